@@ -1,0 +1,62 @@
+# Every target sets up what it needs: `make demo` and `make test` work on a fresh clone.
+#   PYTHON       the Python to build .venv with (3.11 or newer)
+#   EXTRAS       the optional dependencies that `make setup` installs
+#   TORCH_INDEX  a package index to look for torch in, beside the usual one
+#   PYTEST_ARGS  passed to pytest
+
+PYTHON ?= python3
+EXTRAS ?= test
+PYTEST_ARGS ?=
+VENV := .venv/bin/python
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup demo test lint types unit format \
+	bench-decode bench-engine bench-propagate gpu clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## create or update .venv
+	@$(PYTHON) .ci/bootstrap.py --extras $(EXTRAS)
+
+demo: setup ## the short tour
+	@$(VENV) -m tgbench demo
+
+test: setup lint types unit ## everything that CI checks
+
+lint: setup ## style: ruff check, ruff format --check
+	@echo "== ruff"
+	@$(VENV) -m ruff check .
+	@$(VENV) -m ruff format --check .
+
+types: setup ## types: mypy --strict
+	@echo "== mypy (the first run reads torch's types and takes longer)"
+	@$(VENV) -m mypy --strict tgbench
+
+# One thread a worker: the workers already use every core.
+unit: setup ## the tests alone: make unit PYTEST_ARGS='-k regions'
+	@echo "== pytest"
+	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV) -m pytest -n auto $(PYTEST_ARGS)
+
+format: setup ## rewrite the sources in the project's style
+	@$(VENV) -m ruff check --fix .
+	@$(VENV) -m ruff format .
+
+bench-decode: setup ## decode a token at a time, beside transformers
+	@$(VENV) -m tgbench.bench.decode
+
+bench-engine: setup ## the cost of the loop itself
+	@$(VENV) -m tgbench.bench.engine
+
+bench-propagate: setup ## the cost of region propagation
+	@$(VENV) -m tgbench.bench.propagate
+
+# A GPU machine has its own torch, so this uses its Python and makes no .venv.
+gpu: ## GPU benchmark and tests, with the Python and torch of the machine
+	@$(PYTHON) -m tgbench.bench.gpu
+	@$(PYTHON) -m pytest tests/gpu $(PYTEST_ARGS)
+
+clean: ## remove .venv, caches and build output
+	@rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

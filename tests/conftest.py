@@ -1,0 +1,17 @@
+"""Hypothesis profiles: `ci` by default; TGBENCH_HYPOTHESIS=thorough looks much longer."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+_SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+
+settings.register_profile(
+    "ci", deadline=None, derandomize=True, max_examples=60, suppress_health_check=_SLOW
+)
+settings.register_profile(
+    "thorough", deadline=None, derandomize=False, max_examples=2000, suppress_health_check=_SLOW
+)
+settings.load_profile(os.environ.get("TGBENCH_HYPOTHESIS", "ci"))

@@ -1,0 +1,311 @@
+"""Coordinates that may move: integers, or linear forms of a bucket's origin.
+
+A decode step at position 130 and one at 131 run the same program, one row further. To find that
+out without running the planner twice, the planner runs *once* on coordinates that remember where
+they came from: `Moving(130 = 0 + 1·u0)` is an integer-like value that knows it is the origin u0.
+Arithmetic keeps the form; every comparison the planner makes is written down as a *guard*, a
+linear inequality over the origin that says for which other origins it comes out the same. What
+the planner returns is then valid, by construction, at every origin that satisfies the guards.
+
+    u0 = 130:   max(0, u0 - 511)  →  0          guard   511 - u0 ≥ 0
+                u0 + 1 ≤ 512      →  True       guard   511 - u0 ≥ 0
+
+The method is concolic execution (Godefroid, Klarlund, Sen: DART, PLDI 2005) with linear forms as
+the only symbolic values; whatever is not linear is pinned to its number by two guards.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+Terms: TypeAlias = tuple[tuple[int, int], ...]  # (origin index, coefficient), by index, no zeros
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """The condition `const + Σ coefficient · origin[index] ≥ 0`."""
+
+    const: int
+    terms: Terms
+
+    def holds(self, origin: Sequence[int]) -> bool:
+        return self.const + sum(k * origin[i] for i, k in self.terms) >= 0
+
+
+class _Recording(threading.local):
+    """The guard set that comparisons write to, one per thread; None when nobody listens."""
+
+    guards: set[Guard] | None = None
+
+
+_recording = _Recording()
+
+
+class Moving:
+    """An integer `value` that equals `const + Σ coefficient · origin[index]`."""
+
+    __slots__ = ("const", "terms", "value")
+
+    def __init__(self, value: int, const: int, terms: Terms) -> None:
+        self.value = value
+        self.const = const
+        self.terms = terms
+
+    def at(self, origin: Sequence[int]) -> int:
+        """The number this form takes at another origin."""
+        total = self.const
+        for index, coefficient in self.terms:
+            total += coefficient * origin[index]
+        return total
+
+    def pin(self) -> int:
+        """Its present number, with guards that hold the form to it."""
+        _require(self - self.value)
+        _require(self.value - self)
+        return self.value
+
+    def __add__(self, other: Coord) -> Coord:
+        if type(other) is int:
+            return Moving(self.value + other, self.const + other, self.terms)
+        if isinstance(other, Moving):
+            return _form(
+                self.value + other.value,
+                self.const + other.const,
+                _combine(self.terms, other.terms, 1),
+            )
+        return NotImplemented
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Coord:
+        return Moving(-self.value, -self.const, tuple((i, -k) for i, k in self.terms))
+
+    def __sub__(self, other: Coord) -> Coord:
+        if type(other) is int:
+            return Moving(self.value - other, self.const - other, self.terms)
+        if isinstance(other, Moving):
+            if self.terms == other.terms:
+                return self.const - other.const
+            return _form(
+                self.value - other.value,
+                self.const - other.const,
+                _combine(self.terms, other.terms, -1),
+            )
+        return NotImplemented
+
+    def __rsub__(self, other: int) -> Coord:
+        return Moving(
+            other - self.value, other - self.const, tuple((i, -k) for i, k in self.terms)
+        )
+
+    def __mul__(self, other: Coord) -> Coord:
+        factor = other.pin() if isinstance(other, Moving) else other
+        if factor == 0:
+            return 0
+        return Moving(
+            self.value * factor, self.const * factor, tuple((i, k * factor) for i, k in self.terms)
+        )
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: int) -> Coord:
+        if self.const % other == 0 and all(k % other == 0 for _, k in self.terms):
+            return Moving(
+                self.value // other,
+                self.const // other,
+                tuple((i, k // other) for i, k in self.terms),
+            )
+        return self.pin() // other
+
+    def __mod__(self, other: int) -> int:
+        if all(k % other == 0 for _, k in self.terms):
+            return self.const % other
+        return self.pin() % other
+
+    def __lt__(self, other: Coord) -> bool:
+        return _is_negative(self - other)
+
+    def __gt__(self, other: Coord) -> bool:
+        return _is_negative(other - self)
+
+    def __le__(self, other: Coord) -> bool:
+        return not _is_negative(other - self)
+
+    def __ge__(self, other: Coord) -> bool:
+        return not _is_negative(self - other)
+
+    def __eq__(self, other: object) -> bool:
+        """Structural: the same form, so that forms can be dictionary keys. See `same`."""
+        return (
+            isinstance(other, Moving)
+            and self.value == other.value
+            and self.const == other.const
+            and self.terms == other.terms
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.value, self.const, self.terms))
+
+    def __bool__(self) -> bool:
+        return self.pin() != 0
+
+    def __index__(self) -> int:
+        return self.pin()
+
+    __int__ = __index__
+
+    def __repr__(self) -> str:
+        form = " + ".join(f"u{i}" if k == 1 else f"{k}·u{i}" for i, k in self.terms)
+        return f"{form}{self.const:+d}" if self.const else form
+
+
+Coord: TypeAlias = "int | Moving"
+
+
+def _combine(left: Terms, right: Terms, sign: int) -> Terms:
+    total = dict(left)
+    for index, coefficient in right:
+        total[index] = total.get(index, 0) + sign * coefficient
+    return tuple(sorted((i, k) for i, k in total.items() if k))
+
+
+def _form(value: int, const: int, terms: Terms) -> Coord:
+    return Moving(value, const, terms) if terms else const
+
+
+def _require(form: Coord) -> None:
+    """Record `form ≥ 0`."""
+    if _recording.guards is not None and isinstance(form, Moving):
+        _recording.guards.add(Guard(form.const, form.terms))
+
+
+def _is_negative(form: Coord) -> bool:
+    if not isinstance(form, Moving):
+        return form < 0
+    if form.value < 0:
+        _require(-form - 1)
+        return True
+    _require(form)
+    return False
+
+
+def same(a: Coord, b: Coord) -> bool:
+    """Whether two coordinates are the same number here (guarded, unlike `==`)."""
+    if type(a) is int and type(b) is int:
+        return a == b
+    return not a < b and not b < a
+
+
+def value_of(coord: Coord) -> int:
+    """The number at the present origin, unguarded: for costs and drawings, never for regions."""
+    return coord.value if isinstance(coord, Moving) else coord
+
+
+def at(coord: Coord, origin: Sequence[int]) -> int:
+    """The number at another origin."""
+    return coord.at(origin) if isinstance(coord, Moving) else coord
+
+
+def origin_symbol(index: int, value: int) -> Moving:
+    """The coordinate that *is* the origin's entry `index`, at present `value`."""
+    return Moving(value, 0, ((index, 1),))
+
+
+class record:
+    """Collect the guards of every comparison made inside the block.
+
+    >>> u = origin_symbol(0, 5)
+    >>> with record() as guards:
+    ...     smaller = u < 7
+    >>> smaller, guards
+    (True, {Guard(const=6, terms=((0, -1),))})
+    """
+
+    __slots__ = ("guards", "outer")
+
+    def __enter__(self) -> set[Guard]:
+        self.outer = _recording.guards
+        self.guards: set[Guard] = set()
+        _recording.guards = self.guards
+        return self.guards
+
+    def __exit__(self, *_: object) -> None:
+        _recording.guards = self.outer
+        if self.outer is not None:
+            self.outer |= self.guards
+
+
+class Memo:
+    """Results of pure functions on coordinates, each with the guards it was computed under.
+
+    A hit adds those guards to whoever records now, so that a remembered answer restricts the
+    origin exactly as the computation would have.
+    """
+
+    __slots__ = ("entries",)
+
+    def __init__(self) -> None:
+        self.entries: dict[Hashable, tuple[Any, frozenset[Guard]]] = {}
+
+    def get(self, key: Hashable, compute: Callable[..., R], *args: Any) -> R:
+        found = self.entries.get(key)
+        if found is None:
+            with record() as guards:
+                result = compute(*args)
+            self.entries[key] = (result, frozenset(guards))
+            return result
+        if found[1] and _recording.guards is not None:
+            _recording.guards |= found[1]
+        result = found[0]
+        return result
+
+
+class _Affine(Protocol):
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+def lookup(table: _Affine, index: Coord) -> Coord:
+    """`table[index]` for an integer table; stays a linear form where the table is a straight line.
+
+    The guards keep the index inside the longest straight piece around it.
+    """
+    if not isinstance(index, Moving):
+        return int(table[index])
+    i, last = index.value, len(table) - 1
+    right = _straight(table, i, 1, last)
+    left = _straight(table, i, -1, last)
+    if right >= left:
+        slope = int(table[i + 1]) - int(table[i]) if right else 0
+        low, high = i - _extends(table, i, -1, -slope, last), i + right
+    else:
+        slope = int(table[i]) - int(table[i - 1])
+        low, high = i - left, i + _extends(table, i, 1, slope, last)
+    _require(index - low)
+    _require(high - index)
+    return int(table[i]) + (index - i) * slope
+
+
+def _straight(table: _Affine, i: int, direction: int, last: int) -> int:
+    """Length of the straight run that starts at i in this direction."""
+    if not 0 <= i + direction <= last:
+        return 0
+    return _extends(table, i, direction, int(table[i + direction]) - int(table[i]), last)
+
+
+def _extends(table: _Affine, i: int, direction: int, change: int, last: int) -> int:
+    length, at_i = 0, int(table[i])
+    while 0 <= i + (length + 1) * direction <= last:
+        if int(table[i + (length + 1) * direction]) != at_i + change * (length + 1):
+            break
+        length += 1
+    return length
+
+
+def all_hold(guards: Iterable[Guard], origin: Sequence[int]) -> bool:
+    """Whether every guard holds at an origin."""
+    return all(guard.holds(origin) for guard in guards)

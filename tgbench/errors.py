@@ -1,0 +1,68 @@
+"""Every exception tgbench raises on purpose. Each message names the fault, the place and the mend."""
+
+from __future__ import annotations
+
+
+class TgbenchError(Exception):
+    """Base of all typed errors; catching it catches every fault that tgbench foresees."""
+
+
+class GraphError(TgbenchError):
+    """A graph is malformed: unknown op, wrong arity, shapes or dtypes that do not go together."""
+
+
+class InputError(TgbenchError):
+    """A run got an input with an unknown name, or the wrong shape, dtype or contents."""
+
+
+class DemandError(TgbenchError):
+    """A run asked for an output that does not exist or for a part outside its shape."""
+
+
+class HintError(TgbenchError):
+    """`changed=` left out a part of an input that really changed (found by `check=True`)."""
+
+
+class BudgetError(TgbenchError):
+    """No placement fits the budget.
+
+    Attributes:
+        budget_bytes: what was allowed.
+        needed_bytes: the smallest budget found to work.
+        lower_bound_bytes: no placement can be smaller.
+        step: schedule step that makes the lower bound.
+        nodes: names and byte sizes live at that step, largest first.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        budget_bytes: int,
+        needed_bytes: int,
+        lower_bound_bytes: int,
+        step: int,
+        nodes: tuple[tuple[str, int], ...],
+    ) -> None:
+        super().__init__(message)
+        self.budget_bytes = budget_bytes
+        self.needed_bytes = needed_bytes
+        self.lower_bound_bytes = lower_bound_bytes
+        self.step = step
+        self.nodes = nodes
+
+
+class PlanError(TgbenchError):
+    """A plan file is damaged, truncated, of another schema, or made for another graph."""
+
+
+class TraceError(TgbenchError):
+    """A trace file holds a line, other than a torn last one, that is not a call record."""
+
+
+class WeightsError(TgbenchError):
+    """A weight file is damaged or hostile, or its tensors do not match the graph's parameters."""
+
+
+class KernelError(TgbenchError):
+    """No kernel can run an op on a device, or a kernel failed while running."""

@@ -1,0 +1,250 @@
+"""What a kernel is, and the one table of them.
+
+A *site* is one place where a kernel is wanted: an op application, the box of the output to
+compute, and strided views of where the inputs lie and the output goes. A kernel says whether it
+takes a site, what it would cost, what scratch memory it needs, and then binds itself: it returns
+a function and its arguments, with every view prepared, so that running it is `function(*args)`.
+
+Views are descriptions, not tensors: a program binds them to memory once, and points them
+elsewhere when the same program runs at another origin. A kernel that wants another view of an
+operand (a row, a transpose) derives the description.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any, TypeAlias
+
+from tgbench.coords import Coord, same, value_of
+from tgbench.errors import KernelError
+from tgbench.known import ConstantData, Pattern
+from tgbench.optable import ITEMSIZE, Call
+from tgbench.regions import Box
+
+ARENA = "arena"
+Function: TypeAlias = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A strided view of a buffer; sizes, strides and offset in elements of `dtype`.
+
+    Fields:
+        buffer: `ARENA`, or the key of a tensor in the pool (weights, constants).
+    """
+
+    buffer: Hashable
+    dtype: str
+    shape: tuple[Coord, ...]
+    strides: tuple[Coord, ...]
+    offset: Coord
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def elements(self) -> int:
+        """How many elements, at the present origin."""
+        count = 1
+        for size in self.shape:
+            count *= value_of(size)
+        return count
+
+    @property
+    def size_bytes(self) -> int:
+        return self.elements * ITEMSIZE[self.dtype]
+
+    def permute(self, *axes: int) -> View:
+        order = [axis % self.rank for axis in axes]
+        return replace(
+            self,
+            shape=tuple(self.shape[axis] for axis in order),
+            strides=tuple(self.strides[axis] for axis in order),
+        )
+
+    def transpose(self) -> View:
+        """The last two dimensions exchanged."""
+        return self.permute(*range(self.rank - 2), -1, -2)
+
+    def select(self, axis: int, index: Coord) -> View:
+        """Drop a dimension by fixing its index."""
+        axis %= self.rank
+        return replace(
+            self,
+            shape=self.shape[:axis] + self.shape[axis + 1 :],
+            strides=self.strides[:axis] + self.strides[axis + 1 :],
+            offset=self.offset + self.strides[axis] * index,
+        )
+
+    def narrow(self, axis: int, start: Coord, size: Coord) -> View:
+        axis %= self.rank
+        return replace(
+            self,
+            shape=(*self.shape[:axis], size, *self.shape[axis + 1 :]),
+            offset=self.offset + self.strides[axis] * start,
+        )
+
+    def insert(self, axis: int) -> View:
+        """A new dimension of size 1 at `axis` (0 ≤ axis ≤ rank)."""
+        return replace(
+            self,
+            shape=(*self.shape[:axis], 1, *self.shape[axis:]),
+            strides=(*self.strides[:axis], 0, *self.strides[axis:]),
+        )
+
+    def expand(self, *shape: Coord) -> View:
+        """Repeat dimensions of size 1, and put new ones in front."""
+        lead = len(shape) - self.rank
+        strides: list[Coord] = [0] * lead
+        for small, size, stride in zip(self.shape, shape[lead:], self.strides, strict=True):
+            strides.append(0 if same(small, 1) and not same(size, 1) else stride)
+        return replace(self, shape=shape, strides=tuple(strides))
+
+    def flatten(self, start: int, stop: int) -> View | None:
+        """Dimensions start..stop (exclusive) as one, or None where their strides do not allow it."""
+        axes = [axis for axis in range(start, stop) if not same(self.shape[axis], 1)]
+        for outer, inner in zip(axes, axes[1:], strict=False):
+            if not same(self.strides[outer], self.strides[inner] * self.shape[inner]):
+                return None
+        size: Coord = 1
+        for axis in axes:
+            size = size * self.shape[axis]
+        stride = self.strides[axes[-1]] if axes else 1
+        return replace(
+            self,
+            shape=(*self.shape[:start], size, *self.shape[stop:]),
+            strides=(*self.strides[:start], stride, *self.strides[stop:]),
+        )
+
+    def rows(self) -> View | None:
+        """All but the last dimension as one: [rows, last]; None where strides do not allow it."""
+        flat = self.insert(0) if self.rank == 1 else self
+        return flat.flatten(0, flat.rank - 1)
+
+    @property
+    def is_row_contiguous(self) -> bool:
+        """Whether the last dimension is contiguous."""
+        return same(self.strides[-1], 1) or same(self.shape[-1], 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Marks an argument that is bound as a NumPy array over the view's memory (CPU kernels)."""
+
+    view: View
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A place where a kernel is wanted.
+
+    Fields:
+        out_box: which elements of the output, in the node's coordinates.
+        in_boxes: which elements of each input the kernel may touch (None: nothing of it).
+        out, ins: views of exactly those boxes.
+        device: "cpu" or "cuda:0".
+    """
+
+    call: Call
+    out_box: Box
+    in_boxes: tuple[Box | None, ...]
+    out: View
+    ins: tuple[View | None, ...]
+    device: str
+
+    def operand(self, i: int) -> View:
+        """The view of an input that must be there."""
+        view = self.ins[i]
+        if view is None:
+            raise KernelError(f"{self.call.op.name} at {self.out_box} reads nothing of input {i}")
+        return view
+
+    def is_all_open(self, i: int) -> bool:
+        """Whether a constant boolean mask input is True over the whole box that is read."""
+        fact, box = self.call.facts[i], self.in_boxes[i]
+        if fact is None or fact.constant is None or box is None:
+            return False
+        return mask_pattern(fact.constant).all_open(box)
+
+
+@cache
+def mask_pattern(data: ConstantData) -> Pattern:
+    """The open elements of a constant mask: True, or 0 of an additive one."""
+    array = data.array
+    return Pattern.of(array if array.dtype == bool else array == 0)
+
+
+Scratch: TypeAlias = "tuple[tuple[Coord, ...], str]"  # shape, dtype
+
+
+def _no_scratch(site: Site) -> tuple[Scratch, ...]:
+    return ()
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One implementation of an op.
+
+    Fields:
+        name: unique; plans and records name kernels by it.
+        op: the op it computes.
+        accepts: whether it can run at a site (shapes, strides, dtypes, masks).
+        cost_ns: modelled time at a site; advisory, never guarded.
+        bind: (site, scratch views) → function and arguments; views among the arguments become
+            tensors when the program is bound.
+        scratch: shapes and dtypes of the temporary memory it writes; taken from the arena.
+        devices: device types it runs on.
+        allocates: bytes a call takes from the allocator all the same, inside the library it
+            calls; 0 for kernels that truly write in place.
+    """
+
+    name: str
+    op: str
+    accepts: Callable[[Site], bool]
+    cost_ns: Callable[[Site], float]
+    bind: Callable[[Site, tuple[View, ...]], tuple[Function, tuple[Any, ...]]]
+    scratch: Callable[[Site], tuple[Scratch, ...]] = field(default=_no_scratch)
+    devices: tuple[str, ...] = ("cpu", "cuda")
+    allocates: Callable[[Site], int] = field(default=lambda site: 0)
+
+
+KERNELS: dict[str, list[Kernel]] = {}
+_by_name: dict[str, Kernel] = {}
+
+
+def register(kernel: Kernel) -> Kernel:
+    """Put a kernel into the table."""
+    if kernel.name in _by_name:
+        raise KernelError(f"kernel {kernel.name!r} is registered twice; choose another name")
+    _by_name[kernel.name] = kernel
+    KERNELS.setdefault(kernel.op, []).append(kernel)
+    return kernel
+
+
+def candidates(site: Site) -> list[Kernel]:
+    """Kernels that take this site, the modelled fastest first."""
+    kind = site.device.split(":")[0]
+    found = [k for k in KERNELS.get(site.call.op.name, ()) if kind in k.devices and k.accepts(site)]
+    if not found:
+        raise KernelError(
+            f"no kernel for {site.call.op.name} on {site.device} at {site.out_box} of "
+            f"{', '.join(map(str, site.call.inputs))}; register one (tgbench.kernels.register)"
+        )
+    return found if len(found) == 1 else sorted(found, key=lambda k: (k.cost_ns(site), k.name))
+
+
+SCRATCH_PADDING = 64  # bytes after each piece, so that the next may start anywhere
+
+
+def scratch_bytes(shapes: tuple[Scratch, ...]) -> Coord:
+    """Bytes that these pieces of scratch memory take, padding included."""
+    total: Coord = 0
+    for shape, dtype in shapes:
+        count: Coord = ITEMSIZE[dtype]
+        for size in shape:
+            count = count * size
+        total = total + count + SCRATCH_PADDING
+    return total

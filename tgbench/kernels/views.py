@@ -1,0 +1,142 @@
+"""Views of views: what kernels need to say about strides and boxes before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any, TypeAlias
+
+from tgbench.coords import Coord, same
+from tgbench.kernels.registry import ARENA, Function, Site, View
+from tgbench.optable import Call
+from tgbench.regions import Box, Interval
+from tgbench.rules import Rules
+
+Bound: TypeAlias = "tuple[Function, tuple[Any, ...]]"
+
+_rules = Rules()
+
+
+def dense(shape: Sequence[Coord], dtype: str) -> View:
+    """A row-major view; its place is not decided yet."""
+    strides: list[Coord] = []
+    step: Coord = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step = step * size
+    return View(ARENA, dtype, tuple(shape), tuple(reversed(strides)), 0)
+
+
+def reshaped(view: View, shape: Sequence[Coord]) -> View:
+    """The same bytes of a row-major view in another shape of equal size."""
+    return replace(dense(shape, view.dtype), buffer=view.buffer, offset=view.offset)
+
+
+def split(view: View, axis: int, sizes: Sequence[Coord]) -> View:
+    """One dimension as several, the last of them running fastest."""
+    axis %= view.rank
+    steps: list[Coord] = []
+    step = view.strides[axis]
+    for size in reversed(sizes):
+        steps.append(step)
+        step = step * size
+    return replace(
+        view,
+        shape=(*view.shape[:axis], *sizes, *view.shape[axis + 1 :]),
+        strides=(*view.strides[:axis], *reversed(steps), *view.strides[axis + 1 :]),
+    )
+
+
+def part(view: View, have: Box, want: Box) -> View:
+    """Of a view of the box `have`, the part at `want`."""
+    for axis, ((start, _), (low, high)) in enumerate(zip(have, want, strict=True)):
+        view = view.narrow(axis, low - start, high - low)
+    return view
+
+
+def line(view: View) -> View:
+    """The only row of a view whose leading dimensions are all 1 wide."""
+    while view.rank > 1:
+        view = view.select(0, 0)
+    return view
+
+
+def same_interval(a: Interval, b: Interval) -> bool:
+    return a is b or (same(a[0], b[0]) and same(a[1], b[1]))
+
+
+def same_box(a: Sequence[Interval], b: Sequence[Interval]) -> bool:
+    return len(a) == len(b) and all(map(same_interval, a, b))
+
+
+def same_shape(a: Sequence[Coord], b: Sequence[Coord]) -> bool:
+    return len(a) == len(b) and all(map(same, a, b))
+
+
+def is_one(size: Coord) -> bool:
+    return same(size, 1)
+
+
+def is_single(view: View) -> bool:
+    """Whether all dimensions but the last are 1 wide: one row."""
+    return all(map(is_one, view.shape[:-1]))
+
+
+def is_dense(view: View) -> bool:
+    """Whether the elements lie side by side, in row-major order."""
+    step: Coord = 1
+    for size, stride in zip(reversed(view.shape), reversed(view.strides), strict=True):
+        if is_one(size):
+            continue
+        if not same(stride, step):
+            return False
+        step = step * size
+    return True
+
+
+def is_matrix(view: View) -> bool:
+    """Whether BLAS takes the last two dimensions as they lie: one unit stride, no overlap."""
+    rows, columns = view.shape[-2:]
+    over, along = view.strides[-2:]
+    if same(along, 1) or is_one(columns):
+        return is_one(rows) or columns <= over
+    return same(over, 1) and rows <= along
+
+
+@cache
+def _bare(call: Call) -> Call:
+    return Call(call.op, call.attrs, call.inputs, call.out, (None,) * len(call.inputs), None)
+
+
+def whole_reads(call: Call, out_box: Box) -> tuple[Box | None, ...]:
+    """The boxes a kernel would read if nothing of the inputs were known."""
+    return _rules.reads(_bare(call), out_box)
+
+
+def _has_facts(call: Call) -> bool:
+    return any(fact is not None for fact in call.facts)
+
+
+def is_complete(site: Site) -> bool:
+    """Whether nothing that the op reads was left out for being known."""
+    if not _has_facts(site.call):
+        return True
+    for have, want in zip(site.in_boxes, whole_reads(site.call, site.out_box), strict=True):
+        if want is not None and (have is None or not have.contains(want)):
+            return False
+    return True
+
+
+def inputs(site: Site) -> tuple[View, ...]:
+    """The views of exactly what the op reads at a complete site."""
+    if not _has_facts(site.call):
+        return tuple(map(site.operand, range(len(site.ins))))
+    result = []
+    wanted = whole_reads(site.call, site.out_box)
+    for i, (have, want) in enumerate(zip(site.in_boxes, wanted, strict=True)):
+        view = site.operand(i)
+        assert have is not None
+        result.append(view if want is None else part(view, have, want))
+    return tuple(result)
+

@@ -1,0 +1,276 @@
+"""Known elements: those whose value follows from constants alone.
+
+A causal mask makes half of the attention scores −inf and half of the weights 0, whatever the
+inputs are. A `Fact` says which elements of a node are known so, and what they are:
+
+    scores = where(mask, q·kᵀ, −inf)        closed (known) elements ■, open elements ·
+
+        · ■ ■ ■        support of row 2 along the columns: [0, 3)
+        · · ■ ■        rows that see column 1:             [1, 4)
+        · · · ■
+        · · · ·
+
+The set is a `Pattern`: one boolean array, 1 wide in every dimension along which it does not
+change, with first/last tables per row so that a question costs a look-up, not a scan, and keeps
+its linear form when the row moves with the origin.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tgbench.coords import Coord, Moving, lookup
+from tgbench.regions import EMPTY, Box, Interval, Region, union
+
+Bools = NDArray[np.bool_]
+MOST_PIECES = 64  # a box whose open part would split into more than this shrinks to its hull
+
+
+class ConstantData:
+    """An immutable array that compares and hashes by content."""
+
+    __slots__ = ("_facts", "array", "digest")
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self.array = np.ascontiguousarray(array).reshape(np.shape(array))
+        self.array.setflags(write=False)
+        head = f"{self.array.dtype.str}{self.array.shape}".encode()
+        self.digest = hashlib.sha256(head + self.array.tobytes()).hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ConstantData) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __repr__(self) -> str:
+        if self.array.size <= 4:
+            return repr(self.array.tolist())
+        return f"<{self.array.dtype} {list(self.array.shape)} {self.digest[:8]}>"
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """For each row of a boolean matrix: where its open columns start and stop.
+
+    `monotone`: every row is one unbroken interval, both ends never decrease, and neighbours
+    touch, so that any range of rows opens one interval whose ends two look-ups give.
+    """
+
+    matrix: Bools
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]  # exclusive
+    monotone: bool
+
+    @staticmethod
+    def of(matrix: Bools) -> _Rows:
+        columns = matrix.shape[1]
+        any_open = matrix.any(axis=1)
+        first = np.where(any_open, matrix.argmax(axis=1), 0)
+        last = np.where(any_open, columns - matrix[:, ::-1].argmax(axis=1), 0)
+        dense = bool((matrix.sum(axis=1) == last - first).all())
+        touching = bool((first[1:] <= last[:-1]).all())
+        rising = bool((np.diff(first) >= 0).all() and (np.diff(last) >= 0).all())
+        return _Rows(matrix, first, last, bool(any_open.all()) and dense and touching and rising)
+
+    def opened_by(self, rows: Interval, columns: Interval) -> list[Interval]:
+        """Columns, inside `columns`, that are open in at least one of the rows."""
+        if self.monotone:
+            first, last = lookup(self.first, rows[0]), lookup(self.last, rows[1] - 1)
+            start = first if columns[0] <= first else columns[0]
+            stop = last if last <= columns[1] else columns[1]
+            return [(start, stop)] if start < stop else []
+        r0, r1, c0, c1 = (_pin(coord) for coord in (*rows, *columns))
+        return _runs(self.matrix[r0:r1, c0:c1].any(axis=0), c0)
+
+    def all_open(self, rows: Interval, columns: Interval) -> bool:
+        if self.monotone:
+            return lookup(self.first, rows[1] - 1) <= columns[0] and columns[1] <= lookup(
+                self.last, rows[0]
+            )
+        r0, r1, c0, c1 = (_pin(coord) for coord in (*rows, *columns))
+        return bool(self.matrix[r0:r1, c0:c1].all())
+
+
+def _pin(coord: Coord) -> int:
+    return coord.pin() if isinstance(coord, Moving) else coord
+
+
+def _runs(flags: Bools, offset: int) -> list[Interval]:
+    """The maximal runs of True, as half-open intervals shifted by `offset`."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False])).astype(np.int8)))
+    return [(int(a) + offset, int(b) + offset) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def _replaced(box: Box, axis: int, interval: Interval) -> Box:
+    return Box([*box[:axis], interval, *box[axis + 1 :]])
+
+
+class Pattern:
+    """Which elements are open; `array` broadcasts to the tensor's shape.
+
+    Compares by content; `Pattern.of` brings every array to its narrowest form first.
+    """
+
+    def __init__(self, array: Bools) -> None:
+        self.array = array
+        self.digest = hashlib.sha256(f"{array.shape}".encode() + np.packbits(array).tobytes()).digest()
+        self.varying = tuple(axis for axis, size in enumerate(array.shape) if size > 1)
+
+    @staticmethod
+    def of(array: NDArray[Any]) -> Pattern:
+        narrow = np.asarray(array, dtype=bool)
+        for axis, size in enumerate(narrow.shape):
+            head = narrow.take([0], axis=axis) if size else narrow
+            if size > 1 and bool((narrow == head).all()):
+                narrow = head
+        return Pattern(np.ascontiguousarray(narrow))
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Pattern) and self.digest == other.digest)
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __repr__(self) -> str:
+        return f"Pattern({list(self.array.shape)}, {self.array.mean():.1%} open)"
+
+    @property
+    def is_all_open(self) -> bool:
+        return bool(self.array.all())
+
+    @cached_property
+    def _tables(self) -> tuple[_Rows, _Rows]:
+        """Rows of the two varying dimensions, and of their transpose."""
+        if len(self.varying) == 2:
+            matrix = self.array.reshape([self.array.shape[axis] for axis in self.varying])
+        else:
+            matrix = self.array.reshape(1, -1)
+        return _Rows.of(matrix), _Rows.of(np.ascontiguousarray(matrix.T))
+
+    def _plane(self, box: Box) -> tuple[Interval, Interval]:
+        """The box's extent in the table's two dimensions."""
+        if len(self.varying) == 2:
+            return box[self.varying[0]], box[self.varying[1]]
+        return (0, 1), box[self.varying[0]]
+
+    def support(self, box: Box, axis: int) -> list[Interval]:
+        """Indices along `axis` at which at least one element of the box is open."""
+        if len(self.varying) > 2:
+            return self._scan(box, axis)
+        if not self.varying:
+            return [box[axis]] if self.is_all_open else []
+        rows, columns = self._plane(box)
+        by_row, by_column = self._tables
+        if axis == self.varying[-1]:
+            return by_row.opened_by(rows, columns)
+        if len(self.varying) == 2 and axis == self.varying[0]:
+            return by_column.opened_by(columns, rows)
+        return [box[axis]] if by_row.opened_by(rows, columns) else []
+
+    def _scan(self, box: Box, axis: int) -> list[Interval]:
+        box = Box(
+            (_pin(start), _pin(stop)) if dim in self.varying else (start, stop)
+            for dim, (start, stop) in enumerate(box)
+        )
+        inside = self.array[self._index(box)]
+        if axis not in self.varying:
+            return [box[axis]] if inside.any() else []
+        others = tuple(dim for dim in range(inside.ndim) if dim != axis)
+        return _runs(inside.any(axis=others), _pin(box[axis][0]))
+
+    def _index(self, box: Box) -> tuple[slice, ...]:
+        return tuple(
+            part if dim in self.varying else slice(0, 1) for dim, part in enumerate(box.slices())
+        )
+
+    def trim(self, region: Region) -> Region:
+        """A region without its closed margins.
+
+        Each box loses every index, along every dimension, at which nothing in it is open; what is
+        left splits where such an index lies inside, into at most `MOST_PIECES` boxes.
+        """
+        if not self.varying:
+            return region if self.is_all_open else EMPTY
+        return union(Region((piece,)) for box in region for piece in self._pieces(box))
+
+    def _pieces(self, box: Box) -> list[Box]:
+        pieces = [box]
+        for axis in (*self.varying, *self.varying[:-1]):
+            split = [
+                _replaced(piece, axis, interval)
+                for piece in pieces
+                for interval in self.support(piece, axis)
+            ]
+            if len(split) > MOST_PIECES:
+                return self._shrunk(box)
+            pieces = split
+        return pieces
+
+    def _shrunk(self, box: Box) -> list[Box]:
+        """The one smallest box around what is open in a box."""
+        for axis in self.varying:
+            intervals = self.support(box, axis)
+            box = _replaced(box, axis, (intervals[0][0], intervals[-1][1]))
+        return [box]
+
+    def all_open(self, box: Box) -> bool:
+        """Whether no element of the box is closed."""
+        if not self.varying:
+            return self.is_all_open
+        if len(self.varying) > 2:
+            pinned = Box((_pin(start), _pin(stop)) for start, stop in box)
+            return bool(self.array[self._index(pinned)].all())
+        rows, columns = self._plane(box)
+        return self._tables[0].all_open(rows, columns)
+
+
+@dataclass(frozen=True)
+class Fact:
+    """What constants say about a node's elements.
+
+    Fields:
+        value: what every closed element equals; for a `constant`, None (each has its own).
+        open: the elements that are not known.
+        hard: closed elements equal `value` exactly. A soft fact is an additive mask of a huge
+            finite number: the element still varies in theory, but `exp` of it, less the maximum
+            of a row with an open element, is exactly 0.
+        constant: the node's whole array, when every element is known.
+    """
+
+    value: float | None
+    open: Pattern
+    hard: bool = True
+    constant: ConstantData | None = None
+
+    def closes_with(self, value: float, *, hard: bool = True) -> bool:
+        return self.value == value and (self.hard or not hard)
+
+
+def constant_fact(data: ConstantData) -> Fact:
+    """The fact about a constant node: all of it is known."""
+    closed = Pattern(np.zeros([1] * data.array.ndim, dtype=bool))
+    return Fact(None, closed, constant=data)
+
+
+def pattern_fact(value: float, is_open: NDArray[Any], *, hard: bool = True) -> Fact | None:
+    """A fact with one known value, or None when nothing is known."""
+    pattern = Pattern.of(is_open)
+    return None if pattern.is_all_open else Fact(value, pattern, hard)
+
+
+def broadcast_open(facts: Sequence[Fact | None], shapes: Sequence[tuple[int, ...]]) -> list[Bools]:
+    """Each input's open array, aligned to the rank of the broadcast result."""
+    rank = max((len(shape) for shape in shapes), default=0)
+    result = []
+    for fact, shape in zip(facts, shapes, strict=True):
+        array = np.ones([1] * len(shape), dtype=bool) if fact is None else fact.open.array
+        result.append(array.reshape((1,) * (rank - len(shape)) + array.shape))
+    return result

@@ -1,0 +1,563 @@
+"""Ops that move elements without changing them.
+
+reshape, permute, slice and expand are views where memory allows it (`ViewMap`); concat and pad
+copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+import sympy
+
+from tgbench.coords import Coord, same
+from tgbench.errors import GraphError
+from tgbench.graph import Node
+from tgbench.known import Fact, pattern_fact
+from tgbench.ops.broadcasting import down, up
+from tgbench.optable import (
+    FLOATS,
+    Array,
+    Attrs,
+    Call,
+    Dim,
+    OpDef,
+    TensorType,
+    ViewMap,
+    numpy_dtype,
+    register,
+    same_dtype,
+)
+from tgbench.regions import EMPTY, Box, Interval, Region
+
+MOST_RUNS = 64  # a reshape that cuts a box into more runs than this is covered by its hull
+
+
+def _one_input(name: str) -> Callable[[Attrs, tuple[TensorType, ...]], None]:
+    def check(attrs: Attrs, types: tuple[TensorType, ...]) -> None:
+        if len(types) != 1:
+            raise GraphError(f"{name} takes one input, got {len(types)}")
+
+    return check
+
+
+# --- reshape ----------------------------------------------------------------------------------
+
+
+def _reshape_check(attrs: Attrs, types: tuple[TensorType, ...]) -> None:
+    _one_input("reshape")(attrs, types)
+    after: Any = 1
+    for size in attrs["shape"]:
+        after = after * size
+    if sympy.expand(types[0].elements - after) != 0:
+        raise GraphError(
+            f"cannot reshape {types[0]} ({types[0].elements} elements) to {list(attrs['shape'])} "
+            f"({after}); the products must be equal"
+        )
+
+
+def groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+    """Split two shapes of equal size into the shortest runs of axes with equal products.
+
+    >>> groups((2, 6, 5), (2, 2, 3, 5))
+    [([0], [0]), ([1], [1, 2]), ([2], [3])]
+    """
+    result: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(before) or j < len(after):
+        left: list[int] = []
+        right: list[int] = []
+        size_left = size_right = 1
+        while True:
+            if i < len(before) and (not left or size_left < size_right):
+                size_left *= before[i]
+                left.append(i)
+                i += 1
+            elif j < len(after) and (not right or size_right < size_left):
+                size_right *= after[j]
+                right.append(j)
+                j += 1
+            else:
+                break
+        result.append((left, right))
+    return result
+
+
+def _ravel(box: Sequence[Interval], sizes: Sequence[int]) -> Iterator[tuple[Coord, Coord]]:
+    """The linear runs of a box inside a row-major block of these sizes."""
+    strides = [prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
+    inner = len(sizes)  # axes from here on are whole
+    while inner and same(box[inner - 1][0], 0) and same(box[inner - 1][1], sizes[inner - 1]):
+        inner -= 1
+    if inner == 0:
+        yield 0, prod(sizes)
+        return
+    outer, (start, stop) = box[: inner - 1], box[inner - 1]
+    extents = [b - a for a, b in outer]
+    counts = [extent.pin() if not isinstance(extent, int) else extent for extent in extents]
+    if prod(counts) > MOST_RUNS:
+        first = sum(a * s for (a, _), s in zip(box, strides, strict=True))
+        last = sum((b - 1) * s for (_, b), s in zip(box, strides, strict=True))
+        yield first, last + 1
+        return
+    for offsets in product(*(range(count) for count in counts)):
+        base: Coord = 0
+        for (a, _), offset, stride in zip(outer, offsets, strides, strict=False):
+            base = base + (a + offset) * stride
+        yield base + start * strides[inner - 1], base + stop * strides[inner - 1]
+
+
+def _unravel(start: Coord, stop: Coord, sizes: Sequence[int]) -> list[tuple[Interval, ...]]:
+    """A linear run as boxes of a row-major block: a head, whole rows, a tail."""
+    if not sizes:
+        return [()]
+    if len(sizes) == 1:
+        return [((start, stop),)]
+    row = prod(sizes[1:])
+    whole = tuple((0, size) for size in sizes[1:])
+    first, skip = start // row, start % row
+    last, rest = stop // row, stop % row
+    if skip and same(first, last):
+        return [((first, first + 1), *tail) for tail in _unravel(skip, rest, sizes[1:])]
+    result: list[tuple[Interval, ...]] = []
+    if skip:
+        result += [((first, first + 1), *tail) for tail in _unravel(skip, row, sizes[1:])]
+        first = first + 1
+    if first < last:
+        result.append(((first, last), *whole))
+    if rest:
+        result += [((last, last + 1), *tail) for tail in _unravel(0, rest, sizes[1:])]
+    return result
+
+
+def _remap(region: Region, before: tuple[int, ...], after: tuple[int, ...]) -> Region:
+    """A region of one shape, in the row-major coordinates of another of equal size."""
+    if region == Region.full(before):
+        return Region.full(after)
+    parts = groups(before, after)
+    boxes: list[Box] = []
+    for box in region:
+        choices = []
+        for left, right in parts:
+            sizes = [after[axis] for axis in right]
+            runs = _ravel([box[axis] for axis in left], [before[axis] for axis in left])
+            choices.append([piece for run in runs for piece in _unravel(*run, sizes)])
+        boxes += [Box([interval for piece in pieces for interval in piece]) for pieces in product(*choices)]
+    return Region.of(*boxes)
+
+
+def _reshape_known(call: Call, facts: tuple[Fact | None, ...]) -> Fact | None:
+    fact = facts[0]
+    if fact is None or fact.value is None:
+        return None
+    whole = np.broadcast_to(fact.open.array, call.in_shapes[0])
+    return pattern_fact(fact.value, whole.reshape(call.out.shape), hard=fact.hard)
+
+
+def _reshape_view(call: Call) -> ViewMap | None:
+    before, after = call.in_shapes[0], call.out.shape
+    dims: list[tuple[int, int] | None] = [None] * len(after)
+    dense: set[int] = set()
+    for left, right in groups(before, after):
+        wide = [axis for axis in left if before[axis] != 1]
+        step = 1
+        for axis in reversed(right):
+            if after[axis] != 1:
+                dims[axis] = (wide[-1], step)
+            step *= after[axis]
+        if len([axis for axis in right if after[axis] != 1]) and len(wide) > 1:
+            dense.update(wide[1:])
+    return ViewMap(tuple(dims), (0,) * len(before), frozenset(dense))
+
+
+register(
+    OpDef(
+        "reshape",
+        same_dtype,
+        lambda attrs, x: x.reshape(attrs["shape"]),
+        lambda call, regions: _remap(regions[0], call.in_shapes[0], call.attrs["shape"]),
+        lambda call, box: (_remap(Region((box,)), call.out.shape, call.in_shapes[0]),),
+        check=_reshape_check,
+        known=_reshape_known,
+        view=_reshape_view,
+        flops=lambda call, box: 0,
+    )
+)
+
+
+# --- permute ----------------------------------------------------------------------------------
+
+
+def _permute_check(attrs: Attrs, types: tuple[TensorType, ...]) -> None:
+    _one_input("permute")(attrs, types)
+    if sorted(attrs["axes"]) != list(range(types[0].rank)):
+        raise GraphError(f"permute axes {attrs['axes']} are not an order of {types[0].rank} dimensions")
+
+
+def _permute_needed(call: Call, box: Box) -> tuple[Region, ...]:
+    axes = call.attrs["axes"]
+    result: list[Interval] = [(0, 1)] * len(axes)
+    for axis, interval in zip(axes, box, strict=True):
+        result[axis] = interval
+    return (Region((Box(result),)),)
+
+
+def _permute_known(call: Call, facts: tuple[Fact | None, ...]) -> Fact | None:
+    fact = facts[0]
+    if fact is None or fact.value is None:
+        return None
+    return pattern_fact(fact.value, fact.open.array.transpose(call.attrs["axes"]), hard=fact.hard)
+
+
+register(
+    OpDef(
+        "permute",
+        same_dtype,
+        lambda attrs, x: x.transpose(attrs["axes"]),
+        lambda call, regions: Region.of(
+            *(Box(box[axis] for axis in call.attrs["axes"]) for box in regions[0])
+        ),
+        _permute_needed,
+        check=_permute_check,
+        known=_permute_known,
+        view=lambda call: ViewMap(
+            tuple((axis, 1) for axis in call.attrs["axes"]), (0,) * len(call.attrs["axes"])
+        ),
+        flops=lambda call, box: 0,
+    )
+)
+
+
+# --- slice ------------------------------------------------------------------------------------
+
+
+def _slice_check(attrs: Attrs, types: tuple[TensorType, ...]) -> None:
+    _one_input("slice")(attrs, types)
+    if not len(attrs["starts"]) == len(attrs["stops"]) == len(attrs["steps"]) == types[0].rank:
+        raise GraphError(f"a slice of {types[0]} needs {types[0].rank} starts, stops and steps")
+    for axis, (start, stop, step, size) in enumerate(
+        zip(attrs["starts"], attrs["stops"], attrs["steps"], types[0].shape, strict=True)
+    ):
+        picked = range(start, stop, step) if step and isinstance(size, int) else None
+        if step == 0 or (picked is not None and not picked):
+            raise GraphError(
+                f"slice {start}:{stop}:{step} of dimension {axis} ({size}) selects nothing"
+            )
+        if picked is not None and not 0 <= min(picked) <= max(picked) < size:
+            raise GraphError(
+                f"slice {start}:{stop}:{step} leaves dimension {axis} ({size}); "
+                "index the node (`x[a:b]`), which clips as NumPy does"
+            )
+
+
+def _steps(call: Call) -> list[tuple[Dim, Dim, int, Dim]]:
+    """Per axis: first index, number of indices, step, size of the input."""
+    attrs = call.attrs
+    return [
+        (start, len(range(start, stop, step)) if isinstance(stop, int) else stop, step, size)
+        for start, stop, step, size in zip(
+            attrs["starts"], attrs["stops"], attrs["steps"], call.in_shapes[0], strict=True
+        )
+    ]
+
+
+def _ceil(a: Coord, b: int) -> Coord:
+    return -((-a) // b)
+
+
+def _slice_forward(call: Call, regions: tuple[Region, ...]) -> Region:
+    boxes = []
+    for box in regions[0]:
+        hit: list[Interval] = []
+        for (a, b), (first, count, step, size) in zip(box, _steps(call), strict=True):
+            if (first, count, step) == (0, size, 1):
+                hit.append((a, b))
+                continue
+            low = _ceil(a - first, step) if step > 0 else _ceil(first - (b - 1), -step)
+            high = _ceil(b - first, step) if step > 0 else (first - a) // -step + 1
+            low, high = (low if 0 <= low else 0), (high if high <= count else count)
+            if not low < high:
+                break
+            hit.append((low, high))
+        else:
+            boxes.append(Box(hit))
+    return Region.of(*boxes)
+
+
+def _slice_needed(call: Call, box: Box) -> tuple[Region, ...]:
+    choices: list[list[Interval]] = []
+    for (a, b), (first, _, step, _size) in zip(box, _steps(call), strict=True):
+        if step == 1:
+            choices.append([(first + a, first + b)])
+            continue
+        if abs(step) > 1 and b - a <= MOST_RUNS:
+            at = [first + (a + i) * step for i in range(int(b - a))]
+            choices.append([(i, i + 1) for i in at])
+        else:
+            ends = (first + a * step, first + (b - 1) * step)
+            choices.append([(ends[0], ends[1] + 1) if step > 0 else (ends[1], ends[0] + 1)])
+    return (Region.of(*(Box(pick) for pick in product(*choices))),)
+
+
+def _slice_known(call: Call, facts: tuple[Fact | None, ...]) -> Fact | None:
+    fact = facts[0]
+    if fact is None or fact.value is None:
+        return None
+    return pattern_fact(fact.value, _sliced(call.attrs, fact.open.array), hard=fact.hard)
+
+
+def _sliced(attrs: Attrs, x: Array) -> Array:
+    parts = []
+    for start, stop, step, size in zip(
+        attrs["starts"], attrs["stops"], attrs["steps"], x.shape, strict=True
+    ):
+        parts.append(slice(None) if size == 1 else slice(start, stop if stop >= 0 else None, step))
+    return x[tuple(parts)]
+
+
+def _slice_view(call: Call) -> ViewMap | None:
+    if any(step < 0 for step in call.attrs["steps"]):
+        return None  # torch has no negative strides
+    dims = tuple((axis, step) for axis, step in enumerate(call.attrs["steps"]))
+    return ViewMap(dims, tuple(call.attrs["starts"]))
+
+
+register(
+    OpDef(
+        "slice",
+        same_dtype,
+        lambda attrs, x: _sliced(attrs, x),
+        _slice_forward,
+        _slice_needed,
+        check=_slice_check,
+        known=_slice_known,
+        view=_slice_view,
+        flops=lambda call, box: 0,
+    )
+)
+
+
+def flip(x: Node, *axes: int) -> Node:
+    """Reverse the order along these axes."""
+    flipped = {axis % x.rank for axis in axes}
+    return x[tuple(slice(None, None, -1 if axis in flipped else 1) for axis in range(x.rank))]
+
+
+def split(x: Node, sizes: Sequence[int], axis: int = -1) -> list[Node]:
+    """Cut along an axis into pieces of these sizes."""
+    axis %= x.rank
+    pieces, start = [], 0
+    for size in sizes:
+        index = (slice(None),) * axis + (slice(start, start + size),)
+        pieces.append(x[index])
+        start += size
+    if start != x.shape[axis]:
+        raise GraphError(f"split sizes {list(sizes)} sum to {start}, dimension {axis} is {x.shape[axis]}")
+    return pieces
+
+
+# --- expand -----------------------------------------------------------------------------------
+
+
+def _expand_check(attrs: Attrs, types: tuple[TensorType, ...]) -> None:
+    _one_input("expand")(attrs, types)
+    small, large = types[0].shape, attrs["shape"]
+    tail = large[len(large) - len(small) :]
+    if len(large) < len(small) or any(s not in (1, n) for s, n in zip(small, tail, strict=True)):
+        raise GraphError(f"cannot expand {types[0]} to {list(large)}; only dimensions of size 1 grow")
+
+
+def _expand_forward(call: Call, regions: tuple[Region, ...]) -> Region:
+    return up(regions[0], call.in_shapes[0], call.attrs["shape"])
+
+
+def _expand_needed(call: Call, box: Box) -> tuple[Region, ...]:
+    return (down(box, call.in_shapes[0]),)
+
+
+def _expand_known(call: Call, facts: tuple[Fact | None, ...]) -> Fact | None:
+    fact = facts[0]
+    if fact is None or fact.value is None:
+        return None
+    array = fact.open.array
+    lead = (1,) * (len(call.out.shape) - array.ndim)
+    return pattern_fact(fact.value, array.reshape(lead + array.shape), hard=fact.hard)
+
+
+def _expand_view(call: Call) -> ViewMap | None:
+    small, large = call.in_shapes[0], call.attrs["shape"]
+    lead = len(large) - len(small)
+    dims = [None] * lead + [
+        None if size == 1 else (axis, 1) for axis, size in enumerate(small)
+    ]
+    return ViewMap(tuple(dims), (0,) * len(small))
+
+
+register(
+    OpDef(
+        "expand",
+        same_dtype,
+        lambda attrs, x: np.broadcast_to(x, attrs["shape"]),
+        _expand_forward,
+        _expand_needed,
+        check=_expand_check,
+        known=_expand_known,
+        view=_expand_view,
+        flops=lambda call, box: 0,
+    )
+)
+
+
+# --- concat -----------------------------------------------------------------------------------
+
+
+def _concat_check(attrs: Attrs, types: tuple[TensorType, ...]) -> None:
+    axis = attrs["axis"]
+    if not types or not 0 <= axis < types[0].rank:
+        raise GraphError(f"concat along axis {axis} of {len(types)} inputs makes no sense")
+    for type_ in types[1:]:
+        rest = [n for i, n in enumerate(type_.shape) if i != axis]
+        if type_.rank != types[0].rank or rest != [n for i, n in enumerate(types[0].shape) if i != axis]:
+            raise GraphError(f"concat of {types[0]} and {type_} along {axis}: other dimensions differ")
+
+
+def _offsets(call: Call) -> list[Dim]:
+    axis, total, result = call.attrs["axis"], 0, []
+    for shape in call.in_shapes:
+        result.append(total)
+        total = total + shape[axis]
+    return result
+
+
+def _shifted(box: Box, axis: int, by: Coord) -> Box:
+    start, stop = box[axis]
+    return Box([*box[:axis], (start + by, stop + by), *box[axis + 1 :]])
+
+
+def _concat_forward(call: Call, regions: tuple[Region, ...]) -> Region:
+    axis = call.attrs["axis"]
+    shifted = [
+        _shifted(box, axis, offset)
+        for region, offset in zip(regions, _offsets(call), strict=True)
+        for box in region
+    ]
+    return Region.of(*shifted)
+
+
+def _concat_needed(call: Call, box: Box) -> tuple[Region, ...]:
+    axis = call.attrs["axis"]
+    result = []
+    for shape, offset in zip(call.in_shapes, _offsets(call), strict=True):
+        inside = _shifted(box, axis, -offset).intersect(Box.full(shape))
+        result.append(EMPTY if inside is None else Region((inside,)))
+    return tuple(result)
+
+
+def _concat_known(call: Call, facts: tuple[Fact | None, ...]) -> Fact | None:
+    """Known where a piece is known, for the one value that the first such piece has."""
+    values = [fact.value for fact in facts if fact is not None and fact.value is not None]
+    if not values:
+        return None
+    pieces = []
+    for fact, shape in zip(facts, call.in_shapes, strict=True):
+        usable = fact is not None and fact.value == values[0] and fact.hard
+        pieces.append(np.broadcast_to(fact.open.array if usable and fact else np.True_, shape))
+    return pattern_fact(values[0], np.concatenate(pieces, axis=call.attrs["axis"]))
+
+
+register(
+    OpDef(
+        "concat",
+        same_dtype,
+        lambda attrs, *xs: np.concatenate(xs, axis=attrs["axis"]),
+        _concat_forward,
+        _concat_needed,
+        check=_concat_check,
+        known=_concat_known,
+        flops=lambda call, box: 0,
+    )
+)
+
+
+def concat(nodes: Sequence[Node], axis: int = -1) -> Node:
+    """Join any number of nodes along an axis."""
+    if not nodes:
+        raise GraphError("concat needs at least one node")
+    if len(nodes) == 1:
+        return nodes[0]
+    return nodes[0].builder.apply("concat", *nodes, axis=axis % nodes[0].rank)
+
+
+# --- pad --------------------------------------------------------------------------------------
+
+
+def _pad_check(attrs: Attrs, types: tuple[TensorType, ...]) -> None:
+    _one_input("pad")(attrs, types)
+    low, high, value = attrs["low"], attrs["high"], attrs["value"]
+    if types[0].dtype not in FLOATS and value != _as_dtype(value, types[0].dtype):
+        raise GraphError(f"{types[0].dtype} cannot hold the padding {value}; cast the input first")
+    if len(low) != types[0].rank or len(high) != types[0].rank or min(*low, *high, 0) < 0:
+        raise GraphError(f"pad of {types[0]} needs {types[0].rank} widths ≥ 0 on each side; slice to crop")
+
+
+def _pad_forward(call: Call, regions: tuple[Region, ...]) -> Region:
+    attrs, shape = call.attrs, call.in_shapes[0]
+    if regions[0] == Region.full(shape):
+        sizes = zip(attrs["low"], shape, attrs["high"], strict=True)
+        return Region.full(tuple(low + size + high for low, size, high in sizes))
+    return Region.of(
+        *(
+            Box((a + low, b + low) for (a, b), low in zip(box, attrs["low"], strict=True))
+            for box in regions[0]
+        )
+    )
+
+
+def _pad_needed(call: Call, box: Box) -> tuple[Region, ...]:
+    moved = Box((a - low, b - low) for (a, b), low in zip(box, call.attrs["low"], strict=True))
+    inside = moved.intersect(Box.full(call.in_shapes[0]))
+    return (EMPTY if inside is None else Region((inside,)),)
+
+
+def _pad_known(call: Call, facts: tuple[Fact | None, ...]) -> Fact | None:
+    """The margin is known; so is the inside where it is known to hold the same value."""
+    attrs, shape, fact = call.attrs, call.in_shapes[0], facts[0]
+    value = _as_dtype(attrs["value"], call.out.dtype)
+    inside = np.ones(shape, dtype=bool)
+    if fact is not None and fact.closes_with(value):
+        inside = np.broadcast_to(fact.open.array, shape)
+    widths = tuple(zip(attrs["low"], attrs["high"], strict=True))
+    return pattern_fact(value, np.pad(inside, widths))
+
+
+def _as_dtype(value: float, dtype: str) -> float:
+    with np.errstate(all="ignore"):
+        return float(np.asarray(value).astype(numpy_dtype(dtype)))
+
+
+def _pad_reference(attrs: Attrs, x: Array) -> Array:
+    widths = tuple(zip(attrs["low"], attrs["high"], strict=True))
+    return np.pad(x, widths, constant_values=attrs["value"])
+
+
+register(
+    OpDef(
+        "pad",
+        same_dtype,
+        _pad_reference,
+        _pad_forward,
+        _pad_needed,
+        check=_pad_check,
+        known=_pad_known,
+        flops=lambda call, box: 0,
+    )
+)
+
+
+def pad(x: Node, low: Sequence[int], high: Sequence[int], value: float = 0.0) -> Node:
+    """Put a margin of `value` around `x`: `low[i]` in front of axis i, `high[i]` behind it."""
+    return x.builder.apply("pad", x, low=tuple(low), high=tuple(high), value=value)

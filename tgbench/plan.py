@@ -1,0 +1,446 @@
+"""The plan: everything decided for a session, as JSON that any process can start from.
+
+A plan carries no code and no weights: names, numbers and the graph's fingerprint. The schema is
+`schemas/plan-1.json`; reading checks every field by hand, so that a damaged file is named by the
+field that is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tgbench.anatomy import Anatomy
+from tgbench.buckets import BucketClass
+from tgbench.errors import PlanError
+from tgbench.graph import Graph, Node
+from tgbench.optable import OPS
+from tgbench.packing import format_bytes
+from tgbench.placement import Placement, Scratch, Slot, aligned
+from tgbench.split import Cut
+from tgbench.weights import atomic_path
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class PlanSlot:
+    """One node's bytes, as in `placement.Slot`."""
+
+    node: str
+    offset_bytes: int
+    extents: tuple[int, ...]
+    start: tuple[int, ...]
+    retained: bool
+    scratch_offset_bytes: int = 0
+    scratch_bytes: int = 0
+    donor: str = ""
+
+
+@dataclass(frozen=True)
+class PlanBucket:
+    """One class that the plan was made for, how often it came, and where it was last seen."""
+
+    changed: tuple[tuple[str, tuple[tuple[tuple[int | None, int], ...], ...]], ...]
+    demand: tuple[tuple[str, tuple[tuple[tuple[int | None, int], ...], ...]], ...]
+    bounds: tuple[int, ...]
+    weight: float
+    origin: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Retention, cut, memory map and buckets of a session.
+
+    Fields:
+        graph: fingerprint of the (simplified) graph.
+        device: what it was planned for.
+        schedule: names of the executable nodes, in order.
+        slots: the memory map.
+        retained: the chosen nodes, by name.
+        cut: (input, dimension, parts) of the planned splitting; parts 1 means none.
+        size_bytes, kept_bytes, bound_bytes: the arena, its fixed part, the packing's lower bound.
+        expected_ns: the modelled mean run.
+        buckets: what it was planned for.
+        machine: where it was made; plans may move between machines.
+    """
+
+    graph: str
+    device: str
+    schedule: tuple[str, ...]
+    slots: tuple[PlanSlot, ...]
+    retained: tuple[str, ...]
+    cut: tuple[str, int, int]
+    size_bytes: int
+    kept_bytes: int
+    bound_bytes: int
+    bound_step: int
+    expected_ns: float
+    budget_bytes: int | None
+    buckets: tuple[PlanBucket, ...] = ()
+    machine: Mapping[str, str] = field(default_factory=dict)
+    version: int = VERSION
+
+    @staticmethod
+    def of(
+        graph: Graph,
+        placement: Placement,
+        retained: Iterable[Node],
+        cut: Cut,
+        classes: Mapping[BucketClass, tuple[float, tuple[int, ...]]],
+        device: str,
+        budget_bytes: int | None,
+        expected_ns: float,
+    ) -> Plan:
+        anatomy = Anatomy.of(graph)
+        slots = tuple(
+            _plan_slot(node, placement) for node in sorted(placement.slots, key=lambda n: n.index)
+        )
+        buckets = tuple(
+            PlanBucket(kind.changed, kind.demand, kind.bounds, weight, origin)
+            for kind, (weight, origin) in classes.items()
+        )
+        return Plan(
+            graph.fingerprint,
+            device,
+            tuple(node.name for node in anatomy.schedule),
+            slots,
+            tuple(node.name for node in retained),
+            (cut.input, cut.axis, cut.parts),
+            placement.size_bytes,
+            placement.kept_bytes,
+            placement.bound_bytes,
+            placement.bound_step,
+            expected_ns,
+            budget_bytes,
+            buckets,
+            machine(),
+        )
+
+    def to_json(self) -> str:
+        """The same plan gives the same text, byte for byte."""
+        return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
+
+    def save(self, path: str | Path) -> None:
+        """Write atomically: a reader sees the old file or the new one."""
+        with atomic_path(path) as temporary:
+            temporary.write_text(self.to_json())
+
+    @staticmethod
+    def load(path: str | Path) -> Plan:
+        """Read and check a plan file; raises PlanError naming the file, the field and the mend."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise PlanError(f"{path}: cannot be read ({error}); delete it to plan anew") from error
+        try:
+            return Plan.from_json(text)
+        except PlanError as error:
+            raise PlanError(f"{path}: {error}") from error
+
+    @staticmethod
+    def from_json(text: str) -> Plan:
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise PlanError(f"not JSON ({error}); the file is damaged: delete it to plan anew") from error
+        return _Reader(data).plan()
+
+    def placement_for(
+        self, graph: Graph, device: str
+    ) -> tuple[
+        Placement, tuple[Node, ...], Cut, dict[BucketClass, tuple[float, tuple[int, ...]]]
+    ]:
+        """The plan's decisions over this graph's nodes.
+
+        Raises PlanError for another graph, and for a map in which live values would overlap.
+        """
+        if self.graph != graph.fingerprint:
+            raise PlanError(
+                f"the plan is for graph {self.graph[:12]}, this is {graph.fingerprint[:12]}; "
+                "use the graph it was made for, or delete the plan to make another"
+            )
+        if self.device.split(":")[0] != device.split(":")[0]:
+            raise PlanError(f"the plan is for {self.device}, the session runs on {device}")
+        nodes = {node.name: node for node in graph.nodes}
+        slots, scratch, donors = {}, {}, {}
+        for slot in self.slots:
+            node = _known(nodes, slot.node)
+            if len(slot.extents) != node.rank or len(slot.start) != node.rank:
+                raise PlanError(f"slots.{slot.node}: rank {len(slot.extents)} is not {node.rank}")
+            slots[node] = Slot(slot.offset_bytes, slot.extents, slot.start)
+            if slot.scratch_bytes:
+                scratch[node] = Scratch(slot.scratch_offset_bytes, slot.scratch_bytes)
+            if slot.donor:
+                donors[node] = _known(nodes, slot.donor)
+        keep = frozenset(_known(nodes, slot.node) for slot in self.slots if slot.retained)
+        placement = Placement(
+            slots, keep, scratch, donors, self.size_bytes, self.kept_bytes,
+            self.bound_bytes, self.bound_step, (),
+        )  # fmt: skip
+        check_placement(placement, Anatomy.of(graph))
+        classes = {
+            BucketClass(b.changed, b.demand, b.bounds): (b.weight, b.origin) for b in self.buckets
+        }
+        retained = tuple(_known(nodes, name) for name in self.retained)
+        return placement, retained, Cut(*self.cut), classes
+
+    def __str__(self) -> str:
+        lines = [
+            f"plan for {self.graph[:12]} on {self.device}: {format_bytes(self.size_bytes)} "
+            f"(bound {format_bytes(self.bound_bytes)}), {len(self.retained)} nodes retained in "
+            f"{format_bytes(self.kept_bytes)}, expected {self.expected_ns / 1e6:.2f} ms a run"
+        ]
+        if self.cut[2] > 1:
+            lines.append(f"  large runs cut in {self.cut[2]} along {self.cut[0]}[{self.cut[1]}]")
+        for bucket in self.buckets:
+            kind = BucketClass(bucket.changed, bucket.demand, bucket.bounds)
+            lines.append(f"  {bucket.weight:8g} × {kind}")
+        return "\n".join(lines)
+
+
+def _known(nodes: Mapping[str, Node], name: str) -> Node:
+    if name not in nodes:
+        raise PlanError(f"slots.{name}: the graph has no such node; delete the plan to plan anew")
+    return nodes[name]
+
+
+def _plan_slot(node: Node, placement: Placement) -> PlanSlot:
+    slot, scratch = placement.slots[node], placement.scratch.get(node)
+    donor = placement.donors.get(node)
+    return PlanSlot(
+        node.name,
+        slot.offset_bytes,
+        slot.extents,
+        slot.start,
+        node in placement.retained,
+        scratch.offset_bytes if scratch else 0,
+        scratch.size_bytes if scratch else 0,
+        donor.name if donor else "",
+    )
+
+
+def machine() -> dict[str, str]:
+    """What a plan remembers of where it was made."""
+    return {
+        "processor": platform.processor() or platform.machine(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "threads": str(torch.get_num_threads()),
+    }
+
+
+def check_placement(placement: Placement, anatomy: Anatomy) -> None:
+    """Raise PlanError if a map is unsafe: the planner's own rules, checked the slow way."""
+    for node, slot in placement.slots.items():
+        if slot.offset_bytes < 0 or slot.offset_bytes % node.type.itemsize:
+            raise PlanError(f"slots.{node.name}.offset_bytes: {slot.offset_bytes} is not usable")
+        if slot.offset_bytes + placement.size_of(node) > placement.size_bytes:
+            raise PlanError(f"slots.{node.name}: reaches past the arena's {placement.size_bytes} bytes")
+        for axis, (first, extent, size) in enumerate(
+            zip(slot.start, slot.extents, node.shape, strict=True)
+        ):
+            if extent < 1 or first < 0 or first + extent > size:
+                raise PlanError(f"slots.{node.name}.extents[{axis}]: {extent} does not fit {size}")
+        if node.is_leaf and slot.extents != node.shape:
+            raise PlanError(f"slots.{node.name}.extents: inputs are kept whole")
+        donor = placement.donors.get(node)
+        if donor is not None:
+            _check_donor(node, donor, placement, anatomy)
+    for leaf in anatomy.kept:
+        if leaf not in placement.slots or leaf not in placement.retained:
+            raise PlanError(f"slots.{leaf.name}: missing; inputs are always kept")
+    clash = first_clash(placement, anatomy)
+    if clash is not None:
+        raise PlanError(f"slots: {clash[0]} and {clash[1]} share bytes while both are live")
+
+
+def _check_donor(node: Node, donor: Node, placement: Placement, anatomy: Anatomy) -> None:
+    legal = (
+        donor in placement.slots
+        and node not in placement.retained
+        and donor not in placement.retained
+        and donor.type == node.type
+        and any(node.inputs[i] is donor for i in OPS[node.op].inplace)
+        and anatomy.live[donor].stop == anatomy.position[node] + 1
+        and placement.slots[donor] == placement.slots[node]
+    )
+    if not legal:
+        raise PlanError(f"slots.{node.name}.donor: {donor.name} cannot give its bytes to it")
+
+
+def first_clash(placement: Placement, anatomy: Anatomy) -> tuple[str, str] | None:
+    """Two things that are live at one step and share bytes, or None. Every pair is looked at."""
+    end = len(anatomy.schedule) + 1
+    spans: list[tuple[int, int, int, int, str, Node]] = []
+    for node, slot in placement.slots.items():
+        live = (0, end) if node in placement.retained else _span(node, anatomy)
+        stop = slot.offset_bytes + aligned(placement.size_of(node))
+        spans.append((slot.offset_bytes, stop, *live, node.name, placement.group(node)))
+    for node, scratch in placement.scratch.items():
+        step = anatomy.position[node]
+        stop = scratch.offset_bytes + scratch.size_bytes
+        name = f"{node.name} (scratch)"
+        spans.append((scratch.offset_bytes, stop, step, step + 1, name, node))
+    spans.sort(key=lambda span: span[0])
+    for i, (_, stop, begin, end_, name, group) in enumerate(spans):
+        for low, _, other_begin, other_end, other, other_group in spans[i + 1 :]:
+            if low >= stop:
+                break
+            together = begin < other_end and other_begin < end_
+            scratch_pair = name.endswith("(scratch)") or other.endswith("(scratch)")
+            if together and (scratch_pair or group is not other_group):
+                return name, other
+    return None
+
+
+def _span(node: Node, anatomy: Anatomy) -> tuple[int, int]:
+    if node not in anatomy.live:
+        raise PlanError(f"slots.{node.name}: not a node with bytes")
+    return anatomy.live[node].start, anatomy.live[node].stop
+
+
+class _Reader:
+    """Field by field, with the path of the field in every message."""
+
+    def __init__(self, data: Any) -> None:
+        if not isinstance(data, dict):
+            raise PlanError("a plan is a JSON object; this file holds something else")
+        self.data = data
+
+    def plan(self) -> Plan:
+        version = self.data.get("version")
+        if version != VERSION:
+            raise PlanError(f"version: {version!r} is not {VERSION}; plan anew with this release")
+        budget = self.data.get("budget_bytes")
+        return Plan(
+            graph=self._text(self.data, "graph", ""),
+            device=self._text(self.data, "device", ""),
+            schedule=tuple(self._strings("schedule")),
+            slots=tuple(
+                self._slot(item, f"slots[{i}]") for i, item in enumerate(self._list(self.data, "slots", ""))
+            ),
+            retained=tuple(self._strings("retained")),
+            cut=self._cut(),
+            size_bytes=self._count(self.data, "size_bytes", ""),
+            kept_bytes=self._count(self.data, "kept_bytes", ""),
+            bound_bytes=self._count(self.data, "bound_bytes", ""),
+            bound_step=self._count(self.data, "bound_step", ""),
+            expected_ns=self._real(self.data, "expected_ns", ""),
+            budget_bytes=None if budget is None else self._count(self.data, "budget_bytes", ""),
+            buckets=tuple(
+                self._bucket(item, f"buckets[{i}]")
+                for i, item in enumerate(self._list(self.data, "buckets", ""))
+            ),
+            machine={str(k): str(v) for k, v in dict(self.data.get("machine") or {}).items()},
+        )
+
+    def _slot(self, item: Any, where: str) -> PlanSlot:
+        self._object(item, where)
+        retained = item.get("retained")
+        if not isinstance(retained, bool):
+            raise PlanError(f"{where}.retained: {retained!r} is not true or false")
+        return PlanSlot(
+            self._text(item, "node", where),
+            self._count(item, "offset_bytes", where),
+            self._counts(item, "extents", where),
+            self._counts(item, "start", where),
+            retained,
+            self._count(item, "scratch_offset_bytes", where),
+            self._count(item, "scratch_bytes", where),
+            self._text(item, "donor", where),
+        )
+
+    def _bucket(self, item: Any, where: str) -> PlanBucket:
+        self._object(item, where)
+        return PlanBucket(
+            self._sides(item, "changed", where),
+            self._sides(item, "demand", where),
+            self._counts(item, "bounds", where),
+            self._real(item, "weight", where),
+            self._counts(item, "origin", where),
+        )
+
+    def _sides(self, item: Mapping[str, Any], key: str, where: str) -> Any:
+        symbols = len(self._counts(item, "bounds", where))
+        result = []
+        for side in self._list(item, key, where):
+            if not (isinstance(side, list) and len(side) == 2 and isinstance(side[0], str)):
+                raise PlanError(f"{where}.{key}: {side!r} is not [name, boxes]")
+            result.append((side[0], tuple(self._box(box, symbols, f"{where}.{key}") for box in side[1])))
+        return tuple(result)
+
+    def _box(self, box: Any, symbols: int, where: str) -> tuple[tuple[int | None, int], ...]:
+        spans = []
+        for span in box if isinstance(box, list) else [None]:
+            ok = isinstance(span, list) and len(span) == 2 and _is_count(span[1]) and span[1] > 0
+            if not ok or not (span[0] is None or (_is_count(span[0]) and span[0] < symbols)):
+                raise PlanError(f"{where}: {span!r} is not [symbol or null, extent]")
+            spans.append((span[0], span[1]))
+        return tuple(spans)
+
+    def _cut(self) -> tuple[str, int, int]:
+        cut = self._list(self.data, "cut", "")
+        if len(cut) != 3 or not isinstance(cut[0], str) or not all(map(_is_count, cut[1:])):
+            raise PlanError(f"cut: {cut!r} is not [input, dimension, parts]")
+        return cut[0], cut[1], cut[2]
+
+    def _strings(self, key: str) -> list[str]:
+        found = self._list(self.data, key, "")
+        if not all(isinstance(item, str) for item in found):
+            raise PlanError(f"{key}: holds something that is not a name")
+        return found
+
+    @staticmethod
+    def _object(item: Any, where: str) -> None:
+        if not isinstance(item, dict):
+            raise PlanError(f"{where}: {item!r} is not an object")
+
+    @staticmethod
+    def _list(item: Mapping[str, Any], key: str, where: str) -> list[Any]:
+        value = item.get(key)
+        if not isinstance(value, list):
+            raise PlanError(f"{_path(where, key)}: {value!r} is not a list")
+        return value
+
+    @staticmethod
+    def _text(item: Mapping[str, Any], key: str, where: str) -> str:
+        value = item.get(key)
+        if not isinstance(value, str):
+            raise PlanError(f"{_path(where, key)}: {value!r} is not text")
+        return value
+
+    @staticmethod
+    def _count(item: Mapping[str, Any], key: str, where: str) -> int:
+        value = item.get(key)
+        if not _is_count(value):
+            raise PlanError(f"{_path(where, key)}: {value!r} is not a whole number ≥ 0")
+        return int(value)  # type: ignore[arg-type]
+
+    @staticmethod
+    def _real(item: Mapping[str, Any], key: str, where: str) -> float:
+        value = item.get(key)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e300:
+            raise PlanError(f"{_path(where, key)}: {value!r} is not a number ≥ 0")
+        return float(value)
+
+    def _counts(self, item: Mapping[str, Any], key: str, where: str) -> tuple[int, ...]:
+        found = self._list(item, key, where)
+        if not all(map(_is_count, found)):
+            raise PlanError(f"{_path(where, key)}: {found!r} holds something that is not ≥ 0")
+        return tuple(found)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62
+
+
+def _path(where: str, key: str) -> str:
+    return f"{where}.{key}" if where else key
+

@@ -1,0 +1,220 @@
+"""The pool: parameters, constants and what follows from them alone. Bound once, never moved.
+
+Parameters in the file's own dtype are the mapped file itself; tied ones are one tensor. A frozen
+node (`weight + 1`) is computed once, here, by the same kernels that run everything else.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from tgbench.anatomy import Anatomy
+from tgbench.errors import WeightsError
+from tgbench.graph import Graph, Node
+from tgbench.kernels.registry import ARENA, Host, Site, View, candidates, scratch_bytes
+from tgbench.regions import Box
+from tgbench.rules import Rules
+from tgbench.weights import TORCH_DTYPES, Weights
+
+
+@dataclass
+class Pool:
+    """Tensors that never change, by (name, dtype).
+
+    Fields:
+        parameter_bytes: as stored in the graph's dtypes, tied ones once.
+        owned_bytes: what had to be copied or computed (constants, frozen nodes, conversions).
+    """
+
+    buffers: dict[tuple[Any, str], torch.Tensor] = field(default_factory=dict)
+    parameter_bytes: int = 0
+    owned_bytes: int = 0
+
+    @staticmethod
+    def load(
+        graph: Graph, anatomy: Anatomy, weights: Any, device: str, ignore: Sequence[str] = ()
+    ) -> Pool:
+        """Read what the graph needs; raises WeightsError for missing, extra or wrong tensors."""
+        pool = Pool()
+        pool._parameters(graph, weights, device, ignore)
+        for node in graph.nodes:
+            if node.op == "constant":
+                pool._own(node.name, torch.tensor(node.attrs["data"].array), node.dtype, device)
+        pool._freeze(anatomy, device)
+        return pool
+
+    def _parameters(
+        self, graph: Graph, weights: Any, device: str, ignore: Sequence[str]
+    ) -> None:
+        if weights is None:
+            weights = {}
+        if isinstance(weights, Mapping):
+            names, source = tuple(weights), _FromArrays(weights, device)
+        else:
+            opened = weights if isinstance(weights, Weights) else Weights(_source(weights))
+            names, source = opened.names(), _FromFile(opened, device)
+        _compare_names(graph, names, ignore)
+        for name, node in graph.parameters.items():
+            tensor = source.tensor(name, node)
+            self.buffers[name, node.dtype] = tensor
+            self.parameter_bytes += tensor.numel() * tensor.element_size()
+
+    def _own(self, name: str, tensor: torch.Tensor, dtype: str, device: str) -> None:
+        owned = tensor.to(device=device, dtype=TORCH_DTYPES[dtype]).contiguous()
+        self.buffers[name, dtype] = owned
+        self.owned_bytes += owned.numel() * owned.element_size()
+
+    def _freeze(self, anatomy: Anatomy, device: str) -> None:
+        """Compute the frozen nodes, and keep those that runs read."""
+        rules = Rules()
+        wanted = _read_by_runs(anatomy)
+        made = [n for n in anatomy.graph.nodes if n in anatomy.frozen and not n.is_leaf]
+        for node in made:
+            if anatomy.base[node] is node:
+                out = torch.zeros(node.shape, dtype=TORCH_DTYPES[node.dtype], device=device)
+                self.buffers[node.name, node.dtype] = out
+                _compute(node, anatomy, self.buffers, rules, device)
+        for node in made:
+            if anatomy.base[node] is node and node not in wanted:
+                del self.buffers[node.name, node.dtype]
+            elif anatomy.base[node] is node:
+                self.owned_bytes += node.type.size_bytes
+
+
+def _read_by_runs(anatomy: Anatomy) -> set[Node]:
+    read = {
+        anatomy.base[parent] for node in anatomy.schedule for parent in node.inputs
+    } | {anatomy.base[node] for node in anatomy.graph.outputs.values()}
+    return {node for node in read if node in anatomy.frozen}
+
+
+def _compute(
+    node: Node,
+    anatomy: Anatomy,
+    buffers: Mapping[tuple[Any, str], torch.Tensor],
+    rules: Rules,
+    device: str,
+) -> None:
+    """Run one node whole, outside any program."""
+    whole = Box.full(node.shape)
+    reads = rules.reads(node.call, whole)
+    site = Site(
+        node.call,
+        whole,
+        reads,
+        _view(node, whole, anatomy),
+        tuple(
+            None if box is None else _view(parent, box, anatomy)
+            for parent, box in zip(node.inputs, reads, strict=True)
+        ),
+        device,
+    )
+    kernel = candidates(site)[0]
+    shapes = kernel.scratch(site)
+    room = torch.zeros(int(scratch_bytes(shapes)) + 64, dtype=torch.uint8, device=device)
+    views, at = [], 0
+    for shape, dtype in shapes:
+        size = TORCH_DTYPES[dtype].itemsize
+        strides = [int(np.prod(shape[i + 1 :], dtype=int)) for i in range(len(shape))]
+        views.append(View(ARENA, dtype, shape, tuple(strides), at // size))
+        at += int(np.prod(shape, dtype=int)) * size + 64
+    function, arguments = kernel.bind(site, tuple(views))
+
+    def tensor(view: View) -> torch.Tensor:
+        if view.buffer == ARENA:
+            flat = room[: room.numel() // 16 * 16].view(TORCH_DTYPES[view.dtype])
+        else:
+            flat = buffers[view.buffer, view.dtype]
+        lead = flat.storage_offset()
+        return flat.as_strided(view.shape, view.strides, lead + view.offset)  # type: ignore[arg-type, operator]
+
+    function(
+        *(
+            tensor(a) if isinstance(a, View) else tensor(a.view).numpy() if isinstance(a, Host) else a
+            for a in arguments
+        )
+    )
+
+
+def _view(node: Node, box: Box, anatomy: Anatomy) -> View:
+    base, mapped = anatomy.base[node], anatomy.maps[node]
+    strides = [int(np.prod(base.shape[i + 1 :], dtype=int)) for i in range(base.rank)]
+    where = sum(first * stride for first, stride in zip(mapped.start, strides, strict=True))
+    steps = [0 if to is None else strides[to[0]] * to[1] for to in mapped.dims]
+    where += sum(int(start) * step for (start, _), step in zip(box, steps, strict=True))
+    return View(base.name, node.dtype, box.extents, tuple(steps), where)
+
+
+class _FromFile:
+    def __init__(self, weights: Weights, device: str) -> None:
+        self.weights, self.device = weights, device
+
+    def tensor(self, name: str, node: Node) -> torch.Tensor:
+        info = self.weights.info(name)
+        if tuple(info.shape) != node.shape:
+            raise WeightsError(
+                f"weight {name!r} has shape {list(info.shape)} in the file, the graph has "
+                f"{list(node.shape)}; check the configuration that the graph was built with"
+            )
+        self.weights.check_finite(name)
+        return self.weights.tensor(name, node.dtype, self.device)
+
+
+class _FromArrays:
+    def __init__(self, arrays: Mapping[str, Any], device: str) -> None:
+        self.arrays, self.device = arrays, device
+
+    def tensor(self, name: str, node: Node) -> torch.Tensor:
+        value = torch.as_tensor(self.arrays[name])
+        if tuple(value.shape) != node.shape:
+            raise WeightsError(
+                f"weight {name!r} has shape {list(value.shape)}, the graph has {list(node.shape)}"
+            )
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            raise WeightsError(f"weight {name!r} holds NaN or infinity; mend it before use")
+        return value.to(device=self.device, dtype=TORCH_DTYPES[node.dtype]).contiguous()
+
+
+def _source(weights: Any) -> Any:
+    if isinstance(weights, (str, os.PathLike)) or isinstance(weights, Sequence):
+        return weights
+    raise WeightsError(
+        f"weights are a {type(weights).__name__}; pass a safetensors file, a checkpoint directory, "
+        "or arrays by parameter name"
+    )
+
+
+def _compare_names(graph: Graph, names: Sequence[str], ignore: Sequence[str]) -> None:
+    wanted, given = set(graph.parameters), set(names)
+    missing = sorted(wanted - given)
+    if missing:
+        raise WeightsError(
+            f"{len(missing)} weights are missing, {_first(missing)}; the weights belong to another "
+            "model, or the graph's parameter names do"
+        )
+    extra = sorted(
+        name for name in given - wanted if not any(fnmatch.fnmatch(name, p) for p in ignore)
+    )
+    if extra:
+        raise WeightsError(
+            f"{len(extra)} weights are not used by the graph, {_first(extra)}; if that is meant, "
+            f"pass ignore_weights={[_pattern(extra)]!r}"
+        )
+
+
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:3])) + (" …" if len(names) > 3 else "")
+
+
+def _pattern(names: Sequence[str]) -> str:
+    common = os.path.commonprefix(list(names))
+    return f"{common}*" if common else names[0]
+
+

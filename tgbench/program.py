@@ -1,0 +1,441 @@
+"""From a decided run to a flat list of bound calls.
+
+    lower(step, …)   → Program: instructions on view descriptions, valid wherever its guards hold
+    Program.bind     → (function, arguments) with real tensors; the hot loop is
+
+                           for function, arguments in program.calls:
+                               function(*arguments)
+
+    Program.move_to  → the same tensors, re-pointed for another origin
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from tgbench.anatomy import Anatomy
+from tgbench.coords import Coord, Guard, Moving, at, value_of
+from tgbench.errors import KernelError, TgbenchError
+from tgbench.graph import Node
+from tgbench.kernels.registry import (
+    ARENA,
+    SCRATCH_PADDING,
+    Function,
+    Host,
+    Kernel,
+    Scratch,
+    Site,
+    View,
+    candidates,
+    scratch_bytes,
+)
+from tgbench.kernels.torch_any import fill_
+from tgbench.optable import ITEMSIZE
+from tgbench.placement import Placement, touched
+from tgbench.propagate import Step
+from tgbench.regions import EMPTY, Box, Region
+from tgbench.rules import Rules
+from tgbench.weights import TORCH_DTYPES
+
+
+class DoesNotFit(TgbenchError):
+    """A run needs more room than the placement gives a node; the session splits or plans anew."""
+
+    def __init__(self, node: Node, needs: object, has: object) -> None:
+        super().__init__(f"{node.name} needs {needs} but the plan has {has}")
+        self.node = node
+
+
+class Unreadable(Exception):
+    """A cached slice lies where this run cannot read it whole; it has to be computed again."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node.name)
+        self.node = node
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a node's bytes hold between runs.
+
+    Fields:
+        valid: elements that hold the value for the current inputs.
+        start: coordinates of the first element of its slot.
+    """
+
+    valid: Region
+    start: tuple[Coord, ...]
+
+
+State = Mapping[Node, Held]
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One call: what it computes, and how.
+
+    Fields:
+        node: the value it computes, or fills a part of.
+        box: which elements.
+        kernel: the kernel's name; `fill` puts a known value in place.
+        function, arguments: `View`s among the arguments stand for tensors.
+        scratch_bytes: temporary memory it was given.
+        allocates: bytes the called library takes for itself.
+    """
+
+    node: Node
+    box: Box
+    kernel: str
+    function: Function
+    arguments: tuple[Any, ...]
+    scratch_bytes: int = 0
+    allocates: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.node.name}{self.box} ← {self.kernel}"
+
+
+class Addresser:
+    """Views of any node's boxes, given where its bytes start in this run."""
+
+    def __init__(
+        self, anatomy: Anatomy, placement: Placement, starts: Mapping[Node, tuple[Coord, ...]]
+    ) -> None:
+        self.anatomy = anatomy
+        self.placement = placement
+        self.starts = starts
+
+    def view(self, node: Node, box: Box) -> View:
+        base, mapped = self.anatomy.base[node], self.anatomy.maps[node]
+        start: tuple[Coord, ...]
+        if base in self.anatomy.frozen:
+            strides, start, offset = _row_major(base.shape), (0,) * base.rank, 0
+        else:
+            slot = self.placement.slots[base]
+            strides, start = slot.strides, self.starts[base]
+            offset = slot.offset_bytes // base.type.itemsize
+        where: Coord = offset
+        for first, begins, stride in zip(mapped.start, start, strides, strict=True):
+            where = where + (first - begins) * stride
+        steps: list[int] = []
+        for interval, through in zip(box, mapped.dims, strict=True):
+            step = 0 if through is None else strides[through[0]] * through[1]
+            steps.append(step)
+            where = where + interval[0] * step
+        buffer = base.name if base in self.anatomy.frozen else ARENA
+        return View(buffer, node.dtype, box.extents, tuple(steps), where)
+
+    def scratch(self, node: Node, shapes: Sequence[Scratch]) -> tuple[View, ...]:
+        """Row-major views, one behind the other, in the node's scratch memory."""
+        if not shapes:
+            return ()
+        room = self.placement.scratch.get(node)
+        at_bytes: Coord = room.offset_bytes if room is not None else 0
+        views = []
+        for shape, dtype in shapes:
+            steps: list[Coord] = []
+            count: Coord = 1
+            for size in reversed(shape):
+                steps.append(count)
+                count = count * size
+            itemsize = ITEMSIZE[dtype]
+            strides = tuple(reversed(steps))
+            views.append(View(ARENA, dtype, shape, strides, at_bytes // itemsize))
+            at_bytes = at_bytes + count * itemsize + SCRATCH_PADDING
+        return tuple(views)
+
+
+def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    result, step = [], 1
+    for size in reversed(shape):
+        result.append(step)
+        step *= size
+    return tuple(reversed(result))
+
+
+@dataclass
+class Program:
+    """A flat list of calls for one (state, bucket class), at any origin its guards allow.
+
+    Fields:
+        instructions: in execution order.
+        guards: over the origin; where they hold the program is right.
+        after: the number of the state it leaves behind (see `states`).
+        outputs: per output name, the demanded boxes and views of them.
+        steps: the decisions it was lowered from, one per piece.
+    """
+
+    instructions: tuple[Instruction, ...]
+    guards: frozenset[Guard]
+    after: int
+    outputs: Mapping[str, tuple[tuple[Box, View], ...]]
+    steps: tuple[Step, ...]
+    calls: list[tuple[Function, tuple[Any, ...]]] = field(default_factory=list)
+    results: dict[str, list[tuple[Box, torch.Tensor]]] = field(default_factory=dict)
+    origin: tuple[int, ...] | None = None
+    _moving: list[tuple[torch.Tensor, View, int]] = field(default_factory=list)
+    _tensors: dict[View, torch.Tensor] = field(default_factory=dict)
+    _rebuilt: list[int] = field(default_factory=list)
+
+    def bind(self, buffers: Mapping[tuple[Any, str], torch.Tensor], origin: tuple[int, ...]) -> None:
+        """Make the tensors, once, for the origin at hand."""
+        self.origin = origin
+        for i, instruction in enumerate(self.instructions):
+            for argument in instruction.arguments:
+                view = argument.view if isinstance(argument, Host) else argument
+                if isinstance(view, View):
+                    self._make(view, buffers, origin)
+            self.calls.append((instruction.function, self._arguments(instruction, origin)))
+            if any(map(_is_rebuilt, instruction.arguments)):
+                self._rebuilt.append(i)
+        for parts in self.outputs.values():
+            for _, view in parts:
+                self._make(view, buffers, origin)
+        self._point_results(origin)
+
+    def _make(
+        self, view: View, buffers: Mapping[tuple[Any, str], torch.Tensor], origin: tuple[int, ...]
+    ) -> None:
+        if view in self._tensors:
+            return
+        flat = buffers[view.buffer, view.dtype]
+        lead = flat.storage_offset()
+        shape, strides = _numbers(view.shape, origin), _numbers(view.strides, origin)
+        tensor = flat.as_strided(shape, strides, lead + at(view.offset, origin))
+        self._tensors[view] = tensor
+        if _moves(view):
+            self._moving.append((tensor, view, lead))
+
+    def _arguments(self, instruction: Instruction, origin: tuple[int, ...]) -> tuple[Any, ...]:
+        return tuple([self._argument(argument, origin) for argument in instruction.arguments])
+
+    def _argument(self, argument: Any, origin: tuple[int, ...]) -> Any:
+        if isinstance(argument, View):
+            return self._tensors[argument]
+        if isinstance(argument, Host):
+            return self._tensors[argument.view].numpy()
+        return argument.at(origin) if isinstance(argument, Moving) else argument
+
+    def _point_results(self, origin: tuple[int, ...]) -> None:
+        for name, parts in self.outputs.items():
+            self.results[name] = [(box.at(origin), self._tensors[view]) for box, view in parts]
+
+    def move_to(self, origin: tuple[int, ...]) -> None:
+        """Point every moving tensor at another origin's memory."""
+        for tensor, view, lead in self._moving:
+            shape, strides = _numbers(view.shape, origin), _numbers(view.strides, origin)
+            tensor.as_strided_(shape, strides, lead + at(view.offset, origin))
+        for i in self._rebuilt:
+            instruction = self.instructions[i]
+            self.calls[i] = (instruction.function, self._arguments(instruction, origin))
+        self._point_results(origin)
+        self.origin = origin
+
+    @property
+    def moving_views(self) -> int:
+        """How many tensors a move re-points."""
+        return len(self._moving)
+
+    @property
+    def size_bytes(self) -> int:
+        """A fair estimate of what keeping this program costs."""
+        return 2_000 + 900 * len(self.instructions)
+
+    def __len__(self) -> int:
+        return len(self.instructions)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.instructions))
+
+
+def _is_rebuilt(argument: Any) -> bool:
+    """Whether an argument is a new object at each origin (tensors move in place)."""
+    return isinstance(argument, Moving) or (isinstance(argument, Host) and _moves(argument.view))
+
+
+def _moves(view: View) -> bool:
+    return isinstance(view.offset, Moving) or any(
+        isinstance(part, Moving) for part in (*view.shape, *view.strides)
+    )
+
+
+def _numbers(coords: Sequence[Coord], origin: tuple[int, ...]) -> list[int]:
+    return [coord.at(origin) if isinstance(coord, Moving) else coord for coord in coords]
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """A lowered run, before it is bound to an origin's guards."""
+
+    instructions: tuple[Instruction, ...]
+    after: dict[Node, Held]
+    outputs: dict[str, tuple[tuple[Box, View], ...]]
+    scratch: dict[Node, int]
+
+
+class Lowerer:
+    """Turns steps into instructions over one placement."""
+
+    def __init__(self, anatomy: Anatomy, placement: Placement, rules: Rules, device: str) -> None:
+        self.anatomy = anatomy
+        self.placement = placement
+        self.rules = rules
+        self.device = device
+        self._fixed = {
+            node: slot.start
+            for node, slot in placement.slots.items()
+            if node in placement.retained
+        }
+
+    def lower(
+        self,
+        step: Step,
+        state: State,
+        demand: Mapping[str, tuple[Node, Region]] | None = None,
+        *,
+        provisional: bool = False,
+    ) -> Lowering:
+        """Instructions for a step, and views of what was demanded, by name.
+
+        `provisional` lets scratch exceed what is reserved, to find out how much there must be.
+
+        Raises DoesNotFit where the placement is too small, Unreadable where a cached slice does
+        not hold all that a kernel would touch.
+        """
+        starts = self._starts(step, state)
+        addresser = Addresser(self.anatomy, self.placement, starts)
+        there = {node: held.valid for node, held in state.items()}
+        for node, region in step.dirty.items():
+            if node in there:
+                there[node] = there[node].subtract(region)
+        for node in step.compute:
+            if node not in self.placement.retained:
+                there.pop(node, None)
+        instructions: list[Instruction] = []
+        scratch: dict[Node, int] = {}
+        for node, region in step.compute.items():
+            for box in region:
+                instructions += self._fills(node, box, there, addresser)
+                made = self._instruction(node, box, addresser, provisional)
+                instructions.append(made)
+                scratch[node] = max(scratch.get(node, 0), made.scratch_bytes)
+                there[node] = there.get(node, EMPTY).union(Region((box,)))
+        after = {node: Held(region, starts[node]) for node, region in step.valid.items()}
+        return Lowering(tuple(instructions), after, _demanded(demand or {}, addresser), scratch)
+
+    def _starts(self, step: Step, state: State) -> dict[Node, tuple[Coord, ...]]:
+        """Where each node's bytes begin in this run; checks that everything fits."""
+        placement = self.placement
+        boxes = touched(step, self.anatomy, self.rules)
+        groups: dict[Node, Box] = {}
+        for node, box in boxes.items():
+            if node.is_leaf:
+                continue
+            if node not in placement.slots:
+                raise DoesNotFit(node, box, "no place for it")
+            if node not in placement.retained and node in step.compute:
+                first = placement.group(node)
+                groups[first] = groups[first].hull(box) if first in groups else box
+        starts: dict[Node, tuple[Coord, ...]] = dict(self._fixed)
+        for node, held in state.items():
+            if node not in placement.retained:
+                starts[node] = held.start
+        for node in step.compute:
+            if node not in placement.retained:
+                starts[node] = groups[placement.group(node)].starts
+        for node, box in boxes.items():
+            if not node.is_leaf:
+                self._check_inside(node, box, starts[node], node in step.compute)
+        self._check_donors(step, starts)
+        return starts
+
+    def _check_inside(
+        self, node: Node, box: Box, start: tuple[Coord, ...], computed: bool
+    ) -> None:
+        slot = self.placement.slots[node]
+        for (a, b), first, extent in zip(box, start, slot.extents, strict=True):
+            if a < first or first + extent < b:
+                if computed or node in self.placement.retained:
+                    raise DoesNotFit(node, box, f"{list(slot.extents)} from {list(start)}")
+                raise Unreadable(node)
+
+    def _check_donors(self, step: Step, starts: Mapping[Node, tuple[Coord, ...]]) -> None:
+        """A cached operand that is overwritten in place must start where the result does."""
+        for node in step.compute:
+            operand = self.placement.donors.get(node)
+            if operand is None or operand in step.compute or operand not in step.reused:
+                continue
+            if any(a < b or b < a for a, b in zip(starts[node], starts[operand], strict=True)):
+                raise Unreadable(operand)
+
+    def _fills(
+        self, node: Node, box: Box, there: dict[Node, Region], addresser: Addresser
+    ) -> list[Instruction]:
+        """Calls that put known values, or zeros nobody cares about, where a kernel will look."""
+        found: list[Instruction] = []
+        for parent, read in zip(node.inputs, self.rules.reads(node.call, box), strict=True):
+            if read is None or parent in self.anatomy.frozen:
+                continue
+            base, inside = self.anatomy.base_box(parent, read, self.rules)
+            if base.is_leaf:
+                continue
+            have = there.get(base, EMPTY)
+            missing = Region((inside,)).subtract(have)
+            if not missing.boxes:
+                continue
+            fact = base.call.fact
+            known = fact is not None and fact.hard and fact.value is not None
+            value = fact.value if fact is not None and known else 0.0
+            for part in missing:
+                view = addresser.view(base, part)
+                found.append(Instruction(base, part, "fill", fill_, (view, value)))
+            there[base] = have.union(missing)
+        return found
+
+    def _instruction(
+        self, node: Node, box: Box, addresser: Addresser, provisional: bool
+    ) -> Instruction:
+        reads = self.rules.reads(node.call, box)
+        site = Site(
+            node.call,
+            box,
+            reads,
+            addresser.view(node, box),
+            tuple(
+                None if read is None else addresser.view(parent, read)
+                for parent, read in zip(node.inputs, reads, strict=True)
+            ),
+            self.device,
+        )
+        kernel, shapes, used = self._choose(site, node, provisional)
+        function, arguments = kernel.bind(site, addresser.scratch(node, shapes))
+        return Instruction(node, box, kernel.name, function, arguments, used, kernel.allocates(site))
+
+    def _choose(
+        self, site: Site, node: Node, provisional: bool
+    ) -> tuple[Kernel, tuple[Scratch, ...], int]:
+        """The fastest kernel whose scratch memory fits what is reserved."""
+        room = self.placement.scratch.get(node)
+        reserved = room.size_bytes if room is not None else 0
+        found = candidates(site)
+        for kernel in found:
+            shapes = kernel.scratch(site)
+            used = scratch_bytes(shapes)
+            if provisional or used <= reserved:
+                return kernel, shapes, value_of(used)
+        if provisional:
+            raise KernelError(f"no kernel for {node.name}")
+        raise DoesNotFit(node, f"{scratch_bytes(found[0].scratch(site))} bytes of scratch", reserved)
+
+
+def _demanded(
+    demand: Mapping[str, tuple[Node, Region]], addresser: Addresser
+) -> dict[str, tuple[tuple[Box, View], ...]]:
+    return {
+        name: tuple((box, addresser.view(node, box)) for box in region)
+        for name, (node, region) in demand.items()
+    }

@@ -1,0 +1,247 @@
+"""One run, decided: what is dirty, what is needed, what is computed, what stays valid.
+
+    1  forward   dirty[n] from the inputs;               valid'[n] = valid[n] − dirty[n]
+    2  backward  needed[outputs] = demand;               compute[n] = needed[n] − valid'[n] − known[n]
+                 needed[parents] from what is computed
+    3  a cached value that an overlapping write destroys before its last read is unusable: repeat 2
+    4  valid''[n] = valid'[n] ∪ compute[n], less what later writes destroyed
+
+A node computes when something needed is not there; nothing else is ever run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tgbench.graph import Graph, Node
+from tgbench.optable import Call
+from tgbench.regions import EMPTY, Box, Region
+from tgbench.rules import Rules, less_known
+
+ALWAYS = 1 << 60  # later than every step: demanded outputs are read after the last one
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Where values live, as far as propagation has to know.
+
+    Fields:
+        views: nodes without bytes, with the node whose bytes they show.
+        frozen: nodes that depend on no input; they are computed once, before the first run.
+        retained: nodes whose bytes nobody else overlaps, kept in absolute coordinates.
+        overlaps: for every other stored node, those that share bytes with it.
+    """
+
+    views: Mapping[Node, Node] = field(default_factory=dict)
+    frozen: frozenset[Node] = frozenset()
+    retained: frozenset[Node] = frozenset()
+    overlaps: Mapping[Node, tuple[Node, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one run does, before it is lowered to instructions.
+
+    Fields:
+        dirty, needed: for every node where they are not empty.
+        compute: for every executed node, in schedule order.
+        reused: parts that were needed and already there.
+        valid: for every stored node, what holds its value afterwards.
+        unusable: cached values that could not be used, because this run overwrites them.
+    """
+
+    dirty: Mapping[Node, Region]
+    needed: Mapping[Node, Region]
+    compute: Mapping[Node, Region]
+    reused: Mapping[Node, Region]
+    valid: Mapping[Node, Region]
+    unusable: tuple[Node, ...]
+
+
+class Propagator:
+    """Decides runs of one graph, in one schedule, over one storage."""
+
+    def __init__(
+        self, graph: Graph, storage: Storage, rules: Rules, schedule: Sequence[Node] | None = None
+    ) -> None:
+        self.graph = graph
+        self.storage = storage
+        self.rules = rules
+        self.schedule = [
+            node
+            for node in (schedule or graph.nodes)
+            if not node.is_leaf and node not in storage.frozen
+        ]
+        self.position = {node: i for i, node in enumerate(self.schedule)}
+        self._inputs = {node: node.inputs for node in self.schedule}
+
+    def forward(self, changed: Mapping[Node, Region]) -> dict[Node, Region]:
+        """dirty[n] for every node that can differ when these leaves did."""
+        dirty = {node: region for node, region in changed.items() if region.boxes}
+        rules = self.rules.dirty
+        for node in self.schedule:
+            parents = tuple([dirty.get(parent, EMPTY) for parent in node.inputs])
+            region = rules(node.call, parents)
+            if region.boxes:
+                dirty[node] = region
+        return dirty
+
+    def step(
+        self,
+        valid: Mapping[Node, Region],
+        changed: Mapping[Node, Region],
+        demand: Mapping[Node, Region],
+        avoid: Iterable[Node] = (),
+    ) -> Step:
+        """Decide a run: which parts changed, which are asked for, which are still there.
+
+        Cached values of the nodes in `avoid` are computed again if they are needed.
+        """
+        dirty = self.forward(changed)
+        left = {
+            node: self.rules.subtract(region, dirty[node]) if node in dirty else region
+            for node, region in valid.items()
+        }
+        unusable: dict[Node, None] = dict.fromkeys(avoid)
+        while True:
+            usable = {node: region for node, region in left.items() if node not in unusable}
+            needed, compute, reused = self._backward(usable, demand)
+            lost = self._destroyed_before_read(needed, compute, reused)
+            if not lost:
+                break
+            unusable.update(dict.fromkeys(lost))
+        after = self._valid_after(left, compute)
+        return Step(dirty, needed, compute, reused, after, tuple(unusable))
+
+    def _backward(
+        self, usable: Mapping[Node, Region], demand: Mapping[Node, Region]
+    ) -> tuple[dict[Node, Region], dict[Node, Region], dict[Node, Region]]:
+        needed = dict(demand)
+        compute: dict[Node, Region] = {}
+        reused: dict[Node, Region] = {}
+        views, retained, rules = self.storage.views, self.storage.retained, self.rules.needed
+        for node in reversed(self.schedule):
+            region = needed.get(node)
+            if region is None or not region.boxes:
+                continue
+            if node not in views:
+                there = usable.get(node, EMPTY)
+                if there.boxes:
+                    missing = self.rules.subtract(region, there)
+                    if not missing.boxes:
+                        reused[node] = region
+                        continue
+                    if node in retained:
+                        if missing is not region:
+                            reused[node] = region.intersect(there)
+                        region = missing
+                region = widened(node.call, less_known(node.call, region))
+                if not region.boxes:
+                    continue
+                region = covered(node.call, region, there if node in retained else EMPTY)
+                compute[node] = region
+            for parent, part in zip(node.inputs, rules(node.call, region), strict=True):
+                if part.boxes:
+                    before = needed.get(parent)
+                    needed[parent] = part if before is None else self.rules.union(before, part)
+        return needed, dict(reversed(compute.items())), reused
+
+    def _last_reads(self, needed: Mapping[Node, Region], compute: Mapping[Node, Region]) -> dict[Node, int]:
+        """For each stored node, the last executed step that reads its bytes."""
+        views = self.storage.views
+        last: dict[Node, int] = {}
+        for node in compute:
+            for parent in node.inputs:
+                last[views.get(parent, parent)] = self.position[node]
+        for node in self.graph.outputs.values():
+            if node in needed:
+                last[views.get(node, node)] = ALWAYS
+        return last
+
+    def _destroyed_before_read(
+        self,
+        needed: Mapping[Node, Region],
+        compute: Mapping[Node, Region],
+        reused: Mapping[Node, Region],
+    ) -> list[Node]:
+        overlaps = self.storage.overlaps
+        cached = [node for node in reused if node not in compute and node in overlaps]
+        if not cached:
+            return []
+        last = self._last_reads(needed, compute)
+        return [
+            node
+            for node in cached
+            if any(
+                other in compute and self.position[other] < last.get(node, ALWAYS)
+                for other in overlaps[node]
+            )
+        ]
+
+    def _valid_after(
+        self, left: Mapping[Node, Region], compute: Mapping[Node, Region]
+    ) -> dict[Node, Region]:
+        retained, overlaps, position = self.storage.retained, self.storage.overlaps, self.position
+        after: dict[Node, Region] = {}
+        for node, region in left.items():
+            if region.boxes and node not in compute:
+                after[node] = region
+        for node, region in compute.items():
+            before = left.get(node, EMPTY)
+            after[node] = self.rules.union(before, region) if node in retained else region
+        return {
+            node: region
+            for node, region in after.items()
+            if not any(
+                other in compute and position[other] > (position[node] if node in compute else -1)
+                for other in overlaps.get(node, ())
+            )
+        }
+
+
+def widened(call: Call, region: Region) -> Region:
+    """A region rounded up to the dimensions that kernels of this op compute whole."""
+    axes = call.op.whole(call)
+    if not axes or not region.boxes:
+        return region
+    shape = call.out.shape
+    whole = {axis % len(shape) for axis in axes}
+    wide = Region.of(
+        *(
+            Box((0, shape[i]) if i in whole else interval for i, interval in enumerate(box))
+            for box in region
+        )
+    )
+    return less_known(call, wide)
+
+
+LAUNCH_NS = 5_000.0
+BYTES_PER_NS = 8.0
+FLOPS_PER_NS = 40.0
+
+
+def rough_ns(call: Call, box: Box) -> float:
+    """A modelled time for one box: launch, arithmetic, and the bytes of weights it streams."""
+    stream = sum(t.size_bytes for t in call.inputs if t.rank == 2) if call.op.is_fused else 0
+    moved = stream + box.elements * call.out.itemsize * 2
+    return LAUNCH_NS + call.op.flops(call, box) / FLOPS_PER_NS + moved / BYTES_PER_NS
+
+
+def covered(call: Call, region: Region, keep: Region) -> Region:
+    """The region as few boxes as pay: two boxes become their hull where that is modelled faster.
+
+    A hull never covers `keep`, elements that are valid already and must not change their bits.
+    """
+    boxes = list(region.boxes)
+    merged = len(boxes) > 1
+    while merged and len(boxes) > 1:
+        merged = False
+        for i in range(len(boxes) - 1):
+            hull = boxes[i].hull(boxes[i + 1])
+            apart = rough_ns(call, boxes[i]) + rough_ns(call, boxes[i + 1])
+            if rough_ns(call, hull) <= apart and not Region((hull,)).intersects(keep):
+                boxes[i : i + 2] = [hull]
+                merged = True
+                break
+    return Region.of(*boxes) if len(boxes) != len(region) else region

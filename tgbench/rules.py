@@ -1,0 +1,133 @@
+"""Region questions about one op application, answered from the op table and remembered.
+
+    dirty(call, input regions)   → output region that can differ
+    needed(call, output region)  → one region per input that must hold its value
+    reads(call, output box)      → one box per input that a kernel touches
+
+For a fused op each question is put to its decomposition. Answers are memoised by (call, regions),
+so the layers of a model, which share their calls, share the work too; the guards of a remembered
+answer are replayed (`coords.Memo`).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from tgbench.coords import Memo
+from tgbench.graph import Expansion, Node, expansion
+from tgbench.ops.broadcasting import down
+from tgbench.optable import Call
+from tgbench.regions import EMPTY, Box, Region
+
+
+class Rules:
+    """The memoised rules; one instance serves any number of graphs."""
+
+    def __init__(self) -> None:
+        self._dirty, self._needed, self._reads = Memo(), Memo(), Memo()
+        self._unions, self._differences = Memo(), Memo()
+
+    def union(self, a: Region, b: Region) -> Region:
+        """`a.union(b)`, remembered: equal layers ask it of equal regions."""
+        if not a.boxes or a is b:
+            return b
+        return self._unions.get((a, b), a.union, b) if b.boxes else a
+
+    def subtract(self, a: Region, b: Region) -> Region:
+        """`a.subtract(b)`, remembered."""
+        if not a.boxes or not b.boxes:
+            return a
+        return EMPTY if a is b else self._differences.get((a, b), a.subtract, b)
+
+    def dirty(self, call: Call, regions: tuple[Region, ...]) -> Region:
+        """What of the output can differ when these parts of the inputs do."""
+        if not any(region.boxes for region in regions):
+            return EMPTY
+        return self._dirty.get((call, regions), self._find_dirty, call, regions)
+
+    def needed(self, call: Call, region: Region) -> tuple[Region, ...]:
+        """What of each input must be right for this part of the output to be."""
+        if not region.boxes:
+            return (EMPTY,) * len(call.inputs)
+        return self._needed.get((call, region), self._find_needed, call, region)
+
+    def reads(self, call: Call, box: Box) -> tuple[Box | None, ...]:
+        """The box of each input that a kernel touches to compute this box of the output.
+
+        It is the hull of what is needed, or more: an aligned input is read at exactly the output
+        box. What is not needed of it only has to be readable (known, or any finite number).
+        """
+        return self._reads.get((call, box), self._find_reads, call, box)
+
+    def _find_dirty(self, call: Call, regions: tuple[Region, ...]) -> Region:
+        if call.op.is_fused:
+            return self._dirty_through(_expansion(call), regions)
+        assert call.op.forward is not None
+        return less_known(call, call.op.forward(call, regions))
+
+    def _dirty_through(self, outline: Expansion, regions: tuple[Region, ...]) -> Region:
+        dirty: dict[Node, Region] = dict(zip(outline.inputs, regions, strict=True))
+        for node in outline.nodes:
+            if not node.is_leaf:
+                parents = tuple(dirty.get(parent, EMPTY) for parent in node.inputs)
+                dirty[node] = self.dirty(node.call, parents)
+        return dirty.get(outline.result, EMPTY)
+
+    def _find_needed(self, call: Call, region: Region) -> tuple[Region, ...]:
+        if call.op.is_fused:
+            return self._needed_through(_expansion(call), region)
+        assert call.op.needed is not None
+        result = [EMPTY] * len(call.inputs)
+        for box in region:
+            for i, part in enumerate(call.op.needed(call, box)):
+                result[i] = result[i].union(part)
+        return tuple(
+            _less_fact(call, i, part) if part.boxes else part for i, part in enumerate(result)
+        )
+
+    def _needed_through(self, outline: Expansion, region: Region) -> tuple[Region, ...]:
+        needed: dict[Node, Region] = {outline.result: region}
+        for node in reversed(outline.nodes):
+            if node.is_leaf or node not in needed:
+                continue
+            for parent, part in zip(node.inputs, self.needed(node.call, needed[node]), strict=True):
+                needed[parent] = needed[parent].union(part) if parent in needed else part
+        return tuple(needed.get(node, EMPTY) for node in outline.inputs)
+
+    def _find_reads(self, call: Call, box: Box) -> tuple[Box | None, ...]:
+        result: list[Box | None] = []
+        for i, region in enumerate(self.needed(call, Region((box,)))):
+            hull = region.hull() if region.boxes else None
+            if i in call.op.aligned:
+                exact = down(box, call.in_shapes[i]).hull()
+                hull = exact if hull is None else hull.hull(exact)
+            result.append(hull)
+        return tuple(result)
+
+
+def less_known(call: Call, region: Region) -> Region:
+    """A region of the output without its known margins.
+
+    Boxes of an op that computes dimensions whole stay in one piece: known elements between open
+    ones are part of the line that its kernel works on.
+    """
+    fact = call.fact
+    if fact is None or not fact.hard or not region.boxes:
+        return region
+    if not call.op.whole(call):
+        return fact.open.trim(region)
+    trimmed = [fact.open.trim(Region((box,))) for box in region]
+    return Region.of(*(part.hull() for part in trimmed if part.boxes))
+
+
+def _less_fact(call: Call, i: int, region: Region) -> Region:
+    """A region of an input without its known margins; constants stay, they are read as they are."""
+    fact = call.facts[i] if call.facts else None
+    if fact is None or not fact.hard or fact.constant is not None:
+        return region
+    return fact.open.trim(region)
+
+
+@cache
+def _expansion(call: Call) -> Expansion:
+    return expansion(call.op, call.attrs, call.inputs, call.facts)

@@ -1,0 +1,99 @@
+"""Large runs in pieces: less working memory, the same answer.
+
+A run that computes many rows needs working memory for all of them. When retained nodes are what
+later rows need of earlier ones (K and V of a prompt), the run can go piece by piece:
+
+    cut an input in k parts;  piece i computes, of the retained nodes, what does not depend on the
+    parts after i;  the last piece computes what was asked for
+
+Nothing is assumed about the graph: `forward` says what depends on the later parts. Where everything
+depends on everything (an encoder), the early pieces come out empty and the cut gains nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tgbench.graph import Node
+from tgbench.propagate import Propagator, Step
+from tgbench.regions import Box, Region
+
+
+@dataclass(frozen=True, order=True)
+class Cut:
+    """Where a run is cut: an input, one of its dimensions, and into how many equal parts."""
+
+    input: str
+    axis: int
+    parts: int
+
+    def later(self, shape: tuple[int, ...], part: int) -> Region:
+        """The input from the end of this part on."""
+        length = -(-shape[self.axis] // self.parts)
+        start = min(length * (part + 1), shape[self.axis])
+        if start >= shape[self.axis]:
+            return Region(())
+        box = list(Box.full(shape))
+        box[self.axis] = (start, shape[self.axis])
+        return Region((Box(box),))
+
+
+WHOLE = Cut("", 0, 1)
+
+
+def cuts(propagator: Propagator) -> Iterator[Cut]:
+    """Every useful cut, coarse ones first."""
+    inputs = propagator.graph.inputs
+    longest = max((size for node in inputs.values() for size in node.shape), default=1)
+    parts = 2
+    while parts <= longest:
+        for name, node in inputs.items():
+            for axis, size in enumerate(node.shape):
+                if parts <= size:
+                    yield Cut(name, axis, parts)
+        parts *= 2
+
+
+def demands(
+    propagator: Propagator,
+    whole: Step,
+    cut: Cut,
+    demand: Mapping[Node, Region],
+) -> list[Mapping[Node, Region]]:
+    """What each piece is asked for: retained parts first, what was really asked for last."""
+    leaf = propagator.graph.inputs.get(cut.input)
+    if leaf is None or cut.parts < 2:
+        return [demand]
+    wanted = {node: whole.compute[node] for node in propagator.storage.retained & whole.compute.keys()}
+    pieces: list[Mapping[Node, Region]] = []
+    for part in range(cut.parts - 1):
+        late = propagator.forward({leaf: cut.later(leaf.shape, part)})
+        piece = {
+            node: early
+            for node, region in wanted.items()
+            if (early := region.subtract(late[node]) if node in late else region).boxes
+        }
+        if piece and piece != (pieces[-1] if pieces else None):
+            pieces.append(piece)
+    return [*pieces, demand]
+
+
+def pieces(
+    propagator: Propagator,
+    valid: Mapping[Node, Region],
+    changed: Mapping[Node, Region],
+    demand: Mapping[Node, Region],
+    cut: Cut,
+) -> list[Step]:
+    """The steps of a run in pieces, slices forgotten from one to the next (for sizing)."""
+    whole = propagator.step(valid, changed, demand)
+    steps: list[Step] = []
+    retained = propagator.storage.retained
+    for asked in demands(propagator, whole, cut, demand):
+        step = propagator.step(valid, changed, asked)
+        steps.append(step)
+        valid = {node: region for node, region in step.valid.items() if node in retained}
+        changed = {}
+    return steps
+
