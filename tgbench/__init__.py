@@ -1,3 +1,3 @@
-"""Exact incremental programs for static tensor graphs, under a memory budget."""
+"""tgbench: exact incremental programs of tensor graphs under a memory budget."""
 
 __version__ = "0.1.0"

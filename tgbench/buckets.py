@@ -9,8 +9,9 @@ Starts that are equal share a symbol, so that "append at t, ask for row t" is on
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice, pairwise
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -24,7 +25,7 @@ from tgbench.regions import EMPTY, Box, Region
 Boxes: TypeAlias = "tuple[tuple[str, Region], ...]"  # by name, sorted, no empty regions
 Rounding: TypeAlias = Literal["exact", "pow2", "full"]
 Span: TypeAlias = "tuple[int | None, int]"  # symbol (None: the start is fixed at 0), extent
-MOST_BOXES = 8  # a comparison that finds more changed boxes than this takes hulls
+MOST_BOXES = 8  # a comparison that would find more changed boxes than this takes larger ones
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,7 @@ class BucketClass:
     ) -> dict[str, Region]:
         """The regions at an origin, of integers or of symbols."""
         spans = self.changed if part == "changed" else self.demand
-        return {
-            name: Region.of(*(_placed(box, origin) for box in boxes)) for name, boxes in spans
-        }
+        return {name: Region.of(*(_placed(box, origin) for box in boxes)) for name, boxes in spans}
 
     def symbols(self, origin: Sequence[int]) -> tuple[Coord, ...]:
         """The origin as coordinates that remember that they are the origin."""
@@ -109,13 +108,15 @@ class Bucket:
 
     def __str__(self) -> str:
         def listed(boxes: Boxes) -> str:
-            return ", ".join(f"{name}{box}" for name, region in boxes for box in region) or "nothing"
+            return (
+                ", ".join(f"{name}{box}" for name, region in boxes for box in region) or "nothing"
+            )
 
         return f"{listed(self.changed)} → {listed(self.demand)}"
 
 
 def _leaf_shape(graph: Graph, name: str) -> tuple[int, ...]:
-    return (graph.inputs.get(name) or graph.states[name]).shape
+    return (graph.inputs if name in graph.inputs else graph.states)[name].shape
 
 
 def _placed(spans: tuple[Span, ...], origin: Sequence[Coord]) -> Box:
@@ -148,7 +149,9 @@ class BucketSpace:
         how = self.rounding.get(name, "exact")
         per_axis: Sequence[Rounding] = [how] * len(shape) if isinstance(how, str) else how
         if len(per_axis) != len(shape):
-            raise GraphError(f"{name} has {len(shape)} dimensions, its rounding names {len(per_axis)}")
+            raise GraphError(
+                f"{name} has {len(shape)} dimensions, its rounding names {len(per_axis)}"
+            )
         boxes = (
             Box(_rounded(a, b, n, r) for (a, b), n, r in zip(box, shape, per_axis, strict=True))
             for box in region
@@ -174,55 +177,111 @@ def _rounded(start: Any, stop: Any, size: int, how: Rounding) -> tuple[int, int]
 
 
 def difference(old: NDArray[Any], new: NDArray[Any]) -> Region:
-    """The boxes where two arrays of one shape differ, bit for bit (so NaN equals itself)."""
-    if old.ndim == 0:
-        return EMPTY if old.tobytes() == new.tobytes() else Region((Box(()),))
-    unequal = old != new
-    if new.dtype.kind == "f":
-        unequal &= ~(np.isnan(old) & np.isnan(new))
-        unequal |= (old == 0) & (np.signbit(old) != np.signbit(new))
-    return boxes_of(unequal)
+    """The boxes where two arrays of one shape and dtype differ, bit for bit (NaN equals itself)."""
+    bits = f"u{new.itemsize}"
+    return boxes_of(np.asarray(old.view(bits) != new.view(bits)))
 
 
 def boxes_of(flags: NDArray[np.bool_]) -> Region:
-    """True elements as at most `MOST_BOXES` boxes; beyond that, neighbours merge into hulls."""
+    """True elements as at most `MOST_BOXES` boxes: exactly if that many do, else with some more."""
     if not flags.any():
         return EMPTY
-    where = np.nonzero(flags)
-    hull = Box((int(axis.min()), int(axis.max()) + 1) for axis in where)
-    if len(where[0]) == hull.elements:
+    if flags.ndim == 0:
+        return Region((Box(()),))
+    hull = _hull(flags, Box.full(flags.shape))
+    inside = flags[hull.slices()]
+    if inside.all():
         return Region((hull,))
-    boxes = _cut(flags[hull.slices()], hull.starts)
-    while len(boxes) > MOST_BOXES:
-        boxes = _merge_cheapest(boxes)
-    return Region.of(*boxes)
+    boxes = list(islice(_cut(inside, hull.starts), MOST_BOXES + 1))
+    return Region.of(*boxes) if len(boxes) <= MOST_BOXES else _coarse(flags, hull)
 
 
-def _cut(flags: NDArray[np.bool_], starts: Sequence[Any]) -> list[Box]:
+def _hull(flags: NDArray[np.bool_], box: Box) -> Box:
+    """The smallest box around the true elements in a box that has some."""
+    part = flags[box.slices()]
+    intervals = []
+    for axis, (start, _) in enumerate(box):
+        used = np.flatnonzero(part.any(axis=_all_but(part.ndim, axis)))
+        intervals.append((start + int(used[0]), start + int(used[-1]) + 1))
+    return Box(intervals)
+
+
+def _all_but(rank: int, *axes: int) -> tuple[int, ...]:
+    return tuple(axis for axis in range(rank) if axis not in axes)
+
+
+def _cut(flags: NDArray[np.bool_], starts: Sequence[Any]) -> Iterator[Box]:
     """Runs along the first axis whose cross-sections are equal, cut further inside."""
     if flags.ndim == 1:
         edges = np.flatnonzero(np.diff(np.concatenate(([0], flags.view(np.int8), [0]))))
-        return [
-            Box(((starts[0] + int(a), starts[0] + int(b)),))
-            for a, b in zip(edges[::2], edges[1::2], strict=True)
-        ]
+        for a, b in zip(edges[::2], edges[1::2], strict=True):
+            yield Box(((starts[0] + int(a), starts[0] + int(b)),))
+        return
     flat = flags.reshape(flags.shape[0], -1)
     breaks = np.flatnonzero((flat[1:] != flat[:-1]).any(axis=1)) + 1
     edges = np.concatenate(([0], breaks, [flags.shape[0]]))
-    boxes = []
-    for a, b in zip(edges, edges[1:], strict=False):
+    for a, b in pairwise(edges):
         if flat[a].any():
             front = (starts[0] + int(a), starts[0] + int(b))
-            boxes += [Box((front, *rest)) for rest in _cut(flags[a], starts[1:])]
-    return boxes
+            for rest in _cut(flags[a], starts[1:]):
+                yield Box((front, *rest))
 
 
-def _merge_cheapest(boxes: list[Box]) -> list[Box]:
-    waste = [
-        a.hull(b).elements - a.elements - b.elements for a, b in zip(boxes, boxes[1:], strict=False)
-    ]
-    i = int(np.argmin(waste))
-    return [*boxes[:i], boxes[i].hull(boxes[i + 1]), *boxes[i + 2 :]]
+def _coarse(flags: NDArray[np.bool_], hull: Box) -> Region:
+    """The hull, cut in two where that saves most, again and again while the boxes stay few."""
+    boxes, region = [hull], Region((hull,))
+    while True:
+        cuts = [_best_cut(flags[box.slices()]) for box in boxes]
+        saved, axis, at = max(cuts)
+        if not saved:
+            return region
+        i = cuts.index((saved, axis, at))
+        start, stop = boxes[i][axis]
+        halves = [
+            Box((*boxes[i][:axis], interval, *boxes[i][axis + 1 :]))
+            for interval in ((start, start + at), (start + at, stop))
+        ]
+        boxes[i : i + 1] = [_hull(flags, half) for half in halves]
+        finer = Region.of(*boxes)
+        if len(finer) > MOST_BOXES:
+            return region
+        region = finer
+
+
+def _best_cut(flags: NDArray[np.bool_]) -> tuple[int, int, int]:
+    """Elements saved, axis and position: where the hulls of the two sides are smallest together.
+
+    The flags touch every side of their array, so no hull is empty.
+    """
+    best = (0, 0, 0)
+    for axis in range(flags.ndim):
+        left: Any = 1  # elements of the hull of what is before each position; right: from it on
+        right: Any = 1
+        for other in range(flags.ndim):
+            low, high = _spans(flags, axis, other)
+            left = left * _running_extent(low, high)
+            right = right * _running_extent(low[::-1], high[::-1])[::-1]
+        saved = flags.size - left[:-1] - right[1:]
+        if saved.size and saved.max() > best[0]:
+            best = int(saved.max()), axis, int(saved.argmax()) + 1
+    return best
+
+
+def _spans(flags: NDArray[np.bool_], axis: int, other: int) -> tuple[Any, Any]:
+    """First and last + 1 true position along `other`, for every position along `axis`."""
+    size = flags.shape[other]
+    used = np.asarray(flags.any(axis=_all_but(flags.ndim, axis, other)))
+    if axis == other:
+        at = np.arange(size)
+        return np.where(used, at, size), np.where(used, at + 1, 0)
+    used = used if axis < other else used.T
+    some = used.any(axis=1)
+    low = np.where(some, used.argmax(axis=1), size)
+    return low, np.where(some, size - used[:, ::-1].argmax(axis=1), 0)
+
+
+def _running_extent(low: Any, high: Any) -> Any:
+    return np.maximum.accumulate(high) - np.minimum.accumulate(low)
 
 
 def region_of_index(index: Any, shape: Sequence[int], what: str) -> Region:
@@ -232,17 +291,19 @@ def region_of_index(index: Any, shape: Sequence[int], what: str) -> Region:
     """
     if isinstance(index, Region):
         inside = Region.full(tuple(shape))
-        if not inside.contains(index):
+        if any(len(box) != len(shape) for box in index) or not inside.contains(index):
             raise DemandError(f"{what}: {index} lies outside {list(shape)}")
         return index
     if isinstance(index, list):
         return Region.of(*(box for part in index for box in region_of_index(part, shape, what)))
     parts = index if isinstance(index, tuple) else (index,)
-    given = sum(part is not Ellipsis for part in parts)
+    dots = [i for i, part in enumerate(parts) if part is Ellipsis]
+    if len(dots) > 1:
+        raise DemandError(f"{what}: `...` stands {len(dots)} times; leave one")
+    given = len(parts) - len(dots)
     if given > len(shape):
         raise DemandError(f"{what}: {given} indices for {len(shape)} dimensions")
-    if Ellipsis in [part if part is Ellipsis else None for part in parts]:
-        at = next(i for i, part in enumerate(parts) if part is Ellipsis)
+    for at in dots:
         parts = (*parts[:at], *[slice(None)] * (len(shape) - given), *parts[at + 1 :])
     parts = (*parts, *[slice(None)] * (len(shape) - len(parts)))
     intervals = [
@@ -257,7 +318,11 @@ def _interval(part: Any, size: int, what: str) -> tuple[int, int]:
         if part.step not in (None, 1):
             raise DemandError(f"{what}: step {part.step} is not 1; ask for the enclosing range")
         for bound in (part.start, part.stop):
-            if bound is not None and not -size <= bound <= size:
+            if bound is None:
+                continue
+            if not isinstance(bound, (int, np.integer)):
+                raise DemandError(f"{what}: {bound!r} is not an integer")
+            if not -size <= bound <= size:
                 raise DemandError(f"{what}: {bound} is outside 0..{size}")
         start, stop, _ = part.indices(size)
         return start, stop

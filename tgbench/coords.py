@@ -113,7 +113,7 @@ class Moving:
     __rmul__ = __mul__
 
     def __floordiv__(self, other: int) -> Coord:
-        if self.const % other == 0 and all(k % other == 0 for _, k in self.terms):
+        if all(k % other == 0 for _, k in self.terms):
             return Moving(
                 self.value // other,
                 self.const // other,

@@ -60,11 +60,13 @@ class ConstantData:
 class _Rows:
     """For each row of a boolean matrix: where its open columns start and stop.
 
-    `monotone`: every row is one unbroken interval, both ends never decrease, and neighbours
-    touch, so that any range of rows opens one interval whose ends two look-ups give.
+    `monotone`: the rows that are open anywhere are neighbours, each is one unbroken interval, both
+    ends never decrease, and neighbours touch, so that any range of rows opens one interval whose
+    ends two look-ups give.
     """
 
     matrix: Bools
+    used: tuple[int, int]  # the rows that are open anywhere, when monotone
     first: NDArray[np.int64]
     last: NDArray[np.int64]  # exclusive
     monotone: bool
@@ -72,18 +74,24 @@ class _Rows:
     @staticmethod
     def of(matrix: Bools) -> _Rows:
         columns = matrix.shape[1]
-        any_open = matrix.any(axis=1)
-        first = np.where(any_open, matrix.argmax(axis=1), 0)
-        last = np.where(any_open, columns - matrix[:, ::-1].argmax(axis=1), 0)
+        rows = np.flatnonzero(matrix.any(axis=1))
+        top, bottom = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
+        first = matrix.argmax(axis=1)
+        last = np.where(matrix.any(axis=1), columns - matrix[:, ::-1].argmax(axis=1), first)
+        inner_first, inner_last = first[top:bottom], last[top:bottom]
         dense = bool((matrix.sum(axis=1) == last - first).all())
-        touching = bool((first[1:] <= last[:-1]).all())
-        rising = bool((np.diff(first) >= 0).all() and (np.diff(last) >= 0).all())
-        return _Rows(matrix, first, last, bool(any_open.all()) and dense and touching and rising)
+        touching = bool((inner_first[1:] <= inner_last[:-1]).all())
+        rising = bool((np.diff(inner_first) >= 0).all() and (np.diff(inner_last) >= 0).all())
+        unbroken = len(rows) == bottom - top
+        return _Rows(matrix, (top, bottom), first, last, unbroken and dense and touching and rising)
 
     def opened_by(self, rows: Interval, columns: Interval) -> list[Interval]:
         """Columns, inside `columns`, that are open in at least one of the rows."""
         if self.monotone:
-            first, last = lookup(self.first, rows[0]), lookup(self.last, rows[1] - 1)
+            both = Box((rows,)).intersect(Box((self.used,)))
+            if both is None:
+                return []
+            first, last = lookup(self.first, both[0][0]), lookup(self.last, both[0][1] - 1)
             start = first if columns[0] <= first else columns[0]
             stop = last if last <= columns[1] else columns[1]
             return [(start, stop)] if start < stop else []
@@ -92,9 +100,10 @@ class _Rows:
 
     def all_open(self, rows: Interval, columns: Interval) -> bool:
         if self.monotone:
-            return lookup(self.first, rows[1] - 1) <= columns[0] and columns[1] <= lookup(
-                self.last, rows[0]
-            )
+            if rows[0] < self.used[0] or self.used[1] < rows[1]:
+                return False
+            last = lookup(self.last, rows[0])
+            return lookup(self.first, rows[1] - 1) <= columns[0] and columns[1] <= last
         r0, r1, c0, c1 = (_pin(coord) for coord in (*rows, *columns))
         return bool(self.matrix[r0:r1, c0:c1].all())
 

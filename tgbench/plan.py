@@ -220,9 +220,9 @@ def _plan_slot(node: Node, placement: Placement) -> PlanSlot:
         slot.extents,
         slot.start,
         node in placement.retained,
-        scratch.offset_bytes if scratch else 0,
-        scratch.size_bytes if scratch else 0,
-        donor.name if donor else "",
+        scratch.offset_bytes if scratch is not None else 0,
+        scratch.size_bytes if scratch is not None else 0,
+        donor.name if donor is not None else "",
     )
 
 

@@ -133,8 +133,9 @@ class Propagator:
                         reused[node] = region
                         continue
                     if node in retained:
-                        if missing is not region:
-                            reused[node] = region.intersect(there)
+                        kept = self.rules.subtract(region, missing)
+                        if kept.boxes:
+                            reused[node] = kept
                         region = missing
                 region = widened(node.call, less_known(node.call, region))
                 if not region.boxes:

@@ -1,6 +1,5 @@
 """Kernels: the registry, and importing this fills it."""
 
-import tgbench.ops  # the kernels look ops up
 from tgbench.kernels import adapters, fused, products, torch_any, torch_layout
 from tgbench.kernels.registry import (
     ARENA,
@@ -17,6 +16,6 @@ from tgbench.kernels.torch_any import copy_, fill_
 from tgbench.kernels.views import dense
 
 __all__ = [
-    "ARENA", "KERNELS", "Kernel", "Scratch", "Site", "View", "candidates", "copy_", "dense",
-    "fill_", "register", "scratch_bytes",
+    "ARENA", "KERNELS", "Kernel", "Scratch", "Site", "View", "adapters", "candidates", "copy_",
+    "dense", "fill_", "fused", "products", "register", "scratch_bytes", "torch_any", "torch_layout",
 ]  # fmt: skip

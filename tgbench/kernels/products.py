@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tgbench.coords import Coord, value_of
 from tgbench.kernels.registry import Kernel, Scratch, Site, View, register
-from tgbench.kernels.torch_any import BYTES_PER_NS, CALL_NS, calls_cost, copy_, fill_
+from tgbench.kernels.torch_any import BYTES_PER_NS, CALL_NS, calls_cost, fill_
 from tgbench.kernels.views import (
     Bound,
     is_matrix,
@@ -27,8 +27,6 @@ from tgbench.kernels.views import (
     line,
     reshaped,
     same_box,
-    same_interval,
-    same_shape,
 )
 from tgbench.ops.broadcasting import down
 from tgbench.optable import FLOATS, ITEMSIZE
@@ -77,7 +75,8 @@ def _lead(view: View) -> Coord:
 
 def rows_of(site: Site) -> Rows | None:
     """The product at a site, or None where known zeros cut the operands in some other way than
-    along the contraction."""
+    along the contraction.
+    """
     x_box, weight_box = site.in_boxes[:2]
     if x_box is None or weight_box is None:
         return None
@@ -212,7 +211,13 @@ def _bind_rows(site: Site, scratch: tuple[View, ...]) -> Bound:
 
 
 def _doubled(
-    x: Tensor, pair: Tensor, pair_t: Tensor, weight: Tensor, wide: Tensor, first: Tensor, out: Tensor
+    x: Tensor,
+    pair: Tensor,
+    pair_t: Tensor,
+    weight: Tensor,
+    wide: Tensor,
+    first: Tensor,
+    out: Tensor,
 ) -> None:
     pair.copy_(x)
     torch.mm(weight, pair_t, out=wide)
@@ -350,16 +355,20 @@ register(
 # --- gated_linear ------------------------------------------------------------------------------
 
 
+gelu_: Callable[..., Tensor] = torch._C._nn.gelu  # torch has no public one that takes `out`
+silu_: Callable[..., Tensor] = torch._C._nn.silu
+
+
 def _gelu_tanh(x: Tensor, out: Tensor) -> None:
-    torch._C._nn.gelu(x, approximate="tanh", out=out)
+    gelu_(x, approximate="tanh", out=out)
 
 
 def _gelu(x: Tensor, out: Tensor) -> None:
-    torch._C._nn.gelu(x, approximate="none", out=out)
+    gelu_(x, approximate="none", out=out)
 
 
 def _silu(x: Tensor, out: Tensor) -> None:
-    torch._C._nn.silu(x, out=out)
+    silu_(x, out=out)
 
 
 def _relu(x: Tensor, out: Tensor) -> None:
@@ -461,7 +470,6 @@ def _gated_gathered(
 
 
 def _gated_gathered_scratch(site: Site) -> tuple[Scratch, ...]:
-    p = _product(site)
     rows, product, *laid = _gathered_scratch(site)
     return (rows, product, product, *laid)
 
@@ -542,7 +550,8 @@ register(
 
 def _operands(site: Site) -> tuple[View, View] | None:
     """Both operands, broadcast over the output's batch; None where known zeros cut them in some
-    other way than along the contraction."""
+    other way than along the contraction.
+    """
     a_box, b_box = site.in_boxes
     if a_box is None or b_box is None:
         return None
@@ -629,7 +638,7 @@ def _takes_matmul(site: Site) -> bool:
 
 
 def _matmul_cost(site: Site) -> float:
-    a, b = _both(site)
+    a, _ = _both(site)
     flops = 2.0 * site.out.elements * value_of(a.shape[-1])
     batch = max(site.out.elements // max(_plane_elements(site.out), 1), 1)
     moved = site.out.size_bytes + site.operand(0).size_bytes + site.operand(1).size_bytes
@@ -641,7 +650,6 @@ def _plane_elements(view: View) -> int:
 
 
 def _vector_cost(site: Site) -> float:
-    a, b = _both(site)
     rows, columns = (value_of(n) for n in site.out.shape[-2:])
     matrix = site.operand(1) if rows <= columns else site.operand(0)
     return CALL_NS + stream_ns(matrix.size_bytes)

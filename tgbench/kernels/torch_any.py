@@ -15,7 +15,7 @@ from torch import Tensor
 from tgbench.coords import Coord, Moving, same
 from tgbench.kernels.registry import Kernel, Scratch, Site, View, register
 from tgbench.kernels.views import Bound, dense, inputs, is_complete, same_interval
-from tgbench.optable import FLOATS, OPS
+from tgbench.optable import FLOATS
 
 CALL_NS = 1_000.0  # one torch call on a tiny tensor
 BYTES_PER_NS = 10.0
@@ -79,28 +79,33 @@ def _where(condition: Tensor, a: Tensor, b: Tensor, out: Tensor) -> None:
     torch.where(condition, a, b, out=out)
 
 
-for _name, _function in {
+_UNARY: dict[str, Callable[..., Any]] = {
     "neg": torch.neg, "abs": torch.abs, "sign": torch.sign, "floor": torch.floor,
     "ceil": torch.ceil, "round": torch.round, "exp": torch.exp, "log": torch.log,
     "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "reciprocal": torch.reciprocal, "sin": torch.sin,
     "cos": torch.cos, "tanh": torch.tanh, "erf": torch.erf, "sigmoid": torch.sigmoid,
     "logical_not": torch.logical_not,
-}.items():  # fmt: skip
-    pointwise(_name, _unary(_function))
-for _name, _function in {
+}  # fmt: skip
+_BINARY: dict[str, Callable[..., Any]] = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "pow": torch.pow,
     "maximum": torch.maximum, "minimum": torch.minimum, "equal": torch.eq, "not_equal": torch.ne,
     "less": torch.lt, "less_equal": torch.le, "greater": torch.gt, "greater_equal": torch.ge,
     "logical_and": torch.logical_and, "logical_or": torch.logical_or,
-}.items():  # fmt: skip
+}  # fmt: skip
+for _name, _function in _UNARY.items():
+    pointwise(_name, _unary(_function))
+for _name, _function in _BINARY.items():
     pointwise(_name, _binary(_function))
 pointwise("cast", _cast)
 pointwise("where", _where)
 
 
 def _division(name: str, function: Callable[..., Any]) -> None:
-    """floordiv and mod. By an integer 0 the result is 0, as in NumPy; torch would stop there,
-    and a divisor that nobody needs may well be 0."""
+    """floordiv and mod.
+
+    By an integer 0 the result is 0, as in NumPy; torch would stop there, and a divisor that nobody
+    needs may well be 0.
+    """
 
     def is_float(site: Site) -> bool:
         return site.out.dtype in FLOATS and is_complete(site)
@@ -146,8 +151,10 @@ def _kept(site: Site) -> list[tuple[int, int]]:
 
 
 def _reduces(site: Site) -> bool:
-    """Whether the input is there for every output element. Its lines may be shorter than the
-    tensor: what is missing is known to be the identity."""
+    """Whether the input is there for every output element.
+
+    Its lines may be shorter than the tensor: what is missing is known to be the identity.
+    """
     box = site.in_boxes[0]
     if box is None:
         return False
@@ -203,7 +210,8 @@ def _bind_reduction(run: Callable[..., None]) -> Callable[[Site, tuple[View, ...
     return bind
 
 
-for _name, _run in {"sum": _sum, "max": _max, "min": _min}.items():
+_REDUCTIONS: dict[str, Callable[..., None]] = {"sum": _sum, "max": _max, "min": _min}
+for _name, _run in _REDUCTIONS.items():
     register(Kernel(_name, _name, _reduces, calls_cost(1), _bind_reduction(_run)))
 register(
     Kernel(
@@ -234,7 +242,7 @@ def _prod_scratch(site: Site) -> tuple[Scratch, ...]:
 
 def _bind_prod(site: Site, scratch: tuple[View, ...]) -> Bound:
     """torch multiplies along one dimension only, so the reduced ones are laid side by side."""
-    x, kept, length = _reduced_last(site)
+    x, _, _ = _reduced_last(site)
     flat, out = scratch[0], site.out
     strides = dense(x.shape, x.dtype).strides
     copy = View(flat.buffer, flat.dtype, x.shape, strides, flat.offset)

@@ -7,7 +7,7 @@ express is cut into several.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
+from itertools import pairwise, product
 from math import prod
 from typing import Any
 
@@ -140,18 +140,18 @@ register(
 
 
 def _common(before: Sequence[int], after: Sequence[int]) -> list[int] | None:
-    """Sizes into which both shapes split, dimension by dimension: (6, 4), (24,) → 6, 4; None
-    where there are none: (6, 4), (4, 6)."""
+    """Sizes into which both shapes split: (6, 4), (24,) → 6, 4; None for (6, 4), (4, 6)."""
     ends = {prod(shape[axis:]) for shape in (before, after) for axis in range(len(shape) + 1)}
     ordered = sorted(ends, reverse=True)
-    if any(outer % inner for outer, inner in zip(ordered, ordered[1:], strict=False)):
+    if any(outer % inner for outer, inner in pairwise(ordered)):
         return None
-    return [outer // inner for outer, inner in zip(ordered, ordered[1:], strict=False)]
+    return [outer // inner for outer, inner in pairwise(ordered)]
 
 
 def _fine(sizes: Sequence[int], size: int) -> tuple[list[int], list[int]]:
     """Take from the front the sizes whose product is `size`."""
-    taken, rest = [], list(sizes)
+    taken: list[int] = []
+    rest = list(sizes)
     while prod(taken) < size:
         taken.append(rest.pop(0))
     return taken, rest

@@ -139,4 +139,3 @@ def inputs(site: Site) -> tuple[View, ...]:
         assert have is not None
         result.append(view if want is None else part(view, have, want))
     return tuple(result)
-

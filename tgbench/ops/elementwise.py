@@ -361,8 +361,11 @@ def _where_needed(call: Call, box: Box) -> tuple[Region, ...]:
     if taken is None:
         return needed(call, box)
     regions = [down(box, call.in_shapes[0])]
-    for pattern, small in zip(taken, call.in_shapes[1:], strict=True):
-        regions.append(union(down(part, small) for part in pattern.trim(Region((box,)))))
+    for i, (pattern, small) in enumerate(zip(taken, call.in_shapes[1:], strict=True), start=1):
+        if _constant(call.facts[i]) is not None:
+            regions.append(down(box, small))  # never computed, so nothing is gained by trimming
+        else:
+            regions.append(union(down(part, small) for part in pattern.trim(Region((box,)))))
     return tuple(regions)
 
 

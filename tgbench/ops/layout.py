@@ -117,6 +117,8 @@ def _unravel(start: Coord, stop: Coord, sizes: Sequence[int]) -> list[tuple[Inte
         return [()]
     if len(sizes) == 1:
         return [((start, stop),)]
+    if sizes[0] == 1:
+        return [((0, 1), *rest) for rest in _unravel(start, stop, sizes[1:])]
     row = prod(sizes[1:])
     whole = tuple((0, size) for size in sizes[1:])
     first, skip = start // row, start % row

@@ -1,0 +1,492 @@
+"""One small application, or several, of every op of the table: `CASES`, by name.
+
+    case.node      the application, in a graph of its own (`case.graph`)
+    case.draw(rng) values of its leaves; `case.inputs(rng)` the arrays that the op itself gets
+    case.exact     its region rules are equal to what probing finds, not just around it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from strategies import Array
+
+import tgbench.ops as ops
+from tgbench.graph import Graph, GraphBuilder, Node
+from tgbench.optable import Call, numpy_dtype
+from tgbench.reference import evaluate
+
+
+@dataclass(frozen=True)
+class OpCase:
+    """An op applied to small tensors.
+
+    Fields:
+        make: builds the application.
+        low, high: range of the integers that leaves are filled with (indices: from 0 to `below`).
+        exact: whether rules are tight here, or only sound (masks shrink to boxes, long reshapes).
+        independent: the op by another library; None where the test module has no second opinion.
+    """
+
+    name: str
+    make: Callable[[GraphBuilder], Node]
+    low: int = -3
+    high: int = 4
+    below: int = 0
+    exact: bool = True
+    independent: Callable[..., Any] | None = None
+
+    @cached_property
+    def graph(self) -> Graph:
+        g = GraphBuilder()
+        g.output("out", self.make(g))
+        return g.build()
+
+    @property
+    def node(self) -> Node:
+        return self.graph.outputs["out"]
+
+    @property
+    def call(self) -> Call:
+        return self.node.call
+
+    def draw(self, rng: np.random.Generator) -> dict[str, Array]:
+        values = {}
+        for node in {**self.graph.inputs, **self.graph.parameters}.values():
+            is_index = self.below and node.dtype.startswith("int")
+            low, high = (0, self.below) if is_index else (self.low, self.high)
+            if node.dtype == "bool":
+                low, high = 0, 2
+            numbers = np.asarray(rng.integers(low, high, node.shape))
+            values[node.name] = numbers.astype(numpy_dtype(node.dtype))
+        return values
+
+    def inputs(self, rng: np.random.Generator) -> list[Array]:
+        parents = self.node.inputs
+        found = evaluate(self.graph, self.draw(rng), [parent.name for parent in parents])
+        return [found[parent.name] for parent in parents]
+
+    def run(self, arrays: list[Array]) -> Array:
+        with np.errstate(all="ignore"):
+            return self.call.op.reference(self.call.attrs, *arrays)
+
+
+CASES: dict[str, OpCase] = {}
+
+
+def case(name: str, make: Callable[[GraphBuilder], Node], **options: Any) -> None:
+    assert name not in CASES, name
+    CASES[name] = OpCase(name, make, **options)
+
+
+def _torch(function: str) -> Callable[..., Any]:
+    """`torch.<function>` on arrays."""
+    import torch
+
+    target = torch
+    for part in function.split("."):
+        target = getattr(target, part)
+    return lambda attrs, *arrays: target(*map(torch.tensor, arrays)).numpy()  # type: ignore[operator]
+
+
+def x_of(g: GraphBuilder, *shape: int, dtype: str = "float32", name: str = "x") -> Node:
+    return g.input(name, shape, dtype)
+
+
+# --- element-wise ---------------------------------------------------------------------------------
+
+_UNARY = {
+    "neg": "neg", "abs": "abs", "sign": "sign", "floor": "floor", "ceil": "ceil", "round": "round",
+    "exp": "exp", "sin": "sin", "cos": "cos", "tanh": "tanh", "erf": "special.erf",
+    "sigmoid": "sigmoid", "reciprocal": "reciprocal",
+}  # fmt: skip
+for _op, _name in _UNARY.items():
+    case(_op, lambda g, op=_op: g.apply(op, x_of(g, 2, 3) * 0.75), independent=_torch(_name))
+for _op in ("log", "sqrt", "rsqrt"):
+    case(_op, lambda g, op=_op: g.apply(op, x_of(g, 2, 3)), low=1, high=7, independent=_torch(_op))
+
+_BINARY = {
+    "add": "add", "sub": "sub", "mul": "mul", "maximum": "maximum", "minimum": "minimum",
+    "div": "true_divide", "floordiv": "floor_divide", "mod": "remainder", "equal": "eq",
+    "not_equal": "ne", "less": "lt", "less_equal": "le", "greater": "gt", "greater_equal": "ge",
+}  # fmt: skip
+_LOW = {"div": 1, "floordiv": 1, "mod": 1}
+for _op, _name in _BINARY.items():
+    case(
+        _op,
+        lambda g, op=_op: g.apply(op, x_of(g, 2, 3), x_of(g, 2, 3, name="y")),
+        low=_LOW.get(_op, -3),
+        independent=_torch(_name),
+    )
+    case(
+        f"{_op} broadcast",
+        lambda g, op=_op: g.apply(op, x_of(g, 2, 1, 3), x_of(g, 4, 1, name="y")),
+        low=_LOW.get(_op, -3),
+        independent=_torch(_name),
+    )
+case(
+    "pow",
+    lambda g: g.apply("pow", x_of(g, 2, 3), x_of(g, 3, name="y")),
+    low=2,
+    high=5,
+    independent=_torch("pow"),
+)
+for _op in ("logical_and", "logical_or"):
+    case(
+        _op,
+        lambda g, op=_op: g.apply(
+            op, x_of(g, 2, 3, dtype="bool"), x_of(g, 3, dtype="bool", name="y")
+        ),
+        independent=_torch(_op),
+    )
+case(
+    "logical_not",
+    lambda g: ~x_of(g, 2, 3, dtype="bool"),
+    independent=_torch("logical_not"),
+)
+case("add scalars", lambda g: x_of(g) + x_of(g, name="y"), independent=_torch("add"))
+case("cast", lambda g: x_of(g, 2, 3).cast("int32"), independent=lambda attrs, x: np.int32(x))
+case("cast bool", lambda g: x_of(g, 2, 3).cast("bool"), independent=lambda attrs, x: x != 0)
+case(
+    "where",
+    lambda g: ops.where(x_of(g, 2, 3, dtype="bool", name="c"), x_of(g, 2, 3), x_of(g, 3, name="y")),
+    independent=_torch("where"),
+)
+case(
+    "where condition broadcasts",
+    lambda g: ops.where(x_of(g, 2, 1, dtype="bool", name="c"), x_of(g, 3), x_of(g, name="y")),
+    independent=_torch("where"),
+)
+
+# --- reductions -----------------------------------------------------------------------------------
+
+for _op in ("sum", "mean", "max", "min", "prod"):
+    for _axes, _keep in (((1,), False), ((0, 2), True), ((0, 1, 2), False)):
+        _high = {"low": 1} if _op == "prod" else {}
+        case(
+            f"{_op} {_axes} {'keep' if _keep else 'drop'}",
+            lambda g, op=_op, axes=_axes, keep=_keep: g.apply(
+                op, x_of(g, 2, 3, 2), axes=axes, keepdims=keep
+            ),
+            independent=lambda attrs, x, op=_op: np.apply_over_axes(
+                lambda a, axis: getattr(np, op)(a, axis=axis, keepdims=True), x, attrs["axes"]
+            ).reshape(
+                [1 if i in attrs["axes"] else n for i, n in enumerate(x.shape)
+                 if attrs["keepdims"] or i not in attrs["axes"]]
+            ),
+            **_high,
+        )  # fmt: skip
+
+# --- matmul ---------------------------------------------------------------------------------------
+
+for _a, _b in (
+    ((3, 4), (4, 2)),
+    ((2, 3, 4), (4, 2)),
+    ((2, 3, 2), (2, 2, 3)),
+    ((2, 1, 2, 2), (3, 2, 2)),
+    ((1, 1), (1, 1)),
+):
+    case(
+        f"matmul {list(_a)} {list(_b)}",
+        lambda g, a=_a, b=_b: x_of(g, *a) @ x_of(g, *b, name="y"),
+        independent=_torch("matmul"),
+    )
+
+# --- layout ---------------------------------------------------------------------------------------
+
+for _a, _b in (
+    ((2, 6), (3, 4)),
+    ((12,), (2, 2, 3)),
+    ((2, 2, 3), (12,)),
+    ((2, 3, 4), (6, 4)),
+    ((4, 3), (2, 2, 3)),
+    ((1, 6), (6, 1)),
+    ((2, 3, 2), (2, 6)),
+    ((1,), ()),
+    ((), (1, 1)),
+    ((5, 4), (2, 10)),
+    ((3, 1, 4), (3, 4)),
+):
+    case(
+        f"reshape {list(_a)} {list(_b)}",
+        lambda g, a=_a, b=_b: x_of(g, *a).reshape(b),
+        independent=lambda attrs, x: np.array(list(x.flat), x.dtype).reshape(attrs["shape"]),
+    )
+case("permute", lambda g: x_of(g, 2, 3, 4).permute(2, 0, 1),
+     independent=lambda attrs, x: np.einsum("abc->cab", x))  # fmt: skip
+case("permute matrix", lambda g: x_of(g, 2, 3).transpose(),
+     independent=lambda attrs, x: np.array([list(column) for column in zip(*x, strict=True)]))  # fmt: skip
+_SLICES: dict[str, Any] = {
+    "1:3": np.s_[1:3],
+    "::2": np.s_[::2],
+    "1::3": np.s_[1::3, 1:],
+    "::-1": np.s_[::-1],
+    "5:1:-2": np.s_[5:1:-2, ::-1],
+    "negative": np.s_[-3:-1, -1:],
+}
+for _name, _index in _SLICES.items():
+    case(
+        f"slice {_name}",
+        lambda g, index=_index: x_of(g, 7, 3)[index],
+        independent=lambda attrs, x, index=_index: x[index],
+    )
+case("expand", lambda g: x_of(g, 2, 1, 3).expand(4, 2, 2, 3),
+     independent=lambda attrs, x: np.tile(x, (4, 1, 2, 1)))  # fmt: skip
+case("expand scalar", lambda g: x_of(g).expand(2, 3),
+     independent=lambda attrs, x: np.full((2, 3), x))  # fmt: skip
+case(
+    "concat",
+    lambda g: ops.concat([x_of(g, 2, 2), x_of(g, 2, 1, name="y"), x_of(g, 2, 3, name="z")], 1),
+    independent=lambda attrs, *xs: np.hstack(xs),
+)
+case(
+    "concat rows",
+    lambda g: ops.concat([x_of(g, 1, 3), x_of(g, 2, 3, name="y")], 0),
+    independent=lambda attrs, *xs: np.vstack(xs),
+)
+case("pad", lambda g: ops.pad(x_of(g, 2, 3), (1, 0), (0, 2), 5.0),
+     independent=lambda attrs, x: np.block(
+         [[np.full((1, 3), 5, x.dtype), np.full((1, 2), 5, x.dtype)],
+          [x, np.full((2, 2), 5, x.dtype)]]))  # fmt: skip
+case("pad int", lambda g: ops.pad(x_of(g, 3, dtype="int32"), (2,), (1,), 7))
+
+# --- index ----------------------------------------------------------------------------------------
+
+case(
+    "gather rows",
+    lambda g: ops.embedding(x_of(g, 3, 2), x_of(g, 2, 2, dtype="int64", name="i")),
+    below=3,
+    independent=lambda attrs, x, i: x[i],
+)
+case(
+    "gather columns",
+    lambda g: ops.gather(x_of(g, 2, 4, 2), x_of(g, 3, dtype="int32", name="i"), axis=1),
+    below=4,
+    independent=lambda attrs, x, i: x[:, i],
+)
+case(
+    "gather one",
+    lambda g: ops.gather(x_of(g, 2, 3), x_of(g, dtype="int64", name="i"), axis=1),
+    below=3,
+    independent=lambda attrs, x, i: x[:, int(i)],
+)
+
+
+def _scatter_by_hand(attrs: Any, x: Array, indices: Array, value: Array) -> Array:
+    result = x.copy()
+    for row, index in enumerate(indices):
+        if attrs["axis"] == 0:
+            result[index] = value[row]
+        else:
+            result[:, index] = value[:, row]
+    return result
+
+
+for _axis, _shape in ((0, (2, 3)), (1, (3, 2))):
+    case(
+        f"scatter axis {_axis}",
+        lambda g, axis=_axis, shape=_shape: ops.scatter(
+            x_of(g, 3, 3), x_of(g, 2, dtype="int64", name="i"), x_of(g, *shape, name="v"), axis
+        ),
+        below=3,
+        independent=_scatter_by_hand,
+    )
+
+
+def _update_by_hand(attrs: Any, x: Array, value: Array) -> Array:
+    low = attrs["start"]
+    inside = np.pad(value, [(a, n - a - m) for a, n, m in zip(low, x.shape, value.shape, strict=True)])
+    place = np.pad(
+        np.ones(value.shape, bool),
+        [(a, n - a - m) for a, n, m in zip(low, x.shape, value.shape, strict=True)],
+    )
+    return np.where(place, inside, x).astype(x.dtype)
+
+
+case("update", lambda g: ops.update(x_of(g, 4, 4), x_of(g, 2, 3, name="v"), (1, 1)),
+     independent=_update_by_hand)  # fmt: skip
+case("update all", lambda g: ops.update(x_of(g, 2), x_of(g, 2, name="v"), (0,)),
+     independent=_update_by_hand)  # fmt: skip
+
+# --- made from nothing ----------------------------------------------------------------------------
+
+case("iota", lambda g: ops.iota(g, (2, 3), 1), independent=lambda attrs: np.indices((2, 3))[1])
+case("full", lambda g: ops.full(g, (2, 2), 2.5), independent=lambda attrs: np.float32([[2.5] * 2] * 2))
+
+# --- fused ----------------------------------------------------------------------------------------
+
+
+def _functional(name: str, *names: str, **options: Any) -> Callable[..., Any]:
+    """`torch.nn.functional.<name>`; later arrays go in under these names."""
+    import torch
+
+    def run(attrs: Any, x: Array, *rest: Array) -> Array:
+        given = {key: torch.tensor(array) for key, array in zip(names, rest, strict=False)}
+        result = getattr(torch.nn.functional, name)(torch.tensor(x), **given, **options)
+        return np.asarray(result)
+
+    return run
+
+
+def _norm_by_torch(attrs: Any, x: Array, weight: Array, bias: Array | None = None) -> Array:
+    import torch
+
+    f, shape = torch.nn.functional, x.shape[-1:]
+    tensors = [torch.tensor(a) for a in (x, weight) + (() if bias is None else (bias,))]
+    if bias is None:
+        return f.rms_norm(tensors[0], shape, tensors[1], attrs["eps"]).numpy()
+    return f.layer_norm(tensors[0], shape, tensors[1], tensors[2], attrs["eps"]).numpy()
+
+
+def _attention_by_torch(attrs: Any, q: Array, k: Array, v: Array, *mask: Array) -> Array:
+    import torch
+
+    given = torch.tensor(np.broadcast_to(mask[0], (*q.shape[:3], k.shape[2]))) if mask else None
+    return torch.nn.functional.scaled_dot_product_attention(
+        *map(torch.tensor, (q, k, v)), attn_mask=given, scale=attrs["scale"], enable_gqa=True
+    ).numpy()
+
+
+case("softmax", lambda g: ops.softmax(x_of(g, 2, 3)), independent=_functional("softmax", dim=-1))
+case("softmax rows", lambda g: ops.softmax(x_of(g, 3, 2), 0),
+     independent=_functional("softmax", dim=0))  # fmt: skip
+case("rms_norm", lambda g: ops.rms_norm(x_of(g, 2, 4), x_of(g, 4, name="w")),
+     independent=_norm_by_torch)  # fmt: skip
+case(
+    "layer_norm",
+    lambda g: ops.layer_norm(x_of(g, 2, 4), x_of(g, 4, name="w"), x_of(g, 4, name="b")),
+    independent=_norm_by_torch,
+)
+case("gelu", lambda g: ops.gelu(x_of(g, 2, 3)), independent=_functional("gelu"))
+case("gelu tanh", lambda g: ops.gelu(x_of(g, 2, 3), "tanh"),
+     independent=_functional("gelu", approximate="tanh"))  # fmt: skip
+case("silu", lambda g: ops.silu(x_of(g, 2, 3)), independent=_functional("silu"))
+case("relu", lambda g: ops.relu(x_of(g, 2, 3)), independent=_functional("relu"))
+case("relu int", lambda g: ops.relu(x_of(g, 2, 3, dtype="int32")),
+     independent=_functional("relu"))  # fmt: skip
+case("linear", lambda g: ops.linear(x_of(g, 2, 3), x_of(g, 4, 3, name="w")),
+     independent=_functional("linear", "weight"))  # fmt: skip
+case(
+    "linear bias",
+    lambda g: ops.linear(x_of(g, 2, 2, 3), x_of(g, 2, 3, name="w"), x_of(g, 2, name="b")),
+    independent=_functional("linear", "weight", "bias"),
+)
+case("linear vector", lambda g: ops.linear(x_of(g, 3), x_of(g, 4, 3, name="w")),
+     independent=_functional("linear", "weight"))  # fmt: skip
+for _activation in ("gelu_tanh", "gelu", "silu", "relu"):
+    case(
+        f"gated_linear {_activation}",
+        lambda g, activation=_activation: ops.gated_linear(
+            x_of(g, 2, 3), x_of(g, 2, 3, name="gate"), x_of(g, 2, 3, name="up"), activation
+        ),
+        independent=lambda attrs, x, gate, up: _functional(
+            attrs["activation"].split("_")[0],
+            **({"approximate": "tanh"} if attrs["activation"] == "gelu_tanh" else {}),
+        )(attrs, x @ gate.T) * (x @ up.T),
+    )  # fmt: skip
+case(
+    "rope",
+    lambda g: ops.rope(x_of(g, 2, 3, 4), x_of(g, 3, 4, name="c"), x_of(g, 3, 4, name="s")),
+    independent=lambda attrs, x, c, s: x * c + np.concatenate([-x[..., 2:], x[..., :2]], -1) * s,
+)
+
+
+def _attention(g: GraphBuilder, heads: int, shared: int, mask: Any = None) -> Node:
+    q = x_of(g, 1, heads, 3, 2, name="q")
+    k, v = x_of(g, 1, shared, 4, 2, name="k"), x_of(g, 1, shared, 4, 2, name="v")
+    return ops.attention(q, k, v, mask)
+
+
+case("attention", lambda g: _attention(g, 2, 2), independent=_attention_by_torch)
+case("attention shared", lambda g: _attention(g, 4, 2), independent=_attention_by_torch)
+case(
+    "attention bool mask",
+    lambda g: _attention(g, 2, 1, g.constant(np.tril(np.ones((3, 4), dtype=bool), 1))),
+    independent=_attention_by_torch,
+)
+case(
+    "attention added mask",
+    lambda g: _attention(
+        g, 2, 2, g.constant(np.where(np.tri(3, 4, 1) > 0, 0, -np.inf).astype(np.float32))
+    ),
+    independent=_attention_by_torch,
+)
+case(
+    "attention mask input",
+    lambda g: _attention(g, 1, 1, x_of(g, 3, 4, name="mask")),
+    independent=_attention_by_torch,
+)
+
+# --- with known elements --------------------------------------------------------------------------
+
+_BAND = np.tril(np.ones((4, 4), dtype=bool))
+_GAPS = np.array([[1, 0, 1, 0], [0, 1, 1, 0], [1, 0, 0, 0], [1, 1, 0, 0]], dtype=bool)
+_PADDING = np.array([1, 0, 1, 0], dtype=bool)
+
+
+def _masked(g: GraphBuilder, mask: Array, value: float, name: str = "x") -> Node:
+    return ops.where(g.constant(mask), x_of(g, 4, 4, name=name), value)
+
+
+for _label, _mask in (("band", _BAND), ("gaps", _GAPS), ("padding", _PADDING)):
+    _alike = {"exact": False}
+    case(f"where {_label}", lambda g, m=_mask: ops.where(
+        g.constant(m), x_of(g, 4, 4), x_of(g, 4, 4, name="y")), **_alike)  # fmt: skip
+    case(f"exp of −inf {_label}", lambda g, m=_mask: ops.exp(_masked(g, m, -np.inf)), **_alike)
+    case(f"max of −inf {_label}", lambda g, m=_mask: ops.max_(_masked(g, m, -np.inf), 1), **_alike)
+    case(f"min of inf {_label}", lambda g, m=_mask: ops.min_(_masked(g, m, np.inf), 1), **_alike)
+    case(f"sum of 0 {_label}", lambda g, m=_mask: ops.sum_(_masked(g, m, 0.0), 1), **_alike)
+    case(f"mean of 0 {_label}", lambda g, m=_mask: ops.mean(_masked(g, m, 0.0), 1), **_alike)
+    case(f"tanh of 0 {_label}", lambda g, m=_mask: ops.tanh(_masked(g, m, 0.0)), **_alike)
+    case(f"mul by 0 {_label}", lambda g, m=_mask: _masked(g, m, 0.0) * x_of(g, 4, name="y"), **_alike)
+    case(f"mul by mask {_label}", lambda g, m=_mask: x_of(g, 4, 4) * g.constant(m).cast("float32"),
+         **_alike)  # fmt: skip
+    case(f"div 0 {_label}", lambda g, m=_mask: _masked(g, m, 0.0) / x_of(g, 4, name="y"), low=1,
+         **_alike)  # fmt: skip
+    case(f"add −inf {_label}", lambda g, m=_mask: x_of(g, 4, 4) + g.constant(
+        np.where(m, 0, -np.inf).astype(np.float32)), **_alike)  # fmt: skip
+    case(f"matmul of 0 {_label}", lambda g, m=_mask: _masked(g, m, 0.0) @ x_of(g, 4, 2, name="y"),
+         **_alike)  # fmt: skip
+    case(f"matmul by 0 {_label}", lambda g, m=_mask: x_of(g, 2, 4, name="y") @ _masked(g, m, 0.0),
+         **_alike)  # fmt: skip
+    case(f"matmul 0 by 0 {_label}", lambda g, m=_mask: _masked(g, m, 0.0) @ _masked(
+        g, m.T, 0.0, "y"), **_alike)  # fmt: skip
+    case(f"softmax of −inf {_label}", lambda g, m=_mask: ops.softmax(_masked(g, m, -np.inf)), **_alike)
+    case(f"reshape of 0 {_label}", lambda g, m=_mask: _masked(g, m, 0.0).reshape(2, 8), **_alike)
+    case(f"permute of 0 {_label}", lambda g, m=_mask: _masked(g, m, 0.0).transpose(), **_alike)
+    case(f"slice of 0 {_label}", lambda g, m=_mask: _masked(g, m, 0.0)[::-2, 1:], **_alike)
+    case(f"expand of 0 {_label}", lambda g, m=_mask: _masked(g, m, 0.0).expand(2, 4, 4), **_alike)
+    case(f"concat of 0 {_label}", lambda g, m=_mask: ops.concat(
+        [_masked(g, m, 0.0), x_of(g, 4, 2, name="y")]), **_alike)  # fmt: skip
+    case(f"pad of 0 {_label}", lambda g, m=_mask: ops.pad(_masked(g, m, 0.0), (1, 0), (0, 2)), **_alike)
+    case(f"cast of 0 {_label}", lambda g, m=_mask: _masked(g, m, 0.0).cast("int32"), **_alike)
+    case(f"cast of −inf {_label}", lambda g, m=_mask: _masked(g, m, -np.inf).cast("bool"), **_alike)
+    case(f"rms_norm of 0 {_label}", lambda g, m=_mask: ops.rms_norm(
+        _masked(g, m, 0.0), x_of(g, 4, name="w")), **_alike)  # fmt: skip
+    case(f"sub of −inf {_label}", lambda g, m=_mask: _masked(g, m, -np.inf) - x_of(g, 4, name="y"),
+         **_alike)  # fmt: skip
+case("scaled −inf", lambda g: _masked(g, _BAND, -np.inf) * 0.5, exact=False)
+case("add −inf twice", lambda g: _masked(g, _BAND, -np.inf) + _masked(g, _GAPS, -np.inf, "y"),
+     exact=False)  # fmt: skip
+case("add −inf to inf", lambda g: _masked(g, _BAND, -np.inf) + _masked(g, _GAPS, np.inf, "y"),
+     exact=False)  # fmt: skip
+case("sub −inf from −inf", lambda g: _masked(g, _BAND, -np.inf) - _masked(g, _GAPS, -np.inf, "y"),
+     exact=False)  # fmt: skip
+case("sub a constant −inf", lambda g: _masked(g, _BAND, -np.inf) - g.constant(
+    np.where(_GAPS, 1, -np.inf).astype(np.float32)), exact=False)  # fmt: skip
+case("mul 0 by −inf", lambda g: _masked(g, _BAND, 0.0) * _masked(g, _GAPS, -np.inf, "y"),
+     exact=False)  # fmt: skip
+case("div 0 by constant 0", lambda g: _masked(g, _BAND, 0.0) / g.constant(
+    np.where(_GAPS, 1, 0).astype(np.float32)), exact=False)  # fmt: skip
+case("div 0 by 0", lambda g: _masked(g, _BAND, 0.0) / _masked(g, _GAPS, 0.0, "y"),
+     low=1, exact=False)  # fmt: skip
+case("where of known", lambda g: ops.where(g.constant(_GAPS), _masked(g, _BAND, -np.inf), -np.inf),
+     exact=False)  # fmt: skip
+case("all zeros", lambda g: _masked(g, np.zeros(4, dtype=bool), 0.0) @ x_of(g, 4, 2, name="y"),
+     exact=False)  # fmt: skip
+case("reshape beyond the runs", lambda g: x_of(g, 16, 16, 2)[:, ::2].reshape(16, 16), exact=False)
+case("slice far apart", lambda g: x_of(g, 150)[::2], exact=False)
