@@ -18,6 +18,7 @@ from tgbench.coords import (
     Moving,
     all_hold,
     at,
+    Table,
     lookup,
     origin_symbol,
     record,
@@ -56,7 +57,7 @@ def execute(program: Any, start: tuple[Any, Any]) -> list[Any]:
 
 def _lookup(a: Any, b: Any, number: int) -> Any:
     table = TABLES[number % len(TABLES)]
-    return lookup(table, a) if 0 <= a and a < len(table) else a
+    return lookup(Table(table), a) if 0 <= a and a < len(table) else a
 
 
 STEPS: dict[str, Callable[[Any, Any, int], Any]] = {
@@ -124,7 +125,7 @@ def test_divisible_forms_stay_forms() -> None:
 @pytest.mark.parametrize("i", range(12))
 def test_lookup_follows_the_straight_piece(table: tuple[int, ...], i: int) -> None:
     with record() as guards:
-        found = lookup(table, origin_symbol(0, i))
+        found = lookup(Table(table), origin_symbol(0, i))
     allowed = [u for u in range(-3, 15) if all_hold(guards, [u])]
     assert i in allowed
     assert all(0 <= u < len(table) and at(found, [u]) == table[u] for u in allowed)
@@ -132,7 +133,7 @@ def test_lookup_follows_the_straight_piece(table: tuple[int, ...], i: int) -> No
 
 def test_lookup_keeps_long_pieces() -> None:
     with record() as guards:
-        lookup(tuple(range(12)), origin_symbol(0, 4))
+        lookup(Table(tuple(range(12))), origin_symbol(0, 4))
     assert sum(all_hold(guards, [u]) for u in range(-3, 15)) == 12
 
 

@@ -12,17 +12,17 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from tgbench import ops
-from tgbench.coords import at, origin_symbol, record
+from tgbench.coords import Moving, at, origin_symbol, record
 from tgbench.graph import GraphBuilder, Node
 from tgbench.kernels import KERNELS, Kernel, Site, View, candidates, copy_, fill_
+from tgbench.kernels.registry import Host
 from tgbench.kernels.views import dense, part
 from tgbench.optable import FLOATS, OPS, Call, numpy_dtype
-from tgbench.regions import Box
+from tgbench.regions import Box, Region
 from tgbench.rules import Rules
 
 RULES = Rules()
 Build = Callable[[GraphBuilder], Node]
-FULL = Box  # for reading `Box.full(shape)` below
 
 
 # --- the cases ---------------------------------------------------------------------------------
@@ -79,12 +79,15 @@ for _op in ("floordiv", "mod"):
         lambda g, op=_op: g.apply(op, x(g, 4, 5, dtype="int32"), x(g, 5, dtype="int32", name="y")),
         "integers",
     )
+case("iota_columns", lambda g: ops.iota(g, (4, 7), 1))
 case("add_scalar", lambda g: x(g, 3, 5) + 2.0, "integers")
 case("mul_known", lambda g: x(g, 4, 5) * g.constant(causal(4, 5).astype("float32")), "integers")
 case("logical_not", lambda g: ~x(g, 3, 5, dtype="bool"), "integers")
 case("abs_bool", lambda g: abs(x(g, 3, 5, dtype="bool")), "integers")
 case("where", lambda g: ops.where(x(g, 4, 5, dtype="bool", name="c"), x(g, 4, 5), 3.0), "integers")
-case("where_mask", lambda g: ops.where(g.constant(causal(4, 5)), x(g, 2, 4, 5), -np.inf), "integers")
+case(
+    "where_mask", lambda g: ops.where(g.constant(causal(4, 5)), x(g, 2, 4, 5), -np.inf), "integers"
+)
 for _from, _to in (("float32", "int64"), ("int64", "float32"), ("float32", "bool"),
                    ("bool", "float32"), ("float32", "float64"), ("float32", "float16")):  # fmt: skip
     case(f"cast_{_from}_{_to}", lambda g, a=_from, b=_to: x(g, 3, 5, dtype=a).cast(b), "integers")
@@ -95,7 +98,9 @@ for _op in ("sum", "mean", "max", "min", "prod"):
             f"{_op}_{_axes}_{_keep}",
             lambda g, op=_op, a=_axes, k=_keep: g.apply(op, x(g, 3, 4, 5), axes=a, keepdims=k),
         )
-    for _dtype in {"max": ("int32", "bool"), "min": ("int32", "bool"), "mean": ()}.get(_op, ("int32",)):
+    for _dtype in {"max": ("int32", "bool"), "min": ("int32", "bool"), "mean": ()}.get(
+        _op, ("int32",)
+    ):
         case(
             f"{_op}_{_dtype}",
             lambda g, op=_op, d=_dtype: g.apply(op, x(g, 4, 5, dtype=d), axes=(1,), keepdims=True),
@@ -113,8 +118,16 @@ case("max_known", lambda g: ops.max_(masked(g, -np.inf), -1, keepdims=True), "in
 case("sum_all_known", lambda g: ops.sum_(ops.pad(x(g, 2, 3), (2, 0), (0, 0)), -1), "integers")
 
 case("matmul", lambda g: x(g, 4, 6) @ x(g, 6, 5, name="y"), "integers")
-case("matmul_int", lambda g: x(g, 4, 6, dtype="int64") @ x(g, 6, 5, dtype="int64", name="y"), "integers")
-case("matmul_bool", lambda g: x(g, 4, 6, dtype="bool") @ x(g, 6, 5, dtype="bool", name="y"), "integers")
+case(
+    "matmul_int",
+    lambda g: x(g, 4, 6, dtype="int64") @ x(g, 6, 5, dtype="int64", name="y"),
+    "integers",
+)
+case(
+    "matmul_bool",
+    lambda g: x(g, 4, 6, dtype="bool") @ x(g, 6, 5, dtype="bool", name="y"),
+    "integers",
+)
 case("matmul_rows", lambda g: x(g, 2, 3, 4, 6) @ x(g, 6, 5, name="y"), "integers")
 case("matmul_batch", lambda g: x(g, 2, 3, 4, 6) @ x(g, 2, 3, 6, 5, name="y"), "integers")
 case("matmul_spread", lambda g: x(g, 2, 1, 4, 6) @ x(g, 3, 6, 5, name="y"), "integers")
@@ -133,8 +146,16 @@ for _shape in ((7,), (1, 7), (4, 7), (2, 3, 7), (1, 1, 7), (12, 7)):
             "integers",
         )
 case("linear_big", lambda g: ops.linear(x(g, 1, 640), g.parameter("w", (512, 640))), "integers")
-case("linear_int", lambda g: ops.linear(x(g, 3, 4, dtype="int32"), g.parameter("w", (5, 4), "int32")), "integers")
-case("linear_bool", lambda g: ops.linear(x(g, 3, 4, dtype="bool"), g.parameter("w", (5, 4), "bool")), "integers")
+case(
+    "linear_int",
+    lambda g: ops.linear(x(g, 3, 4, dtype="int32"), g.parameter("w", (5, 4), "int32")),
+    "integers",
+)
+case(
+    "linear_bool",
+    lambda g: ops.linear(x(g, 3, 4, dtype="bool"), g.parameter("w", (5, 4), "bool")),
+    "integers",
+)
 case(
     "linear_cut",
     lambda g: ops.linear(
@@ -159,7 +180,9 @@ for _shape in ((8,), (1, 8), (4, 8), (2, 3, 8)):
     for _dtype in ("float32", "float16", "float64"):
         case(
             f"rms_norm_{_shape}_{_dtype}",
-            lambda g, s=_shape, d=_dtype: ops.rms_norm(x(g, *s, dtype=d), g.parameter("w", (8,), d)),
+            lambda g, s=_shape, d=_dtype: ops.rms_norm(
+                x(g, *s, dtype=d), g.parameter("w", (8,), d)
+            ),
         )
         case(
             f"layer_norm_{_shape}_{_dtype}",
@@ -178,7 +201,10 @@ for _approximate in ("none", "tanh"):
 case("silu", lambda g: ops.silu(x(g, 3, 4, 5)))
 case("relu", lambda g: ops.relu(x(g, 3, 4, 5)), "integers")
 case("relu_int", lambda g: ops.relu(x(g, 3, 5, dtype="int32")), "integers")
-case("rope", lambda g: ops.rope(x(g, 2, 4, 3, 8), x(g, 4, 1, 8, name="cos"), x(g, 4, 1, 8, name="sin")))
+case(
+    "rope",
+    lambda g: ops.rope(x(g, 2, 4, 3, 8), x(g, 4, 1, 8, name="cos"), x(g, 4, 1, 8, name="sin")),
+)
 case("rope_narrow", lambda g: ops.rope(x(g, 2, 6), x(g, 2, 6, name="cos"), x(g, 2, 1, name="sin")))
 
 
@@ -202,8 +228,13 @@ case("attention_4d", lambda g: attend(g, 2, 4, 2, 3, 5, causal(3, 5)[None, None]
 case("attention_per_head", lambda g: attend(
     g, 1, 2, 1, 3, 5, np.stack([causal(3, 5), causal(3, 5, window=2)])))  # fmt: skip
 case("attention_decode", lambda g: attend(g, 2, 4, 2, 1, 6))
-case("attention_decode_mask", lambda g: attend(g, 2, 4, 2, 1, 6, np.array([[0, 1, 1, 0, 1, 1]], bool)))
-case("attention_sparse", lambda g: attend(g, 1, 4, 2, 3, 6, np.array([[0, 1, 0, 0, 1, 0]] * 3, bool)))
+case(
+    "attention_decode_mask",
+    lambda g: attend(g, 2, 4, 2, 1, 6, np.array([[0, 1, 1, 0, 1, 1]], bool)),
+)
+case(
+    "attention_sparse", lambda g: attend(g, 1, 4, 2, 3, 6, np.array([[0, 1, 0, 0, 1, 0]] * 3, bool))
+)
 case("attention_added", lambda g: attend(
     g, 1, 4, 2, 5, 5, np.where(causal(5, 5), 0.5, -np.inf).astype("float32")))  # fmt: skip
 case("attention_finite", lambda g: attend(
@@ -230,9 +261,21 @@ for _axis in (0, 1):
     )  # fmt: skip
 case("update", lambda g: ops.update(x(g, 5, 6), x(g, 2, 3, name="value"), (1, 2)), "integers")
 case("update_rows", lambda g: ops.update(x(g, 5, 6), x(g, 2, 6, name="value"), (3, 0)), "integers")
-case("update_cut", lambda g: ops.update(ops.pad(x(g, 3, 6), (2, 0), (0, 0)), x(g, 2, 3, name="v"), (1, 2)), "integers")
-case("concat", lambda g: ops.concat([x(g, 3, 2), x(g, 3, 4, name="y"), x(g, 3, 1, name="z")], 1), "integers")
-case("concat_known", lambda g: ops.concat([ops.pad(x(g, 2, 3), (0, 0), (0, 2)), x(g, 2, 4, name="y")], 1), "integers")
+case(
+    "update_cut",
+    lambda g: ops.update(ops.pad(x(g, 3, 6), (2, 0), (0, 0)), x(g, 2, 3, name="v"), (1, 2)),
+    "integers",
+)
+case(
+    "concat",
+    lambda g: ops.concat([x(g, 3, 2), x(g, 3, 4, name="y"), x(g, 3, 1, name="z")], 1),
+    "integers",
+)
+case(
+    "concat_known",
+    lambda g: ops.concat([ops.pad(x(g, 2, 3), (0, 0), (0, 2)), x(g, 2, 4, name="y")], 1),
+    "integers",
+)
 case("pad", lambda g: ops.pad(x(g, 3, 4), (1, 0), (2, 3), 7.0), "integers")
 case("permute", lambda g: x(g, 3, 4, 5).permute(2, 0, 1), "integers")
 case("permute_cut", lambda g: ops.pad(x(g, 3, 4), (2, 0), (0, 1)).permute(1, 0), "integers")
@@ -244,7 +287,11 @@ for _before, _after in (((4, 6), (24,)), ((24,), (4, 6)), ((4, 6), (6, 4)), ((2,
                         ((2, 12), (2, 3, 4)), ((6, 4), (2, 3, 4)), ((4, 6), (2, 12)),
                         ((1, 5), (5, 1, 1)), ((5,), (1, 5)), ((1, 1), ()), ((4, 1, 6), (2, 2, 6)),
                         ((3, 10), (5, 6)), ((8, 3), (2, 12))):  # fmt: skip
-    case(f"reshape_{_before}_{_after}", lambda g, b=_before, a=_after: x(g, *b).reshape(a), "integers")
+    case(
+        f"reshape_{_before}_{_after}",
+        lambda g, b=_before, a=_after: x(g, *b).reshape(a),
+        "integers",
+    )
 case("reshape_cut", lambda g: ops.pad(x(g, 3, 4), (2, 0), (0, 2)).reshape(30), "integers")
 case("iota", lambda g: ops.iota(g, (3, 5, 2), 1))
 case("iota_float", lambda g: ops.iota(g, (4, 3), 0, "float32"))
@@ -326,10 +373,19 @@ class Memory:
         return torch.as_strided(self.tensors[view.buffer], shape, strides, at(view.offset, origin))
 
     def bound(self, arguments: tuple[Any, ...], origin: Sequence[int] = ()) -> list[Any]:
-        return [self.tensor(a, origin) if isinstance(a, View) else a for a in arguments]
+        return [self.argument(a, origin) for a in arguments]
+
+    def argument(self, argument: Any, origin: Sequence[int]) -> Any:
+        if isinstance(argument, Host):
+            return self.tensor(argument.view, origin).numpy()
+        if isinstance(argument, Moving):
+            return argument.at(origin)
+        return self.tensor(argument, origin) if isinstance(argument, View) else argument
 
 
-def laid_out(key: Any, shape: Sequence[int], dtype: str, rng: np.random.Generator) -> tuple[View, int]:
+def laid_out(
+    key: Any, shape: Sequence[int], dtype: str, rng: np.random.Generator
+) -> tuple[View, int]:
     """A view of this shape with dimensions in some order and gaps between them, and its span."""
     order = list(range(len(shape)))
     if rng.random() < 0.4:
@@ -350,15 +406,12 @@ def put(memory: Memory, key: Any, array: np.ndarray, dtype: str, rng: np.random.
 
 
 def poisoned(call: Call, i: int, have: Box, out_box: Box, array: np.ndarray) -> np.ndarray:
-    """What memory holds of an input's box: values where they are needed, what is known where it
-    is known, and anything elsewhere."""
+    """What memory holds of an input: its values where needed, what is known, junk elsewhere."""
     held = np.array(array)
     fact = call.facts[i]
     if fact is not None and fact.constant is not None:
         return held[have.slices()]
     needed = np.zeros(array.shape, bool)
-    from tgbench.regions import Region
-
     for box in RULES.needed(call, Region((out_box,)))[i]:
         needed[box.slices()] = True
     junk = np.empty_like(held)
@@ -457,8 +510,6 @@ def test_kernels_against_reference(case_: Case, seed: int) -> None:
     whole = {axis % node.rank for axis in node.call.op.whole(node.call)}
     box = random_box(node.shape, whole, rng, whole=seed == 0)
     if node.call.fact is not None and seed % 2:
-        from tgbench.regions import Region
-
         trimmed = node.call.fact.open.trim(Region((box,)))
         box = trimmed.hull() if trimmed.boxes else box
     expected = evaluate(node, leaves)[box.slices()]
@@ -491,7 +542,8 @@ def test_inplace(case_: Case, seed: int) -> None:
             snapshot = {key: buffer.copy() for key, buffer in memory.buffers.items()}
             check(kernel, run(kernel, same_place, memory), expected, is_exact(case_, node))
             for key, buffer in snapshot.items():
-                memory.buffers[key][...] = buffer
+                if key[0] == "in":
+                    memory.buffers[key][...] = buffer
 
 
 # --- the same program at another origin --------------------------------------------------------
@@ -518,7 +570,7 @@ def test_rebased(case_: Case) -> None:
     values = [evaluate(parent, leaves) for parent in node.inputs]
     expected = evaluate(node, leaves)
     for axis in moving_axes(node):
-        for first in range(1, node.shape[axis] - 1):
+        for first in range(1, min(node.shape[axis] - 1, 5)):
             u = origin_symbol(0, first)
             box = Box((*Box.full(node.shape[:axis]), (u, u + 1), *Box.full(node.shape[axis + 1 :])))
             memory, rules = Memory(), Rules()
@@ -530,25 +582,24 @@ def test_rebased(case_: Case) -> None:
             with record() as guards:
                 boxes = rules.reads(node.call, box)
                 ins = tuple(
-                    None if have is None else part(view, FULL.full(view.shape), have)
+                    None if have is None else part(view, Box.full(view.shape), have)
                     for view, have in zip(full, boxes, strict=True)
                 )
-                target = part(out, FULL.full(node.shape), box)
+                target = part(out, Box.full(node.shape), box)
                 site = Site(node.call, box, boxes, target, ins, "cpu")
                 kernels = candidates(site)
                 bound = [k.bind(site, scratch_views(k, site, memory)) for k in kernels]
-            for other in range(node.shape[axis]):
+            for other in range(min(node.shape[axis], 16)):
                 if not all(guard.holds((other,)) for guard in guards):
                     assert other != first
                     continue
                 for kernel, (function, arguments) in zip(kernels, bound, strict=True):
-                    views = scratch_at(kernel, site, memory, (other,))
+                    scratch_at(kernel, site, memory, (other,))
                     fill(memory.buffers["out"])
                     function(*memory.bound(arguments, (other,)))
                     where = box.at((other,)).slices()
                     got = memory.tensor(out).numpy()[where]
                     check(kernel, got, expected[where], is_exact(case_, node))
-                    del views
 
 
 def scratch_at(kernel: Kernel, site: Site, memory: Memory, origin: tuple[int, ...]) -> None:
@@ -581,9 +632,13 @@ def hot(g: GraphBuilder) -> dict[str, Node]:
         "rms_norm": ops.rms_norm(row, weight),
         "rms_norms": ops.rms_norm(x(g, 5, 64, name="rows5"), weight),
         "layer_norm": ops.layer_norm(row, weight, g.parameter("b64", (64,))),
-        "rope": ops.rope(x(g, 1, 4, 64, name="h"), x(g, 1, 64, name="cos"), x(g, 1, 64, name="sin")),
+        "rope": ops.rope(
+            x(g, 1, 4, 64, name="h"), x(g, 1, 64, name="cos"), x(g, 1, 64, name="sin")
+        ),
         "attention": attend(g, 1, 4, 1, 1, 40),
-        "attention_masked": attend(GraphBuilder(), 1, 4, 2, 1, 6, np.array([[1, 1, 0, 1, 1, 1]], bool)),
+        "attention_masked": attend(
+            GraphBuilder(), 1, 4, 2, 1, 6, np.array([[1, 1, 0, 1, 1, 1]], bool)
+        ),
         "add": row + x(g, 1, 64, name="other"),
         "mul": row * g.parameter("s", ()),
         "gelu": ops.gelu(wide, "tanh"),
@@ -637,5 +692,13 @@ def test_doubled_row_is_chosen_for_large_weights() -> None:
         node = ops.linear(g.input(f"x{shape}", (1, shape[1])), w)
         views = tuple(dense(parent.shape, "float32") for parent in node.inputs)
         box = Box.full(node.shape)
-        site = Site(node.call, box, RULES.reads(node.call, box), dense(node.shape, "float32"), views, "cpu")
-        assert candidates(site)[0].name == name
+        site = Site(
+            node.call, box, RULES.reads(node.call, box), dense(node.shape, "float32"), views, "cpu"
+        )
+        by_torch = [k.name for k in candidates(site) if not k.name.endswith("_numba")]
+        assert by_torch[0] == name
+
+
+def test_allocations_are_counted() -> None:
+    """torch makes a tensor of a Python number; the count must not be blind to it."""
+    assert allocations(lambda a: torch.mul(a, 2.0, out=a), [torch.ones(3)])

@@ -135,7 +135,7 @@ def replacements(case: OpCase, array: Array, rng: np.random.Generator) -> list[A
 def dependencies(name: str) -> list[Array]:
     """Per input: out.size × in.size booleans, whether that output can move with that input."""
     case = CASES[name]
-    tries = 20 if case.below else 6 if sum(t.elements for t in case.call.inputs) < 60 else 2
+    tries = 60 if case.below else 6 if sum(t.elements for t in case.call.inputs) < 60 else 2
     found = [
         np.zeros((case.node.type.elements, t.elements), dtype=bool) for t in case.call.inputs
     ]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from itertools import islice, pairwise
 from typing import Any, Literal, TypeAlias
 
@@ -47,6 +48,15 @@ class BucketClass:
         """The regions at an origin, of integers or of symbols."""
         spans = self.changed if part == "changed" else self.demand
         return {name: Region.of(*(_placed(box, origin) for box in boxes)) for name, boxes in spans}
+
+    @property
+    def elements(self) -> int:
+        """Changed and demanded elements together: how large its slices are."""
+        return sum(
+            prod(extent for _, extent in box)
+            for _, boxes in (*self.changed, *self.demand)
+            for box in boxes
+        )
 
     def symbols(self, origin: Sequence[int]) -> tuple[Coord, ...]:
         """The origin as coordinates that remember that they are the origin."""

@@ -23,7 +23,7 @@ from tgbench.regions import Box, Region
 VERSION = 1
 FIELDS = ("v", "changed", "demand", "hit", "ns", "t")
 INT_LIMIT = 2**63
-TIME_LIMIT_S = 2**33  # the year 2242; pandas' nanoseconds end in 2262
+TIME_LIMIT_S = 2**33  # the year 2242, which every date type holds
 MOST_DIMENSIONS = 64
 MEND = "delete the line, or restore the file from a copy"
 

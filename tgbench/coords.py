@@ -19,7 +19,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 Terms: TypeAlias = tuple[tuple[int, int], ...]  # (origin index, coefficient), by index, no zeros
 R = TypeVar("R")
@@ -264,46 +267,48 @@ class Memo:
         return result
 
 
-class _Affine(Protocol):
-    def __len__(self) -> int: ...
-    def __getitem__(self, index: int, /) -> Any: ...
+class Table:
+    """An integer table with its straight pieces found, so that a moving index can look things up.
+
+    For each step `values[i] → values[i + 1]`, `first[i]` and `last[i]` are the ends of the longest
+    run of equal steps around it, as indices of values.
+    """
+
+    __slots__ = ("first", "last", "slope", "values")
+
+    def __init__(self, values: Sequence[int] | NDArray[np.int64]) -> None:
+        array = np.asarray(values, dtype=np.int64)
+        self.values: list[int] = array.tolist()
+        steps = np.diff(array)
+        self.slope: list[int] = steps.tolist()
+        starts = np.flatnonzero(np.concatenate(([True], steps[1:] != steps[:-1])))[: len(steps)]
+        run = np.searchsorted(starts, np.arange(len(steps)), side="right") - 1
+        self.first: list[int] = starts[run].tolist() if len(steps) else []
+        stops = np.append(starts[1:], len(steps))
+        self.last: list[int] = stops[run].tolist() if len(steps) else []
+
+    def __len__(self) -> int:
+        return len(self.values)
 
 
-def lookup(table: _Affine, index: Coord) -> Coord:
-    """`table[index]` for an integer table; stays a linear form where the table is a straight line.
+def lookup(table: Table, index: Coord) -> Coord:
+    """`table.values[index]`; stays a linear form where the table is a straight line.
 
     The guards keep the index inside the longest straight piece around it.
     """
     if not isinstance(index, Moving):
-        return int(table[index])
-    i, last = index.value, len(table) - 1
-    right = _straight(table, i, 1, last)
-    left = _straight(table, i, -1, last)
-    if right >= left:
-        slope = int(table[i + 1]) - int(table[i]) if right else 0
-        low, high = i - _extends(table, i, -1, -slope, last), i + right
+        return table.values[index]
+    i, end = index.value, len(table.slope)
+    right = table.last[i] - i if i < end else 0
+    left = i - table.first[i - 1] if i > 0 else 0
+    piece = i if right >= left else i - 1
+    if not end:
+        slope, low, high = 0, i, i
     else:
-        slope = int(table[i]) - int(table[i - 1])
-        low, high = i - left, i + _extends(table, i, 1, slope, last)
+        slope, low, high = table.slope[piece], table.first[piece], table.last[piece]
     _require(index - low)
     _require(high - index)
-    return int(table[i]) + (index - i) * slope
-
-
-def _straight(table: _Affine, i: int, direction: int, last: int) -> int:
-    """Length of the straight run that starts at i in this direction."""
-    if not 0 <= i + direction <= last:
-        return 0
-    return _extends(table, i, direction, int(table[i + direction]) - int(table[i]), last)
-
-
-def _extends(table: _Affine, i: int, direction: int, change: int, last: int) -> int:
-    length, at_i = 0, int(table[i])
-    while 0 <= i + (length + 1) * direction <= last:
-        if int(table[i + (length + 1) * direction]) != at_i + change * (length + 1):
-            break
-        length += 1
-    return length
+    return table.values[i] + (index - i) * slope
 
 
 def all_hold(guards: Iterable[Guard], origin: Sequence[int]) -> bool:

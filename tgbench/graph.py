@@ -100,9 +100,9 @@ class Node:
         return self._call
 
     def __repr__(self) -> str:
-        arguments = ", ".join(node.name for node in self.inputs)
-        attributes = "".join(f", {key}={value}" for key, value in self.attrs.items())
-        return f"{self.name}: {self.type} = {self.op}({arguments}{attributes})"
+        arguments = [node.name for node in self.inputs]
+        arguments += [f"{key}={value}" for key, value in self.attrs.items()]
+        return f"{self.name}: {self.type} = {self.op}({', '.join(arguments)})"
 
     def __add__(self, other: Operand) -> Node:
         return self._binary("add", other)

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tgbench.coords import Coord, Moving, lookup
+from tgbench.coords import Coord, Moving, Table, lookup
 from tgbench.regions import EMPTY, Box, Interval, Region, union
 
 Bools = NDArray[np.bool_]
@@ -67,8 +67,8 @@ class _Rows:
 
     matrix: Bools
     used: tuple[int, int]  # the rows that are open anywhere, when monotone
-    first: NDArray[np.int64]
-    last: NDArray[np.int64]  # exclusive
+    first: Table
+    last: Table  # exclusive
     monotone: bool
 
     @staticmethod
@@ -83,7 +83,8 @@ class _Rows:
         touching = bool((inner_first[1:] <= inner_last[:-1]).all())
         rising = bool((np.diff(inner_first) >= 0).all() and (np.diff(inner_last) >= 0).all())
         unbroken = len(rows) == bottom - top
-        return _Rows(matrix, (top, bottom), first, last, unbroken and dense and touching and rising)
+        monotone = unbroken and dense and touching and rising
+        return _Rows(matrix, (top, bottom), Table(first), Table(last), monotone)
 
     def opened_by(self, rows: Interval, columns: Interval) -> list[Interval]:
         """Columns, inside `columns`, that are open in at least one of the rows."""
@@ -211,16 +212,22 @@ class Pattern:
         return union(Region((piece,)) for box in region for piece in self._pieces(box))
 
     def _pieces(self, box: Box) -> list[Box]:
-        pieces = [box]
-        for axis in (*self.varying, *self.varying[:-1]):
-            split = [
+        if self.all_open(box):
+            return [box]
+        pieces = self._split([box], self.varying)
+        if len(pieces) > 1:  # a piece may have closed margins where its neighbours had none
+            pieces = self._split(pieces, self.varying[:-1])
+        return pieces if len(pieces) <= MOST_PIECES else self._shrunk(box)
+
+    def _split(self, pieces: list[Box], axes: Sequence[int]) -> list[Box]:
+        for axis in axes:
+            if len(pieces) > MOST_PIECES:
+                break
+            pieces = [
                 _replaced(piece, axis, interval)
                 for piece in pieces
                 for interval in self.support(piece, axis)
             ]
-            if len(split) > MOST_PIECES:
-                return self._shrunk(box)
-            pieces = split
         return pieces
 
     def _shrunk(self, box: Box) -> list[Box]:

@@ -12,7 +12,7 @@ import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -54,6 +54,20 @@ class PlanBucket:
     origin: tuple[int, ...]
 
 
+Classes: TypeAlias = "dict[BucketClass, tuple[float, tuple[int, ...]]]"  # weight, last origin
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """A plan over the nodes of a graph at hand."""
+
+    placement: Placement
+    retained: tuple[Node, ...]
+    dropped: tuple[Node, ...]
+    cut: Cut
+    classes: Classes
+
+
 @dataclass(frozen=True)
 class Plan:
     """Retention, cut, memory map and buckets of a session.
@@ -64,6 +78,7 @@ class Plan:
         schedule: names of the executable nodes, in order.
         slots: the memory map.
         retained: the chosen nodes, by name.
+        dropped: nodes whose earlier values runs need again, but which are not retained.
         cut: (input, dimension, parts) of the planned splitting; parts 1 means none.
         size_bytes, kept_bytes, bound_bytes: the arena, its fixed part, the packing's lower bound.
         expected_ns: the modelled mean run.
@@ -76,6 +91,7 @@ class Plan:
     schedule: tuple[str, ...]
     slots: tuple[PlanSlot, ...]
     retained: tuple[str, ...]
+    dropped: tuple[str, ...]
     cut: tuple[str, int, int]
     size_bytes: int
     kept_bytes: int
@@ -92,6 +108,7 @@ class Plan:
         graph: Graph,
         placement: Placement,
         retained: Iterable[Node],
+        dropped: Iterable[Node],
         cut: Cut,
         classes: Mapping[BucketClass, tuple[float, tuple[int, ...]]],
         device: str,
@@ -112,6 +129,7 @@ class Plan:
             tuple(node.name for node in anatomy.schedule),
             slots,
             tuple(node.name for node in retained),
+            tuple(node.name for node in dropped),
             (cut.input, cut.axis, cut.parts),
             placement.size_bytes,
             placement.kept_bytes,
@@ -154,9 +172,7 @@ class Plan:
 
     def placement_for(
         self, graph: Graph, device: str
-    ) -> tuple[
-        Placement, tuple[Node, ...], Cut, dict[BucketClass, tuple[float, tuple[int, ...]]]
-    ]:
+    ) -> Decisions:
         """The plan's decisions over this graph's nodes.
 
         Raises PlanError for another graph, and for a map in which live values would overlap.
@@ -188,8 +204,13 @@ class Plan:
         classes = {
             BucketClass(b.changed, b.demand, b.bounds): (b.weight, b.origin) for b in self.buckets
         }
-        retained = tuple(_known(nodes, name) for name in self.retained)
-        return placement, retained, Cut(*self.cut), classes
+        return Decisions(
+            placement,
+            tuple(_known(nodes, name) for name in self.retained),
+            tuple(_known(nodes, name) for name in self.dropped),
+            Cut(*self.cut),
+            classes,
+        )
 
     def __str__(self) -> str:
         lines = [
@@ -199,6 +220,9 @@ class Plan:
         ]
         if self.cut[2] > 1:
             lines.append(f"  large runs cut in {self.cut[2]} along {self.cut[0]}[{self.cut[1]}]")
+        if self.dropped:
+            names = ", ".join(self.dropped[:6]) + (" …" if len(self.dropped) > 6 else "")
+            lines.append(f"  computed again when needed, {len(self.dropped)} nodes: {names}")
         for bucket in self.buckets:
             kind = BucketClass(bucket.changed, bucket.demand, bucket.bounds)
             lines.append(f"  {bucket.weight:8g} × {kind}")
@@ -327,6 +351,7 @@ class _Reader:
                 self._slot(item, f"slots[{i}]") for i, item in enumerate(self._list(self.data, "slots", ""))
             ),
             retained=tuple(self._strings("retained")),
+            dropped=tuple(self._strings("dropped")),
             cut=self._cut(),
             size_bytes=self._count(self.data, "size_bytes", ""),
             kept_bytes=self._count(self.data, "kept_bytes", ""),

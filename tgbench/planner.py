@@ -26,6 +26,7 @@ from tgbench.rules import Rules
 from tgbench.split import WHOLE, Cut, cuts, pieces
 
 Progress = Callable[[str], None]
+LEAST_GAIN = 0.01  # a finer cut that saves less than this share of the arena is the last one tried
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,16 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Choice:
-    """A plan's decisions: what is retained, where runs are cut, and the map that follows."""
+    """A plan's decisions: what is retained, where runs are cut, and the map that follows.
+
+    Fields:
+        dropped: nodes whose earlier values are read again, but which did not fit: computed again.
+        expected_ns: the modelled mean run.
+        worth: modelled nanoseconds a run that retaining each candidate saves, where weighed.
+    """
 
     retained: tuple[Node, ...]
+    dropped: tuple[Node, ...]
     cut: Cut
     placement: Placement
     expected_ns: float
@@ -170,7 +178,9 @@ class Planner:
                     scratch[node] = max(scratch.get(node, 0), used)
         return place(self.anatomy, retained, uses, scratch)
 
-    def plan(self, scenarios: Sequence[Scenario], budget_bytes: int | None, keep_all: bool = False) -> Choice:
+    def plan(
+        self, scenarios: Sequence[Scenario], budget_bytes: int | None, keep_all: bool = False
+    ) -> Choice:
         """The best retention found for a budget (None: whatever it takes).
 
         Raises BudgetError naming the smallest budget that was found to work.
@@ -179,32 +189,35 @@ class Planner:
         self.tell(f"{len(frontier)} candidates to retain")
         first = self.lay_out(frontier, scenarios, WHOLE)
         if budget_bytes is None or first.size_bytes <= budget_bytes:
-            return self._choice(frontier, WHOLE, first, scenarios, {})
-        smallest = first
-        worth: dict[Node, float] = {}
-        best = self._try_cuts(frontier, scenarios, budget_bytes)
-        smallest = min(smallest, best[1], key=lambda p: p.size_bytes)
-        if best[1].size_bytes <= budget_bytes:
-            return self._choice(frontier, best[0], best[1], scenarios, {})
+            return self._choice(frontier, frontier, WHOLE, first, scenarios, {})
+        cut, placed = self._try_cuts(frontier, scenarios, budget_bytes)
+        if placed.size_bytes <= budget_bytes:
+            return self._choice(frontier, frontier, cut, placed, scenarios, {})
         worth = self.worth(frontier, scenarios)
         ranked = sorted(
             frontier, key=lambda n: (-worth[n] / first.size_of(n), self.anatomy.position[n])
         )
-        low, high = 0, len(ranked)  # how many to retain: `high` does not fit
-        found: tuple[list[Node], Cut, Placement] | None = None
+        found = self._most_that_fit(ranked, scenarios, budget_bytes)
+        if found is None:
+            smallest = [placed, *(self._try_cuts(some, scenarios, 0)[1] for some in (frontier, []))]
+            raise _too_small(budget_bytes, min(smallest, key=lambda p: p.size_bytes))
+        return self._choice(frontier, *found, scenarios, worth)
+
+    def _most_that_fit(
+        self, ranked: Sequence[Node], scenarios: Sequence[Scenario], budget_bytes: int
+    ) -> tuple[Sequence[Node], Cut, Placement] | None:
+        """The longest prefix of a ranking that fits when retained, by bisection."""
+        low, high = 0, len(ranked)  # retaining `high` of them does not fit
+        found: tuple[Sequence[Node], Cut, Placement] | None = None
         while low < high:
             count = (low + high) // 2
-            chosen = ranked[:count]
-            cut, placed = self._try_cuts(chosen, scenarios, budget_bytes)
-            smallest = min(smallest, placed, key=lambda p: p.size_bytes)
+            cut, placed = self._try_cuts(ranked[:count], scenarios, budget_bytes)
             self.tell(f"{count} retained: {format_bytes(placed.size_bytes)}")
             if placed.size_bytes <= budget_bytes:
-                found, low = (chosen, cut, placed), count + 1
+                found, low = (ranked[:count], cut, placed), count + 1
             else:
                 high = count
-        if found is None:
-            raise _too_small(budget_bytes, smallest)
-        return self._choice(*found, scenarios, worth)
+        return found
 
     def _try_cuts(
         self, retained: Sequence[Node], scenarios: Sequence[Scenario], budget_bytes: int
@@ -212,20 +225,22 @@ class Planner:
         """The coarsest cut that fits, or the one that comes nearest."""
         best = (WHOLE, self.lay_out(retained, scenarios, WHOLE))
         useless: set[tuple[str, int]] = set()
-        for cut in cuts(self.propagator(retained)):
-            if best[1].size_bytes <= budget_bytes or not retained:
+        for cut in cuts(self.propagator(retained)) if retained else ():
+            if best[1].size_bytes <= budget_bytes:
                 break
-            if (cut.input, cut.axis) in useless or best[1].kept_bytes > budget_bytes:
+            if (cut.input, cut.axis) in useless or 0 < budget_bytes < best[1].kept_bytes:
                 continue
             placed = self.lay_out(retained, scenarios, cut)
-            if placed.size_bytes >= best[1].size_bytes:
+            gained = best[1].size_bytes - placed.size_bytes
+            if gained < LEAST_GAIN * best[1].size_bytes:
                 useless.add((cut.input, cut.axis))
-            else:
+            if gained > 0:
                 best = (cut, placed)
         return best
 
     def _choice(
         self,
+        frontier: Sequence[Node],
         retained: Sequence[Node],
         cut: Cut,
         placement: Placement,
@@ -233,7 +248,8 @@ class Planner:
         worth: Mapping[Node, float],
     ) -> Choice:
         expected = self.expected_ns(self.propagator(retained), scenarios, cut)
-        return Choice(tuple(retained), cut, placement, expected, worth)
+        dropped = tuple(node for node in frontier if node not in set(retained))
+        return Choice(tuple(retained), dropped, cut, placement, expected, worth)
 
 
 def step_ns(step: Step) -> float:

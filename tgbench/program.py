@@ -12,14 +12,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from tgbench.anatomy import Anatomy
-from tgbench.coords import Coord, Guard, Moving, at, value_of
-from tgbench.errors import KernelError, TgbenchError
+from tgbench.coords import Coord, Guard, Memo, Moving, at, value_of
+from tgbench.errors import TgbenchError
 from tgbench.graph import Node
 from tgbench.kernels.registry import (
     ARENA,
@@ -129,25 +129,6 @@ class Addresser:
         buffer = base.name if base in self.anatomy.frozen else ARENA
         return View(buffer, node.dtype, box.extents, tuple(steps), where)
 
-    def scratch(self, node: Node, shapes: Sequence[Scratch]) -> tuple[View, ...]:
-        """Row-major views, one behind the other, in the node's scratch memory."""
-        if not shapes:
-            return ()
-        room = self.placement.scratch.get(node)
-        at_bytes: Coord = room.offset_bytes if room is not None else 0
-        views = []
-        for shape, dtype in shapes:
-            steps: list[Coord] = []
-            count: Coord = 1
-            for size in reversed(shape):
-                steps.append(count)
-                count = count * size
-            itemsize = ITEMSIZE[dtype]
-            strides = tuple(reversed(steps))
-            views.append(View(ARENA, dtype, shape, strides, at_bytes // itemsize))
-            at_bytes = at_bytes + count * itemsize + SCRATCH_PADDING
-        return tuple(views)
-
 
 def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
     result, step = [], 1
@@ -155,6 +136,31 @@ def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
         result.append(step)
         step *= size
     return tuple(reversed(result))
+
+
+def scratch_views(shapes: Sequence[Scratch]) -> tuple[View, ...]:
+    """Row-major views of pieces of scratch memory, one behind the other, from offset 0."""
+    views = []
+    at_bytes: Coord = 0
+    for shape, dtype in shapes:
+        steps: list[Coord] = []
+        count: Coord = 1
+        for size in reversed(shape):
+            steps.append(count)
+            count = count * size
+        itemsize = ITEMSIZE[dtype]
+        views.append(View(SCRATCH, dtype, shape, tuple(reversed(steps)), at_bytes // itemsize))
+        at_bytes = at_bytes + count * itemsize + SCRATCH_PADDING
+    return tuple(views)
+
+
+@dataclass(frozen=True)
+class Option:
+    """A kernel that takes a site, and the scratch memory it wants there."""
+
+    kernel: Kernel
+    shapes: tuple[Scratch, ...]
+    used_bytes: Coord
 
 
 @dataclass
@@ -285,6 +291,7 @@ class Lowerer:
         self.placement = placement
         self.rules = rules
         self.device = device
+        self._options, self._binds = Memo(), Memo()
         self._fixed = {
             node: slot.start
             for node, slot in placement.slots.items()
@@ -399,37 +406,87 @@ class Lowerer:
     def _instruction(
         self, node: Node, box: Box, addresser: Addresser, provisional: bool
     ) -> Instruction:
+        """One bound call. Equal layers differ in where their bytes lie and in nothing else, so
+        a kernel is chosen and bound once, over operands at offset 0, and then moved."""
         reads = self.rules.reads(node.call, box)
-        site = Site(
-            node.call,
-            box,
-            reads,
-            addresser.view(node, box),
-            tuple(
-                None if read is None else addresser.view(parent, read)
-                for parent, read in zip(node.inputs, reads, strict=True)
-            ),
-            self.device,
+        out = addresser.view(node, box)
+        ins = tuple(
+            None if read is None else addresser.view(parent, read)
+            for parent, read in zip(node.inputs, reads, strict=True)
         )
-        kernel, shapes, used = self._choose(site, node, provisional)
-        function, arguments = kernel.bind(site, addresser.scratch(node, shapes))
-        return Instruction(node, box, kernel.name, function, arguments, used, kernel.allocates(site))
+        site = _canonical(Site(node.call, box, reads, out, ins, self.device))
+        key = (node.call, box, site.out, site.ins)
+        options = self._options.get(key, _options, site)
+        option = self._chosen(options, node, provisional)
+        bind = option.kernel.bind
+        function, arguments = self._binds.get(
+            (key, option.kernel.name), lambda: bind(site, scratch_views(option.shapes))
+        )
+        room = self.placement.scratch.get(node)
+        places = {OUT: out, SCRATCH: room.offset_bytes if room is not None else 0}
+        places |= {i: view for i, view in enumerate(ins)}
+        moved = tuple([_moved(argument, places) for argument in arguments])
+        used = value_of(option.used_bytes)
+        allocates = option.kernel.allocates(site)
+        return Instruction(node, box, option.kernel.name, function, moved, used, allocates)
 
-    def _choose(
-        self, site: Site, node: Node, provisional: bool
-    ) -> tuple[Kernel, tuple[Scratch, ...], int]:
+    def _chosen(self, options: Sequence[Option], node: Node, provisional: bool) -> Option:
         """The fastest kernel whose scratch memory fits what is reserved."""
         room = self.placement.scratch.get(node)
         reserved = room.size_bytes if room is not None else 0
-        found = candidates(site)
-        for kernel in found:
-            shapes = kernel.scratch(site)
-            used = scratch_bytes(shapes)
-            if provisional or used <= reserved:
-                return kernel, shapes, value_of(used)
-        if provisional:
-            raise KernelError(f"no kernel for {node.name}")
-        raise DoesNotFit(node, f"{scratch_bytes(found[0].scratch(site))} bytes of scratch", reserved)
+        for option in options:
+            if provisional or option.used_bytes <= reserved:
+                return option
+        raise DoesNotFit(node, f"{options[0].used_bytes} bytes of scratch", reserved)
+
+
+def _options(site: Site) -> tuple[Option, ...]:
+    found = []
+    for kernel in candidates(site):
+        shapes = kernel.scratch(site)
+        found.append(Option(kernel, shapes, scratch_bytes(shapes)))
+    return tuple(found)
+
+
+OUT, SCRATCH = "out", "scratch"
+
+
+def _canonical(site: Site) -> Site:
+    """The site with every operand at offset 0 of a buffer of its own.
+
+    An input that lies exactly where the output does keeps that: kernels may ask.
+    """
+    out = site.out
+    ins = tuple(
+        None
+        if view is None
+        else replace(view, buffer=OUT if _same_place(view, out) else i, offset=0)
+        for i, view in enumerate(site.ins)
+    )
+    return replace(site, out=replace(out, buffer=OUT, offset=0), ins=ins)
+
+
+def _same_place(a: View, b: View) -> bool:
+    return a.buffer == b.buffer and a.offset == b.offset and a.dtype == b.dtype
+
+
+def _moved(argument: Any, places: Mapping[Any, Any]) -> Any:
+    """An argument bound over canonical operands, where the operands really lie."""
+    if isinstance(argument, Host):
+        return Host(_moved(argument.view, places))
+    if not isinstance(argument, View):
+        return argument
+    place = places[argument.buffer]
+    if isinstance(place, View):
+        return View(
+            place.buffer,
+            argument.dtype,
+            argument.shape,
+            argument.strides,
+            argument.offset + place.offset,
+        )
+    offset = argument.offset + place // ITEMSIZE[argument.dtype]
+    return View(ARENA, argument.dtype, argument.shape, argument.strides, offset)
 
 
 def _demanded(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ from tgbench.kernels.registry import ARENA
 from tgbench.optable import FLOATS, ITEMSIZE, numpy_dtype
 from tgbench.placement import Placement
 from tgbench.plan import Plan
-from tgbench.planner import Choice, Planner, unit_change
+from tgbench.planner import Planner, unit_change
 from tgbench.pool import Pool
 from tgbench.program import DoesNotFit, Lowerer, Program, State, Unreadable
 from tgbench.propagate import Propagator, Step
@@ -57,6 +57,7 @@ from tgbench.trace import Call, Trace
 from tgbench.weights import TORCH_DTYPES
 
 Array = NDArray[Any]
+RUNS_AHEAD = 3  # how far `prepare` follows a class: two runs reach its steady state
 MOST_PLANS = 4  # a run that still fits nothing after this many plans is an error of ours
 
 
@@ -70,7 +71,7 @@ class Report:
         moved: a program made for another origin was re-pointed.
         compute: node name → elements computed, at this origin.
         instructions: calls executed.
-        recomputed: computed share of what a full run would compute, by modelled flops.
+        recomputed: computed share of what the same demand takes from nothing, by flops.
         times in nanoseconds: `decide_ns` (compare, look up, specialise), `execute_ns`, `total_ns`.
     """
 
@@ -83,7 +84,7 @@ class Report:
     decide_ns: int
     execute_ns: int
     total_ns: int
-    full_flops: float
+    propagator: Propagator
 
     @property
     def instructions(self) -> int:
@@ -100,13 +101,20 @@ class Report:
 
     @property
     def recomputed(self) -> float:
-        done = sum(
-            node.call.op.flops(node.call, box.at(self.origin))
-            for step in self.program.steps
-            for node, region in step.compute.items()
-            for box in region
-        )
-        return done / self.full_flops if self.full_flops else 0.0
+        graph = self.propagator.graph
+        demand = {graph.outputs[name]: region for name, region in self.bucket.demand}
+        changed = {leaf: Region.full(leaf.shape) for leaf in graph.inputs.values()}
+        whole = _flops([self.propagator.step({}, changed, demand)], ())
+        return _flops(self.program.steps, self.origin) / whole if whole else 0.0
+
+
+def _flops(steps: Sequence[Step], origin: tuple[int, ...]) -> int:
+    return sum(
+        node.call.op.flops(node.call, box.at(origin))
+        for step in steps
+        for node, region in step.compute.items()
+        for box in region
+    )
 
 
 @dataclass
@@ -127,6 +135,8 @@ class _Installed:
     placement: Placement
     cut: Cut
     retained: tuple[Node, ...]
+    dropped: tuple[Node, ...]
+    expected_ns: float
     arena: torch.Tensor
     propagator: Propagator
     lowerer: Lowerer
@@ -189,12 +199,7 @@ class GraphSession:
         self._state = 0
         self._before: tuple[BucketClass | None, tuple[int, ...]] = (None, ())
         self._installed: _Installed | None = None
-        self._choice: Choice | None = None
         self._limits = _index_limits(self.graph)
-        self._full_flops = sum(
-            node.call.op.flops(node.call, Region.full(node.shape).boxes[0])
-            for node in self.anatomy.schedule
-        )
         self.plan_path = Path(plan) if isinstance(plan, (str, Path)) else None
         loaded = plan if isinstance(plan, Plan) else self._read_plan()
         if loaded is not None:
@@ -220,11 +225,12 @@ class GraphSession:
             self.graph,
             installed.placement,
             installed.retained,
+            installed.dropped,
             installed.cut,
             self._classes,
             self.device,
             self.budget_bytes,
-            self._choice.expected_ns if self._choice else 0.0,
+            installed.expected_ns,
         )
 
     def save_plan(self, path: str | Path | None = None) -> Path:
@@ -253,6 +259,46 @@ class GraphSession:
         self._plan()
         return self.plan
 
+    def prepare(self, seconds: float | None = None) -> int:
+        """Make programs ahead of time for the planned classes, largest slices first.
+
+        Each class is followed for a few runs from the present state, at its extreme positions.
+        Nothing is executed. Stops after `seconds`, or at an interrupt; what is made is kept.
+
+        Returns:
+            How many programs were made.
+        """
+        self._in_force()
+        made, end = 0, time.monotonic() + (seconds if seconds is not None else 1e9)
+        walks = [
+            (kind, at) for kind, (_, origin) in self._classes.items() for at in kind.corners(origin)
+        ]
+        walks.sort(key=lambda walk: -walk[0].elements)
+        try:
+            for i, (kind, origin) in enumerate(walks):
+                self._progress(f"preparing {i + 1}/{len(walks)} {kind}")
+                if time.monotonic() >= end:
+                    break
+                made += self._walk(kind, origin)
+        except KeyboardInterrupt:
+            self._progress(f"stopped; {made} programs are kept")
+        return made
+
+    def _walk(self, kind: BucketClass, origin: tuple[int, ...]) -> int:
+        """Programs for a few runs of one class in a row, one position further each time."""
+        made, state, before = 0, self._state, self._before
+        for _ in range(RUNS_AHEAD):
+            try:
+                program, is_new = self._program(kind, origin, state, before)
+            except DoesNotFit:
+                break
+            made += is_new
+            state, before = program.after, (kind, origin)
+            origin = tuple(at + 1 for at in origin)
+            if any(at > bound for at, bound in zip(origin, kind.bounds, strict=True)):
+                break
+        return made
+
     def _in_force(self) -> _Installed:
         if self._installed is None:
             raise PlanError("nothing is planned yet; call `run` or `optimize` first")
@@ -263,23 +309,30 @@ class GraphSession:
 
     def _adopt(self, plan: Plan) -> None:
         """Use a plan as it is: no planning happens."""
-        placement, retained, cut, classes = plan.placement_for(self.graph, self.device)
-        if self.budget_bytes is not None and placement.size_bytes > self.budget_bytes:
+        found = plan.placement_for(self.graph, self.device)
+        if self.budget_bytes is not None and found.placement.size_bytes > self.budget_bytes:
             raise PlanError(
-                f"the plan needs {placement.size_bytes} bytes, the budget is {self.budget_bytes}; "
-                "raise memory=, or drop plan= to plan for this budget"
+                f"the plan needs {found.placement.size_bytes} bytes, the budget is "
+                f"{self.budget_bytes}; raise memory=, or drop plan= to plan for this budget"
             )
-        self._classes.update(classes)
-        self._install(placement, retained, cut)
+        self._classes.update(found.classes)
+        self._install(found.placement, found.retained, found.dropped, found.cut, plan.expected_ns)
 
     def _plan(self) -> None:
         planner = Planner(self.anatomy, self.rules, self.device, self._progress)
         scenarios = planner.scenarios(self._classes)
-        self._choice = planner.plan(scenarios, self.budget_bytes, self.retain == "all")
+        made = planner.plan(scenarios, self.budget_bytes, self.retain == "all")
         self.counters.planned += 1
-        self._install(self._choice.placement, self._choice.retained, self._choice.cut)
+        self._install(made.placement, made.retained, made.dropped, made.cut, made.expected_ns)
 
-    def _install(self, placement: Placement, retained: Iterable[Node], cut: Cut) -> None:
+    def _install(
+        self,
+        placement: Placement,
+        retained: tuple[Node, ...],
+        dropped: tuple[Node, ...],
+        cut: Cut,
+        expected_ns: float,
+    ) -> None:
         self.forget()
         self._programs.clear()
         self._program_bytes = 0
@@ -288,7 +341,9 @@ class GraphSession:
         self._installed = _Installed(
             placement,
             cut,
-            tuple(retained),
+            retained,
+            dropped,
+            expected_ns,
             arena,
             Propagator(self.graph, storage, self.rules, self.anatomy.schedule),
             Lowerer(self.anatomy, placement, self.rules, self.device),
@@ -361,7 +416,7 @@ class GraphSession:
             if self._installed is None:
                 self._first_plan(bucket, kind, origin)
             try:
-                program, specialised = self._program(kind, origin)
+                program, specialised = self._program(kind, origin, self._state, self._before)
             except DoesNotFit as error:
                 failure = error
                 self._classes.setdefault(kind, (1.0, origin))
@@ -387,7 +442,7 @@ class GraphSession:
         self.trace.append(Call(bucket, not specialised, done - began, time.time()))
         self.last = Report(
             bucket, kind, origin, specialised, moved, program,
-            decided - began, done - decided, done - began, self._full_flops,
+            decided - began, done - decided, done - began, self._in_force().propagator,
         )  # fmt: skip
 
     def _first_plan(self, bucket: Bucket, kind: BucketClass, origin: tuple[int, ...]) -> None:
@@ -400,9 +455,15 @@ class GraphSession:
                 self._classes.setdefault(next_kind, (1.0, next_origin))
         self._plan()
 
-    def _program(self, kind: BucketClass, origin: tuple[int, ...]) -> tuple[Program, bool]:
-        """The program for the present state and this run, and whether it had to be made."""
-        state = self.states.moved(self._state, self._before, (kind, origin))
+    def _program(
+        self,
+        kind: BucketClass,
+        origin: tuple[int, ...],
+        left: int,
+        before: tuple[BucketClass | None, tuple[int, ...]],
+    ) -> tuple[Program, bool]:
+        """The program for what a run `before` left and this one, and whether it was made now."""
+        state = self.states.moved(left, before, (kind, origin))
         known = self._programs.get((state, kind))
         if known is not None:
             for program in known:
@@ -576,7 +637,7 @@ class GraphSession:
             place = self._place(node)
             for box in region:
                 index = box.slices()
-                source = torch.from_numpy(np.ascontiguousarray(arrays[name][index]))
+                source = torch.from_numpy(np.array(arrays[name][index], order="C"))
                 place[index].copy_(source)
 
     # --- checking what comes in ------------------------------------------------------------------

@@ -244,8 +244,8 @@ class Trace:
 
 
 def _times(calls: Sequence[Call]) -> pd.DatetimeIndex:
-    ns = np.array([round(call.time * 1e9) for call in calls], np.int64)
-    return pd.DatetimeIndex(ns.view("datetime64[ns]")).tz_localize("UTC")
+    microseconds = np.array([round(call.time * 1e6) for call in calls], np.int64)
+    return pd.DatetimeIndex(microseconds.view("datetime64[us]")).tz_localize("UTC")
 
 
 def _clock(time: float) -> str:

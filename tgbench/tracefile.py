@@ -17,9 +17,10 @@ import json
 import os
 import sys
 import threading
+import time
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -140,6 +141,7 @@ def _sync(path: Path) -> None:
 
 @contextmanager
 def explained(path: Path, done: str) -> Iterator[None]:
+    """Turn what the file system refuses into a TraceError."""
     try:
         yield
     except (OSError, ValueError) as error:
@@ -204,13 +206,15 @@ class Writer:
     def order(self, *, stop: bool = False, sync: bool = True) -> str | None:
         """Write everything now; returns what went wrong. Interrupting it harms nothing."""
         order = _Order(stop, sync)
+        thread = self._start()
         self._bell.put(order)
         self._hurry.set()
-        while not order.done.is_set():
-            if not self._start():
-                self._write(sync)
-                return self.problem
-            order.done.wait(1.0)
+        while thread is not None and not order.done.wait(1.0):
+            if not thread.is_alive():  # it was ending when the order came
+                thread = self._start()
+        if thread is None:
+            self._write(sync)
+            return self.problem
         return order.problem
 
     def leave(self) -> None:
@@ -229,16 +233,16 @@ class Writer:
             text = f"{self.path}: {self.unwritten} calls are lost ({self.problem})"
             warnings.warn(text, TraceWarning, stacklevel=1)
 
-    def _start(self) -> bool:
-        """Whether a thread runs, after starting one if need be; at exit that may be refused."""
+    def _start(self) -> threading.Thread | None:
+        """The running thread, started if need be; None where that is refused, as at exit."""
         with self._starting:
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(
-                    target=self._serve, name="tgbench-trace", daemon=True
-                )
+            thread = self._thread
+            if thread is None or not thread.is_alive():
+                thread = threading.Thread(target=self._serve, name="tgbench-trace", daemon=True)
+                self._thread = thread
                 with suppress(RuntimeError):
-                    self._thread.start()
-            return self._thread.is_alive()
+                    thread.start()
+            return thread if thread.is_alive() else None
 
     def _serve(self) -> None:
         while True:
@@ -266,14 +270,21 @@ class Writer:
         with self._writing:
             try:
                 while batch := self._calls[self._written : self._written + BATCH]:
-                    lines = "".join(f"{call.to_json()}\n" for call in batch)
-                    self.torn = append(self.path, lines.encode()) or self.torn
+                    self.torn = append(self.path, b"".join(_lines(batch))) or self.torn
                     self._written += len(batch)
                 if sync:
                     _sync(self.path)
                 self.problem = None
             except Exception as error:  # kept for the next `flush`; the run goes on
                 self.problem = str(error) or repr(error)
+
+
+def _lines(calls: Sequence[Call]) -> Iterator[bytes]:
+    """Calls as lines, letting the thread that runs the model go first now and then."""
+    for number, call in enumerate(calls):
+        if number % 8 == 0:
+            time.sleep(0)
+        yield call.to_json().encode() + b"\n"
 
 
 _writers: weakref.WeakSet[Writer] = weakref.WeakSet()

@@ -1,6 +1,6 @@
 """Kernels: the registry, and importing this fills it."""
 
-from tgbench.kernels import adapters, fused, products, torch_any, torch_layout
+from tgbench.kernels import adapters, fused, products, torch_any, torch_layout, numba_cpu
 from tgbench.kernels.registry import (
     ARENA,
     KERNELS,

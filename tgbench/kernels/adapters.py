@@ -103,7 +103,6 @@ WIDER: dict[str, dict[str, str]] = {
     "layer_norm": _HALVES,
     "matmul": {"bool": "float32"},
     "linear": {"bool": "float32"},
-    "abs": {"bool": "uint8"},
 }
 
 

@@ -23,6 +23,8 @@ F, U = np.float32, np.uint64
 
 SILU, GELU_TANH, GELU, RELU = range(4)
 ADD, SUB, MUL, SUB_FROM = range(4)
+ACTIVATIONS = {"silu": SILU, "gelu_tanh": GELU_TANH, "gelu": GELU, "relu": RELU}
+COMBINATIONS = {"add": ADD, "sub": SUB, "mul": MUL}
 
 
 def _jit(*flags: str, nogil: bool = False) -> Callable[[Any], Any]:
@@ -356,52 +358,62 @@ def gated_linear(x, xs, gate, gs, up, us, y, ys, spare, rows, n, k, code):  # ty
     combine(y, ys, spare, n, 0, y, ys, rows, n, MUL)
 
 
-PAD = 64  # a row of scores is filled up to a multiple of this, so that sums keep their order
+NO_MASK = np.ones(1, np.bool_)
+PAD = 64  # keys stand in a row of scores at their number modulo this, so that sums keep their order
 
 
 @_kernel
-def attention(q, qb, qh, qt, k, kb, kh, kt, v, vb, vh, vt, mask, mb, mh, mt, ms,
-              y, yb, yh, yt, score, batch, heads, shared, rows, count, depth, wide, scale):  # type: ignore[no-untyped-def]  # fmt: skip
+def attention(q, qb, qh, qt, k, kb, kh, kt, v, vb, vh, vt, mask, mb, mh, mt, ms, y, yb, yh, yt,
+              score, batch, heads, shared, rows, start, count, depth, wide, scale):  # type: ignore[no-untyped-def]  # fmt: skip
     """Attention of every query row, the heads that share keys one after another.
 
-    Strides: b batch, h head, t row; ms of the mask's columns, or −1 for no mask.
-    score: (heads / shared) · (count + PAD) elements.
+    Strides: b batch, h head, t row; ms of the mask's columns, or −1 for no mask. start: the number
+    of the first key. score: (heads / shared) · (count + 2 · PAD) elements.
     """
     group = U(heads) // U(shared)
-    width = (U(count) + U(PAD - 1)) // U(PAD) * U(PAD)
+    lead, keys = U(start) % U(PAD), U(count)
+    width = (lead + keys + U(PAD - 1)) // U(PAD) * U(PAD)
     for b in range(U(batch)):
         for h in range(U(shared)):
             for t in range(U(rows)):
                 first = h * group
                 ko, vo = b * U(kb) + h * U(kh), b * U(vb) + h * U(vh)
                 qo = b * U(qb) + first * U(qh) + t * U(qt)
-                _products(q, qo, U(qh), k, ko, U(kt), score, U(0), width, group, U(0), U(count), U(depth))
+                _products(
+                    q, qo, U(qh), k, ko, U(kt), score, lead, width, group, U(0), keys, U(depth)
+                )
                 for g in range(group):
                     s = g * width
-                    for i in range(U(count)):
+                    for i in range(lead):
+                        score[s + i] = F(-np.inf)
+                    for i in range(lead, lead + keys):
                         score[s + i] *= F(scale)
-                    for i in range(U(count), width):
+                    for i in range(lead + keys, width):
                         score[s + i] = F(-np.inf)
                     if ms >= 0:
                         m = b * U(mb) + (first + g) * U(mh) + t * U(mt)
-                        for i in range(U(count)):
+                        for i in range(keys):
                             if not mask[m + i * U(ms)]:
-                                score[s + i] = F(-np.inf)
+                                score[s + lead + i] = F(-np.inf)
                     _softmax_row(score, s, width)
-                    _weighted_sum(score, s, v, vo, U(vt), y,
-                                  b * U(yb) + (first + g) * U(yh) + t * U(yt), U(count), U(wide))  # fmt: skip
+                    yo = b * U(yb) + (first + g) * U(yh) + t * U(yt)
+                    _weighted_sum(score, s, lead, v, vo, U(vt), y, yo, keys, U(wide))
 
 
 @_kernel
-def _weighted_sum(p, po, v, vo, vs, y, yo, count, depth):  # type: ignore[no-untyped-def]
-    """y = Σ p[t] · v[t], four rows at a time; weights behind the last are 0."""
-    for i in range(depth):
+def _weighted_sum(p, po, lead, v, vo, vs, y, yo, count, wide):  # type: ignore[no-untyped-def]
+    """y = Σ p[lead + t] · v[t], four rows at a time; weights before and behind them are 0."""
+    for i in range(wide):
         y[yo + i] = F(0)
-    last = count - U(1)
-    for block in range((count + U(3)) // U(4)):
+    for block in range(lead // U(4), (lead + count + U(3)) // U(4)):
         t = U(4) * block
-        v0, v1 = vo + t * vs, vo + min(t + U(1), last) * vs
-        v2, v3 = vo + min(t + U(2), last) * vs, vo + min(t + U(3), last) * vs
+        v0, v1 = vo + _row(t, lead, count) * vs, vo + _row(t + U(1), lead, count) * vs
+        v2, v3 = vo + _row(t + U(2), lead, count) * vs, vo + _row(t + U(3), lead, count) * vs
         p0, p1, p2, p3 = p[po + t], p[po + t + U(1)], p[po + t + U(2)], p[po + t + U(3)]
-        for i in range(depth):
+        for i in range(wide):
             y[yo + i] += p0 * v[v0 + i] + p1 * v[v1 + i] + p2 * v[v2 + i] + p3 * v[v3 + i]
+
+
+@_kernel
+def _row(t, lead, count):  # type: ignore[no-untyped-def]
+    return min(max(t, lead) - lead, count - U(1))

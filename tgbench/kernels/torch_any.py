@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tgbench.coords import Coord, Moving, same
+from tgbench.coords import Coord, same
 from tgbench.kernels.registry import Kernel, Scratch, Site, View, register
 from tgbench.kernels.views import Bound, dense, inputs, is_complete, same_interval
 from tgbench.optable import FLOATS
 
 CALL_NS = 1_000.0  # one torch call on a tiny tensor
-BYTES_PER_NS = 10.0
+BYTES_PER_NS = 40.0  # from the caches, all cores
 
 fill_: Callable[[Tensor, float], Tensor] = Tensor.fill_
 copy_: Callable[[Tensor, Tensor], Tensor] = Tensor.copy_
@@ -39,22 +39,24 @@ def calls_cost(calls: float) -> Callable[[Site], float]:
     return lambda site: calls * (CALL_NS + moved_bytes(site) / BYTES_PER_NS)
 
 
-def pinned(coord: Coord) -> int:
-    """A coordinate as a number that an argument can hold; a moving one is held to it."""
-    return coord.pin() if isinstance(coord, Moving) else coord
-
-
 # --- element-wise ------------------------------------------------------------------------------
 
 
-def pointwise(name: str, run: Callable[..., Any], *extra: str, calls: float = 1) -> None:
+def pointwise(
+    name: str,
+    run: Callable[..., Any],
+    *extra: str,
+    calls: float = 1,
+    takes: Callable[[Site], bool] = is_complete,
+    variant: str = "",
+) -> None:
     """Register `run(*inputs, *attributes, out)` for an element-wise op."""
 
     def bind(site: Site, scratch: tuple[View, ...]) -> Bound:
         attrs = tuple(site.call.attrs[key] for key in extra)
         return run, (*inputs(site), *attrs, site.out)
 
-    register(Kernel(name, name, is_complete, calls_cost(calls), bind))
+    register(Kernel(name + variant, name, takes, calls_cost(calls), bind))
 
 
 def _unary(function: Callable[..., Any]) -> Callable[[Tensor, Tensor], None]:
@@ -80,7 +82,7 @@ def _where(condition: Tensor, a: Tensor, b: Tensor, out: Tensor) -> None:
 
 
 _UNARY: dict[str, Callable[..., Any]] = {
-    "neg": torch.neg, "abs": torch.abs, "sign": torch.sign, "floor": torch.floor,
+    "neg": torch.neg, "sign": torch.sign, "floor": torch.floor,
     "ceil": torch.ceil, "round": torch.round, "exp": torch.exp, "log": torch.log,
     "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "reciprocal": torch.reciprocal, "sin": torch.sin,
     "cos": torch.cos, "tanh": torch.tanh, "erf": torch.erf, "sigmoid": torch.sigmoid,
@@ -96,6 +98,8 @@ for _name, _function in _UNARY.items():
     pointwise(_name, _unary(_function))
 for _name, _function in _BINARY.items():
     pointwise(_name, _binary(_function))
+pointwise("abs", _unary(torch.abs), takes=lambda site: site.out.dtype != "bool")
+pointwise("abs", _cast, takes=lambda site: site.out.dtype == "bool", variant="_bool")
 pointwise("cast", _cast)
 pointwise("where", _where)
 
@@ -220,7 +224,7 @@ register(
         lambda site: _is_float(site) and _reduces(site),
         calls_cost(2),
         _bind_reduction(_mean),
-        lambda site: (((1,), site.out.dtype),),
+        lambda site: (((), site.out.dtype),),
     )
 )
 
@@ -286,7 +290,7 @@ def _iota_scratch(site: Site) -> tuple[Scratch, ...]:
 
 def _bind_iota(site: Site, scratch: tuple[View, ...]) -> Bound:
     axis, numbers = site.call.attrs["axis"], scratch[0]
-    start, stop = map(pinned, site.out_box[axis])
+    start, stop = site.out_box[axis]
     spread = numbers
     for _ in range(site.out.rank - axis - 1):
         spread = spread.insert(spread.rank)
@@ -307,7 +311,10 @@ register(Kernel("full", "full", is_complete, calls_cost(0.5), _bind_full))
 def _gather(x: Tensor, axis: int, index: Tensor, out: Tensor) -> None:
     try:
         torch.index_select(x, axis, index, out=out)
-    except IndexError:  # negative indices count from the end; any others raise again
+    except (
+        IndexError,
+        RuntimeError,
+    ):  # negative indices count from the end; any others raise again
         from_front = torch.where(index < 0, index + x.shape[axis], index)
         torch.index_select(x, axis, from_front, out=out)
 

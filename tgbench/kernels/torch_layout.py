@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tgbench.coords import Coord, same
 from tgbench.kernels.registry import Kernel, Scratch, Site, View, register
-from tgbench.kernels.torch_any import calls_cost, copy_, pinned
+from tgbench.kernels.torch_any import calls_cost, copy_
 from tgbench.kernels.views import (
     Bound,
     inputs,
@@ -118,7 +118,7 @@ def _bind_flip(site: Site, scratch: tuple[View, ...]) -> Bound:
     targets = (*scratch[len(axes) :], site.out)
     arguments: list[Any] = []
     for axis, order, target in zip(axes, scratch, targets, strict=False):
-        arguments += [order, pinned(source.shape[axis]) - 1, axis, source, target]
+        arguments += [order, source.shape[axis] - 1, axis, source, target]
         source = target
     return _flips, tuple(arguments)
 
@@ -209,7 +209,7 @@ def _reshape_rows(site: Site) -> Pairs:
     """The copies where shapes share no refinement: runs that stay in one row of both."""
     (x,) = inputs(site)
     have, before, after = _read(site, 0), site.call.in_shapes[0], site.call.out.shape
-    box = [(pinned(start), pinned(stop)) for start, stop in site.out_box]
+    box = [(int(start), int(stop)) for start, stop in site.out_box]
     pairs: Pairs = []
     for outer in product(*(range(start, stop) for start, stop in box[:-1])):
         at, last = box[-1]

@@ -375,7 +375,7 @@ def _known_where(call: Call, facts: tuple[Fact | None, ...]) -> Fact | None:
     if taken is None:
         return None
     rank = len(call.out.shape)
-    for wanted in (-np.inf, 0.0):
+    for wanted in (-np.inf, 0.0, np.inf):
         closed: Any = False
         for pattern, fact in zip(taken, facts[1:], strict=True):
             if (known := _known_as(fact, wanted, rank)) is not None:

@@ -502,7 +502,7 @@ def _pad_check(attrs: Attrs, types: tuple[TensorType, ...]) -> None:
     low, high, value = attrs["low"], attrs["high"], attrs["value"]
     if types[0].dtype not in FLOATS and value != _as_dtype(value, types[0].dtype):
         raise GraphError(f"{types[0].dtype} cannot hold the padding {value}; cast the input first")
-    if len(low) != types[0].rank or len(high) != types[0].rank or min(*low, *high, 0) < 0:
+    if len(low) != types[0].rank or len(high) != types[0].rank or min((*low, *high, 0)) < 0:
         raise GraphError(f"pad of {types[0]} needs {types[0].rank} widths ≥ 0 on each side; slice to crop")
 
 

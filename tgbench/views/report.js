@@ -10,8 +10,11 @@ function timeline(number, data) {
   const seen = document.querySelector(`[data-seen="${number}"]`);
   const controls = document.querySelector(`[data-run="${number}"]`).closest(".controls");
   const pen = canvas.getContext("2d");
+  // The budget is drawn where it leaves the map large enough to read.
+  const hasBudget = data.budget_bytes && data.budget_bytes <= 1.6 * data.size_bytes;
+  const top = () => (Math.max(data.size_bytes, hasBudget ? data.budget_bytes : 0) || 1) * 1.05;
   const count = data.name.length;
-  const every = { x0: 0, x1: data.steps, y0: 0, y1: Math.max(data.size_bytes, data.budget_bytes ?? 0) * 1.02 || 1 };
+  const every = { x0: 0, x1: data.steps, y0: 0, y1: top() };
   const margin = { left: 76, right: 10, top: 10, bottom: 26 };
   let view = { ...every };
   let computed = null; // indices that the chosen run computes, or null for all
@@ -63,7 +66,7 @@ function timeline(number, data) {
     pen.clip();
     for (let i = 0; i < count; i++) rectangle(i, colour);
     level(data.size_bytes, `arena ${size(data.size_bytes)}`, colour.ink, [], -4);
-    if (data.budget_bytes) level(data.budget_bytes, `budget ${size(data.budget_bytes)}`, colour.b, [6, 3], 12);
+    if (hasBudget) level(data.budget_bytes, `budget ${size(data.budget_bytes)}`, colour.b, [6, 3], 12);
     live(colour.ink);
     pen.restore();
   }
@@ -98,24 +101,24 @@ function timeline(number, data) {
     pen.strokeStyle = colour.line;
     pen.lineWidth = 1;
     const span = view.y1 - view.y0;
-    const unit = 1024 ** Math.max(Math.floor(Math.log(span) / Math.log(1024)), 0);
-    for (const bytes of round(view.y0, view.y1, unit, 6)) {
+    const apart = 2 ** Math.max(Math.ceil(Math.log2(span / 7)), 0);
+    for (let bytes = Math.ceil(view.y0 / apart) * apart; bytes <= view.y1; bytes += apart) {
       const y = toY(bytes);
       pen.beginPath(); pen.moveTo(margin.left, y); pen.lineTo(margin.left + width, y); pen.stroke();
       pen.textAlign = "right";
       pen.fillText(size(bytes), margin.left - 6, y + 4);
     }
-    for (const step of round(view.x0, view.x1, 1, 8)) {
+    for (const step of round(view.x0, view.x1, 8)) {
       pen.textAlign = "center";
       pen.fillText(step === 0 ? "step 0" : String(step), Math.max(toX(step), margin.left + 12), margin.top + height + 16);
     }
     pen.textAlign = "left";
   }
 
-  function round(from, to, unit, wanted) {
-    const rough = (to - from) / unit / wanted;
+  function round(from, to, wanted) {
+    const rough = (to - from) / wanted;
     const power = 10 ** Math.floor(Math.log10(rough));
-    const step = Math.max([1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough) * unit, 1);
+    const step = Math.max([1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough), 1);
     const found = [];
     for (let at = Math.ceil(from / step) * step; at <= to; at += step) found.push(at);
     return found;

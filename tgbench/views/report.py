@@ -30,7 +30,7 @@ class Run:
     Fields:
         step: what the run was for, in words.
         kind: its bucket class.
-        recomputed: share of what a full run would compute.
+        recomputed: share of what the same demand takes from nothing.
         time_ns: the whole call.
         arena_bytes: the memory it ran in.
         is_first: its program was made in this run; such runs are left out of medians.
@@ -216,9 +216,7 @@ def _table(table: Table) -> str:
     )
 
 
-def _grid(
-    header: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[int] = ()
-) -> str:
+def _grid(header: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[int] = ()) -> str:
     right = set(numbers)
 
     def line(cells: Sequence[str], tag: str) -> str:
@@ -263,7 +261,8 @@ def _timeline(shown: Timeline, number: int) -> str:
     return f"""<p>{escape(str(shown))}.</p>
 <ul class="legend">{legend}</ul>
 <div class="controls" hidden>
- <label>computed in <select data-run="{number}"><option value="">any run</option>{runs}</select></label>
+ <label>computed in
+ <select data-run="{number}"><option value="">any run</option>{runs}</select></label>
  <button type="button" data-zoom="slices">slices only</button>
  <button type="button" data-zoom="all">all of it</button>
  <span>scroll to zoom, drag to move</span>
@@ -312,10 +311,10 @@ def time_chart(runs: Sequence[Run], other: str) -> str:
         f"<style>{THEME}</style>",
     ]
     for value in log_ticks(low, high):
-        y = at(0, value * 1e6)[1]
+        y, label = at(0, value * 1e6)[1], ms(value * 1e6)
         parts.append(
             f'<line class="tg-grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-            f'<text class="tg-text" x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{ms(value * 1e6)}</text>'
+            f'<text class="tg-text" x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{label}</text>'
         )
     ours = [(i, run, run.time_ns) for i, run in enumerate(runs)]
     theirs = [(i, run, run.other_ns) for i, run in enumerate(runs) if run.other_ns]
@@ -323,7 +322,9 @@ def time_chart(runs: Sequence[Run], other: str) -> str:
         points = [at(i, time_ns) for i, _, time_ns in series]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         dash = " tg-dash" if mark == "b" else ""
-        parts.append(f'<polyline class="tg-{mark} tg-line{dash}" style="fill:none" points="{path}"/>')
+        parts.append(
+            f'<polyline class="tg-{mark} tg-line{dash}" style="fill:none" points="{path}"/>'
+        )
         for (x, y), (_, run, time_ns) in zip(points, series, strict=True):
             words = f"{run.step}, {name}: {ms(time_ns)}"
             parts.append(_mark(mark, x, y, words, hollow=run.is_first and mark == "a"))
@@ -342,7 +343,7 @@ def _mark(mark: str, x: float, y: float, words: str, hollow: bool) -> str:
 def _chart_labels(runs: Sequence[Run], across: float, other: str) -> list[str]:
     parts = [
         f'<circle class="tg-a" cx="{LEFT + 6}" cy="14" r="4"/>'
-        f'<text class="tg-strong" x="{LEFT + 16}" y="18">tgbench (hollow: first of its class)</text>'
+        f'<text class="tg-strong" x="{LEFT + 16}" y="18">tgbench (hollow: first of a class)</text>'
     ]
     if other:
         x = LEFT + 240
@@ -350,7 +351,7 @@ def _chart_labels(runs: Sequence[Run], across: float, other: str) -> list[str]:
             f'<rect class="tg-b" x="{x}" y="11" width="6" height="6"/>'
             f'<text class="tg-strong" x="{x + 12}" y="18">{escape(other)}</text>'
         )
-    last = -math.inf  # where the last label ends: labels must not run into each other
+    last = float(-WIDTH)  # where the last label of the upper row ends
     for i, run in enumerate(runs):
         label = run.step.split(",")[0]
         changed = i == 0 or runs[i - 1].step.split()[0] != run.step.split()[0]
@@ -358,7 +359,7 @@ def _chart_labels(runs: Sequence[Run], across: float, other: str) -> list[str]:
         if not changed and i != len(runs) - 1:
             continue
         middle = min(max(x, LEFT + half), WIDTH - RIGHT - half)
-        row = 18 if middle - half > last + 6 else 32
+        row = 18 if middle - half > last + 6.0 else 32
         last = max(last, middle + half) if row == 18 else last
         parts.append(
             f'<line class="tg-grid" x1="{x:.1f}" x2="{x:.1f}" y1="{HEIGHT - BOTTOM}" '

@@ -25,17 +25,13 @@ THEME = (
 
 
 def ticks(most: int, count: int) -> list[int]:
-    """About `count` round byte counts from 0 up to `most`: 1, 2 or 5 times a power of two units.
+    """At most about `count` byte counts from 0 up to `most`, a power of two apart.
 
     >>> ticks(24 << 20, 5)
-    [0, 5242880, 10485760, 15728640, 20971520]
+    [0, 8388608, 16777216, 25165824]
     """
-    unit = 1024 ** max(int(math.log(max(most, 1), 1024)), 0)
-    rough = max(most / unit / count, 1e-9)
-    power = 10 ** math.floor(math.log10(rough))
-    step = next(m * power for m in (1, 2, 5, 10) if m * power >= rough)
-    size = max(int(step * unit), 1)
-    return list(range(0, most + 1, size))
+    step = 2 ** max(math.ceil(math.log2(max(most / count, 1))), 0)
+    return list(range(0, most + 1, step))
 
 
 def log_ticks(low: float, high: float) -> list[float]:

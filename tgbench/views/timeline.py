@@ -197,7 +197,7 @@ def timeline_of_plan(
 
     `graph` is the one that runs: `session.graph`.
     """
-    placement = plan.placement_for(graph, plan.device)[0]
+    placement = plan.placement_for(graph, plan.device).placement
     return timeline(Anatomy.of(graph), placement, plan.budget_bytes, computed)
 
 
@@ -220,7 +220,7 @@ LEFT, RIGHT, TOP, BOTTOM = 74, 12, 30, 34
 
 
 def to_svg(shown: Timeline, width: int = 960, height: int = 420) -> str:
-    """The timeline as one SVG, light or dark as the reader's system is; hovering names a rectangle."""
+    """The timeline as one SVG, light or dark as the system is; hovering names a rectangle."""
     top_bytes = max(shown.size_bytes, 1)
     across = (width - LEFT - RIGHT) / max(shown.steps, 1)
     up = (height - TOP - BOTTOM) / top_bytes
@@ -241,10 +241,11 @@ def to_svg(shown: Timeline, width: int = 960, height: int = 420) -> str:
         )
     for r in drawn:
         x, y = LEFT + r.start * across, height - BOTTOM - (r.offset_bytes + r.size_bytes) * up
+        words = escape(describe(r))
         parts.append(
             f'<rect class="tg-{r.kind}" x="{x:.2f}" y="{y:.2f}" '
             f'width="{max((r.stop - r.start) * across, 0.3):.2f}" '
-            f'height="{max(r.size_bytes * up, 0.3):.2f}"><title>{escape(describe(r))}</title></rect>'
+            f'height="{max(r.size_bytes * up, 0.3):.2f}"><title>{words}</title></rect>'
         )
     parts.append(_live_line(shown, across, up, height))
     parts.append(
@@ -288,5 +289,7 @@ def _live_line(shown: Timeline, across: float, up: float, height: int) -> str:
     points = []
     for step, size in enumerate(shown.live_bytes):
         y = height - BOTTOM - size * up
-        points.append(f"{LEFT + step * across:.1f},{y:.1f} {LEFT + (step + 1) * across:.1f},{y:.1f}")
+        points.append(
+            f"{LEFT + step * across:.1f},{y:.1f} {LEFT + (step + 1) * across:.1f},{y:.1f}"
+        )
     return f'<polyline class="tg-live" points="{" ".join(points)}"/>'

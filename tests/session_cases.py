@@ -1,0 +1,180 @@
+"""Sessions that are checked at every run: poisoned memory, full recomputation, honest validity.
+
+    CheckedSession   before a run, every byte that no valid node holds is garbage;
+                     after it, results and everything claimed to be valid equal the references
+    small_sessions   random graphs with their values, and the budgets that are worth trying
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from tgbench.buckets import region_of_index
+from tgbench.errors import BudgetError
+from tgbench.graph import Graph, Node
+from tgbench.program import Held
+from tgbench.reference import evaluate
+from tgbench.regions import Region
+from tgbench.session import GraphSession
+
+Array = np.ndarray[Any, Any]
+HUGE = np.float32(1e30).tobytes()  # as float64 1e237, as float16 10824 and −13904: all finite
+
+
+class Wrong(AssertionError):
+    """A result, or something held to be valid, differs from full recomputation."""
+
+
+class PoisonedSession(GraphSession):
+    """Before every run, fills each byte of the arena that holds nothing valid with garbage."""
+
+    poison: bytes = HUGE
+
+    def _execute(self, *arguments: Any) -> Any:
+        fill_invalid(self, self.poison)
+        return super()._execute(*arguments)
+
+
+def held_values(session: GraphSession) -> dict[Node, Held]:
+    """What the session says that its arena holds, at the last run's origin."""
+    pattern = session.states.patterns[session._state]
+    return pattern.state(session._before[1])
+
+
+def valid_bytes(session: GraphSession) -> Array:
+    """A flag per byte of the arena: whether an input, a state or a valid element lies there."""
+    placement = session.placement
+    flags = np.zeros(session._installed.arena.numel(), bool)  # type: ignore[union-attr]
+    for node in placement.slots:
+        if node.op == "state" or (node.is_leaf and session._fresh):
+            flags[_bytes_of(session, node)] = True
+    if session._fresh:
+        for node, held in held_values(session).items():
+            slot = placement.slots[node]
+            inside = flags[_bytes_of(session, node)].reshape(*slot.extents, node.type.itemsize)
+            for box in held.valid:
+                inside[_within(box, held.start)] = True
+            flags[_bytes_of(session, node)] = inside.reshape(-1)
+    return flags
+
+
+def _bytes_of(session: GraphSession, node: Node) -> slice:
+    slot = session.placement.slots[node]
+    return slice(slot.offset_bytes, slot.offset_bytes + slot.elements * node.type.itemsize)
+
+
+def _within(box: Any, start: Any) -> tuple[slice, ...]:
+    return tuple(slice(int(a - s), int(b - s)) for (a, b), s in zip(box, start, strict=True))
+
+
+def fill_invalid(session: GraphSession, poison: bytes) -> None:
+    arena = session._installed.arena.numpy()  # type: ignore[union-attr]
+    garbage = np.frombuffer(poison * (arena.size // len(poison) + 1), np.uint8)[: arena.size]
+    np.copyto(arena, garbage, where=~valid_bytes(session))
+
+
+def held_array(session: GraphSession, node: Node, held: Held) -> list[tuple[Any, Array]]:
+    """The valid boxes of a node, with the numbers that the arena has there."""
+    slot = session.placement.slots[node]
+    place = session._place(node) if node.is_leaf else _flat(session, node).view(slot.extents)
+    return [(box, place.numpy()[_within(box, held.start)]) for box in held.valid]
+
+
+def _flat(session: GraphSession, node: Node) -> torch.Tensor:
+    slot = session.placement.slots[node]
+    flat = session._installed.buffers["arena", node.dtype]  # type: ignore[union-attr]
+    first = slot.offset_bytes // node.type.itemsize
+    return flat[first : first + slot.elements]
+
+
+class CheckedSession:
+    """Runs a poisoned session and compares every run with the references.
+
+    Values are integers small enough that float arithmetic is exact, so equality is exact.
+    """
+
+    def __init__(
+        self, graph: Graph, values: Mapping[str, Array], *, poison: bytes = HUGE, **options: Any
+    ) -> None:
+        parameters = {name: values[name] for name in graph.parameters}
+        self.session = PoisonedSession(graph, weights=parameters, **options)
+        self.session.poison = poison
+        self.graph = graph
+        self.parameters = parameters
+        self.values = {name: values[name] for name in graph.inputs}
+        self.states = {
+            name: np.zeros(node.shape, node.dtype) for name, node in graph.states.items()
+        }
+
+    def run(
+        self, inputs: Mapping[str, Array] | None = None, want: Any = None, **options: Any
+    ) -> dict[str, Any]:
+        """One run; raises Wrong where anything differs from the references."""
+        given = self.values if inputs is None else inputs
+        self.values = self.values | dict(given)
+        result = self.session.run(given, want=want, **options)
+        leaves = self.values | self.parameters | self.states
+        self._check_results(result, want, leaves)
+        self._check_validity(leaves)
+        self._advance(leaves)
+        return result
+
+    def _check_results(
+        self, result: Mapping[str, Any], want: Any, leaves: Mapping[str, Array]
+    ) -> None:
+        expected = evaluate(self.graph, leaves)
+        wanted = {name: ... for name in self.graph.outputs} if want is None else want
+        if set(result) != set(wanted):
+            raise Wrong(f"asked for {list(wanted)}, got {list(result)}")
+        for name, index in wanted.items():
+            for found, right in zip(*_parts(result[name], index, expected[name]), strict=True):
+                if found.dtype != right.dtype or not np.array_equal(found, right):
+                    raise Wrong(f"{name}[{index}] is\n{found}\nand should be\n{right}")
+
+    def _check_validity(self, leaves: Mapping[str, Array]) -> None:
+        """What is called valid holds the value for these inputs, asked for or not."""
+        held = held_values(self.session)
+        right = evaluate(self.session.graph, leaves, nodes=[node.name for node in held])
+        for node, what in held.items():
+            for box, found in held_array(self.session, node, what):
+                if not np.array_equal(found, right[node.name][box.slices()]):
+                    raise Wrong(
+                        f"{node!r} is held to be valid at {box}, holding\n{found}\n"
+                        f"and should hold\n{right[node.name][box.slices()]}"
+                    )
+
+    def _advance(self, leaves: Mapping[str, Array]) -> None:
+        updates = self.graph.updates
+        if updates:
+            names = {name: node.name for name, node in updates.items()}
+            found = evaluate(self.graph, leaves, nodes=list(names.values()))
+            self.states |= {name: found[node] for name, node in names.items()}
+
+
+def _parts(found: Any, index: Any, right: Array) -> tuple[list[Array], list[Array]]:
+    if isinstance(index, Region):
+        return list(found), [right[box.slices()] for box in index]
+    if isinstance(index, list):
+        return list(found), [right[part] for part in index]
+    return [found], [right[index]]
+
+
+def smallest_budget(
+    graph: Graph, values: Mapping[str, Array], want: Any = None, **options: Any
+) -> int:
+    """The budget that the error names when there is none at all."""
+    probe = CheckedSession(graph, values, memory=0, **options)
+    try:
+        probe.session.run(probe.values, want=want)
+    except BudgetError as error:
+        return error.needed_bytes
+    raise Wrong("a session with no memory at all ran")
+
+
+def region_of(index: Any, shape: tuple[int, ...]) -> Region:
+    """The region that an index asks for."""
+    return region_of_index(index, shape, "want")
