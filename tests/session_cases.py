@@ -48,7 +48,7 @@ def held_values(session: GraphSession) -> dict[Node, Held]:
 def valid_bytes(session: GraphSession) -> Array:
     """A flag per byte of the arena: whether an input, a state or a valid element lies there."""
     placement = session.placement
-    flags = np.zeros(session._installed.arena.numel(), bool)  # type: ignore[union-attr]
+    flags = np.zeros(session._memory.arena.numel(), bool)  # type: ignore[union-attr]
     for node in placement.slots:
         if node.op == "state" or (node.is_leaf and session._fresh):
             flags[_bytes_of(session, node)] = True
@@ -72,7 +72,7 @@ def _within(box: Any, start: Any) -> tuple[slice, ...]:
 
 
 def fill_invalid(session: GraphSession, poison: bytes) -> None:
-    arena = session._installed.arena.numpy()  # type: ignore[union-attr]
+    arena = session._memory.arena.numpy()  # type: ignore[union-attr]
     garbage = np.frombuffer(poison * (arena.size // len(poison) + 1), np.uint8)[: arena.size]
     np.copyto(arena, garbage, where=~valid_bytes(session))
 
@@ -86,7 +86,7 @@ def held_array(session: GraphSession, node: Node, held: Held) -> list[tuple[Any,
 
 def _flat(session: GraphSession, node: Node) -> torch.Tensor:
     slot = session.placement.slots[node]
-    flat = session._installed.buffers["arena", node.dtype]  # type: ignore[union-attr]
+    flat = session._memory.buffers["arena", node.dtype]  # type: ignore[union-attr]
     first = slot.offset_bytes // node.type.itemsize
     return flat[first : first + slot.elements]
 

@@ -1,10 +1,10 @@
 """What the tests draw: boxes, regions, graphs over the op table, edits, storages; and one slow run.
 
-    graphs()             → (graph, make): make(seed) gives exact small-integer values by leaf name
-    changes(graph)       → {input name: Region}
-    edited(…)            → the values after such an edit
-    storages(graph)      → views, retained nodes, overlaps that the live ranges allow
-    Memory               runs a `Step` box by box on poisoned arrays: the obvious executor
+graphs()             → (graph, make): make(seed) gives exact small-integer values by leaf name
+changes(graph)       → {input name: Region}
+edited(…)            → the values after such an edit
+storages(graph)      → views, retained nodes, overlaps that the live ranges allow
+Memory               runs a `Step` box by box on poisoned arrays: the obvious executor
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ class _Drawing:
             divisor = self.pick([d for d in range(1, size + 1) if size % d == 0])
             shape.append(divisor)
             size //= divisor
-        return x.reshape(tuple([*shape, size])), self.bound[x]
+        return x.reshape((*shape, size)), self.bound[x]
 
     def _permute(self, x: Node) -> tuple[Node, int]:
         return x.permute(*self.draw(st.permutations(range(x.rank)))), self.bound[x]
@@ -268,7 +268,7 @@ class _Drawing:
             n
             for n in self.bound
             if n.dtype == "float32" and n.rank == x.rank
-            and all(a == b for i, (a, b) in enumerate(zip(n.shape, x.shape, strict=True)) if i != axis)
+            and (*n.shape[:axis], *n.shape[axis + 1 :]) == (*x.shape[:axis], *x.shape[axis + 1 :])
         ]  # fmt: skip
         others = [self.pick(fits) for _ in range(self.integer(1, 2))]
         return ops.concat([x, *others], axis), max(self.bound[n] for n in [x, *others])
@@ -303,9 +303,7 @@ KINDS = (
 
 
 @st.composite
-def graphs(
-    draw: Any, *, most_ops: int = 10, kinds: Sequence[str] = KINDS
-) -> tuple[Graph, Maker]:
+def graphs(draw: Any, *, most_ops: int = 10, kinds: Sequence[str] = KINDS) -> tuple[Graph, Maker]:
     """A random graph of small tensors, and a maker of values under which arithmetic is exact.
 
     `make(seed)` returns float32 integers in −3..3 (or valid int64 indices) for every input and
@@ -350,9 +348,7 @@ def changes(draw: Any, graph: Graph, *, most_inputs: int = 2) -> dict[str, Regio
     if not graph.inputs:
         return {}
     names = draw(
-        st.lists(
-            st.sampled_from(list(graph.inputs)), min_size=1, max_size=most_inputs, unique=True
-        )
+        st.lists(st.sampled_from(list(graph.inputs)), min_size=1, max_size=most_inputs, unique=True)
     )
     found = {}
     for name in names:

@@ -16,9 +16,9 @@ from tgbench.coords import (
     Guard,
     Memo,
     Moving,
+    Table,
     all_hold,
     at,
-    Table,
     lookup,
     origin_symbol,
     record,
@@ -57,7 +57,7 @@ def execute(program: Any, start: tuple[Any, Any]) -> list[Any]:
 
 def _lookup(a: Any, b: Any, number: int) -> Any:
     table = TABLES[number % len(TABLES)]
-    return lookup(Table(table), a) if 0 <= a and a < len(table) else a
+    return lookup(Table(table), a) if a >= 0 and a < len(table) else a
 
 
 STEPS: dict[str, Callable[[Any, Any, int], Any]] = {
@@ -86,9 +86,7 @@ def moving(origin: tuple[int, int]) -> tuple[Moving, Moving]:
 
 
 @given(programs, origins)
-def test_arithmetic_is_that_of_the_present_numbers(
-    program: Any, origin: tuple[int, int]
-) -> None:
+def test_arithmetic_is_that_of_the_present_numbers(program: Any, origin: tuple[int, int]) -> None:
     with record() as guards:
         found = execute(program, moving(origin))
     assert [value_of(result) for result in found] == execute(program, origin)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -212,5 +211,3 @@ def test_facts() -> None:
     assert soft.closes_with(-np.inf, hard=False)
     whole = constant_fact(ConstantData(np.arange(3)))
     assert not whole.open.array.any()
-
-

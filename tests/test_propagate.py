@@ -48,9 +48,7 @@ def attention_layers(tokens: int, window: int = 0, layers: int = 2, width: int =
     for i in range(layers):
         with g.scope(f"layer{i}"):
             q, k, v, o = (g.parameter(f"w{n}{i}", (width, width)) for n in "qkvo")
-            queries, keys, values = (
-                g.name(x @ w, n) for w, n in ((q, "q"), (k, "k"), (v, "v"))
-            )
+            queries, keys, values = (g.name(x @ w, n) for w, n in ((q, "q"), (k, "k"), (v, "v")))
             scores = g.name((queries @ keys.transpose()) * 0.25, "scores")
             masked = g.name(ops.where(seen, scores, -np.inf), "masked")
             weights = ops.exp(masked - ops.max_(masked, -1, keepdims=True))

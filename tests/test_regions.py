@@ -127,9 +127,7 @@ def build(spec: Any, u: Any, v: Any, rank: int) -> Region:
     return Region.of(*found)
 
 
-specs = st.lists(
-    st.lists(st.tuples(ends, ends), min_size=2, max_size=2), min_size=1, max_size=3
-)
+specs = st.lists(st.lists(st.tuples(ends, ends), min_size=2, max_size=2), min_size=1, max_size=3)
 
 
 @pytest.mark.parametrize("rank", [1, 2])

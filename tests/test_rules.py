@@ -79,7 +79,9 @@ def backward(graph: Graph, wanted: Region) -> dict[str, Region]:
     rules, needed = Rules(), {graph.outputs["out"]: wanted}
     for node in reversed(graph.nodes):
         if not node.is_leaf and node in needed:
-            for parent, part in zip(node.inputs, rules.needed(node.call, needed[node]), strict=True):
+            for parent, part in zip(
+                node.inputs, rules.needed(node.call, needed[node]), strict=True
+            ):
                 needed[parent] = needed.get(parent, EMPTY).union(part)
     return {name: needed.get(node, EMPTY) for name, node in graph.inputs.items()}
 
@@ -232,7 +234,9 @@ def test_norms_work_on_whole_rows() -> None:
         Region.of(Box(((1, 2), (0, 6)))),
         Region.of(Box(((3, 4),))),
     )
-    assert Rules().dirty(call, (EMPTY, Region.of(Box(((2, 3),))))) == Region.of(Box(((0, 4), (2, 3))))
+    assert Rules().dirty(call, (EMPTY, Region.of(Box(((2, 3),))))) == Region.of(
+        Box(((0, 4), (2, 3)))
+    )
 
 
 def test_zeros_are_part_of_a_norm() -> None:

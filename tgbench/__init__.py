@@ -1,3 +1,35 @@
 """tgbench: exact incremental programs of tensor graphs under a memory budget."""
 
+from tgbench import models, ops
+from tgbench.buckets import Bucket, BucketClass, BucketSpace
+from tgbench.errors import (
+    BudgetError,
+    DemandError,
+    GraphError,
+    HintError,
+    InputError,
+    KernelError,
+    PlanError,
+    TgbenchError,
+    TraceError,
+    WeightsError,
+)
+from tgbench.estimate import MemoryEstimate, estimate_memory
+from tgbench.graph import Graph, GraphBuilder, Node, dim
+from tgbench.plan import Plan
+from tgbench.reference import evaluate
+from tgbench.regions import Box, Region
+from tgbench.report import Report
+from tgbench.session import GraphSession
+from tgbench.trace import Trace
+from tgbench.weights import Weights
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "Box", "Bucket", "BucketClass", "BucketSpace", "BudgetError", "DemandError", "Graph",
+    "GraphBuilder", "GraphError", "GraphSession", "HintError", "InputError", "KernelError",
+    "MemoryEstimate", "Node", "Plan", "PlanError", "Region", "Report", "TgbenchError", "Trace",
+    "TraceError", "Weights", "WeightsError", "dim", "estimate_memory", "evaluate", "models", "ops",
+
+]  # fmt: skip

@@ -33,7 +33,9 @@ def identity_map(rank: int) -> ViewMap:
     return ViewMap(tuple((axis, 1) for axis in range(rank)), (0,) * rank)
 
 
-def compose(outer: ViewMap, inner: ViewMap, shape: Sequence[int], base: Sequence[int]) -> ViewMap | None:
+def compose(
+    outer: ViewMap, inner: ViewMap, shape: Sequence[int], base: Sequence[int]
+) -> ViewMap | None:
     """The map of a view of a view onto the base, or None where memory order does not allow it.
 
     Args:
@@ -68,8 +70,10 @@ def compose(outer: ViewMap, inner: ViewMap, shape: Sequence[int], base: Sequence
     return ViewMap(tuple(dims), tuple(start), frozenset(dense))
 
 
-def _joined(axis: int, inner: ViewMap, shape: Sequence[int], strides: Sequence[int]) -> set[int] | None:
-    """Base dimensions to keep dense so that the middle's `axis` runs on from its outer neighbour."""
+def _joined(
+    axis: int, inner: ViewMap, shape: Sequence[int], strides: Sequence[int]
+) -> set[int] | None:
+    """Base dimensions to keep dense so that the middle's `axis` runs on from the one before."""
     outer_axis = axis - 1
     while outer_axis >= 0 and shape[outer_axis] == 1:
         outer_axis -= 1
@@ -169,7 +173,8 @@ class Anatomy:
         if not dense:
             return box
         return Box(
-            (0, node.shape[axis]) if axis in dense else interval for axis, interval in enumerate(box)
+            (0, node.shape[axis]) if axis in dense else interval
+            for axis, interval in enumerate(box)
         )
 
 
@@ -184,9 +189,7 @@ def _frozen(graph: Graph) -> frozenset[Node]:
     return frozenset(frozen)
 
 
-def _view_of(
-    node: Node, base: Mapping[Node, Node], maps: Mapping[Node, ViewMap]
-) -> ViewMap | None:
+def _view_of(node: Node, base: Mapping[Node, Node], maps: Mapping[Node, ViewMap]) -> ViewMap | None:
     """A node as a view of its input's base, or None if it has to be copied."""
     view = OPS[node.op].view
     own = view(node.call) if view is not None else None

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from itertools import islice, pairwise
+from math import prod
 from typing import Any, Literal, TypeAlias
 
 import numpy as np

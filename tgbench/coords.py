@@ -101,9 +101,7 @@ class Moving:
         return NotImplemented
 
     def __rsub__(self, other: int) -> Coord:
-        return Moving(
-            other - self.value, other - self.const, tuple((i, -k) for i, k in self.terms)
-        )
+        return Moving(other - self.value, other - self.const, tuple((i, -k) for i, k in self.terms))
 
     def __mul__(self, other: Coord) -> Coord:
         factor = other.pin() if isinstance(other, Moving) else other
@@ -218,7 +216,7 @@ def origin_symbol(index: int, value: int) -> Moving:
     return Moving(value, 0, ((index, 1),))
 
 
-class record:
+class record:  # noqa: N801  (read as a verb: `with record() as guards`)
     """Collect the guards of every comparison made inside the block.
 
     >>> u = origin_symbol(0, 5)

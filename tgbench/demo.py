@@ -518,7 +518,7 @@ class Tour:
             buckets={"ids": ("exact", "full"), "mask": ("exact", "full")},
         )
         other = self._reference(lambda: HfBert(folder))
-        texts = list(TEXTS[: size.texts])
+        texts = TEXTS[: size.texts]
         embedding = Embedding(session, other, self.screen, tokenizer, size)
         before, after = embedding.go(texts)
         self.agreed &= embedding.agreed
@@ -658,17 +658,16 @@ class Decoding:
             ("every value of one full run", estimate.keep_all_bytes, "what is not kept"),
             ("arena budget", estimate.budget_bytes or 0, "what was allowed"),
             ("arena", session.placement.size_bytes, "all that runs write to: fixed, never grows"),
-            ("of it retained", session.placement.kept_bytes, "inputs and values kept between runs"),
+            (
+                "of it retained",
+                session.placement.kept_bytes,
+                f"kept between runs, with room for all {self.tokens} positions",
+            ),
         ]
         if self.other is not None:
             cached = self.other.cache_bytes
-            sizes.append(
-                (
-                    f"{other}: KV cache",
-                    cached,
-                    f"of {len(self.ids)} tokens; temporaries not counted",
-                )
-            )
+            remark = f"of {len(self.ids)} positions; its temporaries are not counted"
+            sizes.append((f"{other}: KV cache", cached, remark))
         return Study(
             "Gemma 3: decode, then edit in the middle",
             f"{what}, float32. A prompt of {len(self.ids) - self._decoded} ids, then one id after "
@@ -782,20 +781,24 @@ class Embedding:
     columns: tuple[Column, ...] = ()
     agreed: bool = True
 
-    def go(self, texts: list[str]) -> tuple[Floats, Floats]:
-        """Embed, then edit one text after another; returns the embeddings before and after."""
+    def go(self, texts: Sequence[str]) -> tuple[Floats, Floats]:
+        """Embed, edit text after text, undo it; returns the embeddings before and after."""
+        texts = list(texts)
         every = range(len(texts))
         if self.other is not None:
             for rows in (every, (0,)) * 2:
                 self.other.embed(*self._part(self._inputs(texts), rows))
         self.columns = self.screen.table(self.other is not None)
-        self.step("all texts", f"embed {len(texts)} texts", texts, every)
+        self.step("embed", f"embed {len(texts)} texts", texts, every)
         self.session.forget()
-        before = self.step("all texts", f"embed {len(texts)} texts, again", texts, every)
+        before = self.step("embed", f"embed {len(texts)} texts, again", texts, every)
         after = before.copy()
         for row, old, new in EDITS[: len(texts)]:
-            texts = [t.replace(old, new) if i == row else t for i, t in enumerate(texts)]
-            after[row] = self.step("one text edited", f"edit text {row}", texts, (row,))[0]
+            texts[row] = texts[row].replace(old, new)
+            after[row] = self.step("edit", f"edit text {row}", texts, (row,))[row]
+        for row, old, new in EDITS[: len(texts)]:
+            texts[row] = texts[row].replace(new, old)
+            self.step("edit", f"edit text {row}, undone", texts, (row,))
         return before, after
 
     def _inputs(self, texts: Sequence[str]) -> dict[str, Any]:
@@ -808,16 +811,15 @@ class Embedding:
         return ids[:, :longest].copy(), mask[:, :longest].copy()
 
     def step(self, group: str, words: str, texts: Sequence[str], rows: Sequence[int]) -> Floats:
-        """Embed on both sides; transformers gets only the rows that changed."""
+        """Embed all texts here; transformers gets the rows that changed, and no others."""
         self.screen.meanwhile(f"{words} …")
         inputs, other = self._inputs(texts), self.other
-        part = slice(rows[0], rows[-1] + 1)
         ids, mask = self._part(inputs, rows)
         here, took, there, beside = self.turns.both(
-            lambda: self.session.run(inputs, want={"embedding": np.s_[part]})["embedding"],
+            lambda: self.session.run(inputs, want={"embedding": np.s_[:]})["embedding"],
             None if other is None else lambda: other.embed(ids, mask),
         )
-        error = difference(here, there)
+        error = difference(here[rows[0] : rows[-1] + 1], there)
         agrees = None if error is None else error < CLOSE
         run = _measured(self.session, words, took, beside, error, agrees)
         self.agreed &= run.agrees is not False

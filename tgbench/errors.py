@@ -1,4 +1,4 @@
-"""Every exception tgbench raises on purpose. Each message names the fault, the place and the mend."""
+"""Every exception tgbench raises on purpose: the fault, the place and the mend."""
 
 from __future__ import annotations
 

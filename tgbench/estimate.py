@@ -16,7 +16,10 @@ from tgbench.packing import format_bytes
 
 UNMEASURED_COMPUTE_BYTES = 1 << 30  # left free for compute peaks while none has been measured
 
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}  # fmt: skip
+_UNITS = {
+    "": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9,
+    "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,9 @@ def parse_bytes(memory: int | str | None, graph: Graph, device: str) -> int | No
     if isinstance(memory, str):
         found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", memory, re.IGNORECASE)
         if found is None or found[2].upper() not in _UNITS:
-            raise GraphError(f"memory={memory!r} is not a size; write 268435456, '256MiB' or 'auto'")
+            raise GraphError(
+                f"memory={memory!r} is not a size; write 268435456, '256MiB' or 'auto'"
+            )
         return int(float(found[1]) * _UNITS[found[2].upper()])
     if isinstance(memory, bool) or memory < 0:
         raise GraphError(f"memory={memory!r} is not a size; write 268435456, '256MiB' or 'auto'")

@@ -196,6 +196,8 @@ class Node:
 
     def transpose(self, a: int = -1, b: int = -2) -> Node:
         order = list(range(self.rank))
+        if not -self.rank <= min(a, b) <= max(a, b) < self.rank:
+            raise GraphError(f"cannot exchange dimensions {a} and {b} of {self.name} ({self.type})")
         order[a], order[b] = order[b], order[a]
         return self.permute(*order)
 
@@ -226,44 +228,45 @@ def _plain(size: Any) -> Any:
 
 
 def _index(node: Node, index: tuple[Index, ...]) -> Node:
-    spread = _spread(index, node)
-    starts, stops, steps, shape = [], [], [], []
-    axis = 0
-    for part in spread:
+    ranges: list[tuple[Dim, Dim, int]] = []
+    shape: list[Dim] = []
+    for part in _spread(index, node):
         if part is None:
             shape.append(1)
             continue
-        size = node.shape[axis]
+        size = node.shape[len(ranges)]
+        start, stop, step = _range_of(part, node, len(ranges))
+        ranges.append((start, stop, step))
         if isinstance(part, slice):
-            start, stop, step = part.indices(size) if isinstance(size, int) else (0, size, 1)
-            if not isinstance(size, int) and part != slice(None):
-                raise GraphError(f"dimension {size} of {node.name} is symbolic: bind before slicing")
-            length = len(range(start, stop, step)) if isinstance(size, int) else size
-            shape.append(length)
-        elif isinstance(part, (int, np.integer)):
-            if not -size <= part < size:
-                raise GraphError(f"index {part} is outside dimension {axis} of {node.name} ({size})")
-            start, stop, step = int(part) % size, int(part) % size + 1, 1
-        else:
-            raise GraphError(
-                f"{part!r} cannot index a node; use integers, slices, `...` or None, or `gather`"
-            )
-        starts.append(start)
-        stops.append(stop)
-        steps.append(step)
-        axis += 1
-    whole = all(
-        (start, stop, step) == (0, size, 1)
-        for start, stop, step, size in zip(starts, stops, steps, node.shape, strict=True)
-    )
+            shape.append(len(range(start, stop, step)) if isinstance(size, int) else size)
+    starts, stops, steps = zip(*ranges, strict=True) if ranges else ((), (), ())
+    whole = ranges == [(0, size, 1) for size in node.shape]
     sliced = (
         node
         if whole
-        else node.builder.apply(
-            "slice", node, starts=tuple(starts), stops=tuple(stops), steps=tuple(steps)
-        )
+        else node.builder.apply("slice", node, starts=starts, stops=stops, steps=steps)
     )
     return sliced if tuple(shape) == sliced.shape else sliced.reshape(*shape)
+
+
+def _range_of(part: Index, node: Node, axis: int) -> tuple[Dim, Dim, int]:
+    """Start, stop and step that one integer or slice picks along an axis."""
+    size = node.shape[axis]
+    if not isinstance(part, (int, np.integer, slice)):
+        raise GraphError(
+            f"{part!r} cannot index a node; use integers, slices, `...` or None, or `gather`"
+        )
+    if not isinstance(size, int):
+        if part != slice(None):
+            raise GraphError(f"dimension {size} of {node.name} is symbolic: bind before slicing")
+        return 0, size, 1
+    if isinstance(part, slice):
+        if part.step == 0:
+            raise GraphError(f"a slice of {node.name} has step 0; use a positive or negative one")
+        return part.indices(size)
+    if not -size <= part < size:
+        raise GraphError(f"index {part} is outside dimension {axis} of {node.name} ({size})")
+    return int(part) % size, int(part) % size + 1, 1
 
 
 def _spread(index: tuple[Index, ...], node: Node) -> list[Index]:
@@ -271,9 +274,12 @@ def _spread(index: tuple[Index, ...], node: Node) -> list[Index]:
     if given > node.rank:
         raise GraphError(f"{given} indices for {node.name}, which has {node.rank} dimensions")
     fill: list[Index] = [slice(None)] * (node.rank - given)
-    if not any(part is Ellipsis for part in index):
+    dots = [i for i, part in enumerate(index) if part is Ellipsis]
+    if not dots:
         return [*index, *fill]
-    at = next(i for i, part in enumerate(index) if part is Ellipsis)
+    if len(dots) > 1:
+        raise GraphError(f"more than one `...` in an index of {node.name}; leave one")
+    at = dots[0]
     return [*index[:at], *fill, *index[at + 1 :]]
 
 
@@ -316,6 +322,8 @@ class GraphBuilder:
             dtype = str(data.dtype)
         if dtype not in ITEMSIZE or dtype == "bfloat16":
             raise GraphError(f"constants cannot be {dtype}; use one of {', '.join(ITEMSIZE)}")
+        if not data.size:
+            raise GraphError("a constant is empty; tgbench graphs hold no empty tensors")
         content = ConstantData(data.astype(dtype))
         key = ("constant", content)
         if key not in self._interned:
@@ -380,6 +388,8 @@ class GraphBuilder:
         if dtype not in ITEMSIZE:
             raise GraphError(f"unknown dtype {dtype!r}; use one of {', '.join(ITEMSIZE)}")
         type_ = TensorType(tuple(map(_plain, shape)), dtype)
+        if any(isinstance(size, int) and size < 1 for size in type_.shape):
+            raise GraphError(f"{kind} {name!r} is {type_}; tgbench graphs hold no empty tensors")
         key = ("leaf", name)
         found = self._interned.get(key)
         if found is None:
@@ -485,7 +495,10 @@ def expansion(
     if key not in _expansions:
         assert op.decompose is not None
         builder = GraphBuilder()
-        inputs = tuple(_placeholder(builder, i, t, f) for i, (t, f) in enumerate(zip(types, facts, strict=True)))
+        inputs = tuple(
+            _placeholder(builder, i, t, f)
+            for i, (t, f) in enumerate(zip(types, facts, strict=True))
+        )
         result = op.decompose(attrs, *inputs)
         result = _atomic(builder, result)
         order = [node for node in topological([result]) if node not in inputs]
@@ -586,9 +599,17 @@ class Graph:
                 for key, value in sorted(node.attrs.items())
             ]
             name = node.name if node.is_leaf and node.op != "constant" else ""
-            line = (node.op, [number[parent] for parent in node.inputs], attrs, str(node.type), name)
+            line = (
+                node.op,
+                [number[parent] for parent in node.inputs],
+                attrs,
+                str(node.type),
+                name,
+            )
             digest.update(repr(line).encode())
-        ends = [(name, number[node]) for name, node in [*self.outputs.items(), *self.updates.items()]]
+        ends = [
+            (name, number[node]) for name, node in [*self.outputs.items(), *self.updates.items()]
+        ]
         digest.update(repr(ends).encode())
         return digest.hexdigest()
 
@@ -609,9 +630,13 @@ class Graph:
         names = {str(symbol): symbol for symbol in self.symbols}
         for name, size in sizes.items():
             if name not in names:
-                raise GraphError(f"no dimension {name!r}; the graph has {', '.join(names) or 'none'}")
+                raise GraphError(
+                    f"no dimension {name!r}; the graph has {', '.join(names) or 'none'}"
+                )
             if name in _DIM_MAX and not 1 <= size <= _DIM_MAX[name]:
-                raise GraphError(f"{name}={size} is outside 1..{_DIM_MAX[name]}, its declared range")
+                raise GraphError(
+                    f"{name}={size} is outside 1..{_DIM_MAX[name]}, its declared range"
+                )
         values = {names[name]: size for name, size in sizes.items()}
         return self.rebuild(lambda builder, node, inputs: _rebound(builder, node, inputs, values))
 
@@ -636,7 +661,9 @@ class Graph:
         seen: set[Node] = set()
         for node in self.nodes:
             if names.setdefault(node.name, node) is not node:
-                raise GraphError(f"two nodes are called {node.name!r}; leaf and op names must differ")
+                raise GraphError(
+                    f"two nodes are called {node.name!r}; leaf and op names must differ"
+                )
             for parent in node.inputs:
                 if parent not in seen:
                     raise GraphError(f"{node.name} uses {parent.name} before it is defined")

@@ -97,7 +97,7 @@ class _Rows:
             stop = last if last <= columns[1] else columns[1]
             return [(start, stop)] if start < stop else []
         r0, r1, c0, c1 = (_pin(coord) for coord in (*rows, *columns))
-        return _runs(self.matrix[r0:r1, c0:c1].any(axis=0), c0)
+        return _runs(np.asarray(self.matrix[r0:r1, c0:c1].any(axis=0)), c0)
 
     def all_open(self, rows: Interval, columns: Interval) -> bool:
         if self.monotone:
@@ -116,7 +116,9 @@ def _pin(coord: Coord) -> int:
 def _runs(flags: Bools, offset: int) -> list[Interval]:
     """The maximal runs of True, as half-open intervals shifted by `offset`."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False])).astype(np.int8)))
-    return [(int(a) + offset, int(b) + offset) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+    return [
+        (int(a) + offset, int(b) + offset) for a, b in zip(edges[::2], edges[1::2], strict=True)
+    ]
 
 
 def _replaced(box: Box, axis: int, interval: Interval) -> Box:
@@ -131,7 +133,9 @@ class Pattern:
 
     def __init__(self, array: Bools) -> None:
         self.array = array
-        self.digest = hashlib.sha256(f"{array.shape}".encode() + np.packbits(array).tobytes()).digest()
+        self.digest = hashlib.sha256(
+            f"{array.shape}".encode() + np.packbits(array).tobytes()
+        ).digest()
         self.varying = tuple(axis for axis, size in enumerate(array.shape) if size > 1)
 
     @staticmethod
@@ -194,7 +198,7 @@ class Pattern:
         if axis not in self.varying:
             return [box[axis]] if inside.any() else []
         others = tuple(dim for dim in range(inside.ndim) if dim != axis)
-        return _runs(inside.any(axis=others), _pin(box[axis][0]))
+        return _runs(np.asarray(inside.any(axis=others)), _pin(box[axis][0]))
 
     def _index(self, box: Box) -> tuple[slice, ...]:
         return tuple(

@@ -168,7 +168,7 @@ def touched(step: Step, anatomy: Anatomy, rules: Rules) -> dict[Node, Box]:
             for parent, read in zip(node.inputs, rules.reads(node.call, box), strict=True):
                 if read is not None and parent not in anatomy.frozen:
                     touch(*anatomy.base_box(parent, read, rules))
-    for output in anatomy.graph.outputs.values():
+    for output in [*anatomy.graph.outputs.values(), *anatomy.graph.updates.values()]:
         if output in step.needed and output not in anatomy.frozen and not output.is_leaf:
             for box in step.needed[output]:
                 touch(*anatomy.base_box(output, box, rules))
@@ -182,7 +182,8 @@ def footprint(step: Step, anatomy: Anatomy, rules: Rules) -> Footprint:
         for node, box in touched(step, anatomy, rules).items()
         if not node.is_leaf
     }
-    return Footprint(hulls, {n: tuple(b - a for a, b in box) for n, box in hulls.items()})
+    sizes = {node: tuple(map(value_of, box.extents)) for node, box in hulls.items()}
+    return Footprint(hulls, sizes)
 
 
 def donors(
@@ -231,7 +232,7 @@ def place(
     top = 0
     for node in [*anatomy.kept, *(n for n in anatomy.stored if n in keep)]:
         box = Box.full(node.shape) if node.is_leaf else uses.hulls[node]
-        extents = tuple(int(b - a) for a, b in box)  # type: ignore[arg-type]
+        extents = tuple(int(b - a) for a, b in box)
         slots[node] = Slot(top, extents, tuple(int(a) for a, _ in box))
         top += aligned(slots[node].elements * node.type.itemsize)
     pairs = donors(anatomy, keep, uses.extents)

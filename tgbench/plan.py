@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -66,6 +66,7 @@ class Decisions:
     dropped: tuple[Node, ...]
     cut: Cut
     classes: Classes
+    expected_ns: float
 
 
 @dataclass(frozen=True)
@@ -104,38 +105,30 @@ class Plan:
     version: int = VERSION
 
     @staticmethod
-    def of(
-        graph: Graph,
-        placement: Placement,
-        retained: Iterable[Node],
-        dropped: Iterable[Node],
-        cut: Cut,
-        classes: Mapping[BucketClass, tuple[float, tuple[int, ...]]],
-        device: str,
-        budget_bytes: int | None,
-        expected_ns: float,
-    ) -> Plan:
+    def of(graph: Graph, made: Decisions, device: str, budget_bytes: int | None) -> Plan:
+        """Decisions over a graph's nodes, by name."""
+        placement, cut = made.placement, made.cut
         anatomy = Anatomy.of(graph)
         slots = tuple(
             _plan_slot(node, placement) for node in sorted(placement.slots, key=lambda n: n.index)
         )
         buckets = tuple(
             PlanBucket(kind.changed, kind.demand, kind.bounds, weight, origin)
-            for kind, (weight, origin) in classes.items()
+            for kind, (weight, origin) in made.classes.items()
         )
         return Plan(
             graph.fingerprint,
             device,
             tuple(node.name for node in anatomy.schedule),
             slots,
-            tuple(node.name for node in retained),
-            tuple(node.name for node in dropped),
+            tuple(node.name for node in made.retained),
+            tuple(node.name for node in made.dropped),
             (cut.input, cut.axis, cut.parts),
             placement.size_bytes,
             placement.kept_bytes,
             placement.bound_bytes,
             placement.bound_step,
-            expected_ns,
+            made.expected_ns,
             budget_bytes,
             buckets,
             machine(),
@@ -167,12 +160,12 @@ class Plan:
         try:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise PlanError(f"not JSON ({error}); the file is damaged: delete it to plan anew") from error
+            raise PlanError(
+                f"not JSON ({error}); the file is damaged: delete it to plan anew"
+            ) from error
         return _Reader(data).plan()
 
-    def placement_for(
-        self, graph: Graph, device: str
-    ) -> Decisions:
+    def placement_for(self, graph: Graph, device: str) -> Decisions:
         """The plan's decisions over this graph's nodes.
 
         Raises PlanError for another graph, and for a map in which live values would overlap.
@@ -210,6 +203,7 @@ class Plan:
             tuple(_known(nodes, name) for name in self.dropped),
             Cut(*self.cut),
             classes,
+            self.expected_ns,
         )
 
     def __str__(self) -> str:
@@ -266,7 +260,9 @@ def check_placement(placement: Placement, anatomy: Anatomy) -> None:
         if slot.offset_bytes < 0 or slot.offset_bytes % node.type.itemsize:
             raise PlanError(f"slots.{node.name}.offset_bytes: {slot.offset_bytes} is not usable")
         if slot.offset_bytes + placement.size_of(node) > placement.size_bytes:
-            raise PlanError(f"slots.{node.name}: reaches past the arena's {placement.size_bytes} bytes")
+            raise PlanError(
+                f"slots.{node.name}: reaches past the arena's {placement.size_bytes} bytes"
+            )
         for axis, (first, extent, size) in enumerate(
             zip(slot.start, slot.extents, node.shape, strict=True)
         ):
@@ -348,7 +344,8 @@ class _Reader:
             device=self._text(self.data, "device", ""),
             schedule=tuple(self._strings("schedule")),
             slots=tuple(
-                self._slot(item, f"slots[{i}]") for i, item in enumerate(self._list(self.data, "slots", ""))
+                self._slot(item, f"slots[{i}]")
+                for i, item in enumerate(self._list(self.data, "slots", ""))
             ),
             retained=tuple(self._strings("retained")),
             dropped=tuple(self._strings("dropped")),
@@ -398,16 +395,19 @@ class _Reader:
         for side in self._list(item, key, where):
             if not (isinstance(side, list) and len(side) == 2 and isinstance(side[0], str)):
                 raise PlanError(f"{where}.{key}: {side!r} is not [name, boxes]")
-            result.append((side[0], tuple(self._box(box, symbols, f"{where}.{key}") for box in side[1])))
+            result.append(
+                (side[0], tuple(self._box(box, symbols, f"{where}.{key}") for box in side[1]))
+            )
         return tuple(result)
 
     def _box(self, box: Any, symbols: int, where: str) -> tuple[tuple[int | None, int], ...]:
         spans = []
-        for span in box if isinstance(box, list) else [None]:
-            ok = isinstance(span, list) and len(span) == 2 and _is_count(span[1]) and span[1] > 0
-            if not ok or not (span[0] is None or (_is_count(span[0]) and span[0] < symbols)):
+        for span in box if isinstance(box, list) else [box]:
+            symbol, extent = span if isinstance(span, list) and len(span) == 2 else (-1, -1)
+            is_symbol = symbol is None or (_is_count(symbol) and symbol < symbols)
+            if not (is_symbol and _is_count(extent) and extent > 0):
                 raise PlanError(f"{where}: {span!r} is not [symbol or null, extent]")
-            spans.append((span[0], span[1]))
+            spans.append((symbol, extent))
         return tuple(spans)
 
     def _cut(self) -> tuple[str, int, int]:
@@ -468,4 +468,3 @@ def _is_count(value: object) -> bool:
 
 def _path(where: str, key: str) -> str:
     return f"{where}.{key}" if where else key
-

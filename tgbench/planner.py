@@ -83,13 +83,17 @@ def unit_change(bucket: Bucket, anatomy: Anatomy, name: str) -> Bucket | None:
 class Planner:
     """Decides one plan for one graph; holds what is reused between trials."""
 
-    def __init__(self, anatomy: Anatomy, rules: Rules, device: str, progress: Progress | None = None):
+    def __init__(
+        self, anatomy: Anatomy, rules: Rules, device: str, progress: Progress | None = None
+    ):
         self.anatomy = anatomy
         self.rules = rules
         self.device = device
         self.tell = progress or (lambda message: None)
 
-    def scenarios(self, weights: Mapping[BucketClass, tuple[float, tuple[int, ...]]]) -> list[Scenario]:
+    def scenarios(
+        self, weights: Mapping[BucketClass, tuple[float, tuple[int, ...]]]
+    ) -> list[Scenario]:
         """Every class at its seen and extreme origins, warm; and each once from nothing."""
         found: list[Scenario] = []
         for kind, (weight, origin) in weights.items():
@@ -173,7 +177,11 @@ class Planner:
         scratch: dict[Node, int] = {}
         for _, steps in runs:
             for step in steps:
-                state = {node: Held(region, roomy.slots[node].start) for node, region in step.reused.items() if node in roomy.slots}
+                state = {
+                    node: Held(region, roomy.slots[node].start)
+                    for node, region in step.reused.items()
+                    if node in roomy.slots
+                }
                 for node, used in lowerer.lower(step, state, provisional=True).scratch.items():
                     scratch[node] = max(scratch.get(node, 0), used)
         return place(self.anatomy, retained, uses, scratch)
@@ -270,5 +278,3 @@ def _too_small(budget_bytes: int, smallest: Placement) -> BudgetError:
         step=smallest.bound_step,
         nodes=smallest.bound_nodes,
     )
-
-

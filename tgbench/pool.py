@@ -10,15 +10,23 @@ import fnmatch
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
-import numpy as np
 import torch
 
 from tgbench.anatomy import Anatomy
 from tgbench.errors import WeightsError
 from tgbench.graph import Graph, Node
-from tgbench.kernels.registry import ARENA, Host, Site, View, candidates, scratch_bytes
+from tgbench.kernels.registry import (
+    SCRATCH,
+    Host,
+    Site,
+    View,
+    candidates,
+    scratch_bytes,
+    scratch_views,
+)
 from tgbench.regions import Box
 from tgbench.rules import Rules
 from tgbench.weights import TORCH_DTYPES, Weights
@@ -50,11 +58,10 @@ class Pool:
         pool._freeze(anatomy, device)
         return pool
 
-    def _parameters(
-        self, graph: Graph, weights: Any, device: str, ignore: Sequence[str]
-    ) -> None:
+    def _parameters(self, graph: Graph, weights: Any, device: str, ignore: Sequence[str]) -> None:
         if weights is None:
             weights = {}
+        source: _FromArrays | _FromFile
         if isinstance(weights, Mapping):
             names, source = tuple(weights), _FromArrays(weights, device)
         else:
@@ -89,9 +96,9 @@ class Pool:
 
 
 def _read_by_runs(anatomy: Anatomy) -> set[Node]:
-    read = {
-        anatomy.base[parent] for node in anatomy.schedule for parent in node.inputs
-    } | {anatomy.base[node] for node in anatomy.graph.outputs.values()}
+    read = {anatomy.base[parent] for node in anatomy.schedule for parent in node.inputs} | {
+        anatomy.base[node] for node in anatomy.graph.outputs.values()
+    }
     return {node for node in read if node in anatomy.frozen}
 
 
@@ -119,25 +126,23 @@ def _compute(
     kernel = candidates(site)[0]
     shapes = kernel.scratch(site)
     room = torch.zeros(int(scratch_bytes(shapes)) + 64, dtype=torch.uint8, device=device)
-    views, at = [], 0
-    for shape, dtype in shapes:
-        size = TORCH_DTYPES[dtype].itemsize
-        strides = [int(np.prod(shape[i + 1 :], dtype=int)) for i in range(len(shape))]
-        views.append(View(ARENA, dtype, shape, tuple(strides), at // size))
-        at += int(np.prod(shape, dtype=int)) * size + 64
-    function, arguments = kernel.bind(site, tuple(views))
+    function, arguments = kernel.bind(site, scratch_views(shapes))
 
     def tensor(view: View) -> torch.Tensor:
-        if view.buffer == ARENA:
+        if view.buffer == SCRATCH:
             flat = room[: room.numel() // 16 * 16].view(TORCH_DTYPES[view.dtype])
         else:
             flat = buffers[view.buffer, view.dtype]
         lead = flat.storage_offset()
-        return flat.as_strided(view.shape, view.strides, lead + view.offset)  # type: ignore[arg-type, operator]
+        return flat.as_strided(view.shape, view.strides, lead + view.offset)  # type: ignore[arg-type]
 
     function(
         *(
-            tensor(a) if isinstance(a, View) else tensor(a.view).numpy() if isinstance(a, Host) else a
+            tensor(a)
+            if isinstance(a, View)
+            else tensor(a.view).numpy()
+            if isinstance(a, Host)
+            else a
             for a in arguments
         )
     )
@@ -145,7 +150,7 @@ def _compute(
 
 def _view(node: Node, box: Box, anatomy: Anatomy) -> View:
     base, mapped = anatomy.base[node], anatomy.maps[node]
-    strides = [int(np.prod(base.shape[i + 1 :], dtype=int)) for i in range(base.rank)]
+    strides = [prod(base.shape[i + 1 :]) for i in range(base.rank)]
     where = sum(first * stride for first, stride in zip(mapped.start, strides, strict=True))
     steps = [0 if to is None else strides[to[0]] * to[1] for to in mapped.dims]
     where += sum(int(start) * step for (start, _), step in zip(box, steps, strict=True))
@@ -183,7 +188,7 @@ class _FromArrays:
 
 
 def _source(weights: Any) -> Any:
-    if isinstance(weights, (str, os.PathLike)) or isinstance(weights, Sequence):
+    if isinstance(weights, (str, os.PathLike, Sequence)):
         return weights
     raise WeightsError(
         f"weights are a {type(weights).__name__}; pass a safetensors file, a checkpoint directory, "
@@ -214,7 +219,9 @@ def _first(names: Sequence[str]) -> str:
 
 
 def _pattern(names: Sequence[str]) -> str:
-    common = os.path.commonprefix(list(names))
-    return f"{common}*" if common else names[0]
-
-
+    """A pattern that covers these names: what they have in common in front."""
+    first, last = min(names), max(names)
+    length = next(
+        (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first)
+    )
+    return first if first == last else f"{first[:length]}*"

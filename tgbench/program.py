@@ -1,12 +1,12 @@
 """From a decided run to a flat list of bound calls.
 
-    lower(step, …)   → Program: instructions on view descriptions, valid wherever its guards hold
-    Program.bind     → (function, arguments) with real tensors; the hot loop is
+lower(step, …)   → Program: instructions on view descriptions, valid wherever its guards hold
+Program.bind     → (function, arguments) with real tensors; the hot loop is
 
-                           for function, arguments in program.calls:
-                               function(*arguments)
+                       for function, arguments in program.calls:
+                           function(*arguments)
 
-    Program.move_to  → the same tensors, re-pointed for another origin
+Program.move_to  → the same tensors, re-pointed for another origin
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tgbench.errors import TgbenchError
 from tgbench.graph import Node
 from tgbench.kernels.registry import (
     ARENA,
-    SCRATCH_PADDING,
+    SCRATCH,
     Function,
     Host,
     Kernel,
@@ -32,6 +32,7 @@ from tgbench.kernels.registry import (
     View,
     candidates,
     scratch_bytes,
+    scratch_views,
 )
 from tgbench.kernels.torch_any import fill_
 from tgbench.optable import ITEMSIZE
@@ -39,10 +40,9 @@ from tgbench.placement import Placement, touched
 from tgbench.propagate import Step
 from tgbench.regions import EMPTY, Box, Region
 from tgbench.rules import Rules
-from tgbench.weights import TORCH_DTYPES
 
 
-class DoesNotFit(TgbenchError):
+class DoesNotFit(TgbenchError):  # noqa: N818  (a signal to split or plan anew)
     """A run needs more room than the placement gives a node; the session splits or plans anew."""
 
     def __init__(self, node: Node, needs: object, has: object) -> None:
@@ -50,7 +50,7 @@ class DoesNotFit(TgbenchError):
         self.node = node
 
 
-class Unreadable(Exception):
+class Unreadable(Exception):  # noqa: N818  (a signal to compute again)
     """A cached slice lies where this run cannot read it whole; it has to be computed again."""
 
     def __init__(self, node: Node) -> None:
@@ -138,22 +138,6 @@ def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(result))
 
 
-def scratch_views(shapes: Sequence[Scratch]) -> tuple[View, ...]:
-    """Row-major views of pieces of scratch memory, one behind the other, from offset 0."""
-    views = []
-    at_bytes: Coord = 0
-    for shape, dtype in shapes:
-        steps: list[Coord] = []
-        count: Coord = 1
-        for size in reversed(shape):
-            steps.append(count)
-            count = count * size
-        itemsize = ITEMSIZE[dtype]
-        views.append(View(SCRATCH, dtype, shape, tuple(reversed(steps)), at_bytes // itemsize))
-        at_bytes = at_bytes + count * itemsize + SCRATCH_PADDING
-    return tuple(views)
-
-
 @dataclass(frozen=True)
 class Option:
     """A kernel that takes a site, and the scratch memory it wants there."""
@@ -187,7 +171,9 @@ class Program:
     _tensors: dict[View, torch.Tensor] = field(default_factory=dict)
     _rebuilt: list[int] = field(default_factory=list)
 
-    def bind(self, buffers: Mapping[tuple[Any, str], torch.Tensor], origin: tuple[int, ...]) -> None:
+    def bind(
+        self, buffers: Mapping[tuple[Any, str], torch.Tensor], origin: tuple[int, ...]
+    ) -> None:
         """Make the tensors, once, for the origin at hand."""
         self.origin = origin
         for i, instruction in enumerate(self.instructions):
@@ -209,7 +195,7 @@ class Program:
         if view in self._tensors:
             return
         flat = buffers[view.buffer, view.dtype]
-        lead = flat.storage_offset()
+        lead = int(flat.storage_offset())
         shape, strides = _numbers(view.shape, origin), _numbers(view.strides, origin)
         tensor = flat.as_strided(shape, strides, lead + at(view.offset, origin))
         self._tensors[view] = tensor
@@ -293,9 +279,7 @@ class Lowerer:
         self.device = device
         self._options, self._binds = Memo(), Memo()
         self._fixed = {
-            node: slot.start
-            for node, slot in placement.slots.items()
-            if node in placement.retained
+            node: slot.start for node, slot in placement.slots.items() if node in placement.retained
         }
 
     def lower(
@@ -319,18 +303,23 @@ class Lowerer:
         for node, region in step.dirty.items():
             if node in there:
                 there[node] = there[node].subtract(region)
-        for node in step.compute:
+        for node in (*step.compute, *step.filled):
             if node not in self.placement.retained:
                 there.pop(node, None)
         instructions: list[Instruction] = []
         scratch: dict[Node, int] = {}
         for node, region in step.compute.items():
             for box in region:
-                instructions += self._fills(node, box, there, addresser)
+                for parent, read in zip(node.inputs, self.rules.reads(node.call, box), strict=True):
+                    if read is not None:
+                        instructions += self._fills(parent, read, there, addresser)
                 made = self._instruction(node, box, addresser, provisional)
                 instructions.append(made)
                 scratch[node] = max(scratch.get(node, 0), made.scratch_bytes)
                 there[node] = there.get(node, EMPTY).union(Region((box,)))
+        for node, region in (demand or {}).values():
+            for box in region:
+                instructions += self._fills(node, box, there, addresser)
         after = {node: Held(region, starts[node]) for node, region in step.valid.items()}
         return Lowering(tuple(instructions), after, _demanded(demand or {}, addresser), scratch)
 
@@ -344,31 +333,30 @@ class Lowerer:
                 continue
             if node not in placement.slots:
                 raise DoesNotFit(node, box, "no place for it")
-            if node not in placement.retained and node in step.compute:
+            if node not in placement.retained and (node in step.compute or node in step.filled):
                 first = placement.group(node)
                 groups[first] = groups[first].hull(box) if first in groups else box
         starts: dict[Node, tuple[Coord, ...]] = dict(self._fixed)
         for node, held in state.items():
             if node not in placement.retained:
                 starts[node] = held.start
-        for node in step.compute:
-            if node not in placement.retained:
+        for node in (*step.compute, *step.filled):
+            if node not in placement.retained and node in boxes:
                 starts[node] = groups[placement.group(node)].starts
         for node, box in boxes.items():
             if not node.is_leaf:
-                self._check_inside(node, box, starts[node], node in step.compute)
+                cached = node not in step.compute and node not in step.filled
+                self._check_inside(node, box, starts[node], cached)
         self._check_donors(step, starts)
         return starts
 
-    def _check_inside(
-        self, node: Node, box: Box, start: tuple[Coord, ...], computed: bool
-    ) -> None:
+    def _check_inside(self, node: Node, box: Box, start: tuple[Coord, ...], cached: bool) -> None:
         slot = self.placement.slots[node]
         for (a, b), first, extent in zip(box, start, slot.extents, strict=True):
             if a < first or first + extent < b:
-                if computed or node in self.placement.retained:
-                    raise DoesNotFit(node, box, f"{list(slot.extents)} from {list(start)}")
-                raise Unreadable(node)
+                if cached and node not in self.placement.retained:
+                    raise Unreadable(node)
+                raise DoesNotFit(node, box, f"{list(slot.extents)} from {list(start)}")
 
     def _check_donors(self, step: Step, starts: Mapping[Node, tuple[Coord, ...]]) -> None:
         """A cached operand that is overwritten in place must start where the result does."""
@@ -382,32 +370,28 @@ class Lowerer:
     def _fills(
         self, node: Node, box: Box, there: dict[Node, Region], addresser: Addresser
     ) -> list[Instruction]:
-        """Calls that put known values, or zeros nobody cares about, where a kernel will look."""
-        found: list[Instruction] = []
-        for parent, read in zip(node.inputs, self.rules.reads(node.call, box), strict=True):
-            if read is None or parent in self.anatomy.frozen:
-                continue
-            base, inside = self.anatomy.base_box(parent, read, self.rules)
-            if base.is_leaf:
-                continue
-            have = there.get(base, EMPTY)
-            missing = Region((inside,)).subtract(have)
-            if not missing.boxes:
-                continue
-            fact = base.call.fact
-            known = fact is not None and fact.hard and fact.value is not None
-            value = fact.value if fact is not None and known else 0.0
-            for part in missing:
-                view = addresser.view(base, part)
-                found.append(Instruction(base, part, "fill", fill_, (view, value)))
+        """Calls that put known values, or zeros nobody cares about, where somebody will look."""
+        base, inside = self.anatomy.base_box(node, box, self.rules)
+        if base.is_leaf or base in self.anatomy.frozen:
+            return []
+        have = there.get(base, EMPTY)
+        missing = Region((inside,)).subtract(have)
+        if missing.boxes:
             there[base] = have.union(missing)
-        return found
+        fact = base.call.fact
+        known = fact is not None and fact.hard and fact.value is not None
+        value = fact.value if fact is not None and known else 0.0
+        return [
+            Instruction(base, part, "fill", fill_, (addresser.view(base, part), value))
+            for part in missing
+        ]
 
     def _instruction(
         self, node: Node, box: Box, addresser: Addresser, provisional: bool
     ) -> Instruction:
         """One bound call. Equal layers differ in where their bytes lie and in nothing else, so
-        a kernel is chosen and bound once, over operands at offset 0, and then moved."""
+        a kernel is chosen and bound once, over operands at offset 0, and then moved.
+        """
         reads = self.rules.reads(node.call, box)
         out = addresser.view(node, box)
         ins = tuple(
@@ -423,8 +407,8 @@ class Lowerer:
             (key, option.kernel.name), lambda: bind(site, scratch_views(option.shapes))
         )
         room = self.placement.scratch.get(node)
-        places = {OUT: out, SCRATCH: room.offset_bytes if room is not None else 0}
-        places |= {i: view for i, view in enumerate(ins)}
+        places: dict[Any, Any] = dict(enumerate(ins))
+        places |= {OUT: out, SCRATCH: room.offset_bytes if room is not None else 0}
         moved = tuple([_moved(argument, places) for argument in arguments])
         used = value_of(option.used_bytes)
         allocates = option.kernel.allocates(site)
@@ -448,7 +432,7 @@ def _options(site: Site) -> tuple[Option, ...]:
     return tuple(found)
 
 
-OUT, SCRATCH = "out", "scratch"
+OUT = "out"
 
 
 def _canonical(site: Site) -> Site:

@@ -1,7 +1,8 @@
 """One run, decided: what is dirty, what is needed, what is computed, what stays valid.
 
     1  forward   dirty[n] from the inputs;               valid'[n] = valid[n] − dirty[n]
-    2  backward  needed[outputs] = demand;               compute[n] = needed[n] − valid'[n] − known[n]
+    2  backward  needed[outputs] = demand
+                 compute[n] = needed[n] − valid'[n] − known[n]
                  needed[parents] from what is computed
     3  a cached value that an overlapping write destroys before its last read is unusable: repeat 2
     4  valid''[n] = valid'[n] ∪ compute[n], less what later writes destroyed
@@ -49,6 +50,7 @@ class Step:
         reused: parts that were needed and already there.
         valid: for every stored node, what holds its value afterwards.
         unusable: cached values that could not be used, because this run overwrites them.
+        filled: slices of which only known values are read: they are put there, not computed.
     """
 
     dirty: Mapping[Node, Region]
@@ -57,6 +59,7 @@ class Step:
     reused: Mapping[Node, Region]
     valid: Mapping[Node, Region]
     unusable: tuple[Node, ...]
+    filled: frozenset[Node] = frozenset()
 
 
 class Propagator:
@@ -74,7 +77,7 @@ class Propagator:
             if not node.is_leaf and node not in storage.frozen
         ]
         self.position = {node: i for i, node in enumerate(self.schedule)}
-        self._inputs = {node: node.inputs for node in self.schedule}
+        self._ends = (*graph.outputs.values(), *graph.updates.values())  # read after the last step
 
     def forward(self, changed: Mapping[Node, Region]) -> dict[Node, Region]:
         """dirty[n] for every node that can differ when these leaves did."""
@@ -107,12 +110,13 @@ class Propagator:
         while True:
             usable = {node: region for node, region in left.items() if node not in unusable}
             needed, compute, reused = self._backward(usable, demand)
-            lost = self._destroyed_before_read(needed, compute, reused)
+            filled = self._filled(needed, compute, reused)
+            lost = self._destroyed_before_read(needed, compute, reused, filled)
             if not lost:
                 break
             unusable.update(dict.fromkeys(lost))
-        after = self._valid_after(left, compute)
-        return Step(dirty, needed, compute, reused, after, tuple(unusable))
+        after = self._valid_after(left, compute, filled)
+        return Step(dirty, needed, compute, reused, after, tuple(unusable), filled)
 
     def _backward(
         self, usable: Mapping[Node, Region], demand: Mapping[Node, Region]
@@ -148,14 +152,39 @@ class Propagator:
                     needed[parent] = part if before is None else self.rules.union(before, part)
         return needed, dict(reversed(compute.items())), reused
 
-    def _last_reads(self, needed: Mapping[Node, Region], compute: Mapping[Node, Region]) -> dict[Node, int]:
+    def _filled(
+        self,
+        needed: Mapping[Node, Region],
+        compute: Mapping[Node, Region],
+        reused: Mapping[Node, Region],
+    ) -> frozenset[Node]:
+        """Slices that a kernel or the caller looks at although all that it needs there is known."""
+        storage, found = self.storage, set()
+
+        def is_bare(node: Node) -> bool:
+            base = storage.views.get(node, node)
+            elsewhere = base.is_leaf or base in storage.frozen or base in storage.retained
+            return not (elsewhere or base in compute or base in reused)
+
+        for node, region in compute.items():
+            for i, parent in enumerate(node.inputs):
+                if is_bare(parent) and any(self.rules.reads(node.call, box)[i] for box in region):
+                    found.add(storage.views.get(parent, parent))
+        for node in self._ends:
+            if node in needed and is_bare(node):
+                found.add(storage.views.get(node, node))
+        return frozenset(found)
+
+    def _last_reads(
+        self, needed: Mapping[Node, Region], compute: Mapping[Node, Region]
+    ) -> dict[Node, int]:
         """For each stored node, the last executed step that reads its bytes."""
         views = self.storage.views
         last: dict[Node, int] = {}
         for node in compute:
             for parent in node.inputs:
                 last[views.get(parent, parent)] = self.position[node]
-        for node in self.graph.outputs.values():
+        for node in self._ends:
             if node in needed:
                 last[views.get(node, node)] = ALWAYS
         return last
@@ -165,6 +194,7 @@ class Propagator:
         needed: Mapping[Node, Region],
         compute: Mapping[Node, Region],
         reused: Mapping[Node, Region],
+        filled: frozenset[Node],
     ) -> list[Node]:
         overlaps = self.storage.overlaps
         cached = [node for node in reused if node not in compute and node in overlaps]
@@ -175,18 +205,22 @@ class Propagator:
             node
             for node in cached
             if any(
-                other in compute and self.position[other] < last.get(node, ALWAYS)
+                (other in compute or other in filled)
+                and self.position[other] < last.get(node, ALWAYS)
                 for other in overlaps[node]
             )
         ]
 
     def _valid_after(
-        self, left: Mapping[Node, Region], compute: Mapping[Node, Region]
+        self,
+        left: Mapping[Node, Region],
+        compute: Mapping[Node, Region],
+        filled: frozenset[Node],
     ) -> dict[Node, Region]:
         retained, overlaps, position = self.storage.retained, self.storage.overlaps, self.position
         after: dict[Node, Region] = {}
         for node, region in left.items():
-            if region.boxes and node not in compute:
+            if region.boxes and node not in compute and node not in filled:
                 after[node] = region
         for node, region in compute.items():
             before = left.get(node, EMPTY)
@@ -195,7 +229,8 @@ class Propagator:
             node: region
             for node, region in after.items()
             if not any(
-                other in compute and position[other] > (position[node] if node in compute else -1)
+                (other in compute or other in filled)
+                and position[other] > (position[node] if node in compute else -1)
                 for other in overlaps.get(node, ())
             )
         }

@@ -1,7 +1,7 @@
 """The whole graph by the ops' NumPy references: slow, obvious, the oracle of every test.
 
-    evaluate(graph, {"x": x, "w": w})               → {"y": …}, by output name
-    evaluate(graph, values, nodes=["scores"])       → and these nodes, by node name
+evaluate(graph, {"x": x, "w": w})               → {"y": …}, by output name
+evaluate(graph, values, nodes=["scores"])       → and these nodes, by node name
 """
 
 from __future__ import annotations
@@ -80,7 +80,5 @@ def _apply(node: Node, found: Mapping[Node, Array]) -> Array:
     except Exception as error:
         raise KernelError(f"the reference of {node!r} failed: {error}") from error
     if result.shape != node.shape or result.dtype != numpy_dtype(node.dtype):
-        raise KernelError(
-            f"the reference of {node!r} returned {result.dtype}{list(result.shape)}"
-        )
+        raise KernelError(f"the reference of {node!r} returned {result.dtype}{list(result.shape)}")
     return result

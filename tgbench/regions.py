@@ -25,6 +25,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cmp_to_key
+from itertools import pairwise
+from itertools import pairwise
 from typing import TypeAlias
 
 from tgbench.coords import Coord, at, same, value_of
@@ -256,7 +258,7 @@ def _bands(boxes: Sequence[Box]) -> list[Box]:
         return [boxes[0]]
     cuts = _cuts(coord for box in boxes for coord in box[0])
     bands: list[tuple[Coord, Coord, list[Box]]] = []
-    for start, stop in zip(cuts, cuts[1:], strict=False):
+    for start, stop in pairwise(cuts):
         inside = [Box(box[1:]) for box in boxes if box[0][0] <= start and stop <= box[0][1]]
         if not inside:
             continue

@@ -11,136 +11,36 @@ specialised on the spot, remembered and counted.
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from tgbench.anatomy import Anatomy
-from tgbench.buckets import (
-    Bucket,
-    BucketClass,
-    BucketSpace,
-    boxes_of,
-    difference,
-    region_of_index,
-)
-from tgbench.coords import Guard, record
-from tgbench.errors import (
-    DemandError,
-    HintError,
-    InputError,
-    KernelError,
-    PlanError,
-)
+from tgbench.buckets import Bucket, BucketClass, BucketSpace
+from tgbench.errors import KernelError, PlanError
 from tgbench.estimate import MemoryEstimate, estimate_memory, parse_bytes
-from tgbench.graph import Graph, Node
-from tgbench.kernels.registry import ARENA
-from tgbench.optable import FLOATS, ITEMSIZE, numpy_dtype
+from tgbench.graph import Graph
+from tgbench.intake import Intake
+from tgbench.memory import Library, Memory
 from tgbench.placement import Placement
-from tgbench.plan import Plan
+from tgbench.plan import Decisions, Plan
 from tgbench.planner import Planner, unit_change
 from tgbench.pool import Pool
-from tgbench.program import DoesNotFit, Lowerer, Program, State, Unreadable
-from tgbench.propagate import Propagator, Step
-from tgbench.regions import EMPTY, Box, Region
+from tgbench.program import DoesNotFit, Program
+from tgbench.regions import EMPTY, Region
+from tgbench.report import Counters, Report
+from tgbench.results import gather, to_numpy
 from tgbench.rules import Rules
 from tgbench.simplify import simplify
-from tgbench.split import WHOLE, Cut, cuts, demands
-from tgbench.states import States, Pattern
+from tgbench.states import States
 from tgbench.trace import Call, Trace
-from tgbench.weights import TORCH_DTYPES
 
 Array = NDArray[Any]
 RUNS_AHEAD = 3  # how far `prepare` follows a class: two runs reach its steady state
 MOST_PLANS = 4  # a run that still fits nothing after this many plans is an error of ours
-
-
-@dataclass(frozen=True)
-class Report:
-    """What one run did.
-
-    Fields:
-        bucket, kind, origin: its signature.
-        specialised: the program was made in this run.
-        moved: a program made for another origin was re-pointed.
-        compute: node name → elements computed, at this origin.
-        instructions: calls executed.
-        recomputed: computed share of what the same demand takes from nothing, by flops.
-        times in nanoseconds: `decide_ns` (compare, look up, specialise), `execute_ns`, `total_ns`.
-    """
-
-    bucket: Bucket
-    kind: BucketClass
-    origin: tuple[int, ...]
-    specialised: bool
-    moved: bool
-    program: Program
-    decide_ns: int
-    execute_ns: int
-    total_ns: int
-    propagator: Propagator
-
-    @property
-    def instructions(self) -> int:
-        return len(self.program.instructions)
-
-    @property
-    def compute(self) -> dict[str, Region]:
-        found: dict[str, Region] = {}
-        for step in self.program.steps:
-            for node, region in step.compute.items():
-                here = region.at(self.origin)
-                found[node.name] = found.get(node.name, EMPTY).union(here)
-        return found
-
-    @property
-    def recomputed(self) -> float:
-        graph = self.propagator.graph
-        demand = {graph.outputs[name]: region for name, region in self.bucket.demand}
-        changed = {leaf: Region.full(leaf.shape) for leaf in graph.inputs.values()}
-        whole = _flops([self.propagator.step({}, changed, demand)], ())
-        return _flops(self.program.steps, self.origin) / whole if whole else 0.0
-
-
-def _flops(steps: Sequence[Step], origin: tuple[int, ...]) -> int:
-    return sum(
-        node.call.op.flops(node.call, box.at(origin))
-        for step in steps
-        for node, region in step.compute.items()
-        for box in region
-    )
-
-
-@dataclass
-class Counters:
-    """How often things happened in a session."""
-
-    runs: int = 0
-    specialised: int = 0
-    moved: int = 0
-    planned: int = 0
-    evicted: int = 0
-
-
-@dataclass
-class _Installed:
-    """A plan in force: its map, its memory and what works on them."""
-
-    placement: Placement
-    cut: Cut
-    retained: tuple[Node, ...]
-    dropped: tuple[Node, ...]
-    expected_ns: float
-    arena: torch.Tensor
-    propagator: Propagator
-    lowerer: Lowerer
-    buffers: dict[tuple[Any, str], torch.Tensor] = field(default_factory=dict)
 
 
 class GraphSession:
@@ -184,22 +84,22 @@ class GraphSession:
         self.anatomy = Anatomy.of(self.graph)
         self.pool = Pool.load(self.graph, self.anatomy, weights, device, ignore_weights)
         self.trace = trace if isinstance(trace, Trace) else Trace(trace)
-        self.space = buckets if isinstance(buckets, BucketSpace) else BucketSpace(buckets or {})
         self.retain = retain
         self.counters = Counters()
         self.states = States()
         self.last: Report | None = None
         self._progress = progress or (lambda message: None)
         self._classes: dict[BucketClass, tuple[float, tuple[int, ...]]] = {}
-        self._programs: OrderedDict[tuple[int, BucketClass], list[Program]] = OrderedDict()
-        self._program_bytes, self._program_limit = 0, program_bytes
+        self.programs = Library(program_bytes)
+        self._intake = Intake(
+            self.graph, buckets if isinstance(buckets, BucketSpace) else BucketSpace(buckets or {})
+        )
         self._held: dict[str, Array] = {}  # the inputs of the last run
         self._fresh = False  # whether the arena holds what the last run left
         self._pending: dict[str, Region] = {}  # what the last run changed of the states
         self._state = 0
         self._before: tuple[BucketClass | None, tuple[int, ...]] = (None, ())
-        self._installed: _Installed | None = None
-        self._limits = _index_limits(self.graph)
+        self._memory: Memory | None = None
         self.plan_path = Path(plan) if isinstance(plan, (str, Path)) else None
         loaded = plan if isinstance(plan, Plan) else self._read_plan()
         if loaded is not None:
@@ -209,7 +109,7 @@ class GraphSession:
 
     def estimate_memory(self) -> dict[str, MemoryEstimate]:
         """Bytes per device, before anything of the arena is allocated."""
-        arena = self._installed.placement.size_bytes if self._installed else None
+        arena = self._memory.placement.size_bytes if self._memory is not None else None
         return {self.device: estimate_memory(self.graph, arena, self.budget_bytes)}
 
     @property
@@ -220,18 +120,8 @@ class GraphSession:
     @property
     def plan(self) -> Plan:
         """Everything decided, as a value that `save_plan` writes."""
-        installed = self._in_force()
-        return Plan.of(
-            self.graph,
-            installed.placement,
-            installed.retained,
-            installed.dropped,
-            installed.cut,
-            self._classes,
-            self.device,
-            self.budget_bytes,
-            installed.expected_ns,
-        )
+        decisions = self._in_force().decisions
+        return Plan.of(self.graph, decisions, self.device, self.budget_bytes)
 
     def save_plan(self, path: str | Path | None = None) -> Path:
         """Write the plan as JSON, atomically."""
@@ -299,10 +189,10 @@ class GraphSession:
                 break
         return made
 
-    def _in_force(self) -> _Installed:
-        if self._installed is None:
+    def _in_force(self) -> Memory:
+        if self._memory is None:
             raise PlanError("nothing is planned yet; call `run` or `optimize` first")
-        return self._installed
+        return self._memory
 
     def _read_plan(self) -> Plan | None:
         return Plan.load(self.plan_path) if self.plan_path and self.plan_path.exists() else None
@@ -316,39 +206,33 @@ class GraphSession:
                 f"{self.budget_bytes}; raise memory=, or drop plan= to plan for this budget"
             )
         self._classes.update(found.classes)
-        self._install(found.placement, found.retained, found.dropped, found.cut, plan.expected_ns)
+        self._install(found)
 
     def _plan(self) -> None:
         planner = Planner(self.anatomy, self.rules, self.device, self._progress)
         scenarios = planner.scenarios(self._classes)
         made = planner.plan(scenarios, self.budget_bytes, self.retain == "all")
         self.counters.planned += 1
-        self._install(made.placement, made.retained, made.dropped, made.cut, made.expected_ns)
-
-    def _install(
-        self,
-        placement: Placement,
-        retained: tuple[Node, ...],
-        dropped: tuple[Node, ...],
-        cut: Cut,
-        expected_ns: float,
-    ) -> None:
-        self.forget()
-        self._programs.clear()
-        self._program_bytes = 0
-        arena = torch.zeros(max(placement.size_bytes, 64), dtype=torch.uint8, device=self.device)
-        storage = placement.storage(self.anatomy)
-        self._installed = _Installed(
-            placement,
-            cut,
-            retained,
-            dropped,
-            expected_ns,
-            arena,
-            Propagator(self.graph, storage, self.rules, self.anatomy.schedule),
-            Lowerer(self.anatomy, placement, self.rules, self.device),
-            self.pool.buffers | _typed(arena),
+        self._install(
+            Decisions(
+                made.placement,
+                made.retained,
+                made.dropped,
+                made.cut,
+                dict(self._classes),
+                made.expected_ns,
+            )
         )
+
+    def _install(self, decisions: Decisions) -> None:
+        self.forget()
+        self.programs.clear()
+        before = self._memory
+        self._memory = Memory(
+            self.anatomy, decisions, self.pool, self.rules, self.states, self.device
+        )
+        if before is not None:
+            self._memory.adopt_states(before)
 
     def forget(self) -> None:
         """Drop everything that is remembered of earlier runs; the next one computes afresh."""
@@ -385,8 +269,8 @@ class GraphSession:
             InputError, DemandError, HintError, BudgetError, KernelError.
         """
         began = time.perf_counter_ns()
-        arrays = self._accept(inputs)
-        wanted = self._wanted(want)
+        arrays = self._intake.arrays(inputs, self._held)
+        wanted = self._intake.wanted(want)
         differ, bucket, kind, origin, program, specialised = self._decide(
             arrays, wanted, changed, check
         )
@@ -398,7 +282,7 @@ class GraphSession:
         done = time.perf_counter_ns()
         self._finish(bucket, kind, origin, program, specialised, moved, began, decided, done)
         as_torch = any(isinstance(value, torch.Tensor) for value in inputs.values())
-        return results if as_torch else {n: _to_numpy(r) for n, r in results.items()}
+        return results if as_torch else {n: to_numpy(r) for n, r in results.items()}
 
     def _decide(
         self,
@@ -413,7 +297,7 @@ class GraphSession:
             differ = self._differences(arrays, changed, check)
             bucket = Bucket.of(differ, demand)
             kind, origin = bucket.classify(self.graph)
-            if self._installed is None:
+            if self._memory is None:
                 self._first_plan(bucket, kind, origin)
             try:
                 program, specialised = self._program(kind, origin, self._state, self._before)
@@ -424,6 +308,14 @@ class GraphSession:
                 continue
             return differ, bucket, kind, origin, program, specialised
         raise KernelError(f"{kind} fits no plan made for it: {failure}")
+
+    def _differences(
+        self, arrays: Mapping[str, Array], changed: Mapping[str, Any] | None, check: bool
+    ) -> dict[str, Region]:
+        """What the arena does not hold yet: everything at first, then what changed."""
+        if not self._fresh:
+            return {leaf.name: Region.full(leaf.shape) for leaf in self.anatomy.kept}
+        return self._pending | self._intake.differences(arrays, self._held, changed, check)
 
     def _finish(
         self,
@@ -464,109 +356,13 @@ class GraphSession:
     ) -> tuple[Program, bool]:
         """The program for what a run `before` left and this one, and whether it was made now."""
         state = self.states.moved(left, before, (kind, origin))
-        known = self._programs.get((state, kind))
+        known = self.programs.find(state, kind, origin)
         if known is not None:
-            for program in known:
-                if all(guard.holds(origin) for guard in program.guards):
-                    self._programs.move_to_end((state, kind))
-                    return program, False
-        program = self._specialise(state, kind, origin)
-        self._remember((state, kind), program)
-        return program, True
-
-    def _remember(self, key: tuple[int, BucketClass], program: Program) -> None:
+            return known, False
+        program = self._in_force().specialise(state, kind, origin)
+        self.programs.add(state, kind, program)
         self.counters.specialised += 1
-        self._programs.setdefault(key, []).insert(0, program)
-        self._program_bytes += program.size_bytes
-        while self._program_bytes > self._program_limit and len(self._programs) > 1:
-            _, dropped = self._programs.popitem(last=False)
-            self._program_bytes -= sum(old.size_bytes for old in dropped)
-            self.counters.evicted += len(dropped)
-
-    def _specialise(self, state: int, kind: BucketClass, origin: tuple[int, ...]) -> Program:
-        """Decide and lower a run, valid at every origin that makes the same decisions."""
-        installed = self._in_force()
-        tried = [WHOLE, *([installed.cut] if installed.cut != WHOLE else [])]
-        useless: set[tuple[str, int]] = set()
-        for cut in [*tried, *cuts(installed.propagator)]:
-            if (cut.input, cut.axis) in useless:
-                continue
-            try:
-                with record() as guards:
-                    made = self._lowered(installed, state, kind, origin, cut)
-                return self._bound(installed, made, guards, origin)
-            except DoesNotFit as error:
-                failure = error
-        raise failure
-
-    def _lowered(
-        self,
-        installed: _Installed,
-        state: int,
-        kind: BucketClass,
-        origin: tuple[int, ...],
-        cut: Cut,
-    ) -> list[tuple[Step, Any]]:
-        symbols = kind.symbols(origin)
-        leaves = {node.name: node for node in self.anatomy.kept}
-        changed: Mapping[Node, Region] = {
-            leaves[name]: region for name, region in kind.regions("changed", symbols).items()
-        }
-        named = {
-            name: (self.graph.outputs[name], region)
-            for name, region in kind.regions("demand", symbols).items()
-        }
-        for name, node in self.graph.updates.items():
-            named[_update_key(name)] = (node, Region.full(node.shape))
-        demand: dict[Node, Region] = {}
-        for node, region in named.values():
-            demand[node] = demand.get(node, EMPTY).union(region)
-        held: State = self.states.patterns[state].state(origin)
-        asked: Sequence[Mapping[Node, Region]] = [demand]
-        if cut != WHOLE:
-            whole = installed.propagator.step(_valid(held), changed, demand)
-            asked = demands(installed.propagator, whole, cut, demand)
-        made = []
-        for i, part in enumerate(asked):
-            names = named if i == len(asked) - 1 else {}
-            step, lowering = self._readable(installed, held, changed, part, names)
-            made.append((step, lowering))
-            held, changed = lowering.after, {}
-        return made
-
-    def _readable(
-        self,
-        installed: _Installed,
-        held: State,
-        changed: Mapping[Node, Region],
-        demand: Mapping[Node, Region],
-        named: Mapping[str, tuple[Node, Region]],
-    ) -> tuple[Step, Any]:
-        """Decide and lower, computing again what a kernel could not read where it lies."""
-        avoid: list[Node] = []
-        while True:
-            step = installed.propagator.step(_valid(held), changed, demand, avoid)
-            try:
-                return step, installed.lowerer.lower(step, held, named)
-            except Unreadable as found:
-                avoid.append(found.node)
-
-    def _bound(
-        self,
-        installed: _Installed,
-        made: Sequence[tuple[Step, Any]],
-        guards: set[Guard],
-        origin: tuple[int, ...],
-    ) -> Program:
-        program = Program(
-            instructions=tuple(i for _, lowering in made for i in lowering.instructions),
-            guards=frozenset(guards),
-            after=self.states.number(Pattern.of(made[-1][1].after)),
-            outputs=made[-1][1].outputs,
-            steps=tuple(step for step, _ in made),
-        )
-        program.bind(installed.buffers, origin)
-        return program
+        return program, True
 
     def _execute(
         self,
@@ -583,16 +379,17 @@ class GraphSession:
         Validity is empty from the first write to the last, so that whatever stops a run in
         between leaves a session that computes everything again.
         """
+        memory = self._in_force()
         self._fresh, self._state = False, 0
         try:
-            self._write(arrays, differ)
+            memory.write(arrays, differ)
             for function, arguments in program.calls:
                 function(*arguments)
             results = {
-                name: _gather(program.results.get(name, []), region, index, copy)
+                name: gather(program.results.get(name, []), region, index, copy)
                 for name, (region, index) in wanted.items()
             }
-            pending = self._updated(program)
+            pending = memory.update_states(program)
         except (torch.OutOfMemoryError, RuntimeError, ValueError, TypeError) as error:
             raise KernelError(
                 f"a kernel failed while running {kind}: {error}; the session is usable, "
@@ -608,206 +405,3 @@ class GraphSession:
         self._fresh, self._pending = True, pending
         self._state, self._before = program.after, (kind, origin)
         return results
-
-    def _updated(self, program: Program) -> dict[str, Region]:
-        """Give the states their new values; what of them changed is dirty in the next run."""
-        pending: dict[str, Region] = {}
-        for name in self.graph.updates:
-            _, new = program.results[_update_key(name)][0]
-            place = self._place(self.graph.states[name])
-            region = boxes_of((place != new).cpu().numpy())
-            if region.boxes:
-                pending[name] = region
-                place.copy_(new)
-        return pending
-
-    def _place(self, node: Node) -> torch.Tensor:
-        """The whole of an input or a state, where it lies in the arena."""
-        installed = self._in_force()
-        slot = installed.placement.slots[node]
-        first = slot.offset_bytes // node.type.itemsize
-        flat = installed.buffers[ARENA, node.dtype]
-        return flat[first : first + slot.elements].view(node.shape)
-
-    def _write(self, arrays: Mapping[str, Array], differ: Mapping[str, Region]) -> None:
-        for name, region in differ.items():
-            if name not in arrays:
-                continue  # a state: its bytes are there already
-            node = self.graph.inputs[name]
-            place = self._place(node)
-            for box in region:
-                index = box.slices()
-                source = torch.from_numpy(np.array(arrays[name][index], order="C"))
-                place[index].copy_(source)
-
-    # --- checking what comes in ------------------------------------------------------------------
-
-    def _accept(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
-        for name in inputs:
-            if name not in self.graph.inputs:
-                known = ", ".join(self.graph.inputs)
-                raise InputError(f"unknown input {name!r}; this graph takes {known}")
-        arrays: dict[str, Array] = {}
-        for name, node in self.graph.inputs.items():
-            if name in inputs:
-                arrays[name] = self._checked(name, node, inputs[name])
-            elif name in self._held:
-                arrays[name] = self._held[name]
-            else:
-                raise InputError(f"input {name!r} ({node.type}) has no value yet; pass it")
-        return arrays
-
-    def _checked(self, name: str, node: Node, value: Any) -> Array:
-        if isinstance(value, torch.Tensor):
-            if str(value.dtype).removeprefix("torch.") != node.dtype:
-                raise InputError(f"{name} is {value.dtype}, the graph takes {node.type}; convert it")
-            value = value.detach().cpu()
-            value = (value.float() if node.dtype == "bfloat16" else value).numpy()
-        array = np.asarray(value)
-        if array.dtype != numpy_dtype(node.dtype):
-            raise InputError(
-                f"{name} is {array.dtype}, the graph takes {node.type}; "
-                f"convert it (`{name}.astype('{numpy_dtype(node.dtype)}')`)"
-            )
-        if array.shape != node.shape:
-            raise InputError(f"{name} has shape {list(array.shape)}, the graph takes {node.type}")
-        if node.dtype in FLOATS and not np.isfinite(array).all():
-            where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
-            raise InputError(f"{name} is {array[where]} at {where}; inputs must be finite")
-        limit = self._limits.get(name)
-        if limit is not None and array.size and not (0 <= array.min() and array.max() < limit):
-            raise InputError(
-                f"{name} holds {array.min()}..{array.max()}, but it picks rows of a table with "
-                f"{limit}; values must be in 0..{limit - 1}"
-            )
-        return array
-
-    def _wanted(self, want: Mapping[str, Any] | None) -> dict[str, tuple[Region, Any]]:
-        outputs = self.graph.outputs
-        if want is None:
-            return {name: (Region.full(node.shape), ...) for name, node in outputs.items()}
-        result = {}
-        for name, index in want.items():
-            if name not in outputs:
-                raise DemandError(f"unknown output {name!r}; this graph gives {', '.join(outputs)}")
-            result[name] = (region_of_index(index, outputs[name].shape, name), index)
-        return result
-
-    def _differences(
-        self, arrays: Mapping[str, Array], changed: Mapping[str, Any] | None, check: bool
-    ) -> dict[str, Region]:
-        """The parts of the inputs that differ from the last run."""
-        if not self._fresh:
-            return {leaf.name: Region.full(leaf.shape) for leaf in self.anatomy.kept}
-        found = dict(self._pending)
-        for name, array in arrays.items():
-            held = self._held[name]
-            if array is held:
-                continue
-            if changed is None:
-                region = difference(held, array)
-            else:
-                region = self._hinted(name, held, array, changed, check)
-            if region.boxes:
-                found[name] = self.space.round(name, region, array.shape)
-        return found
-
-    def _hinted(
-        self, name: str, held: Array, array: Array, changed: Mapping[str, Any], check: bool
-    ) -> Region:
-        region = region_of_index(changed[name], array.shape, name) if name in changed else EMPTY
-        if check:
-            missed = difference(held, array).subtract(region)
-            if missed.boxes:
-                raise HintError(f"{name} changed at {missed}, which `changed` leaves out; widen it")
-        return region
-
-
-def _update_key(name: str) -> str:
-    return f"update {name}"
-
-
-def _valid(state: State) -> dict[Node, Region]:
-    return {node: held.valid for node, held in state.items()}
-
-
-def _typed(arena: torch.Tensor) -> dict[tuple[Any, str], torch.Tensor]:
-    """The arena as one flat tensor per dtype."""
-    flat: dict[tuple[Any, str], torch.Tensor] = {}
-    for dtype, itemsize in ITEMSIZE.items():
-        whole = arena.numel() // itemsize * itemsize
-        flat[ARENA, dtype] = arena[:whole].view(TORCH_DTYPES[dtype])
-    return flat
-
-
-def _gather(
-    parts: Sequence[tuple[Any, torch.Tensor]], region: Region, index: Any, copy: bool
-) -> Any:
-    """The wanted part of an output as the caller indexed it."""
-    if isinstance(index, Region):
-        return [_piece(parts, box, ..., copy) for box in index]
-    if isinstance(index, list):
-        shape = tuple(1 << 62 for _ in region.hull())
-        return [
-            _piece(parts, region_of_index(part, shape, "part").hull(), part, copy)
-            for part in index
-        ]
-    return _piece(parts, region.hull(), index, copy)
-
-
-def _piece(parts: Sequence[tuple[Any, torch.Tensor]], hull: Box, index: Any, copy: bool) -> Any:
-    for box, tensor in parts:
-        if box.contains(hull):
-            found = tensor[_inside(hull, box)]
-            break
-    else:
-        copy = False
-        found = torch.empty([b - a for a, b in hull], dtype=parts[0][1].dtype)  # type: ignore[misc]
-        found = found.to(parts[0][1].device)
-        for box, tensor in parts:
-            shared = box.intersect(hull)
-            if shared is not None:
-                found[_inside(shared, hull)] = tensor[_inside(shared, box)]
-    for axis in reversed(_dropped(index, len(hull))):
-        found = found.select(axis, 0)
-    return found.clone() if copy else found
-
-
-def _inside(box: Box, outer: Box) -> tuple[slice, ...]:
-    """A box relative to the start of an outer one."""
-    return tuple(
-        slice(a - start, b - start)  # type: ignore[misc]
-        for (a, b), (start, _) in zip(box, outer, strict=True)
-    )
-
-
-def _dropped(index: Any, rank: int) -> list[int]:
-    """Axes that an index takes away: those given as integers."""
-    parts = index if isinstance(index, tuple) else (index,)
-    if any(part is Ellipsis for part in parts):
-        at = next(i for i, part in enumerate(parts) if part is Ellipsis)
-        parts = (*parts[:at], *[slice(None)] * (rank - len(parts) + 1), *parts[at + 1 :])
-    return [axis for axis, part in enumerate(parts) if isinstance(part, (int, np.integer))]
-
-
-def _to_numpy(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_to_numpy(part) for part in value]
-    tensor = value.cpu()
-    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
-
-
-def _index_limits(graph: Graph) -> dict[str, int]:
-    """Inputs that pick rows of a table, with the smallest such table's length."""
-    limits: dict[str, int] = {}
-    for node in graph.nodes:
-        if node.op not in ("gather", "scatter"):
-            continue
-        index = node.inputs[1]
-        while index.op in ("reshape", "permute", "slice", "expand", "cast"):
-            index = index.inputs[0]
-        if index.op == "input":
-            length = int(node.inputs[0].shape[node.attrs["axis"]])
-            limits[index.name] = min(limits.get(index.name, length), length)
-    return limits
-

@@ -247,4 +247,3 @@ _RULES: dict[str, tuple[Rule, ...]] = {
     "concat": (_concat_of_one,),
     "where": (_where_decided, _where_of_one),
 }
-

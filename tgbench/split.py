@@ -65,7 +65,9 @@ def demands(
     leaf = propagator.graph.inputs.get(cut.input)
     if leaf is None or cut.parts < 2:
         return [demand]
-    wanted = {node: whole.compute[node] for node in propagator.storage.retained & whole.compute.keys()}
+    wanted = {
+        node: whole.compute[node] for node in propagator.storage.retained & whole.compute.keys()
+    }
     pieces: list[Mapping[Node, Region]] = []
     for part in range(cut.parts - 1):
         late = propagator.forward({leaf: cut.later(leaf.shape, part)})
@@ -96,4 +98,3 @@ def pieces(
         valid = {node: region for node, region in step.valid.items() if node in retained}
         changed = {}
     return steps
-

@@ -46,7 +46,11 @@ class Pattern:
         """The state this is at an origin, as coordinates that remember it."""
         return {
             node: Held(
-                Region(tuple(Box((_coord(a, origin), _coord(b, origin)) for a, b in box) for box in boxes)),
+                Region(
+                    tuple(
+                        Box((_coord(a, origin), _coord(b, origin)) for a, b in box) for box in boxes
+                    )
+                ),
                 tuple(_coord(form, origin) for form in start),
             )
             for node, boxes, start in self.entries

@@ -467,20 +467,21 @@ def _row_cost(site: Site) -> float:
 
 
 def _attend(
-    q: Tensor, scaled: Tensor, scale: float, scores: Tensor, weights: Tensor, mask: Tensor | None,
-    closed: Tensor | None, infinity: Tensor | None, product: Tensor, out: Tensor, *parts: Tensor,
+    q: Tensor, scaled: Tensor, scale: float, number: Tensor, scores: Tensor, mask: Tensor | None,
+    bias: Tensor | None, product: Tensor, out: Tensor, *parts: Tensor,
 ) -> None:  # fmt: skip
-    torch.mul(q, scale, out=scaled)
+    number.fill_(scale)
+    torch.mul(q, number, out=scaled)
     for i in range(0, len(parts), 6):
         torch.bmm(parts[i], parts[i + 1], out=parts[i + 2])
-    if closed is not None and infinity is not None and mask is not None:
-        infinity.fill_(MINUS_INFINITY)
-        closed.zero_()
-        torch.where(mask, closed, infinity, out=closed)
-        scores.add_(closed)
+    if bias is not None and mask is not None:
+        number.fill_(MINUS_INFINITY)
+        bias.zero_()
+        torch.where(mask, bias, number, out=bias)
+        scores.add_(bias)
     elif mask is not None:
         scores.add_(mask)
-    torch._softmax(weights, -1, False, out=weights)
+    torch._softmax(scores, -1, False, out=scores)
     for i in range(3, len(parts), 6):
         torch.bmm(parts[i], parts[i + 1], out=parts[i + 2])
     out.copy_(product)
@@ -488,15 +489,15 @@ def _attend(
 
 def _attend_scratch(site: Site) -> tuple[Scratch, ...]:
     h, dtype = _heads(site), site.out.dtype
-    pieces: list[Scratch] = [(h.q.shape, dtype), (h.score_shape, dtype), (h.out.shape, dtype)]
+    shapes = [h.q.shape, h.score_shape, h.out.shape, (1,)]
     if h.mask is not None and h.mask.dtype == "bool":
-        pieces += [(h.mask.shape, dtype), ((1,), dtype)]
-    return tuple(pieces)
+        shapes.append(h.mask.shape)
+    return tuple((shape, dtype) for shape in shapes)
 
 
 def _bind_attend(site: Site, scratch: tuple[View, ...]) -> Bound:
     """Every shared head meets the rows of all its query heads in one product."""
-    h, (scaled, scores, product, *bias) = _heads(site), scratch
+    h, (scaled, scores, product, number, *bias) = _heads(site), scratch
     batch, shared = h.k.shape[:2]
     rows: Coord = h.group * h.q.shape[2]
 
@@ -509,8 +510,8 @@ def _bind_attend(site: Site, scratch: tuple[View, ...]) -> Bound:
         k, v, weights = h.k.select(0, b), h.v.select(0, b), stacked(scores, b)
         read = weights.narrow(-1, h.first, h.v.shape[2])
         parts += [stacked(scaled, b), k.transpose(), weights, read, v, stacked(product, b)]
-    closed, infinity = bias or (None, None)
-    operands = (h.q, scaled, h.scale, scores, scores, h.mask, closed, infinity, product, h.out)
+    added = bias[0] if bias else None
+    operands = (h.q, scaled, h.scale, number, scores, h.mask, added, product, h.out)
     return _attend, (*operands, *parts)
 
 

@@ -31,9 +31,9 @@ except ImportError:
 TYPES = ("float32", "float64")
 SINGLE = ("float32",)  # where an exponential is taken
 CALL_NS = 350.0
-STREAM = 36.0  # bytes of a weight matrix a nanosecond, one core
-CACHED = 100.0  # of keys and values, which the last cache holds
-PRODUCTS = 75.0  # multiplications a nanosecond, one core
+STREAM = 45.0  # bytes of a weight matrix a nanosecond, one core
+CACHED = 170.0  # of keys and values, which the last cache holds
+PRODUCTS = 80.0  # multiplications a nanosecond, one core
 LONG_NS = 1_000_000.0  # from here on the second core helps
 CHUNK_NS = 30_000.0
 SMALL = 16_384  # elements, up to which one core is enough for element-wise work
@@ -110,7 +110,8 @@ def _gated_product(site: Site) -> Rows | None:
 
 def _matrices(p: Rows) -> tuple[View, View, list[View]]:
     x, out, *weights = (_lines(view) for view in (p.x, p.out, *p.weights))
-    assert x is not None and out is not None
+    assert x is not None
+    assert out is not None
     return x, out, [weight for weight in weights if weight is not None]
 
 

@@ -30,11 +30,13 @@ COMBINATIONS = {"add": ADD, "sub": SUB, "mul": MUL}
 def _jit(*flags: str, nogil: bool = False) -> Callable[[Any], Any]:
     options = {"fastmath": {"contract", "nsz", *flags}, "nogil": nogil, "error_model": "numpy"}
 
+    njit: Any = numba.njit
+
     def decorate(function: Any) -> Any:
         try:
-            return numba.njit(cache=True, **options)(function)
+            return njit(cache=True, **options)(function)
         except RuntimeError:  # no folder to keep the compiled code in
-            return numba.njit(**options)(function)
+            return njit(**options)(function)
 
     return decorate
 
@@ -46,7 +48,7 @@ _long = _jit("reassoc", nogil=True)  # worth letting go of Python for
 
 @cache
 def compiled(function: Any, *kinds: str) -> Any:
-    """A function, compiled (or loaded) for arguments of these kinds: dtypes of arrays, int, float."""
+    """A function, compiled or loaded for arguments of these kinds: a dtype of arrays, int, float."""
     plain = {"int": types.int64, "float": types.float64}
     signature = tuple(plain.get(kind) or types.Array(_scalar(kind), 1, "C") for kind in kinds)
     function.compile(signature)
@@ -61,7 +63,7 @@ def _scalar(dtype: str) -> Any:
 
 
 @_exact
-def exp32(x):  # type: ignore[no-untyped-def]
+def exp32(x):
     """exp of a float32, within 2 units in the last place, by LLVM's vectoriser.
 
     Rounding by a magic constant leaves the exponent in the low bits. Source: Cephes, expf.
@@ -85,7 +87,7 @@ def exp32(x):  # type: ignore[no-untyped-def]
 
 
 @_exact
-def erf32(x):  # type: ignore[no-untyped-def]
+def erf32(x):
     """erf of a float32, within 2 units in the last place.
 
     Source: N. Juffa's erff; two polynomials, joined at 475/512.
@@ -106,7 +108,7 @@ def erf32(x):  # type: ignore[no-untyped-def]
 
 
 @_kernel
-def activated(x, code):  # type: ignore[no-untyped-def]
+def activated(x, code):
     if code == GELU_TANH:
         return x / (F(1) + exp32(F(-1.5957691216057308) * (x + F(0.044715) * x * x * x)))
     if code == SILU:
@@ -120,7 +122,7 @@ def activated(x, code):  # type: ignore[no-untyped-def]
 
 
 @_kernel
-def copy_rows(x, xs, y, ys, rows, n):  # type: ignore[no-untyped-def]
+def copy_rows(x, xs, y, ys, rows, n):
     """y = x, row by row, unless they are the same memory."""
     if x.ctypes.data == y.ctypes.data:
         return
@@ -131,7 +133,7 @@ def copy_rows(x, xs, y, ys, rows, n):  # type: ignore[no-untyped-def]
 
 
 @_kernel
-def activate(x, xs, y, ys, rows, n, code):  # type: ignore[no-untyped-def]
+def activate(x, xs, y, ys, rows, n, code):
     copy_rows(x, xs, y, ys, rows, n)
     for r in range(U(rows)):
         b = r * U(ys)
@@ -150,7 +152,7 @@ def activate(x, xs, y, ys, rows, n, code):  # type: ignore[no-untyped-def]
 
 
 @_kernel
-def rms_norm(x, xs, w, y, ys, rows, n, eps):  # type: ignore[no-untyped-def]
+def rms_norm(x, xs, w, y, ys, rows, n, eps):
     copy_rows(x, xs, y, ys, rows, n)
     for r in range(U(rows)):
         b = r * U(ys)
@@ -163,7 +165,7 @@ def rms_norm(x, xs, w, y, ys, rows, n, eps):  # type: ignore[no-untyped-def]
 
 
 @_kernel
-def layer_norm(x, xs, w, bias, y, ys, rows, n, eps):  # type: ignore[no-untyped-def]
+def layer_norm(x, xs, w, bias, y, ys, rows, n, eps):
     copy_rows(x, xs, y, ys, rows, n)
     for r in range(U(rows)):
         b = r * U(ys)
@@ -181,20 +183,20 @@ def layer_norm(x, xs, w, bias, y, ys, rows, n, eps):  # type: ignore[no-untyped-
 
 
 @_kernel
-def softmax(x, xs, y, ys, rows, n):  # type: ignore[no-untyped-def]
+def softmax(x, xs, y, ys, rows, n):
     copy_rows(x, xs, y, ys, rows, n)
     for r in range(U(rows)):
         _softmax_row(y, r * U(ys), U(n))
 
 
 @_exact
-def _ordered(bits):  # type: ignore[no-untyped-def]
+def _ordered(bits):
     """The bits of a float32 as an integer in the same order; its own inverse."""
     return np.int32(bits ^ np.int32(np.int32(bits >> 31) & np.int32(0x7FFFFFFF)))
 
 
 @_kernel
-def _softmax_row(y, b, n):  # type: ignore[no-untyped-def]
+def _softmax_row(y, b, n):
     """One row in place.
 
     The maximum is taken of integers in the order of the floats, which the vectoriser can do. A NaN
@@ -215,7 +217,7 @@ def _softmax_row(y, b, n):  # type: ignore[no-untyped-def]
 
 
 @_kernel
-def combine(a, sa, b, sb, scalar, y, ys, rows, n, code):  # type: ignore[no-untyped-def]
+def combine(a, sa, b, sb, scalar, y, ys, rows, n, code):
     """y = a ∘ b, row by row; with `scalar`, b is one number."""
     copy_rows(a, sa, y, ys, rows, n)
     for r in range(U(rows)):
@@ -249,7 +251,7 @@ def combine(a, sa, b, sb, scalar, y, ys, rows, n, code):  # type: ignore[no-unty
 
 
 @_kernel
-def rope(x, x0, x1, c, c0, c1, s, s0, s1, y, y0, y1, outer, inner, depth):  # type: ignore[no-untyped-def]
+def rope(x, x0, x1, c, c0, c1, s, s0, s1, y, y0, y1, outer, inner, depth):
     """y[a, b] = x[a, b] · cos[a, b] + turned(x[a, b]) · sin[a, b]; two strides an array."""
     half = U(depth) // U(2)
     for a in range(U(outer)):
@@ -263,7 +265,7 @@ def rope(x, x0, x1, c, c0, c1, s, s0, s1, y, y0, y1, outer, inner, depth):  # ty
 
 
 @_kernel
-def gather(table, ts, ids, y, ys, count, height, n):  # type: ignore[no-untyped-def]
+def gather(table, ts, ids, y, ys, count, height, n):
     for r in range(U(count)):
         index = np.int64(ids[r])
         if index < 0:
@@ -279,10 +281,10 @@ def gather(table, ts, ids, y, ys, count, height, n):  # type: ignore[no-untyped-
 
 
 @intrinsic
-def _add(context, array, index, value):  # type: ignore[no-untyped-def]
+def _add(context, array, index, value):
     """array[index] += value as one step that no other thread can divide; the old number."""
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         data = make_array(signature.args[0])(context, builder, arguments[0]).data
         place = builder.gep(data, [arguments[1]])
         return builder.atomic_rmw("add", place, arguments[2], "acq_rel")
@@ -294,7 +296,7 @@ def _add(context, array, index, value):  # type: ignore[no-untyped-def]
 
 
 @_kernel
-def _products(x, xo, xs, w, wo, ws, y, yo, ys, rows, start, stop, k):  # type: ignore[no-untyped-def]
+def _products(x, xo, xs, w, wo, ws, y, yo, ys, rows, start, stop, k):
     """y[r, o] = x[r] · w[o] for o in start..stop, four weight rows at a time.
 
     Every product is taken by the one inner loop: the last four weight rows step back over some
@@ -320,13 +322,13 @@ def _products(x, xo, xs, w, wo, ws, y, yo, ys, rows, start, stop, k):  # type: i
 
 
 @_kernel
-def linear(x, xs, w, ws, y, ys, rows, n, k):  # type: ignore[no-untyped-def]
+def linear(x, xs, w, ws, y, ys, rows, n, k):
     """y = x · wᵀ: x [rows, k], w [n, k], y [rows, n]."""
     _products(x, U(0), U(xs), w, U(0), U(ws), y, U(0), U(ys), U(rows), U(0), U(n), U(k))
 
 
 @_long
-def linear_turns(turn, x, xs, w, ws, y, ys, rows, n, k, chunk):  # type: ignore[no-untyped-def]
+def linear_turns(turn, x, xs, w, ws, y, ys, rows, n, k, chunk):
     """`linear`, by as many threads as call this: each takes the next `chunk` columns of y.
 
     turn[0] counts chunks that are taken, turn[1] those that are done. Returns how many there are.
@@ -344,13 +346,13 @@ def linear_turns(turn, x, xs, w, ws, y, ys, rows, n, k, chunk):  # type: ignore[
 
 
 @_kernel
-def linear_bias(x, xs, w, ws, bias, y, ys, rows, n, k):  # type: ignore[no-untyped-def]
+def linear_bias(x, xs, w, ws, bias, y, ys, rows, n, k):
     linear(x, xs, w, ws, y, ys, rows, n, k)
     combine(y, ys, bias, 0, 0, y, ys, rows, n, ADD)
 
 
 @_kernel
-def gated_linear(x, xs, gate, gs, up, us, y, ys, spare, rows, n, k, code):  # type: ignore[no-untyped-def]
+def gated_linear(x, xs, gate, gs, up, us, y, ys, spare, rows, n, k, code):
     """y = activation(x · gateᵀ) · (x · upᵀ); spare [rows, n] takes the second product."""
     linear(x, xs, gate, gs, y, ys, rows, n, k)
     linear(x, xs, up, us, spare, n, rows, n, k)
@@ -364,7 +366,7 @@ PAD = 64  # keys stand in a row of scores at their number modulo this, so that s
 
 @_kernel
 def attention(q, qb, qh, qt, k, kb, kh, kt, v, vb, vh, vt, mask, mb, mh, mt, ms, y, yb, yh, yt,
-              score, batch, heads, shared, rows, start, count, depth, wide, scale):  # type: ignore[no-untyped-def]  # fmt: skip
+              score, batch, heads, shared, rows, start, count, depth, wide, scale):  # fmt: skip
     """Attention of every query row, the heads that share keys one after another.
 
     Strides: b batch, h head, t row; ms of the mask's columns, or −1 for no mask. start: the number
@@ -401,7 +403,7 @@ def attention(q, qb, qh, qt, k, kb, kh, kt, v, vb, vh, vt, mask, mb, mh, mt, ms,
 
 
 @_kernel
-def _weighted_sum(p, po, lead, v, vo, vs, y, yo, count, wide):  # type: ignore[no-untyped-def]
+def _weighted_sum(p, po, lead, v, vo, vs, y, yo, count, wide):
     """y = Σ p[lead + t] · v[t], four rows at a time; weights before and behind them are 0."""
     for i in range(wide):
         y[yo + i] = F(0)
@@ -415,5 +417,5 @@ def _weighted_sum(p, po, lead, v, vo, vs, y, yo, count, wide):  # type: ignore[n
 
 
 @_kernel
-def _row(t, lead, count):  # type: ignore[no-untyped-def]
+def _row(t, lead, count):
     return min(max(t, lead) - lead, count - U(1))

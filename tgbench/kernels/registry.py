@@ -12,9 +12,10 @@ operand (a row, a transpose) derives the description.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 from tgbench.coords import Coord, same, value_of
@@ -24,6 +25,7 @@ from tgbench.optable import ITEMSIZE, Call
 from tgbench.regions import Box
 
 ARENA = "arena"
+SCRATCH = "scratch"  # stands for a kernel's own scratch memory until the kernel has a place
 Function: TypeAlias = Callable[..., Any]
 
 
@@ -104,9 +106,9 @@ class View:
         return replace(self, shape=shape, strides=tuple(strides))
 
     def flatten(self, start: int, stop: int) -> View | None:
-        """Dimensions start..stop (exclusive) as one, or None where their strides do not allow it."""
+        """Dimensions start..stop (exclusive) as one; None where their strides do not allow it."""
         axes = [axis for axis in range(start, stop) if not same(self.shape[axis], 1)]
-        for outer, inner in zip(axes, axes[1:], strict=False):
+        for outer, inner in pairwise(axes):
             if not same(self.strides[outer], self.strides[inner] * self.shape[inner]):
                 return None
         size: Coord = 1
@@ -248,3 +250,19 @@ def scratch_bytes(shapes: tuple[Scratch, ...]) -> Coord:
             count = count * size
         total = total + count + SCRATCH_PADDING
     return total
+
+
+def scratch_views(shapes: Sequence[Scratch]) -> tuple[View, ...]:
+    """Row-major views of pieces of scratch memory, one behind the other, from offset 0."""
+    views = []
+    at_bytes: Coord = 0
+    for shape, dtype in shapes:
+        steps: list[Coord] = []
+        count: Coord = 1
+        for size in reversed(shape):
+            steps.append(count)
+            count = count * size
+        itemsize = ITEMSIZE[dtype]
+        views.append(View(SCRATCH, dtype, shape, tuple(reversed(steps)), at_bytes // itemsize))
+        at_bytes = at_bytes + count * itemsize + SCRATCH_PADDING
+    return tuple(views)

@@ -31,7 +31,9 @@ def up(region: Region, shape: tuple[Dim, ...], out_shape: tuple[Dim, ...]) -> Re
     lead = len(out_shape) - len(shape)
     if not lead and shape == out_shape:
         return region
-    repeated = [small == 1 and size != 1 for small, size in zip(shape, out_shape[lead:], strict=True)]
+    repeated = [
+        small == 1 and size != 1 for small, size in zip(shape, out_shape[lead:], strict=True)
+    ]
     front = tuple((0, size) for size in out_shape[:lead])
     boxes = [
         Box(

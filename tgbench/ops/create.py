@@ -11,13 +11,25 @@ from tgbench.errors import GraphError
 from tgbench.graph import GraphBuilder, Node, Scalar
 from tgbench.known import Fact
 from tgbench.ops.elementwise import where
-from tgbench.optable import ITEMSIZE, Array, Attrs, Call, Dim, OpDef, TensorType, numpy_dtype, register
+from tgbench.optable import (
+    ITEMSIZE,
+    Array,
+    Attrs,
+    Call,
+    Dim,
+    OpDef,
+    TensorType,
+    numpy_dtype,
+    register,
+)
 from tgbench.regions import Box, Region
 
 
 def _check(attrs: Attrs, types: tuple[TensorType, ...]) -> None:
     if types or attrs["dtype"] not in ITEMSIZE:
-        raise GraphError(f"a tensor made from nothing takes no inputs and a dtype of {list(ITEMSIZE)}")
+        raise GraphError(
+            f"a tensor made from nothing takes no inputs and a dtype of {list(ITEMSIZE)}"
+        )
 
 
 def _forward(call: Call, regions: tuple[Region, ...]) -> Region:
@@ -65,7 +77,9 @@ def iota(builder: GraphBuilder, shape: Sequence[Dim], axis: int = -1, dtype: str
     return builder.apply("iota", shape=_shape(shape), axis=axis % len(shape), dtype=dtype)
 
 
-def full(builder: GraphBuilder, shape: Sequence[Dim], value: Scalar, dtype: str = "float32") -> Node:
+def full(
+    builder: GraphBuilder, shape: Sequence[Dim], value: Scalar, dtype: str = "float32"
+) -> Node:
     """One value everywhere."""
     return builder.apply("full", shape=_shape(shape), value=value, dtype=dtype)
 

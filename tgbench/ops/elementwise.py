@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tgbench.errors import GraphError
 from tgbench.graph import Node, Operand
 from tgbench.known import (
     ConstantData,
@@ -32,7 +33,6 @@ from tgbench.optable import (
     register,
     same_dtype,
 )
-from tgbench.errors import GraphError
 from tgbench.regions import EMPTY, Box, Region, union
 
 HUGE = 1e30  # an additive mask below −HUGE leaves exp(score − maximum) exactly 0 in any float dtype
@@ -212,12 +212,13 @@ def _known_infinite(fact: Fact | None, rank: int) -> Array:
 
 
 def _known_scaled(call: Call, facts: tuple[Fact | None, ...]) -> Fact | None:
-    """−inf times a positive constant is −inf; a soft −inf stays huge if the constant is not tiny."""
+    """−inf times a positive constant is −inf; a soft −inf stays huge by one that is not tiny."""
     for i, fact in enumerate(facts):
         factor = _constant(facts[1 - i])
-        if fact is not None and fact.value == -np.inf and factor is not None:
-            if bool((factor > (0 if fact.hard else 1e-6)).all()):
-                return pattern_fact(-np.inf, _open(facts, call)[i], hard=fact.hard)
+        if fact is None or fact.value != -np.inf or factor is None:
+            continue
+        if bool((factor > (0 if fact.hard else 1e-6)).all()):
+            return pattern_fact(-np.inf, _open(facts, call)[i], hard=fact.hard)
     return None
 
 
@@ -237,7 +238,9 @@ def _known_div(call: Call, facts: tuple[Fact | None, ...]) -> Fact | None:
 
 def _keeps_zero(call: Call, facts: tuple[Fact | None, ...]) -> Fact | None:
     fact = facts[0]
-    return pattern_fact(0.0, fact.open.array) if fact is not None and fact.closes_with(0.0) else None
+    return (
+        pattern_fact(0.0, fact.open.array) if fact is not None and fact.closes_with(0.0) else None
+    )
 
 
 def _known_cast(call: Call, facts: tuple[Fact | None, ...]) -> Fact | None:
@@ -251,7 +254,9 @@ def _known_cast(call: Call, facts: tuple[Fact | None, ...]) -> Fact | None:
     if fact.value is None or (not np.isfinite(fact.value) and dtype not in FLOATS):
         return None
     with np.errstate(all="ignore"):
-        value = float(np.asarray(fact.value, numpy_dtype(call.inputs[0].dtype)).astype(numpy_dtype(dtype)))
+        value = float(
+            np.asarray(fact.value, numpy_dtype(call.inputs[0].dtype)).astype(numpy_dtype(dtype))
+        )
     return pattern_fact(value, fact.open.array, hard=fact.hard)
 
 
@@ -296,7 +301,9 @@ def _erf(x: Array) -> Array:
     """The error function in float64 by torch, NumPy having none."""
     import torch
 
-    return np.asarray(torch.special.erf(torch.from_numpy(np.array(x, dtype=np.float64)))).astype(x.dtype)
+    return np.asarray(torch.special.erf(torch.from_numpy(np.array(x, dtype=np.float64)))).astype(
+        x.dtype
+    )
 
 
 _pointwise("erf", _erf, 1, check=_floats_only, known=_keeps_zero, cost=10)
@@ -333,7 +340,9 @@ register(
 def _where_check(attrs: Attrs, types: tuple[TensorType, ...]) -> None:
     _arity("where", 3)(attrs, types)
     if types[0].dtype != "bool":
-        raise GraphError(f"the condition of `where` is {types[0].dtype}; compare it first (`x > 0`)")
+        raise GraphError(
+            f"the condition of `where` is {types[0].dtype}; compare it first (`x > 0`)"
+        )
 
 
 def _branches(call: Call) -> tuple[Pattern, Pattern] | None:
@@ -398,7 +407,7 @@ register(
     OpDef(
         "where",
         lambda attrs, dtypes: same_dtype(attrs, dtypes[1:]),
-        lambda attrs, condition, a, b: np.where(condition, a, b),
+        lambda attrs, *arrays: np.asarray(np.where(*arrays)),
         _where_forward,
         _where_needed,
         check=_where_check,

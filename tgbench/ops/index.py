@@ -77,7 +77,9 @@ def _scatter_check(attrs: Attrs, types: tuple[TensorType, ...]) -> None:
     axis = attrs["axis"]
     expected = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
     if indices.rank != 1 or value.shape != expected or value.dtype != x.dtype:
-        raise GraphError(f"scatter into {x} at {indices} needs a value {list(expected)}, got {value}")
+        raise GraphError(
+            f"scatter into {x} at {indices} needs a value {list(expected)}, got {value}"
+        )
 
 
 def _scatter_forward(call: Call, regions: tuple[Region, ...]) -> Region:

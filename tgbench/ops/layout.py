@@ -148,7 +148,10 @@ def _remap(region: Region, before: tuple[int, ...], after: tuple[int, ...]) -> R
             sizes = [after[axis] for axis in right]
             runs = _ravel([box[axis] for axis in left], [before[axis] for axis in left])
             choices.append([piece for run in runs for piece in _unravel(*run, sizes)])
-        boxes += [Box([interval for piece in pieces for interval in piece]) for pieces in product(*choices)]
+        boxes += [
+            Box([interval for piece in pieces for interval in piece])
+            for pieces in product(*choices)
+        ]
     return Region.of(*boxes)
 
 
@@ -197,7 +200,9 @@ register(
 def _permute_check(attrs: Attrs, types: tuple[TensorType, ...]) -> None:
     _one_input("permute")(attrs, types)
     if sorted(attrs["axes"]) != list(range(types[0].rank)):
-        raise GraphError(f"permute axes {attrs['axes']} are not an order of {types[0].rank} dimensions")
+        raise GraphError(
+            f"permute axes {attrs['axes']} are not an order of {types[0].rank} dimensions"
+        )
 
 
 def _permute_needed(call: Call, box: Box) -> tuple[Region, ...]:
@@ -281,7 +286,7 @@ def _slice_forward(call: Call, regions: tuple[Region, ...]) -> Region:
                 continue
             low = _ceil(a - first, step) if step > 0 else _ceil(first - (b - 1), -step)
             high = _ceil(b - first, step) if step > 0 else (first - a) // -step + 1
-            low, high = (low if 0 <= low else 0), (high if high <= count else count)
+            low, high = (0 if low < 0 else low), (high if high <= count else count)
             if not low < high:
                 break
             hit.append((low, high))
@@ -358,7 +363,9 @@ def split(x: Node, sizes: Sequence[int], axis: int = -1) -> list[Node]:
         pieces.append(x[index])
         start += size
     if start != x.shape[axis]:
-        raise GraphError(f"split sizes {list(sizes)} sum to {start}, dimension {axis} is {x.shape[axis]}")
+        raise GraphError(
+            f"split sizes {list(sizes)} sum to {start}, dimension {axis} is {x.shape[axis]}"
+        )
     return pieces
 
 
@@ -370,7 +377,9 @@ def _expand_check(attrs: Attrs, types: tuple[TensorType, ...]) -> None:
     small, large = types[0].shape, attrs["shape"]
     tail = large[len(large) - len(small) :]
     if len(large) < len(small) or any(s not in (1, n) for s, n in zip(small, tail, strict=True)):
-        raise GraphError(f"cannot expand {types[0]} to {list(large)}; only dimensions of size 1 grow")
+        raise GraphError(
+            f"cannot expand {types[0]} to {list(large)}; only dimensions of size 1 grow"
+        )
 
 
 def _expand_forward(call: Call, regions: tuple[Region, ...]) -> Region:
@@ -393,9 +402,7 @@ def _expand_known(call: Call, facts: tuple[Fact | None, ...]) -> Fact | None:
 def _expand_view(call: Call) -> ViewMap | None:
     small, large = call.in_shapes[0], call.attrs["shape"]
     lead = len(large) - len(small)
-    dims = [None] * lead + [
-        None if size == 1 else (axis, 1) for axis, size in enumerate(small)
-    ]
+    dims = [None] * lead + [None if size == 1 else (axis, 1) for axis, size in enumerate(small)]
     return ViewMap(tuple(dims), (0,) * len(small))
 
 
@@ -423,8 +430,12 @@ def _concat_check(attrs: Attrs, types: tuple[TensorType, ...]) -> None:
         raise GraphError(f"concat along axis {axis} of {len(types)} inputs makes no sense")
     for type_ in types[1:]:
         rest = [n for i, n in enumerate(type_.shape) if i != axis]
-        if type_.rank != types[0].rank or rest != [n for i, n in enumerate(types[0].shape) if i != axis]:
-            raise GraphError(f"concat of {types[0]} and {type_} along {axis}: other dimensions differ")
+        if type_.rank != types[0].rank or rest != [
+            n for i, n in enumerate(types[0].shape) if i != axis
+        ]:
+            raise GraphError(
+                f"concat of {types[0]} and {type_} along {axis}: other dimensions differ"
+            )
 
 
 def _offsets(call: Call) -> list[Dim]:
@@ -503,7 +514,9 @@ def _pad_check(attrs: Attrs, types: tuple[TensorType, ...]) -> None:
     if types[0].dtype not in FLOATS and value != _as_dtype(value, types[0].dtype):
         raise GraphError(f"{types[0].dtype} cannot hold the padding {value}; cast the input first")
     if len(low) != types[0].rank or len(high) != types[0].rank or min((*low, *high, 0)) < 0:
-        raise GraphError(f"pad of {types[0]} needs {types[0].rank} widths ≥ 0 on each side; slice to crop")
+        raise GraphError(
+            f"pad of {types[0]} needs {types[0].rank} widths ≥ 0 on each side; slice to crop"
+        )
 
 
 def _pad_forward(call: Call, regions: tuple[Region, ...]) -> Region:
@@ -532,8 +545,7 @@ def _pad_known(call: Call, facts: tuple[Fact | None, ...]) -> Fact | None:
     inside = np.ones(shape, dtype=bool)
     if fact is not None and fact.closes_with(value):
         inside = np.broadcast_to(fact.open.array, shape)
-    widths = tuple(zip(attrs["low"], attrs["high"], strict=True))
-    return pattern_fact(value, np.pad(inside, widths))
+    return pattern_fact(value, _padded(attrs, inside, False))
 
 
 def _as_dtype(value: float, dtype: str) -> float:
@@ -541,16 +553,16 @@ def _as_dtype(value: float, dtype: str) -> float:
         return float(np.asarray(value).astype(numpy_dtype(dtype)))
 
 
-def _pad_reference(attrs: Attrs, x: Array) -> Array:
+def _padded(attrs: Attrs, x: Array, value: float) -> Array:
     widths = tuple(zip(attrs["low"], attrs["high"], strict=True))
-    return np.pad(x, widths, constant_values=attrs["value"])
+    return np.pad(x, widths, constant_values=value) if widths else x
 
 
 register(
     OpDef(
         "pad",
         same_dtype,
-        _pad_reference,
+        lambda attrs, x: _padded(attrs, x, attrs["value"]),
         _pad_forward,
         _pad_needed,
         check=_pad_check,

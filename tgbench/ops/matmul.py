@@ -25,7 +25,9 @@ def _check(attrs: Attrs, types: tuple[TensorType, ...]) -> None:
         raise GraphError(f"matmul takes 2 inputs, got {len(types)}")
     a, b = types
     if a.rank < 2 or b.rank < 2:
-        raise GraphError(f"matmul needs matrices, got {a} and {b}; reshape vectors to one row or column")
+        raise GraphError(
+            f"matmul needs matrices, got {a} and {b}; reshape vectors to one row or column"
+        )
     if a.shape[-1] != b.shape[-2]:
         raise GraphError(
             f"matmul of {a} and {b}: inner dimensions {a.shape[-1]} and {b.shape[-2]} differ; "
@@ -84,9 +86,7 @@ def _needed(call: Call, box: Box) -> tuple[Region, ...]:
         ]
     if in_b is not None:
         depths = [
-            part
-            for k in depths
-            for part in in_b.support(Box([*front_b, k, box[-1]]), len(batch_b))
+            part for k in depths for part in in_b.support(Box([*front_b, k, box[-1]]), len(batch_b))
         ]
     if not depths:
         depths = [(0, 1)]  # nothing but known zeros; one of them makes the 0

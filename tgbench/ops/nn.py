@@ -108,9 +108,7 @@ def _weights_check(attrs: Attrs, types: tuple[TensorType, ...]) -> None:
             )
 
 
-_fused(
-    "rms_norm", _rms_norm, _rms_norm_reference, whole=_last, arity=(2,), check=_weights_check
-)
+_fused("rms_norm", _rms_norm, _rms_norm_reference, whole=_last, arity=(2,), check=_weights_check)
 
 
 def rms_norm(x: Node, weight: Node, eps: float = 1e-6) -> Node:
@@ -315,13 +313,11 @@ def _rope_check(attrs: Attrs, types: tuple[TensorType, ...]) -> None:
         raise GraphError(f"rope turns pairs: the last dimension of {types[0]} must be even")
 
 
-_fused(
-    "rope", _rope, _rope_reference, whole=_last, inplace=(), arity=(3,), check=_rope_check
-)
+_fused("rope", _rope, _rope_reference, whole=_last, inplace=(), arity=(3,), check=_rope_check)
 
 
 def rope(x: Node, cos: Node, sin: Node) -> Node:
-    """Rotary positions in the half-split layout (Su et al. 2021): x [..., D]; cos, sin broadcast."""
+    """Rotary positions, half-split (Su et al. 2021): x [..., D]; cos and sin broadcast to it."""
     return x.builder.apply("rope", x, cos, sin)
 
 
@@ -360,8 +356,8 @@ def _attention_check(attrs: Attrs, types: tuple[TensorType, ...]) -> None:
     q, k, v = types[:3]
     if not q.rank == k.rank == v.rank == 4 or q.shape[1] % k.shape[1] != 0:
         raise GraphError(
-            f"attention of q {q}, k {k}, v {v}: each is [batch, heads, length, depth], and q's heads "
-            "are a multiple of k's"
+            f"attention of q {q}, k {k}, v {v}: each is [batch, heads, length, depth], and "
+            "q's heads are a multiple of k's"
         )
     if k.shape[:3] != v.shape[:3] or k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
         raise GraphError(f"attention of q {q}, k {k}, v {v}: batch, length or depth differ")
@@ -380,7 +376,9 @@ _fused(
 )
 
 
-def attention(q: Node, k: Node, v: Node, mask: Node | None = None, scale: float | None = None) -> Node:
+def attention(
+    q: Node, k: Node, v: Node, mask: Node | None = None, scale: float | None = None
+) -> Node:
     """softmax(q · kᵀ · scale, masked) · v.
 
     q [batch, heads, T, D], k and v [batch, kv_heads, S, D] with heads a multiple of kv_heads;

@@ -61,9 +61,7 @@ def _forward(call: Call, regions: tuple[Region, ...]) -> Region:
 def _lines(call: Call, box: Box) -> Box:
     """The input box that an output box reduces."""
     axes, keep = call.attrs["axes"], call.attrs["keepdims"]
-    kept = iter(
-        interval for axis, interval in enumerate(box) if not keep or axis not in axes
-    )
+    kept = iter(interval for axis, interval in enumerate(box) if not keep or axis not in axes)
     return Box(
         (0, size) if axis in axes else next(kept) for axis, size in enumerate(call.in_shapes[0])
     )

@@ -191,9 +191,10 @@ def _runs(study: Study) -> str:
     if study.other:
         header += [study.other, "equal"]
     rows = [_run_cells(run, bool(study.other)) for run in study.runs]
+    opened = " open" if len(rows) <= 12 else ""
     note = "* first run of its class: planning or making the program is in its time"
     return (
-        f'<details open><summary>{len(rows)} runs</summary><div class="scroll">'
+        f'<details{opened}><summary>the {len(rows)} runs as a table</summary><div class="scroll">'
         f"{_grid(header, rows, numbers=(2, 3, 4, 5))}</div><p class='note'>{note}</p></details>"
     )
 
@@ -289,7 +290,7 @@ def _next(steps: Sequence[str]) -> list[str]:
 
 # --- the chart ----------------------------------------------------------------------------------
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 960, 300, 74, 20, 34, 46
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 960, 280, 74, 12, 30, 24
 
 
 def time_chart(runs: Sequence[Run], other: str) -> str:
@@ -311,7 +312,7 @@ def time_chart(runs: Sequence[Run], other: str) -> str:
         f"<style>{THEME}</style>",
     ]
     for value in log_ticks(low, high):
-        y, label = at(0, value * 1e6)[1], ms(value * 1e6)
+        y, label = at(0, value * 1e6)[1], f"{value:g} ms"
         parts.append(
             f'<line class="tg-grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
             f'<text class="tg-text" x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{label}</text>'
@@ -351,22 +352,26 @@ def _chart_labels(runs: Sequence[Run], across: float, other: str) -> list[str]:
             f'<rect class="tg-b" x="{x}" y="11" width="6" height="6"/>'
             f'<text class="tg-strong" x="{x + 12}" y="18">{escape(other)}</text>'
         )
-    last = float(-WIDTH)  # where the last label of the upper row ends
-    for i, run in enumerate(runs):
-        label = run.step.split(",")[0]
-        changed = i == 0 or runs[i - 1].step.split()[0] != run.step.split()[0]
-        x, half = LEFT + (i + 0.5) * across, 3.0 * len(label)
-        if not changed and i != len(runs) - 1:
-            continue
-        middle = min(max(x, LEFT + half), WIDTH - RIGHT - half)
-        row = 18 if middle - half > last + 6.0 else 32
-        last = max(last, middle + half) if row == 18 else last
+    for first, stop in _stretches(runs):
+        left, right = LEFT + first * across, LEFT + stop * across
+        name = runs[first].step.split()[0]
         parts.append(
-            f'<line class="tg-grid" x1="{x:.1f}" x2="{x:.1f}" y1="{HEIGHT - BOTTOM}" '
-            f'y2="{HEIGHT - BOTTOM + 5}"/><text class="tg-text" x="{middle:.1f}" '
-            f'y="{HEIGHT - BOTTOM + row}" text-anchor="middle">{escape(label)}</text>'
+            f'<line class="tg-grid" x1="{right:.1f}" x2="{right:.1f}" y1="{TOP}" '
+            f'y2="{HEIGHT - BOTTOM + 20}"/>'
         )
+        if right - left > 5.5 * len(name):
+            parts.append(
+                f'<text class="tg-strong" x="{(left + right) / 2:.1f}" y="{HEIGHT - BOTTOM + 15}" '
+                f'text-anchor="middle">{escape(name)}</text>'
+            )
     return parts
+
+
+def _stretches(runs: Sequence[Run]) -> list[tuple[int, int]]:
+    """Half-open ranges of runs whose steps begin with the same word."""
+    words = [run.step.split()[0] for run in runs]
+    edges = [i for i in range(len(runs)) if i == 0 or words[i] != words[i - 1]]
+    return list(zip(edges, [*edges[1:], len(runs)], strict=True))
 
 
 # --- numbers for people -------------------------------------------------------------------------
@@ -388,12 +393,14 @@ def ms(time_ns: float | None) -> str:
 def share(part: float) -> str:
     """A share in per cent, never rounded to 0 or 100 unless it is.
 
-    >>> share(0.25), share(0.0004), share(1.0), share(0)
-    ('25.0 %', '0.04 %', '100 %', '0 %')
+    >>> share(0.25), share(0.0004), share(0.9999), share(1.0), share(0)
+    ('25.0 %', '0.04 %', '>99.9 %', '100 %', '0 %')
     """
     if part in (0, 1):
         return f"{100 * part:.0f} %"
-    return f"{100 * part:.1f} %" if 0.001 <= part < 0.9995 else f"{100 * part:.2g} %"
+    if 0.9995 <= part < 1:
+        return ">99.9 %"
+    return f"{100 * part:.1f} %" if part >= 0.001 else f"{100 * part:.1g} %"
 
 
 def agreement(run: Run) -> str:

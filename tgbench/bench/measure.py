@@ -1,0 +1,345 @@
+"""What the benches share: systems in turns, medians, the machine, and the file of the numbers.
+
+    repetition 1   A B C │ B C A │ C A B │ …     every system takes the same step, one after another,
+    repetition 2   B C A │ …                     and the one that goes first changes
+
+    samples  ─→  a median per system and repetition  ─→  ratios within a repetition
+
+Other work on a machine slows everything that runs in the same seconds, so only what was measured
+within one repetition is compared.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+
+from tgbench.weights import atomic_path
+
+Step: TypeAlias = "Callable[[], int]"  # does one step; answers with the nanoseconds that count
+Tell: TypeAlias = "Callable[[str], None]"
+PACKAGES = ("tgbench", "torch", "numpy", "numba", "transformers")
+RESULTS = Path("docs/results")
+
+
+def timed(step: Callable[[], Any]) -> tuple[Any, int]:
+    """What a step returns, and how many nanoseconds it took."""
+    began = time.perf_counter_ns()
+    result = step()
+    return result, time.perf_counter_ns() - began
+
+
+# --- systems in turns -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Nanoseconds of every step.
+
+    Fields:
+        times: system → repetition → steps.
+        loads: the machine's load average (one minute) after each repetition.
+
+    >>> samples = Samples({"a": ((10, 30, 20), (40,)), "b": ((10, 10, 10), (20,))}, (0.5, 0.5))
+    >>> samples.medians("a"), samples.ratios("a", "b"), samples.always_faster("b", "a")
+    ([20, 40], [2.0, 2.0], True)
+    """
+
+    times: Mapping[str, Sequence[Sequence[int]]]
+    loads: Sequence[float] = ()
+
+    def medians(self, name: str) -> list[float]:
+        """The median step of each repetition."""
+        return [statistics.median(repetition) for repetition in self.times[name]]
+
+    def median(self, name: str) -> float:
+        """The median of the repetitions' medians."""
+        return statistics.median(self.medians(name))
+
+    def ratios(self, name: str, base: str) -> list[float]:
+        """For each repetition, the median over the base's."""
+        pairs = zip(self.medians(name), self.medians(base), strict=True)
+        return [mine / other for mine, other in pairs]
+
+    def always_faster(self, name: str, other: str) -> bool:
+        """Whether the median is smaller in every repetition."""
+        return all(ratio < 1 for ratio in self.ratios(name, other))
+
+    def above(self, name: str, other: str, floor: str) -> list[float]:
+        """For each repetition, the time above the floor over the other's time above it."""
+        return [
+            (mine - least) / max(theirs - least, 1)
+            for mine, theirs, least in zip(
+                self.medians(name), self.medians(other), self.medians(floor), strict=True
+            )
+        ]
+
+
+def take_turns(
+    systems: Mapping[str, Step],
+    repetitions: int,
+    steps: int,
+    *,
+    burst: int = 1,
+    pause_s: float = 0.0,
+    tell: Tell = lambda line: None,
+) -> Samples:
+    """Let every system take `repetitions` × `steps` steps, `burst` of them in a turn.
+
+    A system that waits for `pause_s` before each turn is not disturbed by threads of the one
+    before that are still spinning. `steps` is a multiple of `burst`.
+    """
+    names = list(systems)
+    times: dict[str, list[list[int]]] = {name: [] for name in names}
+    loads = []
+    turn = 0
+    for repetition in range(repetitions):
+        for name in names:
+            times[name].append([])
+        for _ in range(steps // burst):
+            for name in rotated(names, turn):
+                time.sleep(pause_s)
+                times[name][-1] += [systems[name]() for _ in range(burst)]
+            turn += 1
+        loads.append(os.getloadavg()[0])
+        shown = (f"{name} {statistics.median(times[name][-1]) / 1e6:.3g}" for name in names)
+        tell(f"repetition {repetition + 1} of {repetitions}, ms: {', '.join(shown)}")
+    return Samples(times, loads)
+
+
+def rotated(names: Sequence[str], turn: int) -> list[str]:
+    """The same names, another one first."""
+    first = turn % len(names)
+    return [*names[first:], *names[:first]]
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Hold torch, and tgbench with it, to so many threads inside the block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+# --- time spent inside named functions ------------------------------------------------------------
+
+
+@dataclass
+class Stopwatch:
+    """Time and calls inside some functions, while the block runs; the callees' time included.
+
+    Fields:
+        functions: name → (class or module, attribute).
+
+    >>> watch = Stopwatch({"text": (Samples, "median")})
+    >>> with watch:
+    ...     _ = Samples({"a": ((1, 2),)}).median("a")
+    >>> watch.calls
+    {'text': 1}
+    """
+
+    functions: Mapping[str, tuple[Any, str]]
+    times_ns: dict[str, int] = field(default_factory=dict)
+    calls: dict[str, int] = field(default_factory=dict)
+    _originals: dict[str, Any] = field(default_factory=dict)
+
+    def __enter__(self) -> Stopwatch:
+        self.times_ns = dict.fromkeys(self.functions, 0)
+        self.calls = dict.fromkeys(self.functions, 0)
+        for name, (owner, attribute) in self.functions.items():
+            original = self._originals[name] = owner.__dict__[attribute]
+            watched: Any = self._watched(name, getattr(owner, attribute))
+            if isinstance(original, staticmethod):
+                watched = staticmethod(watched)
+            setattr(owner, attribute, watched)
+        return self
+
+    def _watched(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any, **named: Any) -> Any:
+            began = time.perf_counter_ns()
+            try:
+                return function(*arguments, **named)
+            finally:
+                self.times_ns[name] += time.perf_counter_ns() - began
+                self.calls[name] += 1
+
+        return run
+
+    def __exit__(self, *_: object) -> None:
+        for name, (owner, attribute) in self.functions.items():
+            setattr(owner, attribute, self._originals.pop(name))
+
+
+# --- the machine, and the file of the numbers -----------------------------------------------------
+
+
+def machine() -> dict[str, Any]:
+    """What the times depend on."""
+    return {
+        "processor": _processor(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "memory_bytes": _memory_bytes(),
+        "system": platform.platform(),
+        "environment": {name: os.environ[name] for name in _SETTINGS if name in os.environ},
+    }
+
+
+_SETTINGS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _memory_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):  # not POSIX
+        return None
+
+
+def versions() -> dict[str, str | None]:
+    """Python and the packages that the numbers depend on; None for one that is absent."""
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = None
+    found["tgbench"] = found["tgbench"] or _own_version()
+    return found
+
+
+def _own_version() -> str:
+    from tgbench import __version__
+
+    return __version__
+
+
+@dataclass
+class Record:
+    """One call of a bench: how it was made, where, and what came out.
+
+    Fields:
+        arguments: of the command line.
+        load_before: load averages over 1, 5 and 15 minutes when it began.
+    """
+
+    name: str
+    arguments: Sequence[str]
+    began: datetime = field(default_factory=lambda: datetime.now(UTC))
+    load_before: Sequence[float] = field(default_factory=os.getloadavg)
+
+    def to_json(self, results: Mapping[str, Any]) -> str:
+        words = ["python", "-m", f"tgbench.bench.{self.name}", *self.arguments]
+        took = datetime.now(UTC) - self.began
+        record = {
+            "bench": self.name,
+            "command": shlex.join(words),
+            "date": self.began.isoformat(timespec="seconds"),
+            "took_s": round(took.total_seconds(), 1),
+            "load_average": {"before": self.load_before, "after": os.getloadavg()},
+            "machine": machine(),
+            "versions": versions(),
+            **results,
+        }
+        return dumped(record) + "\n"
+
+    def write(self, results: Mapping[str, Any], path: Path | None) -> None:
+        """Write the file, whole or not at all; without a path, nothing."""
+        if path is None:
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_path(path) as temporary:
+            temporary.write_text(self.to_json(results), encoding="utf-8")
+        say(f"\nwritten: {path}")
+
+
+def dumped(value: Any, indent: str = "") -> str:
+    """JSON with an item a line, but lists of plain values on one.
+
+    >>> print(dumped({"a": [1, 2], "b": [[3], [4]]}))
+    {
+     "a": [1, 2],
+     "b": [
+      [3],
+      [4]
+     ]
+    }
+    """
+    inner = indent + " "
+    if isinstance(value, Mapping) and value:
+        items = [f"{json.dumps(str(k))}: {dumped(item, inner)}" for k, item in value.items()]
+        ends = "{}"
+    elif isinstance(value, (list, tuple)) and any(isinstance(v, (Mapping, list, tuple)) for v in value):
+        items = [dumped(item, inner) for item in value]
+        ends = "[]"
+    else:
+        return json.dumps(value)
+    lines = ",\n".join(f"{inner}{item}" for item in items)
+    return f"{ends[0]}\n{lines}\n{indent}{ends[1]}"
+
+
+# --- the screen -----------------------------------------------------------------------------------
+
+
+def say(text: str = "") -> None:
+    print(text, flush=True)
+
+
+def progress(text: str) -> None:
+    """What is going on; on standard error, so that results can be piped."""
+    print(f"  … {text}", file=sys.stderr, flush=True)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns of text: the first to the left, numbers to the right.
+
+    >>> print(table(["what", "ms"], [["a", "1.5"], ["long", "10"]]))
+    what   ms
+    ────  ───
+    a     1.5
+    long   10
+    """
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    lines = [header, ["─" * width for width in widths], *rows]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if i else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def ms(time_ns: float) -> str:
+    """Milliseconds, three digits that count.
+
+    >>> ms(33_512_000), ms(1_234_000), ms(4_567)
+    ('33.5', '1.23', '0.00457')
+    """
+    return f"{time_ns / 1e6:.3g}" if time_ns < 1e9 else f"{time_ns / 1e6:.0f}"

@@ -1,0 +1,127 @@
+"""What comes into a session: inputs checked, wishes read, changes found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tgbench.buckets import BucketSpace, difference, region_of_index
+from tgbench.errors import DemandError, HintError, InputError
+from tgbench.graph import Graph, Node
+from tgbench.optable import FLOATS, numpy_dtype
+from tgbench.regions import EMPTY, Region
+
+Array = NDArray[Any]
+
+
+class Intake:
+    """Reads the arguments of `run` against one graph."""
+
+    def __init__(self, graph: Graph, space: BucketSpace) -> None:
+        self.graph = graph
+        self.space = space
+        self._limits = _index_limits(graph)
+
+    def arrays(self, inputs: Mapping[str, Any], held: Mapping[str, Array]) -> dict[str, Array]:
+        """Every input as a checked array; inputs left out keep the value they are `held` at."""
+        for name in inputs:
+            if name not in self.graph.inputs:
+                known = ", ".join(self.graph.inputs)
+                raise InputError(f"unknown input {name!r}; this graph takes {known}")
+        arrays: dict[str, Array] = {}
+        for name, node in self.graph.inputs.items():
+            if name in inputs:
+                arrays[name] = self._checked(name, node, inputs[name])
+            elif name in held:
+                arrays[name] = held[name]
+            else:
+                raise InputError(f"input {name!r} ({node.type}) has no value yet; pass it")
+        return arrays
+
+    def _checked(self, name: str, node: Node, value: Any) -> Array:
+        if isinstance(value, torch.Tensor):
+            if str(value.dtype).removeprefix("torch.") != node.dtype:
+                raise InputError(
+                    f"{name} is {value.dtype}, the graph takes {node.type}; convert it"
+                )
+            value = value.detach().cpu()
+            value = (value.float() if node.dtype == "bfloat16" else value).numpy()
+        array = np.asarray(value)
+        if array.dtype != numpy_dtype(node.dtype):
+            raise InputError(
+                f"{name} is {array.dtype}, the graph takes {node.type}; "
+                f"convert it (`{name}.astype('{numpy_dtype(node.dtype)}')`)"
+            )
+        if array.shape != node.shape:
+            raise InputError(f"{name} has shape {list(array.shape)}, the graph takes {node.type}")
+        if node.dtype in FLOATS and not np.isfinite(array).all():
+            where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+            raise InputError(f"{name} is {array[where]} at {where}; inputs must be finite")
+        limit = self._limits.get(name)
+        if limit is not None and array.size and not (array.min() >= 0 and array.max() < limit):
+            raise InputError(
+                f"{name} holds {array.min()}..{array.max()}, but it picks rows of a table with "
+                f"{limit}; values must be in 0..{limit - 1}"
+            )
+        return array
+
+    def wanted(self, want: Mapping[str, Any] | None) -> dict[str, tuple[Region, Any]]:
+        """The region of each wanted output, and the index it was asked for by."""
+        outputs = self.graph.outputs
+        if want is None:
+            return {name: (Region.full(node.shape), ...) for name, node in outputs.items()}
+        result = {}
+        for name, index in want.items():
+            if name not in outputs:
+                raise DemandError(f"unknown output {name!r}; this graph gives {', '.join(outputs)}")
+            result[name] = (region_of_index(index, outputs[name].shape, name), index)
+        return result
+
+    def differences(
+        self,
+        arrays: Mapping[str, Array],
+        held: Mapping[str, Array],
+        changed: Mapping[str, Any] | None,
+        check: bool,
+    ) -> dict[str, Region]:
+        """The parts of the inputs that differ from what they were `held` at, rounded up."""
+        found: dict[str, Region] = {}
+        for name, array in arrays.items():
+            if array is held[name]:
+                continue
+            if changed is None:
+                region = difference(held[name], array)
+            else:
+                region = self._hinted(name, held[name], array, changed, check)
+            if region.boxes:
+                found[name] = self.space.round(name, region, array.shape)
+        return found
+
+    def _hinted(
+        self, name: str, held: Array, array: Array, changed: Mapping[str, Any], check: bool
+    ) -> Region:
+        region = region_of_index(changed[name], array.shape, name) if name in changed else EMPTY
+        if check:
+            missed = difference(held, array).subtract(region)
+            if missed.boxes:
+                raise HintError(f"{name} changed at {missed}, which `changed` leaves out; widen it")
+        return region
+
+
+def _index_limits(graph: Graph) -> dict[str, int]:
+    """Inputs that pick rows of a table, with the smallest such table's length."""
+    limits: dict[str, int] = {}
+    for node in graph.nodes:
+        if node.op not in ("gather", "scatter"):
+            continue
+        index = node.inputs[1]
+        while index.op in ("reshape", "permute", "slice", "expand", "cast"):
+            index = index.inputs[0]
+        if index.op == "input":
+            length = int(node.inputs[0].shape[node.attrs["axis"]])
+            limits[index.name] = min(limits.get(index.name, length), length)
+    return limits
