@@ -5,14 +5,14 @@
 #   PYTEST_ARGS  passed to pytest
 
 PYTHON ?= python3
-EXTRAS ?= test
+EXTRAS ?= test,cpu
 PYTEST_ARGS ?=
 VENV := .venv/bin/python
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup demo test lint types unit format \
-	bench-decode bench-engine bench-propagate gpu clean
+	bench-decode bench-engine bench-kernels gpu clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,12 +49,11 @@ bench-decode: setup ## decode a token at a time, beside transformers
 bench-engine: setup ## the cost of the loop itself
 	@$(VENV) -m tgbench.bench.engine
 
-bench-propagate: setup ## the cost of region propagation
-	@$(VENV) -m tgbench.bench.propagate
+bench-kernels: setup ## single-row kernels, numba beside torch
+	@$(VENV) -m tgbench.bench.kernels
 
 # A GPU machine has its own torch, so this uses its Python and makes no .venv.
-gpu: ## GPU benchmark and tests, with the Python and torch of the machine
-	@$(PYTHON) -m tgbench.bench.gpu
+gpu: ## GPU tests, with the Python and torch of the machine
 	@$(PYTHON) -m pytest tests/gpu $(PYTEST_ARGS)
 
 clean: ## remove .venv, caches and build output

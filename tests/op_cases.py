@@ -486,6 +486,7 @@ for _label, _mask in (("band", _BAND), ("gaps", _GAPS), ("padding", _PADDING)):
         _masked(g, m, 0.0), x_of(g, 4, name="w")), **_alike)  # fmt: skip
     case(f"sub of −inf {_label}", lambda g, m=_mask: _masked(g, m, -np.inf) - x_of(g, 4, name="y"),
          **_alike)  # fmt: skip
+case("mul a scalar by 0", lambda g: x_of(g) * 0.0, exact=False)
 case("scaled −inf", lambda g: _masked(g, _BAND, -np.inf) * 0.5, exact=False)
 case("add −inf twice", lambda g: _masked(g, _BAND, -np.inf) + _masked(g, _GAPS, -np.inf, "y"),
      exact=False)  # fmt: skip

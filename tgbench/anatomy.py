@@ -162,9 +162,7 @@ class Anatomy:
         """A box of a view as a box of its base."""
         base = self.base[node]
         while node is not base:
-            read = rules.reads(node.call, box)[0]
-            assert read is not None
-            node, box = node.inputs[0], read
+            node, box = node.inputs[0], rules.shown(node.call, box)
         return base, box
 
     def stored_box(self, node: Node, box: Box) -> Box:

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 Terms: TypeAlias = tuple[tuple[int, int], ...]  # (origin index, coefficient), by index, no zeros
 R = TypeVar("R")
+MOST_ENTRIES = 200_000  # a memo that grows past this starts again
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +258,8 @@ class Memo:
         if found is None:
             with record() as guards:
                 result = compute(*args)
+            if len(self.entries) >= MOST_ENTRIES:
+                self.entries.clear()
             self.entries[key] = (result, frozenset(guards))
             return result
         if found[1] and _recording.guards is not None:

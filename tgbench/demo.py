@@ -57,6 +57,7 @@ from tgbench.weights import atomic_path, read_header
 Floats = npt.NDArray[np.float32]
 STOPPED = 130
 EDITED = 5  # times that the token in the middle is changed: there and back
+MAPPED = "mapped from the file, never copied"
 CLOSE = 1e-4  # embeddings of length 1 that differ by less are equal
 
 PROMPT = (
@@ -387,6 +388,7 @@ class Tour:
     studies: list[Study] = field(default_factory=list)
     agreed: bool = True
     version: str = ""  # of transformers, or ""
+    facts: dict[str, str] = field(default_factory=dict)
 
     def go(self) -> None:
         began = time.perf_counter()
@@ -403,6 +405,10 @@ class Tour:
         say = self.screen.say
         say("tgbench runs a graph again and again; each run computes what changed and is needed.")
         say(", ".join(f"{name} {value}" for name, value in machine().items()))
+        self.facts = machine()
+        if busy():
+            self.facts["load at the start"] = f"{os.getloadavg()[0]:.1f} (times are noisy)"
+            say("other programs are using these cores: the times below are noisy")
         if self.options.has_reference:
             self.screen.meanwhile("importing transformers …")
             self.version = transformers_version()
@@ -446,7 +452,8 @@ class Tour:
             self.screen.meanwhile("warming transformers up …")
             other.logits(ids, 0)
             other.logits([*ids, ids[0]], len(ids))
-        decoding = Decoding(session, other, self.screen, ids, size.tokens)
+        held = MAPPED if is_float32(folder) else "made float32 when they were loaded"
+        decoding = Decoding(session, other, self.screen, ids, size.tokens, held)
         decoding.go(size, _replacement(config, tokenizer, ids))
         self.agreed &= decoding.agreed
         self._say_text(tokenizer, decoding)
@@ -537,7 +544,7 @@ class Tour:
     def _finish(self, seconds: float) -> None:
         output = self._output()
         report = output / "report.html"
-        text = page("tgbench: the short tour", self.studies, machine(), next_steps(output))
+        text = page("tgbench: the short tour", self.studies, self.facts, next_steps(output))
         for path, content in (
             (report, text),
             (output / "runs.json", runs_json(self.studies)),
@@ -564,10 +571,19 @@ def next_steps(output: Path) -> tuple[str, ...]:
     )
 
 
+def busy() -> bool:
+    """Whether other programs keep more than half of the cores at work."""
+    return hasattr(os, "getloadavg") and os.getloadavg()[0] > 0.5 * cores()
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def machine() -> dict[str, str]:
     """What the times were measured on."""
     return {
-        "cores": str(os.cpu_count()),
+        "cores": str(cores()),
         "threads": str(torch.get_num_threads()),
         "torch": torch.__version__,
         "Python": platform.python_version(),
@@ -598,6 +614,7 @@ class Decoding:
     screen: Screen
     ids: list[int]
     tokens: int
+    weights: str  # how they are held, in words
     runs: list[Run] = field(default_factory=list)
     groups: dict[str, list[Run]] = field(default_factory=dict)
     written: dict[str, list[int]] = field(default_factory=dict)
@@ -654,8 +671,8 @@ class Decoding:
     def study(self, other: str, what: str, session: GraphSession) -> Study:
         estimate = session.estimate_memory()["cpu"]
         sizes = [
-            ("weights", estimate.parameter_bytes, "mapped from the file, never copied"),
-            ("every value of one full run", estimate.keep_all_bytes, "what is not kept"),
+            ("weights", estimate.parameter_bytes, self.weights),
+            ("every value", estimate.keep_all_bytes, "what keeping everything would take"),
             ("arena budget", estimate.budget_bytes or 0, "what was allowed"),
             ("arena", session.placement.size_bytes, "all that runs write to: fixed, never grows"),
             (
@@ -739,6 +756,12 @@ def is_checkpoint(folder: Path, config: Config) -> bool:
     except TgbenchError:
         return False
     return all(found.get(name) == value for name, value in config.items())
+
+
+def is_float32(folder: Path) -> bool:
+    """Whether all weights are stored as they are used, so that the file can be mapped."""
+    headers = (read_header(path) for path in folder.glob("*.safetensors"))
+    return all(info.dtype == "float32" for head in headers for info in head.tensors.values())
 
 
 @contextmanager
@@ -841,8 +864,8 @@ class Embedding:
             tuple(self.runs),
             medians(self.groups),
             (
-                ("weights", estimate.parameter_bytes, "mapped from the file, never copied"),
-                ("every value of one full run", estimate.keep_all_bytes, "what is not kept"),
+                ("weights", estimate.parameter_bytes, MAPPED),
+                ("every value", estimate.keep_all_bytes, "what keeping everything would take"),
                 ("arena budget", estimate.budget_bytes or 0, "what was allowed"),
                 ("arena", session.placement.size_bytes, "all that runs write to: fixed"),
                 ("of it retained", session.placement.kept_bytes, "kept between runs"),

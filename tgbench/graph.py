@@ -560,7 +560,8 @@ class Graph:
     @staticmethod
     def of(outputs: Mapping[str, Node], updates: Mapping[str, Node] | None = None) -> Graph:
         updates = updates or {}
-        nodes = tuple(topological([*outputs.values(), *updates.values()]))
+        states = [n.builder.state(name, n.shape, n.dtype) for name, n in updates.items()]
+        nodes = tuple(topological([*outputs.values(), *updates.values(), *states]))
         graph = Graph(nodes, dict(outputs), dict(updates))
         graph.check()
         return graph

@@ -19,19 +19,23 @@ Array = NDArray[Any]
 
 
 class Intake:
-    """Reads the arguments of `run` against one graph."""
+    """Reads the arguments of `run` against one graph.
 
-    def __init__(self, graph: Graph, space: BucketSpace) -> None:
+    `unused` are inputs that no output depends on: they are checked and go no further.
+    """
+
+    def __init__(self, graph: Graph, space: BucketSpace, unused: Mapping[str, Node]) -> None:
         self.graph = graph
         self.space = space
+        self.unused = unused
         self._limits = _index_limits(graph)
 
     def arrays(self, inputs: Mapping[str, Any], held: Mapping[str, Array]) -> dict[str, Array]:
         """Every input as a checked array; inputs left out keep the value they are `held` at."""
         for name in inputs:
-            if name not in self.graph.inputs:
-                known = ", ".join(self.graph.inputs)
-                raise InputError(f"unknown input {name!r}; this graph takes {known}")
+            self._require_known(name)
+            if name in self.unused:
+                self._checked(name, self.unused[name], inputs[name])
         arrays: dict[str, Array] = {}
         for name, node in self.graph.inputs.items():
             if name in inputs:
@@ -41,6 +45,22 @@ class Intake:
             else:
                 raise InputError(f"input {name!r} ({node.type}) has no value yet; pass it")
         return arrays
+
+    def _require_known(self, name: str) -> None:
+        if name not in self.graph.inputs and name not in self.unused:
+            known = ", ".join([*self.graph.inputs, *self.unused])
+            raise InputError(f"unknown input {name!r}; this graph takes {known}")
+
+    def hints(self, changed: Mapping[str, Any] | None) -> dict[str, Region] | None:
+        """`changed=` as regions by name."""
+        if changed is None:
+            return None
+        found, known = {}, {**self.graph.inputs, **self.unused}
+        for name, index in changed.items():
+            self._require_known(name)
+            node = known[name]
+            found[name] = region_of_index(index, node.shape, f"changed {name}")
+        return found
 
     def _checked(self, name: str, node: Node, value: Any) -> Array:
         if isinstance(value, torch.Tensor):
@@ -85,7 +105,7 @@ class Intake:
         self,
         arrays: Mapping[str, Array],
         held: Mapping[str, Array],
-        changed: Mapping[str, Any] | None,
+        changed: Mapping[str, Region] | None,
         check: bool,
     ) -> dict[str, Region]:
         """The parts of the inputs that differ from what they were `held` at, rounded up."""
@@ -96,20 +116,18 @@ class Intake:
             if changed is None:
                 region = difference(held[name], array)
             else:
-                region = self._hinted(name, held[name], array, changed, check)
+                region = changed.get(name, EMPTY)
+                if check:
+                    _check_hint(name, region, difference(held[name], array))
             if region.boxes:
                 found[name] = self.space.round(name, region, array.shape)
         return found
 
-    def _hinted(
-        self, name: str, held: Array, array: Array, changed: Mapping[str, Any], check: bool
-    ) -> Region:
-        region = region_of_index(changed[name], array.shape, name) if name in changed else EMPTY
-        if check:
-            missed = difference(held, array).subtract(region)
-            if missed.boxes:
-                raise HintError(f"{name} changed at {missed}, which `changed` leaves out; widen it")
-        return region
+
+def _check_hint(name: str, hint: Region, found: Region) -> None:
+    missed = found.subtract(hint)
+    if missed.boxes:
+        raise HintError(f"{name} changed at {missed}, which `changed` leaves out; widen it")
 
 
 def _index_limits(graph: Graph) -> dict[str, int]:

@@ -145,7 +145,7 @@ class Pattern:
             head = narrow.take([0], axis=axis) if size else narrow
             if size > 1 and bool((narrow == head).all()):
                 narrow = head
-        return Pattern(np.ascontiguousarray(narrow))
+        return Pattern(np.ascontiguousarray(narrow).reshape(narrow.shape))  # keeps rank 0
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Pattern) and self.digest == other.digest)

@@ -78,8 +78,11 @@ class Memory:
     def update_states(self, program: Program) -> dict[str, Region]:
         """Give the states their new values; what of them changed is dirty in the next run."""
         graph, pending = self.anatomy.graph, {}
-        for name in graph.updates:
-            _, new = program.results[_update_key(name)][0]
+        after = {name: program.results[_update_key(name)][0][1] for name in graph.updates}
+        for name, node in graph.updates.items():
+            if self.anatomy.base[node].op == "state":  # one that another update may overwrite
+                after[name] = after[name].clone()
+        for name, new in after.items():
             place = self.place(graph.states[name])
             region = boxes_of((place != new).cpu().numpy())
             if region.boxes:

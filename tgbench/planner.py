@@ -140,6 +140,11 @@ class Planner:
                     found.update(dict.fromkeys(step.reused))
         return [node for node in self.anatomy.stored if node in found]
 
+    def read_by_others(self) -> list[Node]:
+        """Every stored node that some other node reads; the rest is only ever handed out."""
+        read = {self.anatomy.base[p] for node in self.anatomy.schedule for p in node.inputs}
+        return [node for node in self.anatomy.stored if node in read]
+
     def expected_ns(self, propagator: Propagator, scenarios: Sequence[Scenario], cut: Cut) -> float:
         """The modelled mean time of the weighted scenarios."""
         total = weight = 0.0
@@ -193,7 +198,7 @@ class Planner:
 
         Raises BudgetError naming the smallest budget that was found to work.
         """
-        frontier = list(self.anatomy.stored) if keep_all else self.frontier(scenarios)
+        frontier = self.read_by_others() if keep_all else self.frontier(scenarios)
         self.tell(f"{len(frontier)} candidates to retain")
         first = self.lay_out(frontier, scenarios, WHOLE)
         if budget_bytes is None or first.size_bytes <= budget_bytes:

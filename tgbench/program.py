@@ -218,6 +218,7 @@ class Program:
 
     def move_to(self, origin: tuple[int, ...]) -> None:
         """Point every moving tensor at another origin's memory."""
+        self.origin = None  # an interrupt in between leaves it nowhere: the next run moves it again
         for tensor, view, lead in self._moving:
             shape, strides = _numbers(view.shape, origin), _numbers(view.strides, origin)
             tensor.as_strided_(shape, strides, lead + at(view.offset, origin))
@@ -320,7 +321,11 @@ class Lowerer:
         for node, region in (demand or {}).values():
             for box in region:
                 instructions += self._fills(node, box, there, addresser)
-        after = {node: Held(region, starts[node]) for node, region in step.valid.items()}
+        after = {
+            node: Held(region, starts[node])
+            for node, region in step.valid.items()
+            if node in starts  # a planner may retain what no run touches
+        }
         return Lowering(tuple(instructions), after, _demanded(demand or {}, addresser), scratch)
 
     def _starts(self, step: Step, state: State) -> dict[Node, tuple[Coord, ...]]:

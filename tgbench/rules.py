@@ -25,7 +25,7 @@ class Rules:
 
     def __init__(self) -> None:
         self._dirty, self._needed, self._reads = Memo(), Memo(), Memo()
-        self._unions, self._differences = Memo(), Memo()
+        self._unions, self._differences, self._shown = Memo(), Memo(), Memo()
 
     def union(self, a: Region, b: Region) -> Region:
         """`a.union(b)`, remembered: equal layers ask it of equal regions."""
@@ -58,6 +58,14 @@ class Rules:
         box. What is not needed of it only has to be readable (known, or any finite number).
         """
         return self._reads.get((call, box), self._find_reads, call, box)
+
+    def shown(self, call: Call, box: Box) -> Box:
+        """The box of its input that a view shows in a box of its own, known elements and all."""
+        return self._shown.get((call, box), self._find_shown, call, box)
+
+    def _find_shown(self, call: Call, box: Box) -> Box:
+        assert call.op.needed is not None
+        return call.op.needed(call, box)[0].hull()
 
     def _find_dirty(self, call: Call, regions: tuple[Region, ...]) -> Region:
         if call.op.is_fused:

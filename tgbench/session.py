@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from tgbench.anatomy import Anatomy
 from tgbench.buckets import Bucket, BucketClass, BucketSpace
-from tgbench.errors import KernelError, PlanError
+from tgbench.errors import BudgetError, KernelError, PlanError
 from tgbench.estimate import MemoryEstimate, estimate_memory, parse_bytes
 from tgbench.graph import Graph
 from tgbench.intake import Intake
@@ -39,6 +40,7 @@ from tgbench.states import States
 from tgbench.trace import Call, Trace
 
 Array = NDArray[Any]
+MOST_STATES = 10_000  # patterns remembered; past this they and their programs start again
 RUNS_AHEAD = 3  # how far `prepare` follows a class: two runs reach its steady state
 MOST_PLANS = 4  # a run that still fits nothing after this many plans is an error of ours
 
@@ -82,7 +84,9 @@ class GraphSession:
         self.budget_bytes = parse_bytes(memory, self.graph, device)
         self.rules = Rules()
         self.anatomy = Anatomy.of(self.graph)
-        self.pool = Pool.load(self.graph, self.anatomy, weights, device, ignore_weights)
+        unused = [escape(n) for n in graph.parameters if n not in self.graph.parameters]
+        ignored = [*ignore_weights, *unused]
+        self.pool = Pool.load(self.graph, self.anatomy, weights, device, ignored)
         self.trace = trace if isinstance(trace, Trace) else Trace(trace)
         self.retain = retain
         self.counters = Counters()
@@ -92,7 +96,9 @@ class GraphSession:
         self._classes: dict[BucketClass, tuple[float, tuple[int, ...]]] = {}
         self.programs = Library(program_bytes)
         self._intake = Intake(
-            self.graph, buckets if isinstance(buckets, BucketSpace) else BucketSpace(buckets or {})
+            self.graph,
+            buckets if isinstance(buckets, BucketSpace) else BucketSpace(buckets or {}),
+            {n: node for n, node in graph.inputs.items() if n not in self.graph.inputs},
         )
         self._held: dict[str, Array] = {}  # the inputs of the last run
         self._fresh = False  # whether the arena holds what the last run left
@@ -227,12 +233,10 @@ class GraphSession:
     def _install(self, decisions: Decisions) -> None:
         self.forget()
         self.programs.clear()
-        before = self._memory
-        self._memory = Memory(
-            self.anatomy, decisions, self.pool, self.rules, self.states, self.device
-        )
-        if before is not None:
-            self._memory.adopt_states(before)
+        memory = Memory(self.anatomy, decisions, self.pool, self.rules, self.states, self.device)
+        if self._memory is not None:
+            memory.adopt_states(self._memory)
+        self._memory = memory
 
     def forget(self) -> None:
         """Drop everything that is remembered of earlier runs; the next one computes afresh."""
@@ -270,9 +274,9 @@ class GraphSession:
         """
         began = time.perf_counter_ns()
         arrays = self._intake.arrays(inputs, self._held)
-        wanted = self._intake.wanted(want)
+        wanted, hints = self._intake.wanted(want), self._intake.hints(changed)
         differ, bucket, kind, origin, program, specialised = self._decide(
-            arrays, wanted, changed, check
+            arrays, wanted, hints, check
         )
         moved = program.origin != origin
         if moved:
@@ -288,11 +292,14 @@ class GraphSession:
         self,
         arrays: Mapping[str, Array],
         wanted: Mapping[str, tuple[Region, Any]],
-        changed: Mapping[str, Any] | None,
+        changed: Mapping[str, Region] | None,
         check: bool,
     ) -> tuple[dict[str, Region], Bucket, BucketClass, tuple[int, ...], Program, bool]:
         """What differs, which bucket that is, and the program for it; plans if nothing fits."""
         demand = {name: region for name, (region, _) in wanted.items()}
+        if len(self.states) > MOST_STATES:
+            self.programs.clear()
+            self._state = self.states.forget_others(self._state)
         for _ in range(MOST_PLANS):
             differ = self._differences(arrays, changed, check)
             bucket = Bucket.of(differ, demand)
@@ -303,14 +310,13 @@ class GraphSession:
                 program, specialised = self._program(kind, origin, self._state, self._before)
             except DoesNotFit as error:
                 failure = error
-                self._classes.setdefault(kind, (1.0, origin))
-                self._plan()
+                self._plan_for([(kind, origin)])
                 continue
             return differ, bucket, kind, origin, program, specialised
         raise KernelError(f"{kind} fits no plan made for it: {failure}")
 
     def _differences(
-        self, arrays: Mapping[str, Array], changed: Mapping[str, Any] | None, check: bool
+        self, arrays: Mapping[str, Array], changed: Mapping[str, Region] | None, check: bool
     ) -> dict[str, Region]:
         """What the arena does not hold yet: everything at first, then what changed."""
         if not self._fresh:
@@ -339,13 +345,23 @@ class GraphSession:
 
     def _first_plan(self, bucket: Bucket, kind: BucketClass, origin: tuple[int, ...]) -> None:
         """With no history: this run, and the smallest change that may follow it."""
-        self._classes.setdefault(kind, (1.0, origin))
+        runs = [(kind, origin)]
         for name in self.graph.inputs:
             next_one = unit_change(bucket, self.anatomy, name)
             if next_one is not None:
-                next_kind, next_origin = next_one.classify(self.graph)
-                self._classes.setdefault(next_kind, (1.0, next_origin))
-        self._plan()
+                runs.append(next_one.classify(self.graph))
+        self._plan_for(runs)
+
+    def _plan_for(self, runs: Sequence[tuple[BucketClass, tuple[int, ...]]]) -> None:
+        """Plan for some more runs; where no budget allows that, everything stays as it was."""
+        before = dict(self._classes)
+        for kind, origin in runs:
+            self._classes.setdefault(kind, (1.0, origin))
+        try:
+            self._plan()
+        except BudgetError:
+            self._classes = before
+            raise
 
     def _program(
         self,
@@ -390,7 +406,7 @@ class GraphSession:
                 for name, (region, index) in wanted.items()
             }
             pending = memory.update_states(program)
-        except (torch.OutOfMemoryError, RuntimeError, ValueError, TypeError) as error:
+        except Exception as error:
             raise KernelError(
                 f"a kernel failed while running {kind}: {error}; the session is usable, "
                 "the next run computes everything again"

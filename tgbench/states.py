@@ -110,6 +110,12 @@ class States:
             self.patterns.append(pattern)
         return found
 
+    def forget_others(self, number: int) -> int:
+        """Drop every pattern but one (and the empty one); returns that one's new number."""
+        kept = self.patterns[number]
+        self._numbers, self.patterns, self._moves = {EMPTY_STATE: 0}, [EMPTY_STATE], {}
+        return self.number(kept)
+
     def __len__(self) -> int:
         return len(self.patterns)
 

@@ -1,21 +1,24 @@
 """Each kernel of one op beside the others, at the shapes of Gemma 3 270M and MiniLM on the CPU.
 
-    python -m tgbench.bench.kernels [--rounds 15] [--out docs/results/kernels.json]
+    python -m tgbench.bench.kernels [--seconds 2] [--out docs/results/kernels.json]
 
-Kernels take turns, a burst each, in every round; a ratio is the median over rounds of the quotient
-inside one round, so that a machine that slows down slows both. Weights rotate through more bytes
-than the last cache holds, as they do in a model. Prints a table, and writes the same as JSON.
+Kernels take turns, one short burst each, so that a machine that slows down slows them all. The
+lower quartile is the time of an undisturbed call, the mean is what the load of the moment made of
+it: a kernel with two threads that wait for each other loses far more there. Weights rotate through
+more bytes than the last cache holds, as they do in a model. Prints a table, and writes it as JSON.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +32,7 @@ from tgbench.regions import Box
 from tgbench.rules import Rules
 
 CACHE_BYTES = 128_000_000  # weights rotate through at least this much
-BURST_NS = 3_000_000
+BURST_NS = 50_000
 
 Run = Callable[[], None]
 
@@ -41,16 +44,18 @@ class Row:
     Fields:
         case: what is computed.
         kernel: its name.
-        median_us: of one call.
-        ratio: of its time to that of the first torch kernel in the order of the cost model.
+        quartile_us, mean_us: of one call.
+        ratio, mean_ratio: to those of the torch kernel with the best quartile.
         modelled_us: what the cost model says.
         chosen: whether the cost model puts it first.
     """
 
     case: str
     kernel: str
-    median_us: float
+    quartile_us: float
+    mean_us: float
     ratio: float
+    mean_ratio: float
     modelled_us: float
     chosen: bool
 
@@ -87,21 +92,12 @@ def rope(g: GraphBuilder, rows: int) -> Node:
 
 
 CASES: dict[str, Callable[[GraphBuilder], Node]] = {
-    **{
-        f"linear {rows} × {n} × {k}": lambda g, r=rows, n=n, k=k: linear(g, r, n, k)
-        for n, k in ((1024, 640), (256, 640), (640, 1024), (640, 2048))
-        for rows in (1, 4)
-    },
-    **{f"head {rows} × 262144 × 640": lambda g, r=rows: linear(g, r, 262_144, 640) for rows in (1, 4)},
-    **{f"linear {rows} × 2048 × 640": lambda g, r=rows: linear(g, r, 2048, 640) for rows in (8, 16, 64)},
-    "linear 1 × 1536 × 384, bias": lambda g: linear(g, 1, 1536, 384, True),
-    **{f"gated {rows} × 2048 × 640": lambda g, r=rows: gated(g, r) for rows in (1, 4, 16)},
-    **{
-        f"attention 1 row, {keys} keys": lambda g, s=keys: attend(g, 4, 1, 256, 1, s)
-        for keys in (130, 512)
-    },
+    "attention 1 row, 130 keys": lambda g: attend(g, 4, 1, 256, 1, 130),
+    "attention 1 row, 512 keys": lambda g: attend(g, 4, 1, 256, 1, 512),
     "attention 4 rows, 130 keys": lambda g: attend(g, 4, 1, 256, 4, 130),
+    "attention 16 rows, 130 keys": lambda g: attend(g, 4, 1, 256, 16, 130),
     "attention 1 row, 130 keys, 12 heads of 32": lambda g: attend(g, 12, 12, 32, 1, 130),
+    "linear 1 × 1536 × 384, bias": lambda g: linear(g, 1, 1536, 384, True),
     "rms_norm 1 × 640": lambda g: norm(g, 1, 640),
     "rms_norm 4 × 256": lambda g: norm(g, 1, 1, 4, 256),
     "rms_norm 16 × 640": lambda g: norm(g, 16, 640),
@@ -119,10 +115,15 @@ CASES: dict[str, Callable[[GraphBuilder], Node]] = {
     "embedding 1 of 262144 × 640": lambda g: ops.embedding(
         g.parameter("w", (262_144, 640)), g.input("ids", (1,), "int64")
     ),
-}  # fmt: skip
+}
+for _n, _k in ((256, 640), (1024, 640), (640, 1024), (2048, 640), (640, 2048), (262_144, 640)):
+    for _rows in (1, 2, 4, 8, 16, 64) if (_n, _k) == (2048, 640) else (1, 4):
+        CASES[f"linear {_rows} × {_n} × {_k}"] = partial(linear, rows=_rows, n=_n, k=_k)
+for _rows in (1, 2, 4, 16):
+    CASES[f"gated {_rows} × 2048 × 640"] = partial(gated, rows=_rows)
 
 
-# --- binding ---------------------------------------------------------------------------------------
+# --- binding -------------------------------------------------------------------------------------
 
 
 class Memory:
@@ -183,7 +184,7 @@ def copies_of(node: Node) -> int:
 
 
 def runs_of(node: Node) -> dict[str, list[Run]]:
-    """By kernel, in the order of the cost model: the bound calls, one for each copy of the weights."""
+    """By kernel, the modelled fastest first: bound calls, one for each copy of the weights."""
     memory = Memory()
     sites = [site_of(node, memory, copy) for copy in range(copies_of(node))]
     return {
@@ -202,7 +203,7 @@ def bound(kernel: Kernel, site: Site, memory: Memory) -> Run:
     return lambda: function(*values)
 
 
-# --- measuring -------------------------------------------------------------------------------------
+# --- measuring -----------------------------------------------------------------------------------
 
 
 def burst(runs: list[Run], repeats: int) -> float:
@@ -214,50 +215,59 @@ def burst(runs: list[Run], repeats: int) -> float:
     return (time.perf_counter_ns() - start) / (repeats * len(runs))
 
 
-def measure(name: str, rounds: int) -> list[Row]:
-    g = GraphBuilder()
-    node = CASES[name](g)
+def measure(name: str, seconds: float) -> list[Row]:
+    node = CASES[name](GraphBuilder())
     runs = runs_of(node)
-    repeats = {k: max(1, int(BURST_NS / (burst(r, 1) * len(r)))) for k, r in runs.items()}
+    repeats = {k: max(1, int(BURST_NS / (burst(r, 2) * len(r)))) for k, r in runs.items()}
     times: dict[str, list[float]] = {kernel: [] for kernel in runs}
-    for _ in range(rounds):
+    for i, calls in enumerate(runs.values()):  # no kernel finds what another one left in the cache
+        first = i * len(calls) // len(runs)
+        calls[:] = calls[first:] + calls[:first]
+    stop = time.monotonic() + seconds
+    while time.monotonic() < stop or len(times[next(iter(runs))]) < 8:
         for kernel, calls in runs.items():
-            times[kernel].append(burst(calls, repeats[kernel]))
-    base = next(kernel for kernel in runs if not kernel.endswith("_numba"))
-    modelled = {
-        k.name: k.cost_ns(site_of(node, Memory(), 0))
-        for k in candidates(site_of(node, Memory(), 0))
-    }
-    rows = []
-    for i, (kernel, samples) in enumerate(times.items()):
-        ratio = statistics.median(a / b for a, b in zip(samples, times[base], strict=True))
-        median = statistics.median(samples) / 1000
-        rows.append(
-            Row(
-                name,
-                kernel,
-                round(median, 2),
-                round(ratio, 3),
-                round(modelled[kernel] / 1000, 2),
-                i == 0,
-            )
+            for part in ([call] for call in calls[:8]) if len(calls) > 1 else (calls,):
+                times[kernel].append(burst(part, repeats[kernel]))
+        for calls in runs.values():
+            calls[:] = calls[8:] + calls[:8]
+    return rows_of(name, node, times)
+
+
+def rows_of(name: str, node: Node, times: dict[str, list[float]]) -> list[Row]:
+    quartile = {kernel: statistics.quantiles(samples)[0] for kernel, samples in times.items()}
+    mean = {kernel: statistics.fmean(samples) for kernel, samples in times.items()}
+    base = min((k for k in times if not k.endswith("_numba")), key=lambda k: quartile[k])
+    site = site_of(node, Memory(), 0)
+    modelled = {kernel.name: kernel.cost_ns(site) for kernel in candidates(site)}
+    return [
+        Row(
+            name,
+            kernel,
+            round(quartile[kernel] / 1000, 2),
+            round(mean[kernel] / 1000, 2),
+            round(quartile[kernel] / quartile[base], 3),
+            round(mean[kernel] / mean[base], 3),
+            round(modelled[kernel] / 1000, 2),
+            kernel == next(iter(times)),
         )
-    return rows
+        for kernel in times
+    ]
 
 
 def print_rows(rows: list[Row]) -> None:
     for row in rows:
         mark = "→" if row.chosen else " "
         print(
-            f"{mark} {row.case:42} {row.kernel:26} {row.median_us:10.2f} µs "
-            f"{row.ratio:7.3f} × torch   model {row.modelled_us:10.2f} µs",
+            f"{mark} {row.case:41} {row.kernel:25} {row.quartile_us:9.2f} µs, mean "
+            f"{row.mean_us:9.2f} µs; {row.ratio:6.3f} and {row.mean_ratio:6.3f} × torch; "
+            f"model {row.modelled_us:9.2f} µs",
             flush=True,
-        )  # fmt: skip
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--seconds", type=float, default=2.0, help="for each case")
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--out", type=Path, default=Path("docs/results/kernels.json"))
     options = parser.parse_args()
@@ -265,12 +275,13 @@ def main() -> None:
     with torch.inference_mode():
         for name in CASES:
             if options.only in name:
-                found = measure(name, options.rounds)
+                found = measure(name, options.seconds)
                 print_rows(found)
                 rows += found
     report = {
-        "command": f"python -m tgbench.bench.kernels --rounds {options.rounds}",
-        "machine": platform.machine(),
+        "command": f"python -m tgbench.bench.kernels --seconds {options.seconds:g}",
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "rows": [asdict(row) for row in rows],

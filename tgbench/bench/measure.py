@@ -147,6 +147,7 @@ class Stopwatch:
 
     Fields:
         functions: name → (class or module, attribute).
+        within: the name of one of them, if the others count only while that one runs.
 
     >>> watch = Stopwatch({"text": (Samples, "median")})
     >>> with watch:
@@ -156,13 +157,16 @@ class Stopwatch:
     """
 
     functions: Mapping[str, tuple[Any, str]]
+    within: str | None = None
     times_ns: dict[str, int] = field(default_factory=dict)
     calls: dict[str, int] = field(default_factory=dict)
     _originals: dict[str, Any] = field(default_factory=dict)
+    _is_open: bool = True
 
     def __enter__(self) -> Stopwatch:
         self.times_ns = dict.fromkeys(self.functions, 0)
         self.calls = dict.fromkeys(self.functions, 0)
+        self._is_open = self.within is None
         for name, (owner, attribute) in self.functions.items():
             original = self._originals[name] = owner.__dict__[attribute]
             watched: Any = self._watched(name, getattr(owner, attribute))
@@ -173,12 +177,16 @@ class Stopwatch:
 
     def _watched(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def run(*arguments: Any, **named: Any) -> Any:
+            before = self._is_open
+            self._is_open = before or name == self.within
+            counts = self._is_open
             began = time.perf_counter_ns()
             try:
                 return function(*arguments, **named)
             finally:
-                self.times_ns[name] += time.perf_counter_ns() - began
-                self.calls[name] += 1
+                self.times_ns[name] += (time.perf_counter_ns() - began) * counts
+                self.calls[name] += counts
+                self._is_open = before
 
         return run
 

@@ -31,10 +31,11 @@ except ImportError:
 TYPES = ("float32", "float64")
 SINGLE = ("float32",)  # where an exponential is taken
 CALL_NS = 350.0
-STREAM = 45.0  # bytes of a weight matrix a nanosecond, one core
-CACHED = 170.0  # of keys and values, which the last cache holds
+STREAM, STREAM_ROWS = 45.0, 20.0  # bytes of a weight matrix a nanosecond: for one row, for more
+CACHED = 250.0  # of keys and values, which the last cache holds
 PRODUCTS = 80.0  # multiplications a nanosecond, one core
-LONG_NS = 1_000_000.0  # from here on the second core helps
+LONG_NS = 1_000_000.0  # from here on the second core helps,
+HELPED = 0.92  # if it is free; one core nearly saturates the memory
 CHUNK_NS = 30_000.0
 SMALL = 16_384  # elements, up to which one core is enough for element-wise work
 
@@ -119,7 +120,9 @@ def _linear_cost(site: Site) -> float:
     p = _product(site)
     assert p is not None
     count = value_of(p.rows) * value_of(p.depth) * value_of(p.columns) * len(p.weights)
-    return CALL_NS + p.weight_bytes / STREAM + count / PRODUCTS
+    streamed = p.weight_bytes / (STREAM if value_of(p.rows) == 1 else STREAM_ROWS)
+    cost = CALL_NS + streamed + count / PRODUCTS
+    return cost if cost < LONG_NS else HELPED * cost
 
 
 def _bind_linear(site: Site, scratch: tuple[View, ...]) -> Bound:
@@ -367,7 +370,7 @@ def _attention_cost(site: Site) -> float:
     lines = value_of(h.q.shape[0]) * value_of(h.q.shape[1]) * rows
     products = lines * count * (value_of(h.k.shape[3]) + value_of(h.v.shape[3]))
     moved = rows * (h.k.size_bytes + h.v.size_bytes)
-    return 2 * CALL_NS + moved / CACHED + products / (0.6 * PRODUCTS)
+    return 2 * CALL_NS + moved / CACHED + products / (0.75 * PRODUCTS)
 
 
 def _attention_scratch(site: Site) -> tuple[Scratch, ...]:

@@ -48,7 +48,7 @@ _long = _jit("reassoc", nogil=True)  # worth letting go of Python for
 
 @cache
 def compiled(function: Any, *kinds: str) -> Any:
-    """A function, compiled or loaded for arguments of these kinds: a dtype of arrays, int, float."""
+    """A function, compiled or loaded for arguments of these kinds: dtypes of arrays, int, float."""
     plain = {"int": types.int64, "float": types.float64}
     signature = tuple(plain.get(kind) or types.Array(_scalar(kind), 1, "C") for kind in kinds)
     function.compile(signature)
