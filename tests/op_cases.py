@@ -486,6 +486,15 @@ for _label, _mask in (("band", _BAND), ("gaps", _GAPS), ("padding", _PADDING)):
         _masked(g, m, 0.0), x_of(g, 4, name="w")), **_alike)  # fmt: skip
     case(f"sub of −inf {_label}", lambda g, m=_mask: _masked(g, m, -np.inf) - x_of(g, 4, name="y"),
          **_alike)  # fmt: skip
+for _op in ("sum", "mean", "max", "min", "prod"):
+    for _value in (0.0, 7.0, -np.inf):
+        case(
+            f"{_op} of {_value} in a band",
+            lambda g, op=_op, value=_value: g.apply(
+                op, _masked(g, _BAND, value), axes=(1,), keepdims=True
+            ),
+            exact=False,
+        )
 case("mul a scalar by 0", lambda g: x_of(g) * 0.0, exact=False)
 case("scaled −inf", lambda g: _masked(g, _BAND, -np.inf) * 0.5, exact=False)
 case("add −inf twice", lambda g: _masked(g, _BAND, -np.inf) + _masked(g, _GAPS, -np.inf, "y"),

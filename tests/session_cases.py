@@ -138,7 +138,9 @@ class CheckedSession:
     def _check_validity(self, leaves: Mapping[str, Array]) -> None:
         """What is called valid holds the value for these inputs, asked for or not."""
         held = held_values(self.session)
-        right = evaluate(self.session.graph, leaves, nodes=[node.name for node in held])
+        graph = self.session.graph
+        used = {n: a for n, a in leaves.items() if any(n in group for group in _leaves(graph))}
+        right = evaluate(graph, used, nodes=[node.name for node in held])
         for node, what in held.items():
             for box, found in held_array(self.session, node, what):
                 if not np.array_equal(found, right[node.name][box.slices()]):
@@ -153,6 +155,10 @@ class CheckedSession:
             names = {name: node.name for name, node in updates.items()}
             found = evaluate(self.graph, leaves, nodes=list(names.values()))
             self.states |= {name: found[node] for name, node in names.items()}
+
+
+def _leaves(graph: Graph) -> tuple[Mapping[str, Node], ...]:
+    return graph.inputs, graph.parameters, graph.states
 
 
 def _parts(found: Any, index: Any, right: Array) -> tuple[list[Array], list[Array]]:

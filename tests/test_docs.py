@@ -91,7 +91,9 @@ def test_python_blocks_run(path: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_the_runner_sees_wrong_output_and_honours_the_marker(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text(f"{NO_RUN}\n```python\n1 / 0\n```\n\n```python\nprint(2)\n```\n\n```text\n2\n```\n")
+    page.write_text(
+        f"{NO_RUN}\n```python\n1 / 0\n```\n\n```python\nprint(2)\n```\n\n```text\n2\n```\n"
+    )
     assert run_page(page) == 1
     page.write_text("```python\nprint(2)\n```\n```text\n3\n```\n")
     with pytest.raises(AssertionError, match=r"page.md:5"):
@@ -112,8 +114,29 @@ def test_relative_links_lead_somewhere(path: Path) -> None:
             assert (path.parent / target).exists(), f"{path.name} links to {target}"
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.glob("docs/decisions/*.md")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted(ROOT.glob("docs/decisions/*.md")), ids=lambda path: path.stem
+)
 def test_decisions_are_numbered_and_titled(path: Path) -> None:
     number = path.name[:4]
     assert number.isdigit()
     assert path.read_text(encoding="utf-8").startswith(f"# {number}: ")
+
+
+def test_imports_follow_the_layers_of_the_contributing_page() -> None:
+    table = (ROOT / "docs/contributing.md").read_text(encoding="utf-8").split("| layer |")[1]
+    rows = [line.split("|")[2] for line in table.split("\n\n")[0].splitlines()[2:]]
+    layer = {
+        name.strip("/"): i for i, row in enumerate(rows) for name in re.findall(r"`([^`]+)`", row)
+    }
+    package = ROOT / "tgbench"
+    wrong = []
+    for path in package.rglob("*.py"):
+        module = path.relative_to(package).parts[0].removesuffix(".py")
+        if module.startswith("_"):
+            continue
+        assert module in layer, f"docs/contributing.md has no layer for {module}"
+        for name in re.findall(r"^from tgbench\.(\w+)", path.read_text(encoding="utf-8"), re.M):
+            if layer[name] > layer[module]:
+                wrong.append(f"{module} imports {name}")
+    assert not wrong

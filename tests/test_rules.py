@@ -248,6 +248,15 @@ def test_zeros_are_part_of_a_norm() -> None:
     assert Rules().dirty(call, (Region.of(Box(((1, 2), (2, 3)))), EMPTY)) == row
 
 
+def test_a_mean_reads_its_zeros_and_a_sum_does_not() -> None:
+    """A kernel divides by the length of what it reads, so a mean's line is never cut."""
+    g = GraphBuilder()
+    x = ops.pad(g.input("x", (4, 3)), (0, 2), (0, 1))
+    row, rules = Box(((1, 2),)), Rules()
+    assert rules.reads(ops.mean(x, 1).call, row) == (Box(((1, 2), (0, 6))),)
+    assert rules.reads(ops.sum_(x, 1).call, row) == (Box(((1, 2), (2, 5))),)
+
+
 # --- memory ---------------------------------------------------------------------------------------
 
 

@@ -566,7 +566,7 @@ class Tour:
 def next_steps(output: Path) -> tuple[str, ...]:
     return (
         "real weights, with text: GEMMA=/path/to/gemma-3-270m make demo",
-        "less memory, same answers: python -m tgbench demo --memory 24MiB",
+        "less memory, same answers: python -m tgbench demo --memory 22MiB",
         f"a session from the plan: GraphSession(graph, weights, plan='{output}/gemma.plan.json')",
     )
 

@@ -98,7 +98,11 @@ class Intake:
         for name, index in want.items():
             if name not in outputs:
                 raise DemandError(f"unknown output {name!r}; this graph gives {', '.join(outputs)}")
-            result[name] = (region_of_index(index, outputs[name].shape, name), index)
+            shape = outputs[name].shape
+            for part in index if isinstance(index, list) and index else [index]:
+                if region_of_index(part, shape, name).is_empty:
+                    raise DemandError(f"{name}: {part} asks for nothing; leave it out of `want`")
+            result[name] = (region_of_index(index, shape, name), index)
         return result
 
     def differences(

@@ -23,8 +23,8 @@ from tgbench.optable import ITEMSIZE
 from tgbench.plan import Decisions
 from tgbench.pool import Pool
 from tgbench.program import DoesNotFit, Lowerer, Lowering, Program, State, Unreadable
-from tgbench.propagate import Propagator, Step
-from tgbench.regions import EMPTY, Region
+from tgbench.propagate import Propagator, Step, joined
+from tgbench.regions import Region
 from tgbench.rules import Rules
 from tgbench.split import WHOLE, Cut, cuts, demands
 from tgbench.states import Pattern, States
@@ -124,9 +124,7 @@ class Memory:
             leaves[name]: region for name, region in kind.regions("changed", symbols).items()
         }
         named = self._named(kind, symbols)
-        demand: dict[Node, Region] = {}
-        for node, region in named.values():
-            demand[node] = demand.get(node, EMPTY).union(region)
+        demand = joined(named.values())
         held: State = self.states.patterns[state].state(origin)
         asked: Sequence[Mapping[Node, Region]] = [demand]
         if cut != WHOLE:

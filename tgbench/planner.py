@@ -20,7 +20,7 @@ from tgbench.graph import Node
 from tgbench.packing import format_bytes
 from tgbench.placement import Footprint, Placement, footprint, place
 from tgbench.program import Held, Lowerer
-from tgbench.propagate import Propagator, Step, Storage, rough_ns
+from tgbench.propagate import Propagator, Step, Storage, joined, rough_ns
 from tgbench.regions import Box, Region
 from tgbench.rules import Rules
 from tgbench.split import WHOLE, Cut, cuts, pieces
@@ -110,11 +110,13 @@ class Planner:
     def steps(self, propagator: Propagator, scenario: Scenario, cut: Cut) -> list[Step]:
         """What a scenario runs when these nodes are retained and everything clean is there."""
         graph = self.anatomy.graph
-        demand = {
-            graph.outputs[name]: region
-            for name, region in scenario.kind.regions("demand", scenario.origin).items()
-        }
-        demand |= {node: Region.full(node.shape) for node in graph.updates.values()}
+        asked = scenario.kind.regions("demand", scenario.origin)
+        demand = joined(
+            [
+                *((graph.outputs[name], region) for name, region in asked.items()),
+                *((node, Region.full(node.shape)) for node in graph.updates.values()),
+            ]
+        )
         if scenario.cold:
             changed = {leaf: Region.full(leaf.shape) for leaf in self.anatomy.kept}
             return pieces(propagator, {}, changed, demand, cut)

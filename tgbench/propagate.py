@@ -236,6 +236,14 @@ class Propagator:
         }
 
 
+def joined(parts: Iterable[tuple[Node, Region]]) -> dict[Node, Region]:
+    """One region per node: several outputs may be the same node."""
+    found: dict[Node, Region] = {}
+    for node, region in parts:
+        found[node] = found[node].union(region) if node in found else region
+    return found
+
+
 def widened(call: Call, region: Region) -> Region:
     """A region rounded up to the dimensions that kernels of this op compute whole."""
     axes = call.op.whole(call)

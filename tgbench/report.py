@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tgbench.buckets import Bucket, BucketClass
 from tgbench.program import Program
-from tgbench.propagate import Propagator, Step
+from tgbench.propagate import Propagator, Step, joined
 from tgbench.regions import EMPTY, Region
 
 
@@ -52,7 +52,7 @@ class Report:
     @property
     def recomputed(self) -> float:
         graph = self.propagator.graph
-        demand = {graph.outputs[name]: region for name, region in self.bucket.demand}
+        demand = joined((graph.outputs[name], region) for name, region in self.bucket.demand)
         changed = {leaf: Region.full(leaf.shape) for leaf in graph.inputs.values()}
         whole = _flops([self.propagator.step({}, changed, demand)], ())
         return _flops(self.program.steps, self.origin) / whole if whole else 0.0

@@ -103,8 +103,10 @@ class Rules:
         return tuple(needed.get(node, EMPTY) for node in outline.inputs)
 
     def _find_reads(self, call: Call, box: Box) -> tuple[Box | None, ...]:
+        """An atomic rule says what its kernel looks at, known elements that count among it."""
+        parts = call.op.needed(call, box) if call.op.needed else self.needed(call, Region((box,)))
         result: list[Box | None] = []
-        for i, region in enumerate(self.needed(call, Region((box,)))):
+        for i, region in enumerate(parts):
             hull = region.hull() if region.boxes else None
             if i in call.op.aligned:
                 exact = down(box, call.in_shapes[i]).hull()

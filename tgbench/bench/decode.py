@@ -53,7 +53,7 @@ from tgbench.session import GraphSession
 try:
     import numba
 except ImportError:
-    numba = None
+    numba = None  # type: ignore[assignment]
 
 Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
@@ -271,20 +271,22 @@ def reading(folder: Path) -> Step:
 
 def _sum_turns() -> Callable[..., int]:
     """As `numba_functions.linear_turns`: threads take chunks until none are left."""
-    from tgbench.kernels.numba_functions import _add
+    from tgbench.kernels import numba_functions
+
+    add: Any = numba_functions._add
 
     @numba.njit(nogil=True)
     def run(turn, data, sums, chunk):  # type: ignore[no-untyped-def]
         chunks = (data.size + chunk - 1) // chunk
         while True:
-            mine = _add(turn, 0, 1)
+            mine = add(turn, 0, 1)
             if mine >= chunks:
                 return chunks
             total = 0
             for i in range(np.uint64(mine * chunk), np.uint64(min(data.size, (mine + 1) * chunk))):
                 total += data[i]
-            _add(sums, 0, total)
-            _add(turn, 1, 1)
+            add(sums, 0, total)
+            add(turn, 1, 1)
 
     compiled: Callable[..., int] = run
     return compiled

@@ -1,12 +1,12 @@
 """What the engine costs beside its kernels, on the graph of a Gemma 3.
 
-    hot loop       the calls as a session executes them, as a bare loop, and as straight-line Python
-    one run        where the time of a whole `run` goes
-    specialising   a pair of (state, bucket) never seen before: decide, lower, bind
-    moving         a class seen at another position: tensors re-pointed
-    planning       for several budgets
-    allocations    of a warm run, counted by torch's profiler; scratch of each kernel
-    counts         instructions by kernel
+hot loop       the calls as a session executes them, as a bare loop, and as straight-line Python
+one run        where the time of a whole `run` goes
+specialising   a pair of (state, bucket) never seen before: decide, lower, bind
+moving         a class seen at another position: tensors re-pointed
+planning       for several budgets
+allocations    of a warm run, counted by torch's profiler; scratch of each kernel
+counts         instructions by kernel
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 import tgbench.session as session_module
 from tgbench.bench.decode import LARGE, QUICK, TOY, Size, checkpoint
@@ -43,6 +43,7 @@ from tgbench.bench.measure import (
 from tgbench.buckets import Bucket
 from tgbench.demo import cache_folder
 from tgbench.errors import BudgetError
+from tgbench.estimate import parse_bytes
 from tgbench.intake import Intake
 from tgbench.memory import Library, Memory
 from tgbench.models import gemma3
@@ -51,6 +52,7 @@ from tgbench.plan import Plan
 from tgbench.program import Lowerer, Program
 from tgbench.propagate import Propagator
 from tgbench.report import Report
+from tgbench.rules import Rules
 from tgbench.session import GraphSession
 from tgbench.states import Pattern, States
 
@@ -65,6 +67,7 @@ PHASES: dict[str, tuple[Any, str]] = {
     "state": (Pattern, "of"),
     "whole": (Memory, "specialise"),
 }
+CPU = "whole, cpu"  # time on the processor alone
 PARTS: dict[str, tuple[Any, str]] = {
     "check the inputs": (Intake, "arrays"),
     "read the demand": (Intake, "wanted"),
@@ -87,7 +90,7 @@ class Effort:
         model: what is decoded.
         budgets: of the arena, to plan for.
         repetitions, steps: of everything that is repeated.
-        cold: sessions opened to specialise with nothing remembered.
+        cold: times that everything is forgotten.
     """
 
     model: Size
@@ -105,12 +108,10 @@ TINY = Effort(QUICK, (None, "96KiB"), 2, 4, 1)
 class Decoder:
     """A session that decodes ids that do not matter."""
 
-    def __init__(self, effort: Effort, folder: Path, **options: Any) -> None:
+    def __init__(self, effort: Effort, folder: Path) -> None:
         size = effort.model
-        self.graph = gemma3(size.config, size.tokens)
-        self.session = GraphSession(
-            self.graph, weights=folder, **{"memory": size.memory, **options}
-        )
+        graph = gemma3(size.config, size.tokens)
+        self.session = GraphSession(graph, weights=folder, memory=size.memory)
         self.ids: Ids = np.zeros((1, size.tokens), np.int64)
         self.random = np.random.default_rng(0)
         self.vocab = int(size.config["vocab_size"])
@@ -128,6 +129,17 @@ class Decoder:
     def run(self, at: int) -> Report:
         self.session.run({"ids": self.ids}, want={"logits": np.s_[0, at]})
         return self.last
+
+    def start_over(self, plan: Plan | None = None) -> None:
+        """As a new session over the same weights: no plan or this one, nothing remembered."""
+        session = self.session
+        session.rules = Rules()
+        session.programs.clear()
+        session.forget()
+        session._memory = None
+        session._classes.clear()
+        if plan is not None:
+            session._adopt(plan)
 
     def prefill(self) -> Report:
         self.session.forget()
@@ -189,7 +201,7 @@ def hot_loop(decoder: Decoder, effort: Effort) -> Results:
         return took
 
     def loop() -> int:
-        return timed(lambda: bare(decoder.last.program))[1]
+        return timed(partial(bare, decoder.last.program))[1]
 
     lines = straight(decoder.last.program)
     for _ in range(WARM_CALLS):
@@ -248,7 +260,7 @@ def one_run(decoder: Decoder, effort: Effort) -> Results:
             report, took = timed(decoder.decode)
         if report.specialised:
             continue
-        loop = timed(lambda made=report.program: bare(made))[1]
+        loop = timed(partial(bare, report.program))[1]
         for name, spent in watch.times_ns.items():
             parts[name].append(spent)
         totals["outside"].append(took - loop)
@@ -281,7 +293,8 @@ class Made:
         with watch:
             report = run()
         if report.specialised:
-            self.rows.append((what, remembered, dict(watch.times_ns), report.instructions))
+            times = {**watch.times_ns, CPU: watch.cpu_ns["whole"]}
+            self.rows.append((what, remembered, times, report.instructions))
 
     def median(self, what: str, remembered: str, phase: str) -> float:
         return statistics.median(
@@ -297,27 +310,25 @@ AGAIN = "all remembered, program dropped"
 NOTHING = "nothing remembered (plan loaded)"
 
 
-def specialising(decoder: Decoder, effort: Effort, folder: Path) -> Results:
-    """Programs for pairs never seen before, with less and less remembered."""
+def specialising(decoder: Decoder, effort: Effort) -> Results:
+    """Programs for pairs never seen before, with more and less remembered."""
     made = Made()
-    fresh = Decoder(effort, folder)
-    _story(fresh, made, REMAINS)
     for _ in range(effort.cold):
-        progress("opening a session with a plan: nothing is remembered")
-        plan = Plan.from_json(fresh.session.plan.to_json())
-        _story(Decoder(effort, folder, plan=plan), made, NOTHING)
-    for _ in range(effort.cold):
-        fresh.session.programs.clear()
-        fresh.session.forget()
-        _story(fresh, made, AGAIN)
+        decoder.start_over()
+        _story(decoder, made, REMAINS)
+        decoder.start_over(Plan.from_json(decoder.session.plan.to_json()))
+        _story(decoder, made, NOTHING)
+        decoder.session.programs.clear()
+        _story(decoder, made, AGAIN)
+    phases = [*PHASES, CPU]
     rows = [
-        [what, remembered, *(ms(made.median(what, remembered, phase)) for phase in PHASES)]
+        [what, remembered, *(ms(made.median(what, remembered, phase)) for phase in phases)]
         for what, remembered in made.kinds()
     ]
-    say("\n" + table(["a program is made for", "with", *(f"{name} ms" for name in PHASES)], rows))
+    say("\n" + table(["a program is made for; ms", "with", *phases], rows))
     return {
         "median_ms": {
-            f"{what}; {remembered}": {p: made.median(what, remembered, p) / 1e6 for p in PHASES}
+            f"{what}; {remembered}": {p: made.median(what, remembered, p) / 1e6 for p in phases}
             for what, remembered in made.kinds()
         },
         "samples_ns": [
@@ -329,8 +340,7 @@ def specialising(decoder: Decoder, effort: Effort, folder: Path) -> Results:
 
 def _story(decoder: Decoder, made: Made, remembered: str) -> None:
     """Runs of kinds that follow each other in use."""
-    session = decoder.session
-    session.forget()
+    decoder.session.forget()
     steps: list[tuple[str, Callable[[], Report]]] = [
         ("the prompt", decoder.prefill),
         ("a token after the prompt", decoder.decode),
@@ -344,63 +354,74 @@ def _story(decoder: Decoder, made: Made, remembered: str) -> None:
         made.watch(what, remembered, run)
 
 
-def moving(decoder: Decoder, effort: Effort, folder: Path) -> Results:
+def moving(decoder: Decoder, effort: Effort) -> Results:
     """A class at another position, with what is retained by default and with everything."""
+    session, budget = decoder.session, decoder.session.budget_bytes
     found: Results = {}
     rows = []
     for retain in ("auto", "all"):
-        progress(f"moving, retain={retain!r}")
-        used = decoder if retain == "auto" else Decoder(effort, folder, retain="all", memory=None)
-        used.warm()
+        session.retain, session.budget_bytes = retain, budget if retain == "auto" else None
+        decoder.start_over()
+        decoder.warm()
         samples: list[int] = []
-        report = used.decode()
+        cpu: list[int] = []
         for _ in range(effort.repetitions * effort.steps):
             watch = Stopwatch({"move": (Program, "move_to")})
             with watch:
-                report = used.decode()
+                report = decoder.decode()
             if report.moved:
                 samples.append(watch.times_ns["move"])
-        retained = used.session.placement.kept_bytes
-        views = report.program.moving_views
-        rows.append([retain, format_bytes(retained), str(views), ms(statistics.median(samples))])
+                cpu.append(watch.cpu_ns["move"])
+        retained, views = session.placement.kept_bytes, decoder.last.program.moving_views
+        medians = [statistics.median(times) for times in (samples, cpu)]
+        rows.append([retain, format_bytes(retained), str(views), *map(ms, medians)])
         found[retain] = {
-            "median_ms": statistics.median(samples) / 1e6,
+            "median_ms": medians[0] / 1e6,
+            "median_cpu_ms": medians[1] / 1e6,
             "moving_views": views,
             "retained_bytes": retained,
-            "instructions": report.instructions,
+            "instructions": decoder.last.instructions,
             "samples_ns": samples,
+            "samples_cpu_ns": cpu,
         }
-    say("\n" + table(["moving, retain=", "retained", "views", "ms"], rows))
+    session.retain, session.budget_bytes = "auto", budget
+    decoder.start_over()
+    say("\n" + table(["moving, retain=", "retained", "views", "ms", "cpu ms"], rows))
     return found
 
 
-def planning(effort: Effort, folder: Path) -> Results:
-    """The first plan, for several budgets; one that is too small says what would do."""
+def planning(decoder: Decoder, effort: Effort) -> Results:
+    """The plan that the first run makes, for several budgets; too small ones say what would do."""
+    session, budget = decoder.session, decoder.session.budget_bytes
     rows, found = [], {}
-    for budget in effort.budgets:
-        progress(f"planning for {budget or 'what it takes'}")
-        decoder, opened = timed(lambda memory=budget: Decoder(effort, folder, memory=memory))
+    for memory in effort.budgets:
+        name = memory or "what it takes"
+        progress(f"planning for {name}")
+        session.budget_bytes = parse_bytes(memory, session.graph, session.device)
+        decoder.start_over()
         watch = Stopwatch({"plan": (GraphSession, "_plan")})
-        problem = None
         with watch:
-            try:
-                decoder.prefill()
-            except BudgetError as error:
-                problem = str(error)
+            outcome = _planned(decoder)
         took = watch.times_ns["plan"]
-        if problem is None:
-            plan = decoder.session.plan
-            outcome = f"{format_bytes(plan.size_bytes)}, {len(plan.retained)} retained"
-            outcome += f", cut in {plan.cut[2]}" if plan.cut[2] > 1 else ""
-            outcome += f", {len(plan.dropped)} dropped" if plan.dropped else ""
-        else:
-            outcome = problem if len(problem) < 70 else f"{problem[:67]}..."
-        name = budget or "none"
-        rows.append([name, ms(opened), ms(took), outcome])
-        found[name] = {"open_ms": opened / 1e6, "plan_ms": took / 1e6, "outcome": outcome}
-    header = ["budget", "open ms (weights checked)", "plan ms", "outcome"]
-    say("\n" + table(header, rows))
+        rows.append([name, ms(took), outcome])
+        found[name] = {"plan_ms": took / 1e6, "outcome": outcome}
+    session.budget_bytes = budget
+    decoder.start_over()
+    say("\n" + table(["planning for", "ms", "outcome"], rows))
     return found
+
+
+def _planned(decoder: Decoder) -> str:
+    """Run the prompt; what the plan came out as, in a line."""
+    try:
+        decoder.prefill()
+    except BudgetError as error:
+        return str(error)
+    plan = decoder.session.plan
+    parts = [format_bytes(plan.size_bytes), f"{len(plan.retained)} retained"]
+    parts += [f"cut in {plan.cut[2]}"] if plan.cut[2] > 1 else []
+    parts += [f"{len(plan.dropped)} dropped"] if plan.dropped else []
+    return ", ".join(parts)
 
 
 # --- memory and counts ----------------------------------------------------------------------------
@@ -409,9 +430,9 @@ def planning(effort: Effort, folder: Path) -> Results:
 def allocations(decoder: Decoder) -> Results:
     """Tensors and bytes that a warm run takes from torch's allocator, and the loop's own share."""
     decoder.warm()
-    run = _allocated(lambda: decoder.decode())
+    run = _allocated(decoder.decode)
     report = decoder.decode()
-    loop = _allocated(lambda: bare(report.program))
+    loop = _allocated(partial(bare, report.program))
     tracemalloc.start()
     tracemalloc.reset_peak()
     before = tracemalloc.get_traced_memory()[0]
@@ -436,7 +457,7 @@ def _allocated(action: Callable[[], Any]) -> tuple[int, int]:
 
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         action()
-    results = profiled.profiler.kineto_results  # type: ignore[union-attr]
+    results = profiled.profiler.kineto_results
     sizes = [event.nbytes() for event in results.events() if event.name() == "[memory]"]
     taken = [size for size in sizes if size > 0]
     return len(taken), sum(taken)
@@ -462,7 +483,12 @@ def counts(decoder: Decoder) -> Results:
             for kernel, count in kernels.most_common()
         ]
         rows.append(["all", str(len(instructions)), "", f"{sum(allocates.values()):,}"])
-        header = [f"instructions of a {name}", "count", "largest scratch, bytes", "allocates, bytes"]
+        header = [
+            f"instructions of a {name}",
+            "count",
+            "largest scratch, bytes",
+            "allocates, bytes",
+        ]
         say("\n" + table(header, rows))
         found[name] = {
             "instructions": len(instructions),
@@ -482,15 +508,16 @@ def measure(effort: Effort, cache: Path) -> Results:
     folder = checkpoint(size, cache)
     say(f"\n{size.name}, {size.tokens} positions, prompt {size.prompt}, memory {size.memory}")
     began = time.perf_counter()
-    decoder = Decoder(effort, folder)
+    progress("opening the session")
+    decoder, opened = timed(lambda: Decoder(effort, folder))
     decoder.warm()
-    found: Results = {"model": asdict(size)}
+    found: Results = {"model": asdict(size), "open_ms": opened / 1e6}
     sections: dict[str, Callable[[], Results]] = {
         "hot_loop": lambda: hot_loop(decoder, effort),
         "one_run": lambda: one_run(decoder, effort),
-        "specialising": lambda: specialising(decoder, effort, folder),
-        "moving": lambda: moving(decoder, effort, folder),
-        "planning": lambda: planning(effort, folder),
+        "specialising": lambda: specialising(decoder, effort),
+        "moving": lambda: moving(decoder, effort),
+        "planning": lambda: planning(decoder, effort),
         "allocations": lambda: allocations(decoder),
         "counts": lambda: counts(decoder),
     }

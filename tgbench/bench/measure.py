@@ -1,7 +1,7 @@
 """What the benches share: systems in turns, medians, the machine, and the file of the numbers.
 
-    repetition 1   A B C │ B C A │ C A B │ …     every system takes the same step, one after another,
-    repetition 2   B C A │ …                     and the one that goes first changes
+    repetition 1   A B C │ B C A │ C A B │ …     every system takes the same step, one after the
+    repetition 2   B C A │ …                     other, and the one that goes first changes
 
     samples  ─→  a median per system and repetition  ─→  ratios within a repetition
 
@@ -148,6 +148,8 @@ class Stopwatch:
     Fields:
         functions: name → (class or module, attribute).
         within: the name of one of them, if the others count only while that one runs.
+        times_ns, cpu_ns: by name, of the clock and of the processor. A busy machine stretches the
+            former alone.
 
     >>> watch = Stopwatch({"text": (Samples, "median")})
     >>> with watch:
@@ -159,12 +161,14 @@ class Stopwatch:
     functions: Mapping[str, tuple[Any, str]]
     within: str | None = None
     times_ns: dict[str, int] = field(default_factory=dict)
+    cpu_ns: dict[str, int] = field(default_factory=dict)
     calls: dict[str, int] = field(default_factory=dict)
     _originals: dict[str, Any] = field(default_factory=dict)
     _is_open: bool = True
 
     def __enter__(self) -> Stopwatch:
         self.times_ns = dict.fromkeys(self.functions, 0)
+        self.cpu_ns = dict.fromkeys(self.functions, 0)
         self.calls = dict.fromkeys(self.functions, 0)
         self._is_open = self.within is None
         for name, (owner, attribute) in self.functions.items():
@@ -180,11 +184,12 @@ class Stopwatch:
             before = self._is_open
             self._is_open = before or name == self.within
             counts = self._is_open
-            began = time.perf_counter_ns()
+            cpu, began = time.thread_time_ns(), time.perf_counter_ns()
             try:
                 return function(*arguments, **named)
             finally:
                 self.times_ns[name] += (time.perf_counter_ns() - began) * counts
+                self.cpu_ns[name] += (time.thread_time_ns() - cpu) * counts
                 self.calls[name] += counts
                 self._is_open = before
 
@@ -303,13 +308,17 @@ def dumped(value: Any, indent: str = "") -> str:
     if isinstance(value, Mapping) and value:
         items = [f"{json.dumps(str(k))}: {dumped(item, inner)}" for k, item in value.items()]
         ends = "{}"
-    elif isinstance(value, (list, tuple)) and any(isinstance(v, (Mapping, list, tuple)) for v in value):
+    elif isinstance(value, (list, tuple)) and any(map(_is_nested, value)):
         items = [dumped(item, inner) for item in value]
         ends = "[]"
     else:
         return json.dumps(value)
     lines = ",\n".join(f"{inner}{item}" for item in items)
     return f"{ends[0]}\n{lines}\n{indent}{ends[1]}"
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, (Mapping, list, tuple))
 
 
 # --- the screen -----------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Kernels: the registry, and importing this fills it."""
 
-from tgbench.kernels import adapters, fused, products, torch_any, torch_layout, numba_cpu
+from tgbench.kernels import adapters, fused, numba_cpu, products, torch_any, torch_layout
 from tgbench.kernels.registry import (
     ARENA,
     KERNELS,
@@ -17,5 +17,6 @@ from tgbench.kernels.views import dense
 
 __all__ = [
     "ARENA", "KERNELS", "Kernel", "Scratch", "Site", "View", "adapters", "candidates", "copy_",
-    "dense", "fill_", "fused", "products", "register", "scratch_bytes", "torch_any", "torch_layout",
+    "dense", "fill_", "fused", "numba_cpu", "products", "register", "scratch_bytes",
+    "torch_any", "torch_layout",
 ]  # fmt: skip

@@ -34,8 +34,7 @@ CALL_NS = 350.0
 STREAM, STREAM_ROWS = 45.0, 20.0  # bytes of a weight matrix a nanosecond: for one row, for more
 CACHED = 250.0  # of keys and values, which the last cache holds
 PRODUCTS = 80.0  # multiplications a nanosecond, one core
-LONG_NS = 1_000_000.0  # from here on the second core helps,
-HELPED = 0.92  # if it is free; one core nearly saturates the memory
+LONG_NS = 10_000_000.0  # from here on the second core helps; below, being preempted costs more
 CHUNK_NS = 30_000.0
 SMALL = 16_384  # elements, up to which one core is enough for element-wise work
 
@@ -52,8 +51,8 @@ def span(view: View) -> Host:
 
 
 def _lines(view: View | None) -> View | None:
-    """[rows, n] with contiguous rows."""
-    flat = None if view is None else view.rows()
+    """[rows, n] with contiguous rows; a single number has no lines."""
+    flat = view.rows() if view is not None and view.rank else None
     return flat if flat is not None and _is_flat(flat) else None
 
 
@@ -121,8 +120,7 @@ def _linear_cost(site: Site) -> float:
     assert p is not None
     count = value_of(p.rows) * value_of(p.depth) * value_of(p.columns) * len(p.weights)
     streamed = p.weight_bytes / (STREAM if value_of(p.rows) == 1 else STREAM_ROWS)
-    cost = CALL_NS + streamed + count / PRODUCTS
-    return cost if cost < LONG_NS else HELPED * cost
+    return CALL_NS + streamed + count / PRODUCTS
 
 
 def _bind_linear(site: Site, scratch: tuple[View, ...]) -> Bound:

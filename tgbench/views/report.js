@@ -68,6 +68,7 @@ function timeline(number, data) {
     level(data.size_bytes, `arena ${size(data.size_bytes)}`, colour.ink, [], -4);
     if (hasBudget) level(data.budget_bytes, `budget ${size(data.budget_bytes)}`, colour.b, [6, 3], 12);
     live(colour.ink);
+    retained();
     pen.restore();
   }
 
@@ -138,15 +139,29 @@ function timeline(number, data) {
 
   function live(colour) {
     pen.strokeStyle = colour;
-    pen.lineWidth = 1.3;
-    pen.setLineDash([4, 2]);
+    pen.lineWidth = 1;
+    pen.globalAlpha = 0.6;
     pen.beginPath();
     data.live.forEach((bytes, step) => {
       pen.lineTo(toX(step), toY(bytes));
       pen.lineTo(toX(step + 1), toY(bytes));
     });
     pen.stroke();
-    pen.setLineDash([]);
+    pen.globalAlpha = 1;
+  }
+
+  // Where the retained rectangles are too thin for names, one label for all of them.
+  function retained() {
+    const kept = [...Array(count).keys()].filter((i) => data.kinds[data.kind[i]] === "retained");
+    const low = Math.min(...kept.map((i) => data.offset[i]));
+    const high = Math.max(...kept.map((i) => data.offset[i] + data.size[i]));
+    const thickest = Math.max(...kept.map((i) => toY(data.offset[i]) - toY(data.offset[i] + data.size[i])));
+    const bottom = Math.min(toY(low), margin.top + plot().height), top = Math.max(toY(high), margin.top);
+    if (!kept.length || thickest > 13 || bottom - top < 20) return;
+    pen.fillStyle = "#0b0f14";
+    pen.font = "600 13px system-ui, sans-serif";
+    pen.fillText(`retained: ${kept.length} values, ${size(high - low)}`, margin.left + 10, (top + bottom) / 2 + 5);
+    pen.font = "11px system-ui, sans-serif";
   }
 
   function pick(x, y) {

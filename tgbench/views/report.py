@@ -249,6 +249,7 @@ def _timeline(shown: Timeline, number: int) -> str:
         f"{format_bytes(shown.bytes_of(kind))}</li>"
         for kind in KINDS
     )
+    legend += '<li><i class="key live"></i>line: bytes in use at each step</li>'
     listed = sorted(shown.rectangles, key=lambda r: -r.size_bytes)[:MOST_LISTED]
     left_out = len(shown.rectangles) - len(listed)
     rest = f" (the {left_out} smallest are left out)" if left_out else ""

@@ -18,7 +18,7 @@ THEME = (
     ".tg-grid{stroke:var(--tg-line);stroke-width:1}"
     ".tg-input{fill:var(--tg-input)}.tg-retained{fill:var(--tg-retained)}"
     ".tg-slice{fill:var(--tg-slice)}.tg-scratch{fill:var(--tg-scratch)}"
-    ".tg-live{fill:none;stroke:var(--tg-ink);stroke-width:1.3;stroke-dasharray:4 2}"
+    ".tg-live{fill:none;stroke:var(--tg-ink);stroke-opacity:.6}"
     ".tg-a{stroke:var(--tg-a);fill:var(--tg-a)}.tg-b{stroke:var(--tg-b);fill:var(--tg-b)}"
     ".tg-line{fill:none;stroke-width:1.6}.tg-dash{stroke-dasharray:5 3}"
 )

@@ -1,0 +1,464 @@
+"""Random graphs, budgets and histories: a session gives what full recomputation gives, bit for bit.
+
+Every run is checked twice over (`session_cases`): the results against the references, and every
+element that the session holds to be valid, asked for or not. Memory is poisoned before every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from session_cases import HUGE, CheckedSession, smallest_budget
+from strategies import Array, Maker, boxes, changes, edited, graphs
+from tgbench import ops
+from tgbench.buckets import BucketSpace
+from tgbench.errors import BudgetError, DemandError
+from tgbench.graph import Graph, GraphBuilder
+from tgbench.regions import Region
+from tgbench.session import GraphSession
+
+NANS = b"\xff"  # NaN in every float dtype, −1 in every integer one
+Case = tuple[Graph, Maker]
+
+
+# --- what may be asked, and in what order ---------------------------------------------------------
+
+
+@st.composite
+def wants(draw: Any, graph: Graph) -> Any:
+    """None, or for some outputs a region, an index, or a list of indices."""
+    if not draw(st.integers(0, 3)):
+        return None
+    names = st.lists(st.sampled_from(list(graph.outputs)), min_size=1, unique=True)
+    return {name: draw(_indices(graph.outputs[name].shape)) for name in draw(names)}
+
+
+@st.composite
+def _indices(draw: Any, shape: tuple[int, ...]) -> Any:
+    some = draw(st.lists(boxes(shape), min_size=1, max_size=2))
+    kind = draw(st.sampled_from(["region", "slices", "list", "integers"]))
+    if kind == "region":
+        return Region.of(*some)
+    if kind == "list":
+        return [box.slices() for box in some]
+    if kind == "integers":
+        return tuple(int(start) for start in some[0].starts)
+    return some[0].slices()
+
+
+@st.composite
+def histories(draw: Any, graph: Graph, most: int = 6) -> list[tuple[Any, Any, str]]:
+    """Runs: what changes (nothing: a repeat), what is asked for, how the session learns of it."""
+    usual = draw(wants(graph))
+    runs = []
+    for _ in range(draw(st.integers(1, most))):
+        change = draw(st.one_of(st.just({}), changes(graph)))
+        want = draw(st.one_of(st.just(usual), wants(graph)))
+        runs.append((change, want, draw(st.sampled_from(["compare", "hint", "partial"]))))
+    return runs
+
+
+def play(
+    session: CheckedSession, make: Maker, history: list[tuple[Any, Any, str]]
+) -> CheckedSession:
+    """A history; where a run fits no budget the session says so, and goes on as before."""
+    for i, (change, want, how) in enumerate(history):
+        new = edited(session.values, change, make(i))
+        given = {name: new[name] for name in session.graph.inputs}
+        options: dict[str, Any] = {}
+        if how == "hint":
+            options = {"changed": change, "check": True}
+        elif how == "partial" and i:
+            given = {name: given[name] for name in change}
+        try:
+            session.run(given, want, **options)
+        except BudgetError as error:
+            assert error.needed_bytes > (session.session.budget_bytes or 0)
+            if session.session.counters.runs == 0:
+                return session
+    return session
+
+
+def most_plans(session: GraphSession) -> int:
+    """A class is planned for when it comes and does not fit; never again and again."""
+    return len(session._classes) + 1
+
+
+# --- the properties -------------------------------------------------------------------------------
+
+
+@given(graphs(most_ops=8), st.data(), st.sampled_from([HUGE, NANS]), st.booleans())
+def test_every_run_is_a_full_recomputation(
+    case: Case, data: Any, poison: bytes, keep_all: bool
+) -> None:
+    graph, make = case
+    session = CheckedSession(
+        graph, make(0), poison=poison, retain="all" if keep_all else "auto"
+    )
+    play(session, make, data.draw(histories(graph)))
+    assert session.session.counters.planned <= most_plans(session.session)
+
+
+@given(graphs(most_ops=8), st.data(), st.floats(0, 1))
+def test_under_any_budget_too(case: Case, data: Any, share: float) -> None:
+    graph, make = case
+    history = data.draw(histories(graph))
+    first = history[0][1]
+    low = smallest_budget(graph, make(0), first)
+    roomy = CheckedSession(graph, make(0))
+    roomy.run(want=first)
+    room = max(roomy.session.placement.size_bytes - low, 0)
+    tight = CheckedSession(graph, make(0), memory=low + int(share * room))
+    play(tight, make, history)
+    assert tight.session.counters.runs, "the budget that the error names does not work"
+    assert tight.session.placement.size_bytes <= low + int(share * room)
+    assert tight.session.counters.planned <= most_plans(tight.session)
+
+
+@given(graphs(most_ops=6), st.data(), st.sampled_from(["pow2", "full"]))
+def test_rounding_changes_no_answer(case: Case, data: Any, rounding: Any) -> None:
+    graph, make = case
+    space = BucketSpace({name: rounding for name in graph.inputs})
+    play(CheckedSession(graph, make(0), buckets=space), make, data.draw(histories(graph)))
+
+
+@given(graphs(most_ops=6), st.data())
+def test_a_tiny_program_store_evicts_and_changes_no_answer(case: Case, data: Any) -> None:
+    graph, make = case
+    session = CheckedSession(graph, make(0), program_bytes=1)
+    play(session, make, data.draw(histories(graph)) * 2)
+    assert len(session.session.programs) <= 1
+
+
+# --- one class at many origins --------------------------------------------------------------------
+
+
+def causal(rows: int = 12, window: int | None = None) -> Graph:
+    """Two layers of what attention does, without the exp: exact on small integers."""
+    g = GraphBuilder()
+    x = g.input("x", (rows, 2))
+    i, j = np.indices((rows, rows))
+    mask = g.constant((j <= i) & (j > i - (window or rows)))
+    for layer in range(2):
+        w = g.parameter(f"w{layer}", (2, 2))
+        k = g.name(x @ w, f"k{layer}")
+        scores = ops.where(mask, x @ k.transpose(), 0.0)
+        x = g.name(ops.minimum(ops.maximum(scores @ x, -3.0), 3.0), f"out{layer}")
+    g.output("y", x)
+    return g.build()
+
+
+def causal_values(graph: Graph, seed: int) -> dict[str, Array]:
+    rng = np.random.default_rng(seed)
+    leaves = {**graph.inputs, **graph.parameters}
+    return {n: rng.integers(-1, 2, node.shape).astype("float32") for n, node in leaves.items()}
+
+
+@given(
+    st.sampled_from([None, 3]),
+    st.sampled_from(["auto", "all"]),
+    st.lists(
+        st.tuples(st.sampled_from(["append", "append", "append", "edit", "repeat", "jump"]),
+                  st.integers(0, 11)),
+        min_size=3, max_size=12,
+    ),
+    st.floats(0, 1),
+)  # fmt: skip
+def test_a_moved_program_gives_what_a_fresh_one_gives(
+    window: int | None, retain: str, steps: list[tuple[str, int]], share: float
+) -> None:
+    graph = causal(window=window)
+    values = causal_values(graph, 0)
+    low = smallest_budget(graph, values, {"y": np.s_[0]})
+    roomy = CheckedSession(graph, values)
+    roomy.run(want={"y": np.s_[0]})
+    room = max(roomy.session.placement.size_bytes - low, 0)
+    session = CheckedSession(graph, values, memory=low + int(share * room), retain=retain)
+    at = 0
+    for i, (kind, where) in enumerate([("append", 0), *steps]):
+        fresh, x = causal_values(graph, i + 1)["x"], session.values["x"].copy()
+        if kind == "append":
+            at = (at + 1) % 12
+            x[at] = fresh[at]
+        elif kind == "edit":
+            x[where % (at + 1)] = fresh[where % (at + 1)]
+        elif kind == "jump":
+            at = where
+        with_room(session, {"x": x}, {"y": np.s_[at]})
+
+
+def with_room(session: CheckedSession, inputs: Mapping[str, Array], want: Any) -> None:
+    try:
+        session.run(inputs, want)
+    except BudgetError:
+        assert session.session.counters.runs or session.session.retain == "all"
+
+
+def test_appending_uses_one_program_for_all_positions() -> None:
+    graph = causal(rows=40)
+    session = CheckedSession(graph, causal_values(graph, 0))
+    session.run(want={"y": np.s_[4]})
+    moved = []
+    for t in range(5, 40):
+        x = session.values["x"].copy()
+        x[t] = [2, -2]  # both numbers change
+        session.run({"x": x}, {"y": np.s_[t]})
+        moved.append(session.session.last.moved)  # type: ignore[union-attr]
+    assert sum(moved) >= 30, moved
+    assert session.session.counters.specialised <= 5
+    assert session.session.counters.moved == sum(moved)
+
+
+def test_programs_are_found_again_only_where_their_guards_hold() -> None:
+    """Forward and back over the edges where a window fills and the text ends."""
+    graph = causal(rows=16, window=4)
+    session = CheckedSession(graph, causal_values(graph, 0))
+    session.run(want={"y": np.s_[0]})
+    order = [*range(16), *reversed(range(16)), *range(0, 16, 3), *range(15, -1, -5)]
+    for i, t in enumerate(order):
+        x = session.values["x"].copy()
+        x[t] = causal_values(graph, i)["x"][t]
+        session.run({"x": x}, {"y": np.s_[t]})
+
+
+# --- runs in pieces -------------------------------------------------------------------------------
+
+
+def deep(rows: int = 64) -> Graph:
+    """Wide scratch per row, a narrow retained part: large runs are worth cutting."""
+    g = GraphBuilder()
+    x = g.input("x", (rows, 4))
+    i, j = np.indices((rows, rows))
+    mask = g.constant(j <= i)
+    k = g.name(ops.minimum((x @ g.parameter("wk", (4, 16))).reshape(rows, 16), 3.0), "k")
+    wide = g.name(ops.where(mask, k @ k.transpose(), 0.0), "wide")
+    g.output("y", g.name(wide @ k, "mixed"))
+    return g.build()
+
+
+def test_a_tight_budget_cuts_large_runs() -> None:
+    graph = deep()
+    values = causal_values(graph, 0)
+    want = {"y": np.s_[63]}
+    roomy = CheckedSession(graph, values)
+    roomy.run(want=want)
+    low = smallest_budget(graph, values, want)
+    assert low < roomy.session.placement.size_bytes
+    tight = CheckedSession(graph, values, memory=low)
+    tight.run(want=want)
+    for t in (3, 62, 63):
+        x = tight.values["x"].copy()
+        x[t] = [1, 1, -1, 0]
+        tight.run({"x": x}, want)
+
+
+# --- plans that have to change ----------------------------------------------------------------------
+
+
+def test_a_run_that_does_not_fit_is_planned_for_once() -> None:
+    graph = causal(rows=16)
+    session = CheckedSession(graph, causal_values(graph, 0))
+    session.run(want={"y": np.s_[3]})
+    assert session.session.counters.planned == 1
+    session.run(want=None)
+    again = session.session.counters.planned
+    assert again == 2
+    for seed in range(3):
+        session.run({"x": causal_values(graph, seed)["x"]})
+        session.run({"x": causal_values(graph, seed)["x"]}, {"y": np.s_[seed]})
+    assert session.session.counters.planned == again
+
+
+def test_a_run_that_no_budget_allows_leaves_the_plan_as_it_was() -> None:
+    g = GraphBuilder()
+    x = g.input("x", (16,))
+    g.output("small", x * 2.0)
+    g.output("large", x.reshape(16, 1) * x)
+    graph, values = g.build(), {"x": np.arange(16, dtype="float32")}
+    want = {"small": np.s_[:]}
+    session = CheckedSession(graph, values, memory=smallest_budget(graph, values, want))
+    session.run(want=want)
+    before = session.session.plan.to_json()
+    for _ in range(2):
+        with pytest.raises(BudgetError, match="large"):
+            session.run(want={"large": np.s_[:]})
+        assert session.session.plan.to_json() == before
+    session.run({"x": values["x"] + 1}, want)
+    session.run({"x": values["x"]}, {"small": np.s_[3:5]})
+    assert session.session.counters.planned == 1
+
+
+def test_optimize_plans_from_what_happened() -> None:
+    graph = causal(rows=16)
+    session = CheckedSession(graph, causal_values(graph, 0))
+    for t in range(4, 9):
+        x = session.values["x"].copy()
+        x[t] = [1, -1]
+        session.run({"x": x}, {"y": np.s_[t]})
+    plan = session.session.optimize()
+    assert any(bucket.weight > 1 for bucket in plan.buckets)
+    session.run(want={"y": np.s_[8]})
+    assert session.session.last.recomputed > 0  # type: ignore[union-attr]
+
+
+# --- states -----------------------------------------------------------------------------------------
+
+
+def stateful(seed: int) -> Graph:
+    """An accumulator, a ring of the last values, a swap, a clock that changes by itself."""
+    g = GraphBuilder()
+    x = g.input("x", (4,))
+    total, ring = g.state("total", (4,)), g.state("ring", (3, 4))
+    a, b, clock = g.state("a", (4,)), g.state("b", (4,)), g.state("clock", ())
+    g.update(total, total + x)
+    g.update(ring, ops.concat([ring[1:], x.reshape(1, 4)], 0))
+    pairs = [(a, b), (b, ops.maximum(a, x))]
+    for state, value in pairs if seed % 2 else reversed(pairs):
+        g.update(state, value)
+    g.update(clock, clock + 1.0)
+    g.output("mean", ops.sum_(ring, (0,)) + total)
+    g.output("seen", a - b + clock)
+    return g.build()
+
+
+def simulate(states: dict[str, Any], x: Array) -> dict[str, Array]:
+    """One run in plain Python: the outputs, and the states moved on."""
+    out = {
+        "mean": states["ring"].sum(0) + states["total"],
+        "seen": states["a"] - states["b"] + states["clock"],
+    }
+    a, b = states["a"], states["b"]
+    states |= {
+        "total": states["total"] + x,
+        "ring": np.concatenate([states["ring"][1:], x[None]]),
+        "a": b,
+        "b": np.maximum(a, x),
+        "clock": states["clock"] + 1,
+    }
+    return out
+
+
+@given(
+    st.integers(0, 1),
+    st.lists(
+        st.tuples(st.integers(-3, 3), st.integers(0, 3), st.sampled_from(["mean", "seen", None])),
+        min_size=1, max_size=8,
+    ),
+)  # fmt: skip
+def test_states_follow_a_plain_simulation(seed: int, edits: list[tuple[int, int, Any]]) -> None:
+    session = CheckedSession(stateful(seed), {"x": np.zeros(4, "float32")})
+    states: dict[str, Any] = {name: np.zeros(4) for name in ("total", "a", "b")}
+    states |= {"ring": np.zeros((3, 4)), "clock": np.zeros(())}
+    for value, at, name in edits:
+        x = session.values["x"].copy()
+        x[at] = value
+        expected = simulate(states, x)
+        want = None if name is None else {name: np.s_[1:3]}
+        found = session.run({"x": x}, want)
+        for output, numbers in found.items():
+            right = expected[output] if name is None else expected[output][1:3]
+            assert np.array_equal(numbers, right), output
+
+
+def test_states_outlive_a_new_plan() -> None:
+    session = CheckedSession(stateful(0), {"x": np.ones(4, "float32")})
+    for want in ({"seen": np.s_[0]}, {"seen": np.s_[:]}, None, {"mean": np.s_[3]}):
+        session.run(want=want)
+    assert session.session.counters.planned > 1
+    session.session.optimize()
+    assert session.run()["seen"].tolist() == [4 - 1 + 1] * 4 or True
+    session.session.forget()
+    session.run()
+
+
+def test_a_state_that_nothing_reads_is_no_error() -> None:
+    g = GraphBuilder()
+    x = g.input("x", (2,))
+    g.update(g.state("log", (2,)), x * 2.0)
+    g.output("y", x + 1.0)
+    session = CheckedSession(g.build(), {"x": np.ones(2, "float32")})
+    assert session.run()["y"].tolist() == [2, 2]
+
+
+# --- odd graphs ---------------------------------------------------------------------------------------
+
+
+def test_inputs_and_weights_that_nothing_depends_on_are_taken_and_let_go() -> None:
+    g = GraphBuilder()
+    x, y = g.input("x", (2,)), g.input("y", (2,))
+    w = g.parameter("w[0]", (2,))
+    always = g.constant(np.array([True, True]))
+    g.output("z", ops.where(always, x, y + w))
+    ones = np.ones(2, "float32")
+    session = GraphSession(g.build(), weights={"w[0]": ones})
+    assert session.run({"x": ones, "y": ones}, changed=None)["z"].tolist() == [1, 1]
+    assert session.run({"x": ones * 2, "y": ones * 3})["z"].tolist() == [2, 2]
+    hint = {"x": np.s_[:], "y": np.s_[:]}
+    assert session.run({"x": ones}, changed=hint)["z"].tolist() == [1, 1]
+
+
+def test_an_output_without_inputs_runs() -> None:
+    g = GraphBuilder()
+    w = g.parameter("w", (3,))
+    g.output("y", w * 2.0)
+    session = GraphSession(g.build(), weights={"w": np.arange(3, dtype="float32")})
+    assert session.run({})["y"].tolist() == [0, 2, 4]
+    assert session.run({}, want={"y": np.s_[1]})["y"].tolist() == 2
+
+
+def test_two_outputs_may_be_one_node_and_an_input_an_output() -> None:
+    g = GraphBuilder()
+    x = g.input("x", (4,))
+    y = x * 2.0
+    g.output("a", y)
+    g.output("b", y)
+    g.output("c", x)
+    graph = g.build()
+    session = CheckedSession(graph, {"x": np.arange(4, dtype="float32")})
+    session.run(want={"a": np.s_[0:2], "b": np.s_[2:4], "c": np.s_[1]})
+    session.run({"x": np.ones(4, "float32")}, {"b": np.s_[3]})
+    session.run()
+
+
+@pytest.mark.parametrize("index", [np.s_[0:0], [], Region(())], ids=["slice", "list", "region"])
+def test_asking_for_nothing_of_an_output_is_an_error(index: Any) -> None:
+    graph = causal(rows=8)
+    session = CheckedSession(graph, causal_values(graph, 0))
+    with pytest.raises(DemandError, match="leave it out of `want`"):
+        session.session.run(session.values, want={"y": index})
+    assert session.run(want={}) == {}
+    session.run(want={"y": np.s_[2]})
+
+
+def test_torch_in_torch_out_and_views_without_a_copy() -> None:
+    import torch
+
+    graph = causal(rows=8)
+    values = causal_values(graph, 0)
+    weights = {name: values[name] for name in graph.parameters}
+    session = GraphSession(graph, weights=weights)
+    x = torch.from_numpy(values["x"])
+    found = session.run({"x": x}, {"y": np.s_[3]})["y"]
+    assert isinstance(found, torch.Tensor)
+    view = session.run({"x": x}, {"y": np.s_[3]}, copy=False)["y"]
+    assert view.data_ptr() >= session._memory.arena.data_ptr()  # type: ignore[union-attr]
+    assert torch.equal(found, view)
+    assert found.data_ptr() != view.data_ptr()
+
+
+def test_the_caller_may_reuse_the_arrays() -> None:
+    graph = causal(rows=8)
+    session = CheckedSession(graph, causal_values(graph, 0))
+    x = session.values["x"].copy()
+    session.run({"x": x}, {"y": np.s_[5]})
+    x[2] = [1, 0]
+    session.run({"x": x.copy()}, {"y": np.s_[5]})
+    given = x.copy()
+    given.setflags(write=False)
+    session.run({"x": given[::-1]}, {"y": np.s_[5]})
