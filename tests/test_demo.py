@@ -202,6 +202,27 @@ def test_a_terminal_line_is_rewritten() -> None:
     assert terminal.getvalue().endswith("50.0 %   1.00 ms        64 B\n")
 
 
+@pytest.mark.parametrize("width", [None, 300, 128, 110, 95, 80])
+def test_the_table_fits_the_terminal(width: int | None) -> None:
+    every = (*demo.COLUMNS, *demo.BESIDE)
+    columns = demo.fitting(every, width)
+    total = sum(column.width + 2 for column in columns) - 2
+    if width is None or width >= 128:
+        assert columns == every
+    elif width > 93:
+        assert total == width
+    else:
+        assert demo.FLEXIBLE not in [column.name for column in columns]
+
+
+def test_an_output_folder_that_cannot_be_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert cli.main(["demo", "--quick", "--output", str(tmp_path / "file" / "out")]) == 1
+    assert "error: --output cannot be made" in capsys.readouterr().err
+
+
 def test_difference_is_relative() -> None:
     import numpy as np
 

@@ -102,7 +102,7 @@ def test_the_payload_says_what_each_run_computed(session: GraphSession) -> None:
     assert session.last is not None
     data = shown(session).payload()
     stored = {node.name for node in session.anatomy.stored}
-    computed = {data["name"][i] for i in data["computed"]["the edit"]}
+    computed = {data["name"][i].removesuffix(" (scratch)") for i in data["computed"]["the edit"]}
     assert computed == set(session.last.compute) & stored
     columns = ("name", "kind", "offset", "size", "start", "stop", "group", "detail")
     assert {len(data[column]) for column in columns} == {len(data["name"])}

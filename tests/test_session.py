@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from session_cases import HUGE, CheckedSession, smallest_budget
@@ -25,6 +25,11 @@ from tgbench.session import GraphSession
 
 NANS = b"\xff"  # NaN in every float dtype, −1 in every integer one
 Case = tuple[Graph, Maker]
+
+
+def share_of_examples(part: int) -> settings:
+    """Fewer examples than the profile's, for tests whose cases take long."""
+    return settings(max_examples=max(settings().max_examples // part, 5))
 
 
 # --- what may be asked, and in what order ---------------------------------------------------------
@@ -105,6 +110,7 @@ def test_every_run_is_a_full_recomputation(
     assert session.session.counters.planned <= most_plans(session.session)
 
 
+@share_of_examples(2)
 @given(graphs(most_ops=8), st.data(), st.floats(0, 1))
 def test_under_any_budget_too(case: Case, data: Any, share: float) -> None:
     graph, make = case
@@ -160,6 +166,7 @@ def causal_values(graph: Graph, seed: int) -> dict[str, Array]:
     return {n: rng.integers(-1, 2, node.shape).astype("float32") for n, node in leaves.items()}
 
 
+@share_of_examples(4)
 @given(
     st.sampled_from([None, 3]),
     st.sampled_from(["auto", "all"]),
@@ -286,7 +293,7 @@ def test_a_run_that_no_budget_allows_leaves_the_plan_as_it_was() -> None:
     session.run(want=want)
     before = session.session.plan.to_json()
     for _ in range(2):
-        with pytest.raises(BudgetError, match="large"):
+        with pytest.raises(BudgetError, match="mul_1 1 KiB"):
             session.run(want={"large": np.s_[:]})
         assert session.session.plan.to_json() == before
     session.run({"x": values["x"] + 1}, want)
@@ -372,7 +379,7 @@ def test_states_outlive_a_new_plan() -> None:
         session.run(want=want)
     assert session.session.counters.planned > 1
     session.session.optimize()
-    assert session.run()["seen"].tolist() == [4 - 1 + 1] * 4 or True
+    session.run()
     session.session.forget()
     session.run()
 

@@ -20,8 +20,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import Any
 
 import numpy as np
@@ -207,6 +208,7 @@ COLUMNS = (
     Column("arena", 9),
 )
 BESIDE = (Column("transformers", 12), Column("equal", 9))
+FLEXIBLE = "bucket class"
 
 
 class Screen:
@@ -216,6 +218,11 @@ class Screen:
         self.stream = stream or sys.stdout
         self.live = bool(self.stream.isatty())
         self._pending = 0  # characters of the line that will be rewritten
+
+    @property
+    def width(self) -> int | None:
+        """Columns of the terminal; None where there is none."""
+        return get_terminal_size().columns if self.live else None
 
     def say(self, text: str = "") -> None:
         self._clear()
@@ -228,7 +235,7 @@ class Screen:
         """What is going on, until the next line; shown on terminals only."""
         if self.live:
             self._clear()
-            shown = text[: _terminal_width() - 1]
+            shown = text[: (self.width or 80) - 1]
             self.stream.write(shown)
             self.stream.flush()
             self._pending = len(shown)
@@ -239,37 +246,39 @@ class Screen:
             self._pending = 0
 
     def table(self, beside: bool) -> tuple[Column, ...]:
-        """Begin a table of runs."""
-        columns = COLUMNS + BESIDE if beside else COLUMNS
+        """Begin a table of runs, as wide as the terminal."""
+        columns = fitting(COLUMNS + BESIDE if beside else COLUMNS, self.width)
         self.say("  ".join(_cell(c.name, c) for c in columns))
         self.say("  ".join("─" * c.width for c in columns))
         return columns
 
     def row(self, run: Run, columns: Sequence[Column]) -> None:
-        cells = (
-            run.step,
-            run.kind,
-            share(run.recomputed),
-            ms(run.time_ns) + ("*" if run.is_first else " "),
-            format_bytes(run.arena_bytes),
-            ms(run.other_ns),
-            agreement(run),
-        )
-        shown = (_cell(text, column) for text, column in zip(cells, columns, strict=False))
-        self.say("  ".join(shown).rstrip())
+        texts = {
+            "step": run.step,
+            "bucket class": run.kind,
+            "computed": share(run.recomputed),
+            "time": ms(run.time_ns) + ("*" if run.is_first else " "),
+            "arena": format_bytes(run.arena_bytes),
+            "transformers": ms(run.other_ns),
+            "equal": agreement(run),
+        }
+        self.say("  ".join(_cell(texts[column.name], column) for column in columns).rstrip())
+
+
+def fitting(columns: Sequence[Column], width: int | None) -> tuple[Column, ...]:
+    """The columns within a width: the class is cut first, and left out where that is not enough."""
+    over = sum(column.width + 2 for column in columns) - 2 - width if width is not None else 0
+    return tuple(
+        replace(column, width=column.width - max(over, 0)) if column.name == FLEXIBLE else column
+        for column in columns
+        if column.name != FLEXIBLE or column.width - over >= len(FLEXIBLE)
+    )
 
 
 def _cell(text: str, column: Column) -> str:
     if len(text) > column.width:
         text = text[: column.width - 1] + "…"
     return text.rjust(column.width) if column.is_number else text.ljust(column.width)
-
-
-def _terminal_width() -> int:
-    try:
-        return os.get_terminal_size().columns
-    except OSError:
-        return 80
 
 
 # --- transformers, on the same cores ------------------------------------------------------------
@@ -393,13 +402,13 @@ class Tour:
     def go(self) -> None:
         began = time.perf_counter()
         self._welcome()
-        self._output().mkdir(parents=True, exist_ok=True)
+        try:
+            self.options.output.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"--output cannot be made ({error}); name another folder") from error
         self._gemma()
         self._minilm()
         self._finish(time.perf_counter() - began)
-
-    def _output(self) -> Path:
-        return self.options.output
 
     def _welcome(self) -> None:
         say = self.screen.say
@@ -459,7 +468,7 @@ class Tour:
         self._say_text(tokenizer, decoding)
         self._say_plan(session)
         self._summary(decoding.study(self._other, _what(given, folder), session))
-        session.save_plan(self._output() / "gemma.plan.json")
+        session.save_plan(self.options.output / "gemma.plan.json")
 
     def _checkpoint(self, config: Config) -> Path:
         name = "gemma3-270m-random" if config is GEMMA3_270M else "gemma3-tiny-random"
@@ -537,12 +546,12 @@ class Tour:
             self.screen.say(f"  {shown:<60}{row[1]:>8}{row[2]:>8}")
         self._say_plan(session)
         self._summary(embedding.study(self._other, session, table))
-        session.save_plan(self._output() / "minilm.plan.json")
+        session.save_plan(self.options.output / "minilm.plan.json")
 
     # the end
 
     def _finish(self, seconds: float) -> None:
-        output = self._output()
+        output = self.options.output
         report = output / "report.html"
         text = page("tgbench: the short tour", self.studies, self.facts, next_steps(output))
         for path, content in (

@@ -358,7 +358,8 @@ class GraphBuilder:
         """Call an op's node `name`, in the present scope; returns the node."""
         if node.is_leaf:
             raise GraphError(f"{node.name} is a leaf, and leaves keep their names")
-        node.name = self._fresh(name)
+        if node.name != ".".join([*self._scope, name]):
+            node.name = self._fresh(name)
         return node
 
     def output(self, name: str, node: Node) -> None:
@@ -599,13 +600,12 @@ class Graph:
                 (key, value.digest if isinstance(value, ConstantData) else repr(value))
                 for key, value in sorted(node.attrs.items())
             ]
-            name = node.name if node.is_leaf and node.op != "constant" else ""
             line = (
                 node.op,
                 [number[parent] for parent in node.inputs],
                 attrs,
                 str(node.type),
-                name,
+                node.name,
             )
             digest.update(repr(line).encode())
         ends = [

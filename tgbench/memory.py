@@ -82,12 +82,19 @@ class Memory:
         for name, node in graph.updates.items():
             if self.anatomy.base[node].op == "state":  # one that another update may overwrite
                 after[name] = after[name].clone()
-        for name, new in after.items():
-            place = self.place(graph.states[name])
-            region = boxes_of((place != new).cpu().numpy())
-            if region.boxes:
-                pending[name] = region
-                place.copy_(new)
+        before: dict[str, torch.Tensor] = {}
+        try:
+            for name, new in after.items():
+                place = self.place(graph.states[name])
+                region = boxes_of((place != new).cpu().numpy())
+                if region.boxes:
+                    pending[name] = region
+                    before[name] = place.clone()
+                    place.copy_(new)
+        except BaseException:
+            for name, old in before.items():  # all states advance, or none
+                self.place(graph.states[name]).copy_(old)
+            raise
         return pending
 
     def specialise(self, state: int, kind: BucketClass, origin: tuple[int, ...]) -> Program:

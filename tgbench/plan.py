@@ -177,6 +177,9 @@ class Plan:
             )
         if self.device.split(":")[0] != device.split(":")[0]:
             raise PlanError(f"the plan is for {self.device}, the session runs on {device}")
+        anatomy = Anatomy.of(graph)
+        if self.schedule != tuple(node.name for node in anatomy.schedule):
+            raise PlanError("schedule: not the graph's order; delete the plan to plan anew")
         nodes = {node.name: node for node in graph.nodes}
         slots, scratch, donors = {}, {}, {}
         for slot in self.slots:
@@ -193,7 +196,7 @@ class Plan:
             slots, keep, scratch, donors, self.size_bytes, self.kept_bytes,
             self.bound_bytes, self.bound_step, (),
         )  # fmt: skip
-        check_placement(placement, Anatomy.of(graph))
+        check_placement(placement, anatomy)
         classes = {
             BucketClass(b.changed, b.demand, b.bounds): (b.weight, b.origin) for b in self.buckets
         }

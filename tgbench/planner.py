@@ -65,18 +65,20 @@ class Choice:
 
 
 def unit_change(bucket: Bucket, anatomy: Anatomy, name: str) -> Bucket | None:
-    """The smallest change there is of one input, with the same demand: what may come next."""
-    demand = dict(bucket.demand)
-    boxes = [box for region in demand.values() for box in region]
-    shape = anatomy.graph.inputs[name].shape
-    if not shape or not boxes:
+    """The smallest change there is of one input, with the same demand: what may come next.
+
+    It lies at the end, or where the demand ends in an output dimension of the same size.
+    """
+    graph, demand = anatomy.graph, dict(bucket.demand)
+    shape = graph.inputs[name].shape
+    if not shape or not demand:
         return None
-    last = {stop - 1 for box in boxes for _, stop in box}
-    box = [(size - 1, size) for size in shape]
-    for axis, size in enumerate(shape):
-        near = [value_of(at) for at in last if 0 <= value_of(at) < size]
-        if near and size > 1:
-            box[axis] = (max(near), max(near) + 1)
+    ends: dict[int, int] = {}  # size of a demanded dimension → where the demand ends in it
+    for output, region in demand.items():
+        for (_, stop), size in zip(region.hull(), graph.outputs[output].shape, strict=True):
+            ends[size] = max(ends.get(size, 0), value_of(stop))
+    stops = [ends.get(size, int(size)) for size in shape]
+    box = [(stop - 1, stop) for stop in stops]
     return Bucket.of({name: Region((Box(box),))}, demand)
 
 
@@ -262,7 +264,7 @@ class Planner:
         scenarios: Sequence[Scenario],
         worth: Mapping[Node, float],
     ) -> Choice:
-        expected = self.expected_ns(self.propagator(retained), scenarios, cut)
+        expected = self.expected_ns(self.propagator(retained), scenarios, WHOLE)
         dropped = tuple(node for node in frontier if node not in set(retained))
         return Choice(tuple(retained), dropped, cut, placement, expected, worth)
 

@@ -71,7 +71,9 @@ class Pool:
         for name, node in graph.parameters.items():
             tensor = source.tensor(name, node)
             self.buffers[name, node.dtype] = tensor
-            self.parameter_bytes += tensor.numel() * tensor.element_size()
+            size = tensor.numel() * tensor.element_size()
+            self.parameter_bytes += size
+            self.owned_bytes += 0 if source.is_mapped(name, node) else size
 
     def _own(self, name: str, tensor: torch.Tensor, dtype: str, device: str) -> None:
         owned = tensor.to(device=device, dtype=TORCH_DTYPES[dtype]).contiguous()
@@ -171,6 +173,10 @@ class _FromFile:
         self.weights.check_finite(name)
         return self.weights.tensor(name, node.dtype, self.device)
 
+    def is_mapped(self, name: str, node: Node) -> bool:
+        """Whether the tensor is the file itself, neither converted nor moved."""
+        return self.device == "cpu" and self.weights.info(name).dtype == node.dtype
+
 
 class _FromArrays:
     def __init__(self, arrays: Mapping[str, Any], device: str) -> None:
@@ -185,6 +191,9 @@ class _FromArrays:
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise WeightsError(f"weight {name!r} holds NaN or infinity; mend it before use")
         return value.to(device=self.device, dtype=TORCH_DTYPES[node.dtype]).contiguous()
+
+    def is_mapped(self, name: str, node: Node) -> bool:
+        return False
 
 
 def _source(weights: Any) -> Any:

@@ -146,10 +146,12 @@ class GraphSession:
             raise PlanError(f"mode {mode!r} is not known; use 'greedy'")
         if budget is not None:
             self.budget_bytes = parse_bytes(budget, self.graph, self.device)
-        counts = self.trace.class_counts(self.graph)
-        for kind, count in counts.items():
-            origin = self._classes[kind][1] if kind in self._classes else (0,) * len(kind.bounds)
-            self._classes[kind] = (float(count), origin)
+        if len(self.trace):
+            self._classes = {kind: (0.0, origin) for kind, (_, origin) in self._classes.items()}
+        for call in self.trace:
+            kind, origin = call.bucket.classify(self.graph)
+            weight = self._classes.get(kind, (0.0, origin))[0]
+            self._classes[kind] = (weight + 1.0, origin)
         if not self._classes:
             raise PlanError("the trace is empty; run something first, or open one with trace=path")
         self._plan()
@@ -336,6 +338,7 @@ class GraphSession:
         done: int,
     ) -> None:
         self.counters.runs += 1
+        self.counters.evicted = self.programs.evicted
         self.counters.moved += moved
         self.trace.append(Call(bucket, not specialised, done - began, time.time()))
         self.last = Report(

@@ -35,7 +35,9 @@ from tgbench.optable import (
 )
 from tgbench.regions import EMPTY, Box, Region, union
 
-HUGE = 1e30  # an additive mask below −HUGE leaves exp(score − maximum) exactly 0 in any float dtype
+# An additive mask at or below this leaves exp(score − maximum) exactly 0, for scores that stay
+# well away from the end of the dtype's range.
+MASKED = {"float64": -1e30, "float32": -1e30, "bfloat16": -1e30, "float16": -3e4}
 
 KnownRule = Callable[[Call, tuple[Fact | None, ...]], "Fact | None"]
 
@@ -131,8 +133,9 @@ def _known_add(call: Call, facts: tuple[Fact | None, ...]) -> Fact | None:
     for i, fact in enumerate(facts):
         unsure = _not_below(facts[1 - i], np.inf, call)
         mask = _constant(fact)
-        if mask is not None and np.issubdtype(mask.dtype, np.floating) and (mask <= -HUGE).any():
-            closed = mask <= -HUGE
+        limit = MASKED.get(call.inputs[i].dtype)
+        if mask is not None and limit is not None and (mask <= limit).any():
+            closed = mask <= limit
             hard = bool(np.isneginf(mask[closed]).all())
             is_open = ~_aligned(closed, len(call.out.shape))
             return pattern_fact(-np.inf, is_open | unsure, hard=hard)
@@ -161,7 +164,8 @@ def _known_sub(call: Call, facts: tuple[Fact | None, ...]) -> Fact | None:
     if right is not None and right.constant is None:
         return pattern_fact(-np.inf, open_left | ~open_right, hard=left.hard)
     if right is not None and right.constant is not None:
-        small = _aligned(~(right.constant.array > -HUGE / 2), len(call.out.shape))
+        limit = MASKED.get(call.inputs[1].dtype, -np.inf) / 2
+        small = _aligned(~(right.constant.array > limit), len(call.out.shape))
         return pattern_fact(-np.inf, open_left | small, hard=left.hard)
     return pattern_fact(-np.inf, open_left, hard=left.hard)
 

@@ -92,7 +92,7 @@ function timeline(number, data) {
       const left = Math.max(x, margin.left) + 4;
       const room = Math.min(x + w, canvas.clientWidth - margin.right) - left - 4;
       let text = data.name[i];
-      if (pen.measureText(text).width > room) text = text.slice(0, Math.max(Math.floor(room / 6.2) - 1, 0)) + "…";
+      if (pen.measureText(text).width > room) text = "…" + text.slice(-Math.max(Math.floor(room / 6.5) - 1, 1));
       if (room > 24) pen.fillText(text, left, Math.max(y, margin.top) + Math.min(h / 2 + 4, 14));
     }
   }
@@ -219,7 +219,7 @@ function timeline(number, data) {
     if (zoom === "slices") {
       const shared = [...Array(count).keys()].filter((i) => data.kinds[data.kind[i]] === "slice" || data.kinds[data.kind[i]] === "scratch");
       const low = Math.min(...shared.map((i) => data.offset[i]));
-      if (shared.length) show({ ...every, y0: low, y1: every.y1 });
+      if (shared.length) show({ ...every, y0: low, y1: data.size_bytes * 1.03 });
     }
   });
   controls.querySelector("select").addEventListener("change", (event) => {

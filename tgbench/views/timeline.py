@@ -120,7 +120,6 @@ class Timeline:
 
     def payload(self) -> dict[str, Any]:
         """Plain data for a script that draws: a column per field."""
-        index = {r.name: i for i, r in enumerate(self.rectangles) if r.kind != "scratch"}
         rows = self.rectangles
         return {
             "kinds": list(KINDS),
@@ -138,7 +137,7 @@ class Timeline:
             "bound_bytes": self.bound_bytes,
             "budget_bytes": self.budget_bytes,
             "computed": {
-                run: sorted(index[name] for name in names if name in index)
+                run: [i for i, r in enumerate(rows) if r.name in names]
                 for run, names in self.computed.items()
             },
         }
