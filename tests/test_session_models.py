@@ -53,6 +53,7 @@ GEMMA: dict[str, tuple[dict[str, Any], int]] = {  # overrides, batch
     "a batch of two": ({"num_hidden_layers": 3, "sliding_window": 4}, 2),
 }
 T, VOCAB = 24, 256
+LOWEST: dict[str, int] = {}  # the smallest budget of each case, found once
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +87,7 @@ def close(found: Array, expected: Array) -> bool:
 
 def smallest(graph: Graph, weights: Any, inputs: Mapping[str, Array], want: Any) -> int:
     with pytest.raises(BudgetError) as error:
-        GraphSession(graph, weights, memory=0).run(inputs, want)
+        GraphSession(graph, weights, memory=0, ignore_weights=["pooler.*"]).run(inputs, want)
     return int(error.value.needed_bytes)
 
 
@@ -120,8 +121,9 @@ def test_gemma_is_hugging_faces_after_any_history(
     want = {"logits": np.s_[:, at]}
     memory = None
     if share is not None:
-        low = smallest(graph, path, {"ids": ids}, want)
-        memory = low + int(share * 8 * low)
+        if case not in LOWEST:
+            LOWEST[case] = smallest(graph, path, {"ids": ids}, want)
+        memory = LOWEST[case] + int(share * 8 * LOWEST[case])
     session = PoisonedSession(graph, path, memory=memory)
     for kind, where, token in [("repeat", 0, 1), *steps]:
         ids = ids.copy()
@@ -155,7 +157,7 @@ def test_bert_is_hugging_faces_after_edits(folder: Any, share: float | None) -> 
     if share is not None:
         low = smallest(graph, path, {"ids": ids, "mask": mask}, None)
         memory = low + int(share * low)
-    session = PoisonedSession(graph, path, memory=memory)
+    session = PoisonedSession(graph, path, memory=memory, ignore_weights=["pooler.*"])
     for step in range(6):
         ids, mask = ids.copy(), mask.copy()
         if step % 3 == 1:
@@ -333,13 +335,13 @@ def test_below_that_it_runs_and_says_what_it_computes_again(folder: Any) -> None
     graph, path, _ = gemma_case(folder, "window shorter than the text")
     ids = np.zeros((1, T), np.int64)
     low = smallest(graph, path, {"ids": ids}, {"logits": np.s_[:, 9]})
-    session, ids = decoding(folder, memory=low)
+    session, ids = decoding(folder, 12, memory=low)
     missing = keys_and_values(session) - set(session.plan.retained)
     assert missing == set(session.plan.dropped)
     if missing:
         assert "computed again when needed" in str(session.plan)
         assert all(name in str(session.plan) for name in missing)
-    append(session, ids, 16)
+    append(session, ids, 12)
 
 
 # --- one document of a batch ------------------------------------------------------------------------
@@ -347,7 +349,7 @@ def test_below_that_it_runs_and_says_what_it_computes_again(folder: Any) -> None
 
 def test_a_run_that_changes_one_document_computes_only_that_row(folder: Any) -> None:
     path, _ = folder("bert", bert_reduced(), bert_checkpoint, "AutoModel")
-    session = PoisonedSession(bert(path, 12, batch=4), path)
+    session = PoisonedSession(bert(path, 12, batch=4), path, ignore_weights=["pooler.*"])
     ids = np.random.default_rng(0).integers(0, VOCAB, (4, 12))
     mask = np.ones((4, 12), np.int64)
     session.run({"ids": ids, "mask": mask})
@@ -384,14 +386,14 @@ def test_a_warm_run_allocates_nothing_in_its_calls(folder: Any) -> None:
 def test_the_second_run_of_a_class_decides_nothing(
     folder: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session, ids = decoding(folder, 15)
+    session, ids = decoding(folder, 12)
 
     def fail(*arguments: Any, **named: Any) -> Any:
         raise AssertionError("propagated")
 
     monkeypatch.setattr(Propagator, "step", fail)
     monkeypatch.setattr(Propagator, "forward", fail)
-    for t in (15, 16, 17):
+    for t in (12, 13, 14):
         ids = append(session, ids, t)
         assert session.last.moved  # type: ignore[union-attr]
 

@@ -221,7 +221,7 @@ def _known_scaled(call: Call, facts: tuple[Fact | None, ...]) -> Fact | None:
         factor = _constant(facts[1 - i])
         if fact is None or fact.value != -np.inf or factor is None:
             continue
-        if bool((factor > (0 if fact.hard else 1e-6)).all()):
+        if bool((factor > (0 if fact.hard else 0.01)).all()):
             return pattern_fact(-np.inf, _open(facts, call)[i], hard=fact.hard)
     return None
 
