@@ -194,16 +194,28 @@ def difference(old: NDArray[Any], new: NDArray[Any]) -> Region:
 
 def boxes_of(flags: NDArray[np.bool_]) -> Region:
     """True elements as at most `MOST_BOXES` boxes: exactly if that many do, else with some more."""
-    if not flags.any():
+    where = np.flatnonzero(flags)
+    if not len(where):
         return EMPTY
     if flags.ndim == 0:
         return Region((Box(()),))
+    if len(where) == 1:
+        return Region((_unit(int(where[0]), flags.shape),))
     hull = _hull(flags, Box.full(flags.shape))
     inside = flags[hull.slices()]
     if inside.all():
         return Region((hull,))
     boxes = list(islice(_cut(inside, hull.starts), MOST_BOXES + 1))
     return Region.of(*boxes) if len(boxes) <= MOST_BOXES else _coarse(flags, hull)
+
+
+def _unit(position: int, shape: Sequence[int]) -> Box:
+    """The box of one element, from its row-major position."""
+    index = []
+    for size in reversed(shape):
+        position, at = divmod(position, size)
+        index.append((at, at + 1))
+    return Box(reversed(index))
 
 
 def _hull(flags: NDArray[np.bool_], box: Box) -> Box:
@@ -299,6 +311,11 @@ def region_of_index(index: Any, shape: Sequence[int], what: str) -> Region:
 
     Raises DemandError naming `what` for anything outside the shape.
     """
+    if type(index) is tuple and set(map(type, index)) == {int} and len(index) <= len(shape):
+        rest = shape[len(index) :]
+        if all(0 <= part < size for part, size in zip(index, shape, strict=False)):
+            intervals = [(part, part + 1) for part in index] + [(0, size) for size in rest]
+            return Region((Box(intervals),))
     if isinstance(index, Region):
         inside = Region.full(tuple(shape))
         if any(len(box) != len(shape) for box in index) or not inside.contains(index):

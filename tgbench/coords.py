@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 Terms: TypeAlias = tuple[tuple[int, int], ...]  # (origin index, coefficient), by index, no zeros
 R = TypeVar("R")
+FAR = 1 << 62
 MOST_ENTRIES = 200_000  # a memo that grows past this starts again
 
 
@@ -310,6 +311,34 @@ def lookup(table: Table, index: Coord) -> Coord:
     _require(index - low)
     _require(high - index)
     return table.values[i] + (index - i) * slope
+
+
+class Domain:
+    """The origins at which every guard holds; guards on one symbol are folded into an interval."""
+
+    __slots__ = ("bounds", "rest")
+
+    def __init__(self, guards: Iterable[Guard]) -> None:
+        low: dict[int, int] = {}
+        high: dict[int, int] = {}
+        rest: list[Guard] = []
+        for guard in guards:
+            if len(guard.terms) != 1:
+                rest.append(guard)
+                continue
+            index, coefficient = guard.terms[0]
+            if coefficient > 0:
+                low[index] = max(low.get(index, -FAR), -(guard.const // coefficient))
+            else:
+                high[index] = min(high.get(index, FAR), guard.const // -coefficient)
+        self.bounds = [(i, low.get(i, -FAR), high.get(i, FAR)) for i in sorted({*low, *high})]
+        self.rest = rest
+
+    def holds(self, origin: Sequence[int]) -> bool:
+        for index, low, high in self.bounds:
+            if not low <= origin[index] <= high:
+                return False
+        return all(guard.holds(origin) for guard in self.rest)
 
 
 def all_hold(guards: Iterable[Guard], origin: Sequence[int]) -> bool:

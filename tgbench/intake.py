@@ -29,6 +29,8 @@ class Intake:
         self.space = space
         self.unused = unused
         self._limits = _index_limits(graph)
+        known = {**graph.inputs, **unused}
+        self._dtypes = {name: numpy_dtype(node.dtype) for name, node in known.items()}
 
     def arrays(self, inputs: Mapping[str, Any], held: Mapping[str, Array]) -> dict[str, Array]:
         """Every input as a checked array; inputs left out keep the value they are `held` at."""
@@ -71,23 +73,31 @@ class Intake:
             value = value.detach().cpu()
             value = (value.float() if node.dtype == "bfloat16" else value).numpy()
         array = np.asarray(value)
-        if array.dtype != numpy_dtype(node.dtype):
+        if array.dtype != self._dtypes[name]:
             raise InputError(
                 f"{name} is {array.dtype}, the graph takes {node.type}; "
                 f"convert it (`{name}.astype('{numpy_dtype(node.dtype)}')`)"
             )
         if array.shape != node.shape:
             raise InputError(f"{name} has shape {list(array.shape)}, the graph takes {node.type}")
-        if node.dtype in FLOATS and not np.isfinite(array).all():
-            where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
-            raise InputError(f"{name} is {array[where]} at {where}; inputs must be finite")
-        limit = self._limits.get(name)
-        if limit is not None and array.size and not (array.min() >= 0 and array.max() < limit):
-            raise InputError(
-                f"{name} holds {array.min()}..{array.max()}, but it picks rows of a table with "
-                f"{limit}; values must be in 0..{limit - 1}"
-            )
         return array
+
+    def check_values(self, name: str, array: Array, region: Region) -> None:
+        """Raise InputError for values that no graph can take, in the part that is new."""
+        limit, node = self._limits.get(name), self.graph.inputs[name]
+        if limit is None and node.dtype not in FLOATS:
+            return
+        for box in region:
+            part = array[box.slices()]
+            if node.dtype in FLOATS and not np.isfinite(part).all():
+                found = np.argwhere(~np.isfinite(array))[0]
+                where = tuple(int(i) for i in found)
+                raise InputError(f"{name} is {array[where]} at {where}; inputs must be finite")
+            if limit is not None and not (part.min() >= 0 and part.max() < limit):
+                raise InputError(
+                    f"{name} holds {array.min()}..{array.max()}, but it picks rows of a table "
+                    f"with {limit}; values must be in 0..{limit - 1}"
+                )
 
     def wanted(self, want: Mapping[str, Any] | None) -> dict[str, tuple[Region, Any]]:
         """The region of each wanted output, and the index it was asked for by."""
@@ -99,10 +109,14 @@ class Intake:
             if name not in outputs:
                 raise DemandError(f"unknown output {name!r}; this graph gives {', '.join(outputs)}")
             shape = outputs[name].shape
-            for part in index if isinstance(index, list) and index else [index]:
+            parts = index if isinstance(index, list) and index else ()
+            for part in parts:
                 if region_of_index(part, shape, name).is_empty:
                     raise DemandError(f"{name}: {part} asks for nothing; leave it out of `want`")
-            result[name] = (region_of_index(index, shape, name), index)
+            region = region_of_index(index, shape, name)
+            if region.is_empty:
+                raise DemandError(f"{name}: {index} asks for nothing; leave it out of `want`")
+            result[name] = (region, index)
         return result
 
     def differences(
@@ -124,6 +138,7 @@ class Intake:
                 if check:
                     _check_hint(name, region, difference(held[name], array))
             if region.boxes:
+                self.check_values(name, array, region)
                 found[name] = self.space.round(name, region, array.shape)
         return found
 

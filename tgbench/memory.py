@@ -6,8 +6,10 @@ program, and carries states from one run to the next. `Library` remembers progra
 
 from __future__ import annotations
 
+import gc
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from tgbench.buckets import BucketClass, boxes_of
 from tgbench.coords import record
 from tgbench.graph import Node
 from tgbench.kernels.registry import ARENA
-from tgbench.optable import ITEMSIZE
+from tgbench.optable import ITEMSIZE, numpy_dtype
 from tgbench.plan import Decisions
 from tgbench.pool import Pool
 from tgbench.program import DoesNotFit, Lowerer, Lowering, Program, State, Unreadable
@@ -52,6 +54,7 @@ class Memory:
         self.buffers = pool.buffers | _typed(self.arena)
         storage = self.placement.storage(anatomy)
         self.propagator = Propagator(anatomy.graph, storage, rules, anatomy.schedule)
+        self.held = {name: self._host(node) for name, node in anatomy.graph.inputs.items()}
         self.lowerer = Lowerer(anatomy, self.placement, rules, device)
 
     def place(self, node: Node) -> torch.Tensor:
@@ -60,15 +63,24 @@ class Memory:
         first = slot.offset_bytes // node.type.itemsize
         return self.buffers[ARENA, node.dtype][first : first + slot.elements].view(node.shape)
 
+    def _host(self, node: Node) -> NDArray[Any]:
+        """Where the session reads an input's last value: the arena itself, if NumPy can."""
+        if self.arena.device.type == "cpu" and node.dtype != "bfloat16":
+            return self.place(node).numpy()
+        return np.zeros(node.shape, numpy_dtype(node.dtype))
+
     def write(self, arrays: Mapping[str, NDArray[Any]], differ: Mapping[str, Region]) -> None:
-        """Put the changed boxes of the inputs into the arena."""
+        """Take over the changed boxes of the inputs."""
         for name, region in differ.items():
             if name not in arrays:
                 continue  # a state: its bytes are there already
-            place = self.place(self.anatomy.graph.inputs[name])
+            held, node = self.held[name], self.anatomy.graph.inputs[name]
             for box in region:
                 index = box.slices()
-                place[index].copy_(torch.from_numpy(np.array(arrays[name][index], order="C")))
+                held[index] = arrays[name][index]
+                if self.arena.device.type != "cpu" or node.dtype == "bfloat16":
+                    source = torch.from_numpy(np.array(held[index], order="C"))
+                    self.place(node)[index].copy_(source)
 
     def adopt_states(self, other: Memory) -> None:
         """Take over the values that another plan's arena holds for the states."""
@@ -106,7 +118,7 @@ class Memory:
         tried = [WHOLE, *([planned] if planned != WHOLE else []), *cuts(self.propagator)]
         for cut in tried:
             try:
-                with record() as guards:
+                with _no_collection(), record() as guards:
                     made = self._lowered(state, kind, origin, cut)
             except DoesNotFit as error:
                 failure = error
@@ -173,6 +185,18 @@ class Memory:
                 avoid.append(found.node)
 
 
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Specialising makes many small lasting objects; a full collection there costs more than it."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
 def _update_key(name: str) -> str:
     return f"update {name}"
 
@@ -203,7 +227,7 @@ class Library:
         """A program that is right at this origin, if one is there."""
         shelf = self._shelves.get((state, kind))
         for program in shelf or ():
-            if all(guard.holds(origin) for guard in program.guards):
+            if program.domain.holds(origin):
                 self._shelves.move_to_end((state, kind))
                 return program
         return None

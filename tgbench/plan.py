@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 
 from tgbench.anatomy import Anatomy
-from tgbench.buckets import BucketClass
+from tgbench.buckets import BucketClass, Span
+from tgbench.calls import shorten
 from tgbench.errors import PlanError
 from tgbench.graph import Graph, Node
 from tgbench.optable import OPS
 from tgbench.packing import format_bytes
-from tgbench.placement import Placement, Scratch, Slot, aligned
-from tgbench.split import Cut
+from tgbench.placement import ALIGNMENT, Placement, Scratch, Slot, aligned
+from tgbench.split import WHOLE, Cut
 from tgbench.weights import atomic_path
 
 VERSION = 1
@@ -184,6 +185,8 @@ class Plan:
         slots, scratch, donors = {}, {}, {}
         for slot in self.slots:
             node = _known(nodes, slot.node)
+            if node in slots:
+                raise PlanError(f"slots: {slot.node} is there twice")
             if len(slot.extents) != node.rank or len(slot.start) != node.rank:
                 raise PlanError(f"slots.{slot.node}: rank {len(slot.extents)} is not {node.rank}")
             slots[node] = Slot(slot.offset_bytes, slot.extents, slot.start)
@@ -197,13 +200,16 @@ class Plan:
             self.bound_bytes, self.bound_step, (),
         )  # fmt: skip
         check_placement(placement, anatomy)
+        _check_cut(self.cut, graph)
+        for i, bucket in enumerate(self.buckets):
+            _check_bucket(bucket, graph, f"buckets[{i}]")
         classes = {
             BucketClass(b.changed, b.demand, b.bounds): (b.weight, b.origin) for b in self.buckets
         }
         return Decisions(
             placement,
-            tuple(_known(nodes, name) for name in self.retained),
-            tuple(_known(nodes, name) for name in self.dropped),
+            tuple(_known(nodes, name, "retained") for name in self.retained),
+            tuple(_known(nodes, name, "dropped") for name in self.dropped),
             Cut(*self.cut),
             classes,
             self.expected_ns,
@@ -226,9 +232,11 @@ class Plan:
         return "\n".join(lines)
 
 
-def _known(nodes: Mapping[str, Node], name: str) -> Node:
+def _known(nodes: Mapping[str, Node], name: str, where: str = "slots") -> Node:
     if name not in nodes:
-        raise PlanError(f"slots.{name}: the graph has no such node; delete the plan to plan anew")
+        raise PlanError(
+            f"{where}: the graph has no node {shorten(name)}; delete the plan to plan anew"
+        )
     return nodes[name]
 
 
@@ -259,7 +267,17 @@ def machine() -> dict[str, str]:
 
 def check_placement(placement: Placement, anatomy: Anatomy) -> None:
     """Raise PlanError if a map is unsafe: the planner's own rules, checked the slow way."""
+    ends = [s.offset_bytes + aligned(placement.size_of(n)) for n, s in placement.slots.items()]
+    ends += [s.offset_bytes + aligned(s.size_bytes) for s in placement.scratch.values()]
+    if placement.size_bytes > max(ends, default=0) or placement.kept_bytes > placement.size_bytes:
+        raise PlanError(f"size_bytes: {placement.size_bytes} is not what the slots reach up to")
+    for node, scratch in placement.scratch.items():
+        reaches = scratch.offset_bytes + scratch.size_bytes <= placement.size_bytes
+        if not reaches or scratch.offset_bytes % ALIGNMENT or node not in anatomy.live:
+            raise PlanError(f"slots.{node.name}.scratch_offset_bytes: no scratch can be there")
     for node, slot in placement.slots.items():
+        if node not in anatomy.live and node not in anatomy.kept:
+            raise PlanError(f"slots.{node.name}: not a node with bytes")
         if slot.offset_bytes < 0 or slot.offset_bytes % node.type.itemsize:
             raise PlanError(f"slots.{node.name}.offset_bytes: {slot.offset_bytes} is not usable")
         if slot.offset_bytes + placement.size_of(node) > placement.size_bytes:
@@ -303,7 +321,8 @@ def first_clash(placement: Placement, anatomy: Anatomy) -> tuple[str, str] | Non
     end = len(anatomy.schedule) + 1
     spans: list[tuple[int, int, int, int, str, Node]] = []
     for node, slot in placement.slots.items():
-        live = (0, end) if node in placement.retained else _span(node, anatomy)
+        span = anatomy.live.get(node)
+        live = (0, end) if node in placement.retained or span is None else (span.start, span.stop)
         stop = slot.offset_bytes + aligned(placement.size_of(node))
         spans.append((slot.offset_bytes, stop, *live, node.name, placement.group(node)))
     for node, scratch in placement.scratch.items():
@@ -323,10 +342,37 @@ def first_clash(placement: Placement, anatomy: Anatomy) -> tuple[str, str] | Non
     return None
 
 
-def _span(node: Node, anatomy: Anatomy) -> tuple[int, int]:
-    if node not in anatomy.live:
-        raise PlanError(f"slots.{node.name}: not a node with bytes")
-    return anatomy.live[node].start, anatomy.live[node].stop
+def _check_cut(cut: tuple[str, int, int], graph: Graph) -> None:
+    name, axis, parts = cut
+    leaf = graph.inputs.get(name)
+    fits = leaf is not None and axis < leaf.rank and 2 <= parts <= leaf.shape[axis]
+    if not fits and cut != (WHOLE.input, WHOLE.axis, WHOLE.parts):
+        raise PlanError(f"cut: {shorten(list(cut))} cuts no input of this graph")
+
+
+def _check_bucket(bucket: PlanBucket, graph: Graph, where: str) -> None:
+    """Raise PlanError unless a class of runs is one that this graph can have."""
+    if len(bucket.origin) != len(bucket.bounds):
+        raise PlanError(f"{where}.origin: {len(bucket.origin)} numbers for {len(bucket.bounds)}")
+    if any(at > bound for at, bound in zip(bucket.origin, bucket.bounds, strict=True)):
+        raise PlanError(f"{where}.origin: {shorten(bucket.origin)} passes its bounds")
+    sides = (("changed", {**graph.inputs, **graph.states}), ("demand", dict(graph.outputs)))
+    for key, nodes in sides:
+        seen: set[str] = set()
+        for name, boxes in getattr(bucket, key):
+            node = nodes.get(name)
+            if node is None or name in seen or not boxes:
+                raise PlanError(f"{where}.{key}: {shorten(name)} is not one of {', '.join(nodes)}")
+            seen.add(name)
+            if not all(_is_inside(box, node, bucket.bounds) for box in boxes):
+                raise PlanError(f"{where}.{key}: a box of {name} is not inside {node.type}")
+
+
+def _is_inside(box: Sequence[Span], node: Node, bounds: Sequence[int]) -> bool:
+    return len(box) == node.rank and all(
+        extent + (0 if symbol is None else bounds[symbol]) <= size
+        for (symbol, extent), size in zip(box, node.shape, strict=True)
+    )
 
 
 class _Reader:
@@ -339,9 +385,12 @@ class _Reader:
 
     def plan(self) -> Plan:
         version = self.data.get("version")
-        if version != VERSION:
-            raise PlanError(f"version: {version!r} is not {VERSION}; plan anew with this release")
-        budget = self.data.get("budget_bytes")
+        if type(version) is not int or version != VERSION:
+            raise PlanError(
+                f"version: {shorten(version)} is not {VERSION}; plan anew with this release"
+            )
+        self._object(self.data, "", Plan)
+        budget = self.data["budget_bytes"]
         return Plan(
             graph=self._text(self.data, "graph", ""),
             device=self._text(self.data, "device", ""),
@@ -363,14 +412,20 @@ class _Reader:
                 self._bucket(item, f"buckets[{i}]")
                 for i, item in enumerate(self._list(self.data, "buckets", ""))
             ),
-            machine={str(k): str(v) for k, v in dict(self.data.get("machine") or {}).items()},
+            machine=self._machine(),
         )
 
+    def _machine(self) -> dict[str, str]:
+        found = self.data["machine"]
+        if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
+            raise PlanError(f"machine: {shorten(found)} is not an object of texts")
+        return dict(found)
+
     def _slot(self, item: Any, where: str) -> PlanSlot:
-        self._object(item, where)
-        retained = item.get("retained")
+        self._object(item, where, PlanSlot)
+        retained = item["retained"]
         if not isinstance(retained, bool):
-            raise PlanError(f"{where}.retained: {retained!r} is not true or false")
+            raise PlanError(f"{where}.retained: {shorten(retained)} is not true or false")
         return PlanSlot(
             self._text(item, "node", where),
             self._count(item, "offset_bytes", where),
@@ -383,7 +438,7 @@ class _Reader:
         )
 
     def _bucket(self, item: Any, where: str) -> PlanBucket:
-        self._object(item, where)
+        self._object(item, where, PlanBucket)
         return PlanBucket(
             self._sides(item, "changed", where),
             self._sides(item, "demand", where),
@@ -396,8 +451,9 @@ class _Reader:
         symbols = len(self._counts(item, "bounds", where))
         result = []
         for side in self._list(item, key, where):
-            if not (isinstance(side, list) and len(side) == 2 and isinstance(side[0], str)):
-                raise PlanError(f"{where}.{key}: {side!r} is not [name, boxes]")
+            is_pair = isinstance(side, list) and len(side) == 2
+            if not (is_pair and isinstance(side[0], str) and isinstance(side[1], list) and side[1]):
+                raise PlanError(f"{where}.{key}: {shorten(side)} is not [name, boxes]")
             result.append(
                 (side[0], tuple(self._box(box, symbols, f"{where}.{key}") for box in side[1]))
             )
@@ -409,14 +465,14 @@ class _Reader:
             symbol, extent = span if isinstance(span, list) and len(span) == 2 else (-1, -1)
             is_symbol = symbol is None or (_is_count(symbol) and symbol < symbols)
             if not (is_symbol and _is_count(extent) and extent > 0):
-                raise PlanError(f"{where}: {span!r} is not [symbol or null, extent]")
+                raise PlanError(f"{where}: {shorten(span)} is not [symbol or null, extent]")
             spans.append((symbol, extent))
         return tuple(spans)
 
     def _cut(self) -> tuple[str, int, int]:
         cut = self._list(self.data, "cut", "")
         if len(cut) != 3 or not isinstance(cut[0], str) or not all(map(_is_count, cut[1:])):
-            raise PlanError(f"cut: {cut!r} is not [input, dimension, parts]")
+            raise PlanError(f"cut: {shorten(cut)} is not [input, dimension, parts]")
         return cut[0], cut[1], cut[2]
 
     def _strings(self, key: str) -> list[str]:
@@ -426,42 +482,49 @@ class _Reader:
         return found
 
     @staticmethod
-    def _object(item: Any, where: str) -> None:
+    def _object(item: Any, where: str, kind: type) -> None:
+        """Exactly the fields of a dataclass."""
         if not isinstance(item, dict):
-            raise PlanError(f"{where}: {item!r} is not an object")
+            raise PlanError(f"{where}: {shorten(item)} is not an object")
+        names = [field.name for field in fields(kind)]
+        for name in [*names, *item]:
+            if name not in item:
+                raise PlanError(f"{_path(where, name)}: missing; delete the plan to plan anew")
+            if name not in names:
+                raise PlanError(f"{_path(where, shorten(name))}: not a field of a plan")
 
     @staticmethod
     def _list(item: Mapping[str, Any], key: str, where: str) -> list[Any]:
         value = item.get(key)
         if not isinstance(value, list):
-            raise PlanError(f"{_path(where, key)}: {value!r} is not a list")
+            raise PlanError(f"{_path(where, key)}: {shorten(value)} is not a list")
         return value
 
     @staticmethod
     def _text(item: Mapping[str, Any], key: str, where: str) -> str:
         value = item.get(key)
         if not isinstance(value, str):
-            raise PlanError(f"{_path(where, key)}: {value!r} is not text")
+            raise PlanError(f"{_path(where, key)}: {shorten(value)} is not text")
         return value
 
     @staticmethod
     def _count(item: Mapping[str, Any], key: str, where: str) -> int:
         value = item.get(key)
         if not _is_count(value):
-            raise PlanError(f"{_path(where, key)}: {value!r} is not a whole number ≥ 0")
+            raise PlanError(f"{_path(where, key)}: {shorten(value)} is not a whole number ≥ 0")
         return int(value)  # type: ignore[arg-type]
 
     @staticmethod
     def _real(item: Mapping[str, Any], key: str, where: str) -> float:
         value = item.get(key)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e300:
-            raise PlanError(f"{_path(where, key)}: {value!r} is not a number ≥ 0")
+            raise PlanError(f"{_path(where, key)}: {shorten(value)} is not a number ≥ 0")
         return float(value)
 
     def _counts(self, item: Mapping[str, Any], key: str, where: str) -> tuple[int, ...]:
         found = self._list(item, key, where)
         if not all(map(_is_count, found)):
-            raise PlanError(f"{_path(where, key)}: {found!r} holds something that is not ≥ 0")
+            raise PlanError(f"{_path(where, key)}: {shorten(found)} holds something that is not ≥ 0")
         return tuple(found)
 
 

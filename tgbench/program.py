@@ -11,14 +11,16 @@ Program.move_to  → the same tensors, re-pointed for another origin
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from tgbench.anatomy import Anatomy
-from tgbench.coords import Coord, Guard, Memo, Moving, at, value_of
+from tgbench.coords import Coord, Domain, Guard, Memo, Moving, Terms, value_of
 from tgbench.errors import TgbenchError
 from tgbench.graph import Node
 from tgbench.kernels.registry import (
@@ -167,50 +169,55 @@ class Program:
     calls: list[tuple[Function, tuple[Any, ...]]] = field(default_factory=list)
     results: dict[str, list[tuple[Box, torch.Tensor]]] = field(default_factory=dict)
     origin: tuple[int, ...] | None = None
-    _moving: list[tuple[torch.Tensor, View, int]] = field(default_factory=list)
     _tensors: dict[View, torch.Tensor] = field(default_factory=dict)
-    _rebuilt: list[int] = field(default_factory=list)
+    _moving: list[_Moving] = field(default_factory=list)
+    _rebuilt: list[_Rebuilt] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.domain = Domain(self.guards)
 
     def bind(
         self, buffers: Mapping[tuple[Any, str], torch.Tensor], origin: tuple[int, ...]
     ) -> None:
         """Make the tensors, once, for the origin at hand."""
-        self.origin = origin
         for i, instruction in enumerate(self.instructions):
-            for argument in instruction.arguments:
-                view = argument.view if isinstance(argument, Host) else argument
-                if isinstance(view, View):
-                    self._make(view, buffers, origin)
-            self.calls.append((instruction.function, self._arguments(instruction, origin)))
-            if any(map(_is_rebuilt, instruction.arguments)):
-                self._rebuilt.append(i)
+            arguments = [self._bound(a, buffers, origin) for a in instruction.arguments]
+            self.calls.append((instruction.function, tuple(arguments)))
+            makers = [
+                (position, maker)
+                for position, argument in enumerate(instruction.arguments)
+                if (maker := _maker(argument, buffers)) is not None
+            ]
+            if makers:
+                self._rebuilt.append(_Rebuilt(i, instruction.function, arguments, makers))
         for parts in self.outputs.values():
             for _, view in parts:
-                self._make(view, buffers, origin)
+                self._tensor(view, buffers, origin)
         self._point_results(origin)
+        self.origin = origin
 
-    def _make(
-        self, view: View, buffers: Mapping[tuple[Any, str], torch.Tensor], origin: tuple[int, ...]
-    ) -> None:
-        if view in self._tensors:
-            return
-        flat = buffers[view.buffer, view.dtype]
-        lead = int(flat.storage_offset())
-        shape, strides = _numbers(view.shape, origin), _numbers(view.strides, origin)
-        tensor = flat.as_strided(shape, strides, lead + at(view.offset, origin))
-        self._tensors[view] = tensor
-        if _moves(view):
-            self._moving.append((tensor, view, lead))
-
-    def _arguments(self, instruction: Instruction, origin: tuple[int, ...]) -> tuple[Any, ...]:
-        return tuple([self._argument(argument, origin) for argument in instruction.arguments])
-
-    def _argument(self, argument: Any, origin: tuple[int, ...]) -> Any:
+    def _bound(
+        self,
+        argument: Any,
+        buffers: Mapping[tuple[Any, str], torch.Tensor],
+        origin: tuple[int, ...],
+    ) -> Any:
         if isinstance(argument, View):
-            return self._tensors[argument]
+            return self._tensor(argument, buffers, origin)
         if isinstance(argument, Host):
-            return self._tensors[argument.view].numpy()
+            return _pointed(argument.view, buffers, origin).numpy()
         return argument.at(origin) if isinstance(argument, Moving) else argument
+
+    def _tensor(
+        self, view: View, buffers: Mapping[tuple[Any, str], torch.Tensor], origin: tuple[int, ...]
+    ) -> torch.Tensor:
+        found = self._tensors.get(view)
+        if found is None:
+            found = self._tensors[view] = _pointed(view, buffers, origin)
+            if _moves(view):
+                lead = int(buffers[view.buffer, view.dtype].storage_offset())
+                self._moving.append(_Moving(found, _Place(view, lead)))
+        return found
 
     def _point_results(self, origin: tuple[int, ...]) -> None:
         for name, parts in self.outputs.items():
@@ -219,12 +226,13 @@ class Program:
     def move_to(self, origin: tuple[int, ...]) -> None:
         """Point every moving tensor at another origin's memory."""
         self.origin = None  # an interrupt in between leaves it nowhere: the next run moves it again
-        for tensor, view, lead in self._moving:
-            shape, strides = _numbers(view.shape, origin), _numbers(view.strides, origin)
-            tensor.as_strided_(shape, strides, lead + at(view.offset, origin))
-        for i in self._rebuilt:
-            instruction = self.instructions[i]
-            self.calls[i] = (instruction.function, self._arguments(instruction, origin))
+        for moving in self._moving:
+            moving.tensor.as_strided_(*moving.place.at(origin))
+        for rebuilt in self._rebuilt:
+            arguments = rebuilt.arguments
+            for position, make in rebuilt.makers:
+                arguments[position] = make(origin)
+            self.calls[rebuilt.index] = (rebuilt.function, tuple(arguments))
         self._point_results(origin)
         self.origin = origin
 
@@ -245,15 +253,80 @@ class Program:
         return "\n".join(map(str, self.instructions))
 
 
-def _is_rebuilt(argument: Any) -> bool:
-    """Whether an argument is a new object at each origin (tensors move in place)."""
-    return isinstance(argument, Moving) or (isinstance(argument, Host) and _moves(argument.view))
-
-
 def _moves(view: View) -> bool:
     return isinstance(view.offset, Moving) or any(
         isinstance(part, Moving) for part in (*view.shape, *view.strides)
     )
+
+
+def _pointed(
+    view: View, buffers: Mapping[tuple[Any, str], torch.Tensor], origin: tuple[int, ...]
+) -> torch.Tensor:
+    flat = buffers[view.buffer, view.dtype]
+    return flat.as_strided(*_Place(view, int(flat.storage_offset())).at(origin))
+
+
+def _maker(
+    argument: Any, buffers: Mapping[tuple[Any, str], torch.Tensor]
+) -> Callable[[tuple[int, ...]], Any] | None:
+    """How to make an argument that is a new object at each origin (tensors move in place)."""
+    if isinstance(argument, Moving):
+        return argument.at
+    if not (isinstance(argument, Host) and _moves(argument.view)):
+        return None
+    memory = buffers[argument.view.buffer, argument.view.dtype].numpy()
+    place, itemsize = _Place(argument.view, 0), ITEMSIZE[argument.view.dtype]
+
+    def array(origin: tuple[int, ...]) -> NDArray[Any]:
+        shape, strides, offset = place.at(origin)
+        steps = [step * itemsize for step in strides]
+        return np.ndarray(shape, memory.dtype, memory, offset * itemsize, steps)
+
+    return array
+
+
+class _Place:
+    """Shape, strides and offset of a view at any origin; only the offset, where it alone moves."""
+
+    __slots__ = ("forms", "offset", "shape", "strides", "terms")
+
+    def __init__(self, view: View, lead: int) -> None:
+        moves = any(isinstance(part, Moving) for part in (*view.shape, *view.strides))
+        self.forms = (view.shape, view.strides) if moves else None
+        self.shape, self.strides = (
+            list(map(value_of, view.shape)),
+            list(map(value_of, view.strides)),
+        )
+        form = view.offset
+        self.offset: int = lead + (form.const if isinstance(form, Moving) else form)
+        self.terms: Terms = form.terms if isinstance(form, Moving) else ()
+
+    def at(self, origin: tuple[int, ...]) -> tuple[list[int], list[int], int]:
+        offset = self.offset
+        for index, coefficient in self.terms:
+            offset += coefficient * origin[index]
+        if self.forms is None:
+            return self.shape, self.strides, offset
+        shape, strides = self.forms
+        return _numbers(shape, origin), _numbers(strides, origin), offset
+
+
+@dataclass(frozen=True, slots=True)
+class _Moving:
+    """A tensor that follows the origin."""
+
+    tensor: torch.Tensor
+    place: _Place
+
+
+@dataclass(frozen=True, slots=True)
+class _Rebuilt:
+    """A call some of whose arguments are made anew at each origin."""
+
+    index: int
+    function: Function
+    arguments: list[Any]
+    makers: list[tuple[int, Callable[[tuple[int, ...]], Any]]]
 
 
 def _numbers(coords: Sequence[Coord], origin: tuple[int, ...]) -> list[int]:
@@ -449,10 +522,11 @@ def _canonical(site: Site) -> Site:
     ins = tuple(
         None
         if view is None
-        else replace(view, buffer=OUT if _same_place(view, out) else i, offset=0)
+        else View(OUT if _same_place(view, out) else i, view.dtype, view.shape, view.strides, 0)
         for i, view in enumerate(site.ins)
     )
-    return replace(site, out=replace(out, buffer=OUT, offset=0), ins=ins)
+    plain = View(OUT, out.dtype, out.shape, out.strides, 0)
+    return Site(site.call, site.out_box, site.in_boxes, plain, ins, site.device)
 
 
 def _same_place(a: View, b: View) -> bool:

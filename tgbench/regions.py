@@ -26,7 +26,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cmp_to_key
 from itertools import pairwise
-from itertools import pairwise
 from typing import TypeAlias
 
 from tgbench.coords import Coord, at, same, value_of

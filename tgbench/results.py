@@ -14,34 +14,57 @@ from tgbench.regions import Box, Region
 Parts = Sequence[tuple[Box, torch.Tensor]]
 
 
-def gather(parts: Parts, region: Region, index: Any, copy: bool) -> Any:
-    """The wanted part of an output as the caller indexed it."""
+def gather(parts: Parts, region: Region, index: Any, *, copy: bool, as_torch: bool) -> Any:
+    """The wanted part of an output as the caller indexed it, NumPy or torch."""
     if isinstance(index, Region):
-        return [_piece(parts, box, ..., copy) for box in index]
+        return [_piece(parts, box, ..., copy, as_torch) for box in index]
     if isinstance(index, list):
         shape = tuple(1 << 62 for _ in region.hull())
+        hulls = [region_of_index(part, shape, "part").hull() for part in index]
         return [
-            _piece(parts, region_of_index(part, shape, "part").hull(), part, copy) for part in index
+            _piece(parts, hull, part, copy, as_torch)
+            for hull, part in zip(hulls, index, strict=True)
         ]
-    return _piece(parts, region.hull(), index, copy)
+    return _piece(parts, region.hull(), index, copy, as_torch)
 
 
-def _piece(parts: Parts, hull: Box, index: Any, copy: bool) -> Any:
+def _piece(parts: Parts, hull: Box, index: Any, copy: bool, as_torch: bool) -> Any:
     for box, tensor in parts:
+        if box == hull:
+            found = tensor
+            break
         if box.contains(hull):
             found = tensor[_inside(hull, box)]
             break
     else:
-        copy = False
-        found = torch.empty([b - a for a, b in hull], dtype=parts[0][1].dtype)  # type: ignore[misc]
-        found = found.to(parts[0][1].device)
-        for box, tensor in parts:
-            shared = box.intersect(hull)
-            if shared is not None:
-                found[_inside(shared, hull)] = tensor[_inside(shared, box)]
-    for axis in reversed(_dropped(index, len(hull))):
-        found = found.select(axis, 0)
-    return found.clone() if copy else found
+        found, copy = _assembled(parts, hull), False
+    dropped = _dropped(index, len(hull))
+    if dropped:
+        kept = [size for axis, size in enumerate(found.shape) if axis not in dropped]
+        steps = [step for axis, step in enumerate(found.stride()) if axis not in dropped]
+        found = found.as_strided(kept, steps, found.storage_offset())
+    return _handed(found, copy, as_torch)
+
+
+def _handed(found: torch.Tensor, copy: bool, as_torch: bool) -> Any:
+    """NumPy copies on one core: torch's copy of a few rows waits for threads that may be busy."""
+    if found.device.type != "cpu" or found.dtype == torch.bfloat16:
+        owned = found.clone() if copy else found
+        return owned if as_torch else owned.float().cpu().numpy()
+    array = found.numpy()
+    owned_array = array.copy() if copy else array
+    return torch.from_numpy(owned_array) if as_torch else owned_array
+
+
+def _assembled(parts: Parts, hull: Box) -> torch.Tensor:
+    """A box that lies across several demanded ones."""
+    first = parts[0][1]
+    found = torch.empty([b - a for a, b in hull], dtype=first.dtype, device=first.device)  # type: ignore[misc]
+    for box, tensor in parts:
+        shared = box.intersect(hull)
+        if shared is not None:
+            found[_inside(shared, hull)] = tensor[_inside(shared, box)]
+    return found
 
 
 def _inside(box: Box, outer: Box) -> tuple[slice, ...]:
@@ -52,14 +75,9 @@ def _inside(box: Box, outer: Box) -> tuple[slice, ...]:
 def _dropped(index: Any, rank: int) -> list[int]:
     """Axes that an index takes away: those given as integers."""
     parts = index if isinstance(index, tuple) else (index,)
+    if set(map(type, parts)) == {int}:
+        return list(range(len(parts)))
     if any(part is Ellipsis for part in parts):
         at = next(i for i, part in enumerate(parts) if part is Ellipsis)
         parts = (*parts[:at], *[slice(None)] * (rank - len(parts) + 1), *parts[at + 1 :])
     return [axis for axis, part in enumerate(parts) if isinstance(part, (int, np.integer))]
-
-
-def to_numpy(value: Any) -> Any:
-    if isinstance(value, list):
-        return [to_numpy(part) for part in value]
-    tensor = value.cpu()
-    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()

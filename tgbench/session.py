@@ -11,7 +11,7 @@ specialised on the spot, remembered and counted.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from glob import escape
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from tgbench.pool import Pool
 from tgbench.program import DoesNotFit, Program
 from tgbench.regions import EMPTY, Region
 from tgbench.report import Counters, Report
-from tgbench.results import gather, to_numpy
+from tgbench.results import gather
 from tgbench.rules import Rules
 from tgbench.simplify import simplify
 from tgbench.states import States
@@ -100,7 +100,7 @@ class GraphSession:
             buckets if isinstance(buckets, BucketSpace) else BucketSpace(buckets or {}),
             {n: node for n, node in graph.inputs.items() if n not in self.graph.inputs},
         )
-        self._held: dict[str, Array] = {}  # the inputs of the last run
+        self._held: dict[str, Array] = {}  # the last value of every input
         self._fresh = False  # whether the arena holds what the last run left
         self._pending: dict[str, Region] = {}  # what the last run changed of the states
         self._state = 0
@@ -284,11 +284,18 @@ class GraphSession:
         if moved:
             program.move_to(origin)
         decided = time.perf_counter_ns()
-        results = self._execute(program, arrays, differ, kind, origin, wanted, copy)
+        as_torch = any(isinstance(value, torch.Tensor) for value in inputs.values())
+        results = self._execute(
+            program,
+            arrays,
+            differ,
+            kind,
+            origin,
+            lambda: self._results(program, wanted, copy, as_torch),
+        )
         done = time.perf_counter_ns()
         self._finish(bucket, kind, origin, program, specialised, moved, began, decided, done)
-        as_torch = any(isinstance(value, torch.Tensor) for value in inputs.values())
-        return results if as_torch else {n: to_numpy(r) for n, r in results.items()}
+        return results
 
     def _decide(
         self,
@@ -322,6 +329,8 @@ class GraphSession:
     ) -> dict[str, Region]:
         """What the arena does not hold yet: everything at first, then what changed."""
         if not self._fresh:
+            for name, array in arrays.items():
+                self._intake.check_values(name, array, Region.full(array.shape))
             return {leaf.name: Region.full(leaf.shape) for leaf in self.anatomy.kept}
         return self._pending | self._intake.differences(arrays, self._held, changed, check)
 
@@ -383,6 +392,18 @@ class GraphSession:
         self.counters.specialised += 1
         return program, True
 
+    def _results(
+        self,
+        program: Program,
+        wanted: Mapping[str, tuple[Region, Any]],
+        copy: bool,
+        as_torch: bool,
+    ) -> dict[str, Any]:
+        return {
+            name: gather(program.results[name], region, index, copy=copy, as_torch=as_torch)
+            for name, (region, index) in wanted.items()
+        }
+
     def _execute(
         self,
         program: Program,
@@ -390,8 +411,7 @@ class GraphSession:
         differ: Mapping[str, Region],
         kind: BucketClass,
         origin: tuple[int, ...],
-        wanted: Mapping[str, tuple[Region, Any]],
-        copy: bool,
+        hand_out: Callable[[], dict[str, Any]],
     ) -> dict[str, Any]:
         """Write the inputs, run the calls, hand out the results.
 
@@ -404,23 +424,14 @@ class GraphSession:
             memory.write(arrays, differ)
             for function, arguments in program.calls:
                 function(*arguments)
-            results = {
-                name: gather(program.results.get(name, []), region, index, copy)
-                for name, (region, index) in wanted.items()
-            }
+            results = hand_out()
             pending = memory.update_states(program)
         except Exception as error:
             raise KernelError(
                 f"a kernel failed while running {kind}: {error}; the session is usable, "
                 "the next run computes everything again"
             ) from error
-        for name, value in arrays.items():
-            held = self._held.get(name)
-            if held is None:
-                self._held[name] = value.copy()
-            elif held is not value:
-                for box in differ.get(name, EMPTY):
-                    held[box.slices()] = value[box.slices()]
+        self._held = memory.held
         self._fresh, self._pending = True, pending
         self._state, self._before = program.after, (kind, origin)
         return results

@@ -525,6 +525,8 @@ class Weights:
             return
         count, first = 0, 0
         for start, chunk in entry.chunks():
+            if bool(torch.isfinite(torch.stack(torch.aminmax(chunk))).all()):
+                continue  # NaN and Inf show in the extremes, with no temporary of the chunk's size
             bad = ~torch.isfinite(chunk)
             found = int(bad.sum())
             if found and not count:
