@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice, pairwise
 from math import prod
 from typing import Any, Literal, TypeAlias
@@ -41,6 +42,14 @@ class BucketClass:
     changed: tuple[tuple[str, tuple[tuple[Span, ...], ...]], ...]
     demand: tuple[tuple[str, tuple[tuple[Span, ...], ...]], ...]
     bounds: tuple[int, ...]
+
+    def __hash__(self) -> int:
+        """Computed once: every run looks its class up several times."""
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.changed, self.demand, self.bounds))
 
     def regions(
         self, part: Literal["changed", "demand"], origin: Sequence[Coord]
@@ -188,6 +197,8 @@ def _rounded(start: Any, stop: Any, size: int, how: Rounding) -> tuple[int, int]
 
 def difference(old: NDArray[Any], new: NDArray[Any]) -> Region:
     """The boxes where two arrays of one shape and dtype differ, bit for bit (NaN equals itself)."""
+    if new.dtype.kind in "iub":
+        return boxes_of(np.asarray(old != new))
     bits = f"u{new.itemsize}"
     return boxes_of(np.asarray(old.view(bits) != new.view(bits)))
 

@@ -93,7 +93,10 @@ class Intake:
                 found = np.argwhere(~np.isfinite(array))[0]
                 where = tuple(int(i) for i in found)
                 raise InputError(f"{name} is {array[where]} at {where}; inputs must be finite")
-            if limit is not None and not (part.min() >= 0 and part.max() < limit):
+            if limit is None:
+                continue
+            least, most = (part.item(),) * 2 if part.size == 1 else (part.min(), part.max())
+            if not 0 <= least <= most < limit:
                 raise InputError(
                     f"{name} holds {array.min()}..{array.max()}, but it picks rows of a table "
                     f"with {limit}; values must be in 0..{limit - 1}"

@@ -276,11 +276,27 @@ def _maker(
         return None
     memory = buffers[argument.view.buffer, argument.view.dtype].numpy()
     place, itemsize = _Place(argument.view, 0), ITEMSIZE[argument.view.dtype]
+    if place.forms is None and len(place.terms) == 1:
+        return _sliding(place, memory, itemsize)
 
     def array(origin: tuple[int, ...]) -> NDArray[Any]:
         shape, strides, offset = place.at(origin)
         steps = [step * itemsize for step in strides]
         return np.ndarray(shape, memory.dtype, memory, offset * itemsize, steps)
+
+    return array
+
+
+def _sliding(
+    place: _Place, memory: NDArray[Any], itemsize: int
+) -> Callable[[tuple[int, ...]], NDArray[Any]]:
+    """The common case, and so the quick one: only the offset moves, with one symbol."""
+    ((index, coefficient),) = place.terms
+    shape, first, step = tuple(place.shape), place.offset * itemsize, coefficient * itemsize
+    strides, dtype = tuple(stride * itemsize for stride in place.strides), memory.dtype
+
+    def array(origin: tuple[int, ...]) -> NDArray[Any]:
+        return np.ndarray(shape, dtype, memory, first + step * origin[index], strides)
 
     return array
 
