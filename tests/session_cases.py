@@ -50,7 +50,7 @@ def valid_bytes(session: GraphSession) -> Array:
     placement = session.placement
     flags = np.zeros(session._memory.arena.numel(), bool)  # type: ignore[union-attr]
     for node in placement.slots:
-        if node.op == "state" or (node.is_leaf and session._fresh):
+        if node.is_leaf:
             flags[_bytes_of(session, node)] = True
     if session._fresh:
         for node, held in held_values(session).items():

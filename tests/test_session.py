@@ -259,6 +259,8 @@ def test_a_tight_budget_cuts_large_runs() -> None:
     assert low < roomy.session.placement.size_bytes
     tight = CheckedSession(graph, values, memory=low)
     tight.run(want=want)
+    assert tight.session.plan.cut[2] > 1
+    assert len(tight.session.last.program.steps) > 1  # type: ignore[union-attr]
     for t in (3, 62, 63):
         x = tight.values["x"].copy()
         x[t] = [1, 1, -1, 0]

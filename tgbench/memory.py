@@ -56,6 +56,7 @@ class Memory:
         self.propagator = Propagator(anatomy.graph, storage, rules, anatomy.schedule)
         self.held = {name: self._host(node) for name, node in anatomy.graph.inputs.items()}
         self.lowerer = Lowerer(anatomy, self.placement, rules, device)
+        self._replaced: list[tuple[NDArray[Any], tuple[slice, ...], NDArray[Any]]] = []
 
     def place(self, node: Node) -> torch.Tensor:
         """The whole of an input or a state, where it lies in the arena."""
@@ -70,17 +71,24 @@ class Memory:
         return np.zeros(node.shape, numpy_dtype(node.dtype))
 
     def write(self, arrays: Mapping[str, NDArray[Any]], differ: Mapping[str, Region]) -> None:
-        """Take over the changed boxes of the inputs."""
+        """Take over the changed boxes of the inputs; `take_back` undoes it."""
+        self._replaced.clear()
         for name, region in differ.items():
             if name not in arrays:
                 continue  # a state: its bytes are there already
             held, node = self.held[name], self.anatomy.graph.inputs[name]
             for box in region:
                 index = box.slices()
+                self._replaced.append((held, index, held[index].copy()))
                 held[index] = arrays[name][index]
                 if self.arena.device.type != "cpu" or node.dtype == "bfloat16":
                     source = torch.from_numpy(np.array(held[index], order="C"))
                     self.place(node)[index].copy_(source)
+
+    def take_back(self) -> None:
+        """The inputs of a run that failed were none: let the ones before them be held again."""
+        for held, index, old in reversed(self._replaced):
+            held[index] = old
 
     def adopt_states(self, other: Memory) -> None:
         """Take over the values that another plan's arena holds for the states."""

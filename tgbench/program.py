@@ -238,8 +238,8 @@ class Program:
 
     @property
     def moving_views(self) -> int:
-        """How many tensors a move re-points."""
-        return len(self._moving)
+        """How many tensors a move re-points, and how many arguments it makes anew."""
+        return len(self._moving) + sum(len(rebuilt.makers) for rebuilt in self._rebuilt)
 
     @property
     def size_bytes(self) -> int:

@@ -426,7 +426,10 @@ class GraphSession:
                 function(*arguments)
             results = hand_out()
             pending = memory.update_states(program)
-        except Exception as error:
+        except BaseException as error:
+            memory.take_back()
+            if not isinstance(error, Exception):
+                raise
             raise KernelError(
                 f"a kernel failed while running {kind}: {error}; the session is usable, "
                 "the next run computes everything again"

@@ -1,0 +1,169 @@
+"""Which nodes are retained, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from session_cases import CheckedSession, smallest_budget
+from strategies import Maker, graphs
+from test_session import causal, causal_values, deep, share_of_examples
+from tgbench import ops
+from tgbench.anatomy import Anatomy
+from tgbench.buckets import Bucket
+from tgbench.errors import BudgetError
+from tgbench.graph import Graph, GraphBuilder
+from tgbench.planner import Choice, Planner, Scenario, unit_change
+from tgbench.regions import Box, Region
+from tgbench.rules import Rules
+from tgbench.simplify import simplify
+from tgbench.split import WHOLE
+
+
+def planner_of(graph: Graph) -> Planner:
+    return Planner(Anatomy.of(simplify(graph)), Rules(), "cpu")
+
+
+def decode(graph: Graph, at: int = 4) -> Bucket:
+    """Row `at` of x changes, row `at` of y is asked for."""
+    row = Region((Box(((at, at + 1), (0, 2))),))
+    return Bucket.of({"x": row}, {"y": row})
+
+
+def scenarios(planner: Planner, *buckets: Bucket) -> list[Scenario]:
+    found = [bucket.classify(planner.anatomy.graph) for bucket in buckets]
+    return planner.scenarios({kind: (1.0, origin) for kind, origin in found})
+
+
+def choose(graph: Graph, budget: int | None, keep_all: bool = False) -> Choice:
+    planner = planner_of(graph)
+    return planner.plan(scenarios(planner, decode(graph)), budget, keep_all)
+
+
+def names(nodes: Any) -> set[str]:
+    return {node.name for node in nodes}
+
+
+def test_the_frontier_of_decoding_is_what_later_rows_read() -> None:
+    """In this graph k and x itself are read by later rows; scores and sums are not."""
+    graph = causal(rows=16)
+    planner = planner_of(graph)
+    assert names(planner.frontier(scenarios(planner, decode(graph)))) == {"k0", "out0", "k1"}
+
+
+def test_nothing_is_worth_keeping_when_everything_changes() -> None:
+    graph = causal(rows=16)
+    planner = planner_of(graph)
+    whole = {"x": Region.full((16, 2))}, {"y": Region.full((16, 2))}
+    assert planner.frontier(scenarios(planner, Bucket.of(*whole))) == []
+
+
+def test_everything_is_a_candidate_when_all_is_to_be_kept() -> None:
+    graph = causal(rows=16)
+    chosen = choose(graph, None, keep_all=True)
+    assert chosen.retained == planner_of(graph).anatomy.stored or len(chosen.retained) > 3
+
+
+def test_worth_is_what_runs_take_longer_without() -> None:
+    graph = causal(rows=64)
+    planner = planner_of(graph)
+    runs = scenarios(planner, decode(graph, at=40))
+    frontier = planner.frontier(runs)
+    worth = planner.worth(frontier, runs)
+    assert all(value > 0 for value in worth.values())
+    base = planner.expected_ns(planner.propagator(frontier), runs, WHOLE)
+    nothing = planner.expected_ns(planner.propagator([]), runs, WHOLE)
+    assert nothing > base
+    assert max(worth.values()) <= nothing - base + 1e-6
+
+
+def test_less_memory_retains_less_and_never_too_much() -> None:
+    graph = causal(rows=48)
+    roomy = choose(graph, None)
+    kept, sizes = [], []
+    planner = planner_of(graph)
+    with pytest.raises(BudgetError) as caught:
+        choose(graph, 0)
+    low = caught.value.needed_bytes
+    for share in (1.0, 0.6, 0.3, 0.0):
+        budget = low + int(share * (roomy.placement.size_bytes - low))
+        chosen = choose(graph, budget)
+        assert chosen.placement.size_bytes <= budget
+        assert names(chosen.retained) | names(chosen.dropped) == names(roomy.retained)
+        assert not names(chosen.retained) & names(chosen.dropped)
+        kept.append(len(chosen.retained))
+        sizes.append(chosen.expected_ns)
+    assert kept == sorted(kept, reverse=True), kept
+    assert sizes[0] <= sizes[-1]
+    assert planner.anatomy.graph.fingerprint
+
+
+def test_large_runs_are_cut_before_anything_is_dropped() -> None:
+    graph = deep()
+    values = causal_values(graph, 0)
+    want = {"y": np.s_[63]}
+    roomy = CheckedSession(graph, values)
+    roomy.run(want=want)
+    low = smallest_budget(graph, values, want)
+    tight = CheckedSession(graph, values, memory=(low + roomy.session.placement.size_bytes) // 2)
+    tight.run(want=want)
+    plan = tight.session.plan
+    assert plan.cut[2] > 1
+    assert plan.retained == roomy.session.plan.retained
+    assert not plan.dropped
+
+
+@share_of_examples(2)
+@given(graphs(most_ops=8), st.integers(0, 2000))
+def test_the_budget_that_an_error_names_works(case: tuple[Graph, Maker], budget: int) -> None:
+    graph, make = case
+    session = CheckedSession(graph, make(0), memory=budget)
+    try:
+        session.run()
+    except BudgetError as error:
+        assert budget < error.needed_bytes
+        assert error.lower_bound_bytes <= error.needed_bytes
+        session = CheckedSession(graph, make(0), memory=error.needed_bytes)
+        session.run()
+        assert session.session.placement.size_bytes == error.needed_bytes
+    assert session.session.placement.size_bytes <= max(budget, session.session.budget_bytes or 0)
+
+
+# --- what may come next -------------------------------------------------------------------------------
+
+
+def test_the_next_run_is_guessed_as_the_smallest_change_at_the_demand() -> None:
+    graph = causal(rows=16)
+    anatomy = Anatomy.of(simplify(graph))
+    first = Bucket.of({"x": Region.full((16, 2))}, {"y": Region((Box(((9, 10), (0, 2))),))})
+    guess = unit_change(first, anatomy, "x")
+    assert guess is not None
+    assert dict(guess.changed)["x"] == Region((Box(((9, 10), (1, 2))),))
+    assert guess.demand == first.demand
+    assert unit_change(Bucket.of({"x": Region.full((16, 2))}, {}), anatomy, "x") is None
+
+
+def test_a_scalar_input_has_no_smaller_change() -> None:
+    g = GraphBuilder()
+    scale = g.input("scale", ())
+    g.output("y", ops.full(g, (4,), 1.0) * scale)
+    anatomy = Anatomy.of(simplify(g.build()))
+    bucket = Bucket.of({"scale": Region.full(())}, {"y": Region.full((4,))})
+    assert unit_change(bucket, anatomy, "scale") is None
+    session = CheckedSession(g.build(), {"scale": np.float32(2.0).reshape(())})
+    session.run()
+    session.run({"scale": np.float32(3.0).reshape(())}, {"y": np.s_[1]})
+
+
+def test_every_class_is_planned_for_at_its_extremes_warm_and_cold() -> None:
+    graph = causal(rows=16)
+    planner = planner_of(graph)
+    found = scenarios(planner, decode(graph, at=4))
+    assert {(s.origin, s.cold) for s in found} == {
+        ((at,), cold) for at in (4, 0, 15) for cold in (False, True)
+    }
+    assert [s.origin for s in found if s.weight] == [(4,)]
