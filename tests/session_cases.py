@@ -1,8 +1,8 @@
 """Sessions that are checked at every run: poisoned memory, full recomputation, honest validity.
 
-    CheckedSession   before a run, every byte that no valid node holds is garbage;
-                     after it, results and everything claimed to be valid equal the references
-    small_sessions   random graphs with their values, and the budgets that are worth trying
+CheckedSession   before a run, every byte that no valid node holds is garbage;
+                 after it, results and everything claimed to be valid equal the references
+small_sessions   random graphs with their values, and the budgets that are worth trying
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 HUGE = np.float32(1e30).tobytes()  # as float64 1e237, as float16 10824 and −13904: all finite
 
 
-class Wrong(AssertionError):
+class Wrong(AssertionError):  # noqa: N818
     """A result, or something held to be valid, differs from full recomputation."""
 
 
@@ -127,7 +127,7 @@ class CheckedSession:
         self, result: Mapping[str, Any], want: Any, leaves: Mapping[str, Array]
     ) -> None:
         expected = evaluate(self.graph, leaves)
-        wanted = {name: ... for name in self.graph.outputs} if want is None else want
+        wanted = dict.fromkeys(self.graph.outputs, ...) if want is None else want
         if set(result) != set(wanted):
             raise Wrong(f"asked for {list(wanted)}, got {list(result)}")
         for name, index in wanted.items():

@@ -1,4 +1,4 @@
-"""Plans: the same bytes for the same decisions, a schema that they keep, and what adoption means."""
+"""Plans: the same bytes for the same decisions, a schema that they keep, and adoption."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from session_cases import CheckedSession, smallest_budget
 from strategies import Maker, graphs
 from test_bad_input import STRANGE, paths_of, replaced
 from test_session import causal, causal_values, deep, share_of_examples, stateful
+
 from tgbench.errors import PlanError
 from tgbench.graph import Graph
 from tgbench.plan import Plan
@@ -61,7 +61,7 @@ def plans() -> dict[str, Plan]:
     return {name: checked.session.plan for name, checked in sessions.items()}
 
 
-# --- the file ---------------------------------------------------------------------------------------
+# --- the file -------------------------------------------------------------------------------------
 
 
 def test_saved_plans_keep_the_schema_and_come_back_equal(validator: Any, tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_what_the_schema_rejects_is_no_plan(validator: Any, data: Any) -> None:
             Plan.from_json(json.dumps(changed))
 
 
-# --- decisions --------------------------------------------------------------------------------------
+# --- decisions ------------------------------------------------------------------------------------
 
 
 @share_of_examples(2)

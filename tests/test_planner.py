@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from session_cases import CheckedSession, smallest_budget
 from strategies import Maker, graphs
 from test_session import causal, causal_values, deep, share_of_examples
+
 from tgbench import ops
 from tgbench.anatomy import Anatomy
 from tgbench.buckets import Bucket
@@ -65,7 +65,7 @@ def test_nothing_is_worth_keeping_when_everything_changes() -> None:
 def test_everything_is_a_candidate_when_all_is_to_be_kept() -> None:
     graph = causal(rows=16)
     chosen = choose(graph, None, keep_all=True)
-    assert chosen.retained == planner_of(graph).anatomy.stored or len(chosen.retained) > 3
+    assert {"k0", "where", "maximum", "out0", "k1", "where_1"} <= names(chosen.retained)
 
 
 def test_worth_is_what_runs_take_longer_without() -> None:
@@ -85,7 +85,6 @@ def test_less_memory_retains_less_and_never_too_much() -> None:
     graph = causal(rows=48)
     roomy = choose(graph, None)
     kept, sizes = [], []
-    planner = planner_of(graph)
     with pytest.raises(BudgetError) as caught:
         choose(graph, 0)
     low = caught.value.needed_bytes
@@ -99,7 +98,6 @@ def test_less_memory_retains_less_and_never_too_much() -> None:
         sizes.append(chosen.expected_ns)
     assert kept == sorted(kept, reverse=True), kept
     assert sizes[0] <= sizes[-1]
-    assert planner.anatomy.graph.fingerprint
 
 
 def test_large_runs_are_cut_before_anything_is_dropped() -> None:
@@ -121,19 +119,20 @@ def test_large_runs_are_cut_before_anything_is_dropped() -> None:
 @given(graphs(most_ops=8), st.integers(0, 2000))
 def test_the_budget_that_an_error_names_works(case: tuple[Graph, Maker], budget: int) -> None:
     graph, make = case
-    session = CheckedSession(graph, make(0), memory=budget)
+    session, needed = CheckedSession(graph, make(0), memory=budget), 0
     try:
         session.run()
     except BudgetError as error:
-        assert budget < error.needed_bytes
-        assert error.lower_bound_bytes <= error.needed_bytes
-        session = CheckedSession(graph, make(0), memory=error.needed_bytes)
+        needed = error.needed_bytes
+    if needed:
+        assert needed > budget
+        session = CheckedSession(graph, make(0), memory=needed)
         session.run()
-        assert session.session.placement.size_bytes == error.needed_bytes
-    assert session.session.placement.size_bytes <= max(budget, session.session.budget_bytes or 0)
+        assert session.session.placement.size_bytes == needed
+    assert session.session.placement.size_bytes <= max(budget, needed)
 
 
-# --- what may come next -------------------------------------------------------------------------------
+# --- what may come next ---------------------------------------------------------------------------
 
 
 def test_the_next_run_is_guessed_as_the_smallest_change_at_the_demand() -> None:

@@ -20,11 +20,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from session_cases import PoisonedSession
+from strategies import Array
 from torch.profiler import ProfilerActivity, profile
 
 import tgbench
-from session_cases import PoisonedSession
-from strategies import Array
 from tgbench.errors import BudgetError
 from tgbench.graph import Graph
 from tgbench.models import bert, gemma3
@@ -96,7 +96,7 @@ def opened(t: int, stop: int, *shape: int) -> Region:
     return Region((Box((t, stop) if i == 1 else (0, size) for i, size in enumerate(shape)),))
 
 
-# --- equal to Hugging Face --------------------------------------------------------------------------
+# --- equal to Hugging Face ------------------------------------------------------------------------
 
 Steps = st.lists(
     st.tuples(
@@ -211,7 +211,7 @@ def test_gemma_270m_is_hugging_faces(tmp_path: Path) -> None:
         assert close(found, expected), at
 
 
-# --- KV caching falls out ---------------------------------------------------------------------------
+# --- KV caching falls out -------------------------------------------------------------------------
 
 
 def decoding(
@@ -245,9 +245,7 @@ def test_with_everything_retained_a_token_computes_its_own_row(folder: Any) -> N
         for name, region in computed.items():
             node = session.graph.node(name)
             axis = 2 if node.op == "attention" else 1  # attention is stored heads first
-            row = Box(
-                (t, t + 1) if i == axis else (0, size) for i, size in enumerate(node.shape)
-            )
+            row = Box((t, t + 1) if i == axis else (0, size) for i, size in enumerate(node.shape))
             assert region == Region((row,)), name
 
 
@@ -305,7 +303,7 @@ def _mentions(source: str, word: str) -> list[int]:
     return lines
 
 
-# --- small memory -----------------------------------------------------------------------------------
+# --- small memory ---------------------------------------------------------------------------------
 
 
 def keys_and_values(session: GraphSession) -> set[str]:
@@ -344,7 +342,7 @@ def test_below_that_it_runs_and_says_what_it_computes_again(folder: Any) -> None
     append(session, ids, 12)
 
 
-# --- one document of a batch ------------------------------------------------------------------------
+# --- one document of a batch ----------------------------------------------------------------------
 
 
 def test_a_run_that_changes_one_document_computes_only_that_row(folder: Any) -> None:
@@ -363,14 +361,17 @@ def test_a_run_that_changes_one_document_computes_only_that_row(folder: Any) -> 
             assert region.hull()[0] == (document, document + 1), name
 
 
-# --- allocation, and what is found again --------------------------------------------------------------
+# --- allocation, and what is found again ----------------------------------------------------------
 
 
 def test_a_warm_run_allocates_nothing_in_its_calls(folder: Any) -> None:
     session, ids = decoding(folder, 14)
     ids = append(session, ids, 14, copy=False)
     ids = append(session, ids, 15, copy=False)
-    assert session.last.moved and not session.last.specialised  # type: ignore[union-attr]
+    report = session.last
+    assert report is not None
+    assert report.moved
+    assert not report.specialised
     program = session.last.program  # type: ignore[union-attr]
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         for function, arguments in program.calls:
@@ -398,7 +399,7 @@ def test_the_second_run_of_a_class_decides_nothing(
         assert session.last.moved  # type: ignore[union-attr]
 
 
-# --- plans -------------------------------------------------------------------------------------------
+# --- plans ----------------------------------------------------------------------------------------
 
 CHILD = """
 import json, sys
@@ -417,9 +418,7 @@ print(json.dumps({"planned": session.counters.planned, "logits": logits}))
 """
 
 
-def test_a_saved_plan_starts_another_process_without_planning(
-    folder: Any, tmp_path: Path
-) -> None:
+def test_a_saved_plan_starts_another_process_without_planning(folder: Any, tmp_path: Path) -> None:
     session, ids = decoding(folder)
     _, path, _ = gemma_case(folder, "window shorter than the text")
     session.save_plan(tmp_path / "plan.json")

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tgbench.buckets import BucketSpace, difference, region_of_index
+from tgbench.buckets import Bucket, BucketSpace, difference, region_of_index
 from tgbench.errors import DemandError, HintError, InputError
 from tgbench.graph import Graph, Node
 from tgbench.optable import FLOATS, numpy_dtype
@@ -81,6 +81,14 @@ class Intake:
         if array.shape != node.shape:
             raise InputError(f"{name} has shape {list(array.shape)}, the graph takes {node.type}")
         return array
+
+    def rounded(self, bucket: Bucket) -> Bucket:
+        """A bucket as runs with such changes will have it."""
+        shapes = {name: node.shape for name, node in self.graph.inputs.items()}
+        changed = {
+            name: self.space.round(name, region, shapes[name]) for name, region in bucket.changed
+        }
+        return Bucket.of(changed, dict(bucket.demand))
 
     def check_values(self, name: str, array: Array, region: Region) -> None:
         """Raise InputError for values that no graph can take, in the part that is new."""

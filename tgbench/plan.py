@@ -524,7 +524,7 @@ class _Reader:
     def _counts(self, item: Mapping[str, Any], key: str, where: str) -> tuple[int, ...]:
         found = self._list(item, key, where)
         if not all(map(_is_count, found)):
-            raise PlanError(f"{_path(where, key)}: {shorten(found)} holds something that is not ≥ 0")
+            raise PlanError(f"{_path(where, key)}: {shorten(found)} holds more than counts")
         return tuple(found)
 
 

@@ -260,9 +260,10 @@ def widened(call: Call, region: Region) -> Region:
     return less_known(call, wide)
 
 
-LAUNCH_NS = 5_000.0
-BYTES_PER_NS = 8.0
-FLOPS_PER_NS = 40.0
+# Two cores of a present server: enough to rank choices, until costs are measured.
+LAUNCH_NS = 2_000.0
+BYTES_PER_NS = 25.0
+FLOPS_PER_NS = 120.0
 
 
 def rough_ns(call: Call, box: Box) -> float:

@@ -31,7 +31,7 @@ from tgbench.plan import Decisions, Plan
 from tgbench.planner import Planner, unit_change
 from tgbench.pool import Pool
 from tgbench.program import DoesNotFit, Program
-from tgbench.regions import EMPTY, Region
+from tgbench.regions import Region
 from tgbench.report import Counters, Report
 from tgbench.results import gather
 from tgbench.rules import Rules
@@ -361,7 +361,7 @@ class GraphSession:
         for name in self.graph.inputs:
             next_one = unit_change(bucket, self.anatomy, name)
             if next_one is not None:
-                runs.append(next_one.classify(self.graph))
+                runs.append(self._intake.rounded(next_one).classify(self.graph))
         self._plan_for(runs)
 
     def _plan_for(self, runs: Sequence[tuple[BucketClass, tuple[int, ...]]]) -> None:
