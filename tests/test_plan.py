@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -148,9 +149,9 @@ def test_prepare_makes_the_programs_that_runs_then_find(tmp_path: Path) -> None:
 
 
 def test_a_plan_reads_well() -> None:
-    text = str(decoded().session.plan)
-    expected = (GOLDEN / "plan_decoded.txt").read_text()
-    assert text.replace(text.split(" ")[2], "GRAPH") + "\n" == expected
+    """But for the graph's hash and the modelled time."""
+    text = re.sub(r"for \w{12} |[\d.]+ ms", "# ", str(decoded().session.plan))
+    assert text + "\n" == (GOLDEN / "plan_decoded.txt").read_text()
 
 
 def test_bytes_of_the_plan_are_the_bytes_of_the_arena() -> None:

@@ -50,8 +50,12 @@ def _indices(draw: Any, shape: tuple[int, ...]) -> Any:
     kind = draw(st.sampled_from(["region", "slices", "list", "integers"]))
     if kind == "region":
         return Region.of(*some)
-    if kind == "list":
-        return [box.slices() for box in some]
+    if kind == "list":  # from the end, and of the first dimensions alone: NumPy's shorthand
+        shown = draw(st.integers(0, len(shape)))
+        return [
+            tuple(int(start) - size for (start, _), size in zip(box, shape, strict=True))[:shown]
+            for box in some
+        ]
     if kind == "integers":
         return tuple(int(start) for start in some[0].starts)
     return some[0].slices()

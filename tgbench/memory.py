@@ -122,11 +122,15 @@ class Memory:
 
         Whole if it fits, else in pieces, coarse ones first. Raises DoesNotFit if nothing does.
         """
+        with _no_collection():
+            return self._specialised(state, kind, origin)
+
+    def _specialised(self, state: int, kind: BucketClass, origin: tuple[int, ...]) -> Program:
         planned = self.decisions.cut
         tried = [WHOLE, *([planned] if planned != WHOLE else []), *cuts(self.propagator)]
         for cut in tried:
             try:
-                with _no_collection(), record() as guards:
+                with record() as guards:
                     made = self._lowered(state, kind, origin, cut)
             except DoesNotFit as error:
                 failure = error

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -101,35 +102,65 @@ class Instruction:
         return f"{self.node.name}{self.box} ← {self.kernel}"
 
 
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a node's elements are laid out, wherever its base begins in a run.
+
+    Fields:
+        base: the node whose bytes it shows, and its strides.
+        steps: elements of the base per step along each dimension.
+        first: offset of coordinate 0 when the base begins at its own coordinate 0.
+        buffer: the arena, or a tensor of the pool.
+    """
+
+    base: Node
+    strides: tuple[int, ...]
+    steps: tuple[int, ...]
+    first: int
+    buffer: str
+
+
+def layout(node: Node, anatomy: Anatomy, placement: Placement) -> Layout:
+    """The layout of a node under a placement."""
+    base, mapped = anatomy.base[node], anatomy.maps[node]
+    if base in anatomy.frozen:
+        strides, offset, buffer = _row_major(base.shape), 0, base.name
+    else:
+        slot = placement.slots[base]
+        strides, buffer = slot.strides, ARENA
+        offset = slot.offset_bytes // base.type.itemsize
+    steps = tuple(0 if to is None else strides[to[0]] * to[1] for to in mapped.dims)
+    first = offset + sum(a * stride for a, stride in zip(mapped.start, strides, strict=True))
+    return Layout(base, strides, steps, first, buffer)
+
+
 class Addresser:
     """Views of any node's boxes, given where its bytes start in this run."""
 
     def __init__(
-        self, anatomy: Anatomy, placement: Placement, starts: Mapping[Node, tuple[Coord, ...]]
+        self, layouts: Callable[[Node], Layout], starts: Mapping[Node, tuple[Coord, ...]]
     ) -> None:
-        self.anatomy = anatomy
-        self.placement = placement
+        self.layouts = layouts
         self.starts = starts
+        self._views: dict[tuple[Node, Box], View] = {}
 
     def view(self, node: Node, box: Box) -> View:
-        base, mapped = self.anatomy.base[node], self.anatomy.maps[node]
-        start: tuple[Coord, ...]
-        if base in self.anatomy.frozen:
-            strides, start, offset = _row_major(base.shape), (0,) * base.rank, 0
-        else:
-            slot = self.placement.slots[base]
-            strides, start = slot.strides, self.starts[base]
-            offset = slot.offset_bytes // base.type.itemsize
-        where: Coord = offset
-        for first, begins, stride in zip(mapped.start, start, strides, strict=True):
-            where = where + (first - begins) * stride
-        steps: list[int] = []
-        for interval, through in zip(box, mapped.dims, strict=True):
-            step = 0 if through is None else strides[through[0]] * through[1]
-            steps.append(step)
-            where = where + interval[0] * step
-        buffer = base.name if base in self.anatomy.frozen else ARENA
-        return View(buffer, node.dtype, box.extents, tuple(steps), where)
+        found = self._views.get((node, box))
+        if found is None:
+            found = self._views[node, box] = self._view(node, box)
+        return found
+
+    def _view(self, node: Node, box: Box) -> View:
+        laid = self.layouts(node)
+        where: Coord = laid.first
+        for (start, _), step in zip(box, laid.steps, strict=True):
+            if type(start) is not int or start:
+                where = where + start * step
+        if laid.buffer == ARENA:
+            for begins, stride in zip(self.starts[laid.base], laid.strides, strict=True):
+                if type(begins) is not int or begins:
+                    where = where - begins * stride
+        return View(laid.buffer, node.dtype, box.extents, laid.steps, where)
 
 
 def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
@@ -254,8 +285,10 @@ class Program:
 
 
 def _moves(view: View) -> bool:
-    return isinstance(view.offset, Moving) or any(
-        isinstance(part, Moving) for part in (*view.shape, *view.strides)
+    return (
+        type(view.offset) is Moving
+        or Moving in map(type, view.shape)
+        or Moving in map(type, view.strides)
     )
 
 
@@ -263,16 +296,19 @@ def _pointed(
     view: View, buffers: Mapping[tuple[Any, str], torch.Tensor], origin: tuple[int, ...]
 ) -> torch.Tensor:
     flat = buffers[view.buffer, view.dtype]
-    return flat.as_strided(*_Place(view, int(flat.storage_offset())).at(origin))
+    lead = int(flat.storage_offset())
+    if _moves(view):
+        return flat.as_strided(*_Place(view, lead).at(origin))
+    return flat.as_strided(view.shape, view.strides, lead + view.offset)  # type: ignore[arg-type]
 
 
 def _maker(
     argument: Any, buffers: Mapping[tuple[Any, str], torch.Tensor]
 ) -> Callable[[tuple[int, ...]], Any] | None:
     """How to make an argument that is a new object at each origin (tensors move in place)."""
-    if isinstance(argument, Moving):
+    if type(argument) is Moving:
         return argument.at
-    if not (isinstance(argument, Host) and _moves(argument.view)):
+    if type(argument) is not Host or not _moves(argument.view):
         return None
     memory = buffers[argument.view.buffer, argument.view.dtype].numpy()
     place, itemsize = _Place(argument.view, 0), ITEMSIZE[argument.view.dtype]
@@ -368,6 +404,7 @@ class Lowerer:
         self.rules = rules
         self.device = device
         self._options, self._binds = Memo(), Memo()
+        self._layout = cache(lambda node: layout(node, anatomy, placement))
         self._fixed = {
             node: slot.start for node, slot in placement.slots.items() if node in placement.retained
         }
@@ -388,7 +425,7 @@ class Lowerer:
         not hold all that a kernel would touch.
         """
         starts = self._starts(step, state)
-        addresser = Addresser(self.anatomy, self.placement, starts)
+        addresser = Addresser(self._layout, starts)
         there = {node: held.valid for node, held in state.items()}
         for node, region in step.dirty.items():
             if node in there:

@@ -14,12 +14,19 @@ from tgbench.regions import Box, Region
 Parts = Sequence[tuple[Box, torch.Tensor]]
 
 
-def gather(parts: Parts, region: Region, index: Any, *, copy: bool, as_torch: bool) -> Any:
-    """The wanted part of an output as the caller indexed it, NumPy or torch."""
+def gather(
+    parts: Parts,
+    region: Region,
+    index: Any,
+    shape: Sequence[int],
+    *,
+    copy: bool,
+    as_torch: bool,
+) -> Any:
+    """The wanted part of an output of this shape as the caller indexed it, NumPy or torch."""
     if isinstance(index, Region):
         return [_piece(parts, box, ..., copy, as_torch) for box in index]
     if isinstance(index, list):
-        shape = tuple(1 << 62 for _ in region.hull())
         hulls = [region_of_index(part, shape, "part").hull() for part in index]
         return [
             _piece(parts, hull, part, copy, as_torch)
@@ -50,7 +57,9 @@ def _handed(found: torch.Tensor, copy: bool, as_torch: bool) -> Any:
     """NumPy copies on one core: torch's copy of a few rows waits for threads that may be busy."""
     if found.device.type != "cpu" or found.dtype == torch.bfloat16:
         owned = found.clone() if copy else found
-        return owned if as_torch else owned.float().cpu().numpy()
+        if as_torch:
+            return owned
+        return (owned.float() if owned.dtype == torch.bfloat16 else owned).cpu().numpy()
     array = found.numpy()
     owned_array = array.copy() if copy else array
     return torch.from_numpy(owned_array) if as_torch else owned_array

@@ -368,7 +368,8 @@ class GraphSession:
         """Plan for some more runs; where no budget allows that, everything stays as it was."""
         before = dict(self._classes)
         for kind, origin in runs:
-            self._classes.setdefault(kind, (1.0, origin))
+            weight = self._classes[kind][0] if kind in self._classes else 1.0
+            self._classes[kind] = (weight, origin)
         try:
             self._plan()
         except BudgetError:
@@ -399,10 +400,11 @@ class GraphSession:
         copy: bool,
         as_torch: bool,
     ) -> dict[str, Any]:
-        return {
-            name: gather(program.results[name], region, index, copy=copy, as_torch=as_torch)
-            for name, (region, index) in wanted.items()
-        }
+        results = {}
+        for name, (region, index) in wanted.items():
+            parts, shape = program.results[name], self.graph.outputs[name].shape
+            results[name] = gather(parts, region, index, shape, copy=copy, as_torch=as_torch)
+        return results
 
     def _execute(
         self,
