@@ -600,7 +600,7 @@ def test_a_missing_folder_surfaces_and_heals(tmp_path: Path) -> None:
 def test_an_interrupt_in_flush_loses_and_repeats_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, go_on = threading.Event(), threading.Event()
+    begun, go_on, guarded = threading.Event(), threading.Event(), threading.Event()
     append = tracefile.append
 
     def slow(path: Path, lines: bytes) -> str | None:
@@ -619,11 +619,13 @@ def test_an_interrupt_in_flush_loses_and_repeats_nothing(
 
     def interrupt() -> None:
         begun.wait(60)
+        guarded.wait(60)  # until an interrupt of the main thread is expected
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     other = threading.Thread(target=interrupt)
     other.start()
     with pytest.raises(KeyboardInterrupt):
+        guarded.set()
         trace.flush()
     other.join()
     go_on.set()

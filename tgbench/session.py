@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from tgbench.anatomy import Anatomy
 from tgbench.buckets import Bucket, BucketClass, BucketSpace
 from tgbench.errors import BudgetError, KernelError, PlanError
-from tgbench.estimate import MemoryEstimate, estimate_memory, parse_bytes
+from tgbench.estimate import MemoryEstimate, estimate_memory, parse_bytes, total_bytes
 from tgbench.graph import Graph
 from tgbench.intake import Intake
 from tgbench.memory import Library, Memory
@@ -57,7 +57,7 @@ class GraphSession:
         plan: a plan file. If it exists it is used without planning; `save_plan` writes it.
         trace: a JSON Lines file that every run is appended to.
         buckets: how changed input boxes are rounded, {"ids": "exact" | "pow2" | "full"}.
-        retain: "auto", or "all" to keep every value whatever it saves.
+        retain: "auto", or "all" to keep every value that another one reads.
         ignore_weights: name patterns that may be in the file and are not used.
         program_bytes: bound on remembered programs; the least used go first.
 
@@ -212,6 +212,11 @@ class GraphSession:
             raise PlanError(
                 f"the plan needs {found.placement.size_bytes} bytes, the budget is "
                 f"{self.budget_bytes}; raise memory=, or drop plan= to plan for this budget"
+            )
+        if found.placement.size_bytes > total_bytes(self.device):
+            raise PlanError(
+                f"size_bytes: {found.placement.size_bytes} is more than {self.device} has; "
+                "delete the plan to plan anew"
             )
         self._classes.update(found.classes)
         self._install(found)
