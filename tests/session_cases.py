@@ -16,7 +16,7 @@ import torch
 from tgbench.buckets import region_of_index
 from tgbench.errors import BudgetError
 from tgbench.graph import Graph, Node
-from tgbench.program import Held
+from tgbench.lowering import Held
 from tgbench.reference import evaluate
 from tgbench.regions import Region
 from tgbench.session import GraphSession

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tgbench.buckets import Bucket, BucketClass
 from tgbench.coords import Moving, at, origin_symbol, value_of
 from tgbench.graph import Graph, GraphBuilder, Node
-from tgbench.program import Held
+from tgbench.lowering import Held
 from tgbench.regions import Box, Region
 from tgbench.states import EMPTY_STATE, Pattern, States, describe
 

@@ -624,9 +624,13 @@ def test_an_interrupt_in_flush_loses_and_repeats_nothing(
 
     other = threading.Thread(target=interrupt)
     other.start()
-    with pytest.raises(KeyboardInterrupt):
+
+    def flush() -> None:
         guarded.set()
         trace.flush()
+
+    with pytest.raises(KeyboardInterrupt):
+        flush()
     other.join()
     go_on.set()
     trace.append(step(1))

@@ -21,10 +21,11 @@ from tgbench.buckets import BucketClass, boxes_of
 from tgbench.coords import record
 from tgbench.graph import Node
 from tgbench.kernels.registry import ARENA
+from tgbench.lowering import DoesNotFit, Lowerer, Lowering, State, Unreadable
 from tgbench.optable import ITEMSIZE, numpy_dtype
 from tgbench.plan import Decisions
 from tgbench.pool import Pool
-from tgbench.program import DoesNotFit, Lowerer, Lowering, Program, State, Unreadable
+from tgbench.program import Program
 from tgbench.propagate import Propagator, Step, joined
 from tgbench.regions import Region
 from tgbench.rules import Rules

@@ -17,9 +17,9 @@ from tgbench.buckets import Bucket, BucketClass
 from tgbench.coords import value_of
 from tgbench.errors import BudgetError
 from tgbench.graph import Node
+from tgbench.lowering import Held, Lowerer
 from tgbench.packing import format_bytes
 from tgbench.placement import Footprint, Placement, footprint, place
-from tgbench.program import Held, Lowerer
 from tgbench.propagate import Propagator, Step, Storage, joined, rough_ns
 from tgbench.regions import Box, Region
 from tgbench.rules import Rules

@@ -25,12 +25,13 @@ from tgbench.errors import BudgetError, KernelError, PlanError
 from tgbench.estimate import MemoryEstimate, estimate_memory, parse_bytes, total_bytes
 from tgbench.graph import Graph
 from tgbench.intake import Intake
+from tgbench.lowering import DoesNotFit
 from tgbench.memory import Library, Memory
 from tgbench.placement import Placement
 from tgbench.plan import Decisions, Plan
 from tgbench.planner import Planner, unit_change
 from tgbench.pool import Pool
-from tgbench.program import DoesNotFit, Program
+from tgbench.program import Program
 from tgbench.regions import Region
 from tgbench.report import Counters, Report
 from tgbench.results import gather

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from tgbench.buckets import BucketClass
 from tgbench.coords import Coord, Moving, Terms
 from tgbench.graph import Node
-from tgbench.program import Held, State
+from tgbench.lowering import Held, State
 from tgbench.regions import Box, Region
 
 Form: TypeAlias = "int | tuple[int, Terms]"  # a number, or const + terms over the origin

@@ -45,11 +45,12 @@ from tgbench.demo import cache_folder
 from tgbench.errors import BudgetError
 from tgbench.estimate import parse_bytes
 from tgbench.intake import Intake
+from tgbench.lowering import Lowerer
 from tgbench.memory import Library, Memory
 from tgbench.models import gemma3
 from tgbench.packing import format_bytes
 from tgbench.plan import Plan
-from tgbench.program import Lowerer, Program
+from tgbench.program import Program
 from tgbench.propagate import Propagator
 from tgbench.report import Report
 from tgbench.rules import Rules

@@ -1,0 +1,377 @@
+"""From a decided run to instructions: where every operand lies, and which kernel computes it.
+
+    Step (what to compute)  +  Placement (where bytes lie)  →  instructions on view descriptions
+
+Equal layers differ in where their bytes lie and in nothing else: a kernel is chosen and bound
+once for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from tgbench.anatomy import Anatomy
+from tgbench.coords import Coord, Memo, value_of
+from tgbench.errors import TgbenchError
+from tgbench.graph import Node
+from tgbench.kernels.registry import (
+    ARENA,
+    SCRATCH,
+    Host,
+    Kernel,
+    Scratch,
+    Site,
+    View,
+    candidates,
+    scratch_bytes,
+    scratch_views,
+)
+from tgbench.kernels.torch_any import fill_
+from tgbench.optable import ITEMSIZE
+from tgbench.placement import Placement, touched
+from tgbench.program import Instruction
+from tgbench.propagate import Step
+from tgbench.regions import EMPTY, Box, Region
+from tgbench.rules import Rules
+
+
+class DoesNotFit(TgbenchError):  # noqa: N818  (a signal to split or plan anew)
+    """A run needs more room than the placement gives a node; the session splits or plans anew."""
+
+    def __init__(self, node: Node, needs: object, has: object) -> None:
+        super().__init__(f"{node.name} needs {needs} but the plan has {has}")
+        self.node = node
+
+
+class Unreadable(Exception):  # noqa: N818  (a signal to compute again)
+    """A cached slice lies where this run cannot read it whole; it has to be computed again."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node.name)
+        self.node = node
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a node's bytes hold between runs.
+
+    Fields:
+        valid: elements that hold the value for the current inputs.
+        start: coordinates of the first element of its slot.
+    """
+
+    valid: Region
+    start: tuple[Coord, ...]
+
+
+State = Mapping[Node, Held]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a node's elements are laid out, wherever its base begins in a run.
+
+    Fields:
+        base: the node whose bytes it shows, and its strides.
+        steps: elements of the base per step along each dimension.
+        first: offset of coordinate 0 when the base begins at its own coordinate 0.
+        buffer: the arena, or a tensor of the pool.
+    """
+
+    base: Node
+    strides: tuple[int, ...]
+    steps: tuple[int, ...]
+    first: int
+    buffer: str
+
+
+def layout(node: Node, anatomy: Anatomy, placement: Placement) -> Layout:
+    """The layout of a node under a placement."""
+    base, mapped = anatomy.base[node], anatomy.maps[node]
+    if base in anatomy.frozen:
+        strides, offset, buffer = _row_major(base.shape), 0, base.name
+    else:
+        slot = placement.slots[base]
+        strides, buffer = slot.strides, ARENA
+        offset = slot.offset_bytes // base.type.itemsize
+    steps = tuple(0 if to is None else strides[to[0]] * to[1] for to in mapped.dims)
+    first = offset + sum(a * stride for a, stride in zip(mapped.start, strides, strict=True))
+    return Layout(base, strides, steps, first, buffer)
+
+
+class Addresser:
+    """Views of any node's boxes, given where its bytes start in this run."""
+
+    def __init__(
+        self, layouts: Callable[[Node], Layout], starts: Mapping[Node, tuple[Coord, ...]]
+    ) -> None:
+        self.layouts = layouts
+        self.starts = starts
+        self._views: dict[tuple[Node, Box], View] = {}
+
+    def view(self, node: Node, box: Box) -> View:
+        found = self._views.get((node, box))
+        if found is None:
+            found = self._views[node, box] = self._view(node, box)
+        return found
+
+    def _view(self, node: Node, box: Box) -> View:
+        laid = self.layouts(node)
+        where: Coord = laid.first
+        for (start, _), step in zip(box, laid.steps, strict=True):
+            if type(start) is not int or start:
+                where = where + start * step
+        if laid.buffer == ARENA:
+            for begins, stride in zip(self.starts[laid.base], laid.strides, strict=True):
+                if type(begins) is not int or begins:
+                    where = where - begins * stride
+        return View(laid.buffer, node.dtype, box.extents, laid.steps, where)
+
+
+def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    result, step = [], 1
+    for size in reversed(shape):
+        result.append(step)
+        step *= size
+    return tuple(reversed(result))
+
+
+@dataclass(frozen=True)
+class Option:
+    """A kernel that takes a site, and the scratch memory it wants there."""
+
+    kernel: Kernel
+    shapes: tuple[Scratch, ...]
+    used_bytes: Coord
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """A lowered run, before it is bound to an origin's guards."""
+
+    instructions: tuple[Instruction, ...]
+    after: dict[Node, Held]
+    outputs: dict[str, tuple[tuple[Box, View], ...]]
+    scratch: dict[Node, int]
+
+
+class Lowerer:
+    """Turns steps into instructions over one placement."""
+
+    def __init__(self, anatomy: Anatomy, placement: Placement, rules: Rules, device: str) -> None:
+        self.anatomy = anatomy
+        self.placement = placement
+        self.rules = rules
+        self.device = device
+        self._options, self._binds = Memo(), Memo()
+        self._layout = cache(lambda node: layout(node, anatomy, placement))
+        self._fixed = {
+            node: slot.start for node, slot in placement.slots.items() if node in placement.retained
+        }
+
+    def lower(
+        self,
+        step: Step,
+        state: State,
+        demand: Mapping[str, tuple[Node, Region]] | None = None,
+        *,
+        provisional: bool = False,
+    ) -> Lowering:
+        """Instructions for a step, and views of what was demanded, by name.
+
+        `provisional` lets scratch exceed what is reserved, to find out how much there must be.
+
+        Raises DoesNotFit where the placement is too small, Unreadable where a cached slice does
+        not hold all that a kernel would touch.
+        """
+        starts = self._starts(step, state)
+        addresser = Addresser(self._layout, starts)
+        there = {node: held.valid for node, held in state.items()}
+        for node, region in step.dirty.items():
+            if node in there:
+                there[node] = there[node].subtract(region)
+        for node in (*step.compute, *step.filled):
+            if node not in self.placement.retained:
+                there.pop(node, None)
+        instructions: list[Instruction] = []
+        scratch: dict[Node, int] = {}
+        for node, region in step.compute.items():
+            for box in region:
+                for parent, read in zip(node.inputs, self.rules.reads(node.call, box), strict=True):
+                    if read is not None:
+                        instructions += self._fills(parent, read, there, addresser)
+                made = self._instruction(node, box, addresser, provisional)
+                instructions.append(made)
+                scratch[node] = max(scratch.get(node, 0), made.scratch_bytes)
+                there[node] = there.get(node, EMPTY).union(Region((box,)))
+        for node, region in (demand or {}).values():
+            for box in region:
+                instructions += self._fills(node, box, there, addresser)
+        after = {
+            node: Held(region, starts[node])
+            for node, region in step.valid.items()
+            if node in starts  # a planner may retain what no run touches
+        }
+        return Lowering(tuple(instructions), after, _demanded(demand or {}, addresser), scratch)
+
+    def _starts(self, step: Step, state: State) -> dict[Node, tuple[Coord, ...]]:
+        """Where each node's bytes begin in this run; checks that everything fits."""
+        placement = self.placement
+        boxes = touched(step, self.anatomy, self.rules)
+        groups: dict[Node, Box] = {}
+        for node, box in boxes.items():
+            if node.is_leaf:
+                continue
+            if node not in placement.slots:
+                raise DoesNotFit(node, box, "no place for it")
+            if node not in placement.retained and (node in step.compute or node in step.filled):
+                first = placement.group(node)
+                groups[first] = groups[first].hull(box) if first in groups else box
+        starts: dict[Node, tuple[Coord, ...]] = dict(self._fixed)
+        for node, held in state.items():
+            if node not in placement.retained:
+                starts[node] = held.start
+        for node in (*step.compute, *step.filled):
+            if node not in placement.retained and node in boxes:
+                starts[node] = groups[placement.group(node)].starts
+        for node, box in boxes.items():
+            if not node.is_leaf:
+                cached = node not in step.compute and node not in step.filled
+                self._check_inside(node, box, starts[node], cached)
+        self._check_donors(step, starts)
+        return starts
+
+    def _check_inside(self, node: Node, box: Box, start: tuple[Coord, ...], cached: bool) -> None:
+        slot = self.placement.slots[node]
+        for (a, b), first, extent in zip(box, start, slot.extents, strict=True):
+            if a < first or first + extent < b:
+                if cached and node not in self.placement.retained:
+                    raise Unreadable(node)
+                raise DoesNotFit(node, box, f"{list(slot.extents)} from {list(start)}")
+
+    def _check_donors(self, step: Step, starts: Mapping[Node, tuple[Coord, ...]]) -> None:
+        """A cached operand that is overwritten in place must start where the result does."""
+        for node in step.compute:
+            operand = self.placement.donors.get(node)
+            if operand is None or operand in step.compute or operand not in step.reused:
+                continue
+            if any(a < b or b < a for a, b in zip(starts[node], starts[operand], strict=True)):
+                raise Unreadable(operand)
+
+    def _fills(
+        self, node: Node, box: Box, there: dict[Node, Region], addresser: Addresser
+    ) -> list[Instruction]:
+        """Calls that put known values, or zeros nobody cares about, where somebody will look."""
+        base, inside = self.anatomy.base_box(node, box, self.rules)
+        if base.is_leaf or base in self.anatomy.frozen:
+            return []
+        have = there.get(base, EMPTY)
+        missing = Region((inside,)).subtract(have)
+        if missing.boxes:
+            there[base] = have.union(missing)
+        fact = base.call.fact
+        known = fact is not None and fact.hard and fact.value is not None
+        value = fact.value if fact is not None and known else 0.0
+        return [
+            Instruction(base, part, "fill", fill_, (addresser.view(base, part), value))
+            for part in missing
+        ]
+
+    def _instruction(
+        self, node: Node, box: Box, addresser: Addresser, provisional: bool
+    ) -> Instruction:
+        """One bound call. Equal layers differ in where their bytes lie and in nothing else, so
+        a kernel is chosen and bound once, over operands at offset 0, and then moved.
+        """
+        reads = self.rules.reads(node.call, box)
+        out = addresser.view(node, box)
+        ins = tuple(
+            None if read is None else addresser.view(parent, read)
+            for parent, read in zip(node.inputs, reads, strict=True)
+        )
+        site = _canonical(Site(node.call, box, reads, out, ins, self.device))
+        key = (node.call, box, site.out, site.ins)
+        options = self._options.get(key, _options, site)
+        option = self._chosen(options, node, provisional)
+        bind = option.kernel.bind
+        function, arguments = self._binds.get(
+            (key, option.kernel.name), lambda: bind(site, scratch_views(option.shapes))
+        )
+        room = self.placement.scratch.get(node)
+        places: dict[Any, Any] = dict(enumerate(ins))
+        places |= {OUT: out, SCRATCH: room.offset_bytes if room is not None else 0}
+        moved = tuple([_moved(argument, places) for argument in arguments])
+        used = value_of(option.used_bytes)
+        allocates = option.kernel.allocates(site)
+        return Instruction(node, box, option.kernel.name, function, moved, used, allocates)
+
+    def _chosen(self, options: Sequence[Option], node: Node, provisional: bool) -> Option:
+        """The fastest kernel whose scratch memory fits what is reserved."""
+        room = self.placement.scratch.get(node)
+        reserved = room.size_bytes if room is not None else 0
+        for option in options:
+            if provisional or option.used_bytes <= reserved:
+                return option
+        raise DoesNotFit(node, f"{options[0].used_bytes} bytes of scratch", reserved)
+
+
+def _options(site: Site) -> tuple[Option, ...]:
+    found = []
+    for kernel in candidates(site):
+        shapes = kernel.scratch(site)
+        found.append(Option(kernel, shapes, scratch_bytes(shapes)))
+    return tuple(found)
+
+
+OUT = "out"
+
+
+def _canonical(site: Site) -> Site:
+    """The site with every operand at offset 0 of a buffer of its own.
+
+    An input that lies exactly where the output does keeps that: kernels may ask.
+    """
+    out = site.out
+    ins = tuple(
+        None
+        if view is None
+        else View(OUT if _same_place(view, out) else i, view.dtype, view.shape, view.strides, 0)
+        for i, view in enumerate(site.ins)
+    )
+    plain = View(OUT, out.dtype, out.shape, out.strides, 0)
+    return Site(site.call, site.out_box, site.in_boxes, plain, ins, site.device)
+
+
+def _same_place(a: View, b: View) -> bool:
+    return a.buffer == b.buffer and a.offset == b.offset and a.dtype == b.dtype
+
+
+def _moved(argument: Any, places: Mapping[Any, Any]) -> Any:
+    """An argument bound over canonical operands, where the operands really lie."""
+    if isinstance(argument, Host):
+        return Host(_moved(argument.view, places))
+    if not isinstance(argument, View):
+        return argument
+    place = places[argument.buffer]
+    if isinstance(place, View):
+        return View(
+            place.buffer,
+            argument.dtype,
+            argument.shape,
+            argument.strides,
+            argument.offset + place.offset,
+        )
+    offset = argument.offset + place // ITEMSIZE[argument.dtype]
+    return View(ARENA, argument.dtype, argument.shape, argument.strides, offset)
+
+
+def _demanded(
+    demand: Mapping[str, tuple[Node, Region]], addresser: Addresser
+) -> dict[str, tuple[tuple[Box, View], ...]]:
+    return {
+        name: tuple((box, addresser.view(node, box)) for box in region)
+        for name, (node, region) in demand.items()
+    }
