@@ -16,8 +16,8 @@ ROOT = Path(tgbench.__file__).parent
 ORDER = (
     "errors", "packing", "validate", "coords", "regions", "known", "optable", "graph", "weights",
     "ops", "reference", "simplify", "rules", "buckets", "calls", "tracefile", "trace", "estimate",
-    "models", "propagate", "anatomy", "placement", "split", "plan", "kernels", "program", "lowering",
-    "states", "planner", "pool", "memory", "intake", "results", "report", "session",
+    "models", "propagate", "anatomy", "placement", "split", "plan", "kernels", "program",
+    "lowering", "states", "planner", "pool", "memory", "intake", "results", "report", "session",
 )  # fmt: skip
 OUTSIDE = ("__init__", "views", "demo", "bench", "cli", "__main__")  # may import all of the above
 WIDGETS = ("anywidget", "ipywidgets", "IPython", "plotly", "graphviz", "traitlets")

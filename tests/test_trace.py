@@ -629,8 +629,13 @@ def test_an_interrupt_in_flush_loses_and_repeats_nothing(
         guarded.set()
         trace.flush()
 
-    with pytest.raises(KeyboardInterrupt):
-        flush()
+    # A shell may have started the tests with SIGINT ignored; then nothing would be raised.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            flush()
+    finally:
+        signal.signal(signal.SIGINT, handler)
     other.join()
     go_on.set()
     trace.append(step(1))
