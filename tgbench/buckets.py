@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tgbench.coords import Coord, origin_symbol
+from tgbench.coords import Coord, origin_symbol, value_of
 from tgbench.errors import DemandError, GraphError
 from tgbench.graph import Graph
 from tgbench.regions import EMPTY, Box, Region
@@ -105,25 +105,33 @@ class Bucket:
 
     def classify(self, graph: Graph) -> tuple[BucketClass, tuple[int, ...]]:
         """Its class and its origin."""
-        symbols: dict[int, int] = {}
-        bounds: dict[int, int] = {}
-
-        def spans(boxes: Region, shape: tuple[int, ...]) -> tuple[tuple[Span, ...], ...]:
-            return tuple(tuple(map(span, box, shape)) for box in boxes)
-
-        def span(interval: Any, size: int) -> Span:
-            start, stop = interval
-            if (start, stop) == (0, size):
-                return None, size
-            symbol = symbols.setdefault(start, len(symbols))
-            room = size - (stop - start)
-            bounds[symbol] = min(bounds.get(symbol, room), room)
-            return symbol, stop - start
-
-        changed = tuple((n, spans(r, _leaf_shape(graph, n))) for n, r in self.changed)
-        demand = tuple((n, spans(r, graph.outputs[n].shape)) for n, r in self.demand)
-        limits = tuple(bounds[i] for i in range(len(symbols)))
-        return BucketClass(changed, demand, limits), tuple(symbols)
+        symbols: dict[Any, int] = {}
+        bounds: list[int] = []
+        sides = []
+        for part in (self.changed, self.demand):
+            named = []
+            for name, region in part:
+                shape = (
+                    _leaf_shape(graph, name) if part is self.changed else graph.outputs[name].shape
+                )
+                boxes = []
+                for box in region.boxes:
+                    spans: list[Span] = []
+                    for (start, stop), size in zip(box, shape, strict=True):
+                        room = size - value_of(stop - start)
+                        if not room:
+                            spans.append((None, size))
+                            continue
+                        symbol = symbols.setdefault(start, len(symbols))
+                        if symbol == len(bounds):
+                            bounds.append(room)
+                        elif room < bounds[symbol]:
+                            bounds[symbol] = room
+                        spans.append((symbol, size - room))
+                    boxes.append(tuple(spans))
+                named.append((name, tuple(boxes)))
+            sides.append(tuple(named))
+        return BucketClass(sides[0], sides[1], tuple(bounds)), tuple(symbols)
 
     def __str__(self) -> str:
         def listed(boxes: Boxes) -> str:
@@ -166,6 +174,8 @@ class BucketSpace:
 
     def round(self, name: str, region: Region, shape: Sequence[int]) -> Region:
         how = self.rounding.get(name, "exact")
+        if how == "exact":
+            return region
         per_axis: Sequence[Rounding] = [how] * len(shape) if isinstance(how, str) else how
         if len(per_axis) != len(shape):
             raise GraphError(
@@ -205,7 +215,7 @@ def difference(old: NDArray[Any], new: NDArray[Any]) -> Region:
 
 def boxes_of(flags: NDArray[np.bool_]) -> Region:
     """True elements as at most `MOST_BOXES` boxes: exactly if that many do, else with some more."""
-    where = np.flatnonzero(flags)
+    where = flags.reshape(-1).nonzero()[0]
     if not len(where):
         return EMPTY
     if flags.ndim == 0:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -24,6 +24,8 @@ from tgbench.kernels.registry import Function, Host, View
 from tgbench.optable import ITEMSIZE
 from tgbench.propagate import Step
 from tgbench.regions import Box
+
+Maker: TypeAlias = Callable[[tuple[int, ...]], Any]  # origin → argument
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ class Program:
     _tensors: dict[View, torch.Tensor] = field(default_factory=dict)
     _moving: list[_Moving] = field(default_factory=list)
     _rebuilt: list[_Rebuilt] = field(default_factory=list)
+    _makers: list[Maker] = field(default_factory=list)  # of arguments that differ
 
     def __post_init__(self) -> None:
         self.domain = Domain(self.guards)
@@ -82,16 +85,19 @@ class Program:
         self, buffers: Mapping[tuple[Any, str], torch.Tensor], origin: tuple[int, ...]
     ) -> None:
         """Make the tensors, once, for the origin at hand."""
+        numbers: dict[Any, int] = {}
         for i, instruction in enumerate(self.instructions):
             arguments = [self._bound(a, buffers, origin) for a in instruction.arguments]
             self.calls.append((instruction.function, tuple(arguments)))
-            makers = [
-                (position, maker)
-                for position, argument in enumerate(instruction.arguments)
-                if (maker := _maker(argument, buffers)) is not None
-            ]
-            if makers:
-                self._rebuilt.append(_Rebuilt(i, instruction.function, arguments, makers))
+            places = []
+            for position, argument in enumerate(instruction.arguments):
+                if _is_made_anew(argument):
+                    which = numbers.setdefault(argument, len(numbers))
+                    if which == len(self._makers):
+                        self._makers.append(_maker(argument, buffers))
+                    places.append((position, which))
+            if places:
+                self._rebuilt.append(_Rebuilt(i, instruction.function, arguments, places))
         for parts in self.outputs.values():
             for _, view in parts:
                 self._tensor(view, buffers, origin)
@@ -130,10 +136,11 @@ class Program:
         self.origin = None  # an interrupt in between leaves it nowhere: the next run moves it again
         for moving in self._moving:
             moving.tensor.as_strided_(*moving.place.at(origin))
+        made = [make(origin) for make in self._makers]
         for rebuilt in self._rebuilt:
             arguments = rebuilt.arguments
-            for position, make in rebuilt.makers:
-                arguments[position] = make(origin)
+            for position, which in rebuilt.places:
+                arguments[position] = made[which]
             self.calls[rebuilt.index] = (rebuilt.function, tuple(arguments))
         self._point_results(origin)
         self.origin = origin
@@ -141,7 +148,7 @@ class Program:
     @property
     def moving_views(self) -> int:
         """How many tensors a move re-points, and how many arguments it makes anew."""
-        return len(self._moving) + sum(len(rebuilt.makers) for rebuilt in self._rebuilt)
+        return len(self._moving) + len(self._makers)
 
     @property
     def size_bytes(self) -> int:
@@ -173,14 +180,15 @@ def _pointed(
     return flat.as_strided(view.shape, view.strides, lead + view.offset)  # type: ignore[arg-type]
 
 
-def _maker(
-    argument: Any, buffers: Mapping[tuple[Any, str], torch.Tensor]
-) -> Callable[[tuple[int, ...]], Any] | None:
-    """How to make an argument that is a new object at each origin (tensors move in place)."""
+def _is_made_anew(argument: Any) -> bool:
+    """Whether an argument is a new object at each origin; tensors move in place."""
+    return type(argument) is Moving or (type(argument) is Host and _moves(argument.view))
+
+
+def _maker(argument: Any, buffers: Mapping[tuple[Any, str], torch.Tensor]) -> Maker:
+    """How to make such an argument."""
     if type(argument) is Moving:
         return argument.at
-    if type(argument) is not Host or not _moves(argument.view):
-        return None
     memory = buffers[argument.view.buffer, argument.view.dtype].numpy()
     place, itemsize = _Place(argument.view, 0), ITEMSIZE[argument.view.dtype]
     if place.forms is None and len(place.terms) == 1:
@@ -194,9 +202,7 @@ def _maker(
     return array
 
 
-def _sliding(
-    place: _Place, memory: NDArray[Any], itemsize: int
-) -> Callable[[tuple[int, ...]], NDArray[Any]]:
+def _sliding(place: _Place, memory: NDArray[Any], itemsize: int) -> Maker:
     """The common case, and so the quick one: only the offset moves, with one symbol."""
     ((index, coefficient),) = place.terms
     shape, first, step = tuple(place.shape), place.offset * itemsize, coefficient * itemsize
@@ -249,7 +255,7 @@ class _Rebuilt:
     index: int
     function: Function
     arguments: list[Any]
-    makers: list[tuple[int, Callable[[tuple[int, ...]], Any]]]
+    places: list[tuple[int, int]]  # position among the arguments, number of the maker
 
 
 def _numbers(coords: Sequence[Coord], origin: tuple[int, ...]) -> list[int]:

@@ -98,7 +98,7 @@ class Box(tuple[Interval, ...]):
 
     def slices(self) -> tuple[slice, ...]:
         """For indexing an array at the present origin."""
-        return tuple(slice(value_of(start), value_of(stop)) for start, stop in self)
+        return tuple([slice(value_of(start), value_of(stop)) for start, stop in self])
 
     def __repr__(self) -> str:
         return f"[{', '.join(f'{start}:{stop}' for start, stop in self)}]"

@@ -45,22 +45,22 @@ def _piece(parts: Parts, hull: Box, index: Any, copy: bool, as_torch: bool) -> A
             break
     else:
         found, copy = _assembled(parts, hull), False
-    dropped = _dropped(index, len(hull))
-    if dropped:
-        kept = [size for axis, size in enumerate(found.shape) if axis not in dropped]
-        steps = [step for axis, step in enumerate(found.stride()) if axis not in dropped]
-        found = found.as_strided(kept, steps, found.storage_offset())
-    return _handed(found, copy, as_torch)
+    return _handed(found, _dropped(index, len(hull)), copy, as_torch)
 
 
-def _handed(found: torch.Tensor, copy: bool, as_torch: bool) -> Any:
+def _handed(found: torch.Tensor, dropped: Sequence[int], copy: bool, as_torch: bool) -> Any:
     """NumPy copies on one core: torch's copy of a few rows waits for threads that may be busy."""
-    if found.device.type != "cpu" or found.dtype == torch.bfloat16:
+    if not found.is_cpu or found.dtype == torch.bfloat16:
+        for axis in reversed(dropped):
+            found = found.select(axis, 0)
         owned = found.clone() if copy else found
         if as_torch:
             return owned
         return (owned.float() if owned.dtype == torch.bfloat16 else owned).cpu().numpy()
     array = found.numpy()
+    if dropped:
+        array = array[tuple([0 if axis in dropped else slice(None) for axis in range(array.ndim)])]
+        array = np.asarray(array)
     owned_array = array.copy() if copy else array
     return torch.from_numpy(owned_array) if as_torch else owned_array
 
