@@ -92,7 +92,7 @@ class GraphSession:
         self.retain = retain
         self.counters = Counters()
         self.states = States()
-        self.last: Report | None = None
+        self._last: tuple[Any, ...] | None = None
         self._progress = progress or (lambda message: None)
         self._classes: dict[BucketClass, tuple[float, tuple[int, ...]]] = {}
         self.programs = Library(program_bytes)
@@ -113,6 +113,11 @@ class GraphSession:
             self._adopt(loaded)
 
     # --- memory and plan -------------------------------------------------------------------------
+
+    @property
+    def last(self) -> Report | None:
+        """What the last run did; None before the first."""
+        return Report(*self._last) if self._last is not None else None
 
     def estimate_memory(self) -> dict[str, MemoryEstimate]:
         """Bytes per device, before anything of the arena is allocated."""
@@ -356,7 +361,7 @@ class GraphSession:
         self.counters.evicted = self.programs.evicted
         self.counters.moved += moved
         self.trace.append(Call(bucket, not specialised, done - began, time.time()))
-        self.last = Report(
+        self._last = (
             bucket, kind, origin, specialised, moved, program,
             decided - began, done - decided, done - began, self._in_force().propagator,
         )  # fmt: skip

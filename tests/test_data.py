@@ -1,0 +1,26 @@
+"""The example files that ship with the project can be read, and say what their script did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tgbench as tg
+from tgbench.models.checkpoints import gemma3_reduced
+
+DATA = Path(__file__).parent.parent / "data"
+
+
+def test_the_example_trace_holds_appends_edits_and_repeats() -> None:
+    trace = tg.Trace.load(DATA / "decode.trace.jsonl")
+    assert trace.torn is None
+    graph = tg.models.gemma3(gemma3_reduced(), tokens=64)
+    counts = {str(kind): n for kind, n in trace.class_counts(graph).items()}
+    assert counts["ids[:, :] → logits[:, u0:+1, :]"] == 1
+    assert counts["nothing → logits[:, u0:+1, :]"] == 2
+    assert sum(counts.values()) == len(trace) == 24
+
+
+def test_the_example_plan_retains_k_and_v() -> None:
+    plan = tg.Plan.load(DATA / "decode.plan.json")
+    assert set(plan.retained) == {"layer_0.k", "layer_0.v", "layer_1.k", "layer_1.v"}
+    assert plan.size_bytes <= 128 << 10
