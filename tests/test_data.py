@@ -16,7 +16,7 @@ def test_the_example_trace_holds_appends_edits_and_repeats() -> None:
     graph = tg.models.gemma3(gemma3_reduced(), tokens=64)
     counts = {str(kind): n for kind, n in trace.class_counts(graph).items()}
     assert counts["ids[:, :] → logits[:, u0:+1, :]"] == 1
-    assert counts["nothing → logits[:, u0:+1, :]"] == 2
+    assert counts["nothing → logits[:, u0:+1, :]"] == 3
     assert sum(counts.values()) == len(trace) == 24
 
 
