@@ -101,7 +101,8 @@ class Program:
         for parts in self.outputs.values():
             for _, view in parts:
                 self._tensor(view, buffers, origin)
-        self._point_results(origin)
+        for name, parts in self.outputs.items():
+            self.results[name] = [(box, self._tensors[view]) for box, view in parts]
         self.origin = origin
 
     def _bound(
@@ -127,10 +128,6 @@ class Program:
                 self._moving.append(_Moving(found, _Place(view, lead)))
         return found
 
-    def _point_results(self, origin: tuple[int, ...]) -> None:
-        for name, parts in self.outputs.items():
-            self.results[name] = [(box.at(origin), self._tensors[view]) for box, view in parts]
-
     def move_to(self, origin: tuple[int, ...]) -> None:
         """Point every moving tensor at another origin's memory."""
         self.origin = None  # an interrupt in between leaves it nowhere: the next run moves it again
@@ -142,7 +139,6 @@ class Program:
             for position, which in rebuilt.places:
                 arguments[position] = made[which]
             self.calls[rebuilt.index] = (rebuilt.function, tuple(arguments))
-        self._point_results(origin)
         self.origin = origin
 
     @property

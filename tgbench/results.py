@@ -16,6 +16,7 @@ Parts = Sequence[tuple[Box, torch.Tensor]]
 
 def gather(
     parts: Parts,
+    origin: tuple[int, ...],
     region: Region,
     index: Any,
     shape: Sequence[int],
@@ -23,7 +24,14 @@ def gather(
     copy: bool,
     as_torch: bool,
 ) -> Any:
-    """The wanted part of an output of this shape as the caller indexed it, NumPy or torch."""
+    """The wanted part of an output of this shape as the caller indexed it, NumPy or torch.
+
+    `parts` are the boxes of the demanded region, over a program's origin, with their tensors.
+    """
+    if len(parts) == 1 and not isinstance(index, (Region, list)):
+        dropped = _dropped(index, len(region.boxes[0]))
+        return _handed(parts[0][1], dropped, copy, as_torch)
+    parts = [(box.at(origin), tensor) for box, tensor in parts]
     if isinstance(index, Region):
         return [_piece(parts, box, ..., copy, as_torch) for box in index]
     if isinstance(index, list):
@@ -37,9 +45,6 @@ def gather(
 
 def _piece(parts: Parts, hull: Box, index: Any, copy: bool, as_torch: bool) -> Any:
     for box, tensor in parts:
-        if box == hull:
-            found = tensor
-            break
         if box.contains(hull):
             found = tensor[_inside(hull, box)]
             break

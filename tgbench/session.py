@@ -414,7 +414,9 @@ class GraphSession:
         results = {}
         for name, (region, index) in wanted.items():
             parts, shape = program.results[name], self.graph.outputs[name].shape
-            results[name] = gather(parts, region, index, shape, copy=copy, as_torch=as_torch)
+            results[name] = gather(
+                parts, program.origin or (), region, index, shape, copy=copy, as_torch=as_torch
+            )
         return results
 
     def _execute(
