@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from tgbench import coords
 from tgbench.coords import (
+    Domain,
     Guard,
     Memo,
     Moving,
     Table,
-    all_hold,
     at,
     lookup,
     origin_symbol,
@@ -91,7 +91,7 @@ def test_arithmetic_is_that_of_the_present_numbers(program: Any, origin: tuple[i
         found = execute(program, moving(origin))
     assert [value_of(result) for result in found] == execute(program, origin)
     assert [at(result, origin) for result in found] == execute(program, origin)
-    assert all_hold(guards, origin)
+    assert Domain(guards).holds(origin)
 
 
 @given(programs, origins)
@@ -100,7 +100,7 @@ def test_guards_make_every_result_right_elsewhere(program: Any, origin: tuple[in
         found = execute(program, moving(origin))
     for u in range(12):
         for v in range(12):
-            if all_hold(guards, (u, v)):
+            if Domain(guards).holds((u, v)):
                 assert [at(result, (u, v)) for result in found] == execute(program, (u, v))
 
 
@@ -108,7 +108,7 @@ def test_a_straight_decision_holds_on_a_whole_range() -> None:
     with record() as guards:
         low = max(0, origin_symbol(0, 130) - 511)
     assert low == 0
-    assert [all_hold(guards, [u]) for u in (0, 511, 512)] == [True, True, False]
+    assert [Domain(guards).holds([u]) for u in (0, 511, 512)] == [True, True, False]
 
 
 def test_divisible_forms_stay_forms() -> None:
@@ -124,7 +124,7 @@ def test_divisible_forms_stay_forms() -> None:
 def test_lookup_follows_the_straight_piece(table: tuple[int, ...], i: int) -> None:
     with record() as guards:
         found = lookup(Table(table), origin_symbol(0, i))
-    allowed = [u for u in range(-3, 15) if all_hold(guards, [u])]
+    allowed = [u for u in range(-3, 15) if Domain(guards).holds([u])]
     assert i in allowed
     assert all(0 <= u < len(table) and at(found, [u]) == table[u] for u in allowed)
 
@@ -132,7 +132,7 @@ def test_lookup_follows_the_straight_piece(table: tuple[int, ...], i: int) -> No
 def test_lookup_keeps_long_pieces() -> None:
     with record() as guards:
         lookup(Table(tuple(range(12))), origin_symbol(0, 4))
-    assert sum(all_hold(guards, [u]) for u in range(-3, 15)) == 12
+    assert sum(Domain(guards).holds([u]) for u in range(-3, 15)) == 12
 
 
 def test_memo_replays_its_guards() -> None:
@@ -198,8 +198,8 @@ def test_equality_is_of_forms_and_same_is_of_numbers() -> None:
     assert len({u, origin_symbol(0, 3)}) == 1
     with record() as guards:
         assert same(u, v)
-    assert all_hold(guards, (8, 8))
-    assert not all_hold(guards, (8, 7))
+    assert Domain(guards).holds((8, 8))
+    assert not Domain(guards).holds((8, 7))
 
 
 def test_forms_print() -> None:

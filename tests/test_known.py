@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from strategies import Array, boxes, mask_of, random_box, regions
 
 from tgbench import known
-from tgbench.coords import all_hold, at, origin_symbol, record
+from tgbench.coords import Domain, at, origin_symbol, record
 from tgbench.known import ConstantData, Fact, Pattern, constant_fact, pattern_fact
 from tgbench.regions import Box, Region
 
@@ -157,9 +157,9 @@ def test_answers_hold_at_every_origin_the_guards_allow(name: str, data: st.DataO
     present = data.draw(st.integers(0, T - 1))
     with record() as guards:
         answer = ask(origin_symbol(0, present))
-    assert all_hold(guards, [present])
+    assert Domain(guards).holds([present])
     for origin in range(T):
-        if not all_hold(guards, [origin]):
+        if not Domain(guards).holds([origin]):
             continue
         direct = ask(origin)
         if answer is None or direct is None:
@@ -177,7 +177,7 @@ def test_bands_keep_their_form(name: str) -> None:
     with record() as guards:
         u = origin_symbol(0, 4)
         pattern.trim(Region.of(Box(((u, u + 1), (0, T)))))
-    assert sum(all_hold(guards, [i]) for i in range(T)) >= 2
+    assert sum(Domain(guards).holds([i]) for i in range(T)) >= 2
 
 
 def test_patterns_compare_by_content_in_narrowest_form() -> None:

@@ -24,7 +24,7 @@ from strategies import (
 
 import tgbench.ops as ops
 import tgbench.propagate as propagate
-from tgbench.coords import all_hold, origin_symbol, record
+from tgbench.coords import Domain, origin_symbol, record
 from tgbench.graph import Graph, GraphBuilder, Node
 from tgbench.propagate import Propagator, Step, Storage, covered
 from tgbench.reference import evaluate
@@ -273,9 +273,9 @@ def test_a_step_holds_at_every_origin_its_guards_allow(merge: bool, data: st.Dat
         present = data.draw(st.integers(0, most - 1))
         with record() as guards:
             templates = two_steps(origin_symbol(0, present))
-        assert all_hold(guards, [present])
+        assert Domain(guards).holds([present])
         for origin in range(most):
-            if not all_hold(guards, [origin]):
+            if not Domain(guards).holds([origin]):
                 continue
             moved = [_at(step, origin) for step in templates]
             if merge:
@@ -322,6 +322,6 @@ def test_decode_rows_share_one_template() -> None:
     u = origin_symbol(0, 3)
     with record() as guards:
         template = decide.step(valid, {ids: rows(u, u + 1)}, {logits: rows(u, u + 1, 50)})
-    assert all_hold(guards, [4])
+    assert Domain(guards).holds([4])
     direct = decide.step(valid, {ids: rows(4, 5)}, {logits: rows(4, 5, 50)})
     assert {n: r.at([4]) for n, r in template.compute.items()} == dict(direct.compute)

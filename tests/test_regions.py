@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from strategies import boxes, mask_of, regions
 
 from tgbench import regions as module
-from tgbench.coords import all_hold, origin_symbol, record
+from tgbench.coords import Domain, origin_symbol, record
 from tgbench.regions import EMPTY, Box, Region, union
 
 SHAPES = ((), (6,), (4, 5), (3, 4, 3))
@@ -144,9 +144,9 @@ def test_algebra_holds_at_every_origin_the_guards_allow(
 
     with record() as guards:
         found = compute(origin_symbol(0, u), origin_symbol(1, v))
-    assert all_hold(guards, (u, v))
+    assert Domain(guards).holds((u, v))
     for origin in itertools.product(range(SIZE), repeat=2):
-        if all_hold(guards, origin):
+        if Domain(guards).holds(origin):
             placed = [r.at(origin) if isinstance(r, Region) else r for r in found]
             assert placed == compute(*origin)
 

@@ -9,7 +9,7 @@ import pytest
 from strategies import Array, garbage, mask_of, random_box
 
 import tgbench.ops as ops
-from tgbench.coords import all_hold, origin_symbol, record
+from tgbench.coords import Domain, origin_symbol, record
 from tgbench.graph import Graph, GraphBuilder, Node
 from tgbench.reference import evaluate
 from tgbench.regions import EMPTY, Box, Region
@@ -286,7 +286,7 @@ def test_a_remembered_answer_brings_its_guards() -> None:
     assert first
     assert first == again
     for i in range(T):
-        if all_hold(first, [i]):
+        if Domain(first).holds([i]):
             direct = Rules().needed(call, row.at([i]))
             assert tuple(part.at([i]) for part in answer) == direct
-    assert all_hold(first, [4])
+    assert Domain(first).holds([4])

@@ -13,11 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
 
 from tgbench.graph import Graph, Node
 from tgbench.optable import OPS, ViewMap
-from tgbench.regions import Box
+from tgbench.regions import Box, row_major
 from tgbench.rules import Rules
 
 
@@ -44,7 +43,7 @@ def compose(
         shape: the middle's shape.
         base: the base's shape.
     """
-    strides = [prod(base[axis + 1 :]) for axis in range(len(base))]
+    strides = row_major(base)
     start = list(inner.start)
     dense = set(inner.dense)
     for axis, index in enumerate(outer.start):

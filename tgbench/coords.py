@@ -339,8 +339,3 @@ class Domain:
             if not low <= origin[index] <= high:
                 return False
         return all(guard.holds(origin) for guard in self.rest)
-
-
-def all_hold(guards: Iterable[Guard], origin: Sequence[int]) -> bool:
-    """Whether every guard holds at an origin."""
-    return all(guard.holds(origin) for guard in guards)

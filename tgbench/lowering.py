@@ -31,10 +31,10 @@ from tgbench.kernels.registry import (
 )
 from tgbench.kernels.torch_any import fill_
 from tgbench.optable import ITEMSIZE
-from tgbench.placement import Placement, touched
+from tgbench.placement import Placement, Slot, touched
 from tgbench.program import Instruction
 from tgbench.propagate import Step
-from tgbench.regions import EMPTY, Box, Region
+from tgbench.regions import EMPTY, Box, Region, row_major
 from tgbench.rules import Rules
 
 
@@ -88,13 +88,13 @@ class Layout:
     buffer: str
 
 
-def layout(node: Node, anatomy: Anatomy, placement: Placement) -> Layout:
-    """The layout of a node under a placement."""
+def layout(node: Node, anatomy: Anatomy, slots: Mapping[Node, Slot]) -> Layout:
+    """The layout of a node: in its slot, or whole in the pool if it is frozen."""
     base, mapped = anatomy.base[node], anatomy.maps[node]
     if base in anatomy.frozen:
-        strides, offset, buffer = _row_major(base.shape), 0, base.name
+        strides, offset, buffer = row_major(base.shape), 0, base.name
     else:
-        slot = placement.slots[base]
+        slot = slots[base]
         strides, buffer = slot.strides, ARENA
         offset = slot.offset_bytes // base.type.itemsize
     steps = tuple(0 if to is None else strides[to[0]] * to[1] for to in mapped.dims)
@@ -131,14 +131,6 @@ class Addresser:
         return View(laid.buffer, node.dtype, box.extents, laid.steps, where)
 
 
-def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
-    result, step = [], 1
-    for size in reversed(shape):
-        result.append(step)
-        step *= size
-    return tuple(reversed(result))
-
-
 @dataclass(frozen=True)
 class Option:
     """A kernel that takes a site, and the scratch memory it wants there."""
@@ -167,7 +159,7 @@ class Lowerer:
         self.rules = rules
         self.device = device
         self._options, self._binds = Memo(), Memo()
-        self._layout = cache(lambda node: layout(node, anatomy, placement))
+        self._layout = cache(lambda node: layout(node, anatomy, placement.slots))
         self._fixed = {
             node: slot.start for node, slot in placement.slots.items() if node in placement.retained
         }

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tgbench.errors import GraphError
-from tgbench.known import ConstantData, Fact
+from tgbench.known import Fact
 from tgbench.regions import Box, Region
 
 if TYPE_CHECKING:
@@ -173,7 +173,3 @@ def same_dtype(attrs: Attrs, dtypes: tuple[str, ...]) -> str:
             f"inputs have different dtypes {', '.join(dtypes)}; cast one of them (`x.cast(dtype)`)"
         )
     return dtypes[0]
-
-
-def array_of(data: ConstantData | Array) -> Array:
-    return data.array if isinstance(data, ConstantData) else data

@@ -27,7 +27,7 @@ from tgbench.graph import Node
 from tgbench.optable import OPS
 from tgbench.packing import Buffer, Problem, lower_bound, pack
 from tgbench.propagate import Step, Storage
-from tgbench.regions import Box
+from tgbench.regions import Box, row_major
 from tgbench.rules import Rules
 
 ALIGNMENT = 64
@@ -54,11 +54,7 @@ class Slot:
     @property
     def strides(self) -> tuple[int, ...]:
         """In elements."""
-        result, step = [], 1
-        for extent in reversed(self.extents):
-            result.append(step)
-            step *= extent
-        return tuple(reversed(result))
+        return row_major(self.extents)
 
     @property
     def elements(self) -> int:

@@ -10,7 +10,6 @@ import fnmatch
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any
 
 import torch
@@ -27,6 +26,7 @@ from tgbench.kernels.registry import (
     scratch_bytes,
     scratch_views,
 )
+from tgbench.lowering import Addresser, layout
 from tgbench.regions import Box
 from tgbench.rules import Rules
 from tgbench.weights import TORCH_DTYPES, Weights
@@ -113,14 +113,15 @@ def _compute(
 ) -> None:
     """Run one node whole, outside any program."""
     whole = Box.full(node.shape)
+    addresser = Addresser(lambda frozen: layout(frozen, anatomy, {}), {})
     reads = rules.reads(node.call, whole)
     site = Site(
         node.call,
         whole,
         reads,
-        _view(node, whole, anatomy),
+        addresser.view(node, whole),
         tuple(
-            None if box is None else _view(parent, box, anatomy)
+            None if box is None else addresser.view(parent, box)
             for parent, box in zip(node.inputs, reads, strict=True)
         ),
         device,
@@ -148,15 +149,6 @@ def _compute(
             for a in arguments
         )
     )
-
-
-def _view(node: Node, box: Box, anatomy: Anatomy) -> View:
-    base, mapped = anatomy.base[node], anatomy.maps[node]
-    strides = [prod(base.shape[i + 1 :]) for i in range(base.rank)]
-    where = sum(first * stride for first, stride in zip(mapped.start, strides, strict=True))
-    steps = [0 if to is None else strides[to[0]] * to[1] for to in mapped.dims]
-    where += sum(int(start) * step for (start, _), step in zip(box, steps, strict=True))
-    return View(base.name, node.dtype, box.extents, tuple(steps), where)
 
 
 class _FromFile:

@@ -26,11 +26,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cmp_to_key
 from itertools import pairwise
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
-from tgbench.coords import Coord, at, same, value_of
+from tgbench.coords import Coord, Moving, at, same, value_of
 
 Interval: TypeAlias = "tuple[Coord, Coord]"
+Size = TypeVar("Size", int, "int | Moving")
 
 
 class Box(tuple[Interval, ...]):
@@ -204,6 +205,20 @@ class Region:
 
 
 EMPTY = Region(())
+
+
+def row_major(shape: Sequence[Size]) -> tuple[Size, ...]:
+    """Strides, in elements, of a contiguous array of this shape.
+
+    >>> row_major((2, 3, 4))
+    (12, 4, 1)
+    """
+    strides: list[Size] = []
+    step: Size = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step = step * size
+    return tuple(reversed(strides))
 
 
 def union(regions: Iterable[Region]) -> Region:

@@ -32,7 +32,6 @@ from tgbench.ops.broadcasting import down
 from tgbench.optable import FLOATS, ITEMSIZE
 from tgbench.regions import Box
 
-FEW_ROWS = 48  # up to here rows go as columns
 GEMM_FLOPS_PER_NS = 200.0
 GEMM_NS = 2_500.0
 

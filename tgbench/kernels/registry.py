@@ -22,7 +22,7 @@ from tgbench.coords import Coord, same, value_of
 from tgbench.errors import KernelError
 from tgbench.known import ConstantData, Pattern
 from tgbench.optable import ITEMSIZE, Call
-from tgbench.regions import Box
+from tgbench.regions import Box, row_major
 
 ARENA = "arena"
 SCRATCH = "scratch"  # stands for a kernel's own scratch memory until the kernel has a place
@@ -257,12 +257,6 @@ def scratch_views(shapes: Sequence[Scratch]) -> tuple[View, ...]:
     views = []
     at_bytes: Coord = 0
     for shape, dtype in shapes:
-        steps: list[Coord] = []
-        count: Coord = 1
-        for size in reversed(shape):
-            steps.append(count)
-            count = count * size
-        itemsize = ITEMSIZE[dtype]
-        views.append(View(SCRATCH, dtype, shape, tuple(reversed(steps)), at_bytes // itemsize))
-        at_bytes = at_bytes + count * itemsize + SCRATCH_PADDING
+        views.append(View(SCRATCH, dtype, shape, row_major(shape), at_bytes // ITEMSIZE[dtype]))
+        at_bytes = at_bytes + scratch_bytes(((shape, dtype),))
     return tuple(views)

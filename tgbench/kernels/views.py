@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from tgbench.coords import Coord, same
 from tgbench.kernels.registry import ARENA, Function, Site, View
 from tgbench.optable import Call
-from tgbench.regions import Box, Interval
+from tgbench.regions import Box, Interval, row_major
 from tgbench.rules import Rules
 
 Bound: TypeAlias = "tuple[Function, tuple[Any, ...]]"
@@ -20,12 +20,7 @@ _rules = Rules()
 
 def dense(shape: Sequence[Coord], dtype: str) -> View:
     """A row-major view; its place is not decided yet."""
-    strides: list[Coord] = []
-    step: Coord = 1
-    for size in reversed(shape):
-        strides.append(step)
-        step = step * size
-    return View(ARENA, dtype, tuple(shape), tuple(reversed(strides)), 0)
+    return View(ARENA, dtype, tuple(shape), row_major(shape), 0)
 
 
 def reshaped(view: View, shape: Sequence[Coord]) -> View:
@@ -68,10 +63,6 @@ def same_interval(a: Interval, b: Interval) -> bool:
 
 def same_box(a: Sequence[Interval], b: Sequence[Interval]) -> bool:
     return len(a) == len(b) and all(map(same_interval, a, b))
-
-
-def same_shape(a: Sequence[Coord], b: Sequence[Coord]) -> bool:
-    return len(a) == len(b) and all(map(same, a, b))
 
 
 def is_one(size: Coord) -> bool:

@@ -9,7 +9,6 @@ import numpy as np
 
 from tgbench.errors import GraphError
 from tgbench.graph import GraphBuilder, Node, Scalar
-from tgbench.known import Fact
 from tgbench.ops.elementwise import where
 from tgbench.optable import (
     ITEMSIZE,
@@ -50,10 +49,6 @@ def _full(attrs: Attrs) -> Array:
     return np.full(attrs["shape"], attrs["value"], dtype=numpy_dtype(attrs["dtype"]))
 
 
-def _nothing_known(call: Call, facts: tuple[Fact | None, ...]) -> Fact | None:
-    return None
-
-
 for _name, _reference in (("iota", _iota), ("full", _full)):
     register(
         OpDef(
@@ -63,7 +58,6 @@ for _name, _reference in (("iota", _iota), ("full", _full)):
             _forward,
             _needed,
             check=_check,
-            known=_nothing_known,
         )
     )
 
