@@ -3,7 +3,8 @@
 It takes the data classes of `packing` and nothing else from it, compares every pair of buffers,
 and returns what is wrong as named findings; an empty list means the solution is valid.
 
-A buffer owns whole alignment units: `[offset, offset + size rounded up)`.
+A buffer owns whole alignment units, `[offset, offset + size rounded up)`, at the steps of its range
+that are in none of its gaps.
 """
 
 from __future__ import annotations
@@ -140,9 +141,20 @@ def _alone(problem: Problem, solution: Solution, buffer: Buffer) -> Iterator[Fin
 def _together(
     problem: Problem, solution: Solution, one: Buffer, other: Buffer
 ) -> Iterator[Overlap]:
-    step = max(one.start, other.start)
-    if step >= min(one.stop, other.stop):
-        return
     byte = max(solution.offsets[one.name], solution.offsets[other.name])
-    if byte < min(_end(problem, solution, one), _end(problem, solution, other)):
-        yield Overlap(one.name, other.name, step)
+    if byte >= min(_end(problem, solution, one), _end(problem, solution, other)):
+        return
+    begins = [step for buffer in (one, other) for step in _begins(buffer)]
+    clashes = [step for step in begins if _is_live(one, step) and _is_live(other, step)]
+    if clashes:
+        yield Overlap(one.name, other.name, min(clashes))
+
+
+def _begins(buffer: Buffer) -> list[int]:
+    """The steps at which it may become live: what is shared begins with one of these."""
+    return [buffer.start] + [stop for _, stop in buffer.gaps]
+
+
+def _is_live(buffer: Buffer, step: int) -> bool:
+    in_gap = any(start <= step < stop for start, stop in buffer.gaps)
+    return buffer.start <= step < buffer.stop and not in_gap
