@@ -66,3 +66,15 @@ class WeightsError(TgbenchError):
 
 class KernelError(TgbenchError):
     """No kernel can run an op on a device, or a kernel failed while running."""
+
+
+class RecordsError(TgbenchError):
+    """A record database is locked, damaged, foreign, of another schema, or holds wrong values."""
+
+
+class SearchError(TgbenchError):
+    """A search in another process cannot be started, or ended before it had a plan."""
+
+
+class PackingError(TgbenchError):
+    """A file of buffers is damaged, or the complete packing search cannot run here."""

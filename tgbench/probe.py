@@ -1,0 +1,286 @@
+"""How exact a kernel is: its error against the float64 reference, and whether slices keep bits.
+
+A call is tried on a *twin* of itself: random operands of the same types, the largest sizes halved
+until the work is bounded. Rows run along the longest dimension before the last one.
+
+    whole      ████████████████      the kernel on all rows
+    slices     ██··██······██··      the same kernel on aligned rows: are the bits the same?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tgbench.errors import TgbenchError
+from tgbench.graph import GraphBuilder
+from tgbench.kernels.registry import (
+    SCRATCH,
+    Function,
+    Host,
+    Kernel,
+    Site,
+    View,
+    scratch_bytes,
+    scratch_views,
+)
+from tgbench.optable import FLOATS, Call, TensorType
+from tgbench.regions import Box, row_major
+from tgbench.rules import Rules
+from tgbench.weights import TORCH_DTYPES
+
+MOST_ELEMENTS = 1 << 22  # of all operands and the result of a twin
+MOST_FLOPS = 4e8
+ROW_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128)
+SLACK_BYTES = 64  # behind the scratch memory, so that every dtype divides it
+
+Buffers = Mapping[tuple[Any, str], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What is known of a kernel's results.
+
+    Fields:
+        max_relative_error: largest difference from the reference over the reference's largest
+            magnitude; None where no twin could be built or the kernel does not take it.
+        min_bitwise_rows: the least count of 1, 2, 4 … 128 from which on every aligned slice that
+            was tried had the bits of the whole; None if there is none.
+    """
+
+    max_relative_error: float | None = None
+    min_bitwise_rows: int | None = None
+
+
+NOTHING = Findings()
+
+
+def probe(kernel: Kernel, call: Call, device: str) -> Findings:
+    """Try a kernel on a twin of a call; a fault of the kernel there is no finding."""
+    twin = Twin.of(call, device)
+    if twin is None:
+        return NOTHING
+    try:
+        return _found(kernel, twin)
+    except TgbenchError:
+        return NOTHING
+
+
+def _found(kernel: Kernel, twin: Twin) -> Findings:
+    """As many rows as the kernel takes at once, halved until it does; then slices of them."""
+    whole, rows = Box.full(twin.call.out.shape), twin.rows
+    while (found := twin.run(kernel, whole)) is None and rows > 1:
+        rows //= 2
+        whole = _rows(whole, twin.row_axis, 0, rows)
+    if found is None:
+        return NOTHING
+    return Findings(twin.error(found, whole), _least_rows(kernel, twin, found, rows))
+
+
+class Twin:
+    """A call with random operands."""
+
+    def __init__(self, call: Call, device: str) -> None:
+        self.call = call
+        self.device = device
+        self.rules = Rules()
+        rng = np.random.default_rng(0)
+        self.buffers = {
+            (i, type_.dtype): _drawn(type_, call.inputs[0], rng).to(device)
+            for i, type_ in enumerate(call.inputs)
+        }
+        self._expected: NDArray[Any] | None = None
+
+    @staticmethod
+    def of(call: Call, device: str) -> Twin | None:
+        """The largest twin whose work is bounded; None for attributes that fix the sizes."""
+        shapes = [type_.shape for type_ in call.inputs]
+        while True:
+            twin = _call(call, shapes)
+            if twin is None:
+                return None
+            elements = sum(prod(t.shape) for t in (*twin.inputs, twin.out))
+            flops = twin.op.flops(twin, Box.full(twin.out.shape))
+            if elements <= MOST_ELEMENTS and flops <= MOST_FLOPS:
+                return Twin(twin, device)
+            largest = max(size for shape in (*shapes, twin.out.shape) for size in shape)
+            if not any(largest in shape for shape in shapes):
+                return None
+            half = max(largest // 2, 1)
+            shapes = [tuple(half if n == largest else n for n in shape) for shape in shapes]
+
+    @property
+    def row_axis(self) -> int:
+        shape = self.call.out.shape
+        return max(range(max(len(shape) - 1, 1)), key=lambda axis: shape[axis : axis + 1])
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are; 1 for a number."""
+        return int(self.call.out.shape[self.row_axis]) if self.call.out.rank else 1
+
+    @property
+    def expected(self) -> NDArray[Any]:
+        """The reference, in float64."""
+        if self._expected is None:
+            arrays = [_as_numpy(tensor) for tensor in self.buffers.values()]
+            with np.errstate(all="ignore"):
+                found = self.call.op.reference(self.call.attrs, *arrays)
+            self._expected = np.asarray(found)
+        return self._expected
+
+    def run(self, kernel: Kernel, box: Box) -> torch.Tensor | None:
+        """What the kernel makes of a box of the output; None where it does not take that."""
+        site = self._site(box)
+        if not kernel.accepts(site):
+            return None
+        dtype = TORCH_DTYPES[site.out.dtype]
+        out = torch.zeros(box.elements, dtype=dtype, device=self.device)
+        buffers: Buffers = {**self.buffers, ("out", site.out.dtype): out}
+        function, arguments = bound(kernel, site, buffers, self.device)
+        function(*arguments)
+        shape: tuple[Any, ...] = box.extents
+        return out.view(shape)
+
+    def _site(self, box: Box) -> Site:
+        reads = self.rules.reads(self.call, box)
+        ins = tuple(
+            None if read is None else _placed(i, type_, read)
+            for i, (read, type_) in enumerate(zip(reads, self.call.inputs, strict=True))
+        )
+        out = View("out", self.call.out.dtype, box.extents, row_major(box.extents), 0)
+        return Site(self.call, box, reads, out, ins, self.device)
+
+    def error(self, found: torch.Tensor, box: Box) -> float | None:
+        """The largest difference over the largest magnitude, where the reference is finite."""
+        want, have = self.expected[box.slices()], _as_numpy(found)
+        finite = np.isfinite(want)
+        if not finite.any():
+            return None
+        want, have = want[finite].astype(float), have[finite].astype(float)
+        worst = float(np.abs(have - want).max())
+        return worst / max(float(np.abs(want).max()), 1e-30) if np.isfinite(worst) else None
+
+
+def _placed(buffer: int, type_: TensorType, box: Box) -> View:
+    """A box of a whole row-major tensor."""
+    strides = row_major(type_.shape)
+    first = sum(start * step for start, step in zip(box.starts, strides, strict=True))
+    return View(buffer, type_.dtype, box.extents, strides, first)
+
+
+def _call(call: Call, shapes: Sequence[tuple[int, ...]]) -> Call | None:
+    """The same op on plain inputs of these shapes."""
+    g = GraphBuilder()
+    inputs = [
+        g.input(f"x{i}", shape, type_.dtype)
+        for i, (shape, type_) in enumerate(zip(shapes, call.inputs, strict=True))
+    ]
+    try:
+        return g.apply(call.op.name, *inputs, **call.attrs).call if inputs else None
+    except (TgbenchError, ValueError, TypeError, IndexError):
+        return None
+
+
+def _drawn(type_: TensorType, first: TensorType, rng: np.random.Generator) -> torch.Tensor:
+    """Normal floats; indices that exist in the first operand; masks that are mostly open."""
+    dtype = TORCH_DTYPES[type_.dtype]
+    if type_.dtype in FLOATS:
+        return torch.from_numpy(rng.standard_normal(type_.shape)).to(dtype)
+    if type_.dtype == "bool":
+        mask = rng.random(type_.shape) < 0.9
+        if type_.rank:
+            mask[..., 0] = True
+        return torch.from_numpy(np.asarray(mask))
+    below = max(1, min(first.shape, default=1))
+    return torch.from_numpy(np.asarray(rng.integers(0, min(below, 100), type_.shape))).to(dtype)
+
+
+def _as_numpy(tensor: torch.Tensor) -> NDArray[Any]:
+    wide = tensor.double() if tensor.is_floating_point() else tensor
+    return np.asarray(wide.cpu().numpy())
+
+
+# --- bits of slices -------------------------------------------------------------------------------
+
+
+def _least_rows(kernel: Kernel, twin: Twin, whole: torch.Tensor, rows: int) -> int | None:
+    """From which count on all slices have the bits of the whole; one row of many is no whole."""
+    call, axis, least = twin.call, twin.row_axis, None
+    if rows == 1 < twin.rows or axis in {
+        whole_axis % call.out.rank for whole_axis in call.op.whole(call)
+    }:
+        return None
+    for count in reversed([n for n in ROW_COUNTS if n == 1 or n < rows]):
+        if not all(_is_same(kernel, twin, whole, *part) for part in _slices(rows, count)):
+            break
+        least = count
+    return least
+
+
+def _slices(rows: int, count: int) -> Iterator[tuple[int, int]]:
+    """Aligned starts at both ends and in the middle; sizes that are multiples, and one that is not.
+
+    >>> list(_slices(32, 4))
+    [(0, 4), (28, 32), (12, 16), (12, 17), (12, 24)]
+    """
+    last = (rows - count) // count * count
+    middle = last // 2 // count * count
+    yield from ((start, start + count) for start in sorted({0, last}))
+    for size in (count, count + 1, 3 * count):
+        if middle + size <= rows:
+            yield middle, middle + size
+
+
+def _is_same(kernel: Kernel, twin: Twin, whole: torch.Tensor, start: int, stop: int) -> bool:
+    box = _rows(Box.full(twin.call.out.shape), twin.row_axis, start, stop)
+    found = twin.run(kernel, box)
+    return found is not None and _same_bits(found, whole[box.slices()])
+
+
+def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return _bytes(a) == _bytes(b)
+
+
+def _bytes(tensor: torch.Tensor) -> bytes:
+    return tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+
+
+def _rows(box: Box, axis: int, start: int, stop: int) -> Box:
+    if not box:
+        return box
+    return Box((*box[:axis], (start, stop), *box[axis + 1 :]))
+
+
+# --- a kernel at a site, outside any program ------------------------------------------------------
+
+
+def bound(
+    kernel: Kernel, site: Site, buffers: Buffers, device: str
+) -> tuple[Function, tuple[Any, ...]]:
+    """A kernel's function and its arguments at a site of plain numbers, with scratch of its own."""
+    shapes = kernel.scratch(site)
+    size = int(scratch_bytes(shapes)) + SLACK_BYTES
+    room = torch.zeros(size // 16 * 16, dtype=torch.uint8, device=device)
+    function, arguments = kernel.bind(site, scratch_views(shapes))
+
+    def tensor(view: View) -> torch.Tensor:
+        if view.buffer == SCRATCH:
+            flat = room.view(TORCH_DTYPES[view.dtype])
+        else:
+            flat = buffers[view.buffer, view.dtype].view(-1)
+        place: Callable[..., torch.Tensor] = flat.as_strided
+        return place(view.shape, view.strides, flat.storage_offset() + view.offset)
+
+    def argument(given: Any) -> Any:
+        if isinstance(given, View):
+            return tensor(given)
+        return tensor(given.view).numpy() if isinstance(given, Host) else given
+
+    return function, tuple(map(argument, arguments))
