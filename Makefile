@@ -12,7 +12,8 @@ VENV := .venv/bin/python
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup demo test lint types unit format \
-	bench-decode bench-engine bench-kernels gpu clean
+	bench-decode bench-engine bench-kernels bench-optimize bench-packing bench-predict bench-remat \
+	bench-schedule gpu clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,8 +50,23 @@ bench-decode: setup ## decode a token at a time, beside transformers
 bench-engine: setup ## the cost of the loop itself
 	@$(VENV) -m tgbench.bench.engine
 
+bench-optimize: setup ## plans beside online cache policies, on traces and budgets
+	@$(VENV) -m tgbench.bench.optimize
+
 bench-kernels: setup ## single-row kernels, numba beside torch
 	@$(VENV) -m tgbench.bench.kernels
+
+bench-packing: setup ## offset packing, heuristics and search, beside CP-SAT
+	@$(VENV) -m tgbench.bench.packing
+
+bench-predict: setup ## predicted against measured time, bucket by bucket
+	@$(VENV) -m tgbench.bench.predict
+
+bench-remat: setup ## rematerialising inside one run, beside online policies
+	@$(VENV) -m tgbench.bench.remat
+
+bench-schedule: setup ## peaks of live bytes, before and after the search for an order
+	@$(VENV) -m tgbench.bench.schedule
 
 # A GPU machine has its own torch, so this uses its Python and makes no .venv.
 gpu: ## GPU tests, with the Python and torch of the machine

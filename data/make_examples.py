@@ -1,7 +1,8 @@
 """Make the example files of this folder: python data/make_examples.py
 
 A reduced Gemma 3 with seeded random weights reads a prompt, appends tokens, has one edited, asks
-again, and goes on: `decode.trace.jsonl` is the trace of those runs, `decode.plan.json` the plan.
+again, and goes on: `decode.trace.jsonl` is the trace of those runs, `decode.plan.json` the plan
+that a search found for them.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ def main() -> None:
             ids[0, PROMPT // 2] = 7  # an edit in the middle, then the same question twice
             for _ in range(2):
                 session.run({"ids": ids}, want={"logits": np.s_[0, end - 1]})
+        session.optimize("search", steps=64)
         session.save_plan(HERE / "decode.plan.json")
         session.trace.close()
 

@@ -417,16 +417,15 @@ def live_ranges(graph: Graph, views: Mapping[Node, Node]) -> dict[Node, tuple[in
 
 @st.composite
 def storages(draw: Any, graph: Graph) -> Storage:
-    """Random retained nodes; among the others, random overlaps that the live ranges allow."""
+    """Random retained nodes, and random overlaps that the live ranges allow, among all."""
     frozen = frozen_nodes(graph)
     views = view_bases(graph, frozen) if draw(st.booleans()) else {}
     stored = [n for n in graph.nodes if not n.is_leaf and n not in views and n not in frozen]
     chosen = draw(st.sets(st.sampled_from(stored))) if stored else set()
-    rest = [node for node in stored if node not in chosen]
     live = live_ranges(graph, views)
-    overlaps: dict[Node, list[Node]] = {node: [] for node in rest}
-    for i, a in enumerate(rest):
-        for b in rest[i + 1 :]:
+    overlaps: dict[Node, list[Node]] = {node: [] for node in stored}
+    for i, a in enumerate(stored):
+        for b in stored[i + 1 :]:
             apart = live[a][1] <= live[b][0] or live[b][1] <= live[a][0]
             if apart and draw(st.booleans()):
                 overlaps[a].append(b)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import tgbench as tg
 from tgbench.models.checkpoints import gemma3_reduced
+from tgbench.simplify import simplify
 
 DATA = Path(__file__).parent.parent / "data"
 
@@ -24,3 +25,13 @@ def test_the_example_plan_retains_k_and_v() -> None:
     plan = tg.Plan.load(DATA / "decode.plan.json")
     assert set(plan.retained) == {"layer_0.k", "layer_0.v", "layer_1.k", "layer_1.v"}
     assert plan.size_bytes <= 128 << 10
+    assert plan.search is not None
+    assert plan.search.best_ns <= plan.search.greedy_ns
+    assert "saves" in str(plan.explain("layer_1.k"))
+
+
+def test_the_example_plan_is_for_the_graph_of_the_example_trace() -> None:
+    graph = simplify(tg.models.gemma3(gemma3_reduced(), tokens=64))
+    made = tg.Plan.load(DATA / "decode.plan.json").placement_for(graph, "cpu")
+    calls = {call.bucket.classify(graph)[0] for call in tg.Trace.load(DATA / "decode.trace.jsonl")}
+    assert calls == set(made.classes)

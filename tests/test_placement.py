@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,15 @@ from strategies import Array, Maker, graphs
 from test_session import causal, causal_values, share_of_examples
 
 from tgbench import ops
+from tgbench.errors import PlanError
 from tgbench.graph import Graph, GraphBuilder, Node
-from tgbench.placement import ALIGNMENT, Placement
+from tgbench.placement import ALIGNMENT, Placement, Retention, Slot
 from tgbench.plan import check_placement
+from tgbench.propagate import rough_ns
+from tgbench.search.optimiser import Optimiser
+from tgbench.search.workload import Workload
 from tgbench.session import GraphSession
+from tgbench.split import WHOLE
 
 GOLDEN = Path(__file__).parent / "golden"
 Case = tuple[Graph, Maker]
@@ -51,17 +57,23 @@ def check_last_run(session: GraphSession) -> None:
     placement = session.placement
     live: dict[Node, range] = {}
     run = list(writes(session))
-    last = {node: i for i, (_, reads, _) in enumerate(run) for node in reads}
     ends = [*session.graph.outputs.values(), *session.graph.updates.values()]
-    for node in ends:
-        last[session.anatomy.base[node]] = len(run)
+    handed_out = {session.anatomy.base[node] for node in ends}
+
+    def is_read_from(other: Node, call: int) -> bool:
+        """Whether a value is read from this call on, before a later piece makes it anew."""
+        for node, reads, _ in run[call:]:
+            if other in reads or node is other:
+                return other in reads
+        return other in handed_out
+
     for i, (node, reads, scratch) in enumerate(run):
         place = bytes_of(placement, node)
         for other, bytes_ in live.items():
             is_read_now = other in reads and placement.donors.get(node) is not other
-            still = last.get(other, -1) > i or is_read_now
+            still = is_read_from(other, i + 1) or is_read_now
             assert not (other is not node and still and meet(place, bytes_)), (node, other)
-            assert scratch is None or not (last.get(other, -1) >= i and meet(scratch, bytes_))
+            assert scratch is None or not (is_read_from(other, i) and meet(scratch, bytes_))
         assert scratch is None or not meet(scratch, place)
         for kept in placement.retained:
             assert kept is node or not meet(place, bytes_of(placement, kept)), (node, kept)
@@ -101,22 +113,117 @@ def test_a_placement_keeps_its_own_rules(case: Case, keep_all: bool) -> None:
         assert all(0 < n <= size for n, size in zip(slot.extents, node.shape, strict=True))
 
 
-@given(graphs(most_ops=8))
-def test_overlaps_name_everybody_who_may_write_there(case: Case) -> None:
+@given(st.data(), graphs(most_ops=8))
+def test_overlaps_name_everybody_who_may_write_there(data: st.DataObject, case: Case) -> None:
     graph, make = case
     session = CheckedSession(graph, make(0))
     session.run()
-    placement = session.session.placement
-    slices = [node for node in placement.slots if node not in placement.retained]
-    assert set(placement.overlaps) == set(slices)
-    for node in slices:
-        for other in slices:
+    placement = partly_retained(session.session, data)
+    computed = [node for node in placement.slots if not node.is_leaf]
+    assert set(placement.overlaps) == set(computed)
+    for node in computed:
+        for other in computed:
             if other is not node and meet(bytes_of(placement, node), bytes_of(placement, other)):
                 assert other in placement.overlaps[node]
         for other, room in placement.scratch.items():
             scratch = range(room.offset_bytes, room.offset_bytes + room.size_bytes)
             if other is not node and meet(bytes_of(placement, node), scratch):
                 assert other in placement.overlaps[node]
+
+
+def partly_retained(session: GraphSession, data: st.DataObject) -> Placement:
+    """The session's map, laid out anew with random nodes kept after random classes."""
+    planning = optimiser_of(session)
+    classes = st.sets(st.integers(0, len(planning.workload.kinds) - 1))
+    after = {node: frozenset(data.draw(classes)) for node in session.anatomy.stored}
+    shared = frozenset(node for node in after if after[node] and data.draw(st.booleans()))
+    kept = {node: classes for node, classes in after.items() if classes}
+    return laid_out(planning, Retention(kept, len(planning.workload.kinds), shared))
+
+
+def optimiser_of(session: GraphSession) -> Optimiser:
+    buckets = [call.bucket for call in session.trace]
+    workload = Workload.of(session.anatomy, session.rules, buckets)
+    return Optimiser(session.anatomy, session.rules, workload, None, rough_ns)
+
+
+def laid_out(planning: Optimiser, retention: Retention) -> Placement:
+    """A map for a trace; nobody may share what has bytes of its own."""
+    placement = planning.planner.lay_out(retention, planning.scenarios(), WHOLE)
+    check_placement(placement, planning.anatomy)
+    for node in placement.retained:
+        shared = node in retention.after and retention.is_partial(node)
+        assert shared == (placement.slots[node].offset_bytes >= placement.kept_bytes)
+        assert shared or not placement.overlaps.get(node)
+        assert node.is_leaf or (node in placement.always) == (not placement.overlaps[node])
+    return placement
+
+
+# --- kept after some classes ---------------------------------------------------------------------
+
+
+def asked_in_turn() -> GraphSession:
+    """Two questions to one input: y = 2 x + 1, z = 3 x + 1."""
+    g = GraphBuilder()
+    x = g.input("x", (4, 16))
+    for output, factor in (("y", 2.0), ("z", 3.0)):
+        g.output(output, g.name(g.name(x * factor, f"{output}_in") + 1.0, f"{output}_out"))
+    session = GraphSession(g.build())
+    for name in ("y", "z"):
+        session.run({"x": np.zeros((4, 16), "float32")}, {name: ...})
+    return session
+
+
+def apart(session: GraphSession) -> Placement:
+    """Every node with bytes of its own; y_in is kept after some classes, so it lies on top."""
+    nodes = sorted(session.anatomy.stored, key=lambda node: node.name == "y_in")
+    slots = {node: Slot(256 * i, (4, 16), (0, 0)) for i, node in enumerate(nodes, 1)}
+    leaf = session.graph.inputs["x"]
+    keep = frozenset([leaf, session.graph.node("y_in")])
+    slots[leaf] = Slot(0, (4, 16), (0, 0))
+    return Placement(slots, keep, {}, {}, 1280, 256, 1024, 0, ())
+
+
+def moved(placement: Placement, name: str, onto: str) -> Placement:
+    nodes = {node.name: node for node in placement.slots}
+    return replace(
+        placement, slots={**placement.slots, nodes[name]: placement.slots[nodes[onto]]},
+        size_bytes=1024,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("onto", ["z_in", "z_out"])
+def test_what_some_runs_keep_may_lie_where_others_have_slices(onto: str) -> None:
+    session = asked_in_turn()
+    shared = moved(apart(session), "y_in", onto)
+    check_placement(shared, session.anatomy)
+    node, other = session.graph.node("y_in"), session.graph.node(onto)
+    assert shared.overlaps[node] == (other,)
+    assert shared.overlaps[other] == (node,)
+    assert node not in shared.always
+
+
+@pytest.mark.parametrize("onto", ["x", "y_out"])
+def test_what_some_runs_keep_may_not_lie_on_what_lives_with_it(onto: str) -> None:
+    session = asked_in_turn()
+    with pytest.raises(PlanError, match="share bytes while both are live"):
+        check_placement(moved(apart(session), "y_in", onto), session.anatomy)
+
+
+def test_what_every_run_keeps_lies_on_nothing() -> None:
+    session = asked_in_turn()
+    shared = replace(moved(apart(session), "y_in", "z_in"), kept_bytes=1024)
+    with pytest.raises(PlanError, match="share bytes while both are live"):
+        check_placement(shared, session.anatomy)
+
+
+def test_keeping_after_fewer_classes_takes_no_more_memory() -> None:
+    planning = optimiser_of(asked_in_turn())
+    node, classes = planning.anatomy.graph.node("y_in"), len(planning.workload.kinds)
+    always = laid_out(planning, Retention.always([node], classes))
+    for k in range(classes):
+        once = laid_out(planning, Retention({node: frozenset([k])}, classes))
+        assert once.size_bytes <= always.size_bytes
 
 
 # --- what the map looks like ----------------------------------------------------------------------

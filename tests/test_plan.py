@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -18,14 +20,21 @@ from strategies import Maker, graphs
 from test_bad_input import STRANGE, paths_of, replaced
 from test_session import causal, causal_values, deep, share_of_examples, stateful
 
+from tgbench import ops
 from tgbench.errors import PlanError
-from tgbench.graph import Graph
-from tgbench.plan import Plan
+from tgbench.graph import Graph, GraphBuilder
+from tgbench.placement import Retention
+from tgbench.plan import Decisions, Plan, SearchRecord
+from tgbench.propagate import rough_ns
+from tgbench.search.optimiser import Optimiser
+from tgbench.search.workload import Workload
 from tgbench.session import GraphSession
+from tgbench.simplify import simplify
+from tgbench.split import WHOLE
 
 jsonschema = pytest.importorskip("jsonschema")
 GOLDEN = Path(__file__).parent / "golden"
-SCHEMA = json.loads((resources.files("tgbench") / "schemas" / "plan-1.json").read_text())
+SCHEMA = json.loads((resources.files("tgbench") / "schemas" / "plan-2.json").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +55,20 @@ def decoded(rows: int = 8, **options: Any) -> CheckedSession:
 
 @cache
 def saved_plan() -> str:
-    return decoded().session.plan.to_json()
+    """A plan that holds everything that a plan can: partly retained nodes, reasons, a search."""
+    session = decoded().session
+    buckets = [call.bucket for call in session.trace]
+    workload = Workload.of(session.anatomy, session.rules, buckets)
+    planning = Optimiser(session.anatomy, session.rules, workload, None, rough_ns)
+    first, *others = (session.graph.node(name) for name in session.plan.retained)
+    always = Retention.always(others, len(workload.kinds))
+    retention = replace(always, after={**always.after, first: frozenset([0])})
+    made = Decisions(
+        session.anatomy, planning.planner.lay_out(retention, planning.scenarios(), WHOLE),
+        retention, (first,), WHOLE, planning.classes, 1e5, dict.fromkeys(others, (64, 1.5e4)), 0.25,
+        SearchRecord("search", 7, 40, "steps", 1e5, 1.1e5, 4e5, 2e5, 9e4, ((0, 2e5), (12, 1e5))),
+    )  # fmt: skip
+    return Plan.of(session.graph, made, "cpu", 4096).to_json()
 
 
 def plans() -> dict[str, Plan]:
@@ -57,9 +79,12 @@ def plans() -> dict[str, Plan]:
     states = CheckedSession(stateful(0), {"x": np.zeros(4, "float32")})
     for _ in range(2):
         states.run(want={"seen": np.s_[1]})
+    searched = decoded(memory=1500)
+    searched.session.optimize("search", steps=4)
     sessions = {"decoded": decoded(), "everything": decoded(retain="all"), "tight": tight,
-                "states": states}  # fmt: skip
-    return {name: checked.session.plan for name, checked in sessions.items()}
+                "states": states, "searched": searched}  # fmt: skip
+    found = {name: checked.session.plan for name, checked in sessions.items()}
+    return {**found, "by hand": Plan.from_json(saved_plan())}
 
 
 # --- the file -------------------------------------------------------------------------------------
@@ -103,6 +128,198 @@ def test_what_the_schema_rejects_is_no_plan(validator: Any, data: Any) -> None:
     if not validator.is_valid(changed):
         with pytest.raises(PlanError):
             Plan.from_json(json.dumps(changed))
+
+
+DAMAGE: dict[str, tuple[tuple[Any, ...], Any, str]] = {
+    "through no bucket": (("slots", "k0", "through"), [2], r"through: \[2\] is not some of 2"),
+    "through nothing": (("slots", "k0", "through"), [], r"through: \[\] is not some of 2"),
+    "through text": (("slots", "k0", "through"), "all", "through: 'all' is not a list"),
+    "through half": (("slots", "k0", "through"), [0.5], "through: .* holds more than counts"),
+    "through before 0": (("slots", "k0", "through"), [-1], "through: .* holds more than counts"),
+    "through, not retained": (("slots", "k0", "retained"), False, "which a retained node is there"),
+    "bytes that are not there": (("slots", "k0", "size_bytes"), 128, r"k0\.size_bytes: not what"),
+    "reasons for nobody": (("reasons", 0, "node"), "k9", "reasons: the graph has no node 'k9'"),
+    "reasons of nothing": (("reasons", 0), None, r"reasons\[0\]: None is not an object"),
+    "negative savings": (("reasons", 0, "saves_ns"), -1.0, r"reasons\[0\].saves_ns: -1.0 is not"),
+    "half a byte": (("reasons", 0, "size_bytes"), 0.5, r"reasons\[0\].size_bytes: 0.5 is not"),
+    "negative price": (("price_ns",), -1, "price_ns: -1 is not a number ≥ 0"),
+    "search that is none": (("search",), [], r"search: \[\] is not an object"),
+    "seed": (("search", "seed"), -3, "search.seed: -3 is not a whole number"),
+    "steps": (("search", "steps"), 1.5, "search.steps: 1.5 is not a whole number"),
+    "mode": (("search", "mode"), None, "search.mode: None is not text"),
+    "stop": (("search", "stop"), 3, "search.stop: 3 is not text"),
+    "best": (("search", "best_ns"), "fast", "search.best_ns: 'fast' is not a number"),
+    "bound": (("search", "bound_ns"), True, "search.bound_ns: True is not a number"),
+    "history": (("search", "history"), {}, "search.history: {} is not a list"),
+    "history of one": (("search", "history", 1), [12], r"history\[1\]: \[12\] is not \[step, best"),
+    "history before 0": (("search", "history", 0), [-1, 2.0], r"history\[0\]: .* is not \[step"),
+    "history of text": (("search", "history", 0), [0, "2"], r"history\[0\].ns: '2' is not a numb"),
+    "a schedule of others": (("schedule", 0), "k9", "schedule: the graph has no node 'k9'"),
+    "an input in it": (("schedule", 0), "x", "schedule: not the graph's nodes"),
+    "a schedule of one": (("schedule",), ["k0"], "schedule: not the graph's nodes"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DAMAGE)
+def test_what_is_damaged_is_named(case: str) -> None:
+    path, value, message = DAMAGE[case]
+    plan = json.loads(saved_plan())
+    if path[0] == "slots":
+        names = [slot["node"] for slot in plan["slots"]]
+        path = ("slots", names.index(path[1]), *path[2:])
+    with pytest.raises(PlanError, match=message):
+        adopted(replaced(plan, path, value, drop=False))
+
+
+@pytest.mark.parametrize("field", ["mode", "seed", "modelled_ns", "history"])
+def test_what_is_missing_of_a_search_is_named(field: str) -> None:
+    with pytest.raises(PlanError, match=rf"search\.{field}: missing"):
+        adopted(replaced(json.loads(saved_plan()), ("search", field), None, drop=True))
+
+
+def adopted(plan: Any) -> Decisions:
+    return Plan.from_json(json.dumps(plan)).placement_for(simplify(causal(8)), "cpu")
+
+
+def test_a_plan_with_everything_comes_back_as_it_was() -> None:
+    made = adopted(json.loads(saved_plan()))
+    nodes = {node.name: node for node in made.retention.after}
+    assert made.retention.after[nodes["k0"]] == {0}
+    assert made.retention.after[nodes["k1"]] == {0, 1}
+    assert made.retention.is_partial(nodes["k0"])
+    assert not made.retention.is_partial(nodes["k1"])
+    assert made.worth[nodes["k1"]] == (64, 1.5e4)
+    assert made.price_ns == 0.25
+    assert made.search is not None
+    assert made.search.history == ((0, 2e5), (12, 1e5))
+    assert made.search.gap == pytest.approx(1.1e5 / 9e4 - 1)
+    slots = {slot.node: slot for slot in Plan.from_json(saved_plan()).slots}
+    assert slots["k0"].through == (0,)
+    assert slots["k1"].through is None
+
+
+@pytest.mark.parametrize(
+    ("onto", "kept_bytes", "clashes"),
+    [
+        ("matmul_1", 0, True),  # read to make it
+        ("k1", 0, False),  # made when nothing reads k0 any more
+        ("matmul_5", 0, False),
+        ("matmul_5", 1 << 20, True),  # below kept_bytes nothing is shared
+        ("x", 0, True),
+    ],
+)
+def test_what_is_kept_after_some_runs_may_lie_only_on_what_is_live_at_other_steps(
+    onto: str, kept_bytes: int, clashes: bool
+) -> None:
+    """k0 is, and everything else has bytes of its own."""
+    plan = json.loads(saved_plan())
+    slots = {slot["node"]: slot for slot in plan["slots"]}
+    for i, slot in enumerate(plan["slots"]):
+        slot |= {"offset_bytes": 512 * i, "donor": "", "scratch_bytes": 0}
+    slots["k0"]["offset_bytes"] = slots[onto]["offset_bytes"]
+    size_bytes = 512 * len(slots) - 448
+    plan |= {"size_bytes": size_bytes, "kept_bytes": min(kept_bytes, size_bytes)}
+    if clashes:
+        with pytest.raises(PlanError, match="share bytes while both are live"):
+            adopted(plan)
+    else:
+        overlaps = adopted(plan).placement.overlaps
+        assert onto in next(
+            [other.name for other in others]
+            for node, others in overlaps.items()
+            if node.name == "k0"
+        )
+
+
+@given(st.data())
+def test_a_damaged_plan_with_everything_is_refused_or_still_right(data: Any) -> None:
+    plan, graph = json.loads(saved_plan()), causal(8)
+    for _ in range(data.draw(st.integers(1, 2))):
+        path = data.draw(st.sampled_from(paths_of(plan)))
+        plan = replaced(plan, path, data.draw(STRANGE), drop=False)
+    try:
+        loaded = Plan.from_json(json.dumps(plan))
+        session = CheckedSession(graph, causal_values(graph, 0), plan=loaded)
+    except PlanError:
+        return
+    for t in (2, 3, 3, 7):
+        x = session.values["x"].copy()
+        x[t] = [2, -1]
+        session.run({"x": x}, {"y": np.s_[t]})
+    for name in [slot.node for slot in loaded.slots]:
+        assert str(loaded.explain(name))
+
+
+# --- the schedule ---------------------------------------------------------------------------------
+
+
+def branches() -> Graph:
+    """Three branches of two nodes each, and their sum: 6! / 2³ orders, and then two."""
+    g = GraphBuilder()
+    x = g.input("x", (4, 2))
+    first, second, third = (
+        g.name(ops.maximum(g.name(x * factor, f"in{factor:.0f}"), 0.0), f"out{factor:.0f}")
+        for factor in (2.0, 3.0, 4.0)
+    )
+    g.output("y", g.name(g.name(first + second, "pair") + third, "sum"))
+    return g.build()
+
+
+@cache
+def roomy() -> tuple[Plan, Graph]:
+    """A plan in which every node has bytes of its own, so that the order alone can be wrong."""
+    session = GraphSession(branches(), retain="all")
+    session.run({"x": np.zeros((4, 2), "float32")})
+    plan = session.plan
+    slots = tuple(
+        replace(slot, offset_bytes=64 * i, donor="", scratch_bytes=0)
+        for i, slot in enumerate(plan.slots)
+    )
+    return replace(plan, slots=slots, size_bytes=64 * len(slots), kept_bytes=64), session.graph
+
+
+def inputs_of(name: str) -> list[str]:
+    return [parent.name for parent in roomy()[1].node(name).inputs]
+
+
+def topological(order: Sequence[str]) -> tuple[str, ...]:
+    """These names in the same order but where one would come before what it reads."""
+    left, found = list(order), []
+    while left:
+        ready = next(n for n in left if not any(parent in left for parent in inputs_of(n)))
+        left.remove(ready)
+        found.append(ready)
+    return tuple(found)
+
+
+@given(st.data())
+def test_any_order_in_which_nodes_follow_what_they_read_is_a_schedule(data: Any) -> None:
+    """And no other."""
+    plan, graph = roomy()
+    order = tuple(data.draw(st.permutations(plan.schedule)))
+    order = topological(order) if data.draw(st.booleans()) else order
+    place = {name: step for step, name in enumerate(order)}
+    turned = Plan.from_json(replace(plan, schedule=order).to_json())
+    if all(place.get(parent, -1) < place[name] for name in order for parent in inputs_of(name)):
+        made = turned.placement_for(graph, "cpu")
+        assert tuple(node.name for node in made.anatomy.schedule) == order
+    else:
+        with pytest.raises(PlanError, match=r"schedule: \w+ comes before \w+, which it reads"):
+            turned.placement_for(graph, "cpu")
+
+
+@share_of_examples(2)
+@given(st.data())
+def test_a_session_runs_in_the_order_of_its_plan(data: Any) -> None:
+    plan, _ = roomy()
+    order = topological(data.draw(st.permutations(plan.schedule)))
+    values = {"x": np.arange(8, dtype="float32").reshape(4, 2)}
+    session = CheckedSession(branches(), values, plan=replace(plan, schedule=order))
+    session.run()
+    ran = [node.name for step in session.session.last.program.steps for node in step.compute]  # type: ignore[union-attr]
+    assert ran == list(order)
+    assert session.session.plan.schedule == order
+    assert session.session.counters.planned == 0
 
 
 # --- decisions ------------------------------------------------------------------------------------

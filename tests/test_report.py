@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tgbench import ops
+from tgbench.buckets import BucketClass
 from tgbench.graph import Graph, GraphBuilder
+from tgbench.plan import Plan
 from tgbench.session import GraphSession
 from tgbench.views.report import Run, Study, Table, agreement, embedded, medians, ms, page, share
 from tgbench.views.svg import log_ticks, ticks
-from tgbench.views.timeline import Rectangle, Timeline, timeline, timeline_of_plan, to_svg
+from tgbench.views.timeline import (
+    Rectangle,
+    Timeline,
+    describe,
+    timeline,
+    timeline_of_plan,
+    to_svg,
+)
 
 HOSTILE = '</script><img src=x onerror="alert(1)"><!--'
 
@@ -96,6 +108,88 @@ def test_bytes_in_use_count_what_is_taken_over_in_place_once() -> None:
     assert (result.peak_bytes, result.peak_step) == (96, 2)
     assert result.bytes_of("slice") == 96
     assert result.bytes_of("retained") == 0
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 6), st.integers(1, 5), st.integers(0, 4), st.integers(1, 3)),
+        max_size=6,
+    )
+)
+def test_bytes_in_use_are_those_that_some_rectangle_covers(
+    found: list[tuple[int, int, int, int]],
+) -> None:
+    """Counted byte by byte, whatever overlaps."""
+    rectangles = tuple(
+        Rectangle(str(i), "partial", offset, size, start, min(start + length, 5), False, str(i))
+        for i, (offset, size, start, length) in enumerate(found)
+    )
+    covered = [
+        {
+            byte
+            for r in rectangles
+            if r.start <= step < r.stop
+            for byte in range(r.offset_bytes, r.offset_bytes + r.size_bytes)
+        }
+        for step in range(5)
+    ]
+    shown = Timeline(rectangles, steps=5, size_bytes=11, bound_bytes=11)
+    assert shown.live_bytes == tuple(map(len, covered))
+
+
+@pytest.fixture(scope="module")
+def partly() -> tuple[Plan, Graph]:
+    """y_in is there after questions for y, on the bytes that z_in has in questions for z.
+
+    The schedule takes z's branch first, though y's nodes were made first.
+    """
+    g = GraphBuilder()
+    x = g.input("x", (4, 16))
+    for output, factor in (("y", 2.0), ("z", 3.0)):
+        g.output(output, g.name(g.name(x * factor, f"{output}_in") + 1.0, f"{output}_out"))
+    session = GraphSession(g.build(), retain="all")
+    for name in ("y", "z"):
+        session.run({"x": np.zeros((4, 16), np.float32)}, {name: ...})
+    offsets = {"x": 0, "y_in": 256, "z_in": 256, "y_out": 512, "z_out": 768}
+    slots = tuple(
+        replace(
+            slot, offset_bytes=offsets[slot.node], donor="", scratch_bytes=0,
+            retained=slot.node in ("x", "y_in"), start=(0, 0),
+            through=(0,) if slot.node == "y_in" else None,
+        )
+        for slot in session.plan.slots
+    )  # fmt: skip
+    plan = replace(
+        session.plan, slots=slots, retained=("y_in",), kept_bytes=256, size_bytes=1024,
+        schedule=("z_in", "z_out", "y_in", "y_out"),
+    )  # fmt: skip
+    return plan, session.graph
+
+
+def test_the_plan_s_schedule_is_drawn(partly: tuple[Plan, Graph]) -> None:
+    shown = {r.name: r for r in timeline_of_plan(*partly).rectangles}
+    assert (shown["z_in"].start, shown["z_in"].stop) == (0, 2)
+    assert (shown["z_out"].start, shown["y_out"].start) == (1, 3)
+
+
+def test_what_is_kept_after_some_runs_is_shown_as_that(partly: tuple[Plan, Graph]) -> None:
+    plan, graph = partly
+    shown = timeline_of_plan(plan, graph)
+    first = shown.rectangles[0]
+    assert (first.name, first.kind, first.retained) == ("y_in", "partial", False)
+    assert (first.start, first.stop) == (0, shown.steps)
+    kind = plan.buckets[0]
+    there = f"there after {BucketClass(kind.changed, kind.demand, kind.bounds)}"
+    assert there in first.detail
+    assert shown.bytes_of("partial") == 256
+    assert shown.peak_bytes <= shown.size_bytes, "bytes that two share count once"
+    assert f"always, while it is there ({first.detail})" in describe(first)
+    text = page("A page", [study(shown)], {})
+    assert "<td>always, while it is there</td>" in text
+    assert "on bytes that others use meanwhile" in text
+    assert 'class="tg-partial"' in to_svg(shown)
+    made = plan.placement_for(graph, "cpu")
+    assert timeline(made.anatomy, made.placement).rectangles[0].kind == "partial"
 
 
 def test_the_payload_says_what_each_run_computed(session: GraphSession) -> None:

@@ -1,6 +1,7 @@
 """tgbench: exact incremental programs of tensor graphs under a memory budget."""
 
 from tgbench import models, ops
+from tgbench.arena import Arena
 from tgbench.buckets import Bucket, BucketClass, BucketSpace
 from tgbench.errors import (
     BudgetError,
@@ -27,7 +28,7 @@ from tgbench.weights import Weights
 __version__ = "0.1.0"
 
 __all__ = [
-    "Box", "Bucket", "BucketClass", "BucketSpace", "BudgetError", "DemandError", "Graph",
+    "Arena", "Box", "Bucket", "BucketClass", "BucketSpace", "BudgetError", "DemandError", "Graph",
     "GraphBuilder", "GraphError", "GraphSession", "HintError", "InputError", "KernelError",
     "MemoryEstimate", "Node", "Plan", "PlanError", "Region", "Report", "TgbenchError", "Trace",
     "TraceError", "Weights", "WeightsError", "dim", "estimate_memory", "evaluate", "models", "ops",

@@ -1,6 +1,7 @@
 """The command line: one subcommand a line of `COMMANDS`, each in a module of its own.
 
     tgbench demo        the short tour: Gemma 3 and MiniLM, incrementally, beside transformers
+    tgbench profile     measure the kernels that a model's runs use, into a record database
 
 A subcommand's module is imported when it is asked for, so that `--help` needs no torch.
 """
@@ -34,7 +35,11 @@ class Command:
     help: str
 
 
-COMMANDS = (Command("demo", "tgbench.demo", "the short tour: two models, run incrementally"),)
+COMMANDS = (
+    Command("demo", "tgbench.demo", "the short tour: two models, run incrementally"),
+    Command("profile", "tgbench.bench.profile", "measure the kernels that a model's runs use"),
+    Command("pack", "tgbench.packing.command", "give the buffers of a file their offsets"),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import resource
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import sympy
@@ -17,9 +20,11 @@ from tgbench.packing import format_bytes
 UNMEASURED_COMPUTE_BYTES = 1 << 30  # left free for compute peaks while none has been measured
 
 _UNITS = {
-    "": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9,
-    "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30,
+    "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9,
+    "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30,
 }  # fmt: skip
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)")
+_OWN_GROUPS = Path("/proc/self/cgroup")
 
 
 @dataclass(frozen=True)
@@ -31,8 +36,11 @@ class MemoryEstimate:
         constant_bytes: constants of the graph.
         input_bytes: inputs and states, always kept.
         keep_all_bytes: the arena, if every value were retained.
-        arena_bytes: the arena of the plan in force, or None.
-        budget_bytes: what the arena may take, or None.
+        arena_bytes: what the plan in force takes of the arena, or None.
+        budget_bytes: what it may take, or None.
+        fixed_bytes: of `arena_bytes`, what the session holds between runs, or None. The rest is
+            shared with the other sessions of its arena.
+        others_bytes: what the other sessions of its arena hold between runs.
     """
 
     parameter_bytes: Any
@@ -41,6 +49,8 @@ class MemoryEstimate:
     keep_all_bytes: Any
     arena_bytes: int | None = None
     budget_bytes: int | None = None
+    fixed_bytes: int | None = None
+    others_bytes: int = 0
 
     @property
     def total_bytes(self) -> Any:
@@ -59,13 +69,22 @@ class MemoryEstimate:
         ]
         if self.arena_bytes is not None:
             lines.append(f"arena (planned) {show(self.arena_bytes)}")
+        if self.arena_bytes is not None and self.fixed_bytes is not None:
+            lines.append(f"  fixed part    {show(self.fixed_bytes)}")
+            lines.append(f"  common part   {show(self.arena_bytes - self.fixed_bytes)}")
+        if self.others_bytes:
+            lines.append(f"others' fixed   {show(self.others_bytes)}")
         if self.budget_bytes is not None:
             lines.append(f"budget          {show(self.budget_bytes)}")
         return "\n".join(lines)
 
 
 def estimate_memory(
-    graph: Graph, arena_bytes: int | None = None, budget_bytes: int | None = None
+    graph: Graph,
+    arena_bytes: int | None = None,
+    budget_bytes: int | None = None,
+    fixed_bytes: int | None = None,
+    others_bytes: int = 0,
 ) -> MemoryEstimate:
     """Bytes by kind; for a graph with symbolic dimensions, expressions in them.
 
@@ -88,6 +107,8 @@ def estimate_memory(
         _number(kept + sizes["value"]),
         arena_bytes,
         budget_bytes,
+        fixed_bytes,
+        others_bytes,
     )
 
 
@@ -96,30 +117,106 @@ def _number(size: Any) -> Any:
     return int(expanded) if isinstance(expanded, (int, sympy.Integer)) else expanded
 
 
-def parse_bytes(memory: int | str | None, graph: Graph, device: str) -> int | None:
-    """A budget as bytes: 268435456, "256MiB", "1.5 GB", "auto" or None (no limit).
+@dataclass(frozen=True)
+class Budget:
+    """What `memory=` or the size of an arena asks for.
 
-    "auto" is what the device has in all, less the weights and room for compute peaks.
+    Fields:
+        limit_bytes: never more than this, or None.
+        auto: nor more than what the device has left.
     """
-    if memory is None:
-        return None
-    if isinstance(memory, str) and memory.strip().lower() == "auto":
-        weights = sum(int(node.type.size_bytes) for node in graph.parameters.values())
-        return max(total_bytes(device) - weights - UNMEASURED_COMPUTE_BYTES, 0)
-    if isinstance(memory, str):
-        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", memory, re.IGNORECASE)
-        if found is None or found[2].upper() not in _UNITS:
-            raise GraphError(
-                f"memory={memory!r} is not a size; write 268435456, '256MiB' or 'auto'"
-            )
-        return int(float(found[1]) * _UNITS[found[2].upper()])
-    if isinstance(memory, bool) or memory < 0:
+
+    limit_bytes: int | None
+    auto: bool = False
+
+    @staticmethod
+    def parse(memory: int | str | None) -> Budget:
+        """268435456, "256MiB", "1.5 GB", "auto", "auto:4GiB", or None for no limit.
+
+        Raises GraphError for anything else.
+
+        >>> Budget.parse("auto:1KiB")
+        Budget(limit_bytes=1024, auto=True)
+        """
+        if memory is None:
+            return Budget(None)
+        if isinstance(memory, str):
+            text = memory.strip().lower()
+            size = _SIZE.fullmatch(text.removeprefix("auto:"))
+            if text == "auto":
+                return Budget(None, auto=True)
+            if size is not None and size[2] in _UNITS:
+                return Budget(int(float(size[1]) * _UNITS[size[2]]), text.startswith("auto:"))
+        elif not isinstance(memory, bool) and memory >= 0:
+            return Budget(int(memory))
         raise GraphError(f"memory={memory!r} is not a size; write 268435456, '256MiB' or 'auto'")
-    return int(memory)
+
+    def bytes(self, device: str, weights_bytes: int, peak_bytes: int | None) -> int | None:
+        """The budget on a device; the arguments as of `left_bytes`."""
+        if not self.auto:
+            return self.limit_bytes
+        left = left_bytes(device, weights_bytes, peak_bytes)
+        return left if self.limit_bytes is None else min(self.limit_bytes, left)
+
+
+def parse_bytes(
+    memory: int | str | None, graph: Graph, device: str, peak_bytes: int | None = None
+) -> int | None:
+    """The budget of a session's arena, as `Budget.parse` reads it.
+
+    "auto" is what the device has in all, less weights, constants and `peak_bytes`.
+    """
+    leaves = (node for node in graph.nodes if node.op in ("parameter", "constant"))
+    weights = sum(int(node.type.size_bytes) for node in leaves)
+    return Budget.parse(memory).bytes(device, weights, peak_bytes)
+
+
+def left_bytes(device: str, weights_bytes: int, peak_bytes: int | None) -> int:
+    """What a device has left for an arena.
+
+    `peak_bytes` is the most that was in use beside weights and arena (`Arena.compute_peak_bytes`);
+    1 GiB stands for it while nothing is measured.
+    """
+    peak = UNMEASURED_COMPUTE_BYTES if peak_bytes is None else peak_bytes
+    return max(total_bytes(device) - weights_bytes - peak, 0)
 
 
 def total_bytes(device: str) -> int:
-    """All memory of a device."""
+    """All memory of a device, or what the container that this runs in may take of it."""
     if device.startswith("cuda"):
         return int(torch.cuda.get_device_properties(device).total_memory)
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([machine, *container_limits()])
+
+
+def container_limits(root: Path = Path("/sys/fs/cgroup"), own: Path = _OWN_GROUPS) -> list[int]:
+    """The memory limits of the control groups that this process is in, in bytes.
+
+    A group's limit holds for the groups inside it, so those further out count too. Version 2 has
+    `memory.max`, version 1 `memory/**/memory.limit_in_bytes` (Linux, *Control Group v2* and
+    *Memory Resource Controller*).
+    """
+    limits = []
+    for line in own.read_text().splitlines() if own.exists() else ():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        top = root / "memory" if controllers else root
+        name = "memory.limit_in_bytes" if controllers else "memory.max"
+        group = top / path.strip("/")
+        for folder in (group, *group.parents):
+            file = folder / name
+            text = file.read_text().strip() if file.exists() else "max"
+            limits += [int(text)] if text.isdigit() else []
+            if folder == top:
+                break
+    return limits
+
+
+def resident_bytes(device: str) -> int:
+    """What is in use now: of a GPU by everybody, of the main memory at most by this process."""
+    if device.startswith("cuda"):
+        free, total = torch.cuda.mem_get_info(device)
+        return int(total - free)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(peak) * (1 if sys.platform == "darwin" else 1024)

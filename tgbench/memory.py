@@ -1,6 +1,6 @@
-"""A plan in force: its arena, and programs specialised to it.
+"""A plan in force: its bytes of the arena, and programs specialised to them.
 
-`Memory` owns the bytes. It writes changed inputs, turns a (state, bucket class) pair into a bound
+`Memory` writes changed inputs, turns a (state, bucket class) pair into a bound
 program, and carries states from one run to the next. `Library` remembers programs.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,25 +17,24 @@ import torch
 from numpy.typing import NDArray
 
 from tgbench.anatomy import Anatomy
+from tgbench.arena import Seat
 from tgbench.buckets import BucketClass, boxes_of
-from tgbench.coords import record
 from tgbench.graph import Node
 from tgbench.kernels.registry import ARENA
-from tgbench.lowering import DoesNotFit, Lowerer, Lowering, State, Unreadable
 from tgbench.optable import ITEMSIZE, numpy_dtype
 from tgbench.plan import Decisions
 from tgbench.pool import Pool
 from tgbench.program import Program
-from tgbench.propagate import Propagator, Step, joined
+from tgbench.propagate import Propagator
 from tgbench.regions import Region
 from tgbench.rules import Rules
-from tgbench.split import WHOLE, Cut, cuts, demands
+from tgbench.specialiser import Specialiser, update_key
 from tgbench.states import Pattern, States
 from tgbench.weights import TORCH_DTYPES
 
 
 class Memory:
-    """One plan's arena, and what works on it."""
+    """One plan's bytes, where its seat in the arena was when this was made."""
 
     def __init__(
         self,
@@ -44,20 +43,27 @@ class Memory:
         pool: Pool,
         rules: Rules,
         states: States,
-        device: str,
+        seat: Seat,
     ) -> None:
         self.anatomy = anatomy
         self.decisions = decisions
-        self.placement = decisions.placement
+        self.pool = pool
+        self.rules = rules
         self.states = states
-        size = max(self.placement.size_bytes, ITEMSIZE["float64"])
-        self.arena = torch.zeros(size, dtype=torch.uint8, device=device)
+        self.seat, self.part = seat, seat.part
+        self.placement = seat.map(decisions.placement)
+        self.arena = seat.arena.bytes
         self.buffers = pool.buffers | _typed(self.arena)
-        storage = self.placement.storage(anatomy)
-        self.propagator = Propagator(anatomy.graph, storage, rules, anatomy.schedule)
+        self.specialiser = Specialiser(
+            anatomy, self.placement, decisions.cut, rules, seat.arena.device
+        )
         self.held = {name: self._host(node) for name, node in anatomy.graph.inputs.items()}
-        self.lowerer = Lowerer(anatomy, self.placement, rules, device)
         self._replaced: list[tuple[NDArray[Any], tuple[slice, ...], NDArray[Any]]] = []
+
+    @property
+    def propagator(self) -> Propagator:
+        """How runs are decided over this map."""
+        return self.specialiser.propagator
 
     def place(self, node: Node) -> torch.Tensor:
         """The whole of an input or a state, where it lies in the arena."""
@@ -67,9 +73,32 @@ class Memory:
 
     def _host(self, node: Node) -> NDArray[Any]:
         """Where the session reads an input's last value: the arena itself, if NumPy can."""
-        if self.arena.device.type == "cpu" and node.dtype != "bfloat16":
+        if self._is_read_in_place(node):
             return self.place(node).numpy()
         return np.zeros(node.shape, numpy_dtype(node.dtype))
+
+    def _is_read_in_place(self, node: Node) -> bool:
+        return self.arena.device.type == "cpu" and node.dtype != "bfloat16"
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the arena still has the seat where it was; if not, see `followed`."""
+        return self.part == self.seat.part and self.arena is self.seat.arena.bytes
+
+    def followed(self) -> Memory:
+        """The same over the bytes that the arena moved this one's values to."""
+        found = Memory(self.anatomy, self.decisions, self.pool, self.rules, self.states, self.seat)
+        for name, node in self.anatomy.graph.inputs.items():
+            if not self._is_read_in_place(node):
+                found.held[name] = self.held[name]
+        return found
+
+    def outliving(self, state: int) -> int:
+        """What of a state is left when another session has used the common part."""
+        placement = self.decisions.placement
+        entries = self.states.patterns[state].entries
+        fixed = [e for e in entries if placement.slots[e[0]].offset_bytes < placement.kept_bytes]
+        return self.states.number(Pattern(tuple(fixed)))
 
     def write(self, arrays: Mapping[str, NDArray[Any]], differ: Mapping[str, Region]) -> None:
         """Take over the changed boxes of the inputs; `take_back` undoes it."""
@@ -82,7 +111,7 @@ class Memory:
                 index = box.slices()
                 self._replaced.append((held, index, held[index].copy()))
                 held[index] = arrays[name][index]
-                if self.arena.device.type != "cpu" or node.dtype == "bfloat16":
+                if not self._is_read_in_place(node):
                     source = torch.from_numpy(np.array(held[index], order="C"))
                     self.place(node)[index].copy_(source)
 
@@ -91,15 +120,22 @@ class Memory:
         for held, index, old in reversed(self._replaced):
             held[index] = old
 
-    def adopt_states(self, other: Memory) -> None:
-        """Take over the values that another plan's arena holds for the states."""
-        for node in self.anatomy.graph.states.values():
-            self.place(node).copy_(other.place(node))
+    def state_values(self) -> dict[str, torch.Tensor]:
+        """Copies of what the states hold."""
+        return {name: self.place(n).clone() for name, n in self.anatomy.graph.states.items()}
+
+    def put(self, inputs: Mapping[str, NDArray[Any]], states: Mapping[str, torch.Tensor]) -> None:
+        """Begin with the last values of another plan's memory; states without one begin at 0."""
+        for name, value in inputs.items():
+            self.held[name][...] = value
+        for name, node in self.anatomy.graph.states.items():
+            place = self.place(node)
+            place.copy_(states[name]) if name in states else place.zero_()
 
     def update_states(self, program: Program) -> dict[str, Region]:
         """Give the states their new values; what of them changed is dirty in the next run."""
         graph, pending = self.anatomy.graph, {}
-        after = {name: program.results[_update_key(name)][0][1] for name in graph.updates}
+        after = {name: program.results[update_key(name)][0][1] for name in graph.updates}
         for name, node in graph.updates.items():
             if self.anatomy.base[node].op == "state":  # one that another update may overwrite
                 after[name] = after[name].clone()
@@ -124,78 +160,17 @@ class Memory:
         Whole if it fits, else in pieces, coarse ones first. Raises DoesNotFit if nothing does.
         """
         with _no_collection():
-            return self._specialised(state, kind, origin)
-
-    def _specialised(self, state: int, kind: BucketClass, origin: tuple[int, ...]) -> Program:
-        planned = self.decisions.cut
-        tried = [WHOLE, *([planned] if planned != WHOLE else []), *cuts(self.propagator)]
-        for cut in tried:
-            try:
-                with record() as guards:
-                    made = self._lowered(state, kind, origin, cut)
-            except DoesNotFit as error:
-                failure = error
-                continue
+            held = self.states.patterns[state].state(origin)
+            made = self.specialiser.specialise(held, kind, origin)
             program = Program(
-                instructions=tuple(i for _, lowering in made for i in lowering.instructions),
-                guards=frozenset(guards),
-                after=self.states.number(Pattern.of(made[-1][1].after)),
-                outputs=made[-1][1].outputs,
-                steps=tuple(step for step, _ in made),
+                instructions=made.instructions,
+                guards=made.guards,
+                after=self.states.number(Pattern.of(made.after)),
+                outputs=made.pieces[-1][1].outputs,
+                steps=tuple(step for step, _ in made.pieces),
             )
             program.bind(self.buffers, origin)
             return program
-        raise failure
-
-    def _lowered(
-        self, state: int, kind: BucketClass, origin: tuple[int, ...], cut: Cut
-    ) -> list[tuple[Step, Lowering]]:
-        symbols = kind.symbols(origin)
-        leaves = {node.name: node for node in self.anatomy.kept}
-        changed: Mapping[Node, Region] = {
-            leaves[name]: region for name, region in kind.regions("changed", symbols).items()
-        }
-        named = self._named(kind, symbols)
-        demand = joined(named.values())
-        held: State = self.states.patterns[state].state(origin)
-        asked: Sequence[Mapping[Node, Region]] = [demand]
-        if cut != WHOLE:
-            whole = self.propagator.step(_valid(held), changed, demand)
-            asked = demands(self.propagator, whole, cut, demand)
-        made = []
-        for i, part in enumerate(asked):
-            names = named if i == len(asked) - 1 else {}
-            step, lowering = self._readable(held, changed, part, names)
-            made.append((step, lowering))
-            held, changed = lowering.after, {}
-        return made
-
-    def _named(self, kind: BucketClass, symbols: Sequence[Any]) -> dict[str, tuple[Node, Region]]:
-        """What is handed out: demanded outputs, and the next values of the states."""
-        graph = self.anatomy.graph
-        named = {
-            name: (graph.outputs[name], region)
-            for name, region in kind.regions("demand", symbols).items()
-        }
-        for name, node in graph.updates.items():
-            named[_update_key(name)] = (node, Region.full(node.shape))
-        return named
-
-    def _readable(
-        self,
-        held: State,
-        changed: Mapping[Node, Region],
-        demand: Mapping[Node, Region],
-        named: Mapping[str, tuple[Node, Region]],
-    ) -> tuple[Step, Lowering]:
-        """Decide and lower, computing again what a kernel could not read where it lies."""
-        avoid: list[Node] = []
-        while True:
-            step = self.propagator.step(_valid(held), changed, demand, avoid)
-            try:
-                return step, self.lowerer.lower(step, held, named)
-            except Unreadable as found:
-                avoid.append(found.node)
 
 
 @contextmanager
@@ -208,14 +183,6 @@ def _no_collection() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
-
-
-def _update_key(name: str) -> str:
-    return f"update {name}"
-
-
-def _valid(state: State) -> dict[Node, Region]:
-    return {node: held.valid for node, held in state.items()}
 
 
 def _typed(arena: torch.Tensor) -> dict[tuple[Any, str], torch.Tensor]:

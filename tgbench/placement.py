@@ -2,11 +2,20 @@
 
     0 ┌──────────────┐
       │ inputs       │  kept: the last value of every input
-      │ K V K V …    │  retained: absolute coordinates, nobody else's bytes
+      │ K V K V …    │  retained through every run: nobody else's bytes
       ├──────────────┤
-      │ x  ┌─ q ─┐   │  the rest: one slice each, live from its definition to its last use;
+      │ x  ┌─ q ─┐ h │  the rest: one slice each, live from its definition to its last use;
       │ ───┘ s │ └── │  slices that are never live together may share bytes (alias)
       └──────────────┘
+
+Retained nodes are laid out in absolute coordinates. One that is kept after the runs of some classes
+only (h) shares its bytes with others while it is not there. Time, to the packer, is the schedule
+once for what may never overlap, and once more for the runs of each class:
+
+    schedule          | h is kept from before | h is made and kept | h is read, and then let go
+    ....hhhh....      | hhhhhhhhhhhhhhhhhhhhh | .......hhhhhhhhhhh | hhhhhhhhhhh...............
+
+What a class never touches is not there in its part.
 
 A slice is sized for the largest one that the planned buckets need, and holds one box at a time.
 An in-place result takes the bytes of an operand that dies there. Kernels' scratch memory is one
@@ -15,9 +24,11 @@ more buffer, live for one step.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 
@@ -78,11 +89,11 @@ class Placement:
 
     Fields:
         slots: for inputs, states and every stored node that a planned run touches.
-        retained: nodes whose bytes nobody else overlaps (inputs and states among them).
+        retained: nodes in absolute coordinates (inputs and states among them).
         scratch: per node whose kernel needs some.
         donors: in-place result → the operand whose bytes it takes over.
         size_bytes: the arena's size.
-        kept_bytes: inputs, states and retained nodes.
+        kept_bytes: inputs, states and the nodes whose bytes nobody else ever overlaps.
         bound_bytes: no packing of these buffers can be smaller.
         bound_step, bound_nodes: the step that makes the bound, and the (name, bytes) live there.
     """
@@ -99,20 +110,25 @@ class Placement:
 
     @cached_property
     def overlaps(self) -> dict[Node, tuple[Node, ...]]:
-        """For every slice, the nodes whose computation may write over it: who invalidates whom."""
-        slices = [node for node in self.slots if node not in self.retained]
-        start = np.array([self.slots[n].offset_bytes for n in slices], dtype=np.int64)
-        stop = start + [aligned(self.size_of(n)) for n in slices]
-        writers = [(n, a, b) for n, a, b in zip(slices, start, stop, strict=True)]
+        """For every computed node, those whose computation may write over it."""
+        nodes = [node for node in self.slots if not node.is_leaf]
+        start = np.array([self.slots[n].offset_bytes for n in nodes], dtype=np.int64)
+        stop = start + [aligned(self.size_of(n)) for n in nodes]
+        writers = [(n, a, b) for n, a, b in zip(nodes, start, stop, strict=True)]
         writers += [
             (n, s.offset_bytes, s.offset_bytes + s.size_bytes) for n, s in self.scratch.items()
         ]
-        result: dict[Node, list[Node]] = {node: [] for node in slices}
+        result: dict[Node, list[Node]] = {node: [] for node in nodes}
         for writer, low, high in writers:
             for i in np.flatnonzero((start < high) & (low < stop)):
-                if slices[i] is not writer:
-                    result[slices[i]].append(writer)
+                if nodes[i] is not writer:
+                    result[nodes[i]].append(writer)
         return {node: tuple(dict.fromkeys(found)) for node, found in result.items()}
+
+    @property
+    def always(self) -> tuple[Node, ...]:
+        """Retained nodes that no run writes over."""
+        return tuple(node for node in self.retained if not self.overlaps.get(node))
 
     def size_of(self, node: Node) -> int:
         return self.slots[node].elements * node.type.itemsize
@@ -216,70 +232,194 @@ def _seen_otherwise(anatomy: Anatomy, operand: Node, node: Node) -> bool:
     return any(parent is not operand and anatomy.base[parent] is operand for parent in node.inputs)
 
 
+@dataclass(frozen=True)
+class Retention:
+    """Which nodes are kept after the runs of which classes.
+
+    Fields:
+        after: node → positions of the classes after whose runs it is still there.
+        classes: how many classes there are.
+        shared: nodes kept after all classes that share their bytes all the same, while a run has
+            not computed them yet.
+    """
+
+    after: Mapping[Node, frozenset[int]]
+    classes: int
+    shared: frozenset[Node] = frozenset()
+
+    @staticmethod
+    def always(nodes: Iterable[Node], classes: int = 1) -> Retention:
+        """These nodes kept through everything."""
+        return Retention(dict.fromkeys(nodes, frozenset(range(classes))), classes)
+
+    @property
+    def nodes(self) -> frozenset[Node]:
+        """What is kept after some class."""
+        return frozenset(node for node, classes in self.after.items() if classes)
+
+    def there(self, before: int) -> frozenset[Node]:
+        """What is there after a run of a class."""
+        return frozenset(node for node, classes in self.after.items() if before in classes)
+
+    def is_partial(self, node: Node) -> bool:
+        """Whether some runs write over it."""
+        return len(self.after[node]) < self.classes or node in self.shared
+
+
+@dataclass(frozen=True)
+class Life:
+    """How a class's runs use a node that shares its bytes.
+
+    Fields:
+        from_start: an earlier value is read, or kept on.
+        to_end: its value is kept.
+    """
+
+    from_start: bool
+    to_end: bool
+
+
+Lives: TypeAlias = Mapping[int, Mapping[Node, Life]]  # class → node → …; absent: not touched
+
+
 def place(
     anatomy: Anatomy,
-    retained: Iterable[Node],
+    retention: Retention,
     uses: Footprint,
     scratch_bytes: Mapping[Node, int],
+    lives: Lives | None = None,
 ) -> Placement:
-    """Lay out: kept inputs, retained nodes stacked, the slices packed above."""
-    keep = frozenset([*anatomy.kept, *(node for node in retained if node in uses.hulls)])
+    """Lay out: kept inputs, always retained nodes stacked, the rest packed above.
+
+    Args:
+        lives: for each class, what its runs do with which nodes; may be left out where no node is
+            partial.
+    """
+    keep = frozenset(node for node in retention.nodes if node in uses.hulls)
+    partial = [n for n in anatomy.stored if n in keep and retention.is_partial(n)]
     slots: dict[Node, Slot] = {}
     top = 0
     for node in [*anatomy.kept, *(n for n in anatomy.stored if n in keep)]:
         box = Box.full(node.shape) if node.is_leaf else uses.hulls[node]
         extents = tuple(int(b - a) for a, b in box)
         slots[node] = Slot(top, extents, tuple(int(a) for a, _ in box))
-        top += aligned(slots[node].elements * node.type.itemsize)
-    pairs = donors(anatomy, keep, uses.extents)
-    return _pack_slices(anatomy, keep, uses, scratch_bytes, slots, pairs, top)
+        if node.is_leaf or not retention.is_partial(node):
+            top += aligned(slots[node].elements * node.type.itemsize)
+    retained = frozenset([*anatomy.kept, *keep])
+    shared = _Shared(anatomy, retained, uses, donors(anatomy, keep, uses.extents))
+    spans = _spans(anatomy, shared.leader, lives or {} if partial else {})
+    return shared.packed(slots, partial, scratch_bytes, spans, top)
 
 
-def _pack_slices(
-    anatomy: Anatomy,
-    keep: frozenset[Node],
-    uses: Footprint,
-    scratch_bytes: Mapping[Node, int],
-    slots: dict[Node, Slot],
-    pairs: dict[Node, Node],
-    top: int,
-) -> Placement:
-    slices = [node for node in anatomy.stored if node in uses.extents and node not in keep]
-    leader: dict[Node, Node] = {}
-    extents: dict[Node, tuple[int, ...]] = {}
-    ranges: dict[Node, LiveRange] = {}
-    for node in slices:
-        first = leader[node] = leader[pairs[node]] if node in pairs else node
-        mine, live = uses.extents[node], anatomy.live[node]
-        if first is not node:
-            mine = tuple(max(a, b) for a, b in zip(mine, extents[first], strict=True))
-            live = LiveRange(ranges[first].start, max(live.stop, ranges[first].stop))
-        extents[first], ranges[first] = mine, live
-    buffers = [
-        Buffer(node.name, _size(node, extents[node]), ranges[node].start, ranges[node].stop)
-        for node in extents
-    ]
-    buffers += [
-        Buffer(f"{node.name} (scratch)", size, anatomy.position[node], anatomy.position[node] + 1)
-        for node, size in scratch_bytes.items()
-        if size
-    ]
-    problem = Problem(tuple(buffers), alignment=ALIGNMENT)
-    solution, bound = pack(problem), lower_bound(problem)
-    for node in slices:
-        offset = top + solution.offsets[leader[node].name]
-        slots[node] = Slot(offset, extents[leader[node]], (0,) * node.rank)
-    scratch = {
-        node: Scratch(top + solution.offsets[f"{node.name} (scratch)"], size)
-        for node, size in scratch_bytes.items()
-        if size
-    }
-    live_there = [(buffer.name, aligned(buffer.size_bytes)) for buffer in bound.buffers]
-    kept_names = [(node.name, aligned(slots[node].elements * node.type.itemsize)) for node in keep]
-    return Placement(
-        slots, keep, scratch, pairs, top + solution.height_bytes, top, top + bound.size_bytes,
-        bound.step, tuple(sorted(live_there + kept_names, key=lambda item: (-item[1], item[0]))),
-    )  # fmt: skip
+Spans: TypeAlias = "list[tuple[int, int]]"  # half-open, in packing steps
+
+
+def _spans(
+    anatomy: Anatomy, leader: Mapping[Node, Node], lives: Lives
+) -> Callable[[Node, LiveRange], Spans]:
+    """When a node's bytes are in use: over the schedule, then over the runs of each class."""
+    length = len(anatomy.schedule) + 1
+    by_class: list[dict[Node, Life]] = []
+    for k in sorted(lives):
+        found: dict[Node, Life] = {}
+        for node, life in lives[k].items():
+            first = leader.get(node, node)
+            old = found.get(first, life)
+            found[first] = Life(old.from_start or life.from_start, old.to_end or life.to_end)
+        by_class.append(found)
+
+    def spans(node: Node, live: LiveRange) -> Spans:
+        found = [(live.start, live.stop)]
+        for i, lives_of in enumerate(by_class, 1):
+            life, begin = lives_of.get(node), i * length
+            if life is not None:
+                start = 0 if life.from_start else live.start
+                found.append((begin + start, begin + (length if life.to_end else live.stop)))
+        return found
+
+    return spans
+
+
+def _buffer(name: str, size_bytes: int, spans: Spans) -> Buffer:
+    gaps = tuple((a, b) for (_, a), (b, _) in pairwise(spans) if a < b)
+    return Buffer(name, size_bytes, spans[0][0], spans[-1][1], gaps)
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """The part of the arena that nodes share: slices, what is kept through some classes, scratch.
+
+    Fields:
+        pairs: in-place results and their operands; a chain of them is one buffer.
+    """
+
+    anatomy: Anatomy
+    retained: frozenset[Node]
+    uses: Footprint
+    pairs: dict[Node, Node]
+
+    @cached_property
+    def leader(self) -> dict[Node, Node]:
+        """For every slice, the first owner of its bytes."""
+        found: dict[Node, Node] = {}
+        for node in self.slices:
+            found[node] = found[self.pairs[node]] if node in self.pairs else node
+        return found
+
+    @cached_property
+    def slices(self) -> list[Node]:
+        return [n for n in self.anatomy.stored if n in self.uses.extents and n not in self.retained]
+
+    def packed(
+        self,
+        slots: dict[Node, Slot],
+        partial: Sequence[Node],
+        scratch_bytes: Mapping[Node, int],
+        spans: Callable[[Node, LiveRange], Spans],
+        top: int,
+    ) -> Placement:
+        """The whole map, given the slots of what is retained; `top` is where sharing begins."""
+        anatomy, length = self.anatomy, len(self.anatomy.schedule) + 1
+        extents: dict[Node, tuple[int, ...]] = {}
+        ranges: dict[Node, LiveRange] = {}
+        for node in self.slices:
+            first, mine, live = self.leader[node], self.uses.extents[node], anatomy.live[node]
+            if first is not node:
+                mine = tuple(max(a, b) for a, b in zip(mine, extents[first], strict=True))
+                live = LiveRange(ranges[first].start, max(live.stop, ranges[first].stop))
+            extents[first], ranges[first] = mine, live
+        buffers = [_buffer(n.name, _size(n, extents[n]), spans(n, ranges[n])) for n in extents]
+        buffers += [
+            _buffer(n.name, _size(n, slots[n].extents), spans(n, anatomy.live[n])) for n in partial
+        ]
+        wanting = {node: size for node, size in scratch_bytes.items() if size}
+        for node, size in wanting.items():
+            at = anatomy.position[node]
+            runs = spans(self.leader.get(node, node), LiveRange(at, at + 1))
+            in_use = [(a - a % length + at, a - a % length + at + 1) for a, _ in runs]
+            buffers.append(_buffer(f"{node.name} (scratch)", size, in_use))
+        problem = Problem(tuple(buffers), alignment=ALIGNMENT)
+        solution, bound = pack(problem), lower_bound(problem)
+        for node in self.slices:
+            first = self.leader[node]
+            offset = top + solution.offsets[first.name]
+            slots[node] = Slot(offset, extents[first], (0,) * node.rank)
+        for node in partial:
+            slots[node] = replace(slots[node], offset_bytes=top + solution.offsets[node.name])
+        scratch = {
+            node: Scratch(top + solution.offsets[f"{node.name} (scratch)"], size)
+            for node, size in wanting.items()
+        }
+        live_there = [(buffer.name, aligned(buffer.size_bytes)) for buffer in bound.buffers]
+        kept_names = [
+            (node.name, aligned(slots[node].elements * node.type.itemsize))
+            for node in self.retained - frozenset(partial)
+        ]
+        return Placement(
+            slots, self.retained, scratch, self.pairs, top + solution.height_bytes, top,
+            top + bound.size_bytes, bound.step % length,
+            tuple(sorted(live_there + kept_names, key=lambda item: (-item[1], item[0]))),
+        )  # fmt: skip
 
 
 def _size(node: Node, extents: tuple[int, ...]) -> int:

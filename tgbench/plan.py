@@ -1,13 +1,14 @@
 """The plan: everything decided for a session, as JSON that any process can start from.
 
 A plan carries no code and no weights: names, numbers and the graph's fingerprint. The schema is
-`schemas/plan-1.json`; reading checks every field by hand, so that a damaged file is named by the
+`schemas/plan-2.json`; reading checks every field by hand, so that a damaged file is named by the
 field that is wrong.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -20,28 +21,81 @@ from tgbench.anatomy import Anatomy
 from tgbench.buckets import BucketClass, Span
 from tgbench.calls import shorten
 from tgbench.errors import PlanError
+from tgbench.explain import Explanation, explain
 from tgbench.graph import Graph, Node
 from tgbench.optable import OPS
 from tgbench.packing import format_bytes
-from tgbench.placement import ALIGNMENT, Placement, Scratch, Slot, aligned
+from tgbench.placement import ALIGNMENT, Placement, Retention, Scratch, Slot, aligned
+from tgbench.plandiff import PlanDiff
 from tgbench.split import WHOLE, Cut
 from tgbench.weights import atomic_path
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
 class PlanSlot:
-    """One node's bytes, as in `placement.Slot`."""
+    """One node's bytes, as in `placement.Slot`.
+
+    Fields:
+        size_bytes: what the extents take.
+        retained: laid out in absolute coordinates, and kept between runs.
+        through: positions of the buckets after whose runs a retained node is still there, where it
+            shares its bytes; None: it has them for itself.
+    """
 
     node: str
     offset_bytes: int
+    size_bytes: int
     extents: tuple[int, ...]
     start: tuple[int, ...]
     retained: bool
     scratch_offset_bytes: int = 0
     scratch_bytes: int = 0
     donor: str = ""
+    through: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class PlanReason:
+    """What retaining a node takes, and what it saves a run, all else as it is."""
+
+    node: str
+    size_bytes: int
+    saves_ns: float
+
+
+@dataclass(frozen=True)
+class SearchRecord:
+    """How a plan was found, as far as another search can go on from it.
+
+    Fields:
+        mode: greedy, search or exact.
+        seed, steps: where the search stands; steps of all calls together.
+        stop: why it stopped.
+        best_ns: mean run of the replayed trace, and
+        warm_up_ns: its first run, which finds nothing.
+        modelled_ns: mean run in the tabulated model, which `bound_ns` is about.
+        greedy_ns: what `best_ns` was for the greedy plan.
+        bound_ns: no plan of the tabulated model within the budget has a faster mean run.
+        history: (step, best_ns) whenever a better plan was found.
+    """
+
+    mode: str
+    seed: int
+    steps: int
+    stop: str
+    best_ns: float
+    modelled_ns: float
+    warm_up_ns: float
+    greedy_ns: float
+    bound_ns: float
+    history: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def gap(self) -> float:
+        """How far the plan may be from the best one in the model, as a share of the bound."""
+        return max(self.modelled_ns / self.bound_ns - 1.0, 0.0) if self.bound_ns else math.inf
 
 
 @dataclass(frozen=True)
@@ -60,14 +114,32 @@ Classes: TypeAlias = "dict[BucketClass, tuple[float, tuple[int, ...]]]"  # weigh
 
 @dataclass(frozen=True)
 class Decisions:
-    """A plan over the nodes of a graph at hand."""
+    """A plan over the nodes of a graph at hand.
 
+    Fields:
+        anatomy: with the schedule that was chosen.
+        retention: over the positions of `classes`.
+        dropped: nodes whose earlier values are read again, but which are not kept throughout.
+        expected_ns: the modelled mean run.
+        worth: (bytes, nanoseconds saved a run) of retaining a node, where weighed.
+        price_ns: what one more byte of memory would save a run, at the margin.
+    """
+
+    anatomy: Anatomy
     placement: Placement
-    retained: tuple[Node, ...]
+    retention: Retention
     dropped: tuple[Node, ...]
     cut: Cut
     classes: Classes
     expected_ns: float
+    worth: Mapping[Node, tuple[int, float]] = field(default_factory=dict)
+    price_ns: float = 0.0
+    search: SearchRecord | None = None
+
+    @property
+    def retained(self) -> tuple[Node, ...]:
+        """What is kept after the runs of some class, in graph order."""
+        return tuple(sorted(self.retention.nodes, key=lambda node: node.index))
 
 
 @dataclass(frozen=True)
@@ -85,6 +157,8 @@ class Plan:
         size_bytes, kept_bytes, bound_bytes: the arena, its fixed part, the packing's lower bound.
         expected_ns: the modelled mean run.
         buckets: what it was planned for.
+        reasons, price_ns: what retaining each candidate takes and saves; see `explain`.
+        search: how it was found; None for a plan that was made to get going.
         machine: where it was made; plans may move between machines.
     """
 
@@ -103,15 +177,18 @@ class Plan:
     budget_bytes: int | None
     buckets: tuple[PlanBucket, ...] = ()
     machine: Mapping[str, str] = field(default_factory=dict)
+    reasons: tuple[PlanReason, ...] = ()
+    price_ns: float = 0.0
+    search: SearchRecord | None = None
     version: int = VERSION
 
     @staticmethod
     def of(graph: Graph, made: Decisions, device: str, budget_bytes: int | None) -> Plan:
         """Decisions over a graph's nodes, by name."""
         placement, cut = made.placement, made.cut
-        anatomy = Anatomy.of(graph)
         slots = tuple(
-            _plan_slot(node, placement) for node in sorted(placement.slots, key=lambda n: n.index)
+            _plan_slot(node, placement, made.retention)
+            for node in sorted(placement.slots, key=lambda n: n.index)
         )
         buckets = tuple(
             PlanBucket(kind.changed, kind.demand, kind.bounds, weight, origin)
@@ -120,7 +197,7 @@ class Plan:
         return Plan(
             graph.fingerprint,
             device,
-            tuple(node.name for node in anatomy.schedule),
+            tuple(node.name for node in made.anatomy.schedule),
             slots,
             tuple(node.name for node in made.retained),
             tuple(node.name for node in made.dropped),
@@ -133,7 +210,21 @@ class Plan:
             budget_bytes,
             buckets,
             machine(),
+            tuple(PlanReason(node.name, *worth) for node, worth in made.worth.items()),
+            made.price_ns,
+            made.search,
         )
+
+    def explain(self, node: str, graph: Graph | None = None) -> Explanation:
+        """Why a node is or is not retained, and what would change that; see `explain.explain`.
+
+        Raises PlanError for an unknown node, with the names nearest to it.
+        """
+        return explain(self, node, graph)
+
+    def diff(self, other: Plan) -> PlanDiff:
+        """What the other plan decides otherwise; false if nothing, and it prints."""
+        return PlanDiff(self, other)
 
     def to_json(self) -> str:
         """The same plan gives the same text, byte for byte."""
@@ -178,10 +269,9 @@ class Plan:
             )
         if self.device.split(":")[0] != device.split(":")[0]:
             raise PlanError(f"the plan is for {self.device}, the session runs on {device}")
-        anatomy = Anatomy.of(graph)
-        if self.schedule != tuple(node.name for node in anatomy.schedule):
-            raise PlanError("schedule: not the graph's order; delete the plan to plan anew")
         nodes = {node.name: node for node in graph.nodes}
+        anatomy = Anatomy.of(graph, _order(self.schedule, nodes, graph))
+        after: dict[Node, frozenset[int]] = {}
         slots, scratch, donors = {}, {}, {}
         for slot in self.slots:
             node = _known(nodes, slot.node)
@@ -190,10 +280,15 @@ class Plan:
             if len(slot.extents) != node.rank or len(slot.start) != node.rank:
                 raise PlanError(f"slots.{slot.node}: rank {len(slot.extents)} is not {node.rank}")
             slots[node] = Slot(slot.offset_bytes, slot.extents, slot.start)
+            if slot.size_bytes != slots[node].elements * node.type.itemsize:
+                raise PlanError(f"slots.{slot.node}.size_bytes: not what its extents take")
             if slot.scratch_bytes:
                 scratch[node] = Scratch(slot.scratch_offset_bytes, slot.scratch_bytes)
             if slot.donor:
                 donors[node] = _known(nodes, slot.donor)
+            if slot.retained and not node.is_leaf:
+                all_classes = range(max(len(self.buckets), 1))
+                after[node] = frozenset(all_classes if slot.through is None else slot.through)
         keep = frozenset(_known(nodes, slot.node) for slot in self.slots if slot.retained)
         placement = Placement(
             slots, keep, scratch, donors, self.size_bytes, self.kept_bytes,
@@ -206,13 +301,21 @@ class Plan:
         classes = {
             BucketClass(b.changed, b.demand, b.bounds): (b.weight, b.origin) for b in self.buckets
         }
+        shared = frozenset(_known(nodes, s.node) for s in self.slots if s.through is not None)
+        for name in self.retained:
+            if _known(nodes, name, "retained") not in after:
+                raise PlanError(f"retained: {shorten(name)} has no slot that is")
         return Decisions(
+            anatomy,
             placement,
-            tuple(_known(nodes, name, "retained") for name in self.retained),
+            Retention(after, max(len(self.buckets), 1), shared),
             tuple(_known(nodes, name, "dropped") for name in self.dropped),
             Cut(*self.cut),
             classes,
             self.expected_ns,
+            {_known(nodes, r.node, "reasons"): (r.size_bytes, r.saves_ns) for r in self.reasons},
+            self.price_ns,
+            self.search,
         )
 
     def __str__(self) -> str:
@@ -240,18 +343,37 @@ def _known(nodes: Mapping[str, Node], name: str, where: str = "slots") -> Node:
     return nodes[name]
 
 
-def _plan_slot(node: Node, placement: Placement) -> PlanSlot:
+def _order(schedule: Sequence[str], nodes: Mapping[str, Node], graph: Graph) -> tuple[Node, ...]:
+    """A schedule's nodes; raises PlanError unless it is an order of this graph's."""
+    order = tuple(_known(nodes, name, "schedule") for name in schedule)
+    if set(order) != set(Anatomy.of(graph).schedule) or len(set(order)) != len(order):
+        raise PlanError("schedule: not the graph's nodes; delete the plan to plan anew")
+    position = {node: i for i, node in enumerate(order)}
+    for node in order:
+        for parent in node.inputs:
+            if position.get(parent, -1) > position[node]:
+                raise PlanError(
+                    f"schedule: {node.name} comes before {parent.name}, which it reads; "
+                    "delete the plan to plan anew"
+                )
+    return order
+
+
+def _plan_slot(node: Node, placement: Placement, retention: Retention) -> PlanSlot:
     slot, scratch = placement.slots[node], placement.scratch.get(node)
     donor = placement.donors.get(node)
+    partial = node in retention.after and retention.is_partial(node)
     return PlanSlot(
         node.name,
         slot.offset_bytes,
+        placement.size_of(node),
         slot.extents,
         slot.start,
         node in placement.retained,
         scratch.offset_bytes if scratch is not None else 0,
         scratch.size_bytes if scratch is not None else 0,
         donor.name if donor is not None else "",
+        tuple(sorted(retention.after[node])) if partial else None,
     )
 
 
@@ -322,7 +444,8 @@ def first_clash(placement: Placement, anatomy: Anatomy) -> tuple[str, str] | Non
     spans: list[tuple[int, int, int, int, str, Node]] = []
     for node, slot in placement.slots.items():
         span = anatomy.live.get(node)
-        live = (0, end) if node in placement.retained or span is None else (span.start, span.stop)
+        always = span is None or slot.offset_bytes < placement.kept_bytes
+        live = (0, end) if always or span is None else (span.start, span.stop)
         stop = slot.offset_bytes + aligned(placement.size_of(node))
         spans.append((slot.offset_bytes, stop, *live, node.name, placement.group(node)))
     for node, scratch in placement.scratch.items():
@@ -413,6 +536,12 @@ class _Reader:
                 for i, item in enumerate(self._list(self.data, "buckets", ""))
             ),
             machine=self._machine(),
+            reasons=tuple(
+                self._reason(item, f"reasons[{i}]")
+                for i, item in enumerate(self._list(self.data, "reasons", ""))
+            ),
+            price_ns=self._real(self.data, "price_ns", ""),
+            search=self._search(),
         )
 
     def _machine(self) -> dict[str, str]:
@@ -429,12 +558,60 @@ class _Reader:
         return PlanSlot(
             self._text(item, "node", where),
             self._count(item, "offset_bytes", where),
+            self._count(item, "size_bytes", where),
             self._counts(item, "extents", where),
             self._counts(item, "start", where),
             retained,
             self._count(item, "scratch_offset_bytes", where),
             self._count(item, "scratch_bytes", where),
             self._text(item, "donor", where),
+            self._through(item, where),
+        )
+
+    def _through(self, item: Mapping[str, Any], where: str) -> tuple[int, ...] | None:
+        """Positions of buckets, or None where a node does not share its bytes."""
+        if item["through"] is None:
+            return None
+        found = self._counts(item, "through", where)
+        count = len(self._list(self.data, "buckets", ""))
+        if not found or max(found) >= count or not item["retained"]:
+            raise PlanError(
+                f"{where}.through: {shorten(list(found))} is not some of {count} buckets after "
+                "which a retained node is there; delete the plan to plan anew"
+            )
+        return found
+
+    def _reason(self, item: Any, where: str) -> PlanReason:
+        self._object(item, where, PlanReason)
+        return PlanReason(
+            self._text(item, "node", where),
+            self._count(item, "size_bytes", where),
+            self._real(item, "saves_ns", where),
+        )
+
+    def _search(self) -> SearchRecord | None:
+        item, where = self.data["search"], "search"
+        if item is None:
+            return None
+        self._object(item, where, SearchRecord)
+        history = self._list(item, "history", where)
+        for i, entry in enumerate(history):
+            if not isinstance(entry, list) or len(entry) != 2 or not _is_count(entry[0]):
+                raise PlanError(f"{where}.history[{i}]: {shorten(entry)} is not [step, best_ns]")
+        return SearchRecord(
+            mode=self._text(item, "mode", where),
+            seed=self._count(item, "seed", where),
+            steps=self._count(item, "steps", where),
+            stop=self._text(item, "stop", where),
+            best_ns=self._real(item, "best_ns", where),
+            modelled_ns=self._real(item, "modelled_ns", where),
+            warm_up_ns=self._real(item, "warm_up_ns", where),
+            greedy_ns=self._real(item, "greedy_ns", where),
+            bound_ns=self._real(item, "bound_ns", where),
+            history=tuple(
+                (entry[0], self._real({"ns": entry[1]}, "ns", f"{where}.history[{i}]"))
+                for i, entry in enumerate(history)
+            ),
         )
 
     def _bucket(self, item: Any, where: str) -> PlanBucket:

@@ -9,7 +9,7 @@ shares bytes and is computed again when it is needed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tgbench.anatomy import Anatomy
@@ -18,14 +18,16 @@ from tgbench.coords import value_of
 from tgbench.errors import BudgetError
 from tgbench.graph import Node
 from tgbench.lowering import Held, Lowerer
+from tgbench.optable import Call
 from tgbench.packing import format_bytes
-from tgbench.placement import Footprint, Placement, footprint, place
+from tgbench.placement import Footprint, Life, Placement, Retention, aligned, footprint, place
 from tgbench.propagate import Propagator, Step, Storage, joined, rough_ns
-from tgbench.regions import Box, Region
+from tgbench.regions import EMPTY, Box, Region
 from tgbench.rules import Rules
 from tgbench.split import WHOLE, Cut, cuts, pieces
 
 Progress = Callable[[str], None]
+Cost = Callable[[Call, Box], float]  # expected nanoseconds of one box of one call
 LEAST_GAIN = 0.01  # a finer cut that saves less than this share of the arena is the last one tried
 
 
@@ -38,12 +40,18 @@ class Scenario:
         origin: where it happens.
         weight: how often, relative to the others (0: it must fit, but costs nothing).
         cold: nothing is valid yet, every input is new.
+        of: which class of the plan's retention it is, and
+        before: which one ran before it; None where that does not matter.
+        valid: what would be there by then, if everything were retained; None for all of it.
     """
 
     kind: BucketClass
     origin: tuple[int, ...]
     weight: float
     cold: bool = False
+    of: int | None = None
+    before: int | None = None
+    valid: Mapping[Node, Region] | None = None
 
 
 @dataclass(frozen=True)
@@ -51,17 +59,23 @@ class Choice:
     """A plan's decisions: what is retained, where runs are cut, and the map that follows.
 
     Fields:
-        dropped: nodes whose earlier values are read again, but which did not fit: computed again.
+        retention: what is kept after the runs of which class.
+        dropped: nodes whose earlier values are read again, but which are not kept throughout.
         expected_ns: the modelled mean run.
         worth: modelled nanoseconds a run that retaining each candidate saves, where weighed.
     """
 
-    retained: tuple[Node, ...]
+    retention: Retention
     dropped: tuple[Node, ...]
     cut: Cut
     placement: Placement
     expected_ns: float
     worth: Mapping[Node, float] = field(default_factory=dict)
+
+    @property
+    def retained(self) -> tuple[Node, ...]:
+        """What is kept after the runs of some class."""
+        return tuple(sorted(self.retention.nodes, key=lambda node: node.index))
 
 
 def unit_change(bucket: Bucket, anatomy: Anatomy, name: str) -> Bucket | None:
@@ -86,9 +100,15 @@ class Planner:
     """Decides one plan for one graph; holds what is reused between trials."""
 
     def __init__(
-        self, anatomy: Anatomy, rules: Rules, device: str, progress: Progress | None = None
+        self,
+        anatomy: Anatomy,
+        rules: Rules,
+        device: str,
+        cost: Cost = rough_ns,
+        progress: Progress | None = None,
     ):
         self.anatomy = anatomy
+        self.cost = cost
         self.rules = rules
         self.device = device
         self.tell = progress or (lambda message: None)
@@ -111,7 +131,7 @@ class Planner:
 
     def steps(self, propagator: Propagator, scenario: Scenario, cut: Cut) -> list[Step]:
         """What a scenario runs when these nodes are retained and everything clean is there."""
-        graph = self.anatomy.graph
+        graph, leaves = self.anatomy.graph, {leaf.name: leaf for leaf in self.anatomy.kept}
         asked = scenario.kind.regions("demand", scenario.origin)
         demand = joined(
             [
@@ -122,24 +142,41 @@ class Planner:
         if scenario.cold:
             changed = {leaf: Region.full(leaf.shape) for leaf in self.anatomy.kept}
             return pieces(propagator, {}, changed, demand, cut)
-        leaves = {leaf.name: leaf for leaf in self.anatomy.kept}
         changed = {
             leaves[name]: region
             for name, region in scenario.kind.regions("changed", scenario.origin).items()
         }
         valid = {
-            node: Region.full(node.shape)
+            node: Region.full(node.shape) if scenario.valid is None else scenario.valid[node]
             for node in propagator.storage.retained
-            if not node.is_leaf
+            if not node.is_leaf and (scenario.valid is None or node in scenario.valid)
         }
         return pieces(propagator, valid, changed, demand, cut)
+
+    def runs(
+        self,
+        retention: Retention,
+        scenarios: Sequence[Scenario],
+        cut: Cut,
+        whole: bool = False,
+    ) -> Iterator[tuple[Scenario, list[Step]]]:
+        """Every scenario with its steps, where what is kept after the class before is there."""
+        always = [node for node in retention.nodes if not retention.is_partial(node)]
+        everywhere = self.propagator(always)
+        for scenario in scenarios:
+            if scenario.of is None or scenario.before is None:
+                yield scenario, self.steps(everywhere, scenario, cut)
+            else:
+                there = retention.there(scenario.before)
+                how = WHOLE if whole else cut
+                yield scenario, self.steps(self.propagator(there), scenario, how)
 
     def frontier(self, scenarios: Sequence[Scenario]) -> list[Node]:
         """Nodes whose earlier values are read again when everything is retained."""
         everything = self.propagator(self.anatomy.stored)
         found: dict[Node, None] = {}
         for scenario in scenarios:
-            if not scenario.cold:
+            if not scenario.cold and scenario.of is None:
                 for step in self.steps(everything, scenario, WHOLE):
                     found.update(dict.fromkeys(step.reused))
         return [node for node in self.anatomy.stored if node in found]
@@ -156,9 +193,19 @@ class Planner:
             if scenario.weight:
                 weight += scenario.weight
                 total += scenario.weight * sum(
-                    step_ns(step) for step in self.steps(propagator, scenario, cut)
+                    self.step_ns(step) for step in self.steps(propagator, scenario, cut)
                 )
         return total / weight if weight else 0.0
+
+    def step_ns(self, step: Step) -> float:
+        """The expected time of a step."""
+        views = self.anatomy.views
+        return sum(
+            self.cost(node.call, box)
+            for node, region in step.compute.items()
+            if node not in views
+            for box in region
+        )
 
     def worth(self, nodes: Sequence[Node], scenarios: Sequence[Scenario]) -> dict[Node, float]:
         """Modelled nanoseconds a run saves by retaining each node, the others retained too."""
@@ -172,16 +219,27 @@ class Planner:
         return result
 
     def lay_out(
-        self, retained: Sequence[Node], scenarios: Sequence[Scenario], cut: Cut
+        self,
+        retention: Retention,
+        scenarios: Sequence[Scenario],
+        cut: Cut,
+        whole: bool = False,
     ) -> Placement:
-        """The placement that holds every scenario when these nodes are retained."""
-        propagator = self.propagator(retained)
-        runs = [(s, self.steps(propagator, s, cut)) for s in scenarios]
+        """The placement that holds every scenario with this retention.
+
+        Args:
+            whole: cut what only has to fit, and hold weighed transitions uncut.
+        """
+        partial = any(map(retention.is_partial, retention.after))
+        if not whole and not partial:
+            scenarios = [scenario for scenario in scenarios if scenario.of is None]
+        runs = list(self.runs(retention, scenarios, cut, whole))
         uses = Footprint({}, {})
         for _, steps in runs:
             for step in steps:
                 uses = uses.join(footprint(step, self.anatomy, self.rules))
-        roomy = place(self.anatomy, retained, uses, {})
+        lives = self._lives(retention, runs) if partial else {}
+        roomy = place(self.anatomy, retention, uses, {}, lives)
         lowerer = Lowerer(self.anatomy, roomy, self.rules, self.device)
         scratch: dict[Node, int] = {}
         for _, steps in runs:
@@ -193,7 +251,34 @@ class Planner:
                 }
                 for node, used in lowerer.lower(step, state, provisional=True).scratch.items():
                     scratch[node] = max(scratch.get(node, 0), used)
-        return place(self.anatomy, retained, uses, scratch)
+        return place(self.anatomy, retention, uses, scratch, lives)
+
+    def _lives(
+        self, retention: Retention, runs: Sequence[tuple[Scenario, list[Step]]]
+    ) -> dict[int, dict[Node, Life]]:
+        """How the weighed runs of each class use every node."""
+        early: dict[int, set[Node]] = {}
+        touched: dict[int, set[Node]] = {}
+        for scenario, steps in runs:
+            if scenario.of is None or scenario.before is None:
+                continue
+            k, kept = scenario.of, retention.there(scenario.of)
+            first = early.setdefault(k, set())
+            for step in steps:
+                first.update(node for node in step.reused if node not in step.compute)
+                touched.setdefault(k, set()).update(step.compute, step.filled)
+            valid, dirty = scenario.valid or {}, steps[0].dirty
+            for node in retention.there(scenario.before):
+                left = valid[node].subtract(dirty.get(node, EMPTY)) if node in valid else EMPTY
+                if left.boxes and (node in kept or any(node in step.reused for step in steps)):
+                    first.add(node)
+        return {
+            k: {
+                node: Life(node in first, k in retention.after.get(node, ()))
+                for node in first | touched.get(k, set())
+            }
+            for k, first in early.items()
+        }
 
     def plan(
         self, scenarios: Sequence[Scenario], budget_bytes: int | None, keep_all: bool = False
@@ -204,7 +289,7 @@ class Planner:
         """
         frontier = self.read_by_others() if keep_all else self.frontier(scenarios)
         self.tell(f"{len(frontier)} candidates to retain")
-        first = self.lay_out(frontier, scenarios, WHOLE)
+        first = self.lay_out(Retention.always(frontier), scenarios, WHOLE)
         if budget_bytes is None or first.size_bytes <= budget_bytes:
             return self._choice(frontier, frontier, WHOLE, first, scenarios, {})
         cut, placed = self._try_cuts(frontier, scenarios, budget_bytes)
@@ -223,31 +308,63 @@ class Planner:
     def _most_that_fit(
         self, ranked: Sequence[Node], scenarios: Sequence[Scenario], budget_bytes: int
     ) -> tuple[Sequence[Node], Cut, Placement] | None:
-        """The longest prefix of a ranking that fits when retained, by bisection."""
-        low, high = 0, len(ranked)  # retaining `high` of them does not fit
-        found: tuple[Sequence[Node], Cut, Placement] | None = None
-        while low < high:
-            count = (low + high) // 2
-            cut, placed = self._try_cuts(ranked[:count], scenarios, budget_bytes)
-            self.tell(f"{count} retained: {format_bytes(placed.size_bytes)}")
-            if placed.size_bytes <= budget_bytes:
-                found, low = (ranked[:count], cut, placed), count + 1
+        """The longest prefix of a ranking that was found to fit when retained.
+
+        Longer ones may fit where shorter ones do not: runs are cut at what is retained. So prefixes
+        are tried from the longest whose bytes are there, in strides that double; then in between.
+        """
+        longest = self._longest(ranked, scenarios, budget_bytes)
+        tried, stride = longest, 1
+        too_long = longest + 1
+        found = None
+        while tried >= 0:
+            found = self._fitting(ranked[:tried], scenarios, budget_bytes)
+            if found is not None or not tried:
+                break
+            too_long, tried, stride = tried, max(tried - stride, 0), stride * 2
+        while found is not None and too_long - len(found[0]) > 1:
+            middle = (len(found[0]) + too_long) // 2
+            better = self._fitting(ranked[:middle], scenarios, budget_bytes)
+            if better is None:
+                too_long = middle
             else:
-                high = count
+                found = better
         return found
+
+    def _longest(
+        self, ranked: Sequence[Node], scenarios: Sequence[Scenario], budget_bytes: int
+    ) -> int:
+        """How many of a ranking the budget has room for, all else being nothing."""
+        slots = self.lay_out(Retention.always(ranked), scenarios, WHOLE)
+        free = budget_bytes - slots.kept_bytes + sum(aligned(slots.size_of(n)) for n in ranked)
+        count = 0
+        for node in ranked:
+            free -= aligned(slots.size_of(node))
+            if free < 0:
+                break
+            count += 1
+        return count
+
+    def _fitting(
+        self, retained: Sequence[Node], scenarios: Sequence[Scenario], budget_bytes: int
+    ) -> tuple[Sequence[Node], Cut, Placement] | None:
+        cut, placed = self._try_cuts(retained, scenarios, budget_bytes)
+        self.tell(f"{len(retained)} retained: {format_bytes(placed.size_bytes)}")
+        return (retained, cut, placed) if placed.size_bytes <= budget_bytes else None
 
     def _try_cuts(
         self, retained: Sequence[Node], scenarios: Sequence[Scenario], budget_bytes: int
     ) -> tuple[Cut, Placement]:
         """The coarsest cut that fits, or the one that comes nearest."""
-        best = (WHOLE, self.lay_out(retained, scenarios, WHOLE))
+        retention = Retention.always(retained)
+        best = (WHOLE, self.lay_out(retention, scenarios, WHOLE))
         useless: set[tuple[str, int]] = set()
         for cut in cuts(self.propagator(retained)) if retained else ():
             if best[1].size_bytes <= budget_bytes:
                 break
             if (cut.input, cut.axis) in useless or 0 < budget_bytes < best[1].kept_bytes:
                 continue
-            placed = self.lay_out(retained, scenarios, cut)
+            placed = self.lay_out(retention, scenarios, cut)
             gained = best[1].size_bytes - placed.size_bytes
             if gained < LEAST_GAIN * best[1].size_bytes:
                 useless.add((cut.input, cut.axis))
@@ -266,12 +383,7 @@ class Planner:
     ) -> Choice:
         expected = self.expected_ns(self.propagator(retained), scenarios, WHOLE)
         dropped = tuple(node for node in frontier if node not in set(retained))
-        return Choice(tuple(retained), dropped, cut, placement, expected, worth)
-
-
-def step_ns(step: Step) -> float:
-    """The modelled time of a step."""
-    return sum(rough_ns(node.call, box) for node, region in step.compute.items() for box in region)
+        return Choice(Retention.always(retained), dropped, cut, placement, expected, worth)
 
 
 def _too_small(budget_bytes: int, smallest: Placement) -> BudgetError:

@@ -30,8 +30,8 @@ class Storage:
     Fields:
         views: nodes without bytes, with the node whose bytes they show.
         frozen: nodes that depend on no input; they are computed once, before the first run.
-        retained: nodes whose bytes nobody else overlaps, kept in absolute coordinates.
-        overlaps: for every other stored node, those that share bytes with it.
+        retained: nodes kept in absolute coordinates: what is computed adds to what is there.
+        overlaps: for every stored node that shares bytes, those whose computation destroys it.
     """
 
     views: Mapping[Node, Node] = field(default_factory=dict)
@@ -163,7 +163,8 @@ class Propagator:
 
         def is_bare(node: Node) -> bool:
             base = storage.views.get(node, node)
-            elsewhere = base.is_leaf or base in storage.frozen or base in storage.retained
+            alone = base in storage.retained and not storage.overlaps.get(base)
+            elsewhere = base.is_leaf or base in storage.frozen or alone
             return not (elsewhere or base in compute or base in reused)
 
         for node, region in compute.items():
@@ -197,18 +198,14 @@ class Propagator:
         filled: frozenset[Node],
     ) -> list[Node]:
         overlaps = self.storage.overlaps
-        cached = [node for node in reused if node not in compute and node in overlaps]
+        cached = [node for node in reused if overlaps.get(node)]
         if not cached:
             return []
         last = self._last_reads(needed, compute)
         return [
             node
             for node in cached
-            if any(
-                (other in compute or other in filled)
-                and self.position[other] < last.get(node, ALWAYS)
-                for other in overlaps[node]
-            )
+            if self._is_destroyed(node, -1, last.get(node, ALWAYS), compute, filled)
         ]
 
     def _valid_after(
@@ -217,23 +214,33 @@ class Propagator:
         compute: Mapping[Node, Region],
         filled: frozenset[Node],
     ) -> dict[Node, Region]:
-        retained, overlaps, position = self.storage.retained, self.storage.overlaps, self.position
+        retained, position = self.storage.retained, self.position
         after: dict[Node, Region] = {}
         for node, region in left.items():
-            if region.boxes and node not in compute and node not in filled:
+            stays = region.boxes and node not in compute and node not in filled
+            if stays and not self._is_destroyed(node, -1, ALWAYS, compute, filled):
                 after[node] = region
         for node, region in compute.items():
-            before = left.get(node, EMPTY)
-            after[node] = self.rules.union(before, region) if node in retained else region
-        return {
-            node: region
-            for node, region in after.items()
-            if not any(
-                (other in compute or other in filled)
-                and position[other] > (position[node] if node in compute else -1)
-                for other in overlaps.get(node, ())
-            )
-        }
+            at = position[node]
+            if self._is_destroyed(node, at, ALWAYS, compute, filled):
+                continue
+            adds = node in retained and not self._is_destroyed(node, -1, at, compute, filled)
+            after[node] = self.rules.union(left.get(node, EMPTY), region) if adds else region
+        return after
+
+    def _is_destroyed(
+        self,
+        node: Node,
+        first: int,
+        last: int,
+        compute: Mapping[Node, Region],
+        filled: frozenset[Node],
+    ) -> bool:
+        """Whether something written after step `first` and before step `last` lies over it."""
+        return any(
+            (other in compute or other in filled) and first < self.position[other] < last
+            for other in self.storage.overlaps.get(node, ())
+        )
 
 
 def joined(parts: Iterable[tuple[Node, Region]]) -> dict[Node, Region]:

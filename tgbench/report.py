@@ -67,6 +67,13 @@ def _flops(steps: Sequence[Step], origin: tuple[int, ...]) -> int:
     )
 
 
+def taken_bytes(program: Program) -> int:
+    """What a run takes beside the arena: what a library allocates in a call, and the results."""
+    in_calls = max((made.allocates for made in program.instructions), default=0)
+    handed = [tensor for parts in program.results.values() for _, tensor in parts]
+    return in_calls + sum(tensor.numel() * tensor.element_size() for tensor in handed)
+
+
 @dataclass
 class Counters:
     """How often things happened in a session."""

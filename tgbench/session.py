@@ -20,22 +20,30 @@ import torch
 from numpy.typing import NDArray
 
 from tgbench.anatomy import Anatomy
+from tgbench.arena import Arena, check_map
 from tgbench.buckets import Bucket, BucketClass, BucketSpace
-from tgbench.errors import BudgetError, KernelError, PlanError
+from tgbench.cost import CostModel
+from tgbench.errors import BudgetError, GraphError, KernelError, PlanError
 from tgbench.estimate import MemoryEstimate, estimate_memory, parse_bytes, total_bytes
 from tgbench.graph import Graph
 from tgbench.intake import Intake
 from tgbench.lowering import DoesNotFit
 from tgbench.memory import Library, Memory
+from tgbench.optable import Call as OpCall
 from tgbench.placement import Placement
 from tgbench.plan import Decisions, Plan
 from tgbench.planner import Planner, unit_change
 from tgbench.pool import Pool
 from tgbench.program import Program
-from tgbench.regions import Region
-from tgbench.report import Counters, Report
+from tgbench.records import Records
+from tgbench.regions import Box, Region
+from tgbench.report import Counters, Report, taken_bytes
 from tgbench.results import gather
 from tgbench.rules import Rules
+from tgbench.search.chain import Submits
+from tgbench.search.optimiser import MODES, Effort, Mode, Optimiser
+from tgbench.search.process import BackgroundSearch, SearchTask
+from tgbench.search.workload import Workload
 from tgbench.simplify import simplify
 from tgbench.states import States
 from tgbench.trace import Call, Trace
@@ -43,6 +51,7 @@ from tgbench.trace import Call, Trace
 Array = NDArray[Any]
 MOST_STATES = 10_000  # patterns remembered; past this they and their programs start again
 RUNS_AHEAD = 3  # how far `prepare` follows a class: two runs reach its steady state
+LONGEST_NAME = 60  # of a session, in messages
 MOST_PLANS = 4  # a run that still fits nothing after this many plans is an error of ours
 
 
@@ -52,8 +61,9 @@ class GraphSession:
     Args:
         graph: a bound graph (no symbolic dimensions left).
         weights: a safetensors file, a checkpoint directory, or arrays by parameter name.
-        memory: budget of the arena: bytes, "256MiB", "auto", or None for what is needed.
-            Weights are apart: `estimate_memory()` shows both.
+        memory: budget of the arena: bytes, "256MiB", None for what is needed; "auto" for what the
+            device has left, "auto:4GiB" for at most so much of it. Weights are apart:
+            `estimate_memory()` shows both.
         device: "cpu" or "cuda:0".
         plan: a plan file. If it exists it is used without planning; `save_plan` writes it.
         trace: a JSON Lines file that every run is appended to.
@@ -61,6 +71,9 @@ class GraphSession:
         retain: "auto", or "all" to keep every value that another one reads.
         ignore_weights: name patterns that may be in the file and are not used.
         program_bytes: bound on remembered programs; the least used go first.
+        records: measured times, a `Records` or its path or URL; None for modelled ones.
+        arena: bytes to share with other sessions; None for an arena of its own. `memory` then
+            bounds what this session takes of it.
 
     Raises:
         GraphError, WeightsError, PlanError, TraceError: with the mend in the message.
@@ -79,15 +92,26 @@ class GraphSession:
         ignore_weights: Sequence[str] = (),
         program_bytes: int = 256 << 20,
         progress: Any = None,
+        records: Any = None,
+        arena: Arena | None = None,
     ) -> None:
         self.graph = simplify(graph)
         self.device = device
-        self.budget_bytes = parse_bytes(memory, self.graph, device)
+        self.arena = arena if arena is not None else Arena(device)
+        if self.arena.device != device:
+            raise GraphError(
+                f"the arena is on {self.arena.device}, the session on {device}; "
+                f"pass device={self.arena.device!r}, or make an arena on {device}"
+            )
+        self.budget_bytes = self._parsed(memory)
         self.rules = Rules()
         self.anatomy = Anatomy.of(self.graph)
+        known = records if isinstance(records, Records) or records is None else Records(records)
+        self.costs = CostModel(known, device, rules=self.rules)
         unused = [escape(n) for n in graph.parameters if n not in self.graph.parameters]
         ignored = [*ignore_weights, *unused]
         self.pool = Pool.load(self.graph, self.anatomy, weights, device, ignored)
+        self._seat = self.arena.join(_name_of(self.graph), self.pool.parameter_bytes)
         self.trace = trace if isinstance(trace, Trace) else Trace(trace)
         self.retain = retain
         self.counters = Counters()
@@ -102,6 +126,7 @@ class GraphSession:
             {n: node for n, node in graph.inputs.items() if n not in self.graph.inputs},
         )
         self._held: dict[str, Array] = {}  # the last value of every input
+        self._state_values: dict[str, torch.Tensor] = {}  # while no plan is in force
         self._fresh = False  # whether the arena holds what the last run left
         self._pending: dict[str, Region] = {}  # what the last run changed of the states
         self._state = 0
@@ -121,13 +146,17 @@ class GraphSession:
 
     def estimate_memory(self) -> dict[str, MemoryEstimate]:
         """Bytes per device, before anything of the arena is allocated."""
-        arena = self._memory.placement.size_bytes if self._memory is not None else None
-        return {self.device: estimate_memory(self.graph, arena, self.budget_bytes)}
+        bounds = [b for b in (self.budget_bytes, self._seat.room_bytes) if b is not None]
+        budget, others = min(bounds, default=None), self._seat.others_fixed_bytes
+        found = self._memory.decisions.placement if self._memory is not None else None
+        arena = found.size_bytes if found is not None else None
+        fixed = found.kept_bytes if found is not None else None
+        return {self.device: estimate_memory(self.graph, arena, budget, fixed, others)}
 
     @property
     def placement(self) -> Placement:
-        """The memory map in force; raises PlanError before the first run."""
-        return self._in_force().placement
+        """The memory map in force, from 0; raises PlanError before the first run."""
+        return self._in_force().decisions.placement
 
     @property
     def plan(self) -> Plan:
@@ -143,25 +172,90 @@ class GraphSession:
         self.plan.save(target)
         return target
 
-    def optimize(self, mode: str = "greedy", budget: int | str | None = None) -> Plan:
-        """Plan again from the trace: which runs happened, and how often; returns the plan.
+    def optimize(
+        self,
+        mode: Mode = "search",
+        seconds: float | None = None,
+        budget: int | str | None = None,
+        *,
+        steps: int | None = None,
+        seed: int = 0,
+        executor: Submits | None = None,
+        workers: int = 1,
+        stop: Callable[[], bool] | None = None,
+    ) -> Plan:
+        """Find a better plan for the runs in the trace, and put it in force.
 
-        The greedy mode retains by worth per byte. Validity starts afresh.
+        Nothing is run: times are expected ones (`costs`). Calling it again goes on from the plan
+        in force; an interrupt keeps the best one found. If there is a plan file, it is written.
+
+        Args:
+            mode: "greedy", "search" (tree search, any time), "exact" (integer program).
+            seconds: when to stop; 30 if neither this nor `steps` is given.
+            budget: another budget for the arena.
+            steps: rollouts after which to stop; with it alone the same seed gives the same plan.
+            executor: runs chains of the search elsewhere: a process pool, a Dask client.
+            workers: how many independent chains share what they find.
+            stop: asked now and then; True ends the search.
+
+        Raises:
+            PlanError, TraceError: for an unknown mode, and a trace that is empty or of another
+                graph. BudgetError: if nothing fits.
         """
-        if mode != "greedy":
-            raise PlanError(f"mode {mode!r} is not known; use 'greedy'")
+        if mode not in MODES:
+            raise PlanError(f"mode {mode!r} is not known; use one of {', '.join(MODES)}")
         if budget is not None:
-            self.budget_bytes = parse_bytes(budget, self.graph, self.device)
-        if len(self.trace):
-            self._classes = {kind: (0.0, origin) for kind, (_, origin) in self._classes.items()}
-        for call in self.trace:
-            kind, origin = call.bucket.classify(self.graph)
-            weight = self._classes.get(kind, (0.0, origin))[0]
-            self._classes[kind] = (weight + 1.0, origin)
-        if not self._classes:
-            raise PlanError("the trace is empty; run something first, or open one with trace=path")
-        self._plan()
+            self.budget_bytes = self._parsed(budget)
+        if self.retain == "all":
+            self._plan()
+            return self.plan
+        effort = Effort(30.0 if seconds is None and steps is None else seconds, steps)
+        before = self._memory.decisions if self._memory is not None else None
+        workload = Workload.of(self.anatomy, self.rules, self._history())
+        with self.arena.lock:
+            made = self._seat.choose(
+                lambda room: Optimiser(
+                    self.anatomy, self.rules, workload, room, self._cost, self.device,
+                    classes=self._classes, executor=executor, workers=workers,
+                    progress=self._progress, stop=stop,
+                ).run(mode, effort, seed, before),
+                self.budget_bytes,
+            )  # fmt: skip
+            self._classes = dict(made.classes)
+            self.counters.planned += 1
+            self._install(made)
+        if self.plan_path is not None:
+            self.save_plan()
         return self.plan
+
+    def search(self, mode: Mode = "search", *, seed: int = 0, workers: int = 1) -> BackgroundSearch:
+        """The search of `optimize` in a process of its own, not started yet.
+
+        `with session.search() as search: search.start(seconds=60)`; then `poll`, `stop`, `resume`,
+        `result`, and `session.adopt(search.result())`.
+
+        Raises PlanError for an unknown mode, TraceError for an empty trace.
+        """
+        buckets = self._history()
+        rooms = [b for b in (self.budget_bytes, self._seat.room_bytes) if b is not None]
+        start = self.plan if self._memory is not None else None
+        task = SearchTask.of(
+            self.anatomy, buckets, min(rooms, default=None), self.costs, self.device,
+            self._classes, start,
+        )  # fmt: skip
+        return BackgroundSearch(task, mode, seed, workers)
+
+    def adopt(self, plan: Plan) -> None:
+        """Put a plan for this graph in force; raises PlanError for one that does not fit."""
+        with self.arena.lock:
+            self._adopt(plan)
+
+    def _history(self) -> list[Bucket]:
+        """What happened; before anything did, the classes that a plan was made for."""
+        buckets = [call.bucket for call in self.trace]
+        if not buckets:
+            buckets = [kind.bucket(origin) for kind, (_, origin) in self._classes.items()]
+        return buckets
 
     def prepare(self, seconds: float | None = None) -> int:
         """Make programs ahead of time for the planned classes, largest slices first.
@@ -173,6 +267,11 @@ class GraphSession:
             How many programs were made.
         """
         self._in_force()
+        with self.arena.lock:
+            return self._prepare(seconds)
+
+    def _prepare(self, seconds: float | None) -> int:
+        self._follow_arena()
         made, end = 0, time.monotonic() + (seconds if seconds is not None else 1e9)
         walks = [
             (kind, at) for kind, (_, origin) in self._classes.items() for at in kind.corners(origin)
@@ -203,6 +302,9 @@ class GraphSession:
                 break
         return made
 
+    def _parsed(self, memory: int | str | None) -> int | None:
+        return parse_bytes(memory, self.graph, self.device, self.arena.compute_peak_bytes)
+
     def _in_force(self) -> Memory:
         if self._memory is None:
             raise PlanError("nothing is planned yet; call `run` or `optimize` first")
@@ -224,32 +326,81 @@ class GraphSession:
                 f"size_bytes: {found.placement.size_bytes} is more than {self.device} has; "
                 "delete the plan to plan anew"
             )
-        self._classes.update(found.classes)
-        self._install(found)
+        with self.arena.lock:
+            if self._seat.excess_bytes(found.placement) > 0:
+                raise PlanError(
+                    f"the plan needs {found.placement.size_bytes} bytes, of which "
+                    f"{self._seat.room_bytes} are left in the arena; make it larger, or drop plan= "
+                    "to plan for what is left"
+                )
+            self._classes.update(found.classes)
+            self._install(found)
 
     def _plan(self) -> None:
-        planner = Planner(self.anatomy, self.rules, self.device, self._progress)
+        """Plan for the classes at hand, quickly: what happened in which order does not count."""
+        planner = Planner(self.anatomy, self.rules, self.device, self._cost, self._progress)
         scenarios = planner.scenarios(self._classes)
-        made = planner.plan(scenarios, self.budget_bytes, self.retain == "all")
-        self.counters.planned += 1
-        self._install(
-            Decisions(
-                made.placement,
-                made.retained,
-                made.dropped,
-                made.cut,
-                dict(self._classes),
-                made.expected_ns,
+        with self.arena.lock:
+            made = self._seat.choose(
+                lambda budget: planner.plan(scenarios, budget, self.retain == "all"),
+                self.budget_bytes,
             )
-        )
+            self.counters.planned += 1
+            self._install(
+                Decisions(
+                    self.anatomy,
+                    made.placement,
+                    made.retention,
+                    made.dropped,
+                    made.cut,
+                    dict(self._classes),
+                    made.expected_ns,
+                )
+            )
+
+    def _cost(self, call: OpCall, box: Box) -> float:
+        return self.costs.estimate(call, box).time_ns
 
     def _install(self, decisions: Decisions) -> None:
+        """Put a plan that fits in force; an interrupt leaves none, and every value as it was."""
+        check_map(decisions.placement)
+        self._follow_arena()
+        self.anatomy = decisions.anatomy
+        if self._memory is not None:
+            self._held = {name: array.copy() for name, array in self._held.items()}
+            self._state_values = self._memory.state_values()
+            self._memory = None
         self.forget()
         self.programs.clear()
-        memory = Memory(self.anatomy, decisions, self.pool, self.rules, self.states, self.device)
-        if self._memory is not None:
-            memory.adopt_states(self._memory)
+        self._seat.take(decisions.placement)
+        memory = Memory(self.anatomy, decisions, self.pool, self.rules, self.states, self._seat)
+        memory.put(self._held, self._state_values)
+        self._held = memory.held if self._held else {}
         self._memory = memory
+
+    def _follow_arena(self) -> None:
+        """Take account of what other sessions of the arena did since this one's last run."""
+        if self._memory is None:
+            return
+        if not self._memory.is_in_place:
+            self._memory = self._memory.followed()
+            self.programs.clear()
+            self._held = self._memory.held if self._held else {}
+        if self.arena.last_ran != self._seat.number:
+            self._state = self._memory.outliving(self._state)
+
+    def release(self) -> None:
+        """Give the session's bytes back to the arena.
+
+        Weights and classes stay; inputs, states and all that was computed are gone, so that the
+        next run plans and computes as a first one does.
+        """
+        with self.arena.lock:
+            self.forget()
+            self.programs.clear()
+            self._memory, self._last = None, None
+            self._held, self._state_values, self._pending = {}, {}, {}
+            self._seat.leave()
 
     def forget(self) -> None:
         """Drop everything that is remembered of earlier runs; the next one computes afresh."""
@@ -285,11 +436,22 @@ class GraphSession:
         Raises:
             InputError, DemandError, HintError, BudgetError, KernelError.
         """
+        with self.arena.lock:
+            self._follow_arena()
+            return self._run(inputs, want, changed, check, copy)
+
+    def _run(
+        self,
+        inputs: Mapping[str, Any],
+        want: Mapping[str, Any] | None,
+        changed: Mapping[str, Any] | None,
+        check: bool,
+        copy: bool,
+    ) -> dict[str, Any]:
         began = time.perf_counter_ns()
-        arrays = self._intake.arrays(inputs, self._held)
         wanted, hints = self._intake.wanted(want), self._intake.hints(changed)
-        differ, bucket, kind, origin, program, specialised = self._decide(
-            arrays, wanted, hints, check
+        arrays, differ, bucket, kind, origin, program, specialised = self._decide(
+            inputs, wanted, hints, check
         )
         moved = program.origin != origin
         if moved:
@@ -310,17 +472,20 @@ class GraphSession:
 
     def _decide(
         self,
-        arrays: Mapping[str, Array],
+        inputs: Mapping[str, Any],
         wanted: Mapping[str, tuple[Region, Any]],
         changed: Mapping[str, Region] | None,
         check: bool,
-    ) -> tuple[dict[str, Region], Bucket, BucketClass, tuple[int, ...], Program, bool]:
-        """What differs, which bucket that is, and the program for it; plans if nothing fits."""
+    ) -> tuple[
+        dict[str, Array], dict[str, Region], Bucket, BucketClass, tuple[int, ...], Program, bool
+    ]:
+        """Inputs, what of them differs, its bucket, and the program; plans if nothing fits."""
         demand = {name: region for name, (region, _) in wanted.items()}
         if len(self.states) > MOST_STATES:
             self.programs.clear()
             self._state = self.states.forget_others(self._state)
         for _ in range(MOST_PLANS):
+            arrays = self._intake.arrays(inputs, self._held)  # a plan moves what is held
             differ = self._differences(arrays, changed, check)
             bucket = Bucket.of(differ, demand)
             kind, origin = bucket.classify(self.graph)
@@ -329,10 +494,10 @@ class GraphSession:
             try:
                 program, specialised = self._program(kind, origin, self._state, self._before)
             except DoesNotFit as error:
-                failure = error
+                failure = str(error)  # an error kept in its own frame keeps the session alive
                 self._plan_for([(kind, origin)])
                 continue
-            return differ, bucket, kind, origin, program, specialised
+            return arrays, differ, bucket, kind, origin, program, specialised
         raise KernelError(f"{kind} fits no plan made for it: {failure}")
 
     def _differences(
@@ -360,6 +525,8 @@ class GraphSession:
         self.counters.runs += 1
         self.counters.evicted = self.programs.evicted
         self.counters.moved += moved
+        if specialised:
+            self.arena.took(taken_bytes(program))
         self.trace.append(Call(bucket, not specialised, done - began, time.time()))
         self._last = (
             bucket, kind, origin, specialised, moved, program,
@@ -435,6 +602,7 @@ class GraphSession:
         """
         memory = self._in_force()
         self._fresh, self._state = False, 0
+        self.arena.last_ran = self._seat.number
         try:
             memory.write(arrays, differ)
             for function, arguments in program.calls:
@@ -453,3 +621,9 @@ class GraphSession:
         self._fresh, self._pending = True, pending
         self._state, self._before = program.after, (kind, origin)
         return results
+
+
+def _name_of(graph: Graph) -> str:
+    """What a message calls a session by: its inputs and outputs."""
+    name = f"{', '.join(graph.inputs)} → {', '.join(graph.outputs)}"
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"

@@ -61,13 +61,16 @@ def demands(
     cut: Cut,
     demand: Mapping[Node, Region],
 ) -> list[Mapping[Node, Region]]:
-    """What each piece is asked for: retained parts first, what was really asked for last."""
+    """What each piece is asked for: lasting parts first, what was really asked for last.
+
+    Lasting are retained nodes that nobody writes over.
+    """
     leaf = propagator.graph.inputs.get(cut.input)
     if leaf is None or cut.parts < 2:
         return [demand]
-    wanted = {
-        node: whole.compute[node] for node in propagator.storage.retained & whole.compute.keys()
-    }
+    storage = propagator.storage
+    lasting = [node for node in whole.compute if node in storage.retained]
+    wanted = {node: whole.compute[node] for node in lasting if not storage.overlaps.get(node)}
     pieces: list[Mapping[Node, Region]] = []
     for part in range(cut.parts - 1):
         late = propagator.forward({leaf: cut.later(leaf.shape, part)})

@@ -153,7 +153,7 @@ class Trace:
         known: dict[Bucket, BucketClass] = {}
         for number, call in enumerate(calls, first + 1):
             if call.bucket not in known:
-                _require_of(graph, call.bucket, f"{self._name}, call {number}")
+                require_of(graph, call.bucket, f"{self._name}, call {number}")
                 known[call.bucket] = call.bucket.classify(graph)[0]
         return [known[call.bucket] for call in calls]
 
@@ -252,7 +252,7 @@ def _clock(time: float) -> str:
     return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _require_of(graph: Graph, bucket: Bucket, where: str) -> None:
+def require_of(graph: Graph, bucket: Bucket, where: str) -> None:
     """Raise TraceError unless a bucket fits a graph."""
     mend = "this trace was made with another graph; trace to another file"
     leaves = {**graph.inputs, **graph.states}

@@ -43,7 +43,7 @@ function timeline(number, data) {
 
   function describe(i) {
     const kind = data.kinds[data.kind[i]];
-    const when = kind === "input" || kind === "retained" ? "always" : `steps ${data.start[i]} to ${data.stop[i] - 1}`;
+    const when = kind === "input" || kind === "retained" ? "always" : kind === "partial" ? "always, while it is there" : `steps ${data.start[i]} to ${data.stop[i] - 1}`;
     const shared = data.group[i] !== data.name[i] && kind === "slice" ? `, bytes taken over from ${data.group[i]}` : "";
     const runs = Object.entries(data.computed).filter(([, nodes]) => nodes.includes(i)).map(([run]) => run);
     const where = runs.length ? `; computed in: ${runs.join(", ")}` : "";
@@ -217,7 +217,7 @@ function timeline(number, data) {
     const zoom = event.target.dataset.zoom;
     if (zoom === "all") show(every);
     if (zoom === "slices") {
-      const shared = [...Array(count).keys()].filter((i) => data.kinds[data.kind[i]] === "slice" || data.kinds[data.kind[i]] === "scratch");
+      const shared = [...Array(count).keys()].filter((i) => ["partial", "slice", "scratch"].includes(data.kinds[data.kind[i]]));
       const low = Math.min(...shared.map((i) => data.offset[i]));
       if (shared.length) show({ ...every, y0: low, y1: data.size_bytes * 1.03 });
     }

@@ -256,7 +256,7 @@ def _timeline(shown: Timeline, number: int) -> str:
     rows = [
         (
             r.label, r.kind, r.detail, f"{r.size_bytes:,}", f"{r.offset_bytes:,}",
-            "always" if r.retained else f"{r.start} to {r.stop - 1}",
+            r.when.removeprefix("steps "),
         )
         for r in listed
     ]  # fmt: skip

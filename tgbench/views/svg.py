@@ -10,13 +10,16 @@ import math
 
 THEME = (
     ":root{--tg-ink:#1b1f24;--tg-soft:#59636e;--tg-line:#d8dee4;--tg-input:#0072b2;"
-    "--tg-retained:#009e73;--tg-slice:#e69f00;--tg-scratch:#cc79a7;--tg-a:#0072b2;--tg-b:#d55e00}"
+    "--tg-retained:#009e73;--tg-partial:#f0e442;--tg-slice:#e69f00;--tg-scratch:#cc79a7;"
+    "--tg-a:#0072b2;--tg-b:#d55e00}"
     "@media(prefers-color-scheme:dark){:root{--tg-ink:#e6edf3;--tg-soft:#9aa4af;--tg-line:#30363d;"
-    "--tg-input:#56b4e9;--tg-retained:#2ebd92;--tg-slice:#e69f00;--tg-scratch:#dd9cc0;"
+    "--tg-input:#56b4e9;--tg-retained:#2ebd92;--tg-partial:#f0e442;--tg-slice:#e69f00;"
+    "--tg-scratch:#dd9cc0;"
     "--tg-a:#56b4e9;--tg-b:#f0803c}}"
     ".tg-text{fill:var(--tg-soft)}.tg-strong{fill:var(--tg-ink)}"
     ".tg-grid{stroke:var(--tg-line);stroke-width:1}"
     ".tg-input{fill:var(--tg-input)}.tg-retained{fill:var(--tg-retained)}"
+    ".tg-partial{fill:var(--tg-partial)}"
     ".tg-slice{fill:var(--tg-slice)}.tg-scratch{fill:var(--tg-scratch)}"
     ".tg-live{fill:none;stroke:var(--tg-ink);stroke-opacity:.6}"
     ".tg-a{stroke:var(--tg-a);fill:var(--tg-a)}.tg-b{stroke:var(--tg-b);fill:var(--tg-b)}"

@@ -2,6 +2,7 @@
 
     offset │ ┌─q─┐  ┌─scores─┐ ┌─up─┐
            │ └───┘▒ └────────┘ └────┘     ▒ scratch of one kernel, live for one step
+           │ ╌╌╌╌┌─h─┐╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌     partial: kept after the runs of some classes
            │═══════════════ K V ═════     retained: its bytes survive from run to run
            │─────────────── ids ─────     input: its last value is kept
            └────────────────────────→ step
@@ -12,7 +13,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from html import escape
 from typing import Any, Literal, TypeAlias
@@ -26,11 +27,12 @@ from tgbench.placement import Placement
 from tgbench.plan import Plan
 from tgbench.views.svg import THEME, ticks
 
-Kind: TypeAlias = Literal["input", "retained", "slice", "scratch"]
-KINDS: tuple[Kind, ...] = ("input", "retained", "slice", "scratch")
+Kind: TypeAlias = Literal["input", "retained", "partial", "slice", "scratch"]
+KINDS: tuple[Kind, ...] = ("input", "retained", "partial", "slice", "scratch")
 MEANINGS: Mapping[Kind, str] = {
     "input": "inputs and states: their last value is kept",
     "retained": "retained values: they survive from run to run",
+    "partial": "partly retained values: they survive some runs, on bytes that others use meanwhile",
     "slice": "slices: they share bytes with others that are never live at the same step",
     "scratch": "scratch: temporary memory of one kernel",
 }
@@ -42,7 +44,7 @@ class Rectangle:
     """The bytes of one node, or of its kernel's scratch, over the steps where they are taken.
 
     Fields:
-        start, stop: schedule steps, half-open; what is kept takes all of them.
+        start, stop: schedule steps, half-open; what is kept, or partly so, takes all of them.
         retained: nobody else ever uses these bytes.
         group: the first owner of bytes that in-place results took over, else the node itself.
         detail: dtype and extents that fit, for people.
@@ -61,6 +63,13 @@ class Rectangle:
     @property
     def label(self) -> str:
         return f"{self.name} (scratch)" if self.kind == "scratch" else self.name
+
+    @property
+    def when(self) -> str:
+        """The steps, in words."""
+        if self.kind == "partial":
+            return "always, while it is there"
+        return "always" if self.retained else f"steps {self.start} to {self.stop - 1}"
 
 
 @dataclass(frozen=True)
@@ -85,17 +94,17 @@ class Timeline:
 
     @cached_property
     def live_bytes(self) -> tuple[int, ...]:
-        """Bytes in use at each step; those taken over in place count once."""
-        owners: dict[tuple[str, bool], tuple[int, int, int]] = {}
+        """Bytes in use at each step by some run; those that several nodes take count once."""
+        ends = {(r.offset_bytes, r.offset_bytes + r.size_bytes) for r in self.rectangles}
+        edges = np.array(sorted({0, *(edge for pair in ends for edge in pair)}), np.int64)
+        row = {int(edge): i for i, edge in enumerate(edges)}
+        takers = np.zeros((len(edges), self.steps + 1), np.int32)  # differences in both directions
         for r in self.rectangles:
-            key = r.group, r.kind == "scratch"
-            size, start, stop = owners.get(key, (0, r.start, r.stop))
-            owners[key] = max(size, r.size_bytes), min(start, r.start), max(stop, r.stop)
-        change = np.zeros(self.steps + 1, np.int64)
-        for size, start, stop in owners.values():
-            change[start] += size
-            change[stop] -= size
-        return tuple(int(total) for total in np.cumsum(change)[:-1])
+            low, high = row[r.offset_bytes], row[r.offset_bytes + r.size_bytes]
+            takers[[low, high], r.start] += 1, -1
+            takers[[low, high], r.stop] += -1, 1
+        taken = takers.cumsum(axis=0).cumsum(axis=1)[:-1, :-1] > 0
+        return tuple((np.diff(edges) @ taken).tolist())
 
     @property
     def peak_bytes(self) -> int:
@@ -162,19 +171,25 @@ def timeline(
     placement: Placement,
     budget_bytes: int | None = None,
     computed: Mapping[str, Iterable[str]] | None = None,
+    after: Mapping[Node, Iterable[str]] | None = None,
 ) -> Timeline:
     """The payload of a memory map: one rectangle per slot and per scratch buffer.
 
     Args:
-        anatomy: of the graph that the map is for; it knows the live ranges.
+        anatomy: of the graph that the map is for, with its schedule; it knows the live ranges.
         placement: the map.
         budget_bytes: drawn as a line.
         computed: run label → names of the nodes that it computed.
+        after: the classes after whose runs a node is there, where it shares its bytes.
     """
     steps = len(anatomy.schedule) + 1
+    order = {node: (slot.offset_bytes, node.index) for node, slot in placement.slots.items()}
     found = []
-    for node in sorted(placement.slots, key=lambda n: (placement.slots[n].offset_bytes, n.index)):
-        found.append(_rectangle(node, anatomy, placement, steps))
+    for node in sorted(order, key=lambda n: (_kind(n, placement) != "partial", *order[n])):
+        rectangle = _rectangle(node, anatomy, placement, steps)
+        kept = "; ".join((after or {}).get(node, ()))
+        detail = f"{rectangle.detail}, there after {kept}" if kept else rectangle.detail
+        found.append(replace(rectangle, detail=detail))
     for node, scratch in placement.scratch.items():
         step = anatomy.position[node]
         found.append(
@@ -196,20 +211,34 @@ def timeline_of_plan(
 
     `graph` is the one that runs: `session.graph`.
     """
-    placement = plan.placement_for(graph, plan.device).placement
-    return timeline(Anatomy.of(graph), placement, plan.budget_bytes, computed)
+    made = plan.placement_for(graph, plan.device)
+    kinds = list(made.classes)
+    after = {
+        node: [str(kinds[k]) for k in sorted(classes)]
+        for node, classes in made.retention.after.items()
+        if made.retention.is_partial(node)
+    }
+    return timeline(made.anatomy, made.placement, plan.budget_bytes, computed, after)
+
+
+def _kind(node: Node, placement: Placement) -> Kind:
+    if node.is_leaf:
+        return "input"
+    if node not in placement.retained:
+        return "slice"
+    shared = placement.slots[node].offset_bytes >= placement.kept_bytes
+    return "partial" if shared else "retained"
 
 
 def _rectangle(node: Node, anatomy: Anatomy, placement: Placement, steps: int) -> Rectangle:
-    slot, retained = placement.slots[node], node in placement.retained
-    kind: Kind = "input" if node.is_leaf else "retained" if retained else "slice"
-    live = LiveRange(0, steps) if retained else anatomy.live[node]
+    slot, kind = placement.slots[node], _kind(node, placement)
+    live = anatomy.live[node] if kind == "slice" else LiveRange(0, steps)
     shown = f"{node.dtype}[{', '.join(map(str, slot.extents))}]"
     if slot.extents != node.shape:
         shown += f" of [{', '.join(map(str, node.shape))}]"
     return Rectangle(
         node.name, kind, slot.offset_bytes, placement.size_of(node), live.start, live.stop,
-        retained, placement.group(node).name, f"{node.op}, {shown}",
+        kind in ("input", "retained"), placement.group(node).name, f"{node.op}, {shown}",
     )  # fmt: skip
 
 
@@ -263,10 +292,9 @@ def to_svg(shown: Timeline, width: int = 960, height: int = 420) -> str:
 
 def describe(r: Rectangle) -> str:
     """One rectangle in words."""
-    when = "always" if r.retained else f"steps {r.start} to {r.stop - 1}"
     where = f"{format_bytes(r.size_bytes)} at offset {r.offset_bytes}"
     shared = f", bytes taken over from {r.group}" if r.group != r.name else ""
-    return f"{r.label}: {r.kind}, {where}, {when}{shared} ({r.detail})"
+    return f"{r.label}: {r.kind}, {where}, {r.when}{shared} ({r.detail})"
 
 
 def _legend(width: int) -> list[str]:

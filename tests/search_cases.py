@@ -1,0 +1,107 @@
+"""A search that finds something and does not end by itself: for tests of where it runs.
+
+graph    a dozen products and sums of three matrices, picked by a fixed seed
+trace    one run of everything, then rows and whole inputs that change, one output read a time
+budget   75 % of what the greedy plan takes; a gap to the bound remains, so chains go on for ever
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tgbench.anatomy import Anatomy
+from tgbench.buckets import Bucket
+from tgbench.cost import CostModel
+from tgbench.graph import Graph, GraphBuilder
+from tgbench.optable import Call
+from tgbench.plan import Decisions, Plan
+from tgbench.regions import Box, Region
+from tgbench.rules import Rules
+from tgbench.search.optimiser import Effort, Optimiser
+from tgbench.search.process import SearchTask
+from tgbench.search.workload import Workload
+from tgbench.simplify import simplify
+
+ROWS, COLUMNS = 2, 64
+
+
+@dataclass(frozen=True)
+class SearchCase:
+    """One graph, trace and budget; `plan` searches in this process."""
+
+    graph: Graph
+    buckets: tuple[Bucket, ...]
+    share: float = 0.75
+
+    @cached_property
+    def anatomy(self) -> Anatomy:
+        return Anatomy.of(self.graph)
+
+    @cached_property
+    def costs(self) -> CostModel:
+        return CostModel()
+
+    def cost(self, call: Call, box: Box) -> float:
+        return self.costs.estimate(call, box).time_ns
+
+    @cached_property
+    def workload(self) -> Workload:
+        return Workload.of(self.anatomy, Rules(), self.buckets)
+
+    @cached_property
+    def budget_bytes(self) -> int:
+        roomy = Optimiser(self.anatomy, Rules(), self.workload, None, self.cost).run("greedy")
+        return int(self.share * roomy.placement.size_bytes)
+
+    def plan(self, steps: int, start: Plan | None = None, seed: int = 0, **more: Any) -> Plan:
+        optimiser = Optimiser(
+            self.anatomy, Rules(), self.workload, self.budget_bytes, self.cost, **more
+        )
+        before = start.placement_for(self.graph, "cpu") if start is not None else None
+        return self.plan_of(optimiser.run("search", Effort(steps=steps), seed, before))
+
+    def plan_of(self, made: Decisions) -> Plan:
+        return Plan.of(self.graph, made, "cpu", self.budget_bytes)
+
+    def task(self, **more: Any) -> SearchTask:
+        return SearchTask.of(
+            self.anatomy, self.buckets, more.pop("budget_bytes", self.budget_bytes), self.costs,
+            **more,
+        )  # fmt: skip
+
+
+def busy_case(seed: int = 5) -> SearchCase:
+    """The case of the module's first lines."""
+    graph = _graph(random.Random(seed))
+    return SearchCase(graph, tuple(_trace(graph, random.Random(seed))))
+
+
+def _graph(choose: random.Random, ops: int = 12) -> Graph:
+    g = GraphBuilder()
+    values = [g.input(f"x{i}", (ROWS, COLUMNS)) for i in range(3)]
+    weights = [g.parameter(f"w{i}", (COLUMNS, COLUMNS)) for i in range(3)]
+    for _ in range(ops):
+        value = choose.choice(values[-5:])
+        is_product = choose.random() < 0.5
+        values.append(
+            value @ choose.choice(weights) if is_product else value + choose.choice(values[-5:])
+        )
+    read = {parent for value in values for parent in value.inputs}
+    ends = [value for value in values if value not in read and not value.is_leaf]
+    for i, value in enumerate(ends):
+        g.output(f"y{i}", value)
+    return simplify(g.build())
+
+
+def _trace(graph: Graph, choose: random.Random, runs: int = 8) -> list[Bucket]:
+    whole = Region.full((ROWS, COLUMNS))
+    found = [Bucket.of(dict.fromkeys(graph.inputs, whole), dict.fromkeys(graph.outputs, whole))]
+    for _ in range(runs):
+        name, row = choose.choice(list(graph.inputs)), choose.randrange(ROWS)
+        one_row = Region.of(Box(((row, row + 1), (0, COLUMNS))))
+        changed = one_row if choose.random() < 0.7 else whole
+        found.append(Bucket.of({name: changed}, {choose.choice(list(graph.outputs)): whole}))
+    return found

@@ -1,0 +1,264 @@
+"""How much keeping values between runs is worth: expected time of each policy against the budget.
+
+    workload × budget × policy  ─→  one row each: modelled mean time, out of memory, recomputed
+    table  ─→  one panel per workload: time over that of keeping everything, against the budget
+
+Budgets are shares of `runs.keep_everything_bytes`. Nothing runs; times are modelled, so the same
+arguments give the same table. The trace is walked once, and its first call comes again at the end:
+its mean is over everything but the first call, for policies and plans alike.
+
+    python -m tgbench.bench.optimize [--size bench] [--only NAME …] [--steps 64]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from html import escape
+from itertools import count, product
+from pathlib import Path
+from statistics import fmean
+
+import pandas as pd
+
+from tgbench.anatomy import Anatomy
+from tgbench.bench.policies import ONLINE, POLICIES, Policy, simulate
+from tgbench.bench.runs import Cost, Runs, keep_everything_bytes, least_bytes
+from tgbench.bench.workloads import Workload, workloads
+from tgbench.buckets import Bucket
+from tgbench.errors import BudgetError
+from tgbench.plan import machine
+from tgbench.propagate import rough_ns
+from tgbench.rules import Rules
+from tgbench.search import workload as search_workload
+from tgbench.search.optimiser import Effort, Mode, Optimiser
+from tgbench.views.svg import THEME
+
+BUDGETS = (0.05, 0.10, 0.25, 0.50, 0.75)  # of keeping everything
+# Okabe and Ito (2008) without black and yellow, then again with dashes.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+WIDTH, PANEL, LEFT, TOP = 640, 150, 60, 30
+
+
+def policy_table(
+    workload: Workload,
+    budgets: Sequence[float] = BUDGETS,
+    cost: Cost = rough_ns,
+    policies: Iterable[Policy] = POLICIES,
+    warmup: int = 1,
+) -> pd.DataFrame:
+    """One row per budget and policy.
+
+    Columns: workload, budget (share), budget_bytes, least_bytes, policy, sees_future, mean_ns
+    (infinite where any call was out of memory), over_all (that over keeping everything),
+    warmup_ns, out_of_memory (calls), computed, recomputed (nodes).
+
+    >>> from tgbench.bench.workloads import random_layered
+    >>> table = policy_table(random_layered(), budgets=[1.0])
+    >>> set(table.over_all.round(3))
+    {1.0}
+    """
+    runs = Runs(Anatomy.of(workload.graph), Rules(), circle(workload), cost)
+    everything, least = keep_everything_bytes(runs), least_bytes(runs)
+    all_ns = fmean(run.time_ns for run in runs.ideal[warmup:])
+    rows = []
+    for budget in budgets:
+        budget_bytes = int(budget * everything)
+        for policy in policies:
+            outcome = simulate(runs, policy, budget_bytes, warmup)
+            rows.append({
+                "workload": workload.name, "budget": budget, "budget_bytes": budget_bytes,
+                "least_bytes": least, "policy": policy.name, "sees_future": policy.sees_future,
+                "mean_ns": outcome.mean_ns, "over_all": outcome.mean_ns / all_ns,
+                "warmup_ns": outcome.warmup_ns, "out_of_memory": outcome.out_of_memory,
+                "computed": outcome.computed, "recomputed": outcome.recomputed,
+            })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def circle(workload: Workload) -> tuple[Bucket, ...]:
+    """The trace, with its first call again at the end."""
+    return (*workload.buckets, workload.buckets[0])
+
+
+def plan_table(
+    workload: Workload,
+    budgets: Sequence[float] = BUDGETS,
+    cost: Cost = rough_ns,
+    modes: Sequence[Mode] = ("greedy", "search"),
+    steps: int = 64,
+    say: Callable[[str], None] = lambda line: None,
+) -> pd.DataFrame:
+    """One row per budget and mode of the optimiser, with the columns of `policy_table`, and:
+
+    bound_ns (no plan of the model is faster), modelled_ns, size_bytes (after packing), cut (parts),
+    retained, partial (nodes kept through some classes), stop, seconds.
+    """
+    anatomy, rules = Anatomy.of(workload.graph), Rules()
+    runs = Runs(anatomy, rules, circle(workload), cost)
+    everything, least = keep_everything_bytes(runs), least_bytes(runs)
+    all_ns = fmean(run.time_ns for run in runs.ideal[1:])
+    told = search_workload.Workload.of(anatomy, rules, workload.buckets)
+    rows: list[dict[str, object]] = []
+    for budget, mode in product(budgets, modes):
+        budget_bytes, began = int(budget * everything), time.monotonic()
+        row: dict[str, object] = {
+            "workload": workload.name, "budget": budget, "budget_bytes": budget_bytes,
+            "least_bytes": least, "policy": mode, "sees_future": False,
+        }  # fmt: skip
+        try:
+            made = Optimiser(anatomy, rules, told, budget_bytes, cost).run(
+                mode, Effort(steps=steps)
+            )
+        except BudgetError:
+            rows.append(row | {"mean_ns": math.inf, "over_all": math.inf})
+            continue
+        found = made.search
+        assert found is not None
+        partial = sum(map(made.retention.is_partial, made.retention.after))
+        rows.append(row | {
+            "mean_ns": found.best_ns, "over_all": found.best_ns / all_ns,
+            "warmup_ns": found.warm_up_ns, "bound_ns": found.bound_ns,
+            "modelled_ns": found.modelled_ns, "size_bytes": made.placement.size_bytes,
+            "cut": made.cut.parts, "retained": len(made.retained), "partial": partial,
+            "stop": found.stop, "seconds": round(time.monotonic() - began, 1),
+        })  # fmt: skip
+        say(f"{workload.name} {budget:.0%} {mode}: {found.best_ns / all_ns:.3f} ({found.stop})")
+    return pd.DataFrame(rows)
+
+
+def verdicts(table: pd.DataFrame) -> pd.DataFrame:
+    """One row per workload and budget: the search, greedy, the best online policy, and who wins."""
+    rows = []
+    for (name, budget), group in table.groupby(["workload", "budget"], sort=False):
+        by = group.set_index("policy").over_all
+        online = by[[policy.name for policy in ONLINE]]
+        best, search = float(online.min()), float(by["search"])
+        rows.append({
+            "workload": name, "budget": budget, "search": search, "greedy": float(by["greedy"]),
+            "best_online": best, "online_policy": str(online.idxmin()),
+            "never_worse": bool(search <= best * (1 + 1e-9) and search <= by["greedy"]),
+        })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def budget_plot(table: pd.DataFrame) -> str:
+    """An SVG with a panel per workload: `over_all` of each policy, against the budget.
+
+    Where a policy was out of memory its line has no point. Rows of other planners are drawn too,
+    if they have the columns workload, policy, budget and over_all.
+    """
+    panels = list(table.groupby("workload", sort=False))
+    names = list(dict.fromkeys(table.policy))
+    height = TOP + PANEL * len(panels) + 20
+    body = [_legend(names)]
+    for i, (title, rows) in enumerate(panels):
+        body.append(_panel(str(title), rows, names, TOP + PANEL * i))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+        f'font-family="sans-serif" font-size="11" role="img"><title>Expected time against budget'
+        f"</title><style>{THEME}</style>{''.join(body)}</svg>"
+    )
+
+
+def _style(i: int) -> str:
+    dash = ' stroke-dasharray="5 3"' if i >= len(COLOURS) else ""
+    return f'stroke="{COLOURS[i % len(COLOURS)]}" stroke-width="1.6" fill="none"{dash}'
+
+
+def _legend(names: Sequence[str]) -> str:
+    step = (WIDTH - LEFT) / max(len(names), 1)
+    return "".join(
+        f'<path d="M{LEFT + i * step:.0f} 12h14" {_style(i)}/>'
+        f'<text x="{LEFT + i * step + 17:.0f}" y="16" class="tg-text">{escape(name)}</text>'
+        for i, name in zip(count(), names, strict=False)
+    )
+
+
+def _panel(title: str, rows: pd.DataFrame, names: Sequence[str], top: int) -> str:
+    """Budget from 0 to 100 % to the right, times from 1 to the largest upwards, logarithmic."""
+    finite = [value for value in rows.over_all if math.isfinite(value)]
+    low, high = min([1.0, *finite]), max([1.25, *finite])
+    bottom, tall = top + PANEL - 22, PANEL - 50
+
+    def x(budget: float) -> float:
+        return LEFT + budget * (WIDTH - LEFT - 20)
+
+    def y(value: float) -> float:
+        return bottom - math.log(value / low) / math.log(high / low) * tall
+
+    parts = [f'<text x="{LEFT}" y="{top + 18}" class="tg-strong">{escape(title)}</text>']
+    for value in sorted({low, 1.0, high}):
+        parts.append(
+            f'<path d="M{LEFT} {y(value):.1f}H{WIDTH - 20}" class="tg-grid"/><text x="{LEFT - 6}" '
+            f'y="{y(value) + 4:.1f}" text-anchor="end" class="tg-text">{value:.2f} ×</text>'
+        )
+    for budget in sorted(set(rows.budget)):
+        parts.append(
+            f'<text x="{x(budget):.1f}" y="{bottom + 14}" text-anchor="middle" class="tg-text">'
+            f"{budget:.0%}</text>"
+        )
+    for i, name in enumerate(names):
+        mine = rows[rows.policy == name].sort_values("budget")
+        points = [
+            (x(budget), y(value))
+            for budget, value in zip(mine.budget, mine.over_all, strict=True)
+            if math.isfinite(value)
+        ]
+        if points:
+            line = "L".join(f"{a:.1f} {b:.1f}" for a, b in points)
+            parts.append(f'<path d="M{line}" {_style(i)}/>')
+    return "".join(parts)
+
+
+# --- the command ---------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure all workloads; what is there already is not measured again."""
+    parser = argparse.ArgumentParser(prog="tgbench.bench.optimize", description=__doc__)
+    parser.add_argument("--size", choices=("small", "bench"), default="bench")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=64, help="of the tree search, per budget")
+    parser.add_argument("--only", nargs="*", default=[], help="names of workloads")
+    parser.add_argument("--again", action="store_true", help="measure what is there already too")
+    parser.add_argument("--out", type=Path, default=Path("docs/results/optimize.json"))
+    given = parser.parse_args(arguments)
+    known = json.loads(given.out.read_text())["rows"] if given.out.exists() else []
+    for workload in workloads(given.size, given.seed):
+        if given.only and workload.name not in given.only:
+            continue
+        if not given.again and any(row["workload"] == workload.name for row in known):
+            continue
+        table = pd.concat([
+            policy_table(workload),
+            plan_table(workload, steps=given.steps, say=print),
+        ])  # fmt: skip
+        print(verdicts(table).to_string(index=False), flush=True)
+        rows = json.loads(table.to_json(orient="records", double_precision=15))
+        known = [row for row in known if row["workload"] != workload.name] + rows
+        write(given.out, known, f"--size {given.size} --seed {given.seed} --steps {given.steps}")
+
+
+def write(path: Path, rows: Sequence[Mapping[str, object]], arguments: str) -> None:
+    """The rows as JSON, and their plot beside it; infinite times are null there."""
+    table = pd.DataFrame(rows)
+    for column in ("mean_ns", "over_all"):
+        table[column] = table[column].fillna(math.inf)
+    judged = json.loads(verdicts(table).to_json(orient="records"))
+    text = {
+        "command": f"python -m tgbench.bench.optimize {arguments}",
+        "machine": machine(),
+        "verdicts": judged,
+        "rows": list(rows),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(text, indent=1) + "\n")
+    path.with_suffix(".svg").write_text(budget_plot(table))
+
+
+if __name__ == "__main__":
+    main()

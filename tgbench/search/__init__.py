@@ -1,0 +1,1 @@
+"""Which values to keep between runs: workloads, cost tables, and the searches over them."""

@@ -1,0 +1,198 @@
+"""What a session is used for: kinds of runs, what follows what, and an example of each.
+
+    trace:  P d d d d e d d d P …      P prefill, d decode, e edit
+    rows:   P→d  d→d  d→e  e→d  d→P    each with its share of all transitions
+
+The trace is read as a circle: its last run is followed by its first. The shares are then the
+steady state of the transition matrix that the trace estimates.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tgbench.anatomy import Anatomy
+from tgbench.buckets import Bucket, BucketClass
+from tgbench.coords import Coord, Guard, record, value_of
+from tgbench.errors import TraceError
+from tgbench.graph import Graph, Node
+from tgbench.lowering import Held, State
+from tgbench.propagate import Propagator, Storage, joined
+from tgbench.regions import Box, Region
+from tgbench.rules import Rules
+from tgbench.search.walk import Decide, Walk
+from tgbench.trace import require_of
+
+Valid = Mapping[Node, Region]
+MOST_CLASSES = 12  # rarer classes must fit, and are not weighed
+MOST_PAIRS = 64
+EXAMPLES = 48  # of all transitions together
+
+
+@dataclass(frozen=True)
+class Row:
+    """An example of one class after another: the unit that costs are weighed over.
+
+    Fields:
+        before, of: positions of the two classes.
+        origin: where it happened.
+        weight: what share of all transitions it stands for.
+        valid: what of every node would be there by then, if everything were retained.
+    """
+
+    before: int
+    of: int
+    origin: tuple[int, ...]
+    weight: float
+    valid: Valid
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The classes, the transitions between them, and the calls that they were read from.
+
+    Fields:
+        kinds: the classes, the most frequent first.
+        rows: the weighed transitions; their weights sum to 1.
+        calls: what happened, in order.
+        seen: for every class of the trace, how often it came and where it came last.
+    """
+
+    kinds: tuple[BucketClass, ...]
+    rows: tuple[Row, ...]
+    calls: tuple[tuple[BucketClass, tuple[int, ...]], ...]
+    seen: Mapping[BucketClass, tuple[float, tuple[int, ...]]]
+
+    @staticmethod
+    def of(anatomy: Anatomy, rules: Rules, buckets: Iterable[Bucket]) -> Workload:
+        """Read a trace; raises TraceError for an empty one, and for one of another graph."""
+        calls = tuple(_calls(anatomy.graph, buckets))
+        if not calls:
+            raise TraceError("the trace is empty; run something first, or open one with trace=path")
+        counts = Counter(kind for kind, _ in calls)
+        seen = {kind: (float(counts[kind]), origin) for kind, origin in calls}
+        kinds = tuple(kind for kind, _ in counts.most_common(MOST_CLASSES))
+        return Workload(kinds, _rows(anatomy, rules, calls, kinds), calls, seen)
+
+    def position(self, kind: BucketClass) -> int | None:
+        """Which class this is; None for one too rare to be weighed."""
+        return self.kinds.index(kind) if kind in self.kinds else None
+
+    @property
+    def circle(self) -> tuple[tuple[BucketClass, tuple[int, ...]], ...]:
+        """The calls, and the first one again: what is replayed."""
+        return (*self.calls, self.calls[0])
+
+    @property
+    def shares(self) -> list[float]:
+        """How often each class runs: the stationary distribution."""
+        found = [0.0] * len(self.kinds)
+        for row in self.rows:
+            found[row.of] += row.weight
+        return found
+
+
+def _calls(
+    graph: Graph, buckets: Iterable[Bucket]
+) -> Iterator[tuple[BucketClass, tuple[int, ...]]]:
+    known: dict[Bucket, tuple[BucketClass, tuple[int, ...]]] = {}
+    for number, bucket in enumerate(buckets, 1):
+        if bucket not in known:
+            require_of(graph, bucket, f"call {number}")
+            known[bucket] = bucket.classify(graph)
+        yield known[bucket]
+
+
+def _rows(
+    anatomy: Anatomy,
+    rules: Rules,
+    calls: Sequence[tuple[BucketClass, tuple[int, ...]]],
+    kinds: Sequence[BucketClass],
+) -> tuple[Row, ...]:
+    position = {kind: i for i, kind in enumerate(kinds)}
+    circle = [*calls, calls[0]]
+    pairs = [(position.get(a[0]), position.get(b[0])) for a, b in pairwise(circle)]
+    happened: dict[tuple[int, int], list[int]] = {}
+    for i, (before, of) in enumerate(pairs):
+        if before is not None and of is not None:
+            happened.setdefault((before, of), []).append(i)
+    often = sorted(happened, key=lambda pair: (-len(happened[pair]), pair))[:MOST_PAIRS]
+    total = sum(len(happened[pair]) for pair in often)
+    examples = {
+        i: (pair, len(happened[pair]) / total / len(chosen))
+        for pair in often
+        for chosen in [_examples(happened[pair], circle, EXAMPLES * len(happened[pair]) // total)]
+        for i in chosen
+    }
+    walk = Walk(all_retained(anatomy, rules))
+    walk.step(*calls[0])
+    rows = []
+    for i, (kind, origin) in enumerate(circle[1:]):
+        if i in examples:
+            (before, of), weight = examples[i]
+            valid = numbers(walk.state(kind, origin))
+            rows.append(Row(before, of, origin, weight, valid))
+        walk.step(kind, origin)
+    return tuple(sorted(rows, key=lambda row: (-row.weight, row.of, row.before, row.origin)))
+
+
+def _examples(
+    happened: Sequence[int],
+    circle: Sequence[tuple[BucketClass, tuple[int, ...]]],
+    most: int,
+) -> list[int]:
+    """Some of a transition's occurrences, spread evenly over where it happened."""
+    count = max(min(len(happened), most), 1)
+    by_place = sorted(happened, key=lambda i: (circle[i + 1][1], i))
+    return [by_place[(2 * e + 1) * len(by_place) // (2 * count)] for e in range(count)]
+
+
+def everything(anatomy: Anatomy) -> Storage:
+    """A memory without limits: every stored node retained."""
+    keep = frozenset([*anatomy.stored, *anatomy.kept])
+    return Storage(anatomy.views, anatomy.frozen, keep, {})
+
+
+def all_retained(anatomy: Anatomy, rules: Rules) -> Decide[None]:
+    """How a run is decided with everything retained; what it leaves is all that is valid."""
+    propagator = Propagator(anatomy.graph, everything(anatomy), rules, anatomy.schedule)
+
+    def decide(
+        state: State, kind: BucketClass, origin: tuple[int, ...]
+    ) -> tuple[None, State, frozenset[Guard]]:
+        with record() as guards:
+            changed, demand = asked(anatomy, kind, kind.symbols(origin))
+            valid = {node: held.valid for node, held in state.items()}
+            step = propagator.step(valid, changed, demand)
+        left = {node: Held(region, (0,) * node.rank) for node, region in step.valid.items()}
+        return None, left, frozenset(guards)
+
+    return decide
+
+
+def asked(anatomy: Anatomy, kind: BucketClass, origin: Sequence[Coord]) -> tuple[Valid, Valid]:
+    """What of the leaves changed, and what of the graph is demanded, in a run of a class."""
+    graph = anatomy.graph
+    leaves = {leaf.name: leaf for leaf in anatomy.kept}
+    changed = {leaves[name]: region for name, region in kind.regions("changed", origin).items()}
+    demand = joined(
+        [
+            *(
+                (graph.outputs[name], region)
+                for name, region in kind.regions("demand", origin).items()
+            ),
+            *((node, Region.full(node.shape)) for node in graph.updates.values()),
+        ]
+    )
+    return changed, demand
+
+
+def numbers(state: State) -> dict[Node, Region]:
+    """What is valid, without the memory of how it depends on the origin."""
+    return {
+        node: Region(tuple(Box((value_of(a), value_of(b)) for a, b in box) for box in held.valid))
+        for node, held in state.items()
+    }

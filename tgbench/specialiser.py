@@ -1,0 +1,133 @@
+"""One run decided and lowered for one memory map, before it is bound to any bytes.
+
+    (what is there, class, origin) ─→ whole if it fits, else in pieces ─→ steps and instructions
+
+Nothing here touches memory: a session binds the result, an optimiser only looks at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tgbench.anatomy import Anatomy
+from tgbench.buckets import BucketClass
+from tgbench.coords import Guard, record
+from tgbench.graph import Node
+from tgbench.lowering import DoesNotFit, Lowerer, Lowering, State, Unreadable
+from tgbench.placement import Placement
+from tgbench.program import Instruction
+from tgbench.propagate import Propagator, Step, joined
+from tgbench.regions import Region
+from tgbench.rules import Rules
+from tgbench.split import WHOLE, Cut, cuts, demands
+
+
+@dataclass(frozen=True)
+class Specialised:
+    """A run in one or several pieces, right wherever its guards hold.
+
+    Fields:
+        pieces: what each piece decides, and its instructions.
+        guards: over the origin.
+    """
+
+    pieces: tuple[tuple[Step, Lowering], ...]
+    guards: frozenset[Guard]
+
+    @property
+    def instructions(self) -> tuple[Instruction, ...]:
+        """Of all pieces, in execution order."""
+        return tuple(made for _, lowering in self.pieces for made in lowering.instructions)
+
+    @property
+    def after(self) -> State:
+        """What is there when the last piece is done."""
+        return self.pieces[-1][1].after
+
+
+class Specialiser:
+    """Decides and lowers runs over one placement."""
+
+    def __init__(
+        self, anatomy: Anatomy, placement: Placement, cut: Cut, rules: Rules, device: str
+    ) -> None:
+        self.anatomy = anatomy
+        self.cut = cut
+        storage = placement.storage(anatomy)
+        self.propagator = Propagator(anatomy.graph, storage, rules, anatomy.schedule)
+        self.lowerer = Lowerer(anatomy, placement, rules, device)
+
+    def specialise(self, held: State, kind: BucketClass, origin: tuple[int, ...]) -> Specialised:
+        """Whole if it fits, else cut as planned, else in ever smaller pieces.
+
+        Raises DoesNotFit if nothing fits.
+        """
+        for cut in [WHOLE, *([self.cut] if self.cut != WHOLE else []), *cuts(self.propagator)]:
+            try:
+                with record() as guards:
+                    made = self._lowered(held, kind, origin, cut)
+            except DoesNotFit as error:
+                failure = error
+                continue
+            return Specialised(tuple(made), frozenset(guards))
+        raise failure
+
+    def _lowered(
+        self, held: State, kind: BucketClass, origin: tuple[int, ...], cut: Cut
+    ) -> list[tuple[Step, Lowering]]:
+        symbols = kind.symbols(origin)
+        leaves = {node.name: node for node in self.anatomy.kept}
+        changed: Mapping[Node, Region] = {
+            leaves[name]: region for name, region in kind.regions("changed", symbols).items()
+        }
+        named = self._named(kind, symbols)
+        demand = joined(named.values())
+        asked: Sequence[Mapping[Node, Region]] = [demand]
+        if cut != WHOLE:
+            whole = self.propagator.step(_valid(held), changed, demand)
+            asked = demands(self.propagator, whole, cut, demand)
+        made = []
+        for i, part in enumerate(asked):
+            names = named if i == len(asked) - 1 else {}
+            step, lowering = self._readable(held, changed, part, names)
+            made.append((step, lowering))
+            held, changed = lowering.after, {}
+        return made
+
+    def _named(self, kind: BucketClass, symbols: Sequence[Any]) -> dict[str, tuple[Node, Region]]:
+        """What is handed out: demanded outputs, and the next values of the states."""
+        graph = self.anatomy.graph
+        named = {
+            name: (graph.outputs[name], region)
+            for name, region in kind.regions("demand", symbols).items()
+        }
+        for name, node in graph.updates.items():
+            named[update_key(name)] = (node, Region.full(node.shape))
+        return named
+
+    def _readable(
+        self,
+        held: State,
+        changed: Mapping[Node, Region],
+        demand: Mapping[Node, Region],
+        named: Mapping[str, tuple[Node, Region]],
+    ) -> tuple[Step, Lowering]:
+        """Decide and lower, computing again what a kernel could not read where it lies."""
+        avoid: list[Node] = []
+        while True:
+            step = self.propagator.step(_valid(held), changed, demand, avoid)
+            try:
+                return step, self.lowerer.lower(step, held, named)
+            except Unreadable as found:
+                avoid.append(found.node)
+
+
+def update_key(name: str) -> str:
+    """The name under which a state's next value is handed out."""
+    return f"update {name}"
+
+
+def _valid(state: State) -> dict[Node, Region]:
+    return {node: held.valid for node, held in state.items()}
