@@ -29,10 +29,11 @@ TAKING = [name for name, case in CASES.items() if case.node.inputs]
 each = pytest.mark.parametrize("name", TAKING)
 ROUNDS = 10
 RULES = Rules()
+SHIPPED = set(OPS)  # examples in the documentation register more
 
 
 def test_every_op_has_a_case() -> None:
-    assert {case.node.op for case in CASES.values()} == set(OPS)
+    assert {case.node.op for case in CASES.values()} == SHIPPED
 
 
 @pytest.mark.parametrize("name", CASES)

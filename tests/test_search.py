@@ -13,6 +13,7 @@ from session_cases import CheckedSession
 from strategies import Maker, changes, graphs, regions
 
 import tgbench as tg
+from tgbench import GraphSession, ops
 from tgbench.anatomy import Anatomy
 from tgbench.buckets import Bucket
 from tgbench.errors import BudgetError, PlanError, TraceError
@@ -150,7 +151,7 @@ def test_the_integer_program_finds_what_trying_everything_finds(data: st.DataObj
     right = float(scores.time_ns[best])
     relaxed = Program(model, budget).solve(integer=False)
     solved = Program(model, budget).solve(Limits(gap=1e-9))
-    assert relaxed.bound_ns <= solved.bound_ns * (1 + 1e-6) + 1e-3
+    assert relaxed.bound_ns <= solved.bound_ns * (1 + 1e-4) + 1e-3
     assert solved.bound_ns <= right * (1 + 1e-6) + 1e-3
     search = TreeSearch(model, budget, relaxed.share, seed=(1,), bound_ns=relaxed.bound_ns)
     for _ in range(40):
@@ -252,6 +253,30 @@ def test_levels_are_nested_and_few() -> None:
     assert all(wide.contains(narrow) for narrow, wide in pairwise(chain))
     assert all(chain[-1].contains(region) for region in rows)
     assert nested([]) == []
+
+
+def test_another_order_is_taken_where_it_saves_room() -> None:
+    """Two wide branches: one after the other, only one of them is ever there."""
+    g = tg.GraphBuilder()
+    x = g.input("x", (8, 8))
+    wide = [
+        g.name(ops.maximum(ops.linear(x, g.parameter(f"w{i}", (256, 8))), 0.0), f"wide{i}")
+        for i in range(4)
+    ]
+    narrow = [ops.linear(w, g.parameter(f"v{i}", (8, 256))) for i, w in enumerate(wide)]
+    g.output("y", narrow[0] + narrow[1] + narrow[2] + narrow[3])
+    graph = g.build()
+    values = {n: np.ones(node.shape, np.float32) for n, node in graph.parameters.items()}
+    session = CheckedSession(graph, values | {"x": np.ones((8, 8), np.float32)})
+    session.run()
+    session.run({"x": np.zeros((8, 8), np.float32)})
+    roomy = session.session.placement.size_bytes
+    plan = session.session.optimize("search", budget=roomy // 2, steps=16)
+    assert plan.size_bytes <= roomy // 2
+    assert plan.schedule != tuple(node.name for node in Anatomy.of(session.session.graph).schedule)
+    session.run({"x": np.full((8, 8), 2, np.float32)})
+    again = GraphSession(graph, values, plan=tg.Plan.from_json(plan.to_json()))
+    assert again.plan.schedule == plan.schedule
 
 
 # --- bad input -----------------------------------------------------------------------------------

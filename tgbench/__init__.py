@@ -3,6 +3,7 @@
 from tgbench import models, ops
 from tgbench.arena import Arena
 from tgbench.buckets import Bucket, BucketClass, BucketSpace
+from tgbench.cost import CostModel
 from tgbench.errors import (
     BudgetError,
     DemandError,
@@ -10,7 +11,10 @@ from tgbench.errors import (
     HintError,
     InputError,
     KernelError,
+    PackingError,
     PlanError,
+    RecordsError,
+    SearchError,
     TgbenchError,
     TraceError,
     WeightsError,
@@ -18,6 +22,8 @@ from tgbench.errors import (
 from tgbench.estimate import MemoryEstimate, estimate_memory
 from tgbench.graph import Graph, GraphBuilder, Node, dim
 from tgbench.plan import Plan
+from tgbench.profiler import profile
+from tgbench.records import Records
 from tgbench.reference import evaluate
 from tgbench.regions import Box, Region
 from tgbench.report import Report
@@ -28,9 +34,10 @@ from tgbench.weights import Weights
 __version__ = "0.1.0"
 
 __all__ = [
-    "Arena", "Box", "Bucket", "BucketClass", "BucketSpace", "BudgetError", "DemandError", "Graph",
-    "GraphBuilder", "GraphError", "GraphSession", "HintError", "InputError", "KernelError",
-    "MemoryEstimate", "Node", "Plan", "PlanError", "Region", "Report", "TgbenchError", "Trace",
-    "TraceError", "Weights", "WeightsError", "dim", "estimate_memory", "evaluate", "models", "ops",
+    "Arena", "Box", "Bucket", "BucketClass", "BucketSpace", "BudgetError", "CostModel",
+    "DemandError", "Graph", "GraphBuilder", "GraphError", "GraphSession", "HintError", "InputError",
+    "KernelError", "MemoryEstimate", "Node", "PackingError", "Plan", "PlanError", "Records",
+    "RecordsError", "Region", "Report", "SearchError", "TgbenchError", "Trace", "TraceError",
+    "Weights", "WeightsError", "dim", "estimate_memory", "evaluate", "models", "ops", "profile",
 
 ]  # fmt: skip

@@ -44,6 +44,7 @@ from tgbench.search.chain import Submits
 from tgbench.search.optimiser import MODES, Effort, Mode, Optimiser
 from tgbench.search.process import BackgroundSearch, SearchTask
 from tgbench.search.workload import Workload
+from tgbench.signature import streams
 from tgbench.simplify import simplify
 from tgbench.states import States
 from tgbench.trace import Call, Trace
@@ -106,11 +107,12 @@ class GraphSession:
         self.budget_bytes = self._parsed(memory)
         self.rules = Rules()
         self.anatomy = Anatomy.of(self.graph)
-        known = records if isinstance(records, Records) or records is None else Records(records)
-        self.costs = CostModel(known, device, rules=self.rules)
         unused = [escape(n) for n in graph.parameters if n not in self.graph.parameters]
         ignored = [*ignore_weights, *unused]
         self.pool = Pool.load(self.graph, self.anatomy, weights, device, ignored)
+        known = records if isinstance(records, Records) or records is None else Records(records)
+        from_memory = streams(self.pool.parameter_bytes)
+        self.costs = CostModel(known, device, streams=from_memory, rules=self.rules)
         self._seat = self.arena.join(_name_of(self.graph), self.pool.parameter_bytes)
         self.trace = trace if isinstance(trace, Trace) else Trace(trace)
         self.retain = retain

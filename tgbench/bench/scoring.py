@@ -1,0 +1,131 @@
+"""How fast retentions are scored, and how fast their optimum is bounded, at a size that matters.
+
+    python -m tgbench.bench.scoring      Gemma 3 at 29 layers, 8 classes of runs → scoring.json
+
+Times are CPU times of one thread, medians of repetitions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from tgbench.anatomy import Anatomy
+from tgbench.buckets import Bucket
+from tgbench.graph import Graph
+from tgbench.models import gemma3
+from tgbench.models.checkpoints import GEMMA3_270M
+from tgbench.plan import machine
+from tgbench.propagate import rough_ns
+from tgbench.regions import Box, Region
+from tgbench.rules import Rules
+from tgbench.search.exact import Limits, Program
+from tgbench.search.model import Model
+from tgbench.search.tables import tabulate
+from tgbench.search.workload import Workload
+from tgbench.simplify import simplify
+
+TOKENS, LAYERS, POPULATION, REPEATS = 256, 29, 256, 5
+SHARES = (0.25, 0.5, 0.75)  # of the way from keeping nothing to all that is worth keeping
+Made = TypeVar("Made")
+
+
+def trace(graph: Graph) -> Iterator[Bucket]:
+    """A prompt, tokens one and several at a time, edits of several lengths: 8 classes."""
+    vocabulary = graph.outputs["logits"].shape[-1]
+
+    def call(start: int, stop: int, asked: int) -> Bucket:
+        rows = Box(((0, 1), (asked, asked + 1), (0, vocabulary)))
+        return Bucket.of(
+            {"ids": Region((Box(((0, 1), (start, stop))),))}, {"logits": Region((rows,))}
+        )
+
+    written = 64
+    yield call(0, TOKENS, written - 1)
+    for i in range(120):
+        if i % 6 == 5:
+            length = 4 + i // 6 % 4  # an edit of four to seven tokens
+            yield call(i % 40, i % 40 + length, written - 1)
+        else:
+            length = 2 if i % 6 == 2 else 3 if i % 6 == 4 else 1
+            if written + length >= TOKENS:
+                return
+            yield call(written, written + length, written + length - 1)
+            written += length
+
+
+def timed(function: Callable[[], Made]) -> tuple[Made, float]:
+    """A result and its CPU seconds."""
+    began = time.process_time()
+    return function(), time.process_time() - began
+
+
+def measure() -> dict[str, object]:
+    kinds = [("full" if i % 6 == 5 else "sliding") + "_attention" for i in range(LAYERS)]
+    deep = GEMMA3_270M | {"num_hidden_layers": LAYERS, "layer_types": kinds}
+    graph = simplify(gemma3(deep, TOKENS))
+    anatomy, rules = Anatomy.of(graph), Rules()
+    workload, reading = timed(lambda: Workload.of(anatomy, rules, trace(graph)))
+    tables, tabulating = timed(lambda: tabulate(anatomy, rules, workload, rough_ns))
+    model = Model(tables)
+    random = np.random.default_rng(0)
+    population = random.random((POPULATION, model.classes, model.nodes)) < 0.3
+    scoring = [timed(lambda: model.score(population))[1] for _ in range(REPEATS)]
+    worthwhile = int(tables.worthwhile.sum())
+    least = int(model.score(model.none()).size_bytes[0])
+    free = Program(model, int(model.score(~model.none()).size_bytes[0])).solve(Limits(gap=1e-3))
+    assert free.keep is not None
+    most = int(model.score(free.keep).size_bytes[0])
+    programs = [program(model, int(least + share * (most - least)), share) for share in SHARES]
+    return {
+        "command": "python -m tgbench.bench.scoring",
+        "machine": machine(),
+        "nodes": len(graph.nodes),
+        "stored": model.nodes,
+        "worthwhile": worthwhile,
+        "classes": model.classes,
+        "situations": len(tables.situations),
+        "reading_the_trace_s": reading,
+        "tabulating_s": tabulating,
+        "scored_per_s": POPULATION / statistics.median(scoring),
+        "samples_s": scoring,
+        "programs": programs,
+    }
+
+
+def program(model: Model, budget_bytes: int, share: float) -> dict[str, object]:
+    """The relaxed and the integer program at one budget."""
+    made = Program(model, budget_bytes)
+    relaxed, relaxing = timed(lambda: made.solve(integer=False))
+    solved, solving = timed(lambda: made.solve(Limits(seconds=60.0, gap=1e-3)))
+    found = None if solved.keep is None else float(model.score(solved.keep).time_ns[0])
+    return {
+        "budget_share": share,
+        "budget_bytes": budget_bytes,
+        "relaxed_ns": relaxed.bound_ns,
+        "relaxed_s": relaxing,
+        "bound_ns": solved.bound_ns,
+        "found_ns": found,
+        "gap": None if found is None else found / solved.bound_ns - 1,
+        "integer_s": solving,
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="tgbench.bench.scoring", description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("docs/results/scoring.json"))
+    given = parser.parse_args(arguments)
+    found = measure()
+    given.out.write_text(json.dumps(found, indent=1) + "\n")
+    print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
