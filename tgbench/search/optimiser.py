@@ -54,7 +54,7 @@ SAMPLED = 2e-3  # what examples of transitions may be off from all of them
 MOST_SPARE = 0.25  # of the budget: how much less the model is given, because packing takes more
 SMALLER = (0.75, 0.5)  # of the budget: what keeps less may be in fewer pieces, and faster
 TRIED_A_ROUND = 3  # retentions laid out and replayed
-MOST_TRIES = 4  # of one retention, each with less memory than the one before
+MOST_TRIES = 6  # of one retention, each with less memory than the one before
 MOST_PARTS = 32  # of a cut run
 FINER = 0.998  # a finer cut has to promise to be this much faster
 MOST_AXES = 3  # input dimensions along which runs may be cut
@@ -103,7 +103,7 @@ class Arm:
 
     Fields:
         whole: weighed runs are not cut, only what rarely happens.
-        packs: its integer optimum packed at once; a finer cut has no more room to offer.
+        optimum_ns: of its integer program, where that packed at once.
         spare_bytes: what packing took beyond the model, so far.
     """
 
@@ -111,7 +111,7 @@ class Arm:
     model: Model
     relaxed: Relaxed
     whole: bool = False
-    packs: bool = False
+    optimum_ns: float = math.inf
     spare_bytes: int = 0
     tried: set[bytes] = field(default_factory=set)
 
@@ -438,7 +438,7 @@ class _Search:
                 promise = relaxed.bound_ns / FINER
                 if self.best is not None and promise > self.best.time_ns:
                     continue
-                if any(a.packs and promise > a.relaxed.bound_ns for a in self.arms):
+                if any(promise > arm.optimum_ns for arm in self.arms):
                     continue
                 arm = Arm(cut, model, relaxed, whole)
                 self.arms.append(arm)
@@ -505,17 +505,26 @@ class _Search:
         return Limits(seconds=max(left / 3, 1.0))
 
     def _exactly(self, arm: Arm) -> None:
-        """The model's optimum, laid out; again with less memory while it does not pack."""
+        """The model's optimum, laid out; again with less memory while it does not fit.
+
+        The program may take too little memory for what nodes share, never too much: what a
+        solution really takes in the model is taken off what the program is given next.
+        """
+        less_bytes = 0
         for attempt in range(MOST_TRIES):
             if not self._may_be_better(arm.relaxed.bound_ns):
                 return
             self.of.tell(f"integer program, {arm.cut.parts} pieces")
-            solved = Program(arm.model, self._budget - arm.spare_bytes).solve(self._limits())
+            room = self._budget - arm.spare_bytes
+            solved = Program(arm.model, room - less_bytes).solve(self._limits())
             if solved.keep is None:
                 return
-            if self._try(arm, solved.keep[0]):
+            over = int(arm.model.score(solved.keep).size_bytes[0]) - room
+            if over > 0:
+                less_bytes += max(over, ALIGNMENT)
+            elif self._try(arm, solved.keep[0]):
                 self._try(arm, self._throughout(solved.keep[0]))
-                arm.packs = attempt == 0
+                arm.optimum_ns = solved.bound_ns if attempt == 0 else math.inf
                 break
         for share in SMALLER if arm.cut == WHOLE else ():
             solved = Program(arm.model, int(share * self._budget)).solve(self._limits())
