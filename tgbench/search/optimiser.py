@@ -222,8 +222,13 @@ class Optimiser:
             found.append(Scenario(kind, row.origin, 0.0, False, row.of, row.before, row.valid))
         return found
 
-    def candidate(self, retention: Retention, cut: Cut, placement: Placement) -> Candidate | None:
-        """A plan with its replayed trace; None if some call of the trace does not fit it."""
+    def candidate(
+        self, retention: Retention, cut: Cut, placement: Placement, *, modelled: bool = True
+    ) -> Candidate | None:
+        """A plan with its replayed trace; None if some call of the trace does not fit it.
+
+        Without `modelled` the tables are not made for it, and the replay stands for the model.
+        """
         try:
             replayed = replay(
                 self.anatomy, self.rules, placement, cut, self.workload.circle, self.instruction_ns,
@@ -231,7 +236,8 @@ class Optimiser:
             )  # fmt: skip
         except DoesNotFit:
             return None
-        modelled_ns = self.modelled_ns(retention)
+        tabulated = modelled or not replayed.is_whole
+        modelled_ns = self.modelled_ns(retention) if tabulated else replayed.mean_ns
         time_ns = replayed.mean_ns if replayed.is_whole else modelled_ns
         return Candidate(retention, cut, placement, replayed, modelled_ns, time_ns)
 
@@ -325,7 +331,7 @@ class _Search:
         if self.best is None:
             assert self.refused is not None
             raise self.refused
-        return self._decisions(stop)
+        return self._decisions(stop, explained=self.mode != "greedy")
 
     # --- beginning -------------------------------------------------------------------------------
 
@@ -340,7 +346,8 @@ class _Search:
         self.frontier = (*made.retained, *made.dropped)
         classes = max(len(of.workload.kinds), 1)
         retention = Retention.always(made.retained, classes)
-        found = of.candidate(retention, made.cut, made.placement)
+        searches = self.mode != "greedy"
+        found = of.candidate(retention, made.cut, made.placement, modelled=searches)
         if found is None:
             raise PlanError("the trace does not fit the plan made for it; this is an error of ours")
         self.greedy_ns = found.time_ns
@@ -683,7 +690,8 @@ class _Search:
 
     def _worth(self, best: Candidate) -> tuple[Mapping[Node, tuple[int, float]], float]:
         """What retaining each candidate saves beside the best plan; the last byte's worth."""
-        model = next((arm.model for arm in self.arms if arm.cut == best.cut), self.of.uncut)
+        arm = next((arm for arm in self.arms if arm.cut == best.cut), None)
+        model = arm.model if arm is not None else self.of.uncut
         keep = self.of.bits(best.retention)
         worth = worth_ns(model, keep)
         found = {
@@ -691,11 +699,8 @@ class _Search:
             for n, node in enumerate(self.of.anatomy.stored)
             if worth[n] > 0 or keep[:, n].any()
         }
-        if self.of.budget_bytes is None:
+        if arm is None or not math.isfinite(arm.relaxed.bound_ns):
             return found, 0.0
         more = max(self._budget // 100, 1)
-        here, richer = (
-            Program(model, budget).solve(self._limits(), integer=False).bound_ns
-            for budget in (self._budget, self._budget + more)
-        )
-        return found, max(here - richer, 0.0) / more if math.isfinite(here) else 0.0
+        richer = Program(model, self._budget + more).solve(self._limits(), integer=False)
+        return found, max(arm.relaxed.bound_ns - richer.bound_ns, 0.0) / more
