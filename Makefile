@@ -13,7 +13,7 @@ VENV := .venv/bin/python
 .NOTPARALLEL:
 .PHONY: help setup demo test lint types unit format \
 	bench-decode bench-engine bench-kernels bench-optimize bench-packing bench-predict bench-remat \
-	bench-schedule gpu clean
+	bench-schedule bench-scoring gpu clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,7 +51,7 @@ bench-engine: setup ## the cost of the loop itself
 	@$(VENV) -m tgbench.bench.engine
 
 bench-optimize: setup ## plans beside online cache policies, on traces and budgets
-	@$(VENV) -m tgbench.bench.optimize
+	@$(VENV) -m tgbench.bench.optimize --size small
 
 bench-kernels: setup ## single-row kernels, numba beside torch
 	@$(VENV) -m tgbench.bench.kernels
@@ -64,6 +64,9 @@ bench-predict: setup ## predicted against measured time, bucket by bucket
 
 bench-remat: setup ## rematerialising inside one run, beside online policies
 	@$(VENV) -m tgbench.bench.remat
+
+bench-scoring: setup ## retentions scored a second, and what bounding them takes
+	@$(VENV) -m tgbench.bench.scoring
 
 bench-schedule: setup ## peaks of live bytes, before and after the search for an order
 	@$(VENV) -m tgbench.bench.schedule

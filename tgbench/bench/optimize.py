@@ -18,7 +18,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
-from itertools import count, product
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 
@@ -40,7 +40,7 @@ from tgbench.views.svg import THEME
 BUDGETS = (0.05, 0.10, 0.25, 0.50, 0.75)  # of keeping everything
 # Okabe and Ito (2008) without black and yellow, then again with dashes.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-WIDTH, PANEL, LEFT, TOP = 640, 150, 60, 30
+WIDTH, PANEL, LEFT, TOP, IN_A_ROW = 640, 150, 60, 46, 5
 
 
 def policy_table(
@@ -160,21 +160,28 @@ def budget_plot(table: pd.DataFrame) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
         f'font-family="sans-serif" font-size="11" role="img"><title>Expected time against budget'
-        f"</title><style>{THEME}</style>{''.join(body)}</svg>"
+        f"</title><style>{THEME}.tg-search{{stroke:var(--tg-ink,#444);opacity:.75}}</style>{''.join(body)}</svg>"
     )
 
 
-def _style(i: int) -> str:
+def _style(i: int, name: str) -> str:
+    """The search stands out; the others differ by colour, then by dashes."""
+    if name == "search":
+        return 'class="tg-search" fill="none" stroke-width="3"'
     dash = ' stroke-dasharray="5 3"' if i >= len(COLOURS) else ""
     return f'stroke="{COLOURS[i % len(COLOURS)]}" stroke-width="1.6" fill="none"{dash}'
 
 
 def _legend(names: Sequence[str]) -> str:
-    step = (WIDTH - LEFT) / max(len(names), 1)
+    step = (WIDTH - LEFT) / IN_A_ROW
+    places = [
+        (LEFT + i % IN_A_ROW * step, 12 + i // IN_A_ROW * 16, i, name)
+        for i, name in enumerate(names)
+    ]
     return "".join(
-        f'<path d="M{LEFT + i * step:.0f} 12h14" {_style(i)}/>'
-        f'<text x="{LEFT + i * step + 17:.0f}" y="16" class="tg-text">{escape(name)}</text>'
-        for i, name in zip(count(), names, strict=False)
+        f'<path d="M{x:.0f} {y}h14" {_style(i, name)}/>'
+        f'<text x="{x + 17:.0f}" y="{y + 4}" class="tg-text">{escape(name)}</text>'
+        for x, y, i, name in places
     )
 
 
@@ -210,7 +217,7 @@ def _panel(title: str, rows: pd.DataFrame, names: Sequence[str], top: int) -> st
         ]
         if points:
             line = "L".join(f"{a:.1f} {b:.1f}" for a, b in points)
-            parts.append(f'<path d="M{line}" {_style(i)}/>')
+            parts.append(f'<path d="M{line}" {_style(i, name)}/>')
     return "".join(parts)
 
 
