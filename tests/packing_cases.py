@@ -9,6 +9,7 @@ from itertools import permutations
 
 from hypothesis import strategies as st
 
+from tgbench.bench.packing import Box, cut, halves
 from tgbench.packing import PACKERS, Buffer, Problem, Solution, aligned_size
 
 
@@ -92,24 +93,7 @@ def cut_rectangle(
     With nothing left out, the optimum is the capacity, as is the bound. A third of the cuts are
     pinwheels of five pieces, which no sequence of straight cuts makes.
     """
-    chance = random.Random(seed)
-    boxes = [(0, steps, 0, capacity)]
-    while len(boxes) < pieces:
-        tries = [chance.randrange(len(boxes)) for _ in range(3)]
-        largest = max(tries, key=lambda i: _area(boxes[i]))
-        boxes += _pieces(boxes.pop(largest), chance)
-    kept = [box for box in boxes if chance.random() >= left_out]
-    chance.shuffle(kept)
-    buffers = (Buffer(str(i), h - w, s, e) for i, (s, e, w, h) in enumerate(kept))
-    return Problem(tuple(buffers), capacity, alignment=1)
-
-
-Box = tuple[int, int, int, int]  # start, stop, low, high
-
-
-def _area(box: Box) -> int:
-    start, stop, low, high = box
-    return (stop - start) * (high - low)
+    return cut(steps, pieces, left_out, seed, capacity, _pieces)
 
 
 def _pieces(box: Box, chance: random.Random) -> list[Box]:
@@ -119,10 +103,4 @@ def _pieces(box: Box, chance: random.Random) -> list[Box]:
         c, d = sorted(chance.sample(range(low + 1, high), 2))
         ring = [(start, b, low, c), (b, stop, low, d), (a, stop, d, high), (start, a, c, high)]
         return [*ring, (a, b, c, d)]
-    if stop - start > 1 and (high - low == 1 or chance.random() < 0.4):
-        at = chance.randrange(start + 1, stop)
-        return [(start, at, low, high), (at, stop, low, high)]
-    if high - low > 1:
-        at = chance.randrange(low + 1, high)
-        return [(start, stop, low, at), (start, stop, at, high)]
-    return [box]
+    return halves(box, chance)

@@ -10,12 +10,13 @@ Nothing here depends on sizes chosen later (which nodes are retained, which buck
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from tgbench.graph import Graph, Node
 from tgbench.optable import OPS, ViewMap
+from tgbench.propagate import Propagator, Storage
 from tgbench.regions import Box, row_major
 from tgbench.rules import Rules
 
@@ -156,6 +157,14 @@ class Anatomy:
             if self.base[node] in last:
                 last[self.base[node]] = end
         return {node: LiveRange(self.position[node], stop) for node, stop in last.items()}
+
+    def retaining(self, nodes: Iterable[Node]) -> Storage:
+        """A memory that retains these nodes, beside inputs and states, and shares no bytes."""
+        return Storage(self.views, self.frozen, frozenset([*nodes, *self.kept]), {})
+
+    def propagator(self, rules: Rules, retained: Iterable[Node]) -> Propagator:
+        """How runs are decided in such a memory, in this schedule."""
+        return Propagator(self.graph, self.retaining(retained), rules, self.schedule)
 
     def base_box(self, node: Node, box: Box, rules: Rules) -> tuple[Node, Box]:
         """A box of a view as a box of its base."""

@@ -166,6 +166,10 @@ class CostModel:
             found = _remembered(self._asked, (call, box), self._estimate(call, numbers(box)))
         return found
 
+    def time_ns(self, call: Call, box: Box) -> float:
+        """The expected nanoseconds of `estimate`."""
+        return self.estimate(call, box).time_ns
+
     def of_site(self, site: Site, kernel: Kernel) -> Estimate:
         """What one kernel takes at a site."""
         found = self._sites.get((kernel.name, site.call, key := _position_free(site)))

@@ -25,10 +25,10 @@ from tgbench.optable import ITEMSIZE, numpy_dtype
 from tgbench.plan import Decisions
 from tgbench.pool import Pool
 from tgbench.program import Program
-from tgbench.propagate import Propagator
+from tgbench.propagate import Propagator, update_key
 from tgbench.regions import Region
 from tgbench.rules import Rules
-from tgbench.specialiser import Specialiser, update_key
+from tgbench.specialiser import Specialiser
 from tgbench.states import Pattern, States
 from tgbench.weights import TORCH_DTYPES
 

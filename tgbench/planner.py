@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from tgbench.anatomy import Anatomy
 from tgbench.buckets import Bucket, BucketClass
@@ -21,7 +22,7 @@ from tgbench.lowering import Held, Lowerer
 from tgbench.optable import Call
 from tgbench.packing import format_bytes
 from tgbench.placement import Footprint, Life, Placement, Retention, aligned, footprint, place
-from tgbench.propagate import Propagator, Step, Storage, joined, rough_ns
+from tgbench.propagate import Propagator, Step, changes, handed_out, joined, rough_ns
 from tgbench.regions import EMPTY, Box, Region
 from tgbench.rules import Rules
 from tgbench.split import WHOLE, Cut, cuts, pieces
@@ -125,27 +126,16 @@ class Planner:
         return found
 
     def propagator(self, retained: Iterable[Node]) -> Propagator:
-        keep = frozenset([*retained, *self.anatomy.kept])
-        storage = Storage(self.anatomy.views, self.anatomy.frozen, keep, {})
-        return Propagator(self.anatomy.graph, storage, self.rules, self.anatomy.schedule)
+        return self.anatomy.propagator(self.rules, retained)
 
     def steps(self, propagator: Propagator, scenario: Scenario, cut: Cut) -> list[Step]:
         """What a scenario runs when these nodes are retained and everything clean is there."""
-        graph, leaves = self.anatomy.graph, {leaf.name: leaf for leaf in self.anatomy.kept}
-        asked = scenario.kind.regions("demand", scenario.origin)
-        demand = joined(
-            [
-                *((graph.outputs[name], region) for name, region in asked.items()),
-                *((node, Region.full(node.shape)) for node in graph.updates.values()),
-            ]
-        )
+        graph, kind = self.anatomy.graph, scenario.kind
+        demand = joined(handed_out(graph, kind, scenario.origin).values())
         if scenario.cold:
             changed = {leaf: Region.full(leaf.shape) for leaf in self.anatomy.kept}
             return pieces(propagator, {}, changed, demand, cut)
-        changed = {
-            leaves[name]: region
-            for name, region in scenario.kind.regions("changed", scenario.origin).items()
-        }
+        changed = changes(graph, kind, scenario.origin)
         valid = {
             node: Region.full(node.shape) if scenario.valid is None else scenario.valid[node]
             for node in propagator.storage.retained
@@ -292,28 +282,33 @@ class Planner:
         first = self.lay_out(Retention.always(frontier), scenarios, WHOLE)
         if budget_bytes is None or first.size_bytes <= budget_bytes:
             return self._choice(frontier, frontier, WHOLE, first, scenarios, {})
-        cut, placed = self._try_cuts(frontier, scenarios, budget_bytes)
+        cut, placed = self._try_cuts(frontier, scenarios, budget_bytes, first)
         if placed.size_bytes <= budget_bytes:
             return self._choice(frontier, frontier, cut, placed, scenarios, {})
         worth = self.worth(frontier, scenarios)
         ranked = sorted(
             frontier, key=lambda n: (-worth[n] / first.size_of(n), self.anatomy.position[n])
         )
-        found = self._most_that_fit(ranked, scenarios, budget_bytes)
+        longest = _room_for(ranked, first, budget_bytes)
+        found = self._most_that_fit(ranked, longest, scenarios, budget_bytes)
         if found is None:
-            smallest = [placed, *(self._try_cuts(some, scenarios, 0)[1] for some in (frontier, []))]
+            tightest = self._try_cuts(frontier, scenarios, 0, first)[1]
+            smallest = [placed, tightest, self._try_cuts([], scenarios, 0)[1]]
             raise _too_small(budget_bytes, min(smallest, key=lambda p: p.size_bytes))
         return self._choice(frontier, *found, scenarios, worth)
 
     def _most_that_fit(
-        self, ranked: Sequence[Node], scenarios: Sequence[Scenario], budget_bytes: int
+        self,
+        ranked: Sequence[Node],
+        longest: int,
+        scenarios: Sequence[Scenario],
+        budget_bytes: int,
     ) -> tuple[Sequence[Node], Cut, Placement] | None:
         """The longest prefix of a ranking that was found to fit when retained.
 
         Longer ones may fit where shorter ones do not: runs are cut at what is retained. So prefixes
         are tried from the longest whose bytes are there, in strides that double; then in between.
         """
-        longest = self._longest(ranked, scenarios, budget_bytes)
         tried, stride = longest, 1
         too_long = longest + 1
         found = None
@@ -331,20 +326,6 @@ class Planner:
                 found = better
         return found
 
-    def _longest(
-        self, ranked: Sequence[Node], scenarios: Sequence[Scenario], budget_bytes: int
-    ) -> int:
-        """How many of a ranking the budget has room for, all else being nothing."""
-        slots = self.lay_out(Retention.always(ranked), scenarios, WHOLE)
-        free = budget_bytes - slots.kept_bytes + sum(aligned(slots.size_of(n)) for n in ranked)
-        count = 0
-        for node in ranked:
-            free -= aligned(slots.size_of(node))
-            if free < 0:
-                break
-            count += 1
-        return count
-
     def _fitting(
         self, retained: Sequence[Node], scenarios: Sequence[Scenario], budget_bytes: int
     ) -> tuple[Sequence[Node], Cut, Placement] | None:
@@ -353,11 +334,18 @@ class Planner:
         return (retained, cut, placed) if placed.size_bytes <= budget_bytes else None
 
     def _try_cuts(
-        self, retained: Sequence[Node], scenarios: Sequence[Scenario], budget_bytes: int
+        self,
+        retained: Sequence[Node],
+        scenarios: Sequence[Scenario],
+        budget_bytes: int,
+        uncut: Placement | None = None,
     ) -> tuple[Cut, Placement]:
-        """The coarsest cut that fits, or the one that comes nearest."""
+        """The coarsest cut that fits, or the one that comes nearest.
+
+        `uncut` is the map without a cut, where it was made already.
+        """
         retention = Retention.always(retained)
-        best = (WHOLE, self.lay_out(retention, scenarios, WHOLE))
+        best = (WHOLE, uncut or self.lay_out(retention, scenarios, WHOLE))
         useless: set[tuple[str, int]] = set()
         for cut in cuts(self.propagator(retained)) if retained else ():
             if best[1].size_bytes <= budget_bytes:
@@ -384,6 +372,16 @@ class Planner:
         expected = self.expected_ns(self.propagator(retained), scenarios, WHOLE)
         dropped = tuple(node for node in frontier if node not in set(retained))
         return Choice(Retention.always(retained), dropped, cut, placement, expected, worth)
+
+
+def _room_for(ranked: Sequence[Node], placed: Placement, budget_bytes: int) -> int:
+    """How many of a ranking fit beside the inputs, all else being nothing.
+
+    `placed` is a map in which all of them are retained.
+    """
+    sizes = [aligned(placed.size_of(node)) for node in ranked]
+    free = budget_bytes - (placed.kept_bytes - sum(sizes))
+    return sum(taken <= free for taken in accumulate(sizes))
 
 
 def _too_small(budget_bytes: int, smallest: Placement) -> BudgetError:

@@ -14,7 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
+from tgbench.buckets import BucketClass
+from tgbench.coords import Coord
 from tgbench.graph import Graph, Node
 from tgbench.optable import Call
 from tgbench.regions import EMPTY, Box, Region
@@ -241,6 +244,29 @@ class Propagator:
             (other in compute or other in filled) and first < self.position[other] < last
             for other in self.storage.overlaps.get(node, ())
         )
+
+
+Asked: TypeAlias = "dict[str, tuple[Node, Region]]"  # what is handed out, by name
+
+
+def changes(graph: Graph, kind: BucketClass, origin: Sequence[Coord]) -> dict[Node, Region]:
+    """What of the inputs and states changed in a run of a class."""
+    leaves = {**graph.inputs, **graph.states}
+    return {leaves[name]: region for name, region in kind.regions("changed", origin).items()}
+
+
+def handed_out(graph: Graph, kind: BucketClass, origin: Sequence[Coord]) -> Asked:
+    """What a run of a class is asked for: demanded outputs, and the states' next values."""
+    wanted = kind.regions("demand", origin)
+    found = {name: (graph.outputs[name], region) for name, region in wanted.items()}
+    for name, node in graph.updates.items():
+        found[update_key(name)] = (node, Region.full(node.shape))
+    return found
+
+
+def update_key(name: str) -> str:
+    """The name under which a state's next value is handed out."""
+    return f"update {name}"
 
 
 def joined(parts: Iterable[tuple[Node, Region]]) -> dict[Node, Region]:

@@ -29,14 +29,13 @@ from tgbench.graph import Graph
 from tgbench.intake import Intake
 from tgbench.lowering import DoesNotFit
 from tgbench.memory import Library, Memory
-from tgbench.optable import Call as OpCall
 from tgbench.placement import Placement
 from tgbench.plan import Decisions, Plan
 from tgbench.planner import Planner, unit_change
 from tgbench.pool import Pool
 from tgbench.program import Program
 from tgbench.records import Records
-from tgbench.regions import Box, Region
+from tgbench.regions import Region
 from tgbench.report import Counters, Report, taken_bytes
 from tgbench.results import gather
 from tgbench.rules import Rules
@@ -217,7 +216,7 @@ class GraphSession:
         with self.arena.lock:
             made = self._seat.choose(
                 lambda room: Optimiser(
-                    self.anatomy, self.rules, workload, room, self._cost, self.device,
+                    self.anatomy, self.rules, workload, room, self.costs.time_ns, self.device,
                     classes=self._classes, executor=executor, workers=workers,
                     progress=self._progress, stop=stop,
                 ).run(mode, effort, seed, before),
@@ -340,7 +339,7 @@ class GraphSession:
 
     def _plan(self) -> None:
         """Plan for the classes at hand, quickly: what happened in which order does not count."""
-        planner = Planner(self.anatomy, self.rules, self.device, self._cost, self._progress)
+        planner = Planner(self.anatomy, self.rules, self.device, self.costs.time_ns, self._progress)
         scenarios = planner.scenarios(self._classes)
         with self.arena.lock:
             made = self._seat.choose(
@@ -359,9 +358,6 @@ class GraphSession:
                     made.expected_ns,
                 )
             )
-
-    def _cost(self, call: OpCall, box: Box) -> float:
-        return self.costs.estimate(call, box).time_ns
 
     def _install(self, decisions: Decisions) -> None:
         """Put a plan that fits in force; an interrupt leaves none, and every value as it was."""

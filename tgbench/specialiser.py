@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tgbench.anatomy import Anatomy
 from tgbench.buckets import BucketClass
@@ -18,7 +17,7 @@ from tgbench.graph import Node
 from tgbench.lowering import DoesNotFit, Lowerer, Lowering, State, Unreadable
 from tgbench.placement import Placement
 from tgbench.program import Instruction
-from tgbench.propagate import Propagator, Step, joined
+from tgbench.propagate import Propagator, Step, changes, handed_out, joined
 from tgbench.regions import Region
 from tgbench.rules import Rules
 from tgbench.split import WHOLE, Cut, cuts, demands
@@ -78,11 +77,8 @@ class Specialiser:
         self, held: State, kind: BucketClass, origin: tuple[int, ...], cut: Cut
     ) -> list[tuple[Step, Lowering]]:
         symbols = kind.symbols(origin)
-        leaves = {node.name: node for node in self.anatomy.kept}
-        changed: Mapping[Node, Region] = {
-            leaves[name]: region for name, region in kind.regions("changed", symbols).items()
-        }
-        named = self._named(kind, symbols)
+        changed: Mapping[Node, Region] = changes(self.anatomy.graph, kind, symbols)
+        named = handed_out(self.anatomy.graph, kind, symbols)
         demand = joined(named.values())
         asked: Sequence[Mapping[Node, Region]] = [demand]
         if cut != WHOLE:
@@ -95,17 +91,6 @@ class Specialiser:
             made.append((step, lowering))
             held, changed = lowering.after, {}
         return made
-
-    def _named(self, kind: BucketClass, symbols: Sequence[Any]) -> dict[str, tuple[Node, Region]]:
-        """What is handed out: demanded outputs, and the next values of the states."""
-        graph = self.anatomy.graph
-        named = {
-            name: (graph.outputs[name], region)
-            for name, region in kind.regions("demand", symbols).items()
-        }
-        for name, node in graph.updates.items():
-            named[update_key(name)] = (node, Region.full(node.shape))
-        return named
 
     def _readable(
         self,
@@ -122,11 +107,6 @@ class Specialiser:
                 return step, self.lowerer.lower(step, held, named)
             except Unreadable as found:
                 avoid.append(found.node)
-
-
-def update_key(name: str) -> str:
-    """The name under which a state's next value is handed out."""
-    return f"update {name}"
 
 
 def _valid(state: State) -> dict[Node, Region]:

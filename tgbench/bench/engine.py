@@ -11,7 +11,6 @@ counts         instructions by kernel
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import time
@@ -29,19 +28,17 @@ import numpy.typing as npt
 import tgbench.session as session_module
 from tgbench.bench.decode import LARGE, QUICK, TOY, Size, checkpoint
 from tgbench.bench.measure import (
-    RESULTS,
-    Record,
     Samples,
     Stopwatch,
     ms,
     progress,
+    run_models,
     say,
     table,
     take_turns,
     timed,
 )
 from tgbench.buckets import Bucket
-from tgbench.demo import cache_folder
 from tgbench.errors import BudgetError
 from tgbench.estimate import parse_bytes
 from tgbench.intake import Intake
@@ -529,23 +526,11 @@ def measure(effort: Effort, cache: Path) -> Results:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    words = list(sys.argv[1:] if argv is None else argv)
-    parser = argparse.ArgumentParser(
-        prog="python -m tgbench.bench.engine", description="What the engine costs."
+    quick, full = (
+        {effort.model.name: partial(measure, effort) for effort in efforts}
+        for efforts in ([TINY], [FULL, SMALL])
     )
-    parser.add_argument("--quick", action="store_true", help="a tiny model, a few seconds, no file")
-    parser.add_argument("--only", choices=[LARGE.name, TOY.name], help="one model alone")
-    parser.add_argument("--output", type=Path, help="the JSON file (docs/results/engine.json)")
-    parser.add_argument("--cache", type=Path, default=cache_folder(), help="keeps random weights")
-    options = parser.parse_args(words)
-    record = Record("engine", words)
-    efforts = [TINY] if options.quick else [FULL, SMALL]
-    if options.only:
-        efforts = [effort for effort in efforts if effort.model.name == options.only]
-    results = {effort.model.name: measure(effort, options.cache) for effort in efforts}
-    output = options.output or (None if options.quick else RESULTS / "engine.json")
-    record.write({"models": results}, output)
-    return 0
+    return run_models("engine", "What the engine costs.", argv, quick, full)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ within one repetition is compared.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -28,6 +29,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from tgbench.demo import cache_folder
 from tgbench.weights import atomic_path
 
 Step: TypeAlias = "Callable[[], int]"  # does one step; answers with the nanoseconds that count
@@ -290,6 +292,38 @@ class Record:
         with atomic_path(path) as temporary:
             temporary.write_text(self.to_json(results), encoding="utf-8")
         say(f"\nwritten: {path}")
+
+
+def run_models(
+    name: str,
+    description: str,
+    argv: Sequence[str] | None,
+    quick: Mapping[str, Callable[[Path], Any]],
+    full: Mapping[str, Callable[[Path], Any]],
+) -> int:
+    """The command of a bench that measures models one by one; returns its exit status.
+
+    `quick` and `full` measure a model, by name, given the folder that keeps random weights.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(
+        prog=f"python -m tgbench.bench.{name}", description=description
+    )
+    parser.add_argument("--quick", action="store_true", help="a tiny model, a few seconds, no file")
+    parser.add_argument("--only", choices=list(full), help="one model alone")
+    parser.add_argument("--output", type=Path, help=f"the JSON file (docs/results/{name}.json)")
+    parser.add_argument("--cache", type=Path, default=cache_folder(), help="keeps random weights")
+    options = parser.parse_args(words)
+    record = Record(name, words)
+    chosen = quick if options.quick else full
+    results = {
+        model: measure(options.cache)
+        for model, measure in chosen.items()
+        if options.only in (None, model)
+    }
+    output = options.output or (None if options.quick else RESULTS / f"{name}.json")
+    record.write({"models": results}, output)
+    return 0
 
 
 def dumped(value: Any, indent: str = "") -> str:

@@ -74,8 +74,17 @@ def instances(folder: Path) -> Iterator[tuple[str, Problem]]:
         yield name, read_minimalloc(path, int(capacity))
 
 
-def cut(steps: int, pieces: int, left_out: float, seed: int, capacity: int = 1024) -> Problem:
+def cut(
+    steps: int,
+    pieces: int,
+    left_out: float,
+    seed: int,
+    capacity: int = 1024,
+    divide: Callable[[Box, random.Random], list[Box]] | None = None,
+) -> Problem:
     """A rectangle cut into buffers, some left out; it fits exactly into the capacity.
+
+    `divide` makes pieces of one box; by default two `halves`.
 
     >>> from tgbench.packing import lower_bound
     >>> lower_bound(cut(40, 30, 0.0, seed=1)).size_bytes
@@ -86,7 +95,7 @@ def cut(steps: int, pieces: int, left_out: float, seed: int, capacity: int = 102
     while len(boxes) < pieces:
         tries = [chance.randrange(len(boxes)) for _ in range(3)]
         box = boxes.pop(max(tries, key=lambda i: _area(boxes[i])))
-        boxes += _halves(box, chance)
+        boxes += (divide or halves)(box, chance)
     kept = [box for box in boxes if chance.random() >= left_out]
     chance.shuffle(kept)
     buffers = (Buffer(str(i), h - w, s, e) for i, (s, e, w, h) in enumerate(kept))
@@ -98,7 +107,8 @@ def _area(box: Box) -> int:
     return (stop - start) * (high - low)
 
 
-def _halves(box: Box, chance: random.Random) -> list[Box]:
+def halves(box: Box, chance: random.Random) -> list[Box]:
+    """A box cut in two, along the steps or the bytes; itself where it is too small."""
     start, stop, low, high = box
     if stop - start > 1 and (high - low == 1 or chance.random() < 0.4):
         at = chance.randrange(start + 1, stop)

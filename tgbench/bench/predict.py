@@ -11,7 +11,6 @@ processor's own clock is compared as well: it leaves out what other processes to
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import tempfile
@@ -27,17 +26,15 @@ import torch
 from tgbench.bench.decode import LARGE, QUICK, TOY, Size, checkpoint
 from tgbench.bench.engine import Decoder, Effort, bare
 from tgbench.bench.measure import (
-    RESULTS,
-    Record,
     ms,
     progress,
+    run_models,
     say,
     table,
     take_turns,
     timed,
 )
 from tgbench.cost import CostModel, Estimate
-from tgbench.demo import cache_folder
 from tgbench.profiler import expect, predict, profile, survey
 from tgbench.program import Program
 from tgbench.records import Records
@@ -215,23 +212,11 @@ def _summed(bucket: Bucket, i: int, runs: Sequence[Any]) -> Results:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    words = list(sys.argv[1:] if argv is None else argv)
-    parser = argparse.ArgumentParser(
-        prog="python -m tgbench.bench.predict", description="Predicted against measured time."
+    quick, full = (
+        {amount.size.name: partial(measure, amount) for amount in amounts}
+        for amounts in ([TINY], [FULL, SMALL])
     )
-    parser.add_argument("--quick", action="store_true", help="a tiny model, seconds, no file")
-    parser.add_argument("--only", choices=[LARGE.name, TOY.name], help="one model alone")
-    parser.add_argument("--output", type=Path, help="the JSON file (docs/results/predict.json)")
-    parser.add_argument("--cache", type=Path, default=cache_folder(), help="keeps random weights")
-    options = parser.parse_args(words)
-    record = Record("predict", words)
-    amounts = [TINY] if options.quick else [FULL, SMALL]
-    if options.only:
-        amounts = [amount for amount in amounts if amount.size.name == options.only]
-    results = {amount.size.name: measure(amount, options.cache) for amount in amounts}
-    output = options.output or (None if options.quick else RESULTS / "predict.json")
-    record.write({"models": results}, output)
-    return 0
+    return run_models("predict", "Predicted against measured time.", argv, quick, full)
 
 
 if __name__ == "__main__":

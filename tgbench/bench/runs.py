@@ -27,7 +27,7 @@ from tgbench.buckets import Bucket, BucketClass
 from tgbench.errors import GraphError
 from tgbench.graph import Node
 from tgbench.optable import OPS, Call
-from tgbench.propagate import Propagator, Step, Storage, joined, rough_ns
+from tgbench.propagate import Propagator, Step, joined, rough_ns
 from tgbench.regions import EMPTY, Box, Region
 from tgbench.rules import Rules
 
@@ -114,9 +114,7 @@ class Runs:
         self.stored = anatomy.stored
         self.index = {node: i for i, node in enumerate(self.stored)}
         self.kept_bytes: int = sum(node.type.size_bytes for node in anatomy.kept)
-        storage = Storage(
-            anatomy.views, anatomy.frozen, frozenset([*self.stored, *anatomy.kept]), {}
-        )
+        storage = anatomy.retaining(self.stored)
         self._propagator = _Remembering(anatomy.graph, storage, rules, anatomy.schedule)
         self._variants: dict[Bucket, list[Run]] = defaultdict(list)
         self._sizes: dict[tuple[int, Box], int] = {}

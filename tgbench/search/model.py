@@ -15,7 +15,6 @@ write over save time. `replay` sees both.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -300,8 +299,3 @@ class Model:
             live = [m for m in live if m not in gone] + [n]
             grew = True
         return [*found, live] if live else found
-
-
-def population(members: Sequence[NDArray[np.bool_]]) -> Keep:
-    """Members of [class, node] as one population."""
-    return np.stack(list(members))

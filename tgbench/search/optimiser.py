@@ -102,7 +102,6 @@ class Arm:
     """One way of cutting large runs, and the model of it.
 
     Fields:
-        whole: weighed runs are not cut, only what rarely happens.
         optimum_ns: of its integer program, where that packed at once.
         spare_bytes: what packing took beyond the model, so far.
     """
@@ -110,7 +109,6 @@ class Arm:
     cut: Cut
     model: Model
     relaxed: Relaxed
-    whole: bool = False
     optimum_ns: float = math.inf
     spare_bytes: int = 0
     tried: set[bytes] = field(default_factory=set)
@@ -154,7 +152,7 @@ class Optimiser:
         self.planner = Planner(anatomy, rules, device, self.cost, progress)
         self.executor = executor
         self.workers = workers
-        self._stop = stop or (lambda: False)
+        self.stops = stop or (lambda: False)
         self.watch = watch or (lambda decisions: None)
         self._times: dict[tuple[Any, ...], float] = {}
 
@@ -204,7 +202,7 @@ class Optimiser:
         other = Optimiser(
             Anatomy.of(graph, found.schedule), self.rules, self.workload, budget_bytes, self.cost,
             self.device, classes=self.classes, executor=self.executor, workers=self.workers,
-            progress=self.tell, stop=self._stop, watch=self.watch,
+            progress=self.tell, stop=self.stops, watch=self.watch,
         )  # fmt: skip
         packed = other.planner.lay_out(everything, scenarios, WHOLE)
         if packed.size_bytes > LOWER * placed.size_bytes:
@@ -267,9 +265,6 @@ class Optimiser:
         if found is None:
             found = self._times[key] = self.cost(made.node.call, box)
         return found
-
-    def stops(self) -> bool:
-        return self._stop()
 
 
 def checked(cost: Cost) -> Cost:
@@ -429,9 +424,8 @@ class _Search:
         A finer cut is looked at while the best plan so far is slower than it promises to be.
         """
         of = self.of
-        scratch = np.array(
-            [aligned(self._scratch().get(n, 0)) for n in of.anatomy.stored], np.int64
-        )
+        known = self._scratch()
+        scratch = np.array([aligned(known.get(n, 0)) for n in of.anatomy.stored], np.int64)
         tables = replace(of.uncut.tables, scratch_bytes=scratch)
         for cut in self._cuts():
             if self.arms and self._is_late():
@@ -447,7 +441,7 @@ class _Search:
                     continue
                 if any(promise > arm.optimum_ns for arm in self.arms):
                     continue
-                arm = Arm(cut, model, relaxed, whole)
+                arm = Arm(cut, model, relaxed)
                 self.arms.append(arm)
                 if (reason := self._reason_to_stop()) is not None:
                     return reason
@@ -563,7 +557,7 @@ class _Search:
         starts = (self.of.bits(best.retention),) if best and best.cut == arm.cut else ()
         chains = [
             Chain(
-                arm.model.tables, arm.model.pieces, arm.whole, self._budget - arm.spare_bytes,
+                arm.model.tables, arm.model.pieces, arm.model.whole, self._budget - arm.spare_bytes,
                 arm.relaxed.share, arm.relaxed.bound_ns, starts, (self.seed, number, chain), steps,
             )
             for chain in range(workers)
@@ -619,7 +613,7 @@ class _Search:
         return True
 
     def _placed(self, retention: Retention, arm: Arm) -> Placement:
-        return self.of.planner.lay_out(retention, self.scenarios, arm.cut, arm.whole)
+        return self.of.planner.lay_out(retention, self.scenarios, arm.cut, arm.model.whole)
 
     def _shareable(self, arm: Arm, retention: Retention) -> frozenset[Node]:
         """Retained nodes whose bytes are free until some class's runs compute them."""

@@ -37,7 +37,6 @@ from tgbench.graph import Graph, GraphBuilder, Node
 from tgbench.kernels.registry import KERNELS
 from tgbench.optable import LEAVES, OPS
 from tgbench.plan import Classes, Decisions, Plan, PlanBucket
-from tgbench.regions import Box
 from tgbench.rules import Rules
 from tgbench.search.optimiser import Effort, Mode, Optimiser
 from tgbench.search.workload import Workload
@@ -174,11 +173,7 @@ class SearchTask:
         graph, rules = self.graph.graph(), Rules()
         nodes = {node.name: node for node in graph.nodes}
         anatomy = Anatomy.of(graph, [nodes[name] for name in self.schedule])
-        costs = CostModel(self.costs, rules=rules)
-
-        def cost(call: Any, box: Box) -> float:
-            return costs.estimate(call, box).time_ns
-
+        cost = CostModel(self.costs, rules=rules).time_ns
         # Made anew: a class remembers its hash, and hashes of text differ between processes.
         classes = {
             BucketClass(b.changed, b.demand, b.bounds): (b.weight, b.origin) for b in self.classes

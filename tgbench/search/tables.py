@@ -29,10 +29,10 @@ from tgbench.coords import value_of
 from tgbench.graph import Node
 from tgbench.optable import Call
 from tgbench.placement import ALIGNMENT, aligned, donors
-from tgbench.propagate import Propagator, Storage, covered, widened
+from tgbench.propagate import Propagator, covered, widened
 from tgbench.regions import EMPTY, Box, Region
 from tgbench.rules import Rules, less_known
-from tgbench.search.workload import Workload, asked, everything
+from tgbench.search.workload import Workload, asked
 from tgbench.split import Cut, demands
 
 Cost: TypeAlias = Callable[[Call, Box], float]  # nanoseconds
@@ -140,8 +140,9 @@ def tabulate(
         cost: nanoseconds for one box of one op application.
         scratch_bytes: temporary memory per node, where it is known.
     """
+    whole = anatomy.propagator(rules, anatomy.stored)
     weighed = [
-        _setting(anatomy, rules, workload, Situation(row.before, row.of, row.weight), row.origin,
+        _setting(anatomy, whole, workload, Situation(row.before, row.of, row.weight), row.origin,
                  row.valid)
         for row in workload.rows
     ]  # fmt: skip
@@ -197,14 +198,14 @@ def _tables(
 
 def _setting(
     anatomy: Anatomy,
-    rules: Rules,
+    whole: Propagator,
     workload: Workload,
     situation: Situation,
     origin: Sequence[int],
     valid: Mapping[Node, Region],
 ) -> _Setting:
     changed, demand = asked(anatomy, workload.kinds[situation.of], origin)
-    dirty = Propagator(anatomy.graph, everything(anatomy), rules, anatomy.schedule).forward(changed)
+    dirty = whole.forward(changed)
     left = {
         node: region.subtract(dirty[node]) if node in dirty else region
         for node, region in valid.items()
@@ -220,7 +221,7 @@ def _cold(anatomy: Anatomy, workload: Workload, of: int) -> _Setting:
 
 def _frontier(anatomy: Anatomy, rules: Rules, workload: Workload) -> frozenset[Node]:
     """Nodes whose earlier values some run reads, if everything is retained."""
-    propagator = Propagator(anatomy.graph, everything(anatomy), rules, anatomy.schedule)
+    propagator = anatomy.propagator(rules, anatomy.stored)
     found: set[Node] = set()
     for row in workload.rows:
         changed, demand = asked(anatomy, workload.kinds[row.of], row.origin)
@@ -240,8 +241,7 @@ def _pieces(
     kind = workload.kinds[of]
     demand = asked(anatomy, kind, kind.bounds)[1]
     changed = {leaf: Region.full(leaf.shape) for leaf in anatomy.kept}
-    storage = Storage(anatomy.views, anatomy.frozen, keep | frozenset(anatomy.kept), {})
-    propagator = Propagator(anatomy.graph, storage, rules, anatomy.schedule)
+    propagator = anatomy.propagator(rules, keep)
     parts = demands(propagator, propagator.step({}, changed, demand), cut, demand)
     found: list[_Setting] = []
     for i, part in enumerate(parts):

@@ -20,7 +20,7 @@ from tgbench.coords import Coord, Guard, record, value_of
 from tgbench.errors import TraceError
 from tgbench.graph import Graph, Node
 from tgbench.lowering import Held, State
-from tgbench.propagate import Propagator, Storage, joined
+from tgbench.propagate import changes, handed_out, joined
 from tgbench.regions import Box, Region
 from tgbench.rules import Rules
 from tgbench.search.walk import Decide, Walk
@@ -86,14 +86,6 @@ class Workload:
         """The calls, and the first one again: what is replayed."""
         return (*self.calls, self.calls[0])
 
-    @property
-    def shares(self) -> list[float]:
-        """How often each class runs: the stationary distribution."""
-        found = [0.0] * len(self.kinds)
-        for row in self.rows:
-            found[row.of] += row.weight
-        return found
-
 
 def _calls(
     graph: Graph, buckets: Iterable[Bucket]
@@ -150,15 +142,9 @@ def _examples(
     return [by_place[(2 * e + 1) * len(by_place) // (2 * count)] for e in range(count)]
 
 
-def everything(anatomy: Anatomy) -> Storage:
-    """A memory without limits: every stored node retained."""
-    keep = frozenset([*anatomy.stored, *anatomy.kept])
-    return Storage(anatomy.views, anatomy.frozen, keep, {})
-
-
 def all_retained(anatomy: Anatomy, rules: Rules) -> Decide[None]:
     """How a run is decided with everything retained; what it leaves is all that is valid."""
-    propagator = Propagator(anatomy.graph, everything(anatomy), rules, anatomy.schedule)
+    propagator = anatomy.propagator(rules, anatomy.stored)
 
     def decide(
         state: State, kind: BucketClass, origin: tuple[int, ...]
@@ -175,19 +161,8 @@ def all_retained(anatomy: Anatomy, rules: Rules) -> Decide[None]:
 
 def asked(anatomy: Anatomy, kind: BucketClass, origin: Sequence[Coord]) -> tuple[Valid, Valid]:
     """What of the leaves changed, and what of the graph is demanded, in a run of a class."""
-    graph = anatomy.graph
-    leaves = {leaf.name: leaf for leaf in anatomy.kept}
-    changed = {leaves[name]: region for name, region in kind.regions("changed", origin).items()}
-    demand = joined(
-        [
-            *(
-                (graph.outputs[name], region)
-                for name, region in kind.regions("demand", origin).items()
-            ),
-            *((node, Region.full(node.shape)) for node in graph.updates.values()),
-        ]
-    )
-    return changed, demand
+    demand = joined(handed_out(anatomy.graph, kind, origin).values())
+    return changes(anatomy.graph, kind, origin), demand
 
 
 def numbers(state: State) -> dict[Node, Region]:
