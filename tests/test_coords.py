@@ -119,6 +119,19 @@ def test_divisible_forms_stay_forms() -> None:
     assert (at(row, [7]), inside) == (7, 5)
 
 
+@pytest.mark.parametrize("u", range(8))
+def test_a_stride_keeps_the_form_wherever_the_residue_is_the_same(u: int) -> None:
+    with record() as guards:
+        row = (origin_symbol(0, u) + 3) // 4
+        half = (row + 1) // 2
+    domain = Domain(guards)
+    alike = [v for v in range(64) if domain.holds([v])]
+    assert alike == list(range(u % 8, 64, 8))
+    assert [at(row, [v]) for v in alike] == [(v + 3) // 4 for v in alike]
+    assert [at(half, [v]) for v in alike] == [((v + 3) // 4 + 1) // 2 for v in alike]
+    assert half * 8 + (u - value_of(half) * 8) == origin_symbol(0, u)  # in lowest terms
+
+
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("i", range(12))
 def test_lookup_follows_the_straight_piece(table: tuple[int, ...], i: int) -> None:

@@ -10,6 +10,10 @@ the planner returns is then valid, by construction, at every origin that satisfi
     u0 = 130:   max(0, u0 - 511)  →  0          guard   511 - u0 ≥ 0
                 u0 + 1 ≤ 512      →  True       guard   511 - u0 ≥ 0
 
+A stride divides: `u0 // 2` is the form `(u0 - 1) / 2` where u0 is odd, and a *congruence* guard
+keeps it there, `u0 - 1 ≡ 0 (mod 2)`. So a patch that moves over an image has one program for each
+residue of its position by the strides of the network, not one for each position.
+
 The method is concolic execution (Godefroid, Klarlund, Sen: DART, PLDI 2005) with linear forms as
 the only symbolic values; whatever is not linear is pinned to its number by two guards.
 """
@@ -19,6 +23,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from math import gcd, lcm
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -32,13 +37,15 @@ MOST_ENTRIES = 200_000  # a memo that grows past this starts again
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """The condition `const + Σ coefficient · origin[index] ≥ 0`."""
+    """The condition `const + Σ coefficient · origin[index] ≥ 0`, or ≡ 0 (mod `modulus`)."""
 
     const: int
     terms: Terms
+    modulus: int = 0
 
     def holds(self, origin: Sequence[int]) -> bool:
-        return self.const + sum(k * origin[i] for i, k in self.terms) >= 0
+        total = self.const + sum(k * origin[i] for i, k in self.terms)
+        return total % self.modulus == 0 if self.modulus else total >= 0
 
 
 class _Recording(threading.local):
@@ -51,21 +58,22 @@ _recording = _Recording()
 
 
 class Moving:
-    """An integer `value` that equals `const + Σ coefficient · origin[index]`."""
+    """An integer `value` that equals `(const + Σ coefficient · origin[index]) / per`."""
 
-    __slots__ = ("const", "terms", "value")
+    __slots__ = ("const", "per", "terms", "value")
 
-    def __init__(self, value: int, const: int, terms: Terms) -> None:
+    def __init__(self, value: int, const: int, terms: Terms, per: int = 1) -> None:
         self.value = value
         self.const = const
         self.terms = terms
+        self.per = per
 
     def at(self, origin: Sequence[int]) -> int:
         """The number this form takes at another origin."""
         total = self.const
         for index, coefficient in self.terms:
             total += coefficient * origin[index]
-        return total
+        return total // self.per
 
     def pin(self) -> int:
         """Its present number, with guards that hold the form to it."""
@@ -75,59 +83,46 @@ class Moving:
 
     def __add__(self, other: Coord) -> Coord:
         if type(other) is int:
-            return Moving(self.value + other, self.const + other, self.terms)
+            return Moving(self.value + other, self.const + other * self.per, self.terms, self.per)
         if isinstance(other, Moving):
-            return _form(
-                self.value + other.value,
-                self.const + other.const,
-                _combine(self.terms, other.terms, 1),
-            )
+            return _sum(self, other, 1)
         return NotImplemented
 
     __radd__ = __add__
 
     def __neg__(self) -> Coord:
-        return Moving(-self.value, -self.const, tuple((i, -k) for i, k in self.terms))
+        return Moving(-self.value, -self.const, tuple((i, -k) for i, k in self.terms), self.per)
 
     def __sub__(self, other: Coord) -> Coord:
         if type(other) is int:
-            return Moving(self.value - other, self.const - other, self.terms)
+            return Moving(self.value - other, self.const - other * self.per, self.terms, self.per)
         if isinstance(other, Moving):
-            if self.terms == other.terms:
-                return self.const - other.const
-            return _form(
-                self.value - other.value,
-                self.const - other.const,
-                _combine(self.terms, other.terms, -1),
-            )
+            if self.terms == other.terms and self.per == other.per:
+                return self.value - other.value
+            return _sum(self, other, -1)
         return NotImplemented
 
     def __rsub__(self, other: int) -> Coord:
-        return Moving(other - self.value, other - self.const, tuple((i, -k) for i, k in self.terms))
+        return -self + other
 
     def __mul__(self, other: Coord) -> Coord:
         factor = other.pin() if isinstance(other, Moving) else other
         if factor == 0:
             return 0
-        return Moving(
-            self.value * factor, self.const * factor, tuple((i, k * factor) for i, k in self.terms)
-        )
+        terms = tuple((i, k * factor) for i, k in self.terms)
+        return _form(self.value * factor, self.const * factor, terms, self.per)
 
     __rmul__ = __mul__
 
     def __floordiv__(self, other: int) -> Coord:
-        if all(k % other == 0 for _, k in self.terms):
-            return Moving(
-                self.value // other,
-                self.const // other,
-                tuple((i, k // other) for i, k in self.terms),
-            )
-        return self.pin() // other
+        rest, per = self % other, self.per * other
+        return _form(self.value // other, self.const - rest * self.per, self.terms, per)
 
     def __mod__(self, other: int) -> int:
-        if all(k % other == 0 for _, k in self.terms):
-            return self.const % other
-        return self.pin() % other
+        rest, per = self.value % other, self.per * other
+        if any(k % per for _, k in self.terms) and _recording.guards is not None:
+            _recording.guards.add(Guard(self.const - rest * self.per, self.terms, per))
+        return rest
 
     def __lt__(self, other: Coord) -> bool:
         return _is_negative(self - other)
@@ -148,10 +143,11 @@ class Moving:
             and self.value == other.value
             and self.const == other.const
             and self.terms == other.terms
+            and self.per == other.per
         )
 
     def __hash__(self) -> int:
-        return hash((self.value, self.const, self.terms))
+        return hash((self.value, self.const, self.terms, self.per))
 
     def __bool__(self) -> bool:
         return self.pin() != 0
@@ -163,21 +159,37 @@ class Moving:
 
     def __repr__(self) -> str:
         form = " + ".join(f"u{i}" if k == 1 else f"{k}·u{i}" for i, k in self.terms)
-        return f"{form}{self.const:+d}" if self.const else form
+        form = f"{form}{self.const:+d}" if self.const else form
+        return form if self.per == 1 else f"({form})/{self.per}"
 
 
 Coord: TypeAlias = "int | Moving"
 
 
-def _combine(left: Terms, right: Terms, sign: int) -> Terms:
-    total = dict(left)
-    for index, coefficient in right:
-        total[index] = total.get(index, 0) + sign * coefficient
-    return tuple(sorted((i, k) for i, k in total.items() if k))
+def _sum(left: Moving, right: Moving, sign: int) -> Coord:
+    per = left.per if left.per == right.per else lcm(left.per, right.per)
+    mine, other = per // left.per, sign * (per // right.per)
+    total = {index: coefficient * mine for index, coefficient in left.terms}
+    for index, coefficient in right.terms:
+        total[index] = total.get(index, 0) + coefficient * other
+    return _form(
+        left.value + sign * right.value,
+        left.const * mine + right.const * other,
+        tuple(sorted((i, k) for i, k in total.items() if k)),
+        per,
+    )
 
 
-def _form(value: int, const: int, terms: Terms) -> Coord:
-    return Moving(value, const, terms) if terms else const
+def _form(value: int, const: int, terms: Terms, per: int) -> Coord:
+    """A form in lowest terms, so that equal ones are equal keys; a number where nothing moves."""
+    if not terms:
+        return value
+    if per > 1:
+        common = gcd(per, const, *(k for _, k in terms))
+        if common > 1:
+            const, per = const // common, per // common
+            terms = tuple((i, k // common) for i, k in terms)
+    return Moving(value, const, terms, per)
 
 
 def _require(form: Coord) -> None:
@@ -225,7 +237,7 @@ class record:  # noqa: N801  (read as a verb: `with record() as guards`)
     >>> with record() as guards:
     ...     smaller = u < 7
     >>> smaller, guards
-    (True, {Guard(const=6, terms=((0, -1),))})
+    (True, {Guard(const=6, terms=((0, -1),), modulus=0)})
     """
 
     __slots__ = ("guards", "outer")
@@ -314,7 +326,7 @@ def lookup(table: Table, index: Coord) -> Coord:
 
 
 class Domain:
-    """The origins at which every guard holds; guards on one symbol are folded into an interval."""
+    """The origins at which every guard holds; bounds on one symbol are folded into an interval."""
 
     __slots__ = ("bounds", "rest")
 
@@ -323,7 +335,7 @@ class Domain:
         high: dict[int, int] = {}
         rest: list[Guard] = []
         for guard in guards:
-            if len(guard.terms) != 1:
+            if len(guard.terms) != 1 or guard.modulus:
                 rest.append(guard)
                 continue
             index, coefficient = guard.terms[0]

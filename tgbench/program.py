@@ -203,9 +203,11 @@ def _sliding(place: _Place, memory: NDArray[Any], itemsize: int) -> Maker:
     ((index, coefficient),) = place.terms
     shape, first, step = tuple(place.shape), place.offset * itemsize, coefficient * itemsize
     strides, dtype = tuple(stride * itemsize for stride in place.strides), memory.dtype
+    per = place.per
 
     def array(origin: tuple[int, ...]) -> NDArray[Any]:
-        return np.ndarray(shape, dtype, memory, first + step * origin[index], strides)
+        start = (first + step * origin[index]) // per
+        return np.ndarray(shape, dtype, memory, start, strides)
 
     return array
 
@@ -213,7 +215,7 @@ def _sliding(place: _Place, memory: NDArray[Any], itemsize: int) -> Maker:
 class _Place:
     """Shape, strides and offset of a view at any origin; only the offset, where it alone moves."""
 
-    __slots__ = ("forms", "offset", "shape", "strides", "terms")
+    __slots__ = ("forms", "offset", "per", "shape", "strides", "terms")
 
     def __init__(self, view: View, lead: int) -> None:
         moves = any(isinstance(part, Moving) for part in (*view.shape, *view.strides))
@@ -223,13 +225,15 @@ class _Place:
             list(map(value_of, view.strides)),
         )
         form = view.offset
-        self.offset: int = lead + (form.const if isinstance(form, Moving) else form)
+        self.per = form.per if isinstance(form, Moving) else 1
+        self.offset: int = lead * self.per + (form.const if isinstance(form, Moving) else form)
         self.terms: Terms = form.terms if isinstance(form, Moving) else ()
 
     def at(self, origin: tuple[int, ...]) -> tuple[list[int], list[int], int]:
         offset = self.offset
         for index, coefficient in self.terms:
             offset += coefficient * origin[index]
+        offset //= self.per
         if self.forms is None:
             return self.shape, self.strides, offset
         shape, strides = self.forms

@@ -17,7 +17,7 @@ from tgbench.graph import Node
 from tgbench.lowering import Held, State
 from tgbench.regions import Box, Region
 
-Form: TypeAlias = "int | tuple[int, Terms]"  # a number, or const + terms over the origin
+Form: TypeAlias = "int | tuple[int, Terms, int]"  # a number, or (const + terms) / per
 Entry: TypeAlias = "tuple[Node, tuple[tuple[tuple[Form, Form], ...], ...], tuple[Form, ...]]"
 Change: TypeAlias = Callable[[Form, int], Form]  # (form, size of its dimension) → form
 
@@ -77,7 +77,7 @@ class Pattern:
 
 
 def _form(coord: Coord) -> Form:
-    return (coord.const, coord.terms) if isinstance(coord, Moving) else coord
+    return (coord.const, coord.terms, coord.per) if isinstance(coord, Moving) else coord
 
 
 def _coord(form: Form, origin: Sequence[int]) -> Coord:
@@ -89,7 +89,8 @@ def _coord(form: Form, origin: Sequence[int]) -> Coord:
 def _value(form: Form, origin: Sequence[int]) -> int:
     if isinstance(form, int):
         return form
-    return form[0] + sum(k * origin[i] for i, k in form[1])
+    const, terms, per = form
+    return (const + sum(k * origin[i] for i, k in terms)) // per
 
 
 EMPTY_STATE = Pattern(())
@@ -150,8 +151,8 @@ def _shifted(form: Form, delta: Sequence[int]) -> Form:
     """The same number, over an origin that lies `delta` further."""
     if isinstance(form, int):
         return form
-    const, terms = form
-    return const - sum(k * delta[i] for i, k in terms), terms
+    const, terms, per = form
+    return const - sum(k * delta[i] for i, k in terms), terms, per
 
 
 def _recognised(value: int, origin: Sequence[int], size: int) -> Form:
@@ -162,7 +163,7 @@ def _recognised(value: int, origin: Sequence[int], size: int) -> Form:
     if 0 < value < size:
         for i, start in enumerate(origin):
             if start == value:
-                return 0, ((i, 1),)
+                return 0, ((i, 1),), 1
     return value
 
 
