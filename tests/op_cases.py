@@ -517,3 +517,293 @@ case("all zeros", lambda g: _masked(g, np.zeros(4, dtype=bool), 0.0) @ x_of(g, 4
      exact=False)  # fmt: skip
 case("reshape beyond the runs", lambda g: x_of(g, 16, 16, 2)[:, ::2].reshape(16, 16), exact=False)
 case("slice far apart", lambda g: x_of(g, 150)[::2], exact=False)
+
+# --- windows --------------------------------------------------------------------------------------
+
+
+def _conv_by_torch(attrs: Any, x: Array, weight: Array, *bias: Array) -> Array:
+    import torch
+
+    rank = x.ndim - 2
+    pads = [n for pair in reversed(attrs["padding"]) for n in pair]
+    padded = torch.nn.functional.pad(torch.tensor(x), pads)
+    function = getattr(torch.nn.functional, f"conv{rank}d")
+    options = {key: attrs[key] for key in ("stride", "dilation", "groups")}
+    given = torch.tensor(bias[0]) if bias else None
+    return np.asarray(function(padded, torch.tensor(weight), given, **options))
+
+
+def _transposed_by_torch(attrs: Any, x: Array, weight: Array, *bias: Array) -> Array:
+    import torch
+
+    function = getattr(torch.nn.functional, f"conv_transpose{x.ndim - 2}d")
+    options = {key: attrs[key] for key in ("stride", "dilation", "groups", "output_padding")}
+    options["padding"] = tuple(low for low, _ in attrs["padding"])
+    return np.asarray(function(*map(torch.tensor, (x, weight, *bias)), **options))
+
+
+def _pool_by_torch(name: str, **options: Any) -> Callable[..., Any]:
+    import torch
+
+    def run(attrs: Any, x: Array) -> Array:
+        function = getattr(torch.nn.functional, f"{name}{x.ndim - 2}d")
+        return np.asarray(function(torch.tensor(x), **options))
+
+    return run
+
+
+def _weight(g: GraphBuilder, *shape: int) -> Node:
+    """A constant, so that its taps at borders are no question."""
+    numbers = np.arange(np.prod(shape)) % 5 - 2.0
+    return g.constant(np.where(numbers == 0, 3, numbers).reshape(shape).astype("float32"))
+
+
+_CONVS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "line": ((1, 2, 5), (2, 2, 3), {}),
+    "line padded": ((2, 1, 5), (2, 1, 3), {"padding": 1}),
+    "causal": ((1, 1, 7), (1, 1, 3), {"padding": ((4, 0),), "dilation": 2}),
+    "strided": ((1, 1, 7), (1, 1, 3), {"stride": 2, "padding": 1}),
+    "far strides": ((1, 1, 8), (1, 1, 2), {"stride": 3}),
+    "points": ((1, 2, 5, 4), (1, 2, 1, 1), {"stride": 2}),
+    "dilated strides": ((1, 1, 9), (1, 1, 2), {"stride": 2, "dilation": 3, "padding": 1}),
+    "groups": ((1, 4, 3), (2, 2, 2), {"groups": 2}),
+    "depthwise": ((1, 2, 3, 4), (2, 1, 3, 3), {"groups": 2, "padding": 1}),
+    "image": ((1, 2, 4, 4), (2, 2, 3, 3), {"padding": ((0, 1), (1, 0))}),
+    "same": ((1, 1, 3, 4), (1, 1, 2, 3), {"padding": "same"}),
+    "volume": ((1, 1, 2, 3, 3), (1, 1, 2, 2, 2), {"padding": (1, 0, 0)}),
+}
+for _name, (_x, _w, _options) in _CONVS.items():
+    case(
+        f"conv {_name}",
+        lambda g, x=_x, w=_w, o=_options: ops.conv(x_of(g, *x), _weight(g, *w), **o),
+        independent=_conv_by_torch,
+    )
+case(
+    "conv weights",
+    lambda g: ops.conv(x_of(g, 1, 2, 4), x_of(g, 2, 2, 2, name="w"), x_of(g, 2, name="b")),
+    independent=_conv_by_torch,
+)
+case(
+    "conv weights in groups",
+    lambda g: ops.conv(
+        x_of(g, 1, 2, 4), x_of(g, 2, 1, 2, name="w"), x_of(g, 2, name="b"), groups=2, padding=1
+    ),
+    exact=False,  # a tap that only ever sees padding counts as read
+    independent=_conv_by_torch,
+)
+case(
+    "conv far padding",
+    lambda g: ops.conv(x_of(g, 1, 1, 2), _weight(g, 1, 1, 2), x_of(g, 1, name="b"), padding=4),
+    independent=_conv_by_torch,
+)
+_TURNED: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "doubled": ((1, 2, 3), (2, 1, 2), {"stride": 2}),
+    "cut": ((1, 1, 4), (1, 2, 3), {"stride": 2, "padding": 1, "output_padding": 1}),
+    "gaps": ((1, 1, 3), (1, 1, 2), {"stride": 3, "output_padding": 2}),
+    "dilated": ((1, 1, 4), (1, 1, 2), {"dilation": 3}),
+    "groups": ((1, 4, 2), (4, 1, 2), {"groups": 2}),
+    "image": ((1, 1, 2, 3), (1, 2, 3, 2), {"stride": (2, 1), "padding": (1, 0)}),
+    "volume": ((1, 1, 2, 2, 2), (1, 1, 2, 1, 2), {"stride": 2}),
+}
+for _name, (_x, _w, _options) in _TURNED.items():
+    case(
+        f"conv_transpose {_name}",
+        lambda g, x=_x, w=_w, o=_options: ops.conv_transpose(x_of(g, *x), _weight(g, *w), **o),
+        independent=_transposed_by_torch,
+    )
+case(
+    "conv_transpose weights",
+    lambda g: ops.conv_transpose(
+        x_of(g, 1, 2, 3), x_of(g, 2, 2, 2, name="w"), x_of(g, 2, name="b"), stride=2
+    ),
+    exact=False,  # a tap counts as used by every output
+    independent=_transposed_by_torch,
+)
+case(
+    "conv_transpose weights in groups",
+    lambda g: ops.conv_transpose(x_of(g, 1, 4, 3), x_of(g, 4, 2, 2, name="w"), groups=2),
+    exact=False,  # a weight's columns are read for all groups
+    independent=_transposed_by_torch,
+)
+_POOLS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
+    "pairs": ((1, 2, 4, 4), {"kernel_size": 2}),
+    "overlapping": ((1, 1, 6, 5), {"kernel_size": 3, "stride": 2, "padding": 1}),
+    "line": ((2, 1, 7), {"kernel_size": 3, "stride": 1}),
+    "up": ((1, 1, 6, 6), {"kernel_size": 3, "stride": 2, "ceil_mode": True}),
+    "up padded": ((1, 1, 5), {"kernel_size": 2, "stride": 2, "padding": 1, "ceil_mode": True}),
+    "gaps": ((1, 1, 9), {"kernel_size": 2, "stride": 4}),
+    "volume": ((1, 1, 2, 2, 4), {"kernel_size": (1, 2, 2)}),
+}
+for _name, (_x, _options) in _POOLS.items():
+    _rest = {key: value for key, value in _options.items() if key != "kernel_size"}
+    case(
+        f"max_pool {_name}",
+        lambda g, x=_x, k=_options["kernel_size"], o=_rest: ops.max_pool(x_of(g, *x), k, **o),
+        independent=_pool_by_torch("max_pool", **_options),
+    )
+    if len(_x) == 4:
+        case(
+            f"sum_pool {_name}",
+            lambda g, x=_x, k=_options["kernel_size"], o=_rest: ops.avg_pool(
+                x_of(g, *x), k, **o
+            ).inputs[0],
+            independent=_pool_by_torch("avg_pool", divisor_override=1, **_options),
+        )
+case(
+    "max_pool dilated",
+    lambda g: ops.max_pool(x_of(g, 1, 1, 7), 2, stride=1, dilation=3),
+    independent=_pool_by_torch("max_pool", kernel_size=2, stride=1, dilation=3),
+)
+case("max_pool int", lambda g: ops.max_pool(x_of(g, 1, 1, 4, dtype="int32"), 3, padding=1))
+
+
+def _resampled(**options: Any) -> Callable[..., Any]:
+    import torch
+
+    return lambda attrs, x: np.asarray(torch.nn.functional.interpolate(torch.tensor(x), **options))
+
+
+_UPSAMPLES: dict[str, tuple[tuple[int, ...], dict[str, Any], dict[str, Any]]] = {
+    "double": ((1, 2, 3), {"scale": 2.0}, {"scale_factor": 2.0}),
+    "image": ((1, 1, 3, 4), {"size": (5, 7)}, {"size": (5, 7)}),
+    "down": ((1, 1, 7), {"size": 3}, {"size": 3}),
+    "exact": (
+        (1, 1, 4), {"size": 7, "mode": "nearest_exact"}, {"size": 7, "mode": "nearest-exact"},
+    ),
+    "linear": ((1, 2, 4), {"size": 7, "mode": "linear"}, {"size": 7, "mode": "linear"}),
+    "bilinear": (
+        (1, 1, 3, 4), {"scale": 2.0, "mode": "linear"}, {"scale_factor": 2.0, "mode": "bilinear"},
+    ),
+    "bilinear odd": (
+        (1, 1, 4, 5), {"scale": 1.7, "mode": "linear"}, {"scale_factor": 1.7, "mode": "bilinear"},
+    ),
+    "corners": (
+        (1, 1, 3, 3), {"size": (5, 4), "mode": "linear", "align_corners": True},
+        {"size": (5, 4), "mode": "bilinear", "align_corners": True},
+    ),
+    "trilinear": (
+        (1, 1, 2, 2, 3), {"size": (3, 2, 5), "mode": "linear"},
+        {"size": (3, 2, 5), "mode": "trilinear"},
+    ),
+}  # fmt: skip
+for _name, (_x, _options, _torchs) in _UPSAMPLES.items():
+    case(
+        f"upsample {_name}",
+        lambda g, x=_x, o=_options: ops.upsample(x_of(g, *x), **o),
+        exact=_name not in ("bilinear", "trilinear"),  # matrices that are mostly open
+        independent=_resampled(**_torchs),
+    )
+
+# --- norms over channels, activations -------------------------------------------------------------
+
+case(
+    "channel_affine",
+    lambda g: ops.channel_affine(x_of(g, 2, 3, 2), x_of(g, 3, name="s"), x_of(g, 3, name="t")),
+    independent=lambda attrs, x, s, t: x * s[None, :, None] + t[None, :, None],
+)
+
+
+def _group_norm_by_torch(attrs: Any, x: Array, *weights: Array) -> Array:
+    import torch
+
+    given = map(torch.tensor, weights)
+    return np.asarray(
+        torch.nn.functional.group_norm(torch.tensor(x), attrs["groups"], *given, eps=attrs["eps"])
+    )
+
+
+case("group_norm", lambda g: ops.group_norm(x_of(g, 2, 4, 3), 2), exact=False,
+     independent=_group_norm_by_torch)  # fmt: skip
+case(
+    "group_norm weights",
+    lambda g: ops.group_norm(x_of(g, 1, 4, 2, 2), 4, x_of(g, 4, name="w"), x_of(g, 4, name="b")),
+    independent=_group_norm_by_torch,
+)
+_ACTIVATIONS: dict[str, tuple[Callable[[Node], Node], Callable[..., Any]]] = {
+    "clamp": (lambda x: ops.clamp(x, -1.0, 2.0), _functional("hardtanh", min_val=-1, max_val=2)),
+    "leaky_relu": (
+        lambda x: ops.leaky_relu(x, 0.25),
+        _functional("leaky_relu", negative_slope=0.25),
+    ),
+    "elu": (lambda x: ops.elu(x, 1.5), _functional("elu", alpha=1.5)),
+    "softplus": (lambda x: ops.softplus(x, 2.0, 3.0), _functional("softplus", beta=2, threshold=3)),
+    "hardsigmoid": (ops.hardsigmoid, _functional("hardsigmoid")),
+    "hardswish": (ops.hardswish, _functional("hardswish")),
+    "mish": (ops.mish, _functional("mish")),
+}
+for _name, (_make, _other) in _ACTIVATIONS.items():
+    case(_name, lambda g, make=_make: make(x_of(g, 2, 3)), independent=_other)
+for _op in ("tan", "sinh", "cosh", "arctan", "expm1", "exp2", "trunc"):
+    case(_op, lambda g, op=_op: g.apply(op, x_of(g, 2, 3) * 0.75), independent=_torch(_op))
+for _op in ("log1p", "log2", "log10"):
+    case(_op, lambda g, op=_op: g.apply(op, x_of(g, 2, 3)), low=1, independent=_torch(_op))
+for _op in ("arcsin", "arccos"):
+    case(_op, lambda g, op=_op: g.apply(op, x_of(g, 2, 3) * 0.25), independent=_torch(_op))
+for _op in ("isnan", "isinf"):
+    case(_op, lambda g, op=_op: g.apply(op, 1.0 / x_of(g, 2, 3)), exact=False,
+         independent=_torch(_op))  # fmt: skip
+case("arctan2", lambda g: ops.arctan2(x_of(g, 2, 3), x_of(g, 3, name="y")), low=1,
+     independent=_torch("arctan2"))  # fmt: skip
+case(
+    "logical_xor",
+    lambda g: ops.logical_xor(x_of(g, 2, 3, dtype="bool"), x_of(g, 3, dtype="bool", name="y")),
+    independent=_torch("logical_xor"),
+)
+
+# --- order, elements by index ---------------------------------------------------------------------
+
+case("cumsum", lambda g: ops.cumsum(x_of(g, 3, 4), 1),
+     independent=lambda attrs, x: np.add.accumulate(x, 1))  # fmt: skip
+case("cumsum int", lambda g: ops.cumsum(x_of(g, 4, 2, dtype="int32"), 0),
+     independent=lambda attrs, x: np.add.accumulate(x, 0))  # fmt: skip
+for _op in ("arg_max", "arg_min"):
+    case(_op, lambda g, op=_op: g.apply(op, x_of(g, 3, 4), axis=1), exact=False,
+         independent=lambda attrs, x, op=_op: getattr(np, op.replace("_", ""))(x, 1)[:, None]
+         )  # fmt: skip
+for _op in ("top_values", "top_indices"):
+    for _largest in (False, True):
+        case(
+            f"{_op} {'largest' if _largest else 'smallest'}",
+            lambda g, op=_op, largest=_largest: g.apply(
+                op, x_of(g, 2, 4), k=3, axis=1, largest=largest
+            ),
+            exact=False,
+        )
+for _rows in ([0, 1, 1, 2], [3, 0, 0, 2], [1], [0, 2, 3], [-1, 0]):
+    case(
+        f"gather constant {_rows}",
+        lambda g, rows=_rows: ops.gather(x_of(g, 4, 2), g.constant(np.array(rows))),
+        exact=_rows != [-1, 0],
+        independent=lambda attrs, x, i: x[i],
+    )
+_FILTER = np.float32([[1, 2, 0, 0, 0], [0, 1, 2, 0, 0], [0, 0, 1, 2, 0], [0, 0, 0, 1, 2]])
+case("matmul by a band", lambda g: g.constant(_FILTER) @ x_of(g, 5, 2),
+     independent=_torch("matmul"))  # fmt: skip
+case("matmul of a band", lambda g: x_of(g, 2, 4) @ g.constant(_FILTER),
+     independent=_torch("matmul"))  # fmt: skip
+case(
+    "gather_elements",
+    lambda g: ops.gather_elements(x_of(g, 3, 3), x_of(g, 2, 3, dtype="int64", name="i"), 0),
+    below=3,
+    independent=lambda attrs, x, i: np.choose(i, x[:, None, :]),
+)
+case(
+    "gather_elements fewer",
+    lambda g: ops.gather_elements(x_of(g, 3, 3), x_of(g, 2, 2, dtype="int32", name="i"), 1),
+    below=3,
+)
+case(
+    "gather_elements constant",
+    lambda g: ops.gather_elements(x_of(g, 3, 3), g.constant(np.array([[0, 2, -1], [0, 1, 0]])), 0),
+    exact=False,
+)
+for _adds in (False, True):
+    case(
+        f"scatter_elements {'added' if _adds else 'put'}",
+        lambda g, adds=_adds: g.apply(
+            "scatter_elements", x_of(g, 3, 3), x_of(g, 1, 2, dtype="int64", name="i"),
+            x_of(g, 1, 2, name="v"), axis=0, add=adds,
+        ),
+        below=3,
+        exact=False,
+    )  # fmt: skip

@@ -301,6 +301,177 @@ case("iota_float", lambda g: ops.iota(g, (4, 3), 0, "float32"))
 case("full", lambda g: ops.full(g, (3, 4), 2.5))
 
 
+def weight(g: GraphBuilder, *shape: int) -> Node:
+    return g.parameter("w", shape)
+
+
+_CONVS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "line": ((2, 3, 9), (4, 3, 3), {"padding": 1}),
+    "causal": ((1, 2, 9), (3, 2, 3), {"padding": ((4, 0),), "dilation": 2}),
+    "image": ((1, 3, 7, 8), (4, 3, 3, 3), {"padding": 1}),
+    "strided": ((1, 2, 9, 8), (3, 2, 3, 2), {"padding": ((1, 0), (2, 1)), "stride": 2}),
+    "far": ((1, 2, 9, 8), (3, 2, 2, 1), {"stride": (3, 2)}),
+    "groups": ((1, 4, 6, 5), (6, 2, 3, 3), {"padding": 1, "groups": 2}),
+    "many_groups": ((2, 6, 5), (12, 1, 2), {"groups": 6}),
+    "depthwise": ((1, 3, 7, 6), (3, 1, 3, 3), {"padding": 1, "groups": 3, "stride": 2}),
+    "volume": ((1, 2, 4, 4, 5), (2, 2, 2, 3, 2), {"padding": (0, 1, 1)}),
+    "padding": ((1, 2, 3), (2, 2, 2), {"padding": 5}),
+}
+for _name, (_x, _w, _options) in _CONVS.items():
+    for _bias in (False, True):
+        case(
+            f"conv_{_name}_{_bias}",
+            lambda g, x_=_x, w=_w, o=_options, b=_bias: ops.conv(
+                x(g, *x_), weight(g, *w), g.parameter("b", w[:1]) if b else None, **o
+            ),
+            "integers",
+        )
+case("conv_64", lambda g: ops.conv(x(g, 1, 2, 6, dtype="float64"), g.parameter(
+    "w", (3, 2, 3), "float64"), padding=1))  # fmt: skip
+case("conv_known", lambda g: ops.conv(ops.pad(x(g, 1, 2, 4), (0, 0, 3), (0, 0, 2)), weight(
+    g, 2, 2, 3)), "integers")  # fmt: skip
+_TURNED: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "doubled": ((1, 3, 4, 5), (3, 2, 2, 2), {"stride": 2}),
+    "cut": ((2, 2, 6), (2, 3, 3), {"stride": 2, "padding": 1, "output_padding": 1}),
+    "gaps": ((1, 2, 4), (2, 2, 2), {"stride": 4, "output_padding": 3}),
+    "dilated": ((1, 2, 4, 3), (2, 2, 2, 3), {"dilation": (3, 1), "padding": (1, 0)}),
+    "groups": ((1, 6, 4), (6, 4, 2), {"groups": 3, "stride": 2}),
+    "volume": ((1, 2, 2, 3, 3), (2, 2, 1, 2, 2), {"stride": 2}),
+}
+for _name, (_x, _w, _options) in _TURNED.items():
+    for _bias in (False, True):
+        case(
+            f"conv_transpose_{_name}_{_bias}",
+            lambda g, x_=_x, w=_w, o=_options, b=_bias: ops.conv_transpose(
+                x(g, *x_),
+                weight(g, *w),
+                g.parameter("b", (w[1] * o.get("groups", 1),)) if b else None,
+                **o,
+            ),
+            "integers",
+        )
+for _op, _pool in (("max", ops.max_pool), ("avg", ops.avg_pool)):
+    for _name, _x, _kernel, _options in (
+        ("pairs", (1, 2, 6, 6), 2, {}),
+        ("padded", (1, 2, 7, 6), 3, {"stride": 2, "padding": 1}),
+        ("up", (2, 2, 8), 3, {"stride": 2, "ceil_mode": True}),
+        ("gaps", (1, 1, 9, 4), 2, {"stride": 4}),
+        ("volume", (1, 2, 4, 3, 4), (2, 3, 1), {"stride": 1}),
+    ):
+        case(
+            f"{_op}_pool_{_name}",
+            lambda g, f=_pool, x_=_x, k=_kernel, o=_options: f(x(g, *x_), k, **o),
+            "integers" if _op == "max" else "normal",
+        )
+case("sum_pool", lambda g: ops.avg_pool(x(g, 1, 2, 7, 6), 3, padding=1).inputs[0], "integers")
+case("max_pool_int", lambda g: ops.max_pool(x(g, 1, 2, 7, dtype="int32"), 3, padding=1), "integers")
+for _name, _x, _options in (
+    ("double", (1, 2, 4, 5), {"scale": 2.0}),
+    ("sizes", (2, 2, 5), {"size": 7}),
+    ("ints", (2, 2, 5), {"size": 7}),
+    ("exact", (1, 2, 5, 4), {"size": (3, 9), "mode": "nearest_exact"}),
+    ("linear", (1, 2, 6), {"size": 9, "mode": "linear"}),
+    ("bilinear", (1, 2, 4, 5), {"scale": 2.0, "mode": "linear"}),
+    ("corners", (1, 2, 4, 5), {"size": (7, 3), "mode": "linear", "align_corners": True}),
+    ("trilinear", (1, 1, 3, 3, 4), {"size": (5, 3, 6), "mode": "linear"}),
+):
+    case(
+        f"upsample_{_name}",
+        lambda g, n=_name, x_=_x, o=_options: ops.upsample(
+            x(g, *x_, dtype="int32" if n == "ints" else "float32"), **o
+        ),
+    )
+case(
+    "channel_affine",
+    lambda g: ops.channel_affine(x(g, 2, 3, 4, 2), g.parameter("s", (3,)), g.parameter("t", (3,))),
+    "integers",
+)
+for _groups in (1, 2, 6):
+    case(f"group_norm_{_groups}", lambda g, n=_groups: ops.group_norm(x(g, 2, 6, 3, 4), n))
+    case(
+        f"group_norm_weights_{_groups}",
+        lambda g, n=_groups: ops.group_norm(
+            x(g, 2, 6, 5), n, g.parameter("w", (6,)), g.parameter("b", (6,))
+        ),
+    )
+for _name, _make in {
+    "clamp": lambda n: ops.clamp(n, -0.5, 0.75),
+    "leaky_relu": lambda n: ops.leaky_relu(n, 0.2),
+    "elu": lambda n: ops.elu(n, 0.7),
+    "softplus": lambda n: ops.softplus(n, 1.5, 2.0),
+    "hardsigmoid": ops.hardsigmoid,
+    "hardswish": ops.hardswish,
+    "mish": ops.mish,
+}.items():
+    case(_name, lambda g, make=_make: make(x(g, 3, 4, 5)))
+for _op in ("tan", "sinh", "cosh", "arctan", "expm1", "exp2", "trunc", "log1p", "log2", "log10",
+            "isnan", "isinf"):  # fmt: skip
+    case(_op, lambda g, op=_op: g.apply(op, x(g, 3, 4, 5)), "positive")
+for _op in ("arcsin", "arccos"):
+    case(_op, lambda g, op=_op: g.apply(op, x(g, 3, 4) * 0.5), "positive")
+case("arctan2", lambda g: ops.arctan2(x(g, 3, 4), x(g, 4, name="y")), "positive")
+case("logical_xor", lambda g: ops.logical_xor(
+    x(g, 3, 4, dtype="bool"), x(g, 4, dtype="bool", name="y")))  # fmt: skip
+for _axis in (0, 1):
+    case(f"cumsum_{_axis}", lambda g, a=_axis: ops.cumsum(x(g, 4, 5, 2), a), "integers")
+    for _op in ("arg_max", "arg_min"):
+        case(f"{_op}_{_axis}", lambda g, op=_op, a=_axis: g.apply(op, x(g, 4, 5), axis=a),
+             "integers")  # fmt: skip
+    for _op in ("top_values", "top_indices"):
+        for _largest in (False, True):
+            case(
+                f"{_op}_{_axis}_{_largest}",
+                lambda g, op=_op, a=_axis, up=_largest: g.apply(
+                    op, x(g, 5, 6), k=3, axis=a, largest=up
+                ),
+                "integers",
+            )
+case("cumsum_int", lambda g: ops.cumsum(x(g, 4, 5, dtype="int32"), 1), "integers")
+for _rows in ([0, 1, 1, 2, 3], [3, 0, 0, 2], [2], [1, 3, 3], [-1, 0]):
+    case(
+        f"gather_constant_{_rows}",
+        lambda g, r=_rows: ops.gather(x(g, 2, 4, 3), g.constant(np.array(r)), 1),
+        "integers",
+    )
+    case(
+        f"gather_constant_rows_{_rows}",
+        lambda g, r=_rows: ops.gather(x(g, 4, 3), g.constant(np.array(r))),
+        "integers",
+    )
+_BAND = np.where(causal(6, 8, window=2), 2.0, 0.0).astype("float32")
+case("matmul_band", lambda g: g.constant(_BAND) @ x(g, 3, 8, 5), "integers")
+case("matmul_band_behind", lambda g: x(g, 3, 4, 6) @ g.constant(_BAND), "integers")
+case(
+    "gather_elements",
+    lambda g: ops.gather_elements(x(g, 4, 5), x(g, 3, 4, dtype="int64", name="index"), 0),
+    "integers",
+)
+case(
+    "gather_elements_32",
+    lambda g: ops.gather_elements(x(g, 4, 5), x(g, 4, 2, dtype="int32", name="index"), 1),
+    "integers",
+)
+case(
+    "gather_elements_constant",
+    lambda g: ops.gather_elements(x(g, 4, 5), g.constant(np.array([[3, 2], [-1, 1], [2, 3]])), 0),
+    "integers",
+)
+case(
+    "scatter_constant",
+    lambda g: ops.scatter(x(g, 4, 5), g.constant(np.array([3, 0])), x(g, 2, 5, name="v")),
+    "integers",
+)
+for _adds in (False, True):
+    case(
+        f"scatter_elements_{_adds}",
+        lambda g, adds=_adds: g.apply(
+            "scatter_elements", x(g, 5, 4), x(g, 1, 3, dtype="int64", name="index"),
+            x(g, 1, 3, name="value"), axis=0, add=adds,
+        ),
+        "integers",
+    )  # fmt: skip
+
+
 # --- the harness -------------------------------------------------------------------------------
 
 POISON = 1e30

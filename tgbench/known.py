@@ -97,7 +97,7 @@ class _Rows:
             stop = last if last <= columns[1] else columns[1]
             return [(start, stop)] if start < stop else []
         r0, r1, c0, c1 = (_pin(coord) for coord in (*rows, *columns))
-        return _runs(np.asarray(self.matrix[r0:r1, c0:c1].any(axis=0)), c0)
+        return intervals_of(np.asarray(self.matrix[r0:r1, c0:c1].any(axis=0)), c0)
 
     def all_open(self, rows: Interval, columns: Interval) -> bool:
         if self.monotone:
@@ -113,7 +113,7 @@ def _pin(coord: Coord) -> int:
     return coord.pin() if isinstance(coord, Moving) else coord
 
 
-def _runs(flags: Bools, offset: int) -> list[Interval]:
+def intervals_of(flags: Bools, offset: int) -> list[Interval]:
     """The maximal runs of True, as half-open intervals shifted by `offset`."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False])).astype(np.int8)))
     return [
@@ -198,7 +198,7 @@ class Pattern:
         if axis not in self.varying:
             return [box[axis]] if inside.any() else []
         others = tuple(dim for dim in range(inside.ndim) if dim != axis)
-        return _runs(np.asarray(inside.any(axis=others)), _pin(box[axis][0]))
+        return intervals_of(np.asarray(inside.any(axis=others)), _pin(box[axis][0]))
 
     def _index(self, box: Box) -> tuple[slice, ...]:
         return tuple(

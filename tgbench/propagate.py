@@ -7,7 +7,9 @@
     3  a cached value that an overlapping write destroys before its last read is unusable: repeat 2
     4  valid''[n] = valid'[n] ∪ compute[n], less what later writes destroyed
 
-A node computes when something needed is not there; nothing else is ever run.
+A node computes when something needed is not there; nothing else is ever run. Where bits are to be
+the same in every run, what is dirty and what is computed are whole tiles (`grains`): an element is
+then as dirty as its tile, for its last bits may follow from its neighbours' operands.
 """
 
 from __future__ import annotations
@@ -80,15 +82,17 @@ class Propagator:
             if not node.is_leaf and node not in storage.frozen
         ]
         self.position = {node: i for i, node in enumerate(self.schedule)}
-        self._ends = (*graph.outputs.values(), *graph.updates.values())  # read after the last step
+        self._ends = graph.ends
 
     def forward(self, changed: Mapping[Node, Region]) -> dict[Node, Region]:
         """dirty[n] for every node that can differ when these leaves did."""
         dirty = {node: region for node, region in changed.items() if region.boxes}
-        rules = self.rules.dirty
+        rules, views = self.rules.dirty, self.storage.views
         for node in self.schedule:
             parents = tuple([dirty.get(parent, EMPTY) for parent in node.inputs])
             region = rules(node.call, parents)
+            if node not in views:
+                region = self.rules.rounded(node.call, region)
             if region.boxes:
                 dirty[node] = region
         return dirty
@@ -147,6 +151,7 @@ class Propagator:
                 region = widened(node.call, less_known(node.call, region))
                 if not region.boxes:
                     continue
+                region = self.rules.rounded(node.call, region)
                 region = covered(node.call, region, there if node in retained else EMPTY)
                 compute[node] = region
             for parent, part in zip(node.inputs, rules(node.call, region), strict=True):
@@ -259,14 +264,15 @@ def handed_out(graph: Graph, kind: BucketClass, origin: Sequence[Coord]) -> Aske
     """What a run of a class is asked for: demanded outputs, and the states' next values."""
     wanted = kind.regions("demand", origin)
     found = {name: (graph.outputs[name], region) for name, region in wanted.items()}
-    for name, node in graph.updates.items():
-        found[update_key(name)] = (node, Region.full(node.shape))
+    for name, writes in graph.writes.items():
+        for node in (node for write in writes for node in write.nodes):
+            found[update_key(name, node)] = (node, Region.full(node.shape))
     return found
 
 
-def update_key(name: str) -> str:
-    """The name under which a state's next value is handed out."""
-    return f"update {name}"
+def update_key(name: str, node: Node) -> str:
+    """The name under which what a state becomes, or where, is handed out."""
+    return f"update {name} {node.name}"
 
 
 def joined(parts: Iterable[tuple[Node, Region]]) -> dict[Node, Region]:
@@ -299,10 +305,16 @@ BYTES_PER_NS = 25.0
 FLOPS_PER_NS = 120.0
 
 
+def _streamed_bytes(call: Call) -> int:
+    """Bytes of weights that a call reads whatever its box; a convolution lays them out anew."""
+    if call.op.name in ("conv", "conv_transpose"):
+        return 4 * int(call.inputs[1].size_bytes)
+    return sum(t.size_bytes for t in call.inputs if t.rank == 2) if call.op.is_fused else 0
+
+
 def rough_ns(call: Call, box: Box) -> float:
     """A modelled time for one box: launch, arithmetic, and the bytes of weights it streams."""
-    stream = sum(t.size_bytes for t in call.inputs if t.rank == 2) if call.op.is_fused else 0
-    moved = stream + box.elements * call.out.itemsize * 2
+    moved = _streamed_bytes(call) + box.elements * call.out.itemsize * 2
     return LAUNCH_NS + call.op.flops(call, box) / FLOPS_PER_NS + moved / BYTES_PER_NS
 
 

@@ -3,6 +3,7 @@
     dirty(call, input regions)   → output region that can differ
     needed(call, output region)  → one region per input that must hold its value
     reads(call, output box)      → one box per input that a kernel touches
+    rounded(call, region)        → the whole tiles around it, where bits must not depend on the run
 
 For a fused op each question is put to its decomposition. Answers are memoised by (call, regions),
 so the layers of a model, which share their calls, share the work too; the guards of a remembered
@@ -11,9 +12,11 @@ answer are replayed (`coords.Memo`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from functools import cache
 
 from tgbench.coords import Memo
+from tgbench.grains import Grain
 from tgbench.graph import Expansion, Node, expansion
 from tgbench.ops.broadcasting import down
 from tgbench.optable import Call
@@ -21,11 +24,30 @@ from tgbench.regions import EMPTY, Box, Region
 
 
 class Rules:
-    """The memoised rules; one instance serves any number of graphs."""
+    """The memoised rules; one instance serves any number of graphs.
 
-    def __init__(self) -> None:
+    Args:
+        grains: of calls whose elements are computed in tiles; none of the others are.
+    """
+
+    def __init__(self, grains: Mapping[Call, Grain] | None = None) -> None:
+        self.grains = grains or {}
         self._dirty, self._needed, self._reads = Memo(), Memo(), Memo()
         self._unions, self._differences, self._shown = Memo(), Memo(), Memo()
+        self._rounded = Memo()
+
+    def rounded(self, call: Call, region: Region) -> Region:
+        """The tiles of a call that a region touches; the region itself where it has no grain."""
+        grain = self.grains.get(call)
+        if grain is None or not region.boxes:
+            return region
+        return self._rounded.get((call, region), grain.rounded, region, call.out.shape)
+
+    def parts(self, call: Call, region: Region) -> Iterator[Box]:
+        """What of a region each kernel call computes: its boxes, inside the chunks of a grain."""
+        grain = self.grains.get(call)
+        for box in region:
+            yield from (box,) if grain is None else grain.calls(box)
 
     def union(self, a: Region, b: Region) -> Region:
         """`a.union(b)`, remembered: equal layers ask it of equal regions."""

@@ -1,6 +1,16 @@
 """Kernels: the registry, and importing this fills it."""
 
-from tgbench.kernels import adapters, fused, numba_cpu, products, torch_any, torch_layout
+from tgbench.kernels import (
+    adapters,
+    fused,
+    numba_cpu,
+    products,
+    torch_any,
+    torch_conv,
+    torch_layout,
+    torch_order,
+    torch_pool,
+)
 from tgbench.kernels.registry import (
     ARENA,
     KERNELS,
@@ -18,5 +28,5 @@ from tgbench.kernels.views import dense
 __all__ = [
     "ARENA", "KERNELS", "Kernel", "Scratch", "Site", "View", "adapters", "candidates", "copy_",
     "dense", "fill_", "fused", "numba_cpu", "products", "register", "scratch_bytes",
-    "torch_any", "torch_layout",
+    "torch_any", "torch_conv", "torch_layout", "torch_order", "torch_pool",
 ]  # fmt: skip

@@ -13,7 +13,15 @@ from typing import Any
 
 from torch import Tensor
 
-from tgbench.kernels import fused, products, torch_any, torch_layout  # noqa: F401
+from tgbench.kernels import (  # noqa: F401
+    fused,
+    products,
+    torch_any,
+    torch_conv,
+    torch_layout,
+    torch_order,
+    torch_pool,
+)
 from tgbench.kernels.registry import KERNELS, Kernel, Scratch, Site, View, candidates, register
 from tgbench.kernels.views import Bound, dense, is_complete, part, whole_reads
 from tgbench.optable import Call, TensorType

@@ -21,7 +21,7 @@ from tgbench.kernels.fused import Heads, heads_of
 from tgbench.kernels.products import Rows, rows_of
 from tgbench.kernels.registry import Host, Kernel, Scratch, Site, View, register
 from tgbench.kernels.second_core import shared
-from tgbench.kernels.views import Bound, inputs, is_complete, is_one, same_box
+from tgbench.kernels.views import Bound, first_row, inputs, is_complete, is_one, same_box
 
 try:
     from tgbench.kernels import numba_functions as loops
@@ -325,6 +325,8 @@ _add("rope_numba", "rope", _planes, _per_element(0.1), _bind_rope)
 def _picked(site: Site) -> tuple[View, View, View] | None:
     """Table [rows, n], indices [count], out [count, n]."""
     if site.call.attrs["axis"] != 0 or site.out.dtype not in TYPES or not is_complete(site):
+        return None
+    if not same(first_row(site), 0):
         return None
     table, index = inputs(site)
     rank = index.rank

@@ -14,7 +14,14 @@ from torch import Tensor
 
 from tgbench.coords import Coord, same
 from tgbench.kernels.registry import Kernel, Scratch, Site, View, register
-from tgbench.kernels.views import Bound, dense, inputs, is_complete, same_interval
+from tgbench.kernels.views import (
+    Bound,
+    dense,
+    first_row,
+    inputs,
+    is_complete,
+    same_interval,
+)
 from tgbench.optable import FLOATS
 
 CALL_NS = 1_000.0  # one torch call on a tiny tensor
@@ -331,6 +338,7 @@ def _gather_any(
     axis: int,
     index: Tensor,
     size: int,
+    first: int,
     wide: Tensor,
     flat: Tensor,
     below: Tensor,
@@ -339,6 +347,8 @@ def _gather_any(
     out: Tensor,
 ) -> None:
     _wrapped(index, size, wide, below)
+    if first:
+        wide.sub_(first)
     torch.index_select(x, axis, flat, out=picked)
     out.copy_(shaped)
 
@@ -353,7 +363,7 @@ def _gather_parts(site: Site) -> tuple[View, View | None, View | None]:
 
 
 def _gathers_directly(site: Site) -> bool:
-    if not is_complete(site):
+    if not is_complete(site) or not same(first_row(site), 0):
         return False
     _, index, out = _gather_parts(site)
     is_flat = index is not None and out is not None and same(index.strides[0], 1)
@@ -382,7 +392,8 @@ def _bind_gather_any(site: Site, scratch: tuple[View, ...]) -> Bound:
     strides = dense(site.out.shape, x.dtype).strides
     shaped = View(picked.buffer, x.dtype, site.out.shape, strides, picked.offset)
     size = int(site.call.in_shapes[0][axis])
-    return _gather_any, (x, axis, index, size, wide, flat, below, picked, shaped, site.out)
+    arguments = (x, axis, index, size, first_row(site), wide, flat, below, picked, shaped)
+    return _gather_any, (*arguments, site.out)
 
 
 def _scatter(

@@ -95,9 +95,14 @@ def is_matrix(view: View) -> bool:
     return same(over, 1) and rows <= along
 
 
+BY_INDEX = ("gather", "gather_elements")  # their kernels read the rows that constants name
+
+
 @cache
 def _bare(call: Call) -> Call:
-    return Call(call.op, call.attrs, call.inputs, call.out, (None,) * len(call.inputs), None)
+    facts = call.facts if call.op.name in BY_INDEX else ()
+    kept = (None, *facts[1:]) if facts else (None,) * len(call.inputs)
+    return Call(call.op, call.attrs, call.inputs, call.out, kept, None)
 
 
 def whole_reads(call: Call, out_box: Box) -> tuple[Box | None, ...]:
@@ -130,3 +135,10 @@ def inputs(site: Site) -> tuple[View, ...]:
         assert have is not None
         result.append(view if want is None else part(view, have, want))
     return tuple(result)
+
+
+def first_row(site: Site) -> Coord:
+    """The first row of the table that a gather reads: constant indices need a part of it."""
+    box = whole_reads(site.call, site.out_box)[0]
+    assert box is not None
+    return box[site.call.attrs["axis"]][0]

@@ -1,6 +1,8 @@
 """The op families; importing this package fills the op table."""
 
+from tgbench.ops.conv import conv, conv_transpose
 from tgbench.ops.create import full, iota, tril, triu
+from tgbench.ops.einsum import einsum
 from tgbench.ops.elementwise import (
     ceil,
     cos,
@@ -20,27 +22,88 @@ from tgbench.ops.elementwise import (
     tanh,
     where,
 )
-from tgbench.ops.index import embedding, gather, scatter, update
-from tgbench.ops.layout import concat, flip, pad, split
+from tgbench.ops.functions import (
+    arccos,
+    arcsin,
+    arctan,
+    arctan2,
+    cosh,
+    exp2,
+    expm1,
+    isinf,
+    isnan,
+    log1p,
+    log2,
+    log10,
+    logical_xor,
+    sinh,
+    tan,
+    trunc,
+)
+from tgbench.ops.index import (
+    embedding,
+    gather,
+    gather_elements,
+    index_select,
+    scatter,
+    scatter_add,
+    scatter_elements,
+    update,
+)
+from tgbench.ops.layout import (
+    concat,
+    flip,
+    pad,
+    pad_with,
+    repeat,
+    repeat_interleave,
+    roll,
+    split,
+    stack,
+)
 from tgbench.ops.matmul import matmul
 from tgbench.ops.nn import (
     attention,
+    batch_norm,
+    channel_affine,
+    clamp,
+    elu,
     gated_linear,
     gelu,
+    glu,
+    group_norm,
+    hardsigmoid,
+    hardswish,
     layer_norm,
+    leaky_relu,
     linear,
+    log_softmax,
+    logsumexp,
+    mish,
     relu,
+    relu6,
     rms_norm,
     rope,
     silu,
     softmax,
+    softplus,
 )
-from tgbench.ops.reduce import max_, mean, min_, prod, sum_
+from tgbench.ops.order import argmax, argmin, cumsum, sort, topk
+from tgbench.ops.pool import adaptive_avg_pool, avg_pool, max_pool
+from tgbench.ops.reduce import max_, mean, min_, prod, std, sum_, var
+from tgbench.ops.resample import upsample, upsample_nearest
 
 __all__ = [
-    "attention", "ceil", "concat", "cos", "embedding", "erf", "exp", "flip", "floor", "full",
-    "gated_linear", "gather", "gelu", "iota", "layer_norm", "linear", "log", "matmul", "max_",
-    "maximum", "mean", "min_", "minimum", "pad", "prod", "reciprocal", "relu", "rms_norm", "rope",
-    "round_", "rsqrt", "scatter", "sigmoid", "sign", "silu", "sin", "softmax", "split", "sqrt",
-    "sum_", "tanh", "tril", "triu", "update", "where",
+    "adaptive_avg_pool", "arccos", "arcsin", "arctan", "arctan2", "argmax", "argmin", "attention",
+    "avg_pool", "batch_norm", "ceil", "channel_affine", "clamp", "concat", "conv",
+    "conv_transpose", "cos", "cosh", "cumsum", "einsum", "elu", "embedding", "erf", "exp", "exp2",
+    "expm1", "flip", "floor", "full", "gated_linear", "gather", "gather_elements", "gelu", "glu",
+    "group_norm", "hardsigmoid", "hardswish", "index_select", "iota", "isinf", "isnan",
+    "layer_norm", "leaky_relu", "linear", "log", "log1p", "log2", "log10", "log_softmax",
+    "logical_xor", "logsumexp", "matmul", "max_", "max_pool", "maximum", "mean", "min_",
+    "minimum", "mish", "pad", "pad_with", "prod", "reciprocal", "relu", "relu6", "repeat",
+    "repeat_interleave", "rms_norm", "roll", "rope", "round_", "rsqrt", "scatter", "scatter_add",
+    "scatter_elements", "sigmoid", "sign", "silu", "sin", "sinh", "softmax", "softplus", "sort",
+    "split", "sqrt", "stack", "std", "sum_", "tan", "tanh", "topk", "tril", "triu", "trunc",
+    "update", "upsample", "upsample_nearest", "var", "where",
 ]  # fmt: skip

@@ -575,3 +575,94 @@ register(
 def pad(x: Node, low: Sequence[int], high: Sequence[int], value: float = 0.0) -> Node:
     """Put a margin of `value` around `x`: `low[i]` in front of axis i, `high[i]` behind it."""
     return x.builder.apply("pad", x, low=tuple(low), high=tuple(high), value=value)
+
+
+# --- made of the above --------------------------------------------------------------------------
+
+
+def _cut(x: Node, axis: int, start: int, stop: int) -> Node:
+    return x[(slice(None),) * axis + (slice(start, stop),)]
+
+
+def _margin(x: Node, axis: int, width: int, mode: str, *, front: bool) -> Node:
+    """What `mode` puts in front of an axis, or behind it."""
+    size = x.shape[axis]
+    if mode == "replicate":
+        edge = _cut(x, axis, 0, 1) if front else _cut(x, axis, size - 1, size)
+        return edge.expand(*(width if i == axis else n for i, n in enumerate(x.shape)))
+    if mode == "circular":
+        return _cut(x, axis, size - width, size) if front else _cut(x, axis, 0, width)
+    first = 1 if front else size - width - 1
+    return flip(_cut(x, axis, first, first + width), axis)
+
+
+def pad_with(x: Node, low: Sequence[int], high: Sequence[int], mode: str) -> Node:
+    """A margin made of `x` itself: "reflect", "replicate" or "circular", as PyTorch's `pad`.
+
+    >>> from tgbench.graph import GraphBuilder
+    >>> pad_with(GraphBuilder().input("x", (2, 5)), (0, 2), (0, 1), "reflect").shape
+    (2, 8)
+    """
+    if mode not in ("reflect", "replicate", "circular"):
+        raise GraphError(f"pad mode {mode!r}; use reflect, replicate, circular, or `pad`")
+    if len(low) != x.rank or len(high) != x.rank:
+        raise GraphError(f"pad of {x.type} needs {x.rank} widths on each side")
+    for axis, (front, back) in enumerate(zip(low, high, strict=True)):
+        most = x.shape[axis] - (mode == "reflect") if mode != "replicate" else max(front, back)
+        if not 0 <= min(front, back) <= max(front, back) <= most:
+            raise GraphError(f"pad of {x.type}: widths {front}, {back} of dimension {axis}")
+        pieces = [_margin(x, axis, front, mode, front=True)] if front else []
+        pieces.append(x)
+        pieces += [_margin(x, axis, back, mode, front=False)] if back else []
+        x = concat(pieces, axis)
+    return x
+
+
+def roll(x: Node, shifts: int | Sequence[int], axes: int | Sequence[int]) -> Node:
+    """Move elements by `shifts` along `axes`; what leaves at the end comes back at the start."""
+    by = [shifts] if isinstance(shifts, int) else list(shifts)
+    along = [axes] if isinstance(axes, int) else list(axes)
+    if len(by) != len(along):
+        raise GraphError(f"roll by {by} along {along}: one shift per axis")
+    for shift, axis in zip(by, along, strict=True):
+        place, size = axis % x.rank, x.shape[axis]
+        turn = shift % size
+        if turn:
+            pieces = [_cut(x, place, size - turn, size), _cut(x, place, 0, size - turn)]
+            x = concat(pieces, place)
+    return x
+
+
+def stack(nodes: Sequence[Node], axis: int = 0) -> Node:
+    """Join nodes of one shape along a new axis."""
+    if not nodes:
+        raise GraphError("stack needs at least one node")
+    place = axis % (nodes[0].rank + 1)
+    index = (slice(None),) * place + (None,)
+    return concat([node[index] for node in nodes], place)
+
+
+def _repeated(x: Node, axis: int, times: int, *, inner: bool) -> Node:
+    """`times` copies of every element side by side (inner), or of the whole axis."""
+    if times == 1:
+        return x
+    place = axis + 1 if inner else axis
+    shape = [*x.shape]
+    wide = x.reshape(*shape[:place], 1, *shape[place:])
+    wide = wide.expand(*shape[:place], times, *shape[place:])
+    return wide.reshape(*shape[:axis], shape[axis] * times, *shape[axis + 1 :])
+
+
+def repeat(x: Node, *times: int) -> Node:
+    """The whole of `x`, so many times along each axis; further counts make axes in front."""
+    if len(times) < x.rank or min(times, default=1) < 1:
+        raise GraphError(f"repeat of {x.type} needs a count ≥ 1 for each dimension, got {times}")
+    x = x.reshape(*([1] * (len(times) - x.rank)), *x.shape)
+    for axis, count in enumerate(times):
+        x = _repeated(x, axis, count, inner=False)
+    return x
+
+
+def repeat_interleave(x: Node, times: int, axis: int) -> Node:
+    """Every element along an axis `times` in a row."""
+    return _repeated(x, axis % x.rank, times, inner=True)

@@ -9,12 +9,13 @@ known to be 0, the contraction does not read the other.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 
 from tgbench.errors import GraphError
 from tgbench.graph import Node
-from tgbench.known import Fact, Pattern, pattern_fact
+from tgbench.known import ConstantData, Fact, Pattern, pattern_fact
 from tgbench.ops.broadcasting import broadcast_shape, down, up
 from tgbench.optable import Attrs, Call, Dim, OpDef, TensorType, register, same_dtype
 from tgbench.regions import Box, Interval, Region
@@ -42,7 +43,17 @@ def _batch(call: Call) -> tuple[Dim, ...]:
 def _zero_pattern(call: Call, operand: int) -> Pattern | None:
     """The open elements of an operand whose closed ones are known zeros."""
     fact = call.facts[operand] if call.facts else None
-    return fact.open if fact is not None and fact.closes_with(0.0) else None
+    if fact is None or fact.constant is not None:
+        return None if fact is None or fact.constant is None else _banded(fact.constant)
+    return fact.open if fact.closes_with(0.0) else None
+
+
+@cache
+def _banded(data: ConstantData) -> Pattern | None:
+    """The elements of a constant that are not 0, where most are: bands, filters, means."""
+    is_open = data.array != 0
+    sparse = np.count_nonzero(is_open) <= is_open.size / 2 and np.isfinite(data.array).all()
+    return Pattern.of(is_open) if sparse else None
 
 
 def _forward(call: Call, regions: tuple[Region, ...]) -> Region:

@@ -13,8 +13,20 @@ import numpy as np
 
 from tgbench.errors import GraphError
 from tgbench.graph import Node
-from tgbench.ops.elementwise import _erf, erf, exp, maximum, rsqrt, sigmoid, tanh, where
-from tgbench.ops.layout import concat
+from tgbench.ops.create import full
+from tgbench.ops.elementwise import (
+    _erf,
+    erf,
+    exp,
+    log,
+    maximum,
+    minimum,
+    rsqrt,
+    sigmoid,
+    tanh,
+    where,
+)
+from tgbench.ops.layout import concat, split
 from tgbench.ops.reduce import max_, mean, sum_
 from tgbench.optable import Array, Attrs, Call, OpDef, TensorType, register
 from tgbench.regions import Box
@@ -133,9 +145,137 @@ _fused(
 )
 
 
-def layer_norm(x: Node, weight: Node, bias: Node, eps: float = 1e-5) -> Node:
-    """(x − mean) / √(variance + eps) · weight + bias over the last dimension (Ba et al. 2016)."""
-    return x.builder.apply("layer_norm", x, weight, bias, eps=eps)
+def layer_norm(
+    x: Node, weight: Node | None = None, bias: Node | None = None, eps: float = 1e-5, dims: int = 1
+) -> Node:
+    """(x − mean) / √(variance + eps) · weight + bias over the last `dims` dimensions.
+
+    weight (1 without one) and bias (0) have the shape of these dimensions (Ba et al. 2016).
+    """
+    shape = x.shape[x.rank - dims :]
+    flat = x.reshape(*x.shape[: x.rank - dims], -1) if dims != 1 else x
+    line = (flat.shape[-1],)
+    weights = [
+        full(x.builder, line, value, x.dtype) if given is None else given.reshape(*line)
+        for given, value in ((weight, 1), (bias, 0))
+    ]
+    for given in (weight, bias):
+        if given is not None and given.shape != shape:
+            raise GraphError(f"a norm over {list(shape)} needs weights of that shape: {given.type}")
+    result = x.builder.apply("layer_norm", flat, *weights, eps=eps)
+    return result.reshape(*x.shape) if dims != 1 else result
+
+
+# --- norms over channels --------------------------------------------------------------------------
+
+
+def _of_channels(vector: Node, x: Node) -> Node:
+    return vector.reshape(vector.shape[0], *([1] * (x.rank - 2)))
+
+
+def _affine(attrs: Attrs, x: Node, scale: Node, shift: Node) -> Node:
+    return x * _of_channels(scale, x) + _of_channels(shift, x)
+
+
+def _channels(x: Array, vector: Array) -> Array:
+    return vector.reshape(-1, *([1] * (x.ndim - 2)))
+
+
+def _channels_check(attrs: Attrs, types: tuple[TensorType, ...]) -> None:
+    x = types[0]
+    for vector in types[1:]:
+        if x.rank < 2 or vector.shape != (x.shape[1],):
+            raise GraphError(f"channels of {x} need vectors [{x.shape[1:2]}], got {vector}")
+
+
+_fused(
+    "channel_affine",
+    _affine,
+    lambda attrs, x, scale, shift: np.asarray(x * _channels(x, scale) + _channels(x, shift)),
+    arity=(3,),
+    check=_channels_check,
+    flops=lambda call, box: 2 * box.elements,
+)
+
+
+def channel_affine(x: Node, scale: Node, shift: Node) -> Node:
+    """x [N, C, …] · scale [C] + shift [C]."""
+    return x.builder.apply("channel_affine", x, scale, shift)
+
+
+def batch_norm(
+    x: Node,
+    mean: Node,
+    var: Node,
+    weight: Node | None = None,
+    bias: Node | None = None,
+    eps: float = 1e-5,
+) -> Node:
+    """(x − mean) / √(var + eps) · weight + bias per channel of x [N, C, …], with given statistics.
+
+    What depends on parameters alone is computed once: a run costs one product and one sum
+    (Ioffe, Szegedy 2015).
+    """
+    scale = rsqrt(var + eps) if weight is None else rsqrt(var + eps) * weight
+    shift = -mean * scale if bias is None else bias - mean * scale
+    return channel_affine(x, scale, shift)
+
+
+def _group_norm(attrs: Attrs, x: Node, *weights: Node) -> Node:
+    groups = attrs["groups"]
+    split = x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
+    axes = range(2, split.rank)
+    centred = split - mean(split, axes, keepdims=True)
+    variance = mean(centred * centred, axes, keepdims=True)
+    result = (centred * rsqrt(variance + attrs["eps"])).reshape(*x.shape)
+    return _affine({}, result, *weights) if weights else result
+
+
+def _group_norm_reference(attrs: Attrs, x: Array, *weights: Array) -> Array:
+    split = x.reshape(x.shape[0], attrs["groups"], -1)
+    centred = split - split.mean(axis=-1, keepdims=True)
+    variance = (centred * centred).mean(axis=-1, keepdims=True)
+    result = (centred / np.sqrt(variance + x.dtype.type(attrs["eps"]))).reshape(x.shape)
+    if weights:
+        result = result * _channels(x, weights[0]) + _channels(x, weights[1])
+    return np.asarray(result)
+
+
+def _group_norm_check(attrs: Attrs, types: tuple[TensorType, ...]) -> None:
+    _channels_check(attrs, types)
+    x = types[0]
+    if x.rank < 3 or x.shape[1] % attrs["groups"]:
+        raise GraphError(f"group_norm: {attrs['groups']} groups do not divide the channels of {x}")
+
+
+_fused(
+    "group_norm",
+    _group_norm,
+    _group_norm_reference,
+    arity=(1, 3),
+    check=_group_norm_check,
+    whole=lambda call: tuple(range(2, len(call.out.shape))),
+    inplace=(),
+)
+
+
+def group_norm(
+    x: Node,
+    groups: int,
+    weight: Node | None = None,
+    bias: Node | None = None,
+    eps: float = 1e-5,
+) -> Node:
+    """Mean 0 and variance 1 over each group of channels of x [N, C, *S], then weight and bias [C].
+
+    `groups=C` is the instance norm (Wu, He 2018).
+    """
+    if weight is None and bias is None:
+        return x.builder.apply("group_norm", x, groups=groups, eps=eps)
+    channels = (x.shape[1],)
+    scale = full(x.builder, channels, 1, x.dtype) if weight is None else weight
+    shift = full(x.builder, channels, 0, x.dtype) if bias is None else bias
+    return x.builder.apply("group_norm", x, scale, shift, groups=groups, eps=eps)
 
 
 # --- activations ---------------------------------------------------------------------------------
@@ -191,6 +331,118 @@ def silu(x: Node) -> Node:
 def relu(x: Node) -> Node:
     """max(x, 0)."""
     return x.builder.apply("relu", x)
+
+
+_fused(
+    "clamp",
+    lambda attrs, x: minimum(maximum(x, attrs["low"]), attrs["high"]),
+    lambda attrs, x: np.clip(x, attrs["low"], attrs["high"]).astype(x.dtype),
+    flops=lambda call, box: 2 * box.elements,
+)
+_fused(
+    "leaky_relu",
+    lambda attrs, x: where(x > 0.0, x, x * attrs["slope"]),
+    lambda attrs, x: np.where(x > 0, x, x * x.dtype.type(attrs["slope"])),
+    flops=lambda call, box: 2 * box.elements,
+)
+_fused(
+    "elu",
+    lambda attrs, x: where(x > 0.0, x, (exp(minimum(x, 0.0)) - 1.0) * attrs["alpha"]),
+    lambda attrs, x: np.where(x > 0, x, np.expm1(np.minimum(x, 0)) * x.dtype.type(attrs["alpha"])),
+)
+_fused(
+    "softplus",
+    lambda attrs, x: where(
+        x * attrs["beta"] > attrs["threshold"],
+        x,
+        log(exp(minimum(x * attrs["beta"], attrs["threshold"])) + 1.0) / attrs["beta"],
+    ),
+    lambda attrs, x: np.where(
+        x * attrs["beta"] > attrs["threshold"],
+        x,
+        np.log1p(np.exp(np.minimum(x * attrs["beta"], attrs["threshold"]))) / attrs["beta"],
+    ).astype(x.dtype),
+)
+_fused(
+    "hardsigmoid",
+    lambda attrs, x: clamp(x + 3.0, 0.0, 6.0) / 6.0,
+    lambda attrs, x: np.clip(x + 3, 0, 6) / x.dtype.type(6),
+)
+_fused(
+    "hardswish",
+    lambda attrs, x: x * clamp(x + 3.0, 0.0, 6.0) / 6.0,
+    lambda attrs, x: x * np.clip(x + 3, 0, 6) / x.dtype.type(6),
+)
+_fused(
+    "mish",
+    lambda attrs, x: x * tanh(softplus(x)),
+    lambda attrs, x: np.asarray(x * np.tanh(np.logaddexp(x, 0))).astype(x.dtype),
+)
+
+
+def clamp(x: Node, low: float | None = None, high: float | None = None) -> Node:
+    """`x` kept between two numbers; None leaves a side open."""
+    if low is None or high is None:
+        x = x if low is None else maximum(x, low)
+        return x if high is None else minimum(x, high)
+    return x.builder.apply("clamp", x, low=low, high=high)
+
+
+def relu6(x: Node) -> Node:
+    """`x` kept between 0 and 6."""
+    return clamp(x, 0.0, 6.0)
+
+
+def leaky_relu(x: Node, slope: float = 0.01) -> Node:
+    """x where it is positive, else x · slope."""
+    return x.builder.apply("leaky_relu", x, slope=slope)
+
+
+def elu(x: Node, alpha: float = 1.0) -> Node:
+    """x where it is positive, else alpha · (eˣ − 1) (Clevert et al. 2015)."""
+    return x.builder.apply("elu", x, alpha=alpha)
+
+
+def softplus(x: Node, beta: float = 1.0, threshold: float = 20.0) -> Node:
+    """log(1 + e^(beta · x)) / beta; x itself where beta · x is above the threshold."""
+    return x.builder.apply("softplus", x, beta=beta, threshold=threshold)
+
+
+def hardsigmoid(x: Node) -> Node:
+    """(x + 3) / 6 kept between 0 and 1."""
+    return x.builder.apply("hardsigmoid", x)
+
+
+def hardswish(x: Node) -> Node:
+    """x · hardsigmoid(x) (Howard et al. 2019)."""
+    return x.builder.apply("hardswish", x)
+
+
+def mish(x: Node) -> Node:
+    """x · tanh(softplus(x)) (Misra 2019)."""
+    return x.builder.apply("mish", x)
+
+
+def glu(x: Node, axis: int = -1) -> Node:
+    """The first half along an axis, times the sigmoid of the second (Dauphin et al. 2016)."""
+    if x.shape[axis] % 2:
+        raise GraphError(f"glu halves dimension {axis} of {x.type}, which is odd")
+    half = x.shape[axis] // 2
+    value, gate = split(x, (half, half), axis)
+    return value * sigmoid(gate)
+
+
+def logsumexp(x: Node, axis: int | Sequence[int] = -1, keepdims: bool = False) -> Node:
+    """log Σ eˣ over `axis`, computed from x less its maximum."""
+    top = max_(x, axis, keepdims=True)
+    result = log(sum_(exp(x - top), axis, keepdims=True)) + top
+    return result if keepdims else sum_(result, axis)
+
+
+def log_softmax(x: Node, axis: int = -1) -> Node:
+    """The logarithm of the softmax, computed from x less its maximum."""
+    centred = x - max_(x, axis, keepdims=True)
+    return centred - log(sum_(exp(centred), axis, keepdims=True))
 
 
 # --- linear layers -------------------------------------------------------------------------------

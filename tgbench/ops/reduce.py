@@ -14,6 +14,7 @@ import numpy as np
 from tgbench.errors import GraphError
 from tgbench.graph import Node
 from tgbench.known import Fact, Pattern, pattern_fact
+from tgbench.ops.elementwise import sqrt
 from tgbench.optable import FLOATS, Array, Attrs, Call, OpDef, TensorType, register, same_dtype
 from tgbench.regions import Box, Region
 
@@ -138,3 +139,22 @@ def _function(name: str) -> Callable[..., Node]:
 
 sum_, mean, max_, min_ = _function("sum"), _function("mean"), _function("max"), _function("min")
 prod = _function("prod")
+
+
+def var(
+    x: Node, axis: int | Sequence[int] | None = None, keepdims: bool = False, correction: int = 1
+) -> Node:
+    """The variance over `axis`: squares of the distance from the mean, over n − correction."""
+    centre = mean(x, axis, keepdims=True)
+    centred = x - centre
+    count = x.type.elements // centre.type.elements
+    if count <= correction:
+        raise GraphError(f"a variance of {count} elements with correction {correction} is empty")
+    return sum_(centred * centred, axis, keepdims=keepdims) / float(count - correction)
+
+
+def std(
+    x: Node, axis: int | Sequence[int] | None = None, keepdims: bool = False, correction: int = 1
+) -> Node:
+    """The square root of the variance."""
+    return sqrt(var(x, axis, keepdims, correction))

@@ -1,0 +1,197 @@
+"""One kernel for a call wherever its operands lie, and always with the same bits.
+
+    lying anywhere ─→ copies side by side in scratch ─→ the kernel ─→ copied to where it belongs
+
+A library may round otherwise for other strides or another alignment. On copies it never sees them:
+where a piece of scratch begins follows from the sizes alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from torch import Tensor
+
+from tgbench.errors import ExactnessError
+from tgbench.grains import Grain
+from tgbench.kernels.registry import KERNELS, Kernel, Scratch, Site, View
+from tgbench.kernels.views import Bound, dense, is_dense, part, same_box, whole_reads
+from tgbench.optable import FLOATS, Call
+from tgbench.regions import Box
+
+
+def of_grain(site: Site, grain: Grain) -> Kernel:
+    """The kernel of a grain, in the form that takes this site."""
+    return formed(_named(site.call.op.name, grain.kernel), site, grain)
+
+
+def formed(kernel: Kernel, site: Site, grain: Grain) -> Kernel:
+    """The kernel as it is, or over copies: as its grain has it, or where it cannot read a site."""
+    if grain.copied:
+        kernel = copied(kernel, grain.stays)
+    elif not kernel.accepts(site):
+        kernel = gathered(kernel)
+    return settled(kernel) if has_known_zeros(site.call) else kernel
+
+
+def _named(op: str, name: str) -> Kernel:
+    for kernel in KERNELS.get(op, ()):
+        if kernel.name == name:
+            return kernel
+    raise ExactnessError(f"{op}: kernel {name!r} is gone; register it, or make the session anew")
+
+
+# --- copies ---------------------------------------------------------------------------------------
+
+
+@cache
+def copied(kernel: Kernel, stays: tuple[int, ...] = ()) -> Kernel:
+    """The kernel over whole copies of what it reads: what is known and left out is put there.
+
+    So a site is the same wherever the same elements are computed. Inputs in `stays` are read where
+    they lie, if nothing of them is left out.
+    """
+    return _over(kernel, "copied", _wanted, lambda view: True, stays)
+
+
+@cache
+def gathered(kernel: Kernel) -> Kernel:
+    """The kernel over copies of those operands that do not lie side by side already."""
+    return _over(kernel, "gathered", _given, lambda view: not is_dense(view))
+
+
+Boxes = tuple[Box | None, ...]
+
+
+def _wanted(site: Site) -> Boxes:
+    return whole_reads(site.call, site.out_box)
+
+
+def _given(site: Site) -> Boxes:
+    return site.in_boxes
+
+
+def _over(
+    kernel: Kernel,
+    form: str,
+    boxes: Callable[[Site], Boxes],
+    is_moved: Callable[[View], bool],
+    stays: tuple[int, ...] = (),
+) -> Kernel:
+    def moves(site: Site, i: int) -> bool:
+        view, have, want = site.ins[i], site.in_boxes[i], boxes(site)[i]
+        if want is None or view is None or have is None:
+            return want is not None
+        return is_moved(view) if i not in stays else not same_box(have, want)
+
+    def pieces(site: Site) -> tuple[Scratch, ...]:
+        """Where the operands go, then the result."""
+        found: list[Scratch] = [
+            (box.extents, site.call.inputs[i].dtype)
+            for i, box in enumerate(boxes(site))
+            if box is not None and moves(site, i)
+        ]
+        return (*found, (site.out.shape, site.out.dtype)) if is_moved(site.out) else tuple(found)
+
+    def inner(site: Site, views: tuple[View, ...]) -> Site:
+        left = list(views)
+        ins = tuple(left.pop(0) if moves(site, i) else view for i, view in enumerate(site.ins))
+        return replace(site, in_boxes=boxes(site), ins=ins, out=left[0] if left else site.out)
+
+    def plain(site: Site) -> Site:
+        return inner(site, tuple(dense(shape, dtype) for shape, dtype in pieces(site)))
+
+    def scratch(site: Site) -> tuple[Scratch, ...]:
+        return (*pieces(site), *kernel.scratch(plain(site)))
+
+    def bind(site: Site, views: tuple[View, ...]) -> Bound:
+        count = len(pieces(site))
+        there = inner(site, views[:count])
+        function, arguments = kernel.bind(there, views[count:])
+        moved: list[Any] = []
+        for i, view in enumerate(there.ins):
+            if view is not None and moves(site, i):
+                moved += _filled(site, i, view, there.in_boxes[i])
+        result = (site.out, there.out) if is_moved(site.out) else (None, None)
+        return _runs(function, len(moved)), (*moved, *result, *arguments)
+
+    def accepts(site: Site) -> bool:
+        return kernel.accepts(plain(site))
+
+    def cost_ns(site: Site) -> float:
+        count = sum(view.size_bytes for view in site.ins if view is not None)
+        return kernel.cost_ns(plain(site)) + 1_000.0 * len(pieces(site)) + count / 10.0
+
+    name = f"{kernel.name} ({form})"
+    return Kernel(name, kernel.op, accepts, cost_ns, bind, scratch, kernel.devices)
+
+
+def _filled(site: Site, i: int, view: View, want: Box | None) -> tuple[Any, ...]:
+    """(where it goes, what is known of it or None, the part that is there, its source)."""
+    have, source = site.in_boxes[i], site.ins[i]
+    assert want is not None
+    if have is None or source is None:
+        return view, known_value(site.call, i), None, None
+    if same_box(have, want):
+        return view, None, view, source
+    inside = want.intersect(have)
+    assert inside is not None
+    return view, known_value(site.call, i), part(view, want, inside), part(source, have, inside)
+
+
+def known_value(call: Call, i: int) -> float:
+    """What the elements of an input are that a site leaves out."""
+    if call.op.name == "attention" and i == 3:
+        return 0.0 if call.inputs[3].dtype == "bool" else float("-inf")
+    fact = call.facts[i] if call.facts else None
+    return fact.value if fact is not None and fact.value is not None else 0.0
+
+
+@cache
+def _runs(function: Callable[..., Any], count: int) -> Callable[..., None]:
+    def run(*arguments: Any) -> None:
+        for i in range(0, count, 4):
+            whole, value, target, source = arguments[i : i + 4]
+            if value is not None:
+                whole.fill_(value)
+            if target is not None:
+                target.copy_(source)
+        out, result = arguments[count : count + 2]
+        function(*arguments[count + 2 :])
+        if out is not None:
+            out.copy_(result)
+
+    return run
+
+
+# --- the sign of zero -----------------------------------------------------------------------------
+
+
+def has_known_zeros(call: Call) -> bool:
+    """Whether elements of the result are zeros that a product with anything may have made."""
+    fact = call.fact
+    is_float = call.out.dtype in FLOATS
+    return is_float and fact is not None and fact.hard and fact.value == 0.0
+
+
+@cache
+def settled(kernel: Kernel) -> Kernel:
+    """The kernel, and −0 becomes 0: the sign of 0 · x follows from an x that nobody needs."""
+
+    def bind(site: Site, scratch: tuple[View, ...]) -> Bound:
+        function, arguments = kernel.bind(site, scratch)
+        return _settles(function), (site.out, *arguments)
+
+    return replace(kernel, bind=bind)
+
+
+@cache
+def _settles(function: Callable[..., Any]) -> Callable[..., None]:
+    def run(out: Tensor, *arguments: Any) -> None:
+        function(*arguments)
+        out.add_(0.0)
+
+    return run
