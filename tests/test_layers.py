@@ -14,12 +14,13 @@ import tgbench
 
 ROOT = Path(tgbench.__file__).parent
 ORDER = (
-    "errors", "packing", "validate", "remat", "coords", "regions", "known", "optable", "graph",
-    "weights", "ops", "reference", "simplify", "rules", "buckets", "calls", "tracefile", "trace",
-    "estimate", "models", "propagate", "anatomy", "placement", "schedule", "split", "explain",
-    "plandiff", "plan", "kernels", "program", "lowering", "states", "machine", "signature",
-    "records", "cost", "planner", "specialiser", "search", "arena", "pool", "memory", "intake",
-    "results", "report", "session", "probe", "profiler",
+    "errors", "packing", "validate", "remat", "coords", "regions", "grains", "known", "optable",
+    "graph", "weights", "ops", "reference", "simplify", "recognise", "importers", "rules",
+    "buckets", "calls", "tracefile", "graphfile", "trace", "estimate", "models", "propagate",
+    "anatomy", "placement", "schedule", "split", "explain", "plandiff", "plan", "kernels",
+    "program", "lowering", "states", "machine", "signature", "records", "cost", "probe",
+    "exactness", "planner", "specialiser", "search", "arena", "pool", "memory", "intake",
+    "results", "report", "session", "checking", "profiler",
 )  # fmt: skip
 OUTSIDE = ("__init__", "views", "demo", "bench", "cli", "__main__")  # may import all of the above
 WIDGETS = ("anywidget", "ipywidgets", "IPython", "plotly", "graphviz", "traitlets")

@@ -3,12 +3,16 @@
 from tgbench import models, ops
 from tgbench.arena import Arena
 from tgbench.buckets import Bucket, BucketClass, BucketSpace
+from tgbench.checking import CheckReport, check, load_pairs, save_pairs
 from tgbench.cost import CostModel
 from tgbench.errors import (
     BudgetError,
+    CheckError,
     DemandError,
+    ExactnessError,
     GraphError,
     HintError,
+    ImporterError,
     InputError,
     KernelError,
     PackingError,
@@ -17,10 +21,13 @@ from tgbench.errors import (
     SearchError,
     TgbenchError,
     TraceError,
+    UnsupportedOpError,
     WeightsError,
 )
 from tgbench.estimate import MemoryEstimate, estimate_memory
 from tgbench.graph import Graph, GraphBuilder, Node, dim
+from tgbench.graphfile import load_graph, save_graph
+from tgbench.importers import Imported, Support, from_pt2, from_torch, supported
 from tgbench.plan import Plan
 from tgbench.profiler import profile
 from tgbench.records import Records
@@ -34,10 +41,12 @@ from tgbench.weights import Weights
 __version__ = "0.1.0"
 
 __all__ = [
-    "Arena", "Box", "Bucket", "BucketClass", "BucketSpace", "BudgetError", "CostModel",
-    "DemandError", "Graph", "GraphBuilder", "GraphError", "GraphSession", "HintError", "InputError",
+    "Arena", "Box", "Bucket", "BucketClass", "BucketSpace", "BudgetError", "CheckError",
+    "CheckReport", "CostModel", "DemandError", "ExactnessError", "Graph", "GraphBuilder",
+    "GraphError", "GraphSession", "HintError", "Imported", "ImporterError", "InputError",
     "KernelError", "MemoryEstimate", "Node", "PackingError", "Plan", "PlanError", "Records",
-    "RecordsError", "Region", "Report", "SearchError", "TgbenchError", "Trace", "TraceError",
-    "Weights", "WeightsError", "dim", "estimate_memory", "evaluate", "models", "ops", "profile",
-
+    "RecordsError", "Region", "Report", "SearchError", "Support", "TgbenchError", "Trace",
+    "TraceError", "UnsupportedOpError", "Weights", "WeightsError", "check", "dim",
+    "estimate_memory", "evaluate", "from_pt2", "from_torch", "load_graph", "load_pairs", "models",
+    "ops", "profile", "save_graph", "save_pairs", "supported",
 ]  # fmt: skip

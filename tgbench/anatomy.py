@@ -153,7 +153,7 @@ class Anatomy:
                 base = self.base[parent]
                 if base in last and self.base[node] is node:
                     last[base] = max(last[base], self.position[node] + 1)
-        for node in [*self.graph.outputs.values(), *self.graph.updates.values()]:
+        for node in self.graph.ends:
             if self.base[node] in last:
                 last[self.base[node]] = end
         return {node: LiveRange(self.position[node], stop) for node, stop in last.items()}

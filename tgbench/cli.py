@@ -2,6 +2,7 @@
 
     tgbench demo        the short tour: Gemma 3 and MiniLM, incrementally, beside transformers
     tgbench profile     measure the kernels that a model's runs use, into a record database
+    tgbench check       a model file beside pairs of inputs and outputs from another framework
 
 A subcommand's module is imported when it is asked for, so that `--help` needs no torch.
 """
@@ -38,6 +39,7 @@ class Command:
 COMMANDS = (
     Command("demo", "tgbench.demo", "the short tour: two models, run incrementally"),
     Command("profile", "tgbench.bench.profile", "measure the kernels that a model's runs use"),
+    Command("check", "tgbench.checking.command", "compare a model with pairs of another framework"),
     Command("pack", "tgbench.packing.command", "give the buffers of a file their offsets"),
 )
 

@@ -78,3 +78,27 @@ class SearchError(TgbenchError):
 
 class PackingError(TgbenchError):
     """A file of buffers is damaged, or the complete packing search cannot run here."""
+
+
+class ImporterError(TgbenchError):
+    """A PyTorch module, exported program or file cannot become a graph."""
+
+
+class UnsupportedOpError(ImporterError):
+    """A module uses PyTorch ops that the importer's table has no entry for.
+
+    Attributes:
+        ops: their names, in the order of first use.
+    """
+
+    def __init__(self, message: str, ops: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.ops = ops
+
+
+class ExactnessError(TgbenchError):
+    """No kernel of an op promises the same bits in every run, or the promise no longer holds."""
+
+
+class CheckError(TgbenchError):
+    """A session does not give the outputs it should (`CheckReport.assert_passed`)."""

@@ -48,6 +48,11 @@ def dim(name: str, *, max: int | None = None) -> sympy.Symbol:
     return symbol
 
 
+def declared_max(name: str) -> int | None:
+    """The largest value that `dim` was given for a symbolic dimension."""
+    return _DIM_MAX.get(name)
+
+
 _DIM_MAX: dict[str, int] = {}
 
 
@@ -283,6 +288,19 @@ def _spread(index: tuple[Index, ...], node: Node) -> list[Index]:
     return [*index[:at], *fill, *index[at + 1 :]]
 
 
+def _written(state: Node, value: Node, at: Node | int, axis: int) -> Node:
+    """The state with slices of it replaced, as an op that says so."""
+    if not isinstance(at, Node):
+        start = tuple(int(at) if i == axis else 0 for i in range(state.rank))
+        return state.builder.apply("update", state, value, start=start)
+    if at.type.elements == 1 and value.rank > axis:
+        count = value.shape[axis]
+        at = at.reshape(1) if at.rank != 1 else at
+        steps = state.builder.constant(np.arange(count), at.dtype)
+        at = at if count == 1 else at.expand(count) + steps
+    return state.builder.apply("scatter", state, at, value, axis=axis)
+
+
 @dataclass
 class GraphBuilder:
     """Builds a graph; every expression that exists already is found, not built again."""
@@ -309,8 +327,21 @@ class GraphBuilder:
         """A persistent variable, 0 at first; `update` says what it becomes after a run."""
         return self._leaf("state", name, shape, dtype)
 
-    def update(self, state: Node, value: Node) -> None:
-        """After each run the state holds `value`, and the next run sees what changed."""
+    def update(self, state: Node, value: Node, at: Node | int | None = None, axis: int = 0) -> None:
+        """After each run the state holds `value`, and the next run sees what changed.
+
+        With `at`, only slices of it along `axis` do, and nothing else is written: those that begin
+        at that index (an integer, or a node of one element), or one for each index of a node.
+        The same happens for `value = ops.scatter(state, …)` and `ops.update(state, …)`.
+
+        Raises GraphError where the types do not go together.
+
+        >>> g = GraphBuilder()
+        >>> cache, row = g.state("cache", (8, 4)), g.input("row", (1, 4))
+        >>> g.update(cache, row, at=g.input("position", (1,), "int64"))
+        """
+        if at is not None and state.op == "state":
+            value = _written(state, value, at, axis % state.rank)
         if state.op != "state" or state.type != value.type:
             raise GraphError(f"cannot update {state!r} with {value.type}; types must be equal")
         self.updates[state.name] = value
@@ -544,6 +575,43 @@ def topological(roots: Sequence[Node]) -> list[Node]:
     return sorted(seen, key=lambda node: node.index)
 
 
+@dataclass(frozen=True, slots=True)
+class Write:
+    """What a run puts into a state: a whole value, a block of it, or slices along one axis.
+
+    Fields:
+        value: the node whose value it takes.
+        start: where the block begins; all 0 for slices.
+        indices: for slices, the node that holds the index of each.
+        axis: along which the slices are counted.
+    """
+
+    value: Node
+    start: tuple[int, ...]
+    indices: Node | None = None
+    axis: int = 0
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """What has to be there when a run ends."""
+        return (self.value,) if self.indices is None else (self.value, self.indices)
+
+
+def _writes(state: Node, node: Node) -> tuple[Write, ...] | None:
+    """How `node` is the state with parts replaced, in order; None if it is something else."""
+    if node is state:
+        return ()
+    if node.op not in ("scatter", "update"):
+        return None
+    before = _writes(state, node.inputs[0])
+    if before is None:
+        return None
+    if node.op == "update":
+        return (*before, Write(node.inputs[1], node.attrs["start"]))
+    _, indices, value = node.inputs
+    return (*before, Write(value, (0,) * state.rank, indices, node.attrs["axis"]))
+
+
 @dataclass(frozen=True)
 class Graph:
     """An immutable graph: every node in topological order, and the named outputs.
@@ -581,6 +649,21 @@ class Graph:
     @cached_property
     def states(self) -> dict[str, Node]:
         return self._leaves("state")
+
+    @cached_property
+    def writes(self) -> dict[str, tuple[Write, ...]]:
+        """What a run puts into each state, in order: parts where the graph says so, else all."""
+        found = {}
+        for name, node in self.updates.items():
+            parts = _writes(self.states[name], node)
+            found[name] = (Write(node, (0,) * node.rank),) if parts is None else parts
+        return found
+
+    @cached_property
+    def ends(self) -> tuple[Node, ...]:
+        """What is read after the last step of a run: outputs, and what states become."""
+        written = [n for parts in self.writes.values() for write in parts for n in write.nodes]
+        return tuple(dict.fromkeys([*self.outputs.values(), *written]))
 
     @cached_property
     def consumers(self) -> dict[Node, tuple[Node, ...]]:

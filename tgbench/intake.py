@@ -29,7 +29,7 @@ class Intake:
         self.space = space
         self.unused = unused
         self._limits = _index_limits(graph)
-        known = {**graph.inputs, **unused}
+        known = {**graph.inputs, **unused, **graph.states}
         self._dtypes = {name: numpy_dtype(node.dtype) for name, node in known.items()}
 
     def arrays(self, inputs: Mapping[str, Any], held: Mapping[str, Array]) -> dict[str, Array]:
@@ -63,6 +63,29 @@ class Intake:
             node = known[name]
             found[name] = region_of_index(index, node.shape, f"changed {name}")
         return found
+
+    def rounded_states(self, changed: Mapping[str, Region]) -> dict[str, Region]:
+        """What changed of the states, rounded so that few classes arise.
+
+        Where no rounding is asked for, states that are written whole change in boxes of extents
+        that are powers of two: which of their elements move is in the numbers, not in the graph.
+        """
+        found = {}
+        for name, region in changed.items():
+            shape = self.graph.states[name].shape
+            writes = self.graph.writes.get(name, ())
+            is_whole = any(write.value.shape == shape for write in writes)
+            plain = is_whole and name not in self.space.rounding
+            space = BucketSpace({name: "pow2"}) if plain else self.space
+            found[name] = space.round(name, region, shape)
+        return found
+
+    def checked_state(self, node: Node, value: Any) -> Array:
+        """A state's new value as an array; raises InputError like an input's does."""
+        array = self._checked(node.name, node, value)
+        if node.dtype in FLOATS and not np.isfinite(array).all():
+            raise InputError(f"state {node.name!r} cannot hold NaN or infinity; mend the value")
+        return array
 
     def _checked(self, name: str, node: Node, value: Any) -> Array:
         if isinstance(value, torch.Tensor):

@@ -16,7 +16,9 @@ from typing import Any
 from tgbench.anatomy import Anatomy
 from tgbench.coords import Coord, Memo, value_of
 from tgbench.errors import TgbenchError
+from tgbench.grains import Grain
 from tgbench.graph import Node
+from tgbench.kernels.copied import of_grain
 from tgbench.kernels.registry import (
     ARENA,
     SCRATCH,
@@ -191,7 +193,7 @@ class Lowerer:
         instructions: list[Instruction] = []
         scratch: dict[Node, int] = {}
         for node, region in step.compute.items():
-            for box in region:
+            for box in self.rules.parts(node.call, region):
                 for parent, read in zip(node.inputs, self.rules.reads(node.call, box), strict=True):
                     if read is not None:
                         instructions += self._fills(parent, read, there, addresser)
@@ -286,7 +288,7 @@ class Lowerer:
         )
         site = _canonical(Site(node.call, box, reads, out, ins, self.device))
         key = (node.call, box, site.out, site.ins)
-        options = self._options.get(key, _options, site)
+        options = self._options.get(key, _options, site, self.rules.grains.get(node.call))
         option = self._chosen(options, node, provisional)
         bind = option.kernel.bind
         function, arguments = self._binds.get(
@@ -310,9 +312,10 @@ class Lowerer:
         raise DoesNotFit(node, f"{options[0].used_bytes} bytes of scratch", reserved)
 
 
-def _options(site: Site) -> tuple[Option, ...]:
+def _options(site: Site, grain: Grain | None) -> tuple[Option, ...]:
+    """Kernels that take a site, best first; where bits are to be the same, the one of the grain."""
     found = []
-    for kernel in candidates(site):
+    for kernel in candidates(site) if grain is None else [of_grain(site, grain)]:
         shapes = kernel.scratch(site)
         found.append(Option(kernel, shapes, scratch_bytes(shapes)))
     return tuple(found)

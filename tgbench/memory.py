@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import gc
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,14 +20,15 @@ from numpy.typing import NDArray
 from tgbench.anatomy import Anatomy
 from tgbench.arena import Seat
 from tgbench.buckets import BucketClass, boxes_of
-from tgbench.graph import Node
+from tgbench.errors import KernelError
+from tgbench.graph import Node, Write
 from tgbench.kernels.registry import ARENA
 from tgbench.optable import ITEMSIZE, numpy_dtype
 from tgbench.plan import Decisions
 from tgbench.pool import Pool
 from tgbench.program import Program
 from tgbench.propagate import Propagator, update_key
-from tgbench.regions import Region
+from tgbench.regions import EMPTY, Box, Region
 from tgbench.rules import Rules
 from tgbench.specialiser import Specialiser
 from tgbench.states import Pattern, States
@@ -124,6 +126,16 @@ class Memory:
         """Copies of what the states hold."""
         return {name: self.place(n).clone() for name, n in self.anatomy.graph.states.items()}
 
+    def put_state(self, name: str, array: NDArray[Any]) -> Region:
+        """Let a state hold an array; returns what of it changed."""
+        place = self.place(self.anatomy.graph.states[name])
+        new = torch.from_numpy(np.array(array, order="C")).to(place.device, place.dtype)
+        changed = _differing(place, new)
+        if changed is None:
+            return EMPTY
+        place.copy_(new)
+        return Region((changed,))
+
     def put(self, inputs: Mapping[str, NDArray[Any]], states: Mapping[str, torch.Tensor]) -> None:
         """Begin with the last values of another plan's memory; states without one begin at 0."""
         for name, value in inputs.items():
@@ -133,26 +145,62 @@ class Memory:
             place.copy_(states[name]) if name in states else place.zero_()
 
     def update_states(self, program: Program) -> dict[str, Region]:
-        """Give the states their new values; what of them changed is dirty in the next run."""
-        graph, pending = self.anatomy.graph, {}
-        after = {name: program.results[update_key(name)][0][1] for name in graph.updates}
-        for name, node in graph.updates.items():
-            if self.anatomy.base[node].op == "state":  # one that another update may overwrite
-                after[name] = after[name].clone()
-        before: dict[str, torch.Tensor] = {}
+        """Give the states their new values; what of them changed is dirty in the next run.
+
+        Only the parts that the graph writes are looked at; a part that changed anywhere is dirty
+        throughout, so that all such runs are of one class. All states advance, or none.
+        Raises KernelError for an index that a state does not have.
+        """
+        graph = self.anatomy.graph
+        pending: dict[str, Region] = {}
+        after = [
+            (name, box, value)
+            for name, writes in graph.writes.items()
+            for write in writes
+            for box, value in self._blocks(program, name, write)
+        ]
+        replaced: list[tuple[torch.Tensor, torch.Tensor]] = []
         try:
-            for name, new in after.items():
-                place = self.place(graph.states[name])
-                region = boxes_of((place != new).cpu().numpy())
-                if region.boxes:
-                    pending[name] = region
-                    before[name] = place.clone()
+            for name, box, new in after:
+                place = self.place(graph.states[name])[box.slices()]
+                differ = _differing(place, new)
+                if differ is not None:
+                    is_part = box != Box.full(graph.states[name].shape)
+                    dirty = Region((box if is_part else differ,))
+                    pending[name] = pending.get(name, EMPTY).union(dirty)
+                    replaced.append((place, place.clone()))
                     place.copy_(new)
         except BaseException:
-            for name, old in before.items():  # all states advance, or none
-                self.place(graph.states[name]).copy_(old)
+            for place, old in reversed(replaced):
+                place.copy_(old)
             raise
         return pending
+
+    def _blocks(
+        self, program: Program, name: str, write: Write
+    ) -> Iterator[tuple[Box, torch.Tensor]]:
+        """Where a write goes, and what it puts there: neighbouring slices as one block."""
+        new = self._handed(program, name, write.value)
+        if write.indices is None:
+            sizes = zip(write.start, new.shape, strict=True)
+            yield Box((start, start + size) for start, size in sizes), new
+            return
+        shape, axis = self.anatomy.graph.states[name].shape, write.axis
+        indices = self._handed(program, name, write.indices).tolist()
+        wrong = next((at for at in indices if not -shape[axis] <= at < shape[axis]), None)
+        if wrong is not None:
+            raise KernelError(
+                f"state {name!r} has no slice {wrong} along dimension {axis}, it has "
+                f"{shape[axis]}; set it back (`session.set_state`), or make it larger"
+            )
+        for start, source, count in _neighbours(indices, shape[axis]):
+            box = Box((start, start + count) if i == axis else (0, n) for i, n in enumerate(shape))
+            yield box, new.narrow(axis, source, count)
+
+    def _handed(self, program: Program, name: str, node: Node) -> torch.Tensor:
+        """A node's whole value after a run, safe from what updates write into states."""
+        found = program.results[update_key(name, node)][0][1]
+        return found.clone() if self.anatomy.base[node].op == "state" else found
 
     def specialise(self, state: int, kind: BucketClass, origin: tuple[int, ...]) -> Program:
         """Decide, lower and bind a run; right at every origin that makes the same decisions.
@@ -171,6 +219,34 @@ class Memory:
             )
             program.bind(self.buffers, origin)
             return program
+
+
+def _differing(old: torch.Tensor, new: torch.Tensor) -> Box | None:
+    """The smallest box around what differs, bit for bit; None where nothing does."""
+    whole = _BITS[old.dtype.itemsize]
+    differ = boxes_of((old.view(whole) != new.view(whole)).cpu().numpy())
+    return differ.hull() if differ.boxes else None
+
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def _neighbours(indices: Sequence[int], size: int) -> Iterator[tuple[int, int, int]]:
+    """Runs (first index, its position, length) of indices in a row; of equal ones, the last.
+
+    >>> list(_neighbours([4, 5, 0, -1], 8))
+    [(0, 2, 1), (4, 0, 2), (7, 3, 1)]
+    """
+    last = {at % size: i for i, at in enumerate(indices)}
+    order = sorted(last)
+    breaks = [0, *(i for i in range(1, len(order)) if not _goes_on(order, last, i)), len(order)]
+    for first, stop in pairwise(breaks):
+        yield order[first], last[order[first]], stop - first
+
+
+def _goes_on(order: Sequence[int], source: Mapping[int, int], i: int) -> bool:
+    before, here = order[i - 1], order[i]
+    return here == before + 1 and source[here] == source[before] + 1
 
 
 @contextmanager

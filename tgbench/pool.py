@@ -99,7 +99,7 @@ class Pool:
 
 def _read_by_runs(anatomy: Anatomy) -> set[Node]:
     read = {anatomy.base[parent] for node in anatomy.schedule for parent in node.inputs} | {
-        anatomy.base[node] for node in anatomy.graph.outputs.values()
+        anatomy.base[node] for node in anatomy.graph.ends
     }
     return {node for node in read if node in anatomy.frozen}
 

@@ -92,7 +92,7 @@ class Twin:
         self.rules = Rules()
         rng = np.random.default_rng(0)
         self.buffers = {
-            (i, type_.dtype): _drawn(type_, call.inputs[0], rng).to(device)
+            (i, type_.dtype): drawn(type_, call.inputs[0], rng).to(device)
             for i, type_ in enumerate(call.inputs)
         }
         self._expected: NDArray[Any] | None = None
@@ -188,7 +188,7 @@ def _call(call: Call, shapes: Sequence[tuple[int, ...]]) -> Call | None:
         return None
 
 
-def _drawn(type_: TensorType, first: TensorType, rng: np.random.Generator) -> torch.Tensor:
+def drawn(type_: TensorType, first: TensorType, rng: np.random.Generator) -> torch.Tensor:
     """Normal floats; indices that exist in the first operand; masks that are mostly open."""
     dtype = TORCH_DTYPES[type_.dtype]
     if type_.dtype in FLOATS:
@@ -241,14 +241,16 @@ def _slices(rows: int, count: int) -> Iterator[tuple[int, int]]:
 def _is_same(kernel: Kernel, twin: Twin, whole: torch.Tensor, start: int, stop: int) -> bool:
     box = _rows(Box.full(twin.call.out.shape), twin.row_axis, start, stop)
     found = twin.run(kernel, box)
-    return found is not None and _same_bits(found, whole[box.slices()])
+    return found is not None and same_bits(found, whole[box.slices()])
 
 
-def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return _bytes(a) == _bytes(b)
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors of one shape agree in every bit, the sign of zero included."""
+    return bits(a) == bits(b)
 
 
-def _bytes(tensor: torch.Tensor) -> bytes:
+def bits(tensor: torch.Tensor) -> bytes:
+    """The bytes of its elements, in row-major order."""
     return tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
 
 

@@ -16,6 +16,7 @@ from glob import escape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
@@ -23,19 +24,29 @@ from tgbench.anatomy import Anatomy
 from tgbench.arena import Arena, check_map
 from tgbench.buckets import Bucket, BucketClass, BucketSpace
 from tgbench.cost import CostModel
-from tgbench.errors import BudgetError, GraphError, KernelError, PlanError
+from tgbench.errors import (
+    BudgetError,
+    ExactnessError,
+    GraphError,
+    InputError,
+    KernelError,
+    PlanError,
+)
 from tgbench.estimate import MemoryEstimate, estimate_memory, parse_bytes, total_bytes
-from tgbench.graph import Graph
+from tgbench.exactness import Exactness, find
+from tgbench.graph import Graph, Node
+from tgbench.importers.imported import Imported
 from tgbench.intake import Intake
 from tgbench.lowering import DoesNotFit
 from tgbench.memory import Library, Memory
+from tgbench.optable import numpy_dtype
 from tgbench.placement import Placement
 from tgbench.plan import Decisions, Plan
 from tgbench.planner import Planner, unit_change
 from tgbench.pool import Pool
 from tgbench.program import Program
 from tgbench.records import Records
-from tgbench.regions import Region
+from tgbench.regions import EMPTY, Region
 from tgbench.report import Counters, Report, taken_bytes
 from tgbench.results import gather
 from tgbench.rules import Rules
@@ -47,6 +58,7 @@ from tgbench.signature import streams
 from tgbench.simplify import simplify
 from tgbench.states import States
 from tgbench.trace import Call, Trace
+from tgbench.weights import TORCH_DTYPES
 
 Array = NDArray[Any]
 MOST_STATES = 10_000  # patterns remembered; past this they and their programs start again
@@ -59,29 +71,34 @@ class GraphSession:
     """Runs one graph under a memory budget; see the module's first lines.
 
     Args:
-        graph: a bound graph (no symbolic dimensions left).
-        weights: a safetensors file, a checkpoint directory, or arrays by parameter name.
+        graph: a bound graph (no symbolic dimensions left), or an imported module.
+        weights: a safetensors file, a checkpoint directory, or arrays by parameter name; an
+            imported module brings its own.
         memory: budget of the arena: bytes, "256MiB", None for what is needed; "auto" for what the
             device has left, "auto:4GiB" for at most so much of it. Weights are apart:
             `estimate_memory()` shows both.
         device: "cpu" or "cuda:0".
         plan: a plan file. If it exists it is used without planning; `save_plan` writes it.
         trace: a JSON Lines file that every run is appended to.
-        buckets: how changed input boxes are rounded, {"ids": "exact" | "pow2" | "full"}.
+        buckets: how changed boxes of inputs and states are rounded, {"ids": "exact" | "pow2" |
+            "full"}; inputs are exact by default.
         retain: "auto", or "all" to keep every value that another one reads.
         ignore_weights: name patterns that may be in the file and are not used.
         program_bytes: bound on remembered programs; the least used go first.
         records: measured times, a `Records` or its path or URL; None for modelled ones.
         arena: bytes to share with other sessions; None for an arena of its own. `memory` then
             bounds what this session takes of it.
+        exact: "bitwise" makes every run's outputs those of a run from nothing, bit for bit (see
+            `exactness`); None for errors no larger than what kernels make of other slices.
 
     Raises:
+        ExactnessError: for an op none of whose kernels is deterministic.
         GraphError, WeightsError, PlanError, TraceError: with the mend in the message.
     """
 
     def __init__(
         self,
-        graph: Graph,
+        graph: Graph | Imported,
         weights: Any = None,
         memory: int | str | None = None,
         device: str = "cpu",
@@ -94,7 +111,12 @@ class GraphSession:
         progress: Any = None,
         records: Any = None,
         arena: Arena | None = None,
+        exact: str | None = None,
     ) -> None:
+        if exact not in (None, "bitwise"):
+            raise ExactnessError(f"exact={exact!r} is not known; pass 'bitwise', or leave it out")
+        if isinstance(graph, Imported):
+            graph, weights = graph.graph, graph.weights if weights is None else weights
         self.graph = simplify(graph)
         self.device = device
         self.arena = arena if arena is not None else Arena(device)
@@ -104,11 +126,14 @@ class GraphSession:
                 f"pass device={self.arena.device!r}, or make an arena on {device}"
             )
         self.budget_bytes = self._parsed(memory)
-        self.rules = Rules()
         self.anatomy = Anatomy.of(self.graph)
         unused = [escape(n) for n in graph.parameters if n not in self.graph.parameters]
         ignored = [*ignore_weights, *unused]
         self.pool = Pool.load(self.graph, self.anatomy, weights, device, ignored)
+        self.exactness: Exactness | None = None
+        if exact is not None:
+            self.exactness = find(self.anatomy, self.pool.buffers, device, progress)
+        self.rules = Rules(self.exactness.grains if self.exactness is not None else None)
         known = records if isinstance(records, Records) or records is None else Records(records)
         from_memory = streams(self.pool.parameter_bytes)
         self.costs = CostModel(known, device, streams=from_memory, rules=self.rules)
@@ -160,10 +185,30 @@ class GraphSession:
         return self._in_force().decisions.placement
 
     @property
+    def is_planned(self) -> bool:
+        """Whether a plan is in force."""
+        return self._memory is not None
+
+    @property
+    def unused_inputs(self) -> tuple[str, ...]:
+        """Inputs that no output depends on; they may be passed to `run`."""
+        return tuple(self._intake.unused)
+
+    @property
+    def buckets(self) -> BucketSpace:
+        """How changed input boxes are rounded."""
+        return self._intake.space
+
+    @property
     def plan(self) -> Plan:
         """Everything decided, as a value that `save_plan` writes."""
         decisions = self._in_force().decisions
-        return Plan.of(self.graph, decisions, self.device, self.budget_bytes)
+        return Plan.of(self.graph, decisions, self.device, self.budget_bytes, self.exact)
+
+    @property
+    def exact(self) -> str | None:
+        """What is promised of bits: "bitwise", or None; see `exactness` for how."""
+        return None if self.exactness is None else "bitwise"
 
     def save_plan(self, path: str | Path | None = None) -> Path:
         """Write the plan as JSON, atomically."""
@@ -235,8 +280,13 @@ class GraphSession:
         `with session.search() as search: search.start(seconds=60)`; then `poll`, `stop`, `resume`,
         `result`, and `session.adopt(search.result())`.
 
-        Raises PlanError for an unknown mode, TraceError for an empty trace.
+        Raises PlanError for an unknown mode and for exact="bitwise", TraceError for an empty trace.
         """
+        if self.exactness is not None:
+            raise PlanError(
+                "no other process searches for exact='bitwise'; search in this one "
+                "(`session.optimize`)"
+            )
         buckets = self._history()
         rooms = [b for b in (self.budget_bytes, self._seat.room_bytes) if b is not None]
         start = self.plan if self._memory is not None else None
@@ -317,6 +367,11 @@ class GraphSession:
     def _adopt(self, plan: Plan) -> None:
         """Use a plan as it is: no planning happens."""
         found = plan.placement_for(self.graph, self.device)
+        if plan.exact != self.exact:
+            raise PlanError(
+                f"exact: the plan is for exact={plan.exact!r}, the session for {self.exact!r}; "
+                f"make the session with exact={plan.exact!r}, or delete the plan to plan anew"
+            )
         if self.budget_bytes is not None and found.placement.size_bytes > self.budget_bytes:
             raise PlanError(
                 f"the plan needs {found.placement.size_bytes} bytes, the budget is "
@@ -400,6 +455,46 @@ class GraphSession:
             self._held, self._state_values, self._pending = {}, {}, {}
             self._seat.leave()
 
+    def state_value(self, name: str) -> Array:
+        """A copy of what a state holds now; 0 everywhere before the first run.
+
+        Raises InputError for an unknown name.
+        """
+        node = self._state_node(name)
+        with self.arena.lock:
+            self._follow_arena()
+            values = self._state_values if self._memory is None else self._memory.state_values()
+        value = values.get(name, torch.zeros(node.shape, dtype=TORCH_DTYPES[node.dtype])).cpu()
+        array: Array = (value.float() if node.dtype == "bfloat16" else value).numpy().copy()
+        return array
+
+    def set_state(self, name: str, value: Any) -> None:
+        """Let a state hold `value`, of its shape and dtype; the next run sees what changed.
+
+        Raises InputError for an unknown name, and a value that the state cannot take.
+        """
+        array = self._intake.checked_state(self._state_node(name), value)
+        with self.arena.lock:
+            self._follow_arena()
+            if self._memory is None:
+                dtype = TORCH_DTYPES[self.graph.states[name].dtype]
+                self._state_values[name] = torch.tensor(array).to(self.device, dtype)
+                return
+            pending = self._pending.get(name, EMPTY)
+            self._pending[name] = Region.full(array.shape)  # in case of an interrupt
+            self._pending[name] = pending.union(self._memory.put_state(name, array))
+
+    def reset_states(self) -> None:
+        """Let every state hold 0 again, as before the first run."""
+        for name, node in self.graph.states.items():
+            self.set_state(name, np.zeros(node.shape, numpy_dtype(node.dtype)))
+
+    def _state_node(self, name: str) -> Node:
+        if name not in self.graph.states:
+            known = ", ".join(self.graph.states) or "none"
+            raise InputError(f"unknown state {name!r}; this graph has {known}")
+        return self.graph.states[name]
+
     def forget(self) -> None:
         """Drop everything that is remembered of earlier runs; the next one computes afresh."""
         self._state = 0
@@ -447,6 +542,8 @@ class GraphSession:
         copy: bool,
     ) -> dict[str, Any]:
         began = time.perf_counter_ns()
+        if self.exactness is not None:
+            self.exactness.check_threads()
         wanted, hints = self._intake.wanted(want), self._intake.hints(changed)
         arrays, differ, bucket, kind, origin, program, specialised = self._decide(
             inputs, wanted, hints, check
@@ -616,7 +713,7 @@ class GraphSession:
                 "the next run computes everything again"
             ) from error
         self._held = memory.held
-        self._fresh, self._pending = True, pending
+        self._fresh, self._pending = True, self._intake.rounded_states(pending)
         self._state, self._before = program.after, (kind, origin)
         return results
 

@@ -192,8 +192,8 @@ class Runs:
     def _demand(self, number: int) -> dict[Node, Region]:
         graph = self.anatomy.graph
         outputs = [(graph.outputs[name], region) for name, region in self.calls[number].demand]
-        updates = [(node, Region.full(node.shape)) for node in graph.updates.values()]
-        return joined([*outputs, *updates])
+        kept = [node for parts in graph.writes.values() for write in parts for node in write.nodes]
+        return joined([*outputs, *((node, Region.full(node.shape)) for node in kept)])
 
     def _decided(self, number: int, valid: Valid) -> Run:
         held = {self.stored[i]: region for i, region in valid.items()}
@@ -247,7 +247,7 @@ class Runs:
                     if read is not None:
                         touch(*self.anatomy.base_box(parent, read, self.rules), after)
         graph = self.anatomy.graph
-        for output in (*graph.outputs.values(), *graph.updates.values()):
+        for output in graph.ends:
             for box in step.needed.get(output, ()):
                 end = len(self.anatomy.schedule) + 1
                 touch(*self.anatomy.base_box(output, box, self.rules), end)

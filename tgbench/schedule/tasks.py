@@ -86,8 +86,7 @@ class Tasks:
         for i, parents in enumerate(inputs):
             for parent in parents:
                 users[parent].append(i)
-        ends = {*anatomy.graph.outputs.values(), *anatomy.graph.updates.values()}
-        held_bases = {base[node] for node in ends}
+        held_bases = {base[node] for node in anatomy.graph.ends}
         held = tuple(node in held_bases for node in nodes)
         donors = tuple(tuple(_donors(node, base, number, sizes, held)) for node in nodes)
         after = tuple(map(tuple, users))

@@ -1,0 +1,45 @@
+"""Sessions like another one, with its weights, budget and plan, that leave it undisturbed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tgbench.checking.compare import Array
+from tgbench.checking.pairs import as_array
+from tgbench.graph import Graph
+from tgbench.plan import Plan
+from tgbench.session import GraphSession
+
+
+def twin(
+    session: GraphSession, graph: Graph | None = None, plan: Plan | None = None
+) -> GraphSession:
+    """A session with an arena of its own, over the same graph or another one of its nodes.
+
+    Over the same graph it has the budget, and the plan that is in force or `plan`; over another
+    one it has what memory it needs.
+    """
+    options: dict[str, Any] = {"weights": weights_of(session), "device": session.device}
+    options |= {"ignore_weights": ("*",), "exact": session.exact}
+    if graph is not None:
+        return GraphSession(graph, **options)
+    return GraphSession(
+        session.graph, **options, memory=session.budget_bytes, retain=session.retain,
+        plan=plan_of(session) if plan is None else plan, buckets=session.buckets,
+    )  # fmt: skip
+
+
+def plan_of(session: GraphSession) -> Plan | None:
+    """The plan in force, if one is."""
+    return session.plan if session.is_planned else None
+
+
+def weights_of(session: GraphSession) -> dict[str, Any]:
+    """The session's own parameters, not copies."""
+    nodes = session.graph.parameters.items()
+    return {name: session.pool.buffers[name, node.dtype] for name, node in nodes}
+
+
+def parameters(session: GraphSession) -> dict[str, Array]:
+    """The same as arrays on the host."""
+    return {name: as_array(value) for name, value in weights_of(session).items()}

@@ -1,0 +1,238 @@
+"""From a program to a graph, call by call; what depends on no input is computed by PyTorch.
+
+call of constants alone    → its value        (masks, positions, RoPE tables)
+call with an entry         → nodes, checked against PyTorch's shape and dtype
+call without one           → a gap, remembered with its place; a leaf stands in for it,
+                             so that one import finds all gaps
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from tgbench.errors import GraphError
+from tgbench.graph import Graph, GraphBuilder, Node
+from tgbench.importers.place import Place, module_path
+from tgbench.importers.program import SHAPE_ONLY, Leaf, Program
+from tgbench.importers.table import RULES, Site, UnsupportedCallError
+from tgbench.optable import TensorType
+from tgbench.weights import DTYPE_NAMES, TORCH_DTYPES
+
+NO_ENTRY = "no entry"
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A call that has no entry, or whose entry does not take these arguments."""
+
+    op: str
+    reason: str
+    place: Place
+
+
+@dataclass
+class Builder:
+    """The growing graph.
+
+    Fields:
+        values: of every node so far: a graph node, a torch tensor, a Python value, or a tuple.
+        counts: calls by op, constants left out.
+    """
+
+    program: Program
+    graph: GraphBuilder = field(default_factory=GraphBuilder)
+    values: dict[fx.Node, Any] = field(default_factory=dict)
+    weights: dict[str, torch.Tensor] = field(default_factory=dict)
+    gaps: list[Gap] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    places: dict[str, Place] = field(default_factory=dict)
+    _lifted: dict[int, tuple[torch.Tensor, Node]] = field(default_factory=dict)
+
+    def run(self) -> Builder:
+        """Everything up to the outputs; gaps are left to the caller."""
+        with torch.no_grad():
+            for node, leaf in self.program.leaves.items():
+                self.values[node] = self._leaf(node, leaf)
+            for node in self.program.alive():
+                with self.graph.scope(module_path(node.meta) or "root"):
+                    self.values[node] = self._call(node)
+        return self
+
+    def build(self) -> Graph:
+        """The graph of what was run; states take their new values."""
+        for name, end in self.program.outputs.items():
+            self.graph.output(name, self._as_node(self.values[end]))
+        for name, end in self.program.updates.items():
+            value = self._as_node(self.values[end])
+            self.graph.update(self.graph.state(name, value.shape, value.dtype), value)
+        return self.graph.build()
+
+    # --- leaves -----------------------------------------------------------------------------------
+
+    def _leaf(self, node: fx.Node, leaf: Leaf) -> Any:
+        if leaf.kind == "constant":
+            return leaf.value
+        type_ = tensor_type(node.meta["val"], leaf.name)
+        if leaf.kind == "input":
+            return self.graph.input(leaf.name, type_.shape, type_.dtype)
+        if leaf.kind == "state":
+            return self._state(leaf, type_)
+        self.weights.setdefault(leaf.name, leaf.value)
+        return self.graph.parameter(leaf.name, type_.shape, type_.dtype)
+
+    def _state(self, leaf: Leaf, type_: TensorType) -> Node:
+        """A state starts at 0; one that starts elsewhere is told so until it was written once."""
+        state = self.graph.state(leaf.name, type_.shape, type_.dtype)
+        if not bool(leaf.value.any()):
+            return state
+        written = self.graph.state(f"{leaf.name}.is_written", (), "bool")
+        self.graph.update(written, self.graph.constant(True))
+        return self.graph.apply("where", written, state, self._as_node(leaf.value))
+
+    # --- calls ------------------------------------------------------------------------------------
+
+    def _call(self, node: fx.Node) -> Any:
+        arguments: Any = fx.node.map_arg((node.args, node.kwargs), self.values.__getitem__)
+        if node.target is operator.getitem:
+            (results, index), _ = arguments
+            return results[index]
+        name = str(node.target)
+        varies = any(isinstance(leaf, Node) for leaf in _leaves(arguments))
+        if _is_empty(node):
+            return torch.empty(node.meta["val"].shape, dtype=node.meta["val"].dtype)
+        if varies and name in SHAPE_ONLY:
+            arguments, varies = _shapes(arguments), False
+        if not varies and (name in RULES or not _is_random(node.target)):
+            return self._computed(node, *arguments)
+        self.counts[name] = self.counts.get(name, 0) + 1
+        self.places.setdefault(name, Place.of(node.meta))
+        try:
+            return self._lowered(node, name, *arguments)
+        except (UnsupportedCallError, GraphError) as error:
+            self.gaps.append(Gap(name, str(error), Place.of(node.meta)))
+            return self._stand_in(node)
+
+    def _computed(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        """The value by PyTorch itself."""
+        assert isinstance(node.target, torch._ops.OpOverload)
+        return node.target(*args, **kwargs)
+
+    def _lowered(self, node: fx.Node, name: str, args: Any, kwargs: Any) -> Any:
+        if name not in RULES:
+            raise UnsupportedCallError(NO_ENTRY)
+        outs = _outs(node)
+        site = Site(self.graph, outs, _used(node))
+        args, kwargs = pytree.tree_map(self._argument, (list(args), dict(kwargs)))
+        found = RULES[name](site, *args, **kwargs)
+        for result, out in zip(found if isinstance(found, tuple) else (found,), outs, strict=False):
+            if isinstance(result, Node) and result.type != out:
+                raise UnsupportedCallError(
+                    f"the entry gives {result.type}, PyTorch {out}: mend the entry"
+                )
+        return found
+
+    def _argument(self, value: Any) -> Any:
+        """Tensors as nodes; an empty one, which no graph holds, as None."""
+        if not isinstance(value, torch.Tensor):
+            return value
+        return self._as_node(value) if value.numel() else None
+
+    def _as_node(self, value: Any) -> Node:
+        if isinstance(value, Node):
+            return value
+        if not isinstance(value, torch.Tensor):
+            return self.graph.constant(value)
+        if id(value) not in self._lifted:  # the tensor is kept, so that its id stays its own
+            self._lifted[id(value)] = value, self._constant(value)
+        return self._lifted[id(value)][1]
+
+    def _constant(self, value: torch.Tensor) -> Node:
+        dtype = tensor_type(value, "a constant").dtype
+        plain = value.detach().cpu()
+        if dtype == "bfloat16":
+            return self.graph.constant(plain.float().numpy()).cast(dtype)
+        return self.graph.constant(plain.numpy())
+
+    def _stand_in(self, node: fx.Node) -> Any:
+        """Leaves in place of results that could not be made."""
+        made = []
+        for i, out in enumerate(_raw_outs(node)):
+            is_type = _is_static(out) and out.dtype in DTYPE_NAMES and out.numel()
+            type_ = tensor_type(out, node.name) if is_type else TensorType((1,), "float32")
+            made.append(self.graph.input(f"missing {node.name}.{i}", type_.shape, type_.dtype))
+        return made[0] if isinstance(node.meta["val"], torch.Tensor) else tuple(made)
+
+
+def tensor_type(value: torch.Tensor, name: str) -> TensorType:
+    """Our type of a tensor; raises UnsupportedCallError for foreign dtypes, unknown sizes."""
+    if value.dtype not in DTYPE_NAMES:
+        raise UnsupportedCallError(
+            f"{name} is {value.dtype}; graphs hold {', '.join(DTYPE_NAMES.values())}: write "
+            "complex numbers as pairs of real ones, cast others"
+        )
+    if not _is_static(value):
+        raise UnsupportedCallError(
+            f"the shape {list(value.shape)} of {name} depends on values, or is dynamic; shapes of "
+            "a graph are fixed: use torch.where to choose values, and export without dynamic_shapes"
+        )
+    return TensorType(tuple(value.shape), DTYPE_NAMES[value.dtype])
+
+
+def _leaves(tree: Any) -> list[Any]:
+    return pytree.tree_leaves(tree)
+
+
+def _shapes(arguments: Any) -> Any:
+    """Nodes as empty tensors of their shape, for ops that look at nothing else."""
+
+    def shape(value: Any) -> Any:
+        if not isinstance(value, Node):
+            return value
+        return torch.empty(value.shape, dtype=TORCH_DTYPES[value.dtype])
+
+    return pytree.tree_map(shape, arguments)
+
+
+def _is_random(target: Any) -> bool:
+    if not isinstance(target, torch._ops.OpOverload):
+        return True  # control flow and the like: not to be computed here
+    return torch.Tag.nondeterministic_seeded in target.tags
+
+
+def _is_static(out: Any) -> bool:
+    return isinstance(out, torch.Tensor) and all(isinstance(size, int) for size in out.shape)
+
+
+def _is_empty(node: fx.Node) -> bool:
+    out = node.meta["val"]
+    return _is_static(out) and not out.numel()
+
+
+def _raw_outs(node: fx.Node) -> tuple[Any, ...]:
+    value = node.meta["val"]
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+
+
+def _outs(node: fx.Node) -> tuple[TensorType | None, ...]:
+    """What PyTorch says of the results; None for what is no tensor, and for foreign unread ones."""
+    used = _used(node)
+    return tuple(
+        tensor_type(out, "a result")
+        if isinstance(out, torch.Tensor) and (i in used or out.dtype in DTYPE_NAMES)
+        else None
+        for i, out in enumerate(_raw_outs(node))
+    )
+
+
+def _used(node: fx.Node) -> frozenset[int]:
+    """Which results are read; the one result of most ops is number 0."""
+    if isinstance(node.meta["val"], torch.Tensor):
+        return frozenset((0,))
+    picks = [user for user in node.users if user.target is operator.getitem and user.users]
+    return frozenset(int(user.args[1]) for user in picks)  # type: ignore[arg-type]

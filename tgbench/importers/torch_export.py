@@ -1,0 +1,111 @@
+"""Graphs from PyTorch: modules, exported programs, and what of a module is supported.
+
+imported = tg.from_torch(model.eval(), (ids,), kwargs={"use_cache": False})
+session = tg.GraphSession(imported)
+session.run({"input_ids": ids})["logits"]
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import nn
+from torch.export import ExportedProgram
+
+import tgbench.importers.elementwise
+import tgbench.importers.indexing
+import tgbench.importers.layout
+import tgbench.importers.neural
+import tgbench.importers.reduction  # noqa: F401  (these five fill the table)
+from tgbench.errors import ImporterError
+from tgbench.importers.build import Builder
+from tgbench.importers.exporting import exported_program, lowered
+from tgbench.importers.imported import Imported
+from tgbench.importers.program import Program
+from tgbench.importers.pt2 import read_pt2
+from tgbench.importers.support import Support
+from tgbench.simplify import simplify
+
+
+def from_torch(
+    module: nn.Module | ExportedProgram,
+    example_inputs: Sequence[Any] = (),
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    names: Mapping[str, str] | None = None,
+    fixed: Sequence[str] = (),
+) -> Imported:
+    """The graph of a module, with its weights.
+
+    Shapes are those of the example inputs; their values do not count, but for Python values and
+    for `fixed` tensors, which become constants. Parameters and buffers keep their names in the
+    state dict. Buffers that forward writes become states. Inputs are called as `forward` calls
+    them, nested ones by path (`batch.ids`); outputs by field or path, a single one `output`.
+
+    Args:
+        module: in evaluation mode; or what `torch.export.export` gave, without `dynamic_shapes`.
+        example_inputs: what forward takes by position, as a tuple; left out for a program.
+        kwargs: what it takes by name.
+        names: other names for inputs and outputs, by the name they would have.
+        fixed: names of tensor inputs that never change: masks, positions.
+
+    Raises:
+        UnsupportedOpError: for ops without an entry, all of them, with their places.
+        ImporterError: for anything else that no graph can be made of.
+
+    >>> import torch, tgbench as tg
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU()).eval()
+    >>> print(tg.from_torch(model, (torch.zeros(3, 4),)))
+    2 ops, 2 weights, 0.0 MiB
+    input input: float32[3, 4]
+    output output: float32[3, 2]
+    """
+    program = _program(module, example_inputs, kwargs, fixed).renamed(names or {})
+    built = Builder(program).run()
+    Support.of(built).check()
+    return _imported(program, built)
+
+
+def from_pt2(path: str | os.PathLike[str], *, names: Mapping[str, str] | None = None) -> Imported:
+    """The graph in a file that `torch.export.save` wrote; nothing in the file is executed.
+
+    Its ops must have entries: save `program.run_decompositions()` of a program where one has none.
+
+    Raises:
+        ImporterError: for a damaged file, and for one that holds pickles or foreign ops.
+    """
+    program = read_pt2(path).renamed(names or {})
+    built = Builder(program).run()
+    Support.of(built).check()
+    return _imported(program, built)
+
+
+def supported(
+    module: nn.Module | ExportedProgram,
+    example_inputs: Sequence[Any] = (),
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    fixed: Sequence[str] = (),
+) -> Support:
+    """Every op of a module, how often it stands there, and whether the importer knows it."""
+    return Support.of(Builder(_program(module, example_inputs, kwargs, fixed)).run())
+
+
+def _program(
+    module: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, fixed: Sequence[str]
+) -> Program:
+    if not isinstance(module, ExportedProgram):
+        return lowered(exported_program(module, args, kwargs), fixed)
+    if len(args) or kwargs:
+        raise ImporterError("an exported program has its inputs already; leave example_inputs out")
+    return lowered(module, fixed)
+
+
+def _imported(program: Program, built: Builder) -> Imported:
+    graph = simplify(built.build())
+    kept = {name: built.weights[name] for name in graph.parameters}
+    specialised = program.specialised
+    unused = [n for n in program.inputs if n not in graph.inputs and n not in specialised]
+    return Imported(graph, kept, specialised, tuple(unused))

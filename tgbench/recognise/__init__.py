@@ -1,0 +1,40 @@
+"""Fused ops found in graphs that were written without them, such as imported ones.
+
+    graph ─→ cells   written out in atomic ops
+          ─→ terms   one form for equal arithmetic
+          ─→ forms   what each fused op of the table looks like
+          ─→ cover   which of them replace what
+          ─→ layout  permutes moved behind what works on rows
+
+Nothing is known of models here: an op is found by its decomposition.
+"""
+
+from __future__ import annotations
+
+from tgbench.graph import Graph
+from tgbench.recognise.cover import cover, covered
+from tgbench.recognise.layout import rows_first
+from tgbench.simplify import simplify
+
+__all__ = ["recognise"]
+
+
+def recognise(graph: Graph) -> Graph:
+    """The graph with fused ops in place of what equals their decompositions.
+
+    The graph should be simplified. Values stay the same but for rounding: sums and products may be
+    taken in another order, that of the op. Where nothing is found, the graph itself comes back.
+
+    >>> import tgbench.ops as ops
+    >>> from tgbench.graph import GraphBuilder
+    >>> g = GraphBuilder(); x = g.input("x", (2, 8))
+    >>> g.output("y", x / (1.0 + ops.exp(-x)))
+    >>> print(recognise(g.build()))
+    x: float32[2, 8] = input()
+    div: float32[2, 8] = silu(x)
+    output y = div
+    """
+    taken = cover(graph)
+    found = covered(graph, taken) if taken else graph
+    moved = rows_first(found)
+    return graph if moved is graph else simplify(moved)
