@@ -21,6 +21,7 @@ from tgbench import ops
 from tgbench.errors import PlanError
 from tgbench.explain import Weighed, format_time, listed
 from tgbench.graph import Graph, GraphBuilder
+from tgbench.placement import Turn
 from tgbench.plan import Plan, PlanBucket, PlanReason, PlanSlot, SearchRecord
 from tgbench.plandiff import Kept, PlanDiff
 from tgbench.session import GraphSession
@@ -73,7 +74,7 @@ def made() -> Plan:
     return Plan(
         "0123456789abcdef", "cpu", ("k", "view", "h", "q", "s", "z"), slots, ("k", "h"),
         ("h", "s"), ("", 0, 1), 577 * KIB, 257 * KIB, 500 * KIB, 3, 950_000.0, 600 * KIB,
-        buckets, {}, reasons, 0.4, found(),
+        buckets, tuple(map(Turn, range(3))), {}, reasons, 0.4, found(),
     )  # fmt: skip
 
 
@@ -93,7 +94,7 @@ def other() -> Plan:
         plan, slots=slots, schedule=("k", "view", "q", "s", "h", "t"), retained=("h",),
         dropped=("k", "s"), cut=("x", 0, 4), size_bytes=401 * KIB, kept_bytes=129 * KIB,
         bound_bytes=400 * KIB, expected_ns=1_400_000.0, budget_bytes=450 * KIB,
-        buckets=(plan.buckets[0], replace(plan.buckets[2], weight=2.0)),
+        buckets=(plan.buckets[0], replace(plan.buckets[2], weight=2.0)), turns=(Turn(0), Turn(1)),
         reasons=(PlanReason("h", 128 * KIB, 70_000.0), PlanReason("k", 256 * KIB, 390_000.0)),
         price_ns=2.0, search=found("time", 1_300_000.0),
     )  # fmt: skip

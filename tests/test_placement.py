@@ -132,13 +132,13 @@ def test_overlaps_name_everybody_who_may_write_there(data: st.DataObject, case: 
 
 
 def partly_retained(session: GraphSession, data: st.DataObject) -> Placement:
-    """The session's map, laid out anew with random nodes kept after random classes."""
+    """The session's map, laid out anew with random nodes kept after random turns."""
     planning = optimiser_of(session)
-    classes = st.sets(st.integers(0, len(planning.workload.kinds) - 1))
-    after = {node: frozenset(data.draw(classes)) for node in session.anatomy.stored}
+    turns = st.sets(st.integers(0, len(planning.workload.turns) - 1))
+    after = {node: frozenset(data.draw(turns)) for node in session.anatomy.stored}
     shared = frozenset(node for node in after if after[node] and data.draw(st.booleans()))
-    kept = {node: classes for node, classes in after.items() if classes}
-    return laid_out(planning, Retention(kept, len(planning.workload.kinds), shared))
+    kept = {node: turns for node, turns in after.items() if turns}
+    return laid_out(planning, Retention(kept, planning.workload.turns, shared))
 
 
 def optimiser_of(session: GraphSession) -> Optimiser:
@@ -217,12 +217,12 @@ def test_what_every_run_keeps_lies_on_nothing() -> None:
         check_placement(shared, session.anatomy)
 
 
-def test_keeping_after_fewer_classes_takes_no_more_memory() -> None:
+def test_keeping_after_fewer_turns_takes_no_more_memory() -> None:
     planning = optimiser_of(asked_in_turn())
-    node, classes = planning.anatomy.graph.node("y_in"), len(planning.workload.kinds)
-    always = laid_out(planning, Retention.always([node], classes))
-    for k in range(classes):
-        once = laid_out(planning, Retention({node: frozenset([k])}, classes))
+    node, turns = planning.anatomy.graph.node("y_in"), planning.workload.turns
+    always = laid_out(planning, Retention.always([node], turns))
+    for k in range(len(turns)):
+        once = laid_out(planning, Retention({node: frozenset([k])}, turns))
         assert once.size_bytes <= always.size_bytes
 
 

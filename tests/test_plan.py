@@ -34,7 +34,7 @@ from tgbench.split import WHOLE
 
 jsonschema = pytest.importorskip("jsonschema")
 GOLDEN = Path(__file__).parent / "golden"
-SCHEMA = json.loads((resources.files("tgbench") / "schemas" / "plan-2.json").read_text())
+SCHEMA = json.loads((resources.files("tgbench") / "schemas" / "plan-3.json").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def saved_plan() -> str:
     workload = Workload.of(session.anatomy, session.rules, buckets)
     planning = Optimiser(session.anatomy, session.rules, workload, None, rough_ns)
     first, *others = (session.graph.node(name) for name in session.plan.retained)
-    always = Retention.always(others, len(workload.kinds))
+    always = Retention.always(others, workload.turns)
     retention = replace(always, after={**always.after, first: frozenset([0])})
     made = Decisions(
         session.anatomy, planning.planner.lay_out(retention, planning.scenarios(), WHOLE),
@@ -131,8 +131,12 @@ def test_what_the_schema_rejects_is_no_plan(validator: Any, data: Any) -> None:
 
 
 DAMAGE: dict[str, tuple[tuple[Any, ...], Any, str]] = {
-    "through no bucket": (("slots", "k0", "through"), [2], r"through: \[2\] is not some of 2"),
-    "through nothing": (("slots", "k0", "through"), [], r"through: \[\] is not some of 2"),
+    "through no turn": (("slots", "k0", "through"), [9], r"through: \[9\] is not some of \d turns"),
+    "through nothing": (("slots", "k0", "through"), [], r"through: \[\] is not some of \d turns"),
+    "turns of nobody": (("turns", 0, "of"), 9, r"turns\[0\]: .* is not a new one of 2 buckets"),
+    "a turn twice": (("turns",), [{"of": 0, "before": 0}] * 2, r"turns\[1\]: .* is not a new one"),
+    "after nobody": (("turns", 0, "before"), -1, r"turns\[0\].before: -1 is not a whole number"),
+    "no turns": (("turns",), [], "turns: there are none"),
     "through text": (("slots", "k0", "through"), "all", "through: 'all' is not a list"),
     "through half": (("slots", "k0", "through"), [0.5], "through: .* holds more than counts"),
     "through before 0": (("slots", "k0", "through"), [-1], "through: .* holds more than counts"),
@@ -185,7 +189,7 @@ def test_a_plan_with_everything_comes_back_as_it_was() -> None:
     made = adopted(json.loads(saved_plan()))
     nodes = {node.name: node for node in made.retention.after}
     assert made.retention.after[nodes["k0"]] == {0}
-    assert made.retention.after[nodes["k1"]] == {0, 1}
+    assert made.retention.after[nodes["k1"]] == set(range(len(made.retention.turns)))
     assert made.retention.is_partial(nodes["k0"])
     assert not made.retention.is_partial(nodes["k1"])
     assert made.worth[nodes["k1"]] == (64, 1.5e4)

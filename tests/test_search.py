@@ -80,12 +80,12 @@ def test_any_retention_is_laid_out_safely_and_computes_the_same(data: st.DataObj
     inner = session.session
     buckets = data.draw(traces(inner.graph))
     found = optimiser(inner.graph, buckets, None)
-    classes = len(found.workload.kinds)
+    turns = found.workload.turns
     after = {
-        node: frozenset(data.draw(st.sets(st.integers(0, classes - 1))))
+        node: frozenset(data.draw(st.sets(st.integers(0, len(turns) - 1))))
         for node in inner.anatomy.stored
     }
-    retention = Retention({n: k for n, k in after.items() if k}, classes)
+    retention = Retention({n: k for n, k in after.items() if k}, turns)
     placement = found.planner.lay_out(retention, found.scenarios(), WHOLE)
     check_placement(placement, inner.anatomy)
     inner._install(
@@ -129,9 +129,9 @@ def tabulated(graph: Graph, buckets: list[Bucket]) -> Model:
 def every_retention(model: Model) -> np.ndarray[Any, Any]:
     """All of them: nodes that cannot matter are left out."""
     worthwhile = np.flatnonzero(model.tables.worthwhile)
-    bits = list(product([False, True], repeat=model.classes * len(worthwhile)))
-    keep = np.zeros((len(bits), model.classes, model.nodes), bool)
-    keep[:, :, worthwhile] = np.array(bits).reshape(len(bits), model.classes, len(worthwhile))
+    bits = list(product([False, True], repeat=model.turns * len(worthwhile)))
+    keep = np.zeros((len(bits), model.turns, model.nodes), bool)
+    keep[:, :, worthwhile] = np.array(bits).reshape(len(bits), model.turns, len(worthwhile))
     return keep
 
 
@@ -141,7 +141,7 @@ def test_the_integer_program_finds_what_trying_everything_finds(data: st.DataObj
     assume(graph.inputs)
     simple = simplify(graph)
     model = tabulated(simple, data.draw(traces(simple, most=4)))
-    assume(model.classes * int(model.tables.worthwhile.sum()) <= 10)
+    assume(model.turns * int(model.tables.worthwhile.sum()) <= 10)
     keep = every_retention(model)
     scores = model.score(keep)
     low, high = int(scores.size_bytes.min()), int(scores.size_bytes.max())
@@ -209,7 +209,7 @@ def test_the_model_and_the_replay_of_a_trace_agree(decoder: tuple[Graph, list[Bu
     found = optimiser(graph, calls, None)
     keep = [node for node in found.anatomy.stored if node.name in KV]
     for nodes in (keep, keep[:2], []):
-        retention = Retention.always(nodes, len(found.workload.kinds))
+        retention = Retention.always(nodes, found.workload.turns)
         placement = found.planner.lay_out(retention, found.scenarios(), WHOLE)
         one = found.candidate(retention, WHOLE, placement)
         assert one is not None
@@ -235,7 +235,9 @@ def test_pieces_need_less_than_whole_runs(decoder: tuple[Graph, list[Bucket]]) -
     graph, calls = decoder
     found = optimiser(graph, calls, None)
     keep = found.bits(
-        Retention.always([n for n in found.anatomy.stored if n.name in KV], len(found.classes))
+        Retention.always(
+            [n for n in found.anatomy.stored if n.name in KV], found.workload.turns
+        )
     )[None]
     whole = found.uncut
     pieces = tabulate_pieces(found.anatomy, found.rules, found.workload, Cut("ids", 1, 8))

@@ -13,7 +13,7 @@ hand both are other numbers, so the line above is a guide: what was decided may 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from math import inf
@@ -86,7 +86,7 @@ class Explanation:
             never computed), and with the graph at hand: view, weight (parameter or constant),
             frozen.
         size_bytes, offset_bytes: its bytes in the arena.
-        after, gone: classes after whose runs it is there, and those that may write over it.
+        after, gone: runs after which it is there, and those that may write over it.
         aliases: others that use some of its bytes, when it does not.
         donor, takers: whose bytes it takes over in place, and who takes over its own.
         weighed: what retaining it saves and takes; None where that was not weighed.
@@ -129,15 +129,15 @@ def explain(plan: Plan, node: str, graph: Graph | None = None) -> Explanation:
         return _without_bytes(plan, node, graph)
     takers = tuple(other.node for other in plan.slots if other.donor == node)
     beside = {node, slot.donor, *takers}
-    role, kept = _role(plan, slot), after(plan, slot)
+    role = _role(plan, slot)
     found = weighed(plan, node) if role in _FLIPS else None
     return Explanation(
         node,
         role,
         slot.size_bytes,
         slot.offset_bytes,
-        tuple(str(kind) for kind in kept),
-        tuple(str(kind) for kind in kinds(plan) if kind not in kept),
+        after(plan, slot),
+        gone(plan, slot),
         tuple(name for name in _sharing(plan, slot) if name not in beside),
         slot.donor,
         takers,
@@ -226,12 +226,32 @@ def kind_of(bucket: PlanBucket) -> BucketClass:
     return BucketClass(bucket.changed, bucket.demand, bucket.bounds)
 
 
-def after(plan: Plan, slot: PlanSlot) -> tuple[BucketClass, ...]:
-    """The classes after whose runs a node is there."""
+def after(plan: Plan, slot: PlanSlot) -> tuple[str, ...]:
+    """The runs after which a node is there."""
     if not slot.retained:
         return ()
-    found = kinds(plan)
-    return found if slot.through is None else tuple(found[k] for k in slot.through)
+    return tuple(map(str, kinds(plan))) if slot.through is None else said(plan, slot.through)
+
+
+def gone(plan: Plan, slot: PlanSlot) -> tuple[str, ...]:
+    """The runs that may write over it."""
+    if not slot.retained:
+        return tuple(map(str, kinds(plan)))
+    everything = range(len(plan.turns))
+    return () if slot.through is None else said(plan, set(everything) - set(slot.through))
+
+
+def said(plan: Plan, turns: Collection[int]) -> tuple[str, ...]:
+    """Turns in words; the class alone where all of its turns are among them."""
+    found, classes = [], kinds(plan)
+    for of in dict.fromkeys(turn.of for turn in plan.turns):
+        mine = [k for k, turn in enumerate(plan.turns) if turn.of == of]
+        chosen = [k for k in mine if k in turns]
+        if chosen == mine:
+            found.append(str(classes[of]))
+        else:
+            found += [plan.turns[k].named(classes) for k in chosen]
+    return tuple(found)
 
 
 def _sharing(plan: Plan, slot: PlanSlot) -> list[str]:
@@ -270,7 +290,7 @@ _HEADS: Mapping[Role, Callable[[Explanation], str]] = {
 def _how_many(e: Explanation) -> str:
     if not e.gone:
         return "every run, on bytes that it shares until it is computed"
-    return f"the runs of {len(e.after)} of {len(e.after) + len(e.gone)} classes"
+    return f"{len(e.after)} of {len(e.after) + len(e.gone)} kinds of runs"
 
 
 def _classes(e: Explanation) -> list[str]:

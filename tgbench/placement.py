@@ -180,7 +180,7 @@ def touched(step: Step, anatomy: Anatomy, rules: Rules) -> dict[Node, Box]:
             for parent, read in zip(node.inputs, rules.reads(node.call, box), strict=True):
                 if read is not None and parent not in anatomy.frozen:
                     touch(*anatomy.base_box(parent, read, rules))
-    for output in [*anatomy.graph.outputs.values(), *anatomy.graph.updates.values()]:
+    for output in anatomy.graph.ends:
         if output in step.needed and output not in anatomy.frozen and not output.is_leaf:
             for box in step.needed[output]:
                 touch(*anatomy.base_box(output, box, rules))
@@ -202,8 +202,7 @@ def donors(
     anatomy: Anatomy, retained: frozenset[Node], extents: Mapping[Node, tuple[int, ...]]
 ) -> dict[Node, Node]:
     """In-place pairs: a result and the operand that dies where it is computed."""
-    outputs = {anatomy.base[node] for node in anatomy.graph.outputs.values()}
-    outputs |= {anatomy.base[node] for node in anatomy.graph.updates.values()}
+    outputs = {anatomy.base[node] for node in anatomy.graph.ends}
     found: dict[Node, Node] = {}
     given: set[Node] = set()
     for node in anatomy.stored:
@@ -233,37 +232,57 @@ def _seen_otherwise(anatomy: Anatomy, operand: Node, node: Node) -> bool:
 
 
 @dataclass(frozen=True)
-class Retention:
-    """Which nodes are kept after the runs of which classes.
+class Turn:
+    """A class of runs, after runs of another.
 
     Fields:
-        after: node → positions of the classes after whose runs it is still there.
-        classes: how many classes there are.
-        shared: nodes kept after all classes that share their bytes all the same, while a run has
+        of, before: positions of the two classes; None where it does not matter what ran before.
+    """
+
+    of: int
+    before: int | None = None
+
+    def named(self, kinds: Sequence[object]) -> str:
+        """In words; `kinds` are the classes."""
+        after = "" if self.before is None else f", after {kinds[self.before]}"
+        return f"{kinds[self.of]}{after}" if kinds else "every run"
+
+
+ANY = (Turn(0),)  # where turns are not told apart
+
+
+@dataclass(frozen=True)
+class Retention:
+    """Which nodes are kept after the runs of which turns.
+
+    Fields:
+        after: node → positions of the turns after whose runs it is still there.
+        turns: what is told apart.
+        shared: nodes kept after all turns that share their bytes all the same, while a run has
             not computed them yet.
     """
 
     after: Mapping[Node, frozenset[int]]
-    classes: int
+    turns: tuple[Turn, ...] = ANY
     shared: frozenset[Node] = frozenset()
 
     @staticmethod
-    def always(nodes: Iterable[Node], classes: int = 1) -> Retention:
+    def always(nodes: Iterable[Node], turns: tuple[Turn, ...] = ANY) -> Retention:
         """These nodes kept through everything."""
-        return Retention(dict.fromkeys(nodes, frozenset(range(classes))), classes)
+        return Retention(dict.fromkeys(nodes, frozenset(range(len(turns)))), turns)
 
     @property
     def nodes(self) -> frozenset[Node]:
-        """What is kept after some class."""
-        return frozenset(node for node, classes in self.after.items() if classes)
+        """What is kept after some turn."""
+        return frozenset(node for node, turns in self.after.items() if turns)
 
     def there(self, before: int) -> frozenset[Node]:
-        """What is there after a run of a class."""
-        return frozenset(node for node, classes in self.after.items() if before in classes)
+        """What is there after a run of a turn."""
+        return frozenset(node for node, turns in self.after.items() if before in turns)
 
     def is_partial(self, node: Node) -> bool:
         """Whether some runs write over it."""
-        return len(self.after[node]) < self.classes or node in self.shared
+        return len(self.after[node]) < len(self.turns) or node in self.shared
 
 
 @dataclass(frozen=True)

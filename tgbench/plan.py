@@ -1,7 +1,7 @@
 """The plan: everything decided for a session, as JSON that any process can start from.
 
 A plan carries no code and no weights: names, numbers and the graph's fingerprint. The schema is
-`schemas/plan-2.json`; reading checks every field by hand, so that a damaged file is named by the
+`schemas/plan-3.json`; reading checks every field by hand, so that a damaged file is named by the
 field that is wrong.
 """
 
@@ -25,12 +25,12 @@ from tgbench.explain import Explanation, explain
 from tgbench.graph import Graph, Node
 from tgbench.optable import OPS
 from tgbench.packing import format_bytes
-from tgbench.placement import ALIGNMENT, Placement, Retention, Scratch, Slot, aligned
+from tgbench.placement import ALIGNMENT, ANY, Placement, Retention, Scratch, Slot, Turn, aligned
 from tgbench.plandiff import PlanDiff
 from tgbench.split import WHOLE, Cut
 from tgbench.weights import atomic_path
 
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class PlanSlot:
     Fields:
         size_bytes: what the extents take.
         retained: laid out in absolute coordinates, and kept between runs.
-        through: positions of the buckets after whose runs a retained node is still there, where it
+        through: positions of the turns after whose runs a retained node is still there, where it
             shares its bytes; None: it has them for itself.
     """
 
@@ -118,7 +118,7 @@ class Decisions:
 
     Fields:
         anatomy: with the schedule that was chosen.
-        retention: over the positions of `classes`.
+        retention: over turns of `classes`.
         dropped: nodes whose earlier values are read again, but which are not kept throughout.
         expected_ns: the modelled mean run.
         worth: (bytes, nanoseconds saved a run) of retaining a node, where weighed.
@@ -157,8 +157,10 @@ class Plan:
         size_bytes, kept_bytes, bound_bytes: the arena, its fixed part, the packing's lower bound.
         expected_ns: the modelled mean run.
         buckets: what it was planned for.
+        turns: which runs the retention tells apart, by positions in `buckets`.
         reasons, price_ns: what retaining each candidate takes and saves; see `explain`.
         search: how it was found; None for a plan that was made to get going.
+        exact: "bitwise" if slices are made of whole tiles (see `grains`); None otherwise.
         machine: where it was made; plans may move between machines.
     """
 
@@ -176,14 +178,22 @@ class Plan:
     expected_ns: float
     budget_bytes: int | None
     buckets: tuple[PlanBucket, ...] = ()
+    turns: tuple[Turn, ...] = ANY
     machine: Mapping[str, str] = field(default_factory=dict)
     reasons: tuple[PlanReason, ...] = ()
     price_ns: float = 0.0
     search: SearchRecord | None = None
+    exact: str | None = None
     version: int = VERSION
 
     @staticmethod
-    def of(graph: Graph, made: Decisions, device: str, budget_bytes: int | None) -> Plan:
+    def of(
+        graph: Graph,
+        made: Decisions,
+        device: str,
+        budget_bytes: int | None,
+        exact: str | None = None,
+    ) -> Plan:
         """Decisions over a graph's nodes, by name."""
         placement, cut = made.placement, made.cut
         slots = tuple(
@@ -209,10 +219,12 @@ class Plan:
             made.expected_ns,
             budget_bytes,
             buckets,
+            made.retention.turns,
             machine(),
             tuple(PlanReason(node.name, *worth) for node, worth in made.worth.items()),
             made.price_ns,
             made.search,
+            exact,
         )
 
     def explain(self, node: str, graph: Graph | None = None) -> Explanation:
@@ -287,8 +299,8 @@ class Plan:
             if slot.donor:
                 donors[node] = _known(nodes, slot.donor)
             if slot.retained and not node.is_leaf:
-                all_classes = range(max(len(self.buckets), 1))
-                after[node] = frozenset(all_classes if slot.through is None else slot.through)
+                through = range(len(self.turns)) if slot.through is None else slot.through
+                after[node] = frozenset(through)
         keep = frozenset(_known(nodes, slot.node) for slot in self.slots if slot.retained)
         placement = Placement(
             slots, keep, scratch, donors, self.size_bytes, self.kept_bytes,
@@ -308,7 +320,7 @@ class Plan:
         return Decisions(
             anatomy,
             placement,
-            Retention(after, max(len(self.buckets), 1), shared),
+            Retention(after, self.turns, shared),
             tuple(_known(nodes, name, "dropped") for name in self.dropped),
             Cut(*self.cut),
             classes,
@@ -513,7 +525,7 @@ class _Reader:
                 f"version: {shorten(version)} is not {VERSION}; plan anew with this release"
             )
         self._object(self.data, "", Plan)
-        budget = self.data["budget_bytes"]
+        budget, turns = self.data["budget_bytes"], self._turns()
         return Plan(
             graph=self._text(self.data, "graph", ""),
             device=self._text(self.data, "device", ""),
@@ -535,6 +547,7 @@ class _Reader:
                 self._bucket(item, f"buckets[{i}]")
                 for i, item in enumerate(self._list(self.data, "buckets", ""))
             ),
+            turns=turns,
             machine=self._machine(),
             reasons=tuple(
                 self._reason(item, f"reasons[{i}]")
@@ -542,7 +555,29 @@ class _Reader:
             ),
             price_ns=self._real(self.data, "price_ns", ""),
             search=self._search(),
+            exact=self._exact(),
         )
+
+    def _exact(self) -> str | None:
+        found = self.data["exact"]
+        if found not in (None, "bitwise"):
+            raise PlanError(f'exact: {shorten(found)} is not null or "bitwise"')
+        return None if found is None else "bitwise"
+
+    def _turns(self) -> tuple[Turn, ...]:
+        found = []
+        count = max(len(self._list(self.data, "buckets", "")), 1)
+        for i, item in enumerate(self._list(self.data, "turns", "")):
+            where = f"turns[{i}]"
+            self._object(item, where, Turn)
+            before = None if item["before"] is None else self._count(item, "before", where)
+            turn = Turn(self._count(item, "of", where), before)
+            if max(turn.of, turn.before or 0) >= count or turn in found:
+                raise PlanError(f"{where}: {shorten(item)} is not a new one of {count} buckets")
+            found.append(turn)
+        if not found:
+            raise PlanError("turns: there are none; delete the plan to plan anew")
+        return tuple(found)
 
     def _machine(self) -> dict[str, str]:
         found = self.data["machine"]
@@ -569,14 +604,14 @@ class _Reader:
         )
 
     def _through(self, item: Mapping[str, Any], where: str) -> tuple[int, ...] | None:
-        """Positions of buckets, or None where a node does not share its bytes."""
+        """Positions of turns, or None where a node does not share its bytes."""
         if item["through"] is None:
             return None
         found = self._counts(item, "through", where)
-        count = len(self._list(self.data, "buckets", ""))
+        count = len(self._list(self.data, "turns", ""))
         if not found or max(found) >= count or not item["retained"]:
             raise PlanError(
-                f"{where}.through: {shorten(list(found))} is not some of {count} buckets after "
+                f"{where}.through: {shorten(list(found))} is not some of {count} turns after "
                 "which a retained node is there; delete the plan to plan anew"
             )
         return found

@@ -31,14 +31,14 @@ class Kept:
     Fields:
         size_bytes: its bytes in the arena.
         saves_ns: of the mean run, all else as it is; None where that was not weighed.
-        after: the classes after whose runs it is there, if it shares its bytes; None: it has them
+        after: the runs after which it is there, if it shares its bytes; None: it has them
             for itself, and is always there.
     """
 
     node: str
     size_bytes: int
     saves_ns: float | None = None
-    after: frozenset[BucketClass] | None = None
+    after: frozenset[str] | None = None
 
     def __str__(self) -> str:
         saves = f", saves {format_time(self.saves_ns)} a run" if self.saves_ns is not None else ""
@@ -48,7 +48,7 @@ class Kept:
     @property
     def classes(self) -> str:
         """After whose runs, in words."""
-        return "every run" if self.after is None else listed(sorted(map(str, self.after)))
+        return "every run" if self.after is None else listed(sorted(self.after))
 
 
 @dataclass(frozen=True, repr=False)

@@ -30,7 +30,7 @@ from tgbench.bench.runs import Cost, Runs, keep_everything_bytes, least_bytes
 from tgbench.bench.workloads import Workload, workloads
 from tgbench.buckets import Bucket
 from tgbench.errors import BudgetError
-from tgbench.plan import machine
+from tgbench.plan import Decisions, machine
 from tgbench.propagate import rough_ns
 from tgbench.rules import Rules
 from tgbench.search import workload as search_workload
@@ -96,6 +96,9 @@ def plan_table(
 
     bound_ns (no plan of the model is faster), modelled_ns, size_bytes (after packing), cut (parts),
     retained, partial (nodes kept through some classes), stop, seconds.
+
+    Each search begins with what the one for the next smaller budget found, as a user would who
+    gives a session more memory.
     """
     anatomy, rules = Anatomy.of(workload.graph), Rules()
     runs = Runs(anatomy, rules, circle(workload), cost)
@@ -103,7 +106,8 @@ def plan_table(
     all_ns = fmean(run.time_ns for run in runs.ideal[1:])
     told = search_workload.Workload.of(anatomy, rules, workload.buckets)
     rows: list[dict[str, object]] = []
-    for budget, mode in product(budgets, modes):
+    smaller: dict[Mode, Decisions] = {}
+    for budget, mode in product(sorted(budgets), modes):
         budget_bytes, began = int(budget * everything), time.monotonic()
         row: dict[str, object] = {
             "workload": workload.name, "budget": budget, "budget_bytes": budget_bytes,
@@ -111,8 +115,9 @@ def plan_table(
         }  # fmt: skip
         try:
             made = Optimiser(anatomy, rules, told, budget_bytes, cost).run(
-                mode, Effort(steps=steps)
+                mode, Effort(steps=steps), start=None if mode == "greedy" else smaller.get(mode)
             )
+            smaller[mode] = made
         except BudgetError:
             rows.append(row | {"mean_ns": math.inf, "over_all": math.inf})
             continue

@@ -76,7 +76,7 @@ def measure() -> dict[str, object]:
     tables, tabulating = timed(lambda: tabulate(anatomy, rules, workload, rough_ns))
     model = Model(tables)
     random = np.random.default_rng(0)
-    population = random.random((POPULATION, model.classes, model.nodes)) < 0.3
+    population = random.random((POPULATION, model.turns, model.nodes)) < 0.3
     scoring = [timed(lambda: model.score(population))[1] for _ in range(REPEATS)]
     worthwhile = int(tables.worthwhile.sum())
     least = int(model.score(model.none()).size_bytes[0])
@@ -90,7 +90,7 @@ def measure() -> dict[str, object]:
         "nodes": len(graph.nodes),
         "stored": model.nodes,
         "worthwhile": worthwhile,
-        "classes": model.classes,
+        "turns": model.turns,
         "situations": len(tables.situations),
         "reading_the_trace_s": reading,
         "tabulating_s": tabulating,

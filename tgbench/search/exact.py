@@ -1,14 +1,14 @@
 """Retention as an integer program: the optimum of the tabulated model, or a bound on it.
 
-    keep[k, n]      1: node n is kept after every run of class k
+    keep[k, n]      1: node n is kept after every run of turn k
     level[s, n, i]  1: situation s asks for level i of n, or a higher one
     afresh[s, n, i] 1: that level of n is asked for, and what was there before is not there
 
     minimise        Σ weight · time of what is computed
-    so that         afresh ≥ level − keep of the class before
+    so that         afresh ≥ level − keep of the turn before
                     a level computed asks for the levels that it reads
-                    what is kept after a class was there before, or is made by it
-                    at every step of every class: kept + live slices + inputs ≤ budget
+                    what is kept after a turn was there before, or is made by it
+                    at every step of every turn: kept + live slices + inputs ≤ budget
 
 Given `keep`, everything else is decided by propagation, so only `keep` has to be integer. The
 relaxation in which it is not gives a bound that no retention of the model can beat.
@@ -39,8 +39,8 @@ class Relaxed:
     """What the program says.
 
     Fields:
-        keep: the best retention found, [1, class, node]; None if time ran out before one was.
-        share: [class, node] how much of a node is kept where `keep` need not be integer.
+        keep: the best retention found, [1, turn, node]; None if time ran out before one was.
+        share: [turn, node] how much of a node is kept where `keep` need not be integer.
         bound_ns: no retention of the model within the budget is faster.
         is_optimal: whether `keep` was proven to be within the tolerance of the bound.
         seconds: how long it took.
@@ -73,9 +73,9 @@ class Program:
         self._cost: list[float] = []
         self._level: dict[tuple[int, int, int], int] = {}
         self._afresh: dict[tuple[int, int, int], int] = {}
-        keep = model.classes * model.nodes
+        keep = model.turns * model.nodes
         self._cost += [0.0] * keep
-        self._high = [float(w) for _ in range(model.classes) for w in model.tables.worthwhile]
+        self._high = [float(w) for _ in range(model.turns) for w in model.tables.worthwhile]
         self._build()
 
     # --- variables -------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ class Program:
         for s in weighed:
             self._situation(s)
         self._made(weighed)
-        for k in range(self.model.classes):
+        for k in range(self.model.turns):
             rows = [s for s in weighed if tables.situations[s].of == k]
             self._memory(k, rows)
         self._memory_of_slices()
@@ -157,9 +157,9 @@ class Program:
         self._rows.add([(other, 1.0), (one, -1.0)], 0.0)
 
     def _made(self, weighed: Sequence[int]) -> None:
-        """What is kept after a class was there before its run, or is made by it."""
+        """What is kept after a turn was there before its run, or is made by it."""
         situations = self.model.tables.situations
-        for k in range(self.model.classes):
+        for k in range(self.model.turns):
             runs = [(s, situations[s]) for s in weighed if situations[s].of == k]
             total = sum(run.weight for _, run in runs)
             for n in map(int, np.flatnonzero(self.model.tables.worthwhile)):
@@ -171,7 +171,7 @@ class Program:
                 self._rows.add(list(terms.items()), 0.0)
 
     def _memory(self, k: int, rows: Sequence[int]) -> None:
-        """At each step of a class: what is live from the start, from its step on, and for good."""
+        """At each step of a turn: what is live from the start, from its step on, and for good."""
         model, unit = self.model, float(max(self.budget_bytes, 1))
         sizes = model.tables.kept_bytes / unit
         room = (self.budget_bytes - model.tables.base_bytes) / unit
@@ -207,7 +207,7 @@ class Program:
         return total
 
     def _early(self, k: int, n: int, rows: Sequence[int]) -> int:
-        """1 where a node is live from the first step of a class's runs."""
+        """1 where a node is live from the first step of a turn's runs."""
         variable, situations = self._variable(), self.model.tables.situations
         sources = {situations[s].before for s in rows if self.model.tables.left[s, n]}
         for j in sources:
@@ -240,15 +240,15 @@ class Program:
         return bool(self.model.tables.table[n].size_bytes[s, 1] > 0)
 
     def _memory_of_slices(self) -> None:
-        """Every slice of the plan, once: what no class may ever let overlap."""
+        """Every slice of the plan, once: what no turn may ever let overlap."""
         model, unit = self.model, float(max(self.budget_bytes, 1))
         tables = model.tables
         always: dict[int, int] = {}
         stacked = tables.worthwhile & ~model.shareable
         for n in map(int, np.flatnonzero(stacked)):
             variable = always[n] = self._variable()
-            terms = [(self._keep(k, n), -1.0) for k in range(model.classes)]
-            self._rows.add([(variable, 1.0), *terms], 1.0 - model.classes)
+            terms = [(self._keep(k, n), -1.0) for k in range(model.turns)]
+            self._rows.add([(variable, 1.0), *terms], 1.0 - model.turns)
         total = self._variable()
         sizes = [(v, -float(tables.kept_bytes[n]) / unit) for n, v in always.items()]
         self._rows.add([(total, 1.0), *sizes], 0.0)
@@ -270,7 +270,7 @@ class Program:
 
         limits = limits or Limits()
         began = time.monotonic()
-        keep = self.model.classes * self.model.nodes
+        keep = self.model.turns * self.model.nodes
         cost = np.array(self._cost)
         if integer:  # of equally fast ones, the retention that keeps the least
             cost[:keep] += TIE * self._slowest_ns / max(keep, 1)
@@ -289,9 +289,9 @@ class Program:
         if result.x is None:
             infeasible = result.status == INFEASIBLE
             bound = math.inf if infeasible else float(result.mip_dual_bound or 0.0)
-            nothing = np.zeros((self.model.classes, self.model.nodes))
+            nothing = np.zeros((self.model.turns, self.model.nodes))
             return Relaxed(None, nothing, bound, infeasible, seconds)
-        share = np.asarray(result.x[:keep]).reshape(self.model.classes, self.model.nodes)
+        share = np.asarray(result.x[:keep]).reshape(self.model.turns, self.model.nodes)
         proven: float | None = result.mip_dual_bound if integer else None
         chosen = (share > 0.5)[None] if integer else None
         return Relaxed(

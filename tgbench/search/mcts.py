@@ -50,7 +50,7 @@ class Branch:
 class Found:
     """A retention and what the model says of it."""
 
-    keep: NDArray[np.bool_]  # [class, node]
+    keep: NDArray[np.bool_]  # [turn, node]
     time_ns: float
     size_bytes: int
 
@@ -59,8 +59,8 @@ class TreeSearch:
     """One search over one model and budget; `step` goes on from where it stands.
 
     Args:
-        share: [class, node] how much is kept in the relaxed program: where to look first.
-        starts: retentions [class, node] to begin with; those that do not fit are not used.
+        share: [turn, node] how much is kept in the relaxed program: where to look first.
+        starts: retentions [turn, node] to begin with; those that do not fit are not used.
         seed: numbers that decide, with how many steps are taken, everything.
     """
 
@@ -134,7 +134,7 @@ class TreeSearch:
         return self._fill(orders, fixed)
 
     def _noisy(self, noise: float, fixed: dict[int, bool], around: Found | None) -> Floats:
-        """Priorities [class, node] for one greedy filling."""
+        """Priorities [turn, node] for one greedy filling."""
         shape = self.share.shape
         order = self.priority + noise * self.random.gumbel(size=shape[1])
         order = order + 0.2 * noise * self.random.gumbel(size=shape)
@@ -224,7 +224,7 @@ class TreeSearch:
 
 
 def worth_ns(model: Model, keep: NDArray[np.bool_]) -> Floats:
-    """[node] what retaining each node through all classes saves a run, the others as they are."""
+    """[node] what retaining each node through all turns saves a run, the others as they are."""
     found = np.zeros(model.nodes)
     candidates = np.flatnonzero(model.tables.worthwhile)
     for part in np.array_split(candidates, max(len(candidates) // 64, 1)):
@@ -239,7 +239,7 @@ def worth_ns(model: Model, keep: NDArray[np.bool_]) -> Floats:
 
 
 def _ranked(order: Floats) -> NDArray[np.int64]:
-    """Positions in a flattened [class, node], the highest priority first, without those at −∞."""
+    """Positions in a flattened [turn, node], the highest priority first, without those at −∞."""
     flat = order.reshape(-1)
     ranked = np.argsort(-flat, kind="stable")
     found: NDArray[np.int64] = ranked[: int(np.isfinite(flat).sum())]

@@ -1,13 +1,13 @@
 """The time and memory of whole populations of retentions, by table lookup.
 
-A retention is a boolean array [class, node]: node n is kept after every run of class k, and so is
+A retention is a boolean array [turn, node]: node n is kept after every run of turn k, and so is
 there when the next one begins.
 
     time    weighted mean over the transitions, each node's time by its code (see `tables`)
-    memory  the largest, over all steps of a class's runs, of: inputs, and the values that are live.
+    memory  the largest, over all steps of a turn's runs, of: inputs, and the values that are live.
             A value is live from the first step if it was kept and is read, or is kept on; else
             from where it is computed. It is live to the last step if it is kept, else to its last
-            read. What is kept after all classes stacks below, on bytes of its own.
+            read. What is kept after all turns stacks below, on bytes of its own.
 
 Both leave out what offsets add: holes in the packing cost memory, and values that nobody happens to
 write over save time. `replay` sees both.
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from tgbench.search.tables import ALWAYS, Floats, Tables
 
-Keep = NDArray[np.bool_]  # [population, class, node]
+Keep = NDArray[np.bool_]  # [population, turn, node]
 MOST_PASSES = 3  # to find out what is really there, where not all that is kept is also made
 
 
@@ -92,7 +92,7 @@ class _Lookup:
         """The weighed times of all members, and what they compute."""
         tables, population = self.tables, len(keep)
         nodes, situations = len(tables.table), len(tables.situations)
-        by_node = np.ascontiguousarray(keep.transpose(2, 0, 1))  # [node, population, class]
+        by_node = np.ascontiguousarray(keep.transpose(2, 0, 1))  # [node, population, turn]
         always: NDArray[np.bool_] = np.all(by_node, axis=2, keepdims=True)
         there = self._there(by_node, always)
         made = np.zeros((nodes, population, situations), bool)
@@ -138,8 +138,8 @@ class Model:
         pieces: of runs in pieces, where large runs are cut: they say how large slices are.
         whole: where large runs are cut, the weighed ones are not: slices hold those too.
 
-    Where no run is cut, a node that is kept after all classes, but of which some class leaves
-    nothing, shares its bytes too: they are free until that class's runs compute it.
+    Where no run is cut, a node that is kept after all turns, but of which some turn leaves
+    nothing, shares its bytes too: they are free until that turn's runs compute it.
     """
 
     def __init__(self, tables: Tables, pieces: Tables | None = None, whole: bool = False) -> None:
@@ -154,12 +154,12 @@ class Model:
         return len(self.tables.table)
 
     @property
-    def classes(self) -> int:
-        return self.tables.classes
+    def turns(self) -> int:
+        return self.tables.turns
 
     def none(self) -> Keep:
         """Nothing retained: a population of one."""
-        return np.zeros((1, self.classes, self.nodes), bool)
+        return np.zeros((1, self.turns, self.nodes), bool)
 
     def score(self, keep: Keep) -> Scores:
         """Time and memory of every member of a population."""
@@ -183,10 +183,10 @@ class Model:
         return time, used
 
     def _lost(self, keep: Keep, there: NDArray[np.bool_], made: NDArray[np.bool_]) -> Keep:
-        """What is kept in name only: it was not there, and most runs of a class do not make it."""
+        """What is kept in name only: it was not there, and most runs of a turn do not make it."""
         has = there | made
         lost = np.zeros_like(keep)
-        for k in range(self.classes):
+        for k in range(self.turns):
             rows = self.rows[k]
             if rows.size:
                 share = (has[:, :, rows] * self.weights[rows]).sum(axis=2)
@@ -197,13 +197,13 @@ class Model:
 
     @cached_property
     def rows(self) -> list[NDArray[np.int64]]:
-        """For each class, its weighed situations."""
+        """For each turn, its weighed situations."""
         weighed = self.weights > 0
-        return [np.flatnonzero((self.of == k) & weighed) for k in range(self.classes)]
+        return [np.flatnonzero((self.of == k) & weighed) for k in range(self.turns)]
 
     @cached_property
     def shareable(self) -> NDArray[np.bool_]:
-        """[node] whether some class leaves nothing of an earlier value, so that bytes are free."""
+        """[node] whether some turn leaves nothing of an earlier value, so that bytes are free."""
         if self.pieces is not None:
             return np.zeros(self.nodes, bool)
         left = [self.tables.left[rows].any(axis=0) for rows in self.rows if rows.size]
@@ -232,7 +232,7 @@ class Model:
         slots: NDArray[np.int64],
         rows: NDArray[np.int64],
     ) -> NDArray[np.int64]:
-        """The most bytes live in the runs of one class; `kept` is [population, node]."""
+        """The most bytes live in the runs of one turn; `kept` is [population, node]."""
         usable = used.there[:, :, rows] & self.tables.left[rows].T[:, None, :]
         read = (usable & used.asked[:, :, rows]).any(axis=2).T
         from_start = read | (usable.any(axis=2).T & kept)

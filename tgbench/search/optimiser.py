@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
@@ -22,13 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tgbench.anatomy import Anatomy
+from tgbench.buckets import BucketClass
 from tgbench.coords import value_of
 from tgbench.errors import BudgetError, PlanError
 from tgbench.graph import Node
 from tgbench.lowering import DoesNotFit
 from tgbench.optable import Call
 from tgbench.packing import format_bytes
-from tgbench.placement import ALIGNMENT, Placement, Retention, aligned
+from tgbench.placement import ALIGNMENT, ANY, Placement, Retention, Turn, aligned
 from tgbench.plan import Classes, Decisions, SearchRecord
 from tgbench.planner import Cost, Planner, Scenario
 from tgbench.program import Instruction
@@ -216,7 +217,7 @@ class Optimiser:
         """Everything that has to fit, and the weighed transitions."""
         found = self.planner.scenarios(self.classes)
         for row in self.workload.rows:
-            kind = self.workload.kinds[row.of]
+            kind = self.workload.kind(row.of)
             found.append(Scenario(kind, row.origin, 0.0, False, row.of, row.before, row.valid))
         return found
 
@@ -246,7 +247,7 @@ class Optimiser:
 
     def bits(self, retention: Retention) -> NDArray[np.bool_]:
         """A retention as [class, node]."""
-        keep = np.zeros((self.uncut.classes, self.uncut.nodes), bool)
+        keep = np.zeros((self.uncut.turns, self.uncut.nodes), bool)
         for n, node in enumerate(self.anatomy.stored):
             for k in retention.after.get(node, ()):
                 keep[k, n] = True
@@ -280,6 +281,37 @@ def checked(cost: Cost) -> Cost:
         return time_ns
 
     return found
+
+
+def _told_anew(start: Decisions, workload: Workload) -> Retention:
+    """A plan's retention over a workload's turns: what it keeps after all that a turn may be."""
+    old, kinds = start.retention, list(start.classes)
+    theirs = [_named(turn, kinds) for turn in old.turns]
+    alike = [
+        frozenset(k for k, their in enumerate(theirs) if _alike(own, their))
+        for own in (_named(turn, workload.kinds) for turn in workload.turns)
+    ]
+    everything = frozenset(range(len(workload.turns)))
+    after = {
+        node: frozenset(t for t, same in enumerate(alike) if same and same <= turns)
+        for node, turns in old.after.items()
+    }
+    after |= {node: everything for node, turns in old.after.items() if len(turns) == len(theirs)}
+    return Retention({n: t for n, t in after.items() if t}, workload.turns, old.shared)
+
+
+Named: TypeAlias = "tuple[BucketClass | None, BucketClass | None]"  # a turn by its classes
+
+
+def _named(turn: Turn, kinds: Sequence[BucketClass]) -> Named:
+    of = kinds[turn.of] if turn.of < len(kinds) else None
+    return of, None if turn.before is None else kinds[turn.before]
+
+
+def _alike(one: Named, other: Named) -> bool:
+    """Whether a run may be of both turns."""
+    free = one[1] is None or other[1] is None
+    return one[0] is not None and one[0] == other[0] and (free or one[1] == other[1])
 
 
 class _Search:
@@ -339,8 +371,7 @@ class _Search:
             self.frontier = tuple(of.planner.frontier(self.scenarios))
             return
         self.frontier = (*made.retained, *made.dropped)
-        classes = max(len(of.workload.kinds), 1)
-        retention = Retention.always(made.retained, classes)
+        retention = Retention.always(made.retained, of.workload.turns)
         searches = self.mode != "greedy"
         found = of.candidate(retention, made.cut, made.placement, modelled=searches)
         if found is None:
@@ -354,15 +385,7 @@ class _Search:
         if as_it_is is not None:
             self._take(as_it_is, "saved plan")
             return
-        kinds = list(start.classes)
-        names = [self.of.workload.position(kind) for kind in kinds]
-        everything = frozenset(range(len(self.of.workload.kinds)))
-        after = {}
-        for node, classes in start.retention.after.items():
-            kept = frozenset(p for k in classes if k < len(names) and (p := names[k]) is not None)
-            after[node] = kept if start.retention.is_partial(node) else everything
-        retention = Retention({n: c for n, c in after.items() if c}, max(len(everything), 1))
-        found = self._realised(retention, start.cut)
+        found = self._realised(_told_anew(start, self.of.workload), start.cut)
         if found is not None:
             self._take(found, "saved plan")
 
@@ -371,16 +394,10 @@ class _Search:
         of, kinds = self.of, list(self.of.workload.kinds)
         fits = of.budget_bytes is None or start.placement.size_bytes <= of.budget_bytes
         same = list(start.classes)[: len(kinds)] == kinds
+        same = same and start.retention.turns in (of.workload.turns, ANY)
         if not (fits and same and start.anatomy.schedule == of.anatomy.schedule):
             return None
-        retention = start.retention
-        always = [n for n in retention.nodes if not retention.is_partial(n)]
-        everything = frozenset(range(max(len(kinds), 1)))
-        after = {n: k & everything for n, k in retention.after.items()} | dict.fromkeys(
-            always, everything
-        )
-        told = Retention(after, len(everything), retention.shared)
-        return of.candidate(told, start.cut, start.placement)
+        return of.candidate(_told_anew(start, of.workload), start.cut, start.placement)
 
     # --- improving -------------------------------------------------------------------------------
 
@@ -597,7 +614,7 @@ class _Search:
             nodes[n]: frozenset(np.flatnonzero(keep[:, n]).tolist())
             for n in np.flatnonzero(keep.any(axis=0))
         }
-        retention = Retention(after, max(arm.model.classes, 1))
+        retention = Retention(after, self.of.workload.turns)
         placement = self._placed(retention, arm)
         if placement.size_bytes > self._budget and (shared := self._shareable(arm, retention)):
             retention = replace(retention, shared=shared)
@@ -665,7 +682,7 @@ class _Search:
             bound_ns=bound_ns,
             history=tuple(self.history),
         )
-        everywhere = best.retention.classes
+        everywhere = len(best.retention.turns)
         kept = {n for n, k in best.retention.after.items() if len(k) == everywhere}
         dropped = {*self.frontier, *best.retention.nodes} - kept
         worth, price = self._worth(best) if explained else ({}, 0.0)

@@ -17,7 +17,7 @@ Where regions do not nest, the larger level is their union: costs are never too 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -47,9 +47,9 @@ class Situation:
     """A run, or a piece of one, whose cost is tabulated.
 
     Fields:
-        before: position of the class whose retention decides what is there; NOTHING: nothing is;
-            ALWAYS: what is kept through all classes, as for the later pieces of a run.
-        of: the class that runs.
+        before: position of the turn whose retention decides what is there; NOTHING: nothing is;
+            ALWAYS: what is kept through all turns, as for the later pieces of a run.
+        of: the turn that runs.
         weight: its share of all transitions; 0 for runs that only have to fit.
     """
 
@@ -97,7 +97,7 @@ class Tables:
     names: tuple[str, ...]
     table: tuple[NodeTable, ...]
     situations: tuple[Situation, ...]
-    classes: int
+    turns: int
     start: NDArray[np.int64]
     stop: NDArray[np.int64]
     kept_bytes: NDArray[np.int64]
@@ -178,11 +178,11 @@ def _tables(
     stop = np.array([anatomy.live[node].stop for node in nodes], np.int64)
     for result, operand in inplace.items():
         stop[maker.index[operand]] = anatomy.position[result]
-    return Tables(
+    return merged(Tables(
         tuple(node.name for node in nodes),
         tuple(tables),
         tuple(setting.situation for setting in settings),
-        len(workload.kinds),
+        len(workload.turns),
         np.array([anatomy.live[node].start for node in nodes], np.int64),
         stop,
         np.array([maker.kept_bytes(node) for node in nodes], np.int64),
@@ -190,7 +190,53 @@ def _tables(
         sum(aligned(node.type.size_bytes) for node in anatomy.kept),
         np.array([maker.is_worthwhile(table) for table in tables], bool),
         np.array([[bool(s.left.get(n, EMPTY).boxes) for n in nodes] for s in settings], bool),
+    ))  # fmt: skip
+
+
+def merged(tables: Tables) -> Tables:
+    """Situations that differ in times and sizes alone as one, of their mean time and largest size.
+
+    Nothing is lost: whatever is retained, they compute the same nodes.
+    """
+    alike: dict[object, list[int]] = {}
+    for s, one in enumerate(tables.situations):
+        alike.setdefault((one.before, one.of, one.weight > 0, _structure(tables, s)), []).append(s)
+    groups = list(alike.values())
+    first = [group[0] for group in groups]
+    weights = np.array([one.weight for one in tables.situations])
+    totals = [float(weights[group].sum()) for group in groups]
+    shares = np.zeros((len(groups), len(weights)))
+    for i, (group, total) in enumerate(zip(groups, totals, strict=True)):
+        shares[i, group] = weights[group] / total if total else 1 / len(group)
+
+    def table(old: NodeTable) -> NodeTable:
+        return NodeTable(
+            old.levels,
+            shares @ old.cost_ns,
+            np.array([old.size_bytes[group].max(axis=0) for group in groups]),
+            old.demanded[first],
+            old.wished[first],
+            tuple((parent, asks[first]) for parent, asks in old.asks),
+        )
+
+    return replace(
+        tables,
+        table=tuple(map(table, tables.table)),
+        situations=tuple(
+            replace(tables.situations[s], weight=total)
+            for s, total in zip(first, totals, strict=True)
+        ),
+        left=tables.left[first],
     )
+
+
+def _structure(tables: Tables, s: int) -> tuple[object, ...]:
+    """All of a situation but how long things take and how large they are."""
+    return tables.left[s].tobytes(), tuple(
+        (one.demanded[s], one.wished[s], (one.size_bytes[s] > 0).tobytes(),
+         tuple(asks[s].tobytes() for _, asks in one.asks))
+        for one in tables.table
+    )  # fmt: skip
 
 
 # --- the situations ------------------------------------------------------------------------------
@@ -204,7 +250,7 @@ def _setting(
     origin: Sequence[int],
     valid: Mapping[Node, Region],
 ) -> _Setting:
-    changed, demand = asked(anatomy, workload.kinds[situation.of], origin)
+    changed, demand = asked(anatomy, workload.kind(situation.of), origin)
     dirty = whole.forward(changed)
     left = {
         node: region.subtract(dirty[node]) if node in dirty else region
@@ -214,9 +260,10 @@ def _setting(
 
 
 def _cold(anatomy: Anatomy, workload: Workload, of: int) -> _Setting:
-    """A class from nothing, at its far end: nothing else needs larger slices."""
+    """A turn from nothing, at its far end: nothing else needs larger slices."""
     kind = workload.kinds[of]
-    return _Setting(Situation(NOTHING, of, 0.0), {}, asked(anatomy, kind, kind.bounds)[1])
+    cold = Situation(NOTHING, workload.first_turn(of), 0.0)
+    return _Setting(cold, {}, asked(anatomy, kind, kind.bounds)[1])
 
 
 def _frontier(anatomy: Anatomy, rules: Rules, workload: Workload) -> frozenset[Node]:
@@ -224,7 +271,7 @@ def _frontier(anatomy: Anatomy, rules: Rules, workload: Workload) -> frozenset[N
     propagator = anatomy.propagator(rules, anatomy.stored)
     found: set[Node] = set()
     for row in workload.rows:
-        changed, demand = asked(anatomy, workload.kinds[row.of], row.origin)
+        changed, demand = asked(anatomy, workload.kind(row.of), row.origin)
         found.update(propagator.step(row.valid, changed, demand).reused)
     return frozenset(found)
 
@@ -237,7 +284,7 @@ def _pieces(
     keep: frozenset[Node],
     cut: Cut,
 ) -> list[_Setting]:
-    """A class from nothing, in pieces; each may use what the ones before it made."""
+    """A turn from nothing, in pieces; each may use what the ones before it made."""
     kind = workload.kinds[of]
     demand = asked(anatomy, kind, kind.bounds)[1]
     changed = {leaf: Region.full(leaf.shape) for leaf in anatomy.kept}
@@ -249,7 +296,7 @@ def _pieces(
             continue
         made = parts[i - 1] if i else {}
         last = i == len(parts) - 1
-        situation = Situation(ALWAYS if i else NOTHING, of, 0.0)
+        situation = Situation(ALWAYS if i else NOTHING, workload.first_turn(of), 0.0)
         found.append(_Setting(situation, made, part if last else {}, {} if last else part))
     return found
 

@@ -5,6 +5,9 @@
 
 The trace is read as a circle: its last run is followed by its first. The shares are then the
 steady state of the transition matrix that the trace estimates.
+
+What is best kept after a run may depend on what ran before it: a class of several predecessors is
+told apart by them, as far as `MOST_TURNS` allows. A class after another is a *turn*.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from tgbench.coords import Coord, Guard, record, value_of
 from tgbench.errors import TraceError
 from tgbench.graph import Graph, Node
 from tgbench.lowering import Held, State
+from tgbench.placement import Turn
 from tgbench.propagate import changes, handed_out, joined
 from tgbench.regions import Box, Region
 from tgbench.rules import Rules
@@ -28,16 +32,17 @@ from tgbench.trace import require_of
 
 Valid = Mapping[Node, Region]
 MOST_CLASSES = 12  # rarer classes must fit, and are not weighed
+MOST_TURNS = 12
 MOST_PAIRS = 64
 EXAMPLES = 48  # of all transitions together
 
 
 @dataclass(frozen=True)
 class Row:
-    """An example of one class after another: the unit that costs are weighed over.
+    """An example of one turn after another: the unit that costs are weighed over.
 
     Fields:
-        before, of: positions of the two classes.
+        before, of: positions of the two turns.
         origin: where it happened.
         weight: what share of all transitions it stands for.
         valid: what of every node would be there by then, if everything were retained.
@@ -56,12 +61,14 @@ class Workload:
 
     Fields:
         kinds: the classes, the most frequent first.
+        turns: what a retention tells apart; `turns[i].of` is a position in `kinds`.
         rows: the weighed transitions; their weights sum to 1.
         calls: what happened, in order.
         seen: for every class of the trace, how often it came and where it came last.
     """
 
     kinds: tuple[BucketClass, ...]
+    turns: tuple[Turn, ...]
     rows: tuple[Row, ...]
     calls: tuple[tuple[BucketClass, tuple[int, ...]], ...]
     seen: Mapping[BucketClass, tuple[float, tuple[int, ...]]]
@@ -75,11 +82,16 @@ class Workload:
         counts = Counter(kind for kind, _ in calls)
         seen = {kind: (float(counts[kind]), origin) for kind, origin in calls}
         kinds = tuple(kind for kind, _ in counts.most_common(MOST_CLASSES))
-        return Workload(kinds, _rows(anatomy, rules, calls, kinds), calls, seen)
+        turns = _turns(calls, kinds)
+        return Workload(kinds, turns, _rows(anatomy, rules, calls, kinds, turns), calls, seen)
 
-    def position(self, kind: BucketClass) -> int | None:
-        """Which class this is; None for one too rare to be weighed."""
-        return self.kinds.index(kind) if kind in self.kinds else None
+    def kind(self, turn: int) -> BucketClass:
+        """The class that runs in a turn."""
+        return self.kinds[self.turns[turn].of]
+
+    def first_turn(self, of: int) -> int:
+        """Any turn of a class: for what does not depend on what ran before."""
+        return next(i for i, turn in enumerate(self.turns) if turn.of == of)
 
     @property
     def circle(self) -> tuple[tuple[BucketClass, tuple[int, ...]], ...]:
@@ -98,17 +110,51 @@ def _calls(
         yield known[bucket]
 
 
+def _turns(
+    calls: Sequence[tuple[BucketClass, tuple[int, ...]]], kinds: Sequence[BucketClass]
+) -> tuple[Turn, ...]:
+    """The classes, the most frequent ones told apart by what ran before them."""
+    position = {kind: i for i, kind in enumerate(kinds)}
+    places = [position.get(kind) for kind, _ in calls]
+    before: dict[int, dict[int, None]] = {of: {} for of in range(len(kinds))}
+    for one, other in pairwise([places[-1], *places]):
+        if one is not None and other is not None:
+            before[other].setdefault(one)
+    spare, found = MOST_TURNS - len(kinds), []
+    for of, ran in before.items():
+        splits = 1 < len(ran) <= spare + 1
+        spare -= (len(ran) - 1) * splits
+        found += [Turn(of, one) for one in sorted(ran)] if splits else [Turn(of)]
+    return tuple(found)
+
+
+def _taken(
+    calls: Sequence[tuple[BucketClass, tuple[int, ...]]],
+    kinds: Sequence[BucketClass],
+    turns: Sequence[Turn],
+) -> list[int | None]:
+    """The turn of each call, the trace read as a circle; None for rare ones."""
+    position = {kind: i for i, kind in enumerate(kinds)}
+    places = [position.get(kind) for kind, _ in calls]
+    number = {turn: i for i, turn in enumerate(turns)}
+    found = []
+    for before, of in pairwise([places[-1], *places]):
+        turn = None if of is None else number.get(Turn(of), number.get(Turn(of, before)))
+        found.append(turn)
+    return found
+
+
 def _rows(
     anatomy: Anatomy,
     rules: Rules,
     calls: Sequence[tuple[BucketClass, tuple[int, ...]]],
     kinds: Sequence[BucketClass],
+    turns: Sequence[Turn],
 ) -> tuple[Row, ...]:
-    position = {kind: i for i, kind in enumerate(kinds)}
     circle = [*calls, calls[0]]
-    pairs = [(position.get(a[0]), position.get(b[0])) for a, b in pairwise(circle)]
+    taken = _taken(calls, kinds, turns)
     happened: dict[tuple[int, int], list[int]] = {}
-    for i, (before, of) in enumerate(pairs):
+    for i, (before, of) in enumerate(pairwise([*taken, taken[0]])):
         if before is not None and of is not None:
             happened.setdefault((before, of), []).append(i)
     often = sorted(happened, key=lambda pair: (-len(happened[pair]), pair))[:MOST_PAIRS]

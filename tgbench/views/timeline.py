@@ -214,8 +214,8 @@ def timeline_of_plan(
     made = plan.placement_for(graph, plan.device)
     kinds = list(made.classes)
     after = {
-        node: [str(kinds[k]) for k in sorted(classes)]
-        for node, classes in made.retention.after.items()
+        node: [made.retention.turns[t].named(kinds) for t in sorted(turns)]
+        for node, turns in made.retention.after.items()
         if made.retention.is_partial(node)
     }
     return timeline(made.anatomy, made.placement, plan.budget_bytes, computed, after)
