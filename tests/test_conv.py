@@ -413,6 +413,49 @@ def test_random_patches_equal_pytorch(rng: np.random.Generator) -> None:
         np.testing.assert_allclose(found, _net_by_torch(values, moved), rtol=1e-6)
 
 
+def _pooled(rng: np.random.Generator) -> CheckedSession:
+    """Three convolutions at two resolutions."""
+    g, values, width = GraphBuilder(), {}, 2
+    node = g.input("x", (1, width, 48, 48))
+    for i in range(3):
+        values[f"w{i}"] = integers(rng, (width, width, 3, 3))
+        node = ops.relu(ops.conv(node, g.parameter(f"w{i}", (width, width, 3, 3)), padding=1))
+        node = ops.max_pool(node, 2) if i == 0 else node
+    g.output("y", ops.max_(node, (2, 3)))
+    return CheckedSession(g.build(), values | {"x": integers(rng, (1, width, 48, 48))})
+
+
+def test_places_of_equal_residue_share_their_programs(rng: np.random.Generator) -> None:
+    """A patch that moves by 2 over a stride of 2: inside the image every place runs the same."""
+    checked = _pooled(rng)
+    checked.run()
+    for at in range(10, 30, 2):
+        checked.run({"x": _patched(checked.values["x"], at, at)})
+    before = checked.session.counters.specialised
+    for at in range(31, 11, -2):
+        checked.run({"x": _patched(checked.values["x"], at, at)})
+    assert before <= 4
+    assert checked.session.counters.specialised - before <= 3
+
+
+def test_what_comes_again_in_pieces_is_planned_for_where_no_budget_is(
+    rng: np.random.Generator,
+) -> None:
+    """Three places at once: the plan was made for one, so its slices are too small for the hull."""
+    checked = _pooled(rng)
+    checked.run()
+    image = checked.values["x"]
+    pieces = []
+    for at in range(4, 16, 2):
+        three = _patched(_patched(_patched(image, at, 40), 40, at), at + 3, at + 3)
+        checked.run({"x": three})
+        assert checked.session.last is not None
+        pieces.append(len(checked.session.last.program.steps))
+    assert max(pieces) > 1
+    assert pieces[-1] == 1
+    assert checked.session.counters.planned == 2
+
+
 def test_a_new_sample_costs_the_same_in_a_longer_window() -> None:
     """Causal convolutions over a stream: each layer computes one new point."""
     costs = []

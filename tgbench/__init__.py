@@ -3,7 +3,7 @@
 from tgbench import models, ops
 from tgbench.arena import Arena
 from tgbench.buckets import Bucket, BucketClass, BucketSpace
-from tgbench.checking import CheckReport, check, load_pairs, save_pairs
+from tgbench.checking import CheckReport, Pair, check, load_pairs, save_pairs
 from tgbench.cost import CostModel
 from tgbench.errors import (
     BudgetError,
@@ -44,7 +44,7 @@ __all__ = [
     "Arena", "Box", "Bucket", "BucketClass", "BucketSpace", "BudgetError", "CheckError",
     "CheckReport", "CostModel", "DemandError", "ExactnessError", "Graph", "GraphBuilder",
     "GraphError", "GraphSession", "HintError", "Imported", "ImporterError", "InputError",
-    "KernelError", "MemoryEstimate", "Node", "PackingError", "Plan", "PlanError", "Records",
+    "KernelError", "MemoryEstimate", "Node", "PackingError", "Pair", "Plan", "PlanError", "Records",
     "RecordsError", "Region", "Report", "SearchError", "Support", "TgbenchError", "Trace",
     "TraceError", "UnsupportedOpError", "Weights", "WeightsError", "check", "dim",
     "estimate_memory", "evaluate", "from_pt2", "from_torch", "load_graph", "load_pairs", "models",

@@ -94,7 +94,7 @@ def as_pairs(pairs: Any) -> tuple[Pair, ...]:
 
 def _pair(pair: Any, i: int) -> Pair:
     if isinstance(pair, Pair):
-        return pair
+        pair = (pair.inputs, pair.outputs)
     is_pair = isinstance(pair, (tuple, list)) and len(pair) == 2
     if not is_pair or not all(isinstance(side, Mapping) for side in pair):
         raise InputError(f"pairs[{i}] is not (inputs, outputs), two dicts of arrays by name")
