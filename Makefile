@@ -5,14 +5,14 @@
 #   PYTEST_ARGS  passed to pytest
 
 PYTHON ?= python3
-EXTRAS ?= test,cpu
+EXTRAS ?= test,cpu,lab
 PYTEST_ARGS ?=
 VENV := .venv/bin/python
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test lint types unit format \
-	bench-decode bench-engine bench-kernels bench-optimize bench-packing bench-predict bench-remat \
+.PHONY: help setup demo test lint types notebooks unit lab format \
+	bench-decode bench-engine bench-bitwise bench-kernels bench-occlusion bench-optimize bench-optimum bench-packing bench-predict bench-remat \
 	bench-schedule bench-scoring gpu clean
 
 help: ## list the targets
@@ -24,7 +24,7 @@ setup: ## create or update .venv
 demo: setup ## the short tour
 	@$(VENV) -m tgbench demo
 
-test: setup lint types unit ## everything that CI checks
+test: setup lint types notebooks unit ## everything that CI checks
 
 lint: setup ## style: ruff check, ruff format --check
 	@echo "== ruff"
@@ -39,6 +39,14 @@ types: setup ## types: mypy --strict
 unit: setup ## the tests alone: make unit PYTEST_ARGS='-k regions'
 	@echo "== pytest"
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV) -m pytest -n auto $(PYTEST_ARGS)
+
+# Every notebook runs from its first cell to its last, and shows what it showed when it was written.
+notebooks: setup ## run the notebooks and compare their outputs
+	@echo "== notebooks"
+	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV) -m pytest -n auto --nbval --nbval-sanitize-with notebooks/sanitize.cfg notebooks
+
+lab: setup ## JupyterLab on the notebooks
+	@$(VENV) -m jupyter lab notebooks
 
 format: setup ## rewrite the sources in the project's style
 	@$(VENV) -m ruff check --fix .
@@ -56,6 +64,9 @@ bench-optimize: setup ## plans beside online cache policies, on traces and budge
 bench-kernels: setup ## single-row kernels, numba beside torch
 	@$(VENV) -m tgbench.bench.kernels
 
+bench-bitwise: setup ## bit-exact mode: 200 edits, and what it costs
+	@OMP_NUM_THREADS=1 $(VENV) -m tgbench.bench.bitwise
+
 bench-packing: setup ## offset packing, heuristics and search, beside CP-SAT
 	@$(VENV) -m tgbench.bench.packing
 
@@ -64,6 +75,9 @@ bench-predict: setup ## predicted against measured time, bucket by bucket
 
 bench-remat: setup ## rematerialising inside one run, beside online policies
 	@$(VENV) -m tgbench.bench.remat
+
+bench-optimum: setup ## the search beside the exact optimum of small decision processes
+	@$(VENV) -m tgbench.bench.optimum
 
 bench-scoring: setup ## retentions scored a second, and what bounding them takes
 	@$(VENV) -m tgbench.bench.scoring
