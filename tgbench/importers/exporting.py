@@ -7,7 +7,10 @@ convolutions) stays whole.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -29,10 +32,24 @@ def exported_program(
     checked = check_inputs(args, kwargs or {})
     check_module(module, pytree.tree_leaves((checked, dict(kwargs or {}))))
     try:
-        with torch.no_grad():
+        with torch.no_grad(), _quiet():
             return torch.export.export(module, checked, dict(kwargs or {}), strict=False)
     except Exception as error:
         raise ImporterError(_explained(module, error)) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without torch's own reports of what an error of ours says, and without its deprecations."""
+    logger = logging.getLogger("torch")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 def check_inputs(args: Any, kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -44,7 +61,9 @@ def check_inputs(args: Any, kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
         )
     owners: dict[int, str] = {}
     for path, value in pytree.tree_leaves_with_path((tuple(args), dict(kwargs))):
-        _check_input(pytree.keystr(path), value, owners)
+        where, *rest = path
+        side = "kwargs" if where == pytree.SequenceKey(1) else "example_inputs"
+        _check_input(side + pytree.keystr(tuple(rest)), value, owners)
     return tuple(args)
 
 
@@ -53,19 +72,19 @@ def _check_input(name: str, value: Any, owners: dict[int, str]) -> None:
         return
     if not isinstance(value, torch.Tensor):
         raise ImporterError(
-            f"example input {name} is a {type(value).__name__}; pass torch tensors "
+            f"{name} is a {type(value).__name__}; pass torch tensors "
             "(torch.from_numpy makes one of an array), numbers, bools or None"
         )
     if value.dtype.is_complex:
-        raise ImporterError(f"example input {name} is {value.dtype}; pass real and imaginary parts")
+        raise ImporterError(f"{name} is {value.dtype}; pass real and imaginary parts")
     if value.layout is not torch.strided or not value.is_contiguous():
-        raise ImporterError(f"example input {name} is not contiguous; pass `.contiguous()` of it")
+        raise ImporterError(f"{name} is not contiguous; pass `.contiguous()` of it")
     if not value.numel():
-        raise ImporterError(f"example input {name} is empty; graphs hold no empty tensors")
+        raise ImporterError(f"{name} is empty; graphs hold no empty tensors")
     other = owners.setdefault(value.untyped_storage().data_ptr(), name)
     if other != name:
         raise ImporterError(
-            f"example inputs {other} and {name} share their bytes; pass `.clone()` of one: inputs "
+            f"{other} and {name} share their bytes; pass `.clone()` of one: inputs "
             "change one by one"
         )
 
@@ -124,7 +143,8 @@ def lowered(exported: ExportedProgram, fixed: Sequence[str]) -> Program:
         table = {op: known[op] for op in without if op in known and op not in tried}
         if program is not None and not table:
             return program
-        exported = exported.run_decompositions(table)
+        with _quiet():
+            exported = exported.run_decompositions(table)
         tried, must = tried | set(table), False
 
 
