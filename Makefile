@@ -12,7 +12,7 @@ VENV := .venv/bin/python
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup demo test lint types notebooks unit lab format \
-	bench-decode bench-engine bench-bitwise bench-kernels bench-occlusion bench-optimize bench-optimum bench-packing bench-predict bench-remat \
+	bench-decode bench-engine bench-bitwise bench-imported bench-kernels bench-occlusion bench-optimize bench-optimum bench-packing bench-predict bench-remat \
 	bench-schedule bench-scoring gpu clean
 
 help: ## list the targets
@@ -66,6 +66,9 @@ bench-kernels: setup ## single-row kernels, numba beside torch
 
 bench-bitwise: setup ## bit-exact mode: 200 edits, and what it costs
 	@OMP_NUM_THREADS=1 $(VENV) -m tgbench.bench.bitwise
+
+bench-imported: setup ## an imported Gemma 3 beside the hand-built one
+	@$(VENV) -m tgbench.bench.imported --atomic
 
 bench-packing: setup ## offset packing, heuristics and search, beside CP-SAT
 	@$(VENV) -m tgbench.bench.packing

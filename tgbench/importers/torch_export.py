@@ -26,6 +26,7 @@ from tgbench.importers.imported import Imported
 from tgbench.importers.program import Program
 from tgbench.importers.pt2 import read_pt2
 from tgbench.importers.support import Support
+from tgbench.recognise import recognise
 from tgbench.simplify import simplify
 
 
@@ -104,7 +105,7 @@ def _program(
 
 
 def _imported(program: Program, built: Builder) -> Imported:
-    graph = simplify(built.build())
+    graph = recognise(simplify(built.build()))
     kept = {name: built.weights[name] for name in graph.parameters}
     specialised = program.specialised
     unused = [n for n in program.inputs if n not in graph.inputs and n not in specialised]

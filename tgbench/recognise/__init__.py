@@ -34,7 +34,8 @@ def recognise(graph: Graph) -> Graph:
     div: float32[2, 8] = silu(x)
     output y = div
     """
-    taken = cover(graph)
-    found = covered(graph, taken) if taken else graph
+    found = graph
+    while taken := cover(found):
+        found = simplify(covered(found, taken))
     moved = rows_first(found)
-    return graph if moved is graph else simplify(moved)
+    return found if moved is found else simplify(moved)

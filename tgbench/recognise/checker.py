@@ -1,8 +1,8 @@
 """Whether a fused op on certain inputs is the expression that stands in the graph.
 
-    expression  between the root and the inputs, which count as unknowns  ─→ exact term ─┐
-                                                                                         ├─ the same?
-    form        written out on the same unknowns                          ─→ exact term ─┘
+    expression  from the inputs, which count as unknowns  ─→ exact term ─┐
+                                                                         ├─ the same?
+    form        written out on the same unknowns          ─→ exact term ─┘
 
 A candidate may be wrong; a match is not: what is replaced has been compared with what replaces it.
 """
@@ -56,10 +56,7 @@ class Checker:
 
     def matches(self, pattern: Pattern, root: Cell) -> Iterator[Match]:
         """Every way in which the value of a cell is that of a form."""
-        term = self.reading.of[root]
-        if not pattern.outline <= self.reading.outline(term):
-            return
-        for found in pattern.read(self.reading, term):
+        for found in pattern.read(self.reading, self.reading.of[root]):
             inputs = self._inputs(pattern.form, found)
             if inputs is None:
                 continue
@@ -83,9 +80,11 @@ class Checker:
         cell = self.reading.cells.get(term)
         if cell is not None:
             return cell if _is_built(cell) else None
-        if term.op in ("permute", "logical_not"):
+        if term.op in ("permute", "reshape", "logical_not"):
             inner = self._cell(term.args[0])
-            attrs = {"axes": term.attrs} if term.op == "permute" else {}
+            attrs = {"permute": {"axes": term.attrs}, "reshape": {"shape": term.type.shape}}.get(
+                term.op, {}
+            )
             return None if inner is None else self.cells.cell(term.op, (inner,), attrs, term.type)
         if term.op == "number":
             return self._constant(term.numbers[0], term.type.dtype)
@@ -167,7 +166,8 @@ class Checker:
         terms: dict[Cell, Term] = {}
         for cell in cells:
             if cell in unknowns:
-                terms[cell] = self.terms.make("unknown", (), cell.type, cell.index)
+                kind = "weight" if cell.is_fixed else "unknown"
+                terms[cell] = self.terms.make(kind, (), cell.type, cell.index)
             else:
                 terms[cell] = term_of(self.terms, cell, [terms[parent] for parent in cell.inputs])
         return terms

@@ -7,6 +7,7 @@ pays only where more is saved (maximal munch; Appel, Modern Compiler Implementat
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,6 +18,9 @@ from tgbench.recognise.cells import VIEWS, Cell, Cells
 from tgbench.recognise.checker import Checker, Match
 from tgbench.recognise.forms import Form, forms
 from tgbench.recognise.matching import Pattern, Reading
+
+PRODUCTS = ("matmul", "linear", "gated_linear", "attention", "conv", "conv_transpose")
+UNBOUND = 256
 
 
 @cache
@@ -62,26 +66,27 @@ class _Cover:
         return taken
 
     def best(self, node: Node) -> Match | None:
-        """The largest match of a node that is worth taking."""
+        """The match of a node that takes up most, of those that are worth taking."""
         root = self.checker.cells.of[node]
         if root.node is not node:
             return None
-        for pattern in self.patterns:
-            for match in self.checker.matches(pattern, root):
-                if self.pays(node, match):
-                    return match
-        return None
+        reading = self.checker.reading
+        outline = reading.outline(reading.of[root])
+        likely = (pattern for pattern in self.patterns if pattern.outline <= outline)
+        found = (match for pattern in likely for match in self.checker.matches(pattern, root))
+        worthy = [match for match in found if self.pays(node, match)]
+        return max(worthy, key=lambda match: len(match.inner), default=None)
 
     def pays(self, node: Node, match: Match) -> bool:
         """Whether nodes vanish, and more of them than are computed twice, of these no products."""
-        inner = [n for n in match.inner if n is not node and n.op not in VIEWS]
         if OPS[node.op].is_fused and len(match.inner) == 1:
             return False
-        twice = [n for n in inner if self.is_read_elsewhere(n, match) and not _is_fixed(self, n)]
-        gone = sum(int(n.type.elements) for n in inner if n not in twice)
-        return not any(map(_is_product, twice)) and (
-            not twice or gone > sum(int(n.type.elements) for n in twice)
-        )
+        work = [n for n in match.inner if n is not node and n.op not in VIEWS]
+        work = [n for n in work if not self.checker.cells.of[n].is_fixed]
+        twice = [n for n in work if self.is_read_elsewhere(n, match)]
+        gone = sum(_elements(n) for n in work if n not in twice)
+        is_less = not twice or sum(map(_elements, twice)) < gone
+        return is_less and not any(n.op in PRODUCTS for n in twice)
 
     def is_read_elsewhere(self, node: Node, match: Match) -> bool:
         if node in self.graph.outputs.values() or node in self.graph.updates.values():
@@ -92,12 +97,10 @@ class _Cover:
         )
 
 
-def _is_fixed(cover: _Cover, node: Node) -> bool:
-    return cover.checker.cells.of[node].is_fixed
-
-
-def _is_product(node: Node) -> bool:
-    return node.op in ("matmul", "linear", "gated_linear", "attention", "conv", "conv_transpose")
+def _elements(node: Node) -> int:
+    """How many elements a node has; dimensions that are not bound count as many."""
+    sizes = [size if isinstance(size, int) else UNBOUND for size in node.shape]
+    return math.prod(sizes)
 
 
 def nodes_of(cell: Cell) -> Iterable[Node]:

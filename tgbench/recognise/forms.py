@@ -161,9 +161,22 @@ def _norms() -> Iterable[Form]:
 # --- activations and linear layers ----------------------------------------------------------------
 
 
+CUBIC, ROOT = 0.044715, (2 / np.pi) ** 0.5
+
+
+def _gelu_of_powers(attrs: Attrs, x: Node) -> Node:
+    return x * 0.5 * (ops.tanh(x * ROOT + x * x * x * (CUBIC * ROOT)) + 1.0)
+
+
+def _gelu_of_a_factor(attrs: Attrs, x: Node) -> Node:
+    return x * 0.5 * (ops.tanh(x * ROOT * (x * x * CUBIC + 1.0)) + 1.0)
+
+
 def _activations() -> Iterable[Form]:
     for approximate in ("none", "tanh"):
         yield _form("gelu", X, attrs={"approximate": approximate})
+    for spelling in (_gelu_of_powers, _gelu_of_a_factor):
+        yield _form("gelu", X, attrs={"approximate": "tanh"}, spelling=spelling)
     for name in ("silu", "relu", "hardsigmoid", "hardswish", "mish"):
         yield _form(name, X)
     yield _form("clamp", X, attrs={"low": Free(LOW), "high": Free(HIGH)})
@@ -177,7 +190,9 @@ def _linears() -> Iterable[Form]:
     yield _form("linear", X, weight, fixed=(1,))
     yield _form("linear", X, weight, (5,), fixed=(1, 2))
     for activation in ("gelu_tanh", "gelu", "silu", "relu"):
-        yield _form("gated_linear", X, weight, weight, fixed=(1, 2), attrs={"activation": activation})
+        yield _form(
+            "gated_linear", X, weight, weight, fixed=(1, 2), attrs={"activation": activation}
+        )
 
 
 # --- attention ------------------------------------------------------------------------------------
@@ -228,19 +243,22 @@ def _attention(place: Placed, masked: Masked | None, is_grouped: bool) -> Callab
     return spelling
 
 
-def _attend(attrs: Attrs, q: Node, k: Node, v: Node, *mask: Node) -> Node:
+def _attend(attrs: Attrs, q: Node, k: Node, v: Node, mask: Node | None = None) -> Node:
     """Attention; a constant mask of 0 and huge negative numbers says which elements are open."""
-    opened = tuple(_opened(one) for one in mask)
-    return ops.attention(q, k, v, *opened, scale=attrs["scale"])
+    return ops.attention(q, k, v, None if mask is None else _opened(mask), attrs["scale"])
 
 
 def _opened(mask: Node) -> Node:
-    if mask.op != "constant" or mask.dtype not in MASKED:
+    """A mask that adds nothing or closes, as booleans; constant ones without leading ones."""
+    if mask.op != "constant":
         return mask
     array = mask.attrs["data"].array
-    is_open = array == 0
-    only = is_open | (array <= MASKED[mask.dtype])
-    return mask.builder.constant(is_open) if only.all() and is_open.any(-1).all() else mask
+    while array.ndim > 2 and array.shape[0] == 1:
+        array = array[0]
+    if mask.dtype in MASKED:
+        is_open, closed = array == 0, array <= MASKED[mask.dtype]
+        array = is_open if (is_open | closed).all() and is_open.any(-1).all() else array
+    return mask.builder.constant(array)
 
 
 def _leaves_a_key(attrs: Attrs, inputs: Sequence[Cell]) -> bool:

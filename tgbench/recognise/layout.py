@@ -1,7 +1,7 @@
-"""Permutes moved behind ops that work on rows, so that values are stored as their producers lay
-them.
+"""Permutes moved behind ops that work on rows: values are stored as their producers lay them.
 
-    x ─→ permute ─→ norm ─→ rope ─→ attention      becomes      x ─→ norm ─→ rope ─→ permute ─→ attention
+    x ─→ permute ─→ norm ─→ rope ─→ attention     before
+    x ─→ norm ─→ rope ─→ permute ─→ attention     after
 
 A permute that leaves the last dimension where it is changes nothing for an op that treats every row
 of it alike. As a view for the reader it costs nothing; in front of a norm it decides how the result
@@ -11,7 +11,6 @@ lies in memory: with a token's heads together an append writes one piece, not on
 from __future__ import annotations
 
 from tgbench.graph import Graph, GraphBuilder, Node, copy_node
-from tgbench.optable import LEAVES
 
 ROWS = ("rms_norm", "layer_norm", "rope")
 ELEMENTS = (
@@ -24,43 +23,36 @@ def rows_first(graph: Graph) -> Graph:
     """The graph with permutes moved towards the outputs; itself where none is in the way."""
     fixed: dict[Node, bool] = {}
     for node in graph.nodes:
-        is_leaf = node.op in LEAVES
-        within = all(fixed[parent] for parent in node.inputs)
-        fixed[node] = node.op in ("parameter", "constant") if is_leaf else within
-    if not any(_can_move(node, fixed) for node in graph.nodes):
+        is_changing = node.op in ("input", "state")
+        fixed[node] = not is_changing and all(fixed[parent] for parent in node.inputs)
+    if not any(_can_move(node, node.inputs, fixed) for node in graph.nodes):
         return graph
-    still_fixed: dict[Node, bool] = {}
 
     def make(builder: GraphBuilder, node: Node, inputs: tuple[Node, ...]) -> Node:
-        made = _moved(builder, node, inputs, still_fixed)
-        still_fixed[made] = fixed[node]
-        return made
+        can_move = _can_move(node, inputs, fixed)
+        return (_moved if can_move else copy_node)(builder, node, inputs)
 
     return graph.rebuild(make)
 
 
-def _can_move(node: Node, fixed: dict[Node, bool]) -> bool:
-    """Whether the first input is a permute that the op does not mind."""
-    if node.op not in (*ROWS, *ELEMENTS) or node.inputs[0].op != "permute":
+def _can_move(node: Node, inputs: tuple[Node, ...], fixed: dict[Node, bool]) -> bool:
+    """Whether the first of these inputs is a permute that the op does not mind."""
+    if node.op not in (*ROWS, *ELEMENTS) or inputs[0].op != "permute":
         return False
-    axes = node.inputs[0].attrs["axes"]
+    axes = inputs[0].attrs["axes"]
     keeps_rows = node.op in ELEMENTS or axes[-1] == len(axes) - 1
-    return keeps_rows and all(fixed.get(other, False) for other in node.inputs[1:])
+    are_fixed = all(fixed[other] for other in node.inputs[1:])
+    return keeps_rows and are_fixed and node.shape == inputs[0].shape
 
 
-def _moved(
-    builder: GraphBuilder, node: Node, inputs: tuple[Node, ...], fixed: dict[Node, bool]
-) -> Node:
-    made = copy_node(builder, node, inputs)
-    if not _can_move(made, fixed) or made.rank != made.inputs[0].rank:
-        return made
-    view = made.inputs[0]
+def _moved(builder: GraphBuilder, node: Node, inputs: tuple[Node, ...]) -> Node:
+    view, count = inputs[0], len(builder.nodes)
     axes = view.attrs["axes"]
-    others = [_turned_back(other, axes) for other in made.inputs[1:]]
-    inner = builder.apply(made.op, view.inputs[0], *others, **made.attrs)
-    made.name, inner.name = builder._fresh(made.op), made.name
-    result = inner.permute(*axes)
-    return result
+    others = [_turned_back(other, axes) for other in inputs[1:]]
+    inner = builder.apply(node.op, view.inputs[0], *others, **node.attrs)
+    if len(builder.nodes) > count and builder.nodes[-1] is inner:
+        inner.name = node.name
+    return inner.permute(*axes)
 
 
 def _turned_back(other: Node, axes: tuple[int, ...]) -> Node:
@@ -69,7 +61,5 @@ def _turned_back(other: Node, axes: tuple[int, ...]) -> Node:
         return other
     full = other.reshape(*[1] * (len(axes) - other.rank), *other.shape)
     turned = full.permute(*(axes.index(axis) for axis in range(len(axes))))
-    shape = turned.shape
-    while len(shape) > 1 and shape[0] == 1:
-        shape = shape[1:]
-    return turned.reshape(*shape)
+    lead = next((i for i, size in enumerate(turned.shape[:-1]) if size != 1), turned.rank - 1)
+    return turned.reshape(*turned.shape[lead:])

@@ -14,7 +14,7 @@ from tgbench.ops.broadcasting import broadcast_shape
 from tgbench.optable import TensorType
 from tgbench.recognise.cells import Cell, Cells
 from tgbench.recognise.forms import Form, Free
-from tgbench.recognise.terms import COMMUTATIVE, Term, Terms, term_of
+from tgbench.recognise.terms import COMMUTATIVE, Term, Terms, kind_of, term_of
 
 SENTINEL_ERROR = 1e-5  # relative
 
@@ -127,12 +127,11 @@ class Pattern:
         elif p.op == "sum":
             if whole.op != "number":
                 yield from self._sum(target, p, whole, found)
+        elif p.op in ("permute", "reshape") and p.args[0] in self.holes:
+            for under in self._under_view(target, p, t):
+                yield from self._hole(target, self.holes[p.args[0]], under, found)
         elif p.op == whole.op and len(p.args) == len(whole.args):
             yield from self._args(target, p, whole, found)
-        elif p.op == "permute" and p.args[0] in self.holes:
-            turned = self._turned(target, t)
-            if turned is not None:
-                yield from self._terms(target, p.args[0], turned, found)
 
     def _hole(self, target: Reading, place: int, t: Term, found: Found) -> Iterator[Found]:
         bound = found.inputs.get(place)
@@ -141,13 +140,20 @@ class Pattern:
         elif target.behind(bound) is target.behind(t):
             yield found
 
-    def _turned(self, target: Reading, t: Term) -> Term | None:
-        """A matrix of weights as the transpose of another."""
-        cell = target.cells.get(t)
-        if cell is None or not cell.is_fixed or cell.type.rank != 2:
-            return None
-        type_ = TensorType(cell.type.shape[::-1], cell.type.dtype)
-        return target.terms.make("permute", (t,), type_, (1, 0))
+    def _under_view(self, target: Reading, p: Term, t: Term) -> Iterator[Term]:
+        """What an input is, of which the form sees a view: the view undone, or what is below it.
+
+        Weights stay as they are stored: a product with transposed rows took 40 × as long.
+        """
+        whole = target.behind(t)
+        is_weight = self.holes[p.args[0]] in self.form.fixed
+        if p.op == "permute" and is_weight and whole.op != "permute":
+            return
+        undone = (_turned_back if p.op == "permute" else _folded_back)(target.terms, p, t, whole)
+        if undone is not None:
+            yield undone
+        elif p.op == whole.op:
+            yield whole.args[0]
 
     def _args(self, target: Reading, p: Term, t: Term, found: Found) -> Iterator[Found]:
         orders = [t.args, t.args[::-1]] if p.op in COMMUTATIVE else [t.args]
@@ -198,7 +204,13 @@ class Pattern:
             yield from self._parts(target, wanted, list(rest.items()), left, t.type, start)
 
     def _parts(
-        self, target: Reading, wanted: Items, rest: Items, left: float, type_: TensorType, found: Found
+        self,
+        target: Reading,
+        wanted: Items,
+        rest: Items,
+        left: float,
+        type_: TensorType,
+        found: Found,
     ) -> Iterator[Found]:
         """Each product of the pattern with one of the target; the last hole takes what is left."""
         if not wanted:
@@ -207,11 +219,11 @@ class Pattern:
             return
         (product, factor), others = wanted[0], wanted[1:]
         place = self._lone_hole(product)
-        if place is not None and not others and place not in found.inputs:
-            if factor == 1 and (rest or left):
-                total = target.terms.sum(left, dict(rest), _wide(rest, type_))
-                yield from self._hole(target, place, total, found)
-                return
+        takes_rest = place is not None and not others and factor == 1 and bool(rest or left)
+        if place is not None and takes_rest and place not in found.inputs:
+            total = target.terms.sum(left, dict(rest), _wide(rest, type_))
+            yield from self._hole(target, place, total, found)
+            return
         for i, (candidate, number) in enumerate(rest):
             remaining = [*rest[:i], *rest[i + 1 :]]
             for more in self._product(target, product, factor, candidate, number, found):
@@ -259,6 +271,45 @@ class Pattern:
                 yield from self._factors(target, others, remaining, left, more)
 
 
+def _turned_back(terms: Terms, p: Term, t: Term, whole: Term) -> Term | None:
+    """The transpose of a term, through a permute that it is already."""
+    if t.type.rank != len(p.attrs):
+        return None
+    back = [p.attrs.index(axis) for axis in range(len(p.attrs))]
+    base, axes = (whole.args[0], whole.attrs) if whole.op == "permute" else (t, range(len(back)))
+    chosen = tuple(axes[axis] for axis in back)
+    if chosen == tuple(range(len(chosen))):
+        return base
+    shape = tuple(base.type.shape[axis] for axis in chosen)
+    return terms.make("permute", (base,), TensorType(shape, t.type.dtype), chosen)
+
+
+def _folded_back(terms: Terms, p: Term, t: Term, whole: Term) -> Term | None:
+    """A term without the dimensions of size 1 that the form has put in."""
+    kept = _without_new_ones(p.type.shape, p.args[0].type.shape)
+    lead = t.type.rank - p.type.rank
+    if kept is None or lead < 0:
+        return None
+    shape = tuple(t.type.shape[lead + axis] for axis in kept)
+    base = whole.args[0] if whole.op == "reshape" else t
+    if base.type.shape == shape:
+        return base
+    if base.type.elements != TensorType(shape, "bool").elements:
+        return None
+    return terms.make("reshape", (base,), TensorType(shape, t.type.dtype))
+
+
+def _without_new_ones(shape: Sequence[int], inner: Sequence[int]) -> list[int] | None:
+    """The dimensions of a shape that are left when ones are dropped to get the inner one."""
+    kept: list[int] = []
+    for axis, size in enumerate(shape):
+        if len(kept) < len(inner) and size == inner[len(kept)]:
+            kept.append(axis)
+        elif size != 1:
+            return None
+    return kept if len(kept) == len(inner) else None
+
+
 def _wide(rest: Items, type_: TensorType) -> TensorType:
     shapes = [product.type.shape for product, _ in rest]
     return TensorType(broadcast_shape(shapes), type_.dtype) if shapes else type_
@@ -266,7 +317,7 @@ def _wide(rest: Items, type_: TensorType) -> TensorType:
 
 def _multiplied(terms: Terms, factors: Items, number: float) -> Term:
     dtype = factors[0][0].type.dtype
-    product = terms.product({(atom, power > 0): power for atom, power in factors}, dtype)
+    product = terms.product({(atom, kind_of(power)): power for atom, power in factors}, dtype)
     return terms.sum(0.0, {product: number}, product.type)
 
 

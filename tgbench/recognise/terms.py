@@ -30,6 +30,7 @@ from tgbench.recognise.cells import Cell
 Shape: TypeAlias = "tuple[Dim, ...]"
 # Bits of a number that count, a few less than its dtype has.
 BITS = {"float64": 48, "float32": 20, "float16": 8, "bfloat16": 5}
+CHANGING = ("input", "state", "boundary", "unknown")
 COMMUTATIVE = frozenset(
     ("maximum", "minimum", "equal", "not_equal", "logical_and", "logical_or", "logical_xor",
      "add", "mul")
@@ -48,7 +49,7 @@ class Term:
         op: sum, product, number, leaf, or the op of an atom.
         numbers: of a sum the constant and the factors of its products; of a product its exponents;
             of a number the number.
-        attrs: of an atom, with the shape of a leaf.
+        is_fixed: nothing in it changes from run to run.
     """
 
     index: int
@@ -57,14 +58,16 @@ class Term:
     numbers: tuple[float, ...]
     attrs: Any
     type: TensorType
+    is_fixed: bool
 
     def __repr__(self) -> str:
         inner = [*map(repr, self.args), *(f"{number:g}" for number in self.numbers)]
         return f"{self.op}({', '.join(inner)})"
 
 
-Factors: TypeAlias = "tuple[tuple[Term, float], ...]"  # atoms and their exponents
-Part: TypeAlias = "tuple[Factors, float]"  # a product, and the number in front of it
+# Atoms with their kind of exponent, and the exponents. Only exponents of one kind are added: √x·√x
+# is not x below 0, and x / x is not 1 at 0.
+Factors: TypeAlias = "Mapping[tuple[Term, float], float]"
 
 
 @dataclass
@@ -74,6 +77,7 @@ class Terms:
     is_exact: bool
     _interned: dict[Any, Term] = field(default_factory=dict)
     _numbers: dict[Any, float] = field(default_factory=dict)
+    _alone: dict[Term, Term] = field(default_factory=dict)  # atoms as products
 
     # --- making -----------------------------------------------------------------------------------
 
@@ -90,7 +94,8 @@ class Terms:
         key = (op, tuple(term.index for term in args), kept, attrs, type_)
         found = self._interned.get(key)
         if found is None:
-            found = Term(len(self._interned), op, args, kept, attrs, type_)
+            is_fixed = op not in CHANGING and all(term.is_fixed for term in args)
+            found = Term(len(self._interned), op, args, kept, attrs, type_, is_fixed)
             self._interned[key] = found
         return found
 
@@ -111,13 +116,13 @@ class Terms:
     def number(self, value: float, dtype: str) -> Term:
         return self.make("number", (), TensorType((), dtype), (), (value,))
 
-    def product(self, factors: Mapping[tuple[Term, bool], float], dtype: str) -> Term:
-        """Π atom^exponent; positive and negative exponents of one atom stay apart (0/0 is not 1)."""
+    def product(self, factors: Factors, dtype: str) -> Term:
+        """Π atom^exponent."""
         ordered = sorted(factors.items(), key=lambda item: (item[0][0].index, item[0][1]))
         atoms = [atom for (atom, _), _ in ordered]
-        shape = broadcast_shape([atom.type.shape for atom in atoms])
-        exponents = [exponent for _, exponent in ordered]
-        return self.make("product", atoms, TensorType(shape, dtype), (), exponents)
+        kinds = tuple(kind for (_, kind), _ in ordered)
+        type_ = TensorType(broadcast_shape([atom.type.shape for atom in atoms]), dtype)
+        return self.make("product", atoms, type_, kinds, (exponent for _, exponent in ordered))
 
     def sum(self, constant: float, parts: Mapping[Term, float], type_: TensorType) -> Term:
         """constant + Σ number · product, as an atom or a number where it is nothing more."""
@@ -139,7 +144,9 @@ class Terms:
             return term.numbers[0], {}
         if term.op == "sum":
             return term.numbers[0], dict(zip(term.args, term.numbers[1:], strict=True))
-        return 0.0, {self.product({(term, True): 1.0}, term.type.dtype): 1.0}
+        if term not in self._alone:
+            self._alone[term] = self.product({(term, 1.0): 1.0}, term.type.dtype)
+        return 0.0, {self._alone[term]: 1.0}
 
     def add(self, a: Term, b: Term, type_: TensorType, sign: float = 1.0) -> Term:
         constant, parts = self.parts(a)
@@ -154,7 +161,7 @@ class Terms:
             return term
         constant, parts = self.parts(term)
         if not self.is_exact and len(parts) + bool(constant) > 1:
-            constant, parts = 0.0, {self.product({(term, True): 1.0}, term.type.dtype): 1.0}
+            constant, parts = 0.0, {self.product({(term, 1.0): 1.0}, term.type.dtype): 1.0}
         many = {product: factor * by for product, factor in parts.items()}
         return self.sum(constant * by, many, term.type)
 
@@ -169,8 +176,8 @@ class Terms:
         first, left = self._single(a)
         second, right = self._single(b)
         factors = dict(left)
-        for key, exponent in right.items():
-            factors[key] = factors.get(key, 0.0) + exponent
+        for key, more in right.items():
+            factors[key] = factors.get(key, 0.0) + more
         return self.sum(0.0, {self.product(factors, type_.dtype): first * second}, type_)
 
     def _typed(self, term: Term, type_: TensorType) -> Term:
@@ -180,21 +187,23 @@ class Terms:
         constant, parts = self.parts(term)
         return self.sum(constant, parts, type_)
 
-    def _single(self, term: Term) -> tuple[float, dict[tuple[Term, bool], float]]:
+    def _single(self, term: Term) -> tuple[float, Factors]:
         """A term as one product: a number, and atoms with exponents. A sum is an atom of it."""
         constant, parts = self.parts(term)
         if constant == 0 and len(parts) == 1:
             ((product, factor),) = parts.items()
-            return factor, _factors(product)
+            return factor, factors_of(product)
         content = 1.0
         if self.is_exact:
             content = constant or next(iter(parts.values()))
             content = content if content and math.isfinite(content) else 1.0
-        return content, {(self.scaled(term, 1 / content), True): 1.0}
+        return content, {(self.scaled(term, 1 / content), 1.0): 1.0}
 
     def _multiplied_out(self, a: Term, b: Term, type_: TensorType) -> Term | None:
         """x · (1 + x²) as x + x³: a polynomial of one atom has one way to be written."""
-        bases = {atom for term in (a, b) for product in self.parts(term)[1] for atom in product.args}
+        bases = {
+            atom for term in (a, b) for product in self.parts(term)[1] for atom in product.args
+        }
         sizes = [len(self.parts(term)[1]) + bool(self.parts(term)[0]) for term in (a, b)]
         if len(bases) != 1 or max(sizes) < 2 or not _is_polynomial(self, a, b):
             return None
@@ -205,7 +214,7 @@ class Terms:
                 by_power[i + j] = by_power.get(i + j, 0.0) + x * y
         constant = by_power.pop(0.0, 0.0)
         parts = {
-            self.product({(base, True): power}, type_.dtype): factor
+            self.product({(base, 1.0): power}, type_.dtype): factor
             for power, factor in by_power.items()
         }
         return self.sum(constant, parts, type_)
@@ -221,20 +230,26 @@ class Terms:
                 return self.number(float(np.power(term.numbers[0], exponent)), type_.dtype)
         if exponent == -1 and (turned := self._sigmoid(term)) is not None:
             return turned
-        constant, parts = self.parts(term)
-        factor, factors = 1.0, {(term, True): 1.0}
-        if constant == 0 and len(parts) == 1:
-            ((product, factor),) = parts.items()
-            factors = _factors(product)
-        is_whole = float(exponent).is_integer()
-        if not is_whole and (len(factors) > 1 or factor < 0 or [*factors.values()] != [1.0]):
-            factor, factors = 1.0, {(term, True): 1.0}  # √(x²) is not x
-        raised: dict[tuple[Term, bool], float] = {}
-        for (atom, _), old in factors.items():
-            raised[atom, old * exponent > 0] = old * exponent
-        if len(raised) < len(factors):  # a whole power of x · x⁻¹
-            raised, factor = {(term, exponent > 0): exponent}, 1.0
+        factor, factors = self._raisable(term, exponent)
+        raised: dict[tuple[Term, float], float] = {}
+        for (atom, kind), old in factors.items():
+            is_pure = kind in (old, 1.0, -1.0)
+            raised[atom, kind_of(old * exponent) if is_pure else kind] = old * exponent
+        if len(raised) < len(factors):  # a power of x · x⁻¹
+            factor, raised = 1.0, {(term, kind_of(exponent)): exponent}
         return self.sum(0.0, {self.product(raised, type_.dtype): factor**exponent}, type_)
+
+    def _raisable(self, term: Term, exponent: float) -> tuple[float, Factors]:
+        """A number and factors, each of which may be raised by itself: √(x²) is not x."""
+        whole: Factors = {(term, 1.0): 1.0}
+        constant, parts = self.parts(term)
+        if constant or len(parts) != 1:
+            return 1.0, whole
+        ((product, factor),) = parts.items()
+        factors = factors_of(product)
+        if float(exponent).is_integer():
+            return (factor, factors) if factor else (1.0, whole)
+        return (factor, factors) if factor > 0 and [*factors.values()] == [1.0] else (1.0, whole)
 
     def _sigmoid(self, term: Term) -> Term | None:
         """1 / (1 + exp(−x))."""
@@ -248,20 +263,18 @@ class Terms:
         return self.make("sigmoid", (inner,), term.type)
 
 
-def _factors(product: Term) -> dict[tuple[Term, bool], float]:
-    return {
-        (atom, exponent > 0): exponent
-        for atom, exponent in zip(product.args, product.numbers, strict=True)
-    }
+def kind_of(exponent: float) -> float:
+    """1 or −1 for whole exponents, others are of their own kind."""
+    return math.copysign(1.0, exponent) if float(exponent).is_integer() else exponent
+
+
+def factors_of(product: Term) -> Factors:
+    return dict(zip(zip(product.args, product.attrs, strict=True), product.numbers, strict=True))
 
 
 def _is_polynomial(terms: Terms, *given: Term) -> bool:
     """Whether every product is a positive whole power of one atom."""
-    return all(
-        len(product.args) == 1 and product.numbers[0] > 0 and product.numbers[0].is_integer()
-        for term in given
-        for product in terms.parts(term)[1]
-    )
+    return all(product.attrs == (1.0,) for term in given for product in terms.parts(term)[1])
 
 
 # --- from cells to terms --------------------------------------------------------------------------
@@ -305,13 +318,15 @@ def _narrowed(terms: Terms, cell: Cell, args: list[Term]) -> list[Term]:
     """Operands without what broadcasting does by itself: leading ones, expands, full constants."""
     args = list(args)
     for i, arg in enumerate(args):
-        inner = _inner_of_broadcast(terms, arg)
+        others = [one for j, one in enumerate(args) if j != i]
+        is_weight = arg.is_fixed and not all(one.is_fixed for one in others)
+        inner = _inner_of_broadcast(terms, arg, is_weight)
         while inner is not None:
             shapes = [inner.type.shape, *(a.type.shape for j, a in enumerate(args) if j != i)]
             if _broadcast(shapes) != cell.type.shape:
                 break
             args[i] = inner
-            inner = _inner_of_broadcast(terms, inner)
+            inner = _inner_of_broadcast(terms, inner, is_weight)
     return args
 
 
@@ -322,16 +337,15 @@ def _broadcast(shapes: list[Shape]) -> Shape | None:
         return None
 
 
-def _inner_of_broadcast(terms: Terms, term: Term) -> Term | None:
+def _inner_of_broadcast(terms: Terms, term: Term, is_weight: bool) -> Term | None:
     if term.op == "full":
         return terms.number(term.numbers[0], term.type.dtype)
     if term.op == "expand":
         return term.args[0]
-    if term.op == "reshape":
-        shape, inner = term.type.shape, term.args[0].type.shape
-        lead = len(shape) - len(inner)
-        if lead > 0 and shape[lead:] == inner and all(size == 1 for size in shape[:lead]):
-            return term.args[0]
+    if term.type.shape[:1] != (1,):
+        return None
+    if term.op == "reshape" or (is_weight and terms.is_exact):
+        return _viewed(terms, "reshape", term, TensorType(term.type.shape[1:], term.type.dtype))
     return None
 
 
@@ -348,51 +362,60 @@ def _constant(terms: Terms, cell: Cell, args: list[Term]) -> Term:
 
 
 def _mean(terms: Terms, cell: Cell, args: list[Term]) -> Term:
-    size, out = cell.inputs[0].type.elements, cell.type.elements
-    if not isinstance(size, int):
+    sizes = [cell.inputs[0].type.shape[axis] for axis in cell.attrs["axes"]]
+    if not all(isinstance(size, int) for size in sizes):
         return _atom(terms, cell, args)
-    return terms.scaled(_total(terms, cell, args), out / size)
+    return _total(terms, cell, args, 1 / math.prod(sizes))
 
 
-def _total(terms: Terms, cell: Cell, args: list[Term]) -> Term:
-    """A sum over axes, a number in front of what is summed taken out; always with keepdims."""
-    axes, inner = cell.attrs["axes"], args[0]
-    kept = tuple(1 if i in axes else size for i, size in enumerate(cell.inputs[0].type.shape))
-    constant, parts = terms.parts(inner)
-    factor = 1.0
-    if constant == 0 and len(parts) == 1:
-        factor = next(iter(parts.values()))
-        inner = terms.scaled(inner, 1 / factor) if factor else inner
-    total = terms.make("total", (inner,), TensorType(kept, cell.type.dtype), axes)
-    scaled = terms.scaled(total, factor) if factor else total
-    return scaled if kept == cell.type.shape else _viewed(terms, "reshape", scaled, cell.type)
+def _total(terms: Terms, cell: Cell, args: list[Term], by: float = 1.0) -> Term:
+    """A sum over axes, times a number; always with keepdims, and a view where it has none."""
+    inner, factor = _without_number(terms, args[0])
+    total = terms.make("total", (inner,), _with_kept(cell), cell.attrs["axes"])
+    return _viewed(terms, "reshape", terms.scaled(total, factor * by), cell.type)
+
+
+def _with_kept(cell: Cell) -> TensorType:
+    """What a reduction gives with keepdims."""
+    axes, shape = cell.attrs["axes"], cell.inputs[0].type.shape
+    kept = tuple(1 if i in axes else size for i, size in enumerate(shape))
+    return TensorType(kept, cell.type.dtype)
+
+
+def _without_number(terms: Terms, term: Term) -> tuple[Term, float]:
+    """A term that is a number times another, in two."""
+    constant, parts = terms.parts(term)
+    if term.op == "number" or constant or len(parts) != 1:
+        return term, 1.0
+    ((product, factor),) = parts.items()
+    return (terms.sum(0.0, {product: 1.0}, term.type), factor) if factor else (term, 1.0)
 
 
 def _reduced(terms: Terms, cell: Cell, args: list[Term]) -> Term:
     """max, min and prod, always with keepdims."""
-    axes = cell.attrs["axes"]
-    kept = tuple(1 if i in axes else size for i, size in enumerate(cell.inputs[0].type.shape))
-    found = terms.make(cell.op, args, TensorType(kept, cell.type.dtype), axes)
-    return found if kept == cell.type.shape else _viewed(terms, "reshape", found, cell.type)
+    found = terms.make(cell.op, args, _with_kept(cell), cell.attrs["axes"])
+    return _viewed(terms, "reshape", found, cell.type)
 
 
-def _viewed(terms: Terms, op: str, inner: Term, type_: TensorType, attrs: Any = ()) -> Term:
-    """A view; exact terms merge it with a view of its kind below, or leave it out."""
-    if terms.is_exact and inner.op == op and op in ("reshape", "expand"):
+def _viewed(terms: Terms, op: str, term: Term, type_: TensorType) -> Term:
+    """A reshape or expand; merged with one below where terms are exact, or where it undoes that."""
+    inner, factor = _without_number(terms, term)
+    is_undone = op == "reshape" and inner.op == op and inner.args[0].type == type_
+    if is_undone or (terms.is_exact and inner.op == op):
         inner = inner.args[0]
-    if inner.type == type_ and op in ("reshape", "expand"):
-        return inner
-    return terms.make(op, (inner,), type_, attrs)
+    view = inner if inner.type == type_ else terms.make(op, (inner,), type_)
+    return terms.scaled(view, factor)
 
 
 def _permuted(terms: Terms, cell: Cell, args: list[Term]) -> Term:
-    axes, inner = cell.attrs["axes"], args[0]
+    axes = cell.attrs["axes"]
+    inner, factor = _without_number(terms, args[0])
     if terms.is_exact and inner.op == "permute":
         axes = tuple(inner.attrs[axis] for axis in axes)
         inner = inner.args[0]
-    if axes == tuple(range(len(axes))):
-        return inner
-    return terms.make("permute", (inner,), cell.type, axes)
+    if axes != tuple(range(len(axes))):
+        inner = terms.make("permute", (inner,), cell.type, axes)
+    return terms.scaled(inner, factor)
 
 
 def _pow(terms: Terms, cell: Cell, args: list[Term]) -> Term:
