@@ -23,7 +23,7 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -38,10 +38,13 @@ from tgbench.search.exact import Limits, Program
 from tgbench.search.mcts import TreeSearch
 from tgbench.search.model import Model
 from tgbench.search.optimiser import SMALLER
+from tgbench.search.polish import polished
 from tgbench.search.tables import NOTHING, Floats, NodeTable, Situation, Tables
 
 BUDGETS = (0.15, 0.3, 0.5)  # of keeping everything
 STEPS = 48  # of the tree search
+POLISHED = 4  # of what it found
+TRACE = 400  # runs
 CLOSE = 1e-7  # value iteration stops when a mean is known this well
 Turns = tuple[tuple[int, int], ...]  # (class before, class)
 
@@ -287,7 +290,21 @@ def tables(process: Process) -> Tables:
         0,
         np.ones(process.count, bool),
         there,
+        _happened(process, {key: s for s, (_, key) in enumerate(often)}),
     )
+
+
+def _happened(process: Process, number: Mapping[tuple[int, int, int], int]) -> NDArray[np.int64]:
+    """A trace of the process, as situations."""
+    random, turns = np.random.default_rng(0), process.turns
+    turn, there, found = 0, 0, []
+    for _ in range(TRACE):
+        of = int(random.choice(len(process.follows), p=process.follows[turns[turn][1]]))
+        after = turns.index((turns[turn][1], of))
+        found.append(number.get((turn, after, there & ~process.dirty[of]), -1))
+        there = (there & ~process.dirty[of]) | process.computed(of, there)
+        turn = after
+    return np.array([s for s in found if s >= 0], np.int64)
 
 
 def _table(
@@ -344,6 +361,9 @@ def compare(kind: str, seed: int, budget: float, count: int = 11, classes: int =
     starts = [keep[0] for keep in solved if keep is not None]
     search = TreeSearch(model, room, relaxed.share, starts, (seed,), relaxed.bound_ns)
     keeps = [*starts, *(one.keep for one in (search.step() for _ in range(STEPS)) if one)]
+    order = model.walked_ns(np.stack(keeps)).argsort(kind="stable") if keeps else []
+    near = [polished(model, room, keeps[i], (seed, n)) for n, i in enumerate(order[:POLISHED])]
+    keeps += [one.keep for one in near if one is not None]
     masks = {_masks(keep) for keep in keeps} | {(0,) * model.turns}
     found = min(mean_ns(process, keep, budget_bytes) for keep in masks)
     seconds = time.process_time() - began

@@ -119,6 +119,29 @@ class _Lookup:
                 np.maximum(below, edge.asks[place], out=below)
         return time, _Used(made, there, level > 0, slots, typical)
 
+    def one(self, s: int, there: NDArray[np.bool_]) -> tuple[Floats, NDArray[np.bool_]]:
+        """A single situation: times of all members, and [node, population] what they compute.
+
+        Args:
+            there: [node, population] whose earlier values are really there.
+        """
+        nodes, population = there.shape
+        made = np.zeros((nodes, population), bool)
+        level = np.zeros((nodes, population), np.uint8)
+        time = np.zeros(population)
+        for n in range(nodes - 1, -1, -1):
+            table, mine = self.tables.table[n], level[n]
+            if table.demanded[s]:
+                np.maximum(mine, table.demanded[s], out=mine)
+            if not mine.any():
+                continue
+            code = mine + np.where(there[n], 0, table.levels) * (mine > 0)
+            time += table.cost_ns[s][code]
+            made[n] = table.size_bytes[s][code] > 0
+            for parent, asks in table.asks:
+                np.maximum(level[parent], asks[s][code], out=level[parent])
+        return time, made
+
     def _there(self, by_node: NDArray[np.bool_], always: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """[node, population, situation] whether the earlier value is available."""
         found = np.zeros((*by_node.shape[:2], len(self.tables.situations)), bool)
@@ -167,6 +190,23 @@ class Model:
         return Scores(time, self._memory(keep, used))
 
     # --- time ------------------------------------------------------------------------------------
+
+    def walked_ns(self, keep: Keep) -> Floats:
+        """Mean times over the trace, where a value is there only since a run has made it.
+
+        The score takes what most runs of a turn leave for what all of them do; here every call
+        finds what the ones before it left. Nothing is there at first, and the first call does not
+        count.
+        """
+        by_turn = np.ascontiguousarray(keep.transpose(1, 2, 0))  # [turn, node, population]
+        there = np.zeros(by_turn.shape[1:], bool)
+        total = np.zeros(len(keep))
+        for i, s in enumerate(self.tables.walk.tolist()):
+            time, made = self._whole.one(s, there)
+            there = by_turn[self.of[s]] & (made | (there & self.tables.left[s][:, None]))
+            total += time * (i > 0)
+        found: Floats = total / max(len(self.tables.walk) - 1, 1)
+        return found
 
     def _run(self, keep: Keep) -> tuple[Floats, _Used]:
         """The mean times; and what is computed where, and how large."""

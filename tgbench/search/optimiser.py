@@ -40,6 +40,7 @@ from tgbench.search.chain import ROUND, Chain, Submits, run_round
 from tgbench.search.exact import Limits, Program, Relaxed
 from tgbench.search.mcts import worth_ns
 from tgbench.search.model import Model
+from tgbench.search.polish import polished
 from tgbench.search.replay import Replayed, replay
 from tgbench.search.tables import Tables, tabulate, tabulate_pieces
 from tgbench.search.workload import Workload
@@ -283,7 +284,7 @@ def checked(cost: Cost) -> Cost:
     return found
 
 
-def _told_anew(start: Decisions, workload: Workload) -> Retention:
+def told_anew(start: Decisions, workload: Workload) -> Retention:
     """A plan's retention over a workload's turns: what it keeps after all that a turn may be."""
     old, kinds = start.retention, list(start.classes)
     theirs = [_named(turn, kinds) for turn in old.turns]
@@ -385,7 +386,7 @@ class _Search:
         if as_it_is is not None:
             self._take(as_it_is, "saved plan")
             return
-        found = self._realised(_told_anew(start, self.of.workload), start.cut)
+        found = self._realised(told_anew(start, self.of.workload), start.cut)
         if found is not None:
             self._take(found, "saved plan")
 
@@ -397,7 +398,7 @@ class _Search:
         same = same and start.retention.turns in (of.workload.turns, ANY)
         if not (fits and same and start.anatomy.schedule == of.anatomy.schedule):
             return None
-        return of.candidate(_told_anew(start, of.workload), start.cut, start.placement)
+        return of.candidate(told_anew(start, of.workload), start.cut, start.placement)
 
     # --- improving -------------------------------------------------------------------------------
 
@@ -583,14 +584,36 @@ class _Search:
         self.steps += made.steps
         self._show(f"step {self.steps_before + self.steps}")
         tries = 0
-        for one in sorted(made.found, key=lambda f: (f.time_ns, f.size_bytes)):
-            for keep in (one.keep, self._throughout(one.keep)):
-                if tries < TRIED_A_ROUND and keep.tobytes() not in arm.tried:
-                    time_ns = float(arm.model.score(keep[None]).time_ns[0])
-                    if self._may_be_better(time_ns):
-                        tries += 1
-                        self._try(arm, keep)
+        for time_ns, keep in self._ranked(
+            arm, [*starts, *(one.keep for one in made.found)], number
+        ):
+            new = keep.tobytes() not in arm.tried and self._may_be_better(time_ns)
+            if new and tries < TRIED_A_ROUND and not self.of.stops():
+                tries += 1
+                self._try(arm, keep)
         return "workers lost" if made.lost == workers else None
+
+    def _ranked(
+        self, arm: Arm, found: Sequence[NDArray[np.bool_]], number: int
+    ) -> list[tuple[float, NDArray[np.bool_]]]:
+        """What was found, the best of it polished, and each kept throughout; the fastest first."""
+        keeps = {keep.tobytes(): keep for one in found for keep in (one, self._throughout(one))}
+        if not keeps:
+            return []
+        first = self._timed(arm, list(keeps.values()))[0][1]
+        room = self._budget - arm.spare_bytes
+        better = polished(arm.model, room, first, (self.seed, number))
+        if better is not None:
+            keeps[better.keep.tobytes()] = better.keep
+        return self._timed(arm, list(keeps.values()))
+
+    @staticmethod
+    def _timed(
+        arm: Arm, keeps: Sequence[NDArray[np.bool_]]
+    ) -> list[tuple[float, NDArray[np.bool_]]]:
+        """Retentions with their mean times over the trace, the fastest first."""
+        times = arm.model.walked_ns(np.stack(keeps)).tolist()
+        return sorted(zip(times, keeps, strict=True), key=lambda pair: (pair[0], pair[1].tobytes()))
 
     @staticmethod
     def _throughout(keep: NDArray[np.bool_]) -> NDArray[np.bool_]:

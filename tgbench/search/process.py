@@ -33,9 +33,10 @@ from tgbench.anatomy import Anatomy
 from tgbench.buckets import Bucket, BucketClass
 from tgbench.cost import CostModel, CostTable
 from tgbench.errors import SearchError, TgbenchError
+from tgbench.grains import Grain
 from tgbench.graph import Graph, GraphBuilder, Node
 from tgbench.kernels.registry import KERNELS
-from tgbench.optable import LEAVES, OPS
+from tgbench.optable import LEAVES, OPS, Call
 from tgbench.plan import Classes, Decisions, Plan, PlanBucket
 from tgbench.rules import Rules
 from tgbench.search.optimiser import Effort, Mode, Optimiser
@@ -125,6 +126,7 @@ class SearchTask:
         classes: what has to fit besides the trace.
         start_json: a plan to go on from.
         modules: where ops and kernels of the graph are registered, outside of tgbench.
+        grains: of every computed node by name, in bit-exact mode; None in the normal one.
     """
 
     graph: FlatGraph
@@ -136,6 +138,7 @@ class SearchTask:
     classes: tuple[PlanBucket, ...]
     start_json: str | None
     modules: tuple[str, ...]
+    grains: Mapping[str, Grain] | None = None
 
     @staticmethod
     def of(
@@ -146,6 +149,7 @@ class SearchTask:
         device: str = "cpu",
         classes: Classes | None = None,
         start: Plan | None = None,
+        grains: Mapping[str, Grain] | None = None,
     ) -> SearchTask:
         """The task of `Optimiser(anatomy, …)`.
 
@@ -164,14 +168,16 @@ class SearchTask:
             ),
             start.to_json() if start is not None else None,
             modules_of(anatomy.graph),
+            grains,
         )
 
     def optimiser(self, **more: Any) -> Optimiser:
         """The search over this process's own copy of the graph."""
         for module in self.modules:
             importlib.import_module(module)
-        graph, rules = self.graph.graph(), Rules()
+        graph = self.graph.graph()
         nodes = {node.name: node for node in graph.nodes}
+        rules = Rules(self._grains_of(nodes))
         anatomy = Anatomy.of(graph, [nodes[name] for name in self.schedule])
         cost = CostModel(self.costs, rules=rules).time_ns
         # Made anew: a class remembers its hash, and hashes of text differ between processes.
@@ -182,6 +188,11 @@ class SearchTask:
         return Optimiser(
             anatomy, rules, workload, self.budget_bytes, cost, self.device, classes=classes, **more
         )
+
+    def _grains_of(self, nodes: Mapping[str, Node]) -> dict[Call, Grain] | None:
+        if self.grains is None:
+            return None
+        return {nodes[name].call: grain for name, grain in self.grains.items()}
 
 
 def modules_of(graph: Graph) -> tuple[str, ...]:
@@ -308,7 +319,8 @@ def _start(text: str | None, optimiser: Optimiser) -> Decisions | None:
 
 def _plan_json(optimiser: Optimiser, made: Decisions) -> str:
     graph, budget_bytes = optimiser.anatomy.graph, optimiser.budget_bytes
-    return Plan.of(graph, made, optimiser.device, budget_bytes).to_json()
+    exact = optimiser.rules.exact
+    return Plan.of(graph, made, optimiser.device, budget_bytes, exact).to_json()
 
 
 class _Desk:

@@ -40,6 +40,7 @@ Floats: TypeAlias = NDArray[np.float64]
 Bytes: TypeAlias = NDArray[np.uint8]
 NOTHING, ALWAYS = -1, -2
 MOST_LEVELS = 4  # more are merged into the next larger one
+MOST_WALKED, LEAST_WALKED = 20_000, 32  # nodes times calls, and calls, of a trace that are walked
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,7 @@ class Tables:
         base_bytes: inputs and states, always there.
         worthwhile: whether retaining it can change anything.
         left: [situation, node] whether the run leaves anything of an earlier value.
+        walk: situations in the order in which they happened.
     """
 
     names: tuple[str, ...]
@@ -105,6 +107,7 @@ class Tables:
     base_bytes: int
     worthwhile: NDArray[np.bool_]
     left: NDArray[np.bool_]
+    walk: NDArray[np.int64]
 
 
 @dataclass
@@ -147,7 +150,11 @@ def tabulate(
         for row in workload.rows
     ]  # fmt: skip
     cold = [_cold(anatomy, workload, of) for of in range(len(workload.kinds))]
-    return _tables(anatomy, rules, workload, [*weighed, *cold], cost, scratch_bytes or {})
+    told_by = [row for row in workload.told_by if row >= 0]
+    most = max(MOST_WALKED // max(len(anatomy.stored), 1), LEAST_WALKED)
+    return _tables(
+        anatomy, rules, workload, [*weighed, *cold], cost, scratch_bytes or {}, told_by[:most]
+    )
 
 
 def tabulate_pieces(anatomy: Anatomy, rules: Rules, workload: Workload, cut: Cut) -> Tables:
@@ -169,6 +176,7 @@ def _tables(
     settings: Sequence[_Setting],
     cost: Cost,
     scratch_bytes: Mapping[Node, int],
+    walk: Sequence[int] = (),
 ) -> Tables:
     maker = _Maker(anatomy, rules, cost, settings)
     tables = maker.tables()
@@ -190,6 +198,7 @@ def _tables(
         sum(aligned(node.type.size_bytes) for node in anatomy.kept),
         np.array([maker.is_worthwhile(table) for table in tables], bool),
         np.array([[bool(s.left.get(n, EMPTY).boxes) for n in nodes] for s in settings], bool),
+        np.array(walk, np.int64),
     ))  # fmt: skip
 
 
@@ -227,6 +236,7 @@ def merged(tables: Tables) -> Tables:
             for s, total in zip(first, totals, strict=True)
         ),
         left=tables.left[first],
+        walk=(shares > 0).argmax(axis=0)[tables.walk],
     )
 
 
@@ -358,10 +368,11 @@ class _Maker:
 
     def _computed(self, node: Node, region: Region, keep: Region) -> Region:
         region = widened(node.call, less_known(node.call, region))
+        region = self.rules.rounded(node.call, region)
         return covered(node.call, region, keep) if region.boxes else region
 
     def _time(self, node: Node, region: Region) -> float:
-        return sum(self.cost(node.call, box) for box in region)
+        return sum(self.cost(node.call, box) for box in self.rules.parts(node.call, region))
 
     def _reads(self, node: Node, region: Region) -> dict[Node, Region]:
         """What of stored nodes these elements are computed from, through views."""

@@ -64,6 +64,8 @@ class Workload:
         turns: what a retention tells apart; `turns[i].of` is a position in `kinds`.
         rows: the weighed transitions; their weights sum to 1.
         calls: what happened, in order.
+        told_by: for every call after the first, and the first again: the row that stands for it;
+            -1 where none does.
         seen: for every class of the trace, how often it came and where it came last.
     """
 
@@ -71,6 +73,7 @@ class Workload:
     turns: tuple[Turn, ...]
     rows: tuple[Row, ...]
     calls: tuple[tuple[BucketClass, tuple[int, ...]], ...]
+    told_by: tuple[int, ...]
     seen: Mapping[BucketClass, tuple[float, tuple[int, ...]]]
 
     @staticmethod
@@ -83,7 +86,8 @@ class Workload:
         seen = {kind: (float(counts[kind]), origin) for kind, origin in calls}
         kinds = tuple(kind for kind, _ in counts.most_common(MOST_CLASSES))
         turns = _turns(calls, kinds)
-        return Workload(kinds, turns, _rows(anatomy, rules, calls, kinds, turns), calls, seen)
+        rows, told_by = _rows(anatomy, rules, calls, kinds, turns)
+        return Workload(kinds, turns, rows, calls, told_by, seen)
 
     def kind(self, turn: int) -> BucketClass:
         """The class that runs in a turn."""
@@ -150,7 +154,8 @@ def _rows(
     calls: Sequence[tuple[BucketClass, tuple[int, ...]]],
     kinds: Sequence[BucketClass],
     turns: Sequence[Turn],
-) -> tuple[Row, ...]:
+) -> tuple[tuple[Row, ...], tuple[int, ...]]:
+    """Examples of every transition, and for each call the one that stands for it."""
     circle = [*calls, calls[0]]
     taken = _taken(calls, kinds, turns)
     happened: dict[tuple[int, int], list[int]] = {}
@@ -159,33 +164,48 @@ def _rows(
             happened.setdefault((before, of), []).append(i)
     often = sorted(happened, key=lambda pair: (-len(happened[pair]), pair))[:MOST_PAIRS]
     total = sum(len(happened[pair]) for pair in often)
-    examples = {
-        i: (pair, len(happened[pair]) / total / len(chosen))
-        for pair in often
-        for chosen in [_examples(happened[pair], circle, EXAMPLES * len(happened[pair]) // total)]
-        for i in chosen
-    }
+    stands_for: dict[int, int] = {}  # call → the call that is its example
+    examples: dict[int, tuple[tuple[int, int], float]] = {}
+    for pair in often:
+        most = EXAMPLES * len(happened[pair]) // total
+        chosen = _examples(happened[pair], circle, most)
+        stands_for |= chosen
+        for i in dict.fromkeys(chosen.values()):
+            share = sum(one == i for one in chosen.values()) / len(chosen)
+            examples[i] = pair, len(happened[pair]) / total * share
     walk = Walk(all_retained(anatomy, rules))
     walk.step(*calls[0])
-    rows = []
+    rows: dict[int, Row] = {}
     for i, (kind, origin) in enumerate(circle[1:]):
         if i in examples:
             (before, of), weight = examples[i]
             valid = numbers(walk.state(kind, origin))
-            rows.append(Row(before, of, origin, weight, valid))
+            rows[i] = Row(before, of, origin, weight, valid)
         walk.step(kind, origin)
-    return tuple(sorted(rows, key=lambda row: (-row.weight, row.of, row.before, row.origin)))
+    order = sorted(rows, key=lambda i: _rank(rows[i]))
+    number = {i: n for n, i in enumerate(order)}
+    told_by = tuple(number.get(stands_for.get(i, -1), -1) for i in range(len(calls)))
+    return tuple(rows[i] for i in order), told_by
+
+
+def _rank(row: Row) -> tuple[float, int, int, tuple[int, ...]]:
+    return -row.weight, row.of, row.before, row.origin
 
 
 def _examples(
     happened: Sequence[int],
     circle: Sequence[tuple[BucketClass, tuple[int, ...]]],
     most: int,
-) -> list[int]:
-    """Some of a transition's occurrences, spread evenly over where it happened."""
+) -> dict[int, int]:
+    """For each of a transition's occurrences, the one of `most` that stands for it.
+
+    They are spread evenly over where it happened.
+    """
     count = max(min(len(happened), most), 1)
     by_place = sorted(happened, key=lambda i: (circle[i + 1][1], i))
-    return [by_place[(2 * e + 1) * len(by_place) // (2 * count)] for e in range(count)]
+    groups = [n * count // len(by_place) for n in range(len(by_place))]
+    middle = [(2 * e + 1) * len(by_place) // (2 * count) for e in range(count)]
+    return {i: by_place[middle[group]] for i, group in zip(by_place, groups, strict=True)}
 
 
 def all_retained(anatomy: Anatomy, rules: Rules) -> Decide[None]:
