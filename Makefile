@@ -13,7 +13,7 @@ VENV := .venv/bin/python
 .NOTPARALLEL:
 .PHONY: help setup demo test lint types notebooks unit lab format \
 	bench-decode bench-engine bench-bitwise bench-imported bench-kernels bench-occlusion bench-optimize bench-optimum bench-packing bench-predict bench-remat \
-	bench-schedule bench-scoring gpu clean
+	bench-schedule bench-scoring bench-stream bench-widgets gpu clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +69,15 @@ bench-bitwise: setup ## bit-exact mode: 200 edits, and what it costs
 
 bench-imported: setup ## an imported Gemma 3 beside the hand-built one
 	@$(VENV) -m tgbench.bench.imported --atomic
+
+bench-occlusion: setup ## occlusion maps of three CNNs, beside PyTorch
+	@$(VENV) -m tgbench.bench.occlusion
+
+bench-stream: setup ## a causal audio net, sample by sample
+	@$(VENV) -m tgbench.bench.stream
+
+bench-widgets: setup ## views in JupyterLab: time to first paint, frames
+	@$(VENV) -m tgbench.bench.widgets
 
 bench-packing: setup ## offset packing, heuristics and search, beside CP-SAT
 	@$(VENV) -m tgbench.bench.packing

@@ -19,7 +19,7 @@ ORDER = (
     "buckets", "calls", "tracefile", "graphfile", "trace", "estimate", "models", "propagate",
     "anatomy", "placement", "schedule", "split", "explain", "plandiff", "plan", "kernels",
     "program", "lowering", "states", "machine", "signature", "records", "cost", "probe",
-    "exactness", "planner", "specialiser", "search", "arena", "pool", "memory", "intake",
+    "exactness", "planner", "specialiser", "search", "arena", "whatif", "pool", "memory", "intake",
     "results", "report", "session", "checking", "profiler",
 )  # fmt: skip
 OUTSIDE = ("__init__", "apps", "views", "demo", "bench", "cli", "__main__")  # may import all of the above

@@ -36,7 +36,10 @@ from tgbench.regions import Box, Region
 from tgbench.report import Report
 from tgbench.session import GraphSession
 from tgbench.trace import Trace
+from tgbench.views.show import attach as _attach_views
 from tgbench.weights import Weights
+
+_attach_views()
 
 __version__ = "0.1.0"
 

@@ -3,6 +3,8 @@
     tgbench demo        the short tour: Gemma 3 and MiniLM, incrementally, beside transformers
     tgbench profile     measure the kernels that a model's runs use, into a record database
     tgbench check       a model file beside pairs of inputs and outputs from another framework
+    tgbench optimize    the best plan for a model's trace under a budget
+    tgbench plan        what a plan file decides, as text, JSON or a page
 
 A subcommand's module is imported when it is asked for, so that `--help` needs no torch.
 """
@@ -40,6 +42,14 @@ COMMANDS = (
     Command("demo", "tgbench.demo", "the short tour: two models, run incrementally"),
     Command("profile", "tgbench.bench.profile", "measure the kernels that a model's runs use"),
     Command("check", "tgbench.checking.command", "compare a model with pairs of another framework"),
+    Command(
+        "occlusion", "tgbench.apps.occlusion_command", "what of an image a classifier looks at"
+    ),
+    Command("stream", "tgbench.apps.stream_command", "a causal audio network, block by block"),
+    Command("edit", "tgbench.apps.edit_command", "the embedding of a document under editing"),
+    Command("complete", "tgbench.apps.complete_command", "a language model under edited prompts"),
+    Command("optimize", "tgbench.views.optimize_command", "the best plan for a trace and a budget"),
+    Command("plan", "tgbench.views.plan_command", "check a plan file and show what it decides"),
     Command("pack", "tgbench.packing.command", "give the buffers of a file their offsets"),
 )
 

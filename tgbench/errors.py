@@ -102,3 +102,7 @@ class ExactnessError(TgbenchError):
 
 class CheckError(TgbenchError):
     """A session does not give the outputs it should (`CheckReport.assert_passed`)."""
+
+
+class WidgetError(TgbenchError):
+    """An interactive view cannot be shown here, or was asked for something it does not have."""

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -33,6 +33,8 @@ from tgbench.rules import Rules
 from tgbench.specialiser import Specialiser
 from tgbench.states import Pattern, States
 from tgbench.weights import TORCH_DTYPES
+
+Saved: TypeAlias = "list[tuple[torch.Tensor, torch.Tensor]]"  # (where it lies, its copy)
 
 
 class Memory:
@@ -60,7 +62,8 @@ class Memory:
             anatomy, self.placement, decisions.cut, rules, seat.arena.device
         )
         self.held = {name: self._host(node) for name, node in anatomy.graph.inputs.items()}
-        self._replaced: list[tuple[NDArray[Any], tuple[slice, ...], NDArray[Any]]] = []
+        self._replaced: list[tuple[str, tuple[slice, ...], NDArray[Any]]] = []
+        self._aside = torch.empty(0, dtype=torch.uint8)  # what runs that keep nothing write over
 
     @property
     def propagator(self) -> Propagator:
@@ -108,19 +111,76 @@ class Memory:
         for name, region in differ.items():
             if name not in arrays:
                 continue  # a state: its bytes are there already
-            held, node = self.held[name], self.anatomy.graph.inputs[name]
+            held = self.held[name]
             for box in region:
                 index = box.slices()
-                self._replaced.append((held, index, held[index].copy()))
-                held[index] = arrays[name][index]
-                if not self._is_read_in_place(node):
-                    source = torch.from_numpy(np.array(held[index], order="C"))
-                    self.place(node)[index].copy_(source)
+                self._replaced.append((name, index, held[index].copy()))
+                self._hold(name, index, arrays[name][index])
+
+    def _hold(self, name: str, index: tuple[slice, ...], part: NDArray[Any]) -> None:
+        """Let an input hold a part, on the host and in the arena."""
+        held, node = self.held[name], self.anatomy.graph.inputs[name]
+        held[index] = part
+        if not self._is_read_in_place(node):
+            self.place(node)[index].copy_(torch.from_numpy(np.array(part, order="C")))
 
     def take_back(self) -> None:
-        """The inputs of a run that failed were none: let the ones before them be held again."""
-        for held, index, old in reversed(self._replaced):
-            held[index] = old
+        """Let the inputs hold what they did before the last `write`."""
+        for name, index, old in reversed(self._replaced):
+            self._hold(name, index, old)
+
+    # --- runs that leave no trace -----------------------------------------------------------------
+
+    def saved(self, program: Program) -> Saved:
+        """Copies of the values that a program writes over although they may still be wanted."""
+        assert program.origin is not None
+        kept = self.placement.retained
+        boxes = {
+            (made.node, made.box.at(program.origin))
+            for made in program.instructions
+            if made.node in kept
+        }
+        places = [self._part(node, box) for node, box in boxes]
+        size = sum(place.numel() * place.element_size() for place in places)
+        if self._aside.numel() < size:
+            self._aside = torch.empty(size, dtype=torch.uint8, device=self.arena.device)
+        copies, first = [], 0
+        for place in sorted(places, key=lambda place: -place.element_size()):
+            stop = first + place.numel() * place.element_size()
+            copy = self._aside[first:stop].view(place.dtype).view(place.shape)
+            copies.append((place, copy.copy_(place)))
+            first = stop
+        return copies
+
+    def _part(self, node: Node, box: Box) -> torch.Tensor:
+        """A box of a retained node, where it lies."""
+        slot = self.placement.slots[node]
+        first = slot.offset_bytes // node.type.itemsize
+        whole = self.buffers[ARENA, node.dtype][first : first + slot.elements].view(slot.extents)
+        index = tuple(
+            slice(start - at, stop - at) for (start, stop), at in zip(box, slot.start, strict=True)
+        )
+        return whole[index]
+
+    def put_back(self, saved: Saved) -> None:
+        """Undo what a run wrote into inputs and retained values."""
+        for place, copy in saved:
+            place.copy_(copy)
+        self.take_back()
+
+    def surviving(self, state: int, program: Program) -> int:
+        """What of a state is left when a program ran and what it retains was put back.
+
+        Slices are given up even where no byte of theirs was written: fewer states, fewer programs.
+        """
+        written = {made.node for made in program.instructions}
+        kept, overlaps = self.placement.retained, self.placement.overlaps
+        left = [
+            entry
+            for entry in self.states.patterns[state].entries
+            if entry[0] in kept and written.isdisjoint(overlaps.get(entry[0], ()))
+        ]
+        return self.states.number(Pattern(tuple(left)))
 
     def state_values(self) -> dict[str, torch.Tensor]:
         """Copies of what the states hold."""

@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from tgbench.buckets import Bucket, BucketClass
+from tgbench.exactness import told
 from tgbench.program import Program
 from tgbench.propagate import Propagator, Step, joined
 from tgbench.regions import EMPTY, Region
 
+MULTIPLIES = ("conv", "conv_transpose", "linear", "matmul", "attention", "gated_linear")
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Where a change of a part becomes a change of everything.
+
+    Fields:
+        node: its name.
+        op: what it computes.
+        inputs: the changed share of what it reads, by name, where a part of it changed.
+    """
+
+    node: str
+    op: str
+    inputs: Mapping[str, float]
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{share:.1%} of {name}" for name, share in self.inputs.items())
+        return f"{self.node} ({self.op}): {parts} changed, and with it all of {self.node}"
+
 
 @dataclass(frozen=True)
 class Report:
-    """What one run did.
+    """What one run did; prints as a few lines.
 
     Fields:
         bucket, kind, origin: its signature.
@@ -50,19 +72,69 @@ class Report:
         return found
 
     @property
+    def multiply_adds(self) -> int:
+        """Of convolutions, products and attention: those that this run executed."""
+        return flops(self.program.steps, self.origin, MULTIPLIES) // 2
+
+    @property
+    def dirty(self) -> dict[str, Region]:
+        """Node name → elements that could differ from the run before; only where there are any."""
+        found = self.program.steps[0].dirty
+        return {node.name: region.at(self.origin) for node, region in found.items()}
+
+    @property
+    def spread(self) -> Spread | None:
+        """The first node all of which changed although a part of its inputs did; None without one.
+
+        From there on nothing can be saved: every later node depends on something that changed.
+        """
+        dirty = {n: r.at(self.origin) for n, r in self.program.steps[0].dirty.items()}
+        for node in self.propagator.schedule:
+            if dirty.get(node, EMPTY) != Region.full(node.shape):
+                continue
+            parts = {n: dirty[n].elements / Region.full(n.shape).elements
+                     for n in node.inputs if n in dirty}  # fmt: skip
+            if all(share < 1 for share in parts.values()):
+                return Spread(node.name, node.op, {n.name: share for n, share in parts.items()})
+        return None
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.kind}",
+            f"{self.recomputed:.1%} of what a run from nothing computes; "
+            f"{self.instructions} calls, {self.multiply_adds:,} multiply–adds, "
+            f"{self.total_ns / 1e6:.3g} ms",
+        ]
+        spread = self.spread
+        if spread is not None:
+            lines.append(f"the change spreads to everything at {spread}")
+            lines += [self.tiles[spread.node]] if spread.node in self.tiles else []
+        return "\n".join(lines)
+
+    @property
+    def tiles(self) -> dict[str, str]:
+        """Computed node → in what tiles, in words; of bit-exact mode, less single lines."""
+        grains = self.propagator.rules.grains
+        nodes = [node for step in self.program.steps for node in step.compute]
+        found = {n.name: told(n.call, grains[n.call]) for n in nodes if n.call in grains}
+        return {name: words for name, words in found.items() if words}
+
+    @property
     def recomputed(self) -> float:
         graph = self.propagator.graph
         demand = joined((graph.outputs[name], region) for name, region in self.bucket.demand)
         changed = {leaf: Region.full(leaf.shape) for leaf in graph.inputs.values()}
-        whole = _flops([self.propagator.step({}, changed, demand)], ())
-        return _flops(self.program.steps, self.origin) / whole if whole else 0.0
+        whole = flops([self.propagator.step({}, changed, demand)], ())
+        return flops(self.program.steps, self.origin) / whole if whole else 0.0
 
 
-def _flops(steps: Sequence[Step], origin: tuple[int, ...]) -> int:
+def flops(steps: Sequence[Step], origin: tuple[int, ...], ops: Container[str] | None = None) -> int:
+    """Of these ops; None for all."""
     return sum(
         node.call.op.flops(node.call, box.at(origin))
         for step in steps
         for node, region in step.compute.items()
+        if ops is None or node.op in ops
         for box in region
     )
 

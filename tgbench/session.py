@@ -11,7 +11,7 @@ specialised on the spot, remembered and counted.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from glob import escape
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ from tgbench.memory import Library, Memory
 from tgbench.optable import numpy_dtype
 from tgbench.placement import Placement
 from tgbench.plan import Decisions, Plan
-from tgbench.planner import Planner, unit_change
+from tgbench.planner import Planner, Scenario, unit_change
 from tgbench.pool import Pool
 from tgbench.program import Program
 from tgbench.records import Records
@@ -85,7 +85,8 @@ class GraphSession:
         retain: "auto", or "all" to keep every value that another one reads.
         ignore_weights: name patterns that may be in the file and are not used.
         program_bytes: bound on remembered programs; the least used go first.
-        records: measured times, a `Records` or its path or URL; None for modelled ones.
+        records: measured times, a `Records` or its path or URL; None for modelled ones. With
+            exact="bitwise" also what was found out about bits, and what is found out now.
         arena: bytes to share with other sessions; None for an arena of its own. `memory` then
             bounds what this session takes of it.
         exact: "bitwise" makes every run's outputs those of a run from nothing, bit for bit (see
@@ -130,11 +131,11 @@ class GraphSession:
         unused = [escape(n) for n in graph.parameters if n not in self.graph.parameters]
         ignored = [*ignore_weights, *unused]
         self.pool = Pool.load(self.graph, self.anatomy, weights, device, ignored)
+        known = records if isinstance(records, Records) or records is None else Records(records)
         self.exactness: Exactness | None = None
         if exact is not None:
-            self.exactness = find(self.anatomy, self.pool.buffers, device, progress)
+            self.exactness = find(self.anatomy, self.pool.buffers, device, progress, known)
         self.rules = Rules(self.exactness.grains if self.exactness is not None else None)
-        known = records if isinstance(records, Records) or records is None else Records(records)
         from_memory = streams(self.pool.parameter_bytes)
         self.costs = CostModel(known, device, streams=from_memory, rules=self.rules)
         self._seat = self.arena.join(_name_of(self.graph), self.pool.parameter_bytes)
@@ -145,6 +146,8 @@ class GraphSession:
         self._last: tuple[Any, ...] | None = None
         self._progress = progress or (lambda message: None)
         self._classes: dict[BucketClass, tuple[float, tuple[int, ...]]] = {}
+        self._places: dict[BucketClass, set[tuple[int, ...]]] = {}  # where they have to fit too
+        self._in_pieces: set[BucketClass] = set()  # unplanned classes that ran so
         self.programs = Library(program_bytes)
         self._intake = Intake(
             self.graph,
@@ -169,6 +172,12 @@ class GraphSession:
     def last(self) -> Report | None:
         """What the last run did; None before the first."""
         return Report(*self._last) if self._last is not None else None
+
+    def report(self) -> Report:
+        """What the last run did, in words when printed; raises PlanError before the first."""
+        if self._last is None:
+            raise PlanError("nothing has run yet; call `run` first")
+        return Report(*self._last)
 
     def estimate_memory(self) -> dict[str, MemoryEstimate]:
         """Bytes per device, before anything of the arena is allocated."""
@@ -209,6 +218,26 @@ class GraphSession:
     def exact(self) -> str | None:
         """What is promised of bits: "bitwise", or None; see `exactness` for how."""
         return None if self.exactness is None else "bitwise"
+
+    def plan_for(self, runs: Iterable[tuple[Mapping[str, Any], Mapping[str, Any] | None]]) -> Plan:
+        """Plan for runs that have not happened yet, so that none of them has to plan anew.
+
+        Args:
+            runs: (what changes of the inputs, what is wanted) of each, as `run` takes them as
+                `changed` and `want`. Where runs differ in the place only, the places where most
+                is computed suffice.
+
+        Raises:
+            InputError, HintError, DemandError, BudgetError.
+        """
+        known = []
+        for changed, want in runs:
+            demand = {name: region for name, (region, _) in self._intake.wanted(want).items()}
+            bucket = self._intake.rounded(Bucket.of(self._intake.hints(changed) or {}, demand))
+            known.append(bucket.classify(self.graph))
+        with self.arena.lock:
+            self._plan_for(known)
+        return self.plan
 
     def save_plan(self, path: str | Path | None = None) -> Path:
         """Write the plan as JSON, atomically."""
@@ -280,19 +309,15 @@ class GraphSession:
         `with session.search() as search: search.start(seconds=60)`; then `poll`, `stop`, `resume`,
         `result`, and `session.adopt(search.result())`.
 
-        Raises PlanError for an unknown mode and for exact="bitwise", TraceError for an empty trace.
+        Raises PlanError for an unknown mode, TraceError for an empty trace.
         """
-        if self.exactness is not None:
-            raise PlanError(
-                "no other process searches for exact='bitwise'; search in this one "
-                "(`session.optimize`)"
-            )
         buckets = self._history()
         rooms = [b for b in (self.budget_bytes, self._seat.room_bytes) if b is not None]
         start = self.plan if self._memory is not None else None
         task = SearchTask.of(
             self.anatomy, buckets, min(rooms, default=None), self.costs, self.device,
             self._classes, start,
+            self.exactness.by_node if self.exactness is not None else None,
         )  # fmt: skip
         return BackgroundSearch(task, mode, seed, workers)
 
@@ -396,6 +421,8 @@ class GraphSession:
         """Plan for the classes at hand, quickly: what happened in which order does not count."""
         planner = Planner(self.anatomy, self.rules, self.device, self.costs.time_ns, self._progress)
         scenarios = planner.scenarios(self._classes)
+        for kind, places in self._places.items():
+            scenarios += [Scenario(kind, at, 0.0) for at in sorted(places)]
         with self.arena.lock:
             made = self._seat.choose(
                 lambda budget: planner.plan(scenarios, budget, self.retain == "all"),
@@ -511,6 +538,7 @@ class GraphSession:
         changed: Mapping[str, Any] | None = None,
         check: bool = False,
         copy: bool = True,
+        keep: bool = True,
     ) -> dict[str, Any]:
         """Compute the wanted parts of the outputs for these inputs.
 
@@ -521,6 +549,9 @@ class GraphSession:
             changed: parts that may differ from the last run; skips the comparison.
             check: verify `changed` by comparing all the same.
             copy: False returns views of the arena that the next run may overwrite.
+            keep: False leaves everything as it was before: inputs, states, and values that are
+                kept. The next run differs from the run before this one (what-if; see `saved` in
+                `memory`). Results are copies.
 
         Returns:
             Arrays by output name, NumPy or torch as the inputs were; a list of arrays where a
@@ -531,7 +562,7 @@ class GraphSession:
         """
         with self.arena.lock:
             self._follow_arena()
-            return self._run(inputs, want, changed, check, copy)
+            return self._run(inputs, want, changed, check, copy or not keep, keep)
 
     def _run(
         self,
@@ -540,6 +571,7 @@ class GraphSession:
         changed: Mapping[str, Any] | None,
         check: bool,
         copy: bool,
+        keep: bool,
     ) -> dict[str, Any]:
         began = time.perf_counter_ns()
         if self.exactness is not None:
@@ -548,6 +580,9 @@ class GraphSession:
         arrays, differ, bucket, kind, origin, program, specialised = self._decide(
             inputs, wanted, hints, check
         )
+        if not keep and self._held and not self._fresh:  # a plan was made: back to its start
+            self._run({}, want, None, False, False, True)
+            return self._run(inputs, want, changed, check, copy, keep)
         moved = program.origin != origin
         if moved:
             program.move_to(origin)
@@ -560,6 +595,7 @@ class GraphSession:
             kind,
             origin,
             lambda: self._results(program, wanted, copy, as_torch),
+            keep,
         )
         done = time.perf_counter_ns()
         self._finish(bucket, kind, origin, program, specialised, moved, began, decided, done)
@@ -592,8 +628,19 @@ class GraphSession:
                 failure = str(error)  # an error kept in its own frame keeps the session alive
                 self._plan_for([(kind, origin)])
                 continue
+            if self._deserves_a_plan(kind, program):
+                self._plan_for([(kind, origin)])
+                continue
             return arrays, differ, bucket, kind, origin, program, specialised
         raise KernelError(f"{kind} fits no plan made for it: {failure}")
+
+    def _deserves_a_plan(self, kind: BucketClass, program: Program) -> bool:
+        """Whether an unplanned class comes again in pieces, although no budget asks for them."""
+        if self.budget_bytes is not None or len(program.steps) == 1 or kind in self._classes:
+            return False
+        again = kind in self._in_pieces
+        self._in_pieces.add(kind)
+        return again
 
     def _differences(
         self, arrays: Mapping[str, Array], changed: Mapping[str, Region] | None, check: bool
@@ -643,6 +690,7 @@ class GraphSession:
         for kind, origin in runs:
             weight = self._classes[kind][0] if kind in self._classes else 1.0
             self._classes[kind] = (weight, origin)
+            self._places.setdefault(kind, set()).add(origin)
         try:
             self._plan()
         except BudgetError:
@@ -689,20 +737,27 @@ class GraphSession:
         kind: BucketClass,
         origin: tuple[int, ...],
         hand_out: Callable[[], dict[str, Any]],
+        keep: bool,
     ) -> dict[str, Any]:
-        """Write the inputs, run the calls, hand out the results.
+        """Write the inputs, run the calls, hand out the results; then undo it if not to `keep`.
 
         Validity is empty from the first write to the last, so that whatever stops a run in
         between leaves a session that computes everything again.
         """
         memory = self._in_force()
+        was_fresh, left = self._fresh, self._state
         self._fresh, self._state = False, 0
         self.arena.last_ran = self._seat.number
         try:
+            saved = [] if keep else memory.saved(program)
             memory.write(arrays, differ)
             for function, arguments in program.calls:
                 function(*arguments)
             results = hand_out()
+            if not keep:
+                memory.put_back(saved)
+                self._fresh, self._state = was_fresh, memory.surviving(left, program)
+                return results
             pending = memory.update_states(program)
         except BaseException as error:
             memory.take_back()

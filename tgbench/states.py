@@ -56,15 +56,16 @@ class Pattern:
             for node, boxes, start in self.entries
         }
 
-    def changed(self, change: Change) -> Pattern:
-        """The same with every form rewritten."""
+    def changed(self, change: Change, stop: Change | None = None) -> Pattern:
+        """The same with every form rewritten; where boxes stop, by `stop` if that is given."""
+        ends = change if stop is None else stop
         return Pattern(
             tuple(
                 (
                     node,
                     tuple(
                         tuple(
-                            (change(a, size), change(b, size))
+                            (change(a, size), ends(b, size))
                             for (a, b), size in zip(box, node.shape, strict=True)
                         )
                         for box in boxes
@@ -141,7 +142,8 @@ class States:
                 pattern = pattern.changed(lambda form, size: _shifted(form, delta))
             else:
                 pattern = pattern.changed(
-                    lambda form, size: _recognised(_value(form, before[1]), now[1], size)
+                    lambda form, size: _value(form, before[1]),
+                    lambda form, size: _recognised(_value(form, before[1]), now[1], size),
                 )
             found = self._moves[key] = self.number(pattern)
         return found
@@ -157,6 +159,9 @@ def _shifted(form: Form, delta: Sequence[int]) -> Form:
 
 def _recognised(value: int, origin: Sequence[int], size: int) -> Form:
     """A number inside its dimension that equals the origin is written as the origin.
+
+    It is asked where boxes stop: what grows, grows there. A start that equals the origin once (the
+    first column behind a padding, say) stays where it is, and would fall behind run after run.
 
     Which way it is written changes no answer: guards hold every form to what was decided from it.
     """

@@ -8,23 +8,29 @@
            └────────────────────────→ step
 
 `timeline` builds the payload from a memory map; `to_svg` is its static form, which needs no script.
+`timeline_from_plan` needs no graph: a plan does not say when a slice is last read, so there a slice
+ends where its bytes are used again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from html import escape
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
 
 from tgbench.anatomy import Anatomy, LiveRange
+from tgbench.explain import after
 from tgbench.graph import Graph, Node
 from tgbench.packing import format_bytes
-from tgbench.placement import Placement
-from tgbench.plan import Plan
+from tgbench.placement import Placement, aligned
+from tgbench.plan import Plan, PlanSlot
+from tgbench.views.columns import pack
 from tgbench.views.svg import THEME, ticks
 
 Kind: TypeAlias = Literal["input", "retained", "partial", "slice", "scratch"]
@@ -48,6 +54,8 @@ class Rectangle:
         retained: nobody else ever uses these bytes.
         group: the first owner of bytes that in-place results took over, else the node itself.
         detail: dtype and extents that fit, for people.
+        reads: steps that read it.
+        live: the steps between which its bytes may not be another's in any run; None: all of its.
     """
 
     name: str
@@ -59,6 +67,8 @@ class Rectangle:
     retained: bool
     group: str
     detail: str = ""
+    reads: tuple[int, ...] = ()
+    live: tuple[int, int] | None = None
 
     @property
     def label(self) -> str:
@@ -83,6 +93,9 @@ class Timeline:
         bound_bytes: no packing of these buffers can be smaller.
         budget_bytes: what was allowed, or None.
         computed: for named runs, the nodes that they computed.
+        schedule: names of the steps, if they are known.
+        device: where the bytes are.
+        is_bound: slices end where their bytes are used again; when they are last read is not known.
     """
 
     rectangles: tuple[Rectangle, ...]
@@ -91,20 +104,23 @@ class Timeline:
     bound_bytes: int
     budget_bytes: int | None = None
     computed: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    schedule: tuple[str, ...] = ()
+    device: str = "cpu"
+    is_bound: bool = False
 
     @cached_property
     def live_bytes(self) -> tuple[int, ...]:
         """Bytes in use at each step by some run; those that several nodes take count once."""
-        ends = {(r.offset_bytes, r.offset_bytes + r.size_bytes) for r in self.rectangles}
-        edges = np.array(sorted({0, *(edge for pair in ends for edge in pair)}), np.int64)
-        row = {int(edge): i for i, edge in enumerate(edges)}
-        takers = np.zeros((len(edges), self.steps + 1), np.int32)  # differences in both directions
-        for r in self.rectangles:
-            low, high = row[r.offset_bytes], row[r.offset_bytes + r.size_bytes]
-            takers[[low, high], r.start] += 1, -1
-            takers[[low, high], r.stop] += -1, 1
-        taken = takers.cumsum(axis=0).cumsum(axis=1)[:-1, :-1] > 0
-        return tuple((np.diff(edges) @ taken).tolist())
+        rows = sorted(self.rectangles, key=lambda r: r.offset_bytes)
+        spans = [(r.start, r.stop, r.offset_bytes, r.offset_bytes + r.size_bytes) for r in rows]
+        start, stop, low, high = np.array(spans, np.int64).reshape(-1, 4).T
+        always = (start <= 0) & (stop >= self.steps)
+        below = _covered(low[always], high[always])
+        some = ~always & (stop > start)
+        taken = _union(start[some], stop[some], below(low[some]), below(high[some]), self.steps)
+        whole = int(high.max(initial=0))
+        found: list[int] = (taken + whole - int(below(np.array([whole]))[0])).tolist()
+        return tuple(found)
 
     @property
     def peak_bytes(self) -> int:
@@ -151,7 +167,53 @@ class Timeline:
             },
         }
 
+    def columns(self) -> bytes:
+        """The same as one buffer (`views.columns`), for pictures of very many rectangles.
+
+        `group` is a row; `read` lists the rows' reading steps, from `read_first[row]` on. `from`
+        and `until` are `Rectangle.live`.
+        """
+        rows = self.rectangles
+        first = {r.name: i for i, r in reversed(list(enumerate(rows))) if r.kind != "scratch"}
+        live = np.array([r.live or (r.start, r.stop) for r in rows], np.int32).reshape(-1, 2)
+        ends = np.cumsum([0, *(len(r.reads) for r in rows)])
+        return pack(
+            {
+                "name": [r.label for r in rows],
+                "detail": [r.detail for r in rows],
+                "kind": np.array([KINDS.index(r.kind) for r in rows], np.uint8),
+                "offset": np.array([r.offset_bytes for r in rows], np.float64),
+                "size": np.array([r.size_bytes for r in rows], np.float64),
+                "start": np.array([r.start for r in rows], np.int32),
+                "stop": np.array([r.stop for r in rows], np.int32),
+                "from": live[:, 0],
+                "until": live[:, 1],
+                "group": np.array([first.get(r.group, i) for i, r in enumerate(rows)], np.int32),
+                "read_first": ends.astype(np.int32),
+                "read": np.array([step for r in rows for step in r.reads], np.int32),
+                "live": np.array(self.live_bytes, np.float64),
+                "schedule": list(self.schedule),
+            }
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """The small values beside `columns`."""
+        return {
+            "kinds": list(KINDS),
+            "meanings": [MEANINGS[kind] for kind in KINDS],
+            "steps": self.steps,
+            "size_bytes": self.size_bytes,
+            "bound_bytes": self.bound_bytes,
+            "budget_bytes": self.budget_bytes,
+            "device": self.device,
+            "is_bound": self.is_bound,
+        }
+
     def __str__(self) -> str:
+        return self._said
+
+    @cached_property
+    def _said(self) -> str:
         kinds = ", ".join(f"{kind} {format_bytes(self.bytes_of(kind))}" for kind in KINDS)
         return (
             f"{len(self.rectangles)} rectangles over {self.steps} steps in "
@@ -172,6 +234,7 @@ def timeline(
     budget_bytes: int | None = None,
     computed: Mapping[str, Iterable[str]] | None = None,
     after: Mapping[Node, Iterable[str]] | None = None,
+    device: str = "cpu",
 ) -> Timeline:
     """The payload of a memory map: one rectangle per slot and per scratch buffer.
 
@@ -181,12 +244,14 @@ def timeline(
         budget_bytes: drawn as a line.
         computed: run label → names of the nodes that it computed.
         after: the classes after whose runs a node is there, where it shares its bytes.
+        device: where the bytes are.
     """
     steps = len(anatomy.schedule) + 1
+    reads = reading_steps(anatomy)
     order = {node: (slot.offset_bytes, node.index) for node, slot in placement.slots.items()}
     found = []
     for node in sorted(order, key=lambda n: (_kind(n, placement) != "partial", *order[n])):
-        rectangle = _rectangle(node, anatomy, placement, steps)
+        rectangle = _rectangle(node, anatomy, placement, steps, reads.get(node, ()))
         kept = "; ".join((after or {}).get(node, ()))
         detail = f"{rectangle.detail}, there after {kept}" if kept else rectangle.detail
         found.append(replace(rectangle, detail=detail))
@@ -200,8 +265,19 @@ def timeline(
         )  # fmt: skip
     named = {run: frozenset(names) for run, names in (computed or {}).items()}
     return Timeline(
-        tuple(found), steps, placement.size_bytes, placement.bound_bytes, budget_bytes, named
-    )
+        tuple(found), steps, placement.size_bytes, placement.bound_bytes, budget_bytes, named,
+        tuple(node.name for node in anatomy.schedule), device,
+    )  # fmt: skip
+
+
+def reading_steps(anatomy: Anatomy) -> dict[Node, tuple[int, ...]]:
+    """For every node with bytes, the steps that read them, through views too."""
+    found: dict[Node, dict[int, None]] = {}
+    for step, node in enumerate(anatomy.schedule):
+        if anatomy.base[node] is node:
+            for parent in node.inputs:
+                found.setdefault(anatomy.base[parent], {})[step] = None
+    return {node: tuple(steps) for node, steps in found.items()}
 
 
 def timeline_of_plan(
@@ -218,7 +294,88 @@ def timeline_of_plan(
         for node, turns in made.retention.after.items()
         if made.retention.is_partial(node)
     }
-    return timeline(made.anatomy, made.placement, plan.budget_bytes, computed, after)
+    return timeline(made.anatomy, made.placement, plan.budget_bytes, computed, after, plan.device)
+
+
+def timeline_from_plan(plan: Plan) -> Timeline:
+    """The payload of a saved plan alone: no graph, no model and no weights.
+
+    Where the bytes of a slice are never used again, it is drawn to the end.
+    """
+    steps = len(plan.schedule) + 1
+    position = {name: step for step, name in enumerate(plan.schedule)}
+    taker = {slot.donor: slot.node for slot in plan.slots if slot.donor}
+    donor = {slot.node: slot.donor for slot in plan.slots if slot.donor}
+    next_use = _next_use(plan, position)
+    found = []
+    for slot in plan.slots:
+        kind = _kind_in_plan(slot, position)
+        start, stop = 0, steps
+        if kind == "slice":
+            start = position[slot.node]
+            stop = position[taker[slot.node]] + 1 if slot.node in taker else next_use[slot.node]
+        kept = "; ".join(after(plan, slot)) if kind == "partial" else ""
+        detail = f"[{', '.join(map(str, slot.extents))}]" + (
+            f", there after {kept}" if kept else ""
+        )
+        group = slot.node
+        while group in donor:
+            group = donor[group]
+        found.append(
+            Rectangle(
+                slot.node, kind, slot.offset_bytes, slot.size_bytes, start, stop,
+                kind in ("input", "retained"), group, detail, live=_live_in_plan(slot, position),
+            )
+        )  # fmt: skip
+        if slot.scratch_bytes:
+            step = position[slot.node]
+            found.append(
+                Rectangle(
+                    slot.node, "scratch", slot.scratch_offset_bytes, slot.scratch_bytes,
+                    step, step + 1, False, slot.node,
+                )
+            )  # fmt: skip
+    rank = {"partial": 0, "scratch": 2}
+    found.sort(key=lambda r: (rank.get(r.kind, 1), r.offset_bytes))
+    return Timeline(
+        tuple(found), steps, plan.size_bytes, plan.bound_bytes, plan.budget_bytes,
+        schedule=plan.schedule, device=plan.device, is_bound=True,
+    )  # fmt: skip
+
+
+def _kind_in_plan(slot: PlanSlot, position: Mapping[str, int]) -> Kind:
+    if slot.node not in position:
+        return "input"
+    if not slot.retained:
+        return "slice"
+    return "retained" if slot.through is None else "partial"
+
+
+def _live_in_plan(slot: PlanSlot, position: Mapping[str, int]) -> tuple[int, int] | None:
+    """A shared node's bytes are its own at the step that computes it, at least."""
+    at = position.get(slot.node)
+    return (at, at + 1) if at is not None and slot.through is not None else None
+
+
+def _next_use(plan: Plan, position: Mapping[str, int]) -> dict[str, int]:
+    """For every slot, the first later step at which others use some of its bytes."""
+    uses = [
+        (position[slot.node], offset, offset + aligned(size))
+        for slot in plan.slots
+        if slot.node in position
+        for offset, size in (
+            (slot.offset_bytes, slot.size_bytes),
+            (slot.scratch_offset_bytes, slot.scratch_bytes),
+        )
+        if size
+    ]
+    step, low, high = np.array(uses, np.int64).reshape(-1, 3).T
+    found = {}
+    for slot in plan.slots:
+        begins = position.get(slot.node, -1)
+        meets = (low < slot.offset_bytes + aligned(slot.size_bytes)) & (slot.offset_bytes < high)
+        found[slot.node] = int(step[meets & (step > begins)].min(initial=len(plan.schedule) + 1))
+    return found
 
 
 def _kind(node: Node, placement: Placement) -> Kind:
@@ -230,7 +387,9 @@ def _kind(node: Node, placement: Placement) -> Kind:
     return "partial" if shared else "retained"
 
 
-def _rectangle(node: Node, anatomy: Anatomy, placement: Placement, steps: int) -> Rectangle:
+def _rectangle(
+    node: Node, anatomy: Anatomy, placement: Placement, steps: int, reads: Sequence[int]
+) -> Rectangle:
     slot, kind = placement.slots[node], _kind(node, placement)
     live = anatomy.live[node] if kind == "slice" else LiveRange(0, steps)
     shown = f"{node.dtype}[{', '.join(map(str, slot.extents))}]"
@@ -239,7 +398,56 @@ def _rectangle(node: Node, anatomy: Anatomy, placement: Placement, steps: int) -
     return Rectangle(
         node.name, kind, slot.offset_bytes, placement.size_of(node), live.start, live.stop,
         kind in ("input", "retained"), placement.group(node).name, f"{node.op}, {shown}",
+        tuple(reads), (anatomy.live[node].start, anatomy.live[node].stop)
+        if kind == "partial" else None,
     )  # fmt: skip
+
+
+Ints: TypeAlias = "NDArray[np.int64]"
+MOST_PAIRS = 1 << 22  # of a rectangle and a step, held at once
+
+
+def _covered(low: Ints, high: Ints) -> Callable[[Ints], Ints]:
+    """How many bytes below an offset lie in none of these intervals; `low` ascends."""
+    reached = np.maximum.accumulate(high) if len(high) else high
+    before = np.concatenate([[0], reached[:-1]])
+    gaps = np.concatenate([np.maximum(low - before, 0), [0]])  # free bytes right before each
+    free = np.concatenate([[0], gaps.cumsum()[:-1]])
+    edges = np.concatenate([[0], reached])
+
+    def below(at: Ints) -> Ints:
+        k = np.searchsorted(low, at, side="right")
+        found: Ints = free[k] + np.maximum(at - edges[k], 0)
+        return found
+
+    return below
+
+
+def _union(start: Ints, stop: Ints, low: Ints, high: Ints, steps: int) -> Ints:
+    """Bytes under some rectangle at each step; `low` ascends.
+
+    Every pair of a rectangle and a step is listed, by step and then by offset; each adds what
+    reaches above those before it.
+    """
+    taken = np.zeros(steps, np.int64)
+    length = stop - start
+    if length.sum() > MOST_PAIRS and steps > 1:
+        half = steps // 2
+        early, late = start < half, stop > half
+        mine = (start[early], np.minimum(stop[early], half), low[early], high[early])
+        rest = (np.maximum(start[late] - half, 0), stop[late] - half, low[late], high[late])
+        return np.concatenate([_union(*mine, half), _union(*rest, steps - half)])
+    if not len(start):
+        return taken
+    first = np.repeat(start - (length.cumsum() - length), length)
+    step, row = first + np.arange(len(first)), np.repeat(np.arange(len(start)), length)
+    by_step = coo_array((row, (step, row)), shape=(steps, len(start))).tocsr()
+    step, row = np.repeat(np.arange(steps), np.diff(by_step.indptr)), by_step.data
+    apart = int(high.max()) + 1  # so that no step reaches into the next
+    reached = np.maximum.accumulate(high[row] + step * apart)
+    before = np.concatenate([[0], reached[:-1]]) - step * apart
+    np.add.at(taken, step, np.maximum(high[row] - np.maximum(low[row], before), 0))
+    return taken
 
 
 # --- the static picture -------------------------------------------------------------------------
@@ -247,12 +455,16 @@ def _rectangle(node: Node, anatomy: Anatomy, placement: Placement, steps: int) -
 LEFT, RIGHT, TOP, BOTTOM = 74, 12, 30, 34
 
 
-def to_svg(shown: Timeline, width: int = 960, height: int = 420) -> str:
-    """The timeline as one SVG, light or dark as the system is; hovering names a rectangle."""
+def to_svg(shown: Timeline, width: int = 960, height: int = 420, most: int = MOST_DRAWN) -> str:
+    """The timeline as one SVG, light or dark as the system is; hovering names a rectangle.
+
+    Args:
+        most: rectangles that are drawn; the smallest are left out.
+    """
     top_bytes = max(shown.size_bytes, 1)
     across = (width - LEFT - RIGHT) / max(shown.steps, 1)
     up = (height - TOP - BOTTOM) / top_bytes
-    drawn = sorted(shown.rectangles, key=lambda r: -r.size_bytes * (r.stop - r.start))[:MOST_DRAWN]
+    drawn = sorted(shown.rectangles, key=lambda r: -r.size_bytes * (r.stop - r.start))[:most]
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
         f'class="tg-timeline" font-family="system-ui, sans-serif" font-size="11">',

@@ -1,0 +1,86 @@
+"""A grid of numbers over an image, as an SVG that needs no network.
+
+Blue places lower the number, orange ones raise it (Okabe and Ito's colours, 2008); the number
+stands in each place's tooltip.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+import zlib
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+RAISES, LOWERS = "#d55e00", "#0072b2"
+SIDE = 336  # pixels of the picture's longer side
+
+
+@dataclass(frozen=True)
+class Heatmap:
+    """Values [rows, columns] of places that stand `stride` apart over an image [C, height, width].
+
+    >>> import numpy as np
+    >>> grid = Heatmap(np.zeros((1, 4, 4)), np.array([[1.0, -1.0]]), 2, 2, "drop")
+    >>> grid.to_svg().count("<title>")
+    2
+    """
+
+    image: npt.NDArray[Any]
+    values: npt.NDArray[Any]
+    patch: int
+    stride: int
+    title: str
+
+    def to_svg(self) -> str:
+        height, width = self.image.shape[1:]
+        scale = SIDE / max(height, width)
+        most = max(float(np.abs(self.values).max()), 1e-30)
+        cells = [
+            f'<rect x="{column * self.stride}" y="{row * self.stride}" width="{self.patch}" '
+            f'height="{self.patch}" fill="{RAISES if value > 0 else LOWERS}" '
+            f'fill-opacity="{0.75 * abs(float(value)) / most:.3f}"><title>row {row}, column '
+            f"{column}: {float(value):.4g}</title></rect>"
+            for (row, column), value in np.ndenumerate(self.values)
+        ]
+        picture = base64.b64encode(png(_grey(self.image))).decode()
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+            f'width="{width * scale:.0f}" height="{height * scale:.0f}" role="img" '
+            f'aria-label="{escape(self.title, quote=True)}">'
+            f'<image width="{width}" height="{height}" href="data:image/png;base64,{picture}"/>'
+            + "".join(cells)
+            + "</svg>"
+        )
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return {"text/plain": str(self.values), "image/svg+xml": self.to_svg()}
+
+
+def _grey(image: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """The mean of the channels, stretched to 0..255."""
+    grey = image.mean(axis=0)
+    low, high = float(grey.min()), float(grey.max())
+    stretched: npt.NDArray[np.uint8] = ((grey - low) * (255 / max(high - low, 1e-30))).astype("u1")
+    return stretched
+
+
+def png(grey: npt.NDArray[np.uint8]) -> bytes:
+    """A greyscale PNG file (W3C PNG specification: signature, IHDR, IDAT, IEND).
+
+    >>> png(np.zeros((1, 1), np.uint8))[:4]
+    b'\\x89PNG'
+    """
+    height, width = grey.shape
+    lines = b"".join(b"\0" + row.tobytes() for row in grey)
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(lines, 9)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(name, data) for name, data in parts)
+
+
+def _chunk(name: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))

@@ -1,0 +1,195 @@
+"""How fast the best plan is as the memory it may use grows: a point per budget, each with its plan.
+
+time │ ●
+     │  ╲
+     │   ●──●
+     │       ╲___●────●
+     └──────────────────→ bytes of the arena
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tgbench.errors import BudgetError
+from tgbench.packing import format_bytes
+from tgbench.plan import Plan
+from tgbench.search.optimiser import Effort, Mode
+from tgbench.search.process import BackgroundSearch
+from tgbench.session import GraphSession
+from tgbench.views.curves import Series, chart, time_label
+
+POLL_S = 0.05
+POINTS = 6  # budgets that are tried where none are named
+
+
+@dataclass(frozen=True)
+class Point:
+    """The best plan that was found for one budget."""
+
+    budget_bytes: int
+    plan: Plan
+
+    @property
+    def time_ns(self) -> float:
+        """The expected mean run."""
+        return self.plan.expected_ns
+
+    @property
+    def bound_ns(self) -> float:
+        """No plan within the budget is modelled faster; 0 where nothing is known."""
+        return self.plan.search.bound_ns if self.plan.search is not None else 0.0
+
+    def __str__(self) -> str:
+        kept = len(self.plan.retained)
+        return (
+            f"{format_bytes(self.plan.size_bytes)}: {time_label(self.time_ns)} a run, "
+            f"{kept} nodes retained"
+        )
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Points in order of their budgets, and the least budget that any plan needs."""
+
+    points: tuple[Point, ...]
+    least_bytes: int = 0
+
+    def columns(self) -> dict[str, Any]:
+        """Plain columns for a script."""
+        return {
+            "budget": np.array([p.budget_bytes for p in self.points], np.float64),
+            "size": np.array([p.plan.size_bytes for p in self.points], np.float64),
+            "time": np.array([p.time_ns for p in self.points], np.float64),
+            "bound": np.array([p.bound_ns for p in self.points], np.float64),
+            "words": [str(p) for p in self.points],
+        }
+
+    def rows(self) -> list[list[str]]:
+        """A row a point: the text alternative."""
+        return [
+            [
+                format_bytes(p.budget_bytes), format_bytes(p.plan.size_bytes),
+                time_label(p.time_ns), str(len(p.plan.retained)),
+            ]
+            for p in self.points
+        ]  # fmt: skip
+
+    def __str__(self) -> str:
+        return "\n".join(
+            [f"{len(self.points)} budgets; the least is {format_bytes(self.least_bytes)}"]
+            + [f"  {point}" for point in self.points]
+        )
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return {"image/svg+xml": to_svg(self), "text/plain": str(self)}
+
+
+def curve(
+    session: GraphSession,
+    budgets: Iterable[int] | None = None,
+    mode: Mode = "greedy",
+    *,
+    steps: int = 32,
+    seed: int = 0,
+    progress: Callable[[str], None] | None = None,
+) -> Curve:
+    """The best plan for each budget; the session stays as it is.
+
+    Args:
+        budgets: in bytes; from the least one to what keeps everything, if none are named.
+        mode, steps, seed: as in `session.optimize`.
+
+    Raises TraceError for a session that nothing ran in, BudgetError if no budget works.
+    """
+    say = progress or (lambda message: None)
+    task = session.search(mode, seed=seed).task
+    optimiser = replace(task, start_json=None, budget_bytes=None).optimiser()
+    effort = Effort(steps=steps)
+
+    def best(budget_bytes: int | None) -> Plan:
+        optimiser.budget_bytes = budget_bytes
+        made = optimiser.run(mode, effort, seed)
+        return Plan.of(session.graph, made, session.device, budget_bytes)
+
+    wanted = sorted(budgets) if budgets is not None else _budgets(best)
+    found, least = [], math.inf
+    for i, budget_bytes in enumerate(wanted):
+        say(f"{i + 1}/{len(wanted)} {format_bytes(budget_bytes)}")
+        try:
+            found.append(Point(budget_bytes, best(budget_bytes)))
+        except BudgetError as error:
+            least, refused = error.needed_bytes, error
+    if not found:
+        raise refused
+    return Curve(tuple(found), int(min(least, found[0].plan.size_bytes)))
+
+
+def _budgets(best: Callable[[int | None], Plan]) -> list[int]:
+    """Evenly spaced on a logarithmic scale, from the least budget to what keeps everything."""
+    most = best(None).size_bytes
+    try:
+        least = best(1).size_bytes
+    except BudgetError as error:
+        least = min(error.needed_bytes, most)
+    return _spaced(least, most)
+
+
+def _spaced(least: int, most: int) -> list[int]:
+    ratio = (most / least) ** (1 / (POINTS - 1))
+    return sorted({*(math.ceil(least * ratio**i) for i in range(POINTS - 1)), most})
+
+
+async def curve_async(
+    session: GraphSession,
+    mode: Mode = "greedy",
+    *,
+    steps: int = 32,
+    seed: int = 0,
+    told: Callable[[Curve], None] | None = None,
+) -> Curve:
+    """`curve` in processes of its own, one after the other: a notebook goes on beside it.
+
+    `told` is called with every longer curve. Raises what `curve` raises.
+    """
+    task = replace(session.search(mode, seed=seed).task, start_json=None)
+
+    async def best(budget_bytes: int | None) -> Plan:
+        with BackgroundSearch(replace(task, budget_bytes=budget_bytes), mode, seed) as search:
+            search.start(steps=steps)
+            while search.is_running:
+                await asyncio.sleep(POLL_S)
+            return search.result()
+
+    most = await best(None)
+    try:
+        smallest = await best(1)
+        least = smallest.size_bytes
+    except BudgetError as error:
+        least = min(error.needed_bytes, most.size_bytes)
+    points = [Point(most.size_bytes, most)]
+    for budget_bytes in _spaced(least, most.size_bytes)[:-1]:
+        points.append(Point(budget_bytes, await best(budget_bytes)))
+        found = Curve(tuple(sorted(points, key=lambda p: p.budget_bytes)), least)
+        if told is not None:
+            told(found)
+    return Curve(tuple(sorted(points, key=lambda p: p.budget_bytes)), least)
+
+
+def to_svg(shown: Curve) -> str:
+    """The curve as one SVG."""
+    points = [(p.plan.size_bytes, p.time_ns, str(p)) for p in shown.points]
+    bounds = [(p.plan.size_bytes, p.bound_ns, "") for p in shown.points if p.bound_ns]
+    series = [Series("best plan", points)]
+    if bounds:
+        series.append(Series("bound", bounds, "b", is_dashed=True))
+    return chart(
+        "expected time by memory", series, lambda b: format_bytes(int(b)), time_label,
+        ("bytes of the arena", "mean run"),
+    )  # fmt: skip

@@ -1,0 +1,196 @@
+"""Results show themselves in a notebook: one entry a type, attached when tgbench is imported.
+
+    Graph, Plan, Program, … ── _repr_mimebundle_ ──→ the entry's function ──→ SVG or HTML, and text
+
+The engine knows nothing of views: the methods are put on its classes from here, and a view's module
+is imported when something is shown for the first time. What is shown needs no script, no widget
+package and no network; in a terminal it is text.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from tgbench.graph import Graph
+from tgbench.packing import format_bytes
+from tgbench.placement import Placement
+from tgbench.plan import Plan
+from tgbench.program import Program
+from tgbench.records import Records
+from tgbench.regions import Box, Region
+from tgbench.report import Report
+from tgbench.session import GraphSession
+from tgbench.trace import Trace
+from tgbench.views.tables import Table
+
+Bundle: TypeAlias = dict[str, str]  # MIME type → text
+MOST_ROWS = 50  # of a table; how many are left out is said
+
+
+def attach() -> None:
+    """Give every type of the table its notebook form, and sessions their workbench."""
+    for kind, show in SHOWN.items():
+        kind._repr_mimebundle_ = _method(show)
+    for name, act in ACTS.items():
+        setattr(GraphSession, name, act)
+
+
+def _method(show: Callable[[Any], Bundle]) -> Callable[..., Bundle]:
+    def bundle(self: Any, **_: Any) -> Bundle:
+        return show(self)
+
+    return bundle
+
+
+# --- what sessions can do in a notebook -----------------------------------------------------------
+
+
+def explore(session: GraphSession, **more: Any) -> Any:
+    """The linked views of this session; see `views.workbench`.
+
+    Raises PlanError before the first run, WidgetError without the widget packages.
+    """
+    from tgbench.views.workbench import explore as open_workbench
+
+    return open_workbench(session, **more)
+
+
+def timeline(session: GraphSession) -> Any:
+    """The interactive memory timeline of this session; see `views.memory_timeline`.
+
+    Raises PlanError before the first run, WidgetError without the widget packages.
+    """
+    from tgbench.views.memory_timeline import MemoryTimeline
+
+    return MemoryTimeline(session)
+
+
+def optimize_async(session: GraphSession, *arguments: Any, **more: Any) -> Any:
+    """`optimize` in a process of its own, watched from the notebook; see `views.search`."""
+    from tgbench.views.search import optimize_async as begin
+
+    return begin(session, *arguments, **more)
+
+
+ACTS = {"explore": explore, "timeline": timeline, "optimize_async": optimize_async}
+
+
+# --- one function a type --------------------------------------------------------------------------
+
+
+def _graph(graph: Graph) -> Bundle:
+    from tgbench.views.graphs import picture
+
+    return picture(graph)._repr_mimebundle_()
+
+
+def _region(region: Region) -> Bundle:
+    from tgbench.views.boxes import to_svg
+
+    svg = to_svg(region)
+    return {"text/plain": repr(region)} | ({"image/svg+xml": svg} if svg else {})
+
+
+def _box(box: Box) -> Bundle:
+    return _region(Region((box,))) | {"text/plain": repr(box)}
+
+
+def _trace(trace: Trace) -> Bundle:
+    buckets = Counter(str(call.bucket) for call in trace)
+    times: dict[str, int] = {}
+    for call in trace:
+        times[str(call.bucket)] = times.get(str(call.bucket), 0) + call.duration_ns
+    rows = [
+        (bucket, str(count), f"{times[bucket] / count / 1e6:.3f} ms")
+        for bucket, count in buckets.most_common()
+    ]
+    return _table(str(trace), ("bucket", "count", "mean"), rows) | {"text/plain": str(trace)}
+
+
+def _plan(plan: Plan) -> Bundle:
+    from tgbench.views.timeline import timeline_from_plan, to_svg
+
+    return {"image/svg+xml": to_svg(timeline_from_plan(plan)), "text/plain": str(plan)}
+
+
+def _placement(placement: Placement) -> Bundle:
+    rows = [
+        (
+            node.name, "kept" if node in placement.retained else "slice",
+            str(slot.offset_bytes), format_bytes(placement.size_of(node)), str(list(slot.extents)),
+        )
+        for node, slot in sorted(placement.slots.items(), key=lambda item: item[1].offset_bytes)
+    ]  # fmt: skip
+    caption = (
+        f"memory map: {len(rows)} slots in {format_bytes(placement.size_bytes)} "
+        f"(bound {format_bytes(placement.bound_bytes)})"
+    )
+    return _table(caption, ("node", "kind", "offset", "size", "extents"), rows)
+
+
+def _program(program: Program) -> Bundle:
+    from tgbench.views.programs import listing
+
+    return listing(program).table().bundle()
+
+
+def _records(records: Records) -> Bundle:
+    rows = [
+        (
+            record.kernel, f"{record.median_ns / 1e3:.2f} µs" if record.samples_ns else "-",
+            str(len(record.samples_ns)), record.failure or "", record.signature,
+        )
+        for record in records.all()
+    ]  # fmt: skip
+    header = ("kernel", "median", "samples", "failure", "signature")
+    return _table(str(records), header, rows) | {"text/plain": str(records)}
+
+
+def _report(report: Report) -> Bundle:
+    rows = [
+        ("class", str(report.kind)), ("bucket", str(report.bucket)),
+        ("recomputed", f"{report.recomputed:.1%} of a run from nothing"),
+        ("calls", str(report.instructions)),
+        ("time", f"{report.total_ns / 1e6:.3f} ms, {report.decide_ns / 1e6:.3f} ms to decide"),
+        ("program", "made in this run" if report.specialised else "known"),
+    ]  # fmt: skip
+    return _table("the last run", ("what", "value"), rows)
+
+
+def _session(session: GraphSession) -> Bundle:
+    graph, counters = session.graph, session.counters
+    rows = [
+        ("inputs", ", ".join(f"{n.name}: {n.type}" for n in graph.inputs.values())),
+        ("outputs", ", ".join(f"{name}: {n.type}" for name, n in graph.outputs.items())),
+        ("nodes", f"{len(graph)}, {format_bytes(session.pool.parameter_bytes)} of weights"),
+        ("device", session.device),
+        ("budget", "none" if session.budget_bytes is None else format_bytes(session.budget_bytes)),
+        ("plan", str(session.plan).splitlines()[0] if session.is_planned else "none yet"),
+        ("runs", f"{counters.runs}, {counters.specialised} programs made, {counters.moved} moved"),
+    ]
+    if session.last is not None:
+        last = session.last
+        rows.append(("last run", f"{last.kind}: {last.total_ns / 1e6:.3f} ms"))
+    return _table("session", ("what", "value"), rows)
+
+
+def _table(caption: str, header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Bundle:
+    rest = len(rows) - MOST_ROWS
+    told = f"{caption}; {rest} more rows" if rest > 0 else caption
+    return Table(told, header, rows[:MOST_ROWS]).bundle()
+
+
+SHOWN: Mapping[Any, Callable[[Any], Bundle]] = {
+    Box: _box,
+    Graph: _graph,
+    GraphSession: _session,
+    Placement: _placement,
+    Plan: _plan,
+    Program: _program,
+    Records: _records,
+    Region: _region,
+    Report: _report,
+    Trace: _trace,
+}

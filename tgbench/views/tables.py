@@ -1,0 +1,66 @@
+"""A table of text, as HTML that reads in every notebook and as lines for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+STYLE = (
+    "border-collapse:collapse;font:13px/1.4 system-ui,sans-serif;font-variant-numeric:tabular-nums"
+)
+NUMBERS = frozenset("0123456789-+.∞")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A caption, a header, and rows of text.
+
+    >>> print(Table("sizes", ("node", "bytes"), (("q", "64"), ("scores", "1024"))))
+    sizes
+    node    bytes
+    q          64
+    scores   1024
+    """
+
+    caption: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def to_html(self) -> str:
+        """Everything escaped; numbers stand to the right."""
+        head = "".join(f'<th style="text-align:left">{escape(cell)}</th>' for cell in self.header)
+        body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in self.rows)
+        return (
+            f'<table style="{STYLE}"><caption style="text-align:left">{escape(self.caption)}'
+            f"</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        )
+
+    def bundle(self) -> dict[str, str]:
+        """By MIME type, for a notebook."""
+        return {"text/html": self.to_html(), "text/plain": str(self)}
+
+    def __str__(self) -> str:
+        rows = [tuple(self.header), *map(tuple, self.rows)]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(self.header))]
+        is_number = [
+            bool(self.rows) and all(_is_number(row[i]) for row in self.rows)
+            for i in range(len(self.header))
+        ]
+        lines = (
+            "  ".join(
+                cell.rjust(width) if right else cell.ljust(width)
+                for cell, width, right in zip(row, widths, is_number, strict=True)
+            ).rstrip()
+            for row in rows
+        )
+        return "\n".join([self.caption, *lines])
+
+
+def _is_number(text: str) -> bool:
+    return bool(text) and text[0] in NUMBERS
+
+
+def _cell(text: str) -> str:
+    side = "right" if _is_number(text) else "left"
+    return f'<td style="text-align:{side};padding:1px 10px 1px 0">{escape(text)}</td>'
