@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,12 @@ from strategies import Array, Maker, edited, graphs
 from test_session import histories
 
 import tgbench.session
-from tgbench import exactness, ops
+from tgbench import exactness, ops, profiler
 from tgbench.anatomy import Anatomy
+from tgbench.buckets import Bucket
 from tgbench.coords import origin_symbol, record
 from tgbench.cost import plain_site
-from tgbench.errors import BudgetError, ExactnessError, PlanError
+from tgbench.errors import BudgetError, ExactnessError, PlanError, RecordsError
 from tgbench.exactness import Exactness, tiles
 from tgbench.grains import Grain
 from tgbench.graph import Graph, GraphBuilder
@@ -29,8 +32,11 @@ from tgbench.models.bert import bert
 from tgbench.models.checkpoints import find_minilm, gemma3_checkpoint, gemma3_reduced
 from tgbench.models.gemma3 import gemma3
 from tgbench.optable import Call
+from tgbench.records import Records
 from tgbench.regions import Box, Region
 from tgbench.rules import Rules
+from tgbench.search.tables import tabulate
+from tgbench.search.workload import Workload
 from tgbench.session import GraphSession
 
 Case = tuple[Graph, Maker]
@@ -241,12 +247,17 @@ def test_rows_are_computed_as_many_at_a_time_as_keep_their_bits(
     (grain,) = session.exactness.grains.values()
     assert grain.tile[0] == 8
     assert "tiles of [8," in str(session.exactness)
+    name = session.graph.outputs["y"].name
     x = np.random.default_rng(0).standard_normal((40, 6)).astype("float32")
     for row in (3, 17, 39):
         check(session, GraphSession(exponentials(), exact="bitwise"), {"x": x})
         x = x.copy()
         x[row] += 1
     assert not session.exactness.spread
+    assert session.last is not None
+    words = session.last.tiles[name]
+    assert "computed in tiles of [8," in words
+    assert f"\n  {words}" in str(session.plan.explain(name, session.graph, session.exactness))
 
 
 @pytest.mark.parametrize("run", [by_shape, by_place])
@@ -302,6 +313,155 @@ def test_a_node_that_is_computed_whole_is_named(monkeypatch: pytest.MonkeyPatch)
     session.run({"x": x})
     assert session.last is not None
     assert session.last.recomputed == 1
+    words = session.last.tiles[session.graph.outputs["y"].name]
+    assert words.startswith("computed whole, by made: any change")
+    assert words in str(session.last)
+
+
+def test_single_lines_are_not_worth_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    only(monkeypatch, "exp", by_rows(1))
+    session = GraphSession(exponentials(), exact="bitwise")
+    session.run({"x": np.ones((40, 6), np.float32)})
+    assert session.last is not None
+    assert session.last.tiles == {}
+    name = session.graph.outputs["y"].name
+    plan = session.plan
+    assert plan.explain(name, session.graph, session.exactness) == plan.explain(name)
+
+
+# --- what was found is recorded -------------------------------------------------------------------
+
+
+@pytest.fixture
+def trials(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Ops of the calls that a grain was sought for by trials."""
+    found: list[str] = []
+    finding = exactness._Search.finding
+
+    def counted(search: exactness._Search) -> exactness.Finding:
+        found.append(search.call.op.name)
+        return finding(search)
+
+    monkeypatch.setattr(exactness._Search, "finding", counted)
+    return found
+
+
+def recorded(records: Records) -> Exactness:
+    """What a session in a new process finds."""
+    exactness._remembered.clear()
+    found = GraphSession(exponentials(), exact="bitwise", records=records).exactness
+    assert found is not None
+    return found
+
+
+def test_a_second_session_reads_what_the_first_one_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, trials: list[str]
+) -> None:
+    only(monkeypatch, "exp", by_rows(8))
+    records = Records(tmp_path / "records.db")
+    first = recorded(records)
+    assert trials == ["exp"]
+    (row,) = records.grains()
+    assert (row.kernel, row.tile, row.copied) == ("made", (8, 6), False)
+    assert row.passed > exactness.DRAWS * exactness.BOXES
+    assert row.refused > 0
+    assert records.machines()[row.fingerprint].threads == torch.get_num_threads()
+    second = recorded(records)
+    assert trials == ["exp"]
+    assert list(second.grains.values()) == list(first.grains.values())
+    assert records.grains() == (row,)
+
+
+def test_what_this_process_found_already_is_recorded_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    only(monkeypatch, "exp", by_rows(8))
+    GraphSession(exponentials(), exact="bitwise")
+    path = tmp_path / "records.db"
+    GraphSession(exponentials(), exact="bitwise", records=path)
+    assert len(Records(path).grains()) == 1
+
+
+def changed(records: Records, statement: str) -> None:
+    with sqlite3.connect(records.name) as connection:
+        connection.execute(f"UPDATE tgbench_grains SET {statement}")
+
+
+@pytest.mark.parametrize(
+    "statement", ["source_hash = 'old'", "kernel = 'gone'", "fingerprint = 'elsewhere'"]
+)
+def test_stale_and_foreign_records_are_not_trusted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, trials: list[str], statement: str
+) -> None:
+    only(monkeypatch, "exp", by_rows(8))
+    records = Records(tmp_path / "records.db")
+    recorded(records)
+    changed(records, f"{statement}, tile = '[16, 6]'")
+    assert [grain.tile for grain in recorded(records).grains.values()] == [(8, 6)]
+    assert trials == ["exp", "exp"]
+
+
+def test_a_kernel_that_changed_or_joined_is_tried(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, trials: list[str]
+) -> None:
+    """Also one that was not chosen: without it another one might be."""
+    records = Records(tmp_path / "records.db")
+    only(monkeypatch, "exp", by_rows(8))
+    recorded(records)
+    only(monkeypatch, "exp", by_shape)
+    recorded(records)
+    only(monkeypatch, "exp", by_rows(8))
+    other = replace(KERNELS["exp"][0], name="other", cost_ns=lambda site: 1e6)
+    monkeypatch.setitem(KERNELS, "exp", [*KERNELS["exp"], other])
+    recorded(records)
+    assert trials == ["exp"] * 3
+    assert len(records.grains()) == 3
+
+
+def test_threads_have_records_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, trials: list[str]
+) -> None:
+    only(monkeypatch, "exp", by_rows(8))
+    records = Records(tmp_path / "records.db")
+    recorded(records)
+    before = torch.get_num_threads()
+    torch.set_num_threads(before + 1)
+    try:
+        recorded(records)
+    finally:
+        torch.set_num_threads(before)
+    assert trials == ["exp"] * 2
+
+
+@pytest.mark.parametrize("statement", ["tile = '[7, 6]'", "chunk = '[9, 6]'", "tile = '[8]'"])
+def test_a_record_that_cannot_be_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, statement: str
+) -> None:
+    only(monkeypatch, "exp", by_rows(8))
+    records = Records(tmp_path / "records.db")
+    recorded(records)
+    changed(records, statement)
+    with pytest.raises(RecordsError, match="DELETE FROM tgbench_grains WHERE id ="):
+        recorded(records)
+
+
+def test_a_profile_records_grains_and_takes_bit_exact_sessions(
+    tmp_path: Path, trials: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profiler, "LEAST_ROUNDS", 2)
+    monkeypatch.setattr(profiler, "MOST_ROUNDS", 2)
+    exactness._remembered.clear()
+    records = Records(tmp_path / "records.db")
+    normal = GraphSession(exponentials())
+    normal.run({"x": np.ones((40, 6), np.float32)})
+    profiler.profile(normal, records)
+    assert trials == ["exp"]
+    recorded(records)
+    assert trials == ["exp"]
+    session = GraphSession(exponentials(), exact="bitwise", records=records)
+    session.run({"x": np.ones((40, 6), np.float32)})
+    profiler.profile(session, records)
+    assert not profiler.profile(session, records).measured
 
 
 # --- the session ----------------------------------------------------------------------------------
@@ -338,17 +498,48 @@ def test_other_threads_are_refused() -> None:
     session.run(inputs)
 
 
-def test_an_optimised_plan_keeps_the_bits_and_no_other_process_makes_one() -> None:
+def test_an_optimised_plan_keeps_the_bits_and_another_process_makes_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tgbench.session, "find", lambda anatomy, *_: any_grains(anatomy, 5))
     session = GraphSession(exponentials(), exact="bitwise")
+    assert session.exactness is not None
+    assert any(1 < grain.tile[0] < 40 for grain in session.exactness.grains.values())
     inputs = {"x": np.ones((40, 6), np.float32)}
     for row in range(3):
         inputs = {"x": inputs["x"].copy()}
         inputs["x"][row] += 1
         session.run(inputs)
-    assert session.optimize("greedy", steps=1).exact == "bitwise"
+    with session.search() as search:
+        search.start(steps=16)
+        there = search.result()
+    here = session.optimize(steps=16)
+    assert here.exact == "bitwise"
+    assert there == here
+    session.adopt(there)
     check(session, GraphSession(exponentials(), exact="bitwise"), inputs)
-    with pytest.raises(PlanError, match="optimize"):
-        session.search()
+
+
+def test_the_tables_of_a_search_count_whole_tiles() -> None:
+    graph = exponentials()
+    anatomy, (call,) = Anatomy.of(graph), {graph.outputs["y"].call}
+    row, whole = Region.of(Box(((17, 18), (0, 6)))), Region.full((40, 6))
+    first = Bucket.of({"x": whole}, {"y": whole})
+    buckets = [first, *[Bucket.of({"x": row}, {"y": whole})] * 3]
+
+    def least_elements(grains: dict[Call, Grain] | None) -> int:
+        """How many elements a changed row makes a run compute."""
+        rules = Rules(grains)
+        workload = Workload.of(anatomy, rules, buckets)
+
+        def cost(call: Call, box: Box) -> float:
+            return float(box.elements)
+
+        (table,) = tabulate(anatomy, rules, workload, cost).table
+        return min(int(n) for n in table.cost_ns.ravel() if n)
+
+    assert least_elements(None) == 6
+    assert least_elements({call: Grain("any", (8, 6), (8, 6), copied=True)}) == 48
 
 
 # --- models ---------------------------------------------------------------------------------------

@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 
 from tgbench.errors import RecordsError
 from tgbench.machine import Machine
-from tgbench.records import MOST_SAMPLES, Record, Records, merged, thinned
+from tgbench.records import MOST_SAMPLES, GrainRecord, Record, Records, merged, thinned
 
 MACHINE = Machine("cpu", "a chip", "AVX9", 2, 4, "Linux x86_64", (("torch", "9"),))
 
 
 def record(kernel: str = "k", signature: str = "s", samples: tuple[int, ...] = (3, 1, 2)) -> Record:
     return Record(
-        kernel, "aa", signature, MACHINE.fingerprint, samples, None, 1e-7, 4, 64, 10.0, 20, 5.0, 1.5
+        kernel, "aa", signature, MACHINE.fingerprint, samples, None, 1e-7, 64, 10.0, 20, 5.0, 1.5
     )
 
 
@@ -46,13 +46,13 @@ def test_what_goes_in_comes_out(records: Records) -> None:
 
 
 def test_a_set_is_added_once_and_sets_of_a_key_are_merged(records: Records) -> None:
-    later = replace(record(), samples_ns=(9, 8), measured_at=2.0, min_bitwise_rows=16)
+    later = replace(record(), samples_ns=(9, 8), measured_at=2.0, workspace_bytes=99)
     records.add([record()])
     records.add([record(), later])
     assert len(records) == 2
     (found,) = records.all()
     assert found.samples_ns == (3, 1, 2, 9, 8)
-    assert (found.min_bitwise_rows, found.measured_at) == (16, 2.0)
+    assert (found.workspace_bytes, found.measured_at) == (99, 2.0)
 
 
 RECORDS = st.builds(
@@ -64,7 +64,6 @@ RECORDS = st.builds(
     st.lists(st.integers(1, 1 << 40), max_size=3).map(tuple),
     st.none() | st.text(max_size=3),
     st.none() | st.floats(0, 1),
-    st.none() | st.sampled_from((1, 16)),
     st.integers(0, 9),
     measured_at=st.floats(0, 9),
 )
@@ -77,8 +76,6 @@ def test_merging_keeps_every_sample_and_the_worst_findings(sets: list[Record]) -
     for key, one in found.items():
         mine = [r for r in sets if r.key == key]
         assert sorted(one.samples_ns) == sorted(n for r in mine for n in r.samples_ns)
-        rows = [r.min_bitwise_rows for r in mine]
-        assert one.min_bitwise_rows == (None if None in rows else max(rows))
         errors = [r.max_relative_error for r in mine if r.max_relative_error is not None]
         assert one.max_relative_error == (max(errors) if errors else None)
         assert one.workspace_bytes == max(r.workspace_bytes for r in mine)
@@ -135,6 +132,25 @@ def test_databases_are_put_together(records: Records, tmp_path: Path) -> None:
     assert records.machines() == other.machines()
 
 
+def grain(signature: str = "s", tile: tuple[int, ...] = (8, 6)) -> GrainRecord:
+    return GrainRecord("k", "aa", signature, MACHINE.fingerprint, tile, (40, 6), False, 104, 2, 1.5)
+
+
+def test_grains_go_in_and_come_out(records: Records, tmp_path: Path) -> None:
+    single = replace(grain("of a number"), tile=(), chunk=(), copied=True)
+    records.add_grains([grain(), single], MACHINE)
+    records.add_grains([grain(tile=(16, 6))])  # what is there stays
+    assert records.grains() == (single, grain())
+    assert records.grains("another machine") == ()
+    assert records.grains(MACHINE.fingerprint) == records.grains()
+    assert records.machines() == {MACHINE.fingerprint: MACHINE}
+    assert records.all() == ()
+    assert "k in tiles of [8, 6] at s: 104 boxes" in str(grain())
+    other = Records(tmp_path / "other.db")
+    other.include(records)
+    assert other.grains() == records.grains()
+
+
 def test_it_travels_to_other_processes(records: Records) -> None:
     records.add([record()])
     assert pickle.loads(pickle.dumps(records)).all() == records.all()
@@ -167,7 +183,11 @@ def _change(statement: str) -> Callable[[Path], Any]:
         (lambda path: path.write_bytes(b"no database " * 500), "not a database; the file is dam"),
         (lambda path: path.write_bytes(path.read_bytes()[:5000]), "malformed; the file is damaged"),
         (_change("DROP TABLE tgbench_schema"), "holds tables of something else"),
-        (_change("UPDATE tgbench_schema SET version = 7"), "has schema 7, this tgbench reads 1"),
+        (_change("UPDATE tgbench_schema SET version = 1"), "has schema 1, .* reads 2; delete it"),
+        (
+            _change("UPDATE tgbench_schema SET version = 7"),
+            "has schema 7, .* reads 2; update tgbench",
+        ),
     ],
 )
 def test_a_damaged_or_foreign_file_is_refused(
@@ -197,7 +217,6 @@ def test_a_damaged_or_foreign_file_is_refused(
         ("modelled_ns", "inf"),
         ("modelled_ns", -1.0),
         ("max_relative_error", "a"),
-        ("min_bitwise_rows", 0),
         ("flops", 9e999),
         ("workspace_bytes", -4),
         ("kernel", b"\x00"),
@@ -211,6 +230,33 @@ def test_a_wrong_value_is_refused_with_its_row(
         connection.execute(f"UPDATE tgbench_records SET {column} = ?", (value,))
     with pytest.raises(RecordsError, match=f"{column} of record .*DELETE FROM tgbench_records"):
         records.all()
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("tile", "[0, 6]"),
+        ("tile", "[8.0, 6]"),
+        ("tile", '["8", 6]'),
+        ("tile", "nothing"),
+        ("chunk", "[40]"),
+        ("chunk", "{}"),
+        ("copied", 2),
+        ("copied", "yes"),
+        ("passed", 0),
+        ("refused", -1),
+        ("found_at", "inf"),
+        ("signature", b"\x00"),
+    ],
+)
+def test_a_wrong_grain_is_refused_with_its_row(
+    column: str, value: Any, records: Records, tmp_path: Path
+) -> None:
+    records.add_grains([grain()])
+    with sqlite3.connect(tmp_path / "records.db") as connection:
+        connection.execute(f"UPDATE tgbench_grains SET {column} = ?", (value,))
+    with pytest.raises(RecordsError, match=f"{column} of record .*DELETE FROM tgbench_grains"):
+        records.grains()
 
 
 def test_a_wrong_machine_is_refused(records: Records) -> None:

@@ -6,10 +6,11 @@
                  boxes of tiles     ████····██████··     in any layout: the same bits?
 
 The first to pass, in the order of what a small edit and everything are modelled to take, computes
-the call in every run. Where one call over many tiles keeps no bits, tiles are computed one by one,
-each on copies of its operands that lie side by side: the same kernel on the same numbers in the
-same places, which has the same bits if the kernel is deterministic. In the end a tile is the whole
-tensor. Only a kernel that differs from itself is refused.
+the call in every run. What was found is remembered, and kept in a record database if there is one.
+Where one call over many tiles keeps no bits, tiles are computed one by one, each on copies of its
+operands that lie side by side: the same kernel on the same numbers in the same places, which has
+the same bits if the kernel is deterministic. In the end a tile is the whole tensor. Only a kernel
+that differs from itself is refused.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from math import prod
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,18 +28,20 @@ import torch
 
 from tgbench.anatomy import Anatomy
 from tgbench.cost import SENTINEL_NS, plain_site
-from tgbench.errors import ExactnessError, TgbenchError
+from tgbench.errors import ExactnessError, RecordsError, TgbenchError
 from tgbench.grains import Grain, Sizes
 from tgbench.graph import Node
 from tgbench.kernels.copied import copied, formed
 from tgbench.kernels.registry import KERNELS, Kernel, Site, View
 from tgbench.lowering import Addresser, layout
+from tgbench.machine import Machine
 from tgbench.optable import FLOATS, Call
 from tgbench.probe import bound, drawn, same_bits
 from tgbench.propagate import rough_ns
+from tgbench.records import GrainRecord, Records
 from tgbench.regions import EMPTY, Box, Region, row_major
 from tgbench.rules import Rules
-from tgbench.signature import source_hash
+from tgbench.signature import attributes, code_hash, source_hash
 from tgbench.weights import TORCH_DTYPES
 
 DRAWS = 2  # sets of random operands that every candidate is tried on
@@ -77,6 +81,16 @@ class Exactness:
         found = [call for call, grain in self.grains.items() if _spreads(call, grain)]
         return tuple(name for call in found for name in self.nodes[call])
 
+    @property
+    def by_node(self) -> dict[str, Grain]:
+        """The grain of each node that a session computes, by name."""
+        return {name: grain for call, grain in self.grains.items() for name in self.nodes[call]}
+
+    def told(self, node: str) -> str:
+        """What a node computes together, in words; "" for single elements and lines."""
+        calls = (call for call, names in self.nodes.items() if node in names)
+        return next((told(call, self.grains[call]) for call in calls), "")
+
     def check_threads(self) -> None:
         """Raise ExactnessError if torch uses another number of threads now."""
         now = torch.get_num_threads()
@@ -108,34 +122,138 @@ def _together(call: Call, grain: Grain) -> str:
     return ", one by one" if grain.tile == grain.chunk else ""
 
 
-def find(anatomy: Anatomy, buffers: Buffers, device: str, tell: Tell | None = None) -> Exactness:
+def told(call: Call, grain: Grain) -> str:
+    """What a call computes together, in words; "" for single elements and lines."""
+    if _spreads(call, grain):
+        return (
+            f"computed whole, by {grain.kernel}: any change of what it reads makes all of it dirty "
+            "(no part of it kept its bits, or none that was modelled faster)"
+        )
+    if all(size == 1 for size in grain.tile[:-1]) or grain.tile == _least_tile(call):
+        return ""
+    alone = ", each alone on copies of what it reads" if grain.tile == grain.chunk else ""
+    return (
+        f"computed in tiles of {list(grain.tile)} counted from 0{alone}, by {grain.kernel}: "
+        "an element is as dirty as its tile"
+    )
+
+
+def find(
+    anatomy: Anatomy,
+    buffers: Buffers,
+    device: str,
+    tell: Tell | None = None,
+    records: Records | None = None,
+) -> Exactness:
     """A grain for every call that a session computes.
 
     Args:
         buffers: weights, constants and frozen nodes, as the session has them.
+        records: what is in there for this machine and these sources is not tried again; what is
+            found out is added.
 
-    Raises ExactnessError for a call whose kernels all differ from themselves.
+    Raises ExactnessError for a call whose kernels all differ from themselves, RecordsError where
+    the database fails or holds what cannot be.
     """
-    calls: dict[Call, list[Node]] = {}
-    for node in anatomy.stored:
-        calls.setdefault(node.call, []).append(node)
-    grains = {}
-    for i, (call, nodes) in enumerate(calls.items()):
+    finder, grains = Finder(anatomy, buffers, device, records), {}
+    for i, (call, nodes) in enumerate(finder.calls.items()):
         if tell is not None:
-            tell(f"trying kernels for equal bits {i + 1}/{len(calls)} {nodes[0].name}")
-        grains[call] = grain_of(nodes, anatomy, buffers, device)
-    names = {call: tuple(node.name for node in nodes) for call, nodes in calls.items()}
+            tell(f"trying kernels for equal bits {i + 1}/{len(finder.calls)} {nodes[0].name}")
+        grains[call] = finder.grain(call)
+    names = {call: tuple(node.name for node in nodes) for call, nodes in finder.calls.items()}
     return Exactness(grains, names, torch.get_num_threads())
 
 
-def grain_of(nodes: Sequence[Node], anatomy: Anatomy, buffers: Buffers, device: str) -> Grain:
-    """The grain of the call that these nodes share; remembered for the life of the process."""
-    weights = [_weights(node, anatomy) for node in nodes]
-    stays = tuple(sorted(set(weights[0]).intersection(*weights)))
-    key = (*_key(nodes[0].call, device), str(stays))
-    if key not in _remembered:
-        _remembered[key] = _Search(nodes[0], anatomy, buffers, device, stays).grain()
-    return _remembered[key]
+@dataclass(frozen=True)
+class Finding:
+    """A grain, and what speaks for it.
+
+    Fields:
+        passed: boxes of tiles that were compared with the whole and had its bits.
+        refused: candidates that came before it and did not pass.
+    """
+
+    grain: Grain
+    passed: int
+    refused: int
+
+
+_remembered: dict[tuple[str, str], Finding] = {}  # by machine and signature
+
+
+class Finder:
+    """Grains of a session's calls: remembered in this process, or recorded, or found by trials."""
+
+    def __init__(
+        self, anatomy: Anatomy, buffers: Buffers, device: str, records: Records | None = None
+    ) -> None:
+        self.device, self.records = device, records
+        self.calls: dict[Call, list[Node]] = {}
+        for node in anatomy.stored:
+            self.calls.setdefault(node.call, []).append(node)
+        self.machine = Machine.here(device)
+        self._given = (anatomy, buffers, device)
+
+    def grain(self, call: Call) -> Grain:
+        """The grain of a call; raises as `find` does."""
+        anatomy, nodes = self._given[0], self.calls[call]
+        weights = [_weights(node, anatomy) for node in nodes]
+        stays = tuple(sorted(set(weights[0]).intersection(*weights)))
+        signature = _signature(nodes[0], stays, anatomy, self.device)
+        key = self.machine.fingerprint, signature
+        found = _remembered.get(key) or self._recorded(call, stays, signature)
+        if found is None:
+            found = _Search(nodes[0], *self._given, stays).finding()
+        _remembered[key] = found
+        self._record(call, found, signature)
+        return found.grain
+
+    @cached_property
+    def _known(self) -> dict[str, list[GrainRecord]]:
+        found: dict[str, list[GrainRecord]] = {}
+        if self.records is not None:
+            for record in self.records.grains(self.machine.fingerprint):
+                found.setdefault(record.signature, []).append(record)
+        return found
+
+    def _recorded(self, call: Call, stays: tuple[int, ...], signature: str) -> Finding | None:
+        """What is recorded for kernels as they are now; records that disagree count for nothing."""
+        sources = {kernel.name: source_hash(kernel) for kernel in _kernels(call, self.device)}
+        found = [
+            record
+            for record in self._known.get(signature, ())
+            if sources.get(record.kernel) == record.source_hash
+        ]
+        if len(found) != 1:
+            return None
+        (record,) = found
+        grain = Grain(record.kernel, record.tile, record.chunk, record.copied, stays)
+        if not _may_be(call, grain):
+            raise RecordsError(
+                f"the record of a grain, {record}, is none that would be tried; delete it "
+                f"(DELETE FROM tgbench_grains WHERE id = '{record.id}') and make the session again"
+            )
+        return Finding(grain, record.passed, record.refused)
+
+    def _record(self, call: Call, found: Finding, signature: str) -> None:
+        if self.records is None:
+            return
+        kernel = next(k for k in _kernels(call, self.device) if k.name == found.grain.kernel)
+        row = GrainRecord(
+            kernel.name,
+            source_hash(kernel),
+            signature,
+            self.machine.fingerprint,
+            found.grain.tile,
+            found.grain.chunk,
+            found.grain.copied,
+            found.passed,
+            found.refused,
+        )
+        there = self._known.setdefault(signature, [])
+        if row.key not in {record.key for record in there}:
+            self.records.add_grains([row], self.machine)
+            there.append(row)
 
 
 def _weights(node: Node, anatomy: Anatomy) -> list[int]:
@@ -143,24 +261,65 @@ def _weights(node: Node, anatomy: Anatomy) -> list[int]:
     return [i for i, leaf in enumerate(node.inputs) if anatomy.base[leaf] in anatomy.frozen]
 
 
-_remembered: dict[tuple[str, ...], Grain] = {}
+def _may_be(call: Call, grain: Grain) -> bool:
+    """Whether a grain is one of those that are tried."""
+    if grain.tile not in tiles(call):
+        return False
+    if grain.tile == grain.chunk:
+        return grain.copied
+    return grain.chunk in chunks(call) and _fits(grain.tile, grain.chunk, call.out.shape)
 
 
-def _key(call: Call, device: str) -> tuple[str, ...]:
-    """What a finding depends on: the call, its kernels' sources, the threads."""
-    kernels = [f"{kernel.name} {source_hash(kernel)}" for kernel in _kernels(call, device)]
-    facts = [_told(fact) for fact in (*call.facts, call.fact)]
-    types = [str(type_) for type_ in (*call.inputs, call.out)]
-    attrs = [f"{name}={value!r}" for name, value in sorted(call.attrs.items())]
-    return call.op.name, *attrs, *types, *facts, *kernels, device, str(torch.get_num_threads())
+# --- what a finding depends on --------------------------------------------------------------------
 
 
-def _told(fact: Any) -> str:
+def _signature(node: Node, stays: tuple[int, ...], anatomy: Anatomy, device: str) -> str:
+    """Call, known elements, where weights lie, and whatever chooses among the kernels, as a digest.
+
+    Kernels that were not chosen count as well: without them another one might have been.
+    """
+    call, op, kind = node.call, node.call.op, device.split(":")[0]
+    frozen = Addresser(lambda leaf: layout(leaf, anatomy, {}), {})
+    lying = [frozen.view(node.inputs[i], Box.full(node.inputs[i].shape)) for i in stays]
+    parts = [
+        *map(_fact, (*call.facts, call.fact)),
+        *(f"{i} {view.strides}" for i, view in zip(stays, lying, strict=True)),
+        code_hash(op.flops, op.whole, op.forward, op.needed, op.decompose),
+        *(f"{kernel.name} {_ways(kernel)}" for kernel in _kernels(call, device)),
+        _sources(),
+    ]
+    types = f"{call.out} = {', '.join(map(str, call.inputs))}"
+    digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+    return f"{op.name}({attributes(call.attrs)}) {types}; {kind}; {digest}"
+
+
+def _fact(fact: Any) -> str:
     if fact is None:
         return ""
     if fact.constant is not None:
         return str(fact.constant.digest)
     return f"{fact.value} {hashlib.sha256(np.packbits(fact.open.array).tobytes()).hexdigest()}"
+
+
+@cache
+def _ways(kernel: Kernel) -> str:
+    """All of a kernel: what it does, what it takes, and what it says that it costs."""
+    return code_hash(kernel.bind, kernel.scratch, kernel.accepts, kernel.cost_ns)
+
+
+DECIDING = (
+    "cost.py", "exactness.py", "grains.py", "known.py", "probe.py", "propagate.py", "rules.py",
+)  # fmt: skip
+
+
+@cache
+def _sources() -> str:
+    """A digest of what of tgbench decides which grain is found: another version looks again."""
+    root, digest = Path(__file__).parent, hashlib.sha256()
+    named = [root / name for name in DECIDING]
+    for path in [*named, *sorted(root.glob("ops/*.py")), *sorted(root.glob("kernels/*.py"))]:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _kernels(call: Call, device: str) -> list[Kernel]:
@@ -293,13 +452,13 @@ class _Search:
     def trials(self) -> list[Trial]:
         return [Trial(*self._given, seed) for seed in range(DRAWS)]
 
-    def grain(self) -> Grain:
+    def finding(self) -> Finding:
         """The best candidate that passes."""
         differs: dict[str, None] = {}
-        for candidate in sorted(self._candidates(), key=_order):
+        for refused, candidate in enumerate(sorted(self._candidates(), key=_order)):
             try:
-                if self._passes(candidate):
-                    return candidate.grain
+                if passed := self._passed(candidate):
+                    return Finding(candidate.grain, passed, refused)
             except TgbenchError:
                 continue  # a kernel that fails at its trial is not for this call
             if not candidate.joins:
@@ -310,9 +469,16 @@ class _Search:
             "register a deterministic kernel for the op, or leave out exact='bitwise'"
         )
 
-    def _passes(self, candidate: Candidate) -> bool:
+    def _passed(self, candidate: Candidate) -> int:
+        """How many boxes had the bits that they should; 0 if one did not."""
         check = Trial.joins if candidate.joins else Trial.repeats
-        return all(check(trial, candidate) for trial in self.trials)
+        total = 0
+        for trial in self.trials:
+            passed = check(trial, candidate)
+            if not passed:
+                return 0
+            total += passed
+        return total
 
     def _candidates(self) -> Iterator[Candidate]:
         for kernel in _kernels(self.call, self.device):
@@ -409,30 +575,33 @@ class Trial:
             found = found.masked_fill(torch.from_numpy(closed.copy()), fact.value)
         return found.to(device)
 
-    def joins(self, candidate: Candidate) -> bool:
-        """Whether boxes of tiles have the bits of the chunk around them, however they lie."""
-        grain = candidate.grain
+    def joins(self, candidate: Candidate) -> int:
+        """How many boxes of tiles have the bits of the chunk around them; 0 if one has not."""
+        grain, passed = candidate.grain, 0
         for chunk in _ends(self.call.out.shape, grain.chunk):
             whole = self.run(candidate, chunk)
             if whole is None:
-                return False
+                return 0
             for box in (chunk, *self._boxes(chunk, grain.tile)):
                 found = self.run(candidate, box, laid=True)
                 inside = tuple(
                     slice(a - c, b - c) for (a, b), (c, _) in zip(box, chunk, strict=True)
                 )
                 if found is None or not _agree(found, whole[inside]):
-                    return False
-        return True
+                    return 0
+                passed += 1
+        return passed
 
-    def repeats(self, candidate: Candidate) -> bool:
-        """Whether a tile has the same bits twice."""
+    def repeats(self, candidate: Candidate) -> int:
+        """How often tiles have the same bits again; 0 if one has not."""
+        passed = 0
         for tile in _ends(self.call.out.shape, candidate.grain.tile):
             first = self.run(candidate, tile)
             again = [self.run(candidate, tile, laid=True) for _ in range(2)]
             if first is None or any(b is None or not _agree(b, first) for b in again):
-                return False
-        return True
+                return 0
+            passed += len(again)
+        return passed
 
     def _boxes(self, chunk: Box, tile: Sizes) -> Iterator[Box]:
         """Single tiles at both ends and inside; then boxes of few and of many tiles."""

@@ -14,7 +14,7 @@ hand both are other numbers, so the line above is a guide: what was decided may 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from math import inf
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -28,6 +28,7 @@ from tgbench.packing import format_bytes
 from tgbench.placement import aligned
 
 if TYPE_CHECKING:
+    from tgbench.exactness import Exactness
     from tgbench.plan import Plan, PlanBucket, PlanSlot
 
 Role: TypeAlias = Literal[
@@ -91,6 +92,7 @@ class Explanation:
         donor, takers: whose bytes it takes over in place, and who takes over its own.
         weighed: what retaining it saves and takes; None where that was not weighed.
         remark: what else is to be said of it.
+        tile: what it computes together so that its bits are the same in every run, in words.
     """
 
     node: str
@@ -104,26 +106,34 @@ class Explanation:
     takers: tuple[str, ...] = ()
     weighed: Weighed | None = None
     remark: str = ""
+    tile: str = ""
 
     def __str__(self) -> str:
         lines = [f"{self.node}: {_HEADS[self.role](self)}", *_classes(self), *_sharers(self)]
-        if self.remark:
-            lines.append(self.remark)
+        lines += [line for line in (self.tile, self.remark) if line]
         if self.weighed is not None:
             lines += [_balance(self.weighed, self.role), _FLIPS[self.role](self.weighed)]
             lines.append(FIRST_ORDER)
         return "\n  ".join(lines)
 
 
-def explain(plan: Plan, node: str, graph: Graph | None = None) -> Explanation:
+def explain(
+    plan: Plan, node: str, graph: Graph | None = None, exactness: Exactness | None = None
+) -> Explanation:
     """Why a node is, or is not, retained.
 
     Args:
         graph: the one that runs (`session.graph`): with it, views, weights and nodes that depend
             on weights alone are told apart. A plan by itself knows only what is scheduled.
+        exactness: `session.exactness`, to be told in what tiles a node is computed.
 
     Raises PlanError for a node that is not in the plan, and for another graph.
     """
+    found = _explained(plan, node, graph)
+    return found if exactness is None else replace(found, tile=exactness.told(node))
+
+
+def _explained(plan: Plan, node: str, graph: Graph | None) -> Explanation:
     slot = next((slot for slot in plan.slots if slot.node == node), None)
     if slot is None:
         return _without_bytes(plan, node, graph)

@@ -13,7 +13,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -29,6 +29,9 @@ from tgbench.placement import ALIGNMENT, ANY, Placement, Retention, Scratch, Slo
 from tgbench.plandiff import PlanDiff
 from tgbench.split import WHOLE, Cut
 from tgbench.weights import atomic_path
+
+if TYPE_CHECKING:
+    from tgbench.exactness import Exactness
 
 VERSION = 3
 
@@ -227,12 +230,14 @@ class Plan:
             exact,
         )
 
-    def explain(self, node: str, graph: Graph | None = None) -> Explanation:
+    def explain(
+        self, node: str, graph: Graph | None = None, exactness: Exactness | None = None
+    ) -> Explanation:
         """Why a node is or is not retained, and what would change that; see `explain.explain`.
 
         Raises PlanError for an unknown node, with the names nearest to it.
         """
-        return explain(self, node, graph)
+        return explain(self, node, graph, exactness)
 
     def diff(self, other: Plan) -> PlanDiff:
         """What the other plan decides otherwise; false if nothing, and it prints."""

@@ -1,16 +1,13 @@
-"""How exact a kernel is: its error against the float64 reference, and whether slices keep bits.
+"""How exact a kernel is: its error against the float64 reference.
 
 A call is tried on a *twin* of itself: random operands of the same types, the largest sizes halved
-until the work is bounded. Rows run along the longest dimension before the last one.
-
-    whole      ████████████████      the kernel on all rows
-    slices     ██··██······██··      the same kernel on aligned rows: are the bits the same?
+until the work is bounded, and as many of its rows as the kernel takes at once. Rows run along the
+longest dimension before the last one. Which slices keep their bits is for `exactness` to find out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -37,50 +34,32 @@ from tgbench.weights import TORCH_DTYPES
 
 MOST_ELEMENTS = 1 << 22  # of all operands and the result of a twin
 MOST_FLOPS = 4e8
-ROW_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128)
 SLACK_BYTES = 64  # behind the scratch memory, so that every dtype divides it
 
 Buffers = Mapping[tuple[Any, str], torch.Tensor]
 
 
-@dataclass(frozen=True, slots=True)
-class Findings:
-    """What is known of a kernel's results.
+def relative_error(kernel: Kernel, call: Call, device: str) -> float | None:
+    """The largest difference from the reference over the reference's largest magnitude.
 
-    Fields:
-        max_relative_error: largest difference from the reference over the reference's largest
-            magnitude; None where no twin could be built or the kernel does not take it.
-        min_bitwise_rows: the least count of 1, 2, 4 … 128 from which on every aligned slice that
-            was tried had the bits of the whole; None if there is none.
+    None where no twin can be built, or the kernel does not take it or fails there.
     """
-
-    max_relative_error: float | None = None
-    min_bitwise_rows: int | None = None
-
-
-NOTHING = Findings()
-
-
-def probe(kernel: Kernel, call: Call, device: str) -> Findings:
-    """Try a kernel on a twin of a call; a fault of the kernel there is no finding."""
     twin = Twin.of(call, device)
     if twin is None:
-        return NOTHING
+        return None
     try:
         return _found(kernel, twin)
     except TgbenchError:
-        return NOTHING
+        return None
 
 
-def _found(kernel: Kernel, twin: Twin) -> Findings:
-    """As many rows as the kernel takes at once, halved until it does; then slices of them."""
+def _found(kernel: Kernel, twin: Twin) -> float | None:
+    """Of as many rows as the kernel takes at once, halved until it does."""
     whole, rows = Box.full(twin.call.out.shape), twin.rows
     while (found := twin.run(kernel, whole)) is None and rows > 1:
         rows //= 2
         whole = _rows(whole, twin.row_axis, 0, rows)
-    if found is None:
-        return NOTHING
-    return Findings(twin.error(found, whole), _least_rows(kernel, twin, found, rows))
+    return None if found is None else twin.error(found, whole)
 
 
 class Twin:
@@ -207,41 +186,7 @@ def _as_numpy(tensor: torch.Tensor) -> NDArray[Any]:
     return np.asarray(wide.cpu().numpy())
 
 
-# --- bits of slices -------------------------------------------------------------------------------
-
-
-def _least_rows(kernel: Kernel, twin: Twin, whole: torch.Tensor, rows: int) -> int | None:
-    """From which count on all slices have the bits of the whole; one row of many is no whole."""
-    call, axis, least = twin.call, twin.row_axis, None
-    if rows == 1 < twin.rows or axis in {
-        whole_axis % call.out.rank for whole_axis in call.op.whole(call)
-    }:
-        return None
-    for count in reversed([n for n in ROW_COUNTS if n == 1 or n < rows]):
-        if not all(_is_same(kernel, twin, whole, *part) for part in _slices(rows, count)):
-            break
-        least = count
-    return least
-
-
-def _slices(rows: int, count: int) -> Iterator[tuple[int, int]]:
-    """Aligned starts at both ends and in the middle; sizes that are multiples, and one that is not.
-
-    >>> list(_slices(32, 4))
-    [(0, 4), (28, 32), (12, 16), (12, 17), (12, 24)]
-    """
-    last = (rows - count) // count * count
-    middle = last // 2 // count * count
-    yield from ((start, start + count) for start in sorted({0, last}))
-    for size in (count, count + 1, 3 * count):
-        if middle + size <= rows:
-            yield middle, middle + size
-
-
-def _is_same(kernel: Kernel, twin: Twin, whole: torch.Tensor, start: int, stop: int) -> bool:
-    box = _rows(Box.full(twin.call.out.shape), twin.row_axis, start, stop)
-    found = twin.run(kernel, box)
-    return found is not None and same_bits(found, whole[box.slices()])
+# --- bits ---------------------------------------------------------------------------------------
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -15,7 +15,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import pairwise
@@ -26,7 +26,10 @@ import torch
 
 from tgbench.coords import Coord, at
 from tgbench.cost import SENTINEL_NS, CostModel, Estimate, modelled_ns, total
+from tgbench.errors import ExactnessError
+from tgbench.exactness import Finder
 from tgbench.graph import Node
+from tgbench.kernels.copied import of_grain
 from tgbench.kernels.registry import (
     KERNELS,
     Function,
@@ -41,10 +44,11 @@ from tgbench.lowering import Addresser, Lowerer
 from tgbench.machine import Machine
 from tgbench.memory import Memory
 from tgbench.optable import Call, OpDef, TensorType
-from tgbench.probe import Findings, bound, probe
+from tgbench.probe import bound, relative_error
 from tgbench.program import Instruction, Program
 from tgbench.records import Record, Records, thinned
 from tgbench.regions import Box
+from tgbench.rules import Rules
 from tgbench.signature import Signature, source_hash, streams
 
 if TYPE_CHECKING:
@@ -126,13 +130,18 @@ def survey(session: GraphSession, state: int, program: Program) -> tuple[Place, 
     found = []
     for made in program.instructions:
         site = _fill_site(made, session.device) if made.kernel == FILL.name else next(sites)
-        kernel = FILL if made.kernel == FILL.name else _named(made.node.op, made.kernel)
-        found.append(_place(kernel, _at(site, origin), streamed))
+        site = _at(site, origin)
+        kernel = _kernel(made, site, session.rules)
+        found.append(Place(kernel, site, Signature.of(site, streams=streamed)))
     return tuple(found)
 
 
-def _place(kernel: Kernel, site: Site, streamed: bool) -> Place:
-    return Place(kernel, site, Signature.of(site, streams=streamed))
+def _kernel(made: Instruction, site: Site, rules: Rules) -> Kernel:
+    """The kernel of an instruction; in bit-exact mode in the form that its grain has there."""
+    if made.kernel == FILL.name:
+        return FILL
+    grain = rules.grains.get(site.call)
+    return _named(made.node.op, made.kernel) if grain is None else of_grain(site, grain)
 
 
 @cache
@@ -265,7 +274,8 @@ def profile(
     """Measure the kernels of every program that a session has, and write them down.
 
     Call `session.prepare()` first to have programs for all planned classes. The session's state is
-    as before afterwards.
+    as before afterwards. In the end the grains of bit-exact mode are found and written down, too,
+    unless it is for some programs alone.
 
     Args:
         records: what is in there for this machine and these sources is not measured again.
@@ -281,6 +291,8 @@ def profile(
         with session.arena.lock, _arena_kept(session._in_force()):
             every = [(state, program) for state, _, program in session.programs]
             work.run(progress, every if programs is None else programs)
+            if programs is None:
+                work.find_grains(progress)
     except KeyboardInterrupt:
         work.stopped = "interrupt"
     return work.profile()
@@ -301,7 +313,7 @@ class _Work:
         self.measured: Counter[tuple[str, str]] = Counter()
         self.known: set[tuple[str, str]] = set()
         self.failed: set[tuple[str, str]] = set()
-        self.findings: dict[tuple[str, Call], Findings] = {}
+        self.errors: dict[tuple[str, Call], float | None] = {}
         self.programs = 0
         self.stopped = ""
 
@@ -373,7 +385,7 @@ class _Work:
         failure: str | None = None,
     ) -> Record:
         kernel, signature = place.kernel, place.signature
-        found = Findings() if failure or kernel is FILL else self._findings(place)
+        error = None if failure or kernel is FILL else self._error(place)
         return Record(
             kernel.name,
             source_hash(kernel),
@@ -381,19 +393,32 @@ class _Work:
             self.machine.fingerprint,
             thinned(times),
             failure,
-            found.max_relative_error,
-            found.min_bitwise_rows,
+            error,
             workspace_bytes,
             signature.flops,
             signature.size_bytes,
             modelled_ns(place.site, kernel),
         )
 
-    def _findings(self, place: Place) -> Findings:
+    def _error(self, place: Place) -> float | None:
         key = (place.kernel.name, place.site.call)
-        if key not in self.findings:
-            self.findings[key] = probe(place.kernel, place.site.call, self.session.device)
-        return self.findings[key]
+        if key not in self.errors:
+            call, device = place.site.call, self.session.device
+            self.errors[key] = relative_error(place.kernel, call, device)
+        return self.errors[key]
+
+    def find_grains(self, progress: Progress) -> None:
+        """What bit-exact sessions of this graph would find out; an op without a grain is left."""
+        session = self.session
+        finder = Finder(session.anatomy, session.pool.buffers, session.device, self.records)
+        for done, call in enumerate(finder.calls):
+            if time.monotonic() >= self.end:
+                self.stopped = "time"
+            if self.stopped:
+                return
+            progress(done, len(finder.calls), f"equal bits of {call.op.name}")
+            with suppress(ExactnessError):
+                finder.grain(call)
 
 
 class _Runs:

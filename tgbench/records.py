@@ -1,14 +1,16 @@
-"""Measured times of kernels, in a database that many processes and machines share.
+"""Measured times of kernels, and grains of bit-exact mode, in a database that is shared.
 
     one row = one sample set of (kernel, source hash, signature, fingerprint)
+              or the grain that was found for a call, under the same four
 
     kernel       its name in the registry
     source hash  of its compiled functions: a changed kernel is measured anew
     signature    what of a site its time depends on, positions left out
     fingerprint  of the machine: a record of another one is never taken for a measurement here
 
-Rows are only ever added. Several sets of one key are merged when they are read. The database is an
-SQLite file, or PostgreSQL through a URL; what is read from it is checked and never executed.
+Many processes and machines may use one. Rows are only ever added; several sets of one key are
+merged when they are read. The database is an SQLite file, or PostgreSQL through a URL; what is read
+from it is checked and never executed.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine, MetaData
     from sqlalchemy.engine import Connection
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 TIMEOUT_S = 30.0  # how long a process waits for another one to finish writing
 MOST_SAMPLES = 200  # of one set; more are thinned out evenly
 Key = tuple[str, str, str, str]  # kernel, source hash, signature, fingerprint
@@ -53,8 +55,6 @@ class Record:
         failure: type and message of what the kernel raised; None if it ran.
         max_relative_error: the largest difference from the float64 reference over the reference's
             largest magnitude; None where no reference was computed.
-        min_bitwise_rows: slices of at least so many rows, aligned to as many, have the bits of the
-            whole product; None where that is not promised.
         workspace_bytes: scratch memory, and what the library underneath allocates.
         flops, size_bytes: of the signature, for interpolation.
         modelled_ns: what the kernel's own cost model says.
@@ -68,7 +68,6 @@ class Record:
     samples_ns: tuple[int, ...]
     failure: str | None = None
     max_relative_error: float | None = None
-    min_bitwise_rows: int | None = None
     workspace_bytes: int = 0
     flops: float = 0.0
     size_bytes: int = 0
@@ -98,18 +97,57 @@ class Record:
         """Both sets as one: all samples; of what was found out, the worse."""
         first, last = sorted((self, other), key=lambda r: (r.measured_at, r.samples_ns))
         errors = [r.max_relative_error for r in (first, last) if r.max_relative_error is not None]
-        rows = [r.min_bitwise_rows for r in (first, last)]
         return replace(
             last,
             samples_ns=first.samples_ns + last.samples_ns,
             max_relative_error=max(errors, default=None),
-            min_bitwise_rows=None if None in rows else max(r for r in rows if r is not None),
             workspace_bytes=max(first.workspace_bytes, last.workspace_bytes),
         )
 
     def __str__(self) -> str:
         told = self.failure or f"{self.median_ns / 1e3:.3g} µs ± {self.spread_ns / 2e3:.2g}"
         return f"{self.kernel} at {self.signature}: {told}"
+
+
+@dataclass(frozen=True)
+class GrainRecord:
+    """Which kernel computes a call in bit-exact mode, in what tiles, and what speaks for it.
+
+    Fields:
+        signature: of the whole call, its weights' layout and all that chose among its kernels; the
+            fingerprint holds the thread count.
+        tile, chunk, copied: as in `grains.Grain`.
+        passed: boxes of tiles that were compared with the whole and had its bits.
+        refused: candidates that were to be tried before this one and did not pass.
+        found_at: seconds since 1970.
+    """
+
+    kernel: str
+    source_hash: str
+    signature: str
+    fingerprint: str
+    tile: tuple[int, ...]
+    chunk: tuple[int, ...]
+    copied: bool
+    passed: int
+    refused: int
+    found_at: float = field(default_factory=time.time)
+
+    @property
+    def key(self) -> Key:
+        return self.kernel, self.source_hash, self.signature, self.fingerprint
+
+    @property
+    def id(self) -> str:
+        """Of its row: one for each key."""
+        return hashlib.sha256(repr(self.key).encode()).hexdigest()[:24]
+
+    def __str__(self) -> str:
+        how = " on copies" * self.copied
+        return (
+            f"{self.kernel}{how} in tiles of {list(self.tile)} at {self.signature}: "
+            f"{self.passed} boxes had the bits of the whole"
+        )
 
 
 def thinned(samples: Sequence[int]) -> tuple[int, ...]:
@@ -148,7 +186,6 @@ def _tables() -> MetaData:
         Column("samples_ns", Text, nullable=False),
         Column("failure", Text),
         Column("max_relative_error", Double),
-        Column("min_bitwise_rows", Integer),
         Column("workspace_bytes", BigInteger, nullable=False),
         Column("flops", Double, nullable=False),
         Column("size_bytes", BigInteger, nullable=False),
@@ -156,6 +193,18 @@ def _tables() -> MetaData:
         Column("measured_at", Double, nullable=False),
     )
     Index("tgbench_records_by_machine", table.c.fingerprint, table.c.kernel)
+    table = Table(
+        "tgbench_grains",
+        found,
+        Column("id", Text, primary_key=True),
+        *(
+            Column(name, Text, nullable=False)
+            for name in ("kernel", "source_hash", "signature", "fingerprint", "tile", "chunk")
+        ),
+        *(Column(name, Integer, nullable=False) for name in ("copied", "passed", "refused")),
+        Column("found_at", Double, nullable=False),
+    )
+    Index("tgbench_grains_by_machine", table.c.fingerprint)
     return found
 
 
@@ -215,20 +264,31 @@ class Records:
     def add(self, records: Iterable[Record], machine: Machine | None = None) -> None:
         """Add sample sets, all or none; a set that is there already is not added twice."""
         rows = [_row(record) for record in records]
-        about = (
-            [{"fingerprint": machine.fingerprint, "machine": machine.to_json()}] if machine else []
+        self._insert({"tgbench_machines": _descriptions(machine), "tgbench_records": rows})
+
+    def add_grains(self, grains: Iterable[GrainRecord], machine: Machine | None = None) -> None:
+        """Add grains, all or none; what is there of a key stays."""
+        self._insert(
+            {
+                "tgbench_machines": _descriptions(machine),
+                "tgbench_grains": [_grain_row(record) for record in grains],
+            }
         )
-        self._insert({"tgbench_machines": about, "tgbench_records": rows})
 
     def include(self, other: Records) -> int:
         """Add what another database holds and this one does not; returns how many sets that was."""
         before = len(self)
-        rows = [_row(record) for record in other._sets({})]
         about = [
             {"fingerprint": fingerprint, "machine": text}
             for fingerprint, text in other._descriptions()
         ]
-        self._insert({"tgbench_machines": about, "tgbench_records": rows})
+        self._insert(
+            {
+                "tgbench_machines": about,
+                "tgbench_records": [_row(record) for record in other._sets({})],
+                "tgbench_grains": [_grain_row(record) for record in other.grains()],
+            }
+        )
         return len(self) - before
 
     def _insert(self, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
@@ -253,6 +313,12 @@ class Records:
         found = merged(self._sets(dict(zip(names, key, strict=True))))
         return found[0] if found else None
 
+    def grains(self, fingerprint: str | None = None) -> tuple[GrainRecord, ...]:
+        """Grains by key, of one machine if named."""
+        wanted = {} if fingerprint is None else {"fingerprint": fingerprint}
+        rows = self._rows("tgbench_grains", wanted)
+        return tuple(sorted(map(self._grain, rows), key=lambda record: record.key))
+
     def machines(self) -> dict[str, Machine]:
         """The machines that were measured, by fingerprint."""
         return {fingerprint: self._machine(text) for fingerprint, text in self._descriptions()}
@@ -269,7 +335,6 @@ class Records:
             "spread_us": [r.spread_ns / 1e3 for r in found],
             "samples": [len(r.samples_ns) for r in found],
             "max_relative_error": [r.max_relative_error for r in found],
-            "min_bitwise_rows": pd.array([r.min_bitwise_rows for r in found], dtype="Int64"),
             "workspace_bytes": [r.workspace_bytes for r in found],
             "failure": [r.failure for r in found],
             "fingerprint": [r.fingerprint for r in found],
@@ -300,15 +365,18 @@ class Records:
         return "\n".join(lines)
 
     def _sets(self, wanted: Mapping[str, str]) -> list[Record]:
+        found = map(self._record, self._rows("tgbench_records", wanted))
+        return sorted(found, key=lambda record: record.measured_at)
+
+    def _rows(self, name: str, wanted: Mapping[str, str]) -> Sequence[Mapping[Any, Any]]:
         from sqlalchemy import select
 
-        table = _tables().tables["tgbench_records"]
-        query = select(table).order_by(table.c.measured_at, table.c.id)
-        for name, value in wanted.items():
-            query = query.where(table.c[name] == value)
+        table = _tables().tables[name]
+        query = select(table).order_by(table.c.id)
+        for column, value in wanted.items():
+            query = query.where(table.c[column] == value)
         with self._transaction() as connection:
-            rows = connection.execute(query).mappings().all()
-        return [self._record(row) for row in rows]
+            return connection.execute(query).mappings().all()
 
     def _descriptions(self) -> list[tuple[str, str]]:
         from sqlalchemy import select
@@ -321,27 +389,39 @@ class Records:
     def _record(self, row: Mapping[Any, Any]) -> Record:
         """A row, checked: whatever else may stand in it, it is numbers and text."""
         values = {name: value for name, value in row.items() if name != "id"}
-        values["samples_ns"] = self._samples(row)
+        values["samples_ns"] = self._counts(row, "samples_ns", "tgbench_records")
         for name, check in _CHECKS.items():
             if not check(values[name]):
-                raise self._wrong(row, name)
+                raise self._wrong(row, name, "tgbench_records")
         return Record(**values)
 
-    def _samples(self, row: Mapping[Any, Any]) -> tuple[int, ...]:
+    def _grain(self, row: Mapping[Any, Any]) -> GrainRecord:
+        values = {name: value for name, value in row.items() if name != "id"}
+        for name in ("tile", "chunk"):
+            values[name] = self._counts(row, name, "tgbench_grains")
+        for name, check in _GRAIN_CHECKS.items():
+            if not check(values[name]):
+                raise self._wrong(row, name, "tgbench_grains")
+        if len(values["tile"]) != len(values["chunk"]):
+            raise self._wrong(row, "chunk", "tgbench_grains")
+        return GrainRecord(**values | {"copied": bool(values["copied"])})
+
+    def _counts(self, row: Mapping[Any, Any], name: str, table: str) -> tuple[int, ...]:
+        """A JSON list of positive integers."""
         try:
-            found = json.loads(row["samples_ns"])
+            found = json.loads(row[name])
         except (TypeError, ValueError):
-            raise self._wrong(row, "samples_ns") from None
+            raise self._wrong(row, name, table) from None
         if not isinstance(found, list) or not all(type(n) is int and n > 0 for n in found):
-            raise self._wrong(row, "samples_ns")
+            raise self._wrong(row, name, table)
         return tuple(found)
 
-    def _wrong(self, row: Mapping[Any, Any], name: str) -> RecordsError:
+    def _wrong(self, row: Mapping[Any, Any], name: str, table: str) -> RecordsError:
         shown = repr(row[name])
         shown = shown if len(shown) < 80 else f"{shown[:76]} …"
         return RecordsError(
             f"{self.name}: {name} of record {row['id']!r} is {shown}; delete that row "
-            f"(DELETE FROM tgbench_records WHERE id = '{row['id']}') and profile again"
+            f"(DELETE FROM {table} WHERE id = '{row['id']}') and profile again"
         )
 
     def _machine(self, text: str) -> Machine:
@@ -375,7 +455,8 @@ class Records:
                     version = SCHEMA_VERSION
                     tables = _tables()
                     tables.create_all(connection)
-                    connection.execute(tables.tables["tgbench_schema"].insert(), {"version": 1})
+                    schema = tables.tables["tgbench_schema"]
+                    connection.execute(schema.insert(), {"version": version})
         if foreign:
             raise RecordsError(
                 f"{self.name}: holds tables of something else ({', '.join(foreign[:3])}); "
@@ -384,7 +465,8 @@ class Records:
         if version != SCHEMA_VERSION:
             raise RecordsError(
                 f"{self.name}: has schema {version}, this tgbench reads {SCHEMA_VERSION}; "
-                "update tgbench, or give another path"
+                f"{'update tgbench' if (version or 0) > SCHEMA_VERSION else 'delete it'}, "
+                "or give another path"
             )
 
     @contextmanager
@@ -441,12 +523,20 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("kernel", "source_hash", "signature", "fingerprint"), _is_text),
     "failure": lambda value: value is None or _is_text(value),
     "max_relative_error": lambda value: value is None or _is_number(value),
-    "min_bitwise_rows": lambda value: value is None or (_is_count(value) and value > 0),
     "workspace_bytes": _is_count,
     "flops": _is_number,
     "size_bytes": _is_count,
     "modelled_ns": _is_number,
     "measured_at": _is_number,
+}
+
+
+_GRAIN_CHECKS: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("kernel", "source_hash", "signature", "fingerprint"), _is_text),
+    "copied": lambda value: type(value) in (int, bool) and value in (0, 1),
+    "passed": lambda value: _is_count(value) and value > 0,
+    "refused": _is_count,
+    "found_at": _is_number,
 }
 
 
@@ -466,6 +556,17 @@ def _row(record: Record) -> dict[str, Any]:
     if not all(type(n) is int and n > 0 for n in record.samples_ns):
         raise RecordsError(f"a sample of {record.kernel} is no positive number of nanoseconds")
     return row | {"id": hashlib.sha256(repr(sorted(row.items())).encode()).hexdigest()[:24]}
+
+
+def _grain_row(record: GrainRecord) -> dict[str, Any]:
+    row = asdict(record) | {"tile": json.dumps(record.tile), "chunk": json.dumps(record.chunk)}
+    return row | {"copied": int(record.copied), "id": record.id}
+
+
+def _descriptions(machine: Machine | None) -> list[dict[str, str]]:
+    if machine is None:
+        return []
+    return [{"fingerprint": machine.fingerprint, "machine": machine.to_json()}]
 
 
 def _url(where: str | os.PathLike[str]) -> str:

@@ -31,6 +31,7 @@ class Rules:
     """
 
     def __init__(self, grains: Mapping[Call, Grain] | None = None) -> None:
+        self.exact = None if grains is None else "bitwise"  # as a plan says it
         self.grains = grains or {}
         self._dirty, self._needed, self._reads = Memo(), Memo(), Memo()
         self._unions, self._differences, self._shown = Memo(), Memo(), Memo()

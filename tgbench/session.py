@@ -117,7 +117,8 @@ class GraphSession:
         if exact not in (None, "bitwise"):
             raise ExactnessError(f"exact={exact!r} is not known; pass 'bitwise', or leave it out")
         if isinstance(graph, Imported):
-            graph, weights = graph.graph, graph.weights if weights is None else weights
+            weights = graph.weights if weights is None else weights
+            graph = graph.graph
         self.graph = simplify(graph)
         self.device = device
         self.arena = arena if arena is not None else Arena(device)

@@ -52,7 +52,7 @@ class Signature:
         call = site.call
         ins = [_operand(site, i) for i in range(len(site.ins))]
         where = f"{'streamed' if streams else 'cached'} {site.device.split(':')[0]}"
-        text = f"{call.op.name}({_attributes(call.attrs)}) {_shaped(site.out)} = {', '.join(ins)}"
+        text = f"{call.op.name}({attributes(call.attrs)}) {_shaped(site.out)} = {', '.join(ins)}"
         flops = float(call.op.flops(call, numbers(site.out_box)))
         return Signature(f"{text}; {where}", flops, _moved_bytes(site))
 
@@ -121,7 +121,8 @@ def _layout(view: View) -> str:
     return "c" if follow else "r"
 
 
-def _attributes(attrs: Attrs) -> str:
+def attributes(attrs: Attrs) -> str:
+    """Attributes of a call as text, the same in every process."""
     return ", ".join(f"{key}={_attribute(value)}" for key, value in sorted(attrs.items()))
 
 
@@ -140,13 +141,20 @@ def source_hash(kernel: Kernel) -> str:
     Comments and names of local variables do not count. The hash holds for one version of Python,
     which is part of the fingerprint.
     """
+    return code_hash(kernel.bind, kernel.scratch)
+
+
+def code_hash(*functions: Any) -> str:
+    """The same of any functions."""
     digest, seen = hashlib.sha256(), set[int]()
-    pending: list[Any] = [kernel.bind, kernel.scratch]
+    pending: list[Any] = [*functions]
     while pending:
         found = _plain(pending.pop(0))
         if id(found) in seen:
             continue
         seen.add(id(found))
+        if isinstance(found, Kernel):  # one that works through another
+            pending += [found.bind, found.scratch]
         if not isinstance(found, FunctionType):
             digest.update(_stable(found).encode())
             continue

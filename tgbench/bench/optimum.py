@@ -264,11 +264,12 @@ def mean_ns(process: Process, keep: Sequence[int], budget_bytes: int) -> float:
 
 def tables(process: Process) -> Tables:
     """The process as the search sees it: what would be there, were everything kept."""
-    turns, found = process.turns, {}
-    for (turn, there), share in steady(process).items():
+    turns = process.turns
+    found: dict[tuple[int, int, int], float] = {}
+    for (turn, values), share in steady(process).items():
         for t, (j, k) in enumerate(turns):
             if j == turns[turn][1]:
-                key = (turn, t, there & ~process.dirty[k])
+                key = (turn, t, values & ~process.dirty[k])
                 found[key] = found.get(key, 0.0) + share * float(process.follows[j, k])
     often = sorted(((share, key) for key, share in found.items() if share > 1e-9), reverse=True)
     situations = [Situation(before, of, share) for share, (before, of, _) in often]
@@ -361,8 +362,9 @@ def compare(kind: str, seed: int, budget: float, count: int = 11, classes: int =
     starts = [keep[0] for keep in solved if keep is not None]
     search = TreeSearch(model, room, relaxed.share, starts, (seed,), relaxed.bound_ns)
     keeps = [*starts, *(one.keep for one in (search.step() for _ in range(STEPS)) if one)]
-    order = model.walked_ns(np.stack(keeps)).argsort(kind="stable") if keeps else []
-    near = [polished(model, room, keeps[i], (seed, n)) for n, i in enumerate(order[:POLISHED])]
+    times = model.walked_ns(np.stack([np.zeros_like(relaxed.share, bool), *keeps]))[1:]
+    order = times.argsort(kind="stable")[:POLISHED].tolist()
+    near = [polished(model, room, keeps[i], (seed, n)) for n, i in enumerate(order)]
     keeps += [one.keep for one in near if one is not None]
     masks = {_masks(keep) for keep in keeps} | {(0,) * model.turns}
     found = min(mean_ns(process, keep, budget_bytes) for keep in masks)
