@@ -23,6 +23,7 @@ from tgbench.errors import (
     TraceError,
     UnsupportedOpError,
     WeightsError,
+    WidgetError,
 )
 from tgbench.estimate import MemoryEstimate, estimate_memory
 from tgbench.graph import Graph, GraphBuilder, Node, dim
@@ -38,6 +39,7 @@ from tgbench.session import GraphSession
 from tgbench.trace import Trace
 from tgbench.views.show import attach as _attach_views
 from tgbench.weights import Weights
+from tgbench.whatif import WhatIf
 
 _attach_views()
 
@@ -49,7 +51,7 @@ __all__ = [
     "GraphError", "GraphSession", "HintError", "Imported", "ImporterError", "InputError",
     "KernelError", "MemoryEstimate", "Node", "PackingError", "Pair", "Plan", "PlanError", "Records",
     "RecordsError", "Region", "Report", "SearchError", "Support", "TgbenchError", "Trace",
-    "TraceError", "UnsupportedOpError", "Weights", "WeightsError", "check", "dim",
-    "estimate_memory", "evaluate", "from_pt2", "from_torch", "load_graph", "load_pairs", "models",
-    "ops", "profile", "save_graph", "save_pairs", "supported",
+    "TraceError", "UnsupportedOpError", "Weights", "WeightsError", "WhatIf", "WidgetError", "check",
+    "dim", "estimate_memory", "evaluate", "from_pt2", "from_torch", "load_graph", "load_pairs",
+    "models", "ops", "profile", "save_graph", "save_pairs", "supported",
 ]  # fmt: skip

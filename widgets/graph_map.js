@@ -1,0 +1,283 @@
+// The graph: nodes in lines, equal layers in frames, small curves for what each layer takes.
+import { ask, bytes, Camera, columns, copied, duration, fitted, framed, listen, make, selection, theme, view } from "./common.js";
+
+const ACROSS = 168, DOWN = 58, WIDE = 152, HIGH = 38, MOST_EDGES = 25000, MOST_LISTED = 40;
+const COLOURS = { input: "input", state: "scratch", output: "good" };
+const KEYS = "Keys: up and down go to what a node reads and to who reads it, left and right to its neighbours, " +
+  "plus and minus zoom, shift with arrows moves the picture, 0 shows all, / searches, escape clears.";
+
+export default view((model, root, dispose) => {
+  const chosen = selection(model);
+  let data = {}, facts = {}, camera = null, reads = [], readBy = [], memberOf = new Map(), byLine = [], around = [], curve = "time", isPlaced = false, hovered = -1;
+
+  const search = make("input", { type: "search", placeholder: "search nodes", "aria-label": "search nodes" });
+  const found = make("span", { class: "tg-soft", role: "status" });
+  const seen = make("p", { class: "tg-seen", "aria-live": "polite" });
+  const canvas = make("canvas", { tabindex: 0, role: "application", style: "height:460px" });
+  const button = (name, title, call) => make("button", { type: "button", title, onclick: call }, name);
+  const fold = button("", "equal layers once, or each for itself", () =>
+    ask(model, "fold", { fold: !facts.is_folded }).then(null, failed));
+  const curves = make("select", { "aria-label": "small curves", onchange: () => { curve = curves.value; draw(); } },
+    make("option", { value: "time" }, "modelled time"), make("option", { value: "size" }, "bytes"));
+  root.append(
+    make("div", { class: "tg-bar" }, search, found, make("span", { class: "tg-grow" }),
+      make("label", {}, "curves", curves), fold,
+      button("all of it", "the whole graph (0)", () => { camera.all(); draw(); }),
+      button("copy DOT", "Graphviz source of the graph", () => ask(model, "dot").then((text) =>
+        navigator.clipboard.writeText(text).then(() => { seen.textContent = "copied: Graphviz source"; }, () => copied(text, seen)), failed))),
+    canvas, seen);
+
+  const failed = (error) => { seen.textContent = error.message; };
+  const size = fitted(canvas, () => { place(); draw(); }, dispose);
+  const draw = framed(paint);
+  const look = theme(root, () => draw(), dispose);
+
+  function load() {
+    data = columns(model.get("data"));
+    facts = model.get("facts");
+    canvas.setAttribute("aria-label", `${model.get("label")}. ${KEYS}`);
+    fold.textContent = facts.is_folded ? "unfold layers" : "fold layers";
+    reads = data.name.map(() => []);
+    readBy = data.name.map(() => []);
+    for (let i = 0; i < data.edge.length; i += 2) {
+      reads[data.edge[i + 1]].push(data.edge[i]);
+      readBy[data.edge[i]].push(data.edge[i + 1]);
+    }
+    memberOf = new Map();
+    byLine = [];
+    data.name.forEach((_, i) => {
+      (byLine[data.y[i]] ??= []).push(i);
+      for (let m = data.first[i]; m < data.first[i + 1]; m++) memberOf.set(data.member[m], i);
+    });
+    byLine.forEach((line) => line.sort((a, b) => data.x[a] - data.x[b]));
+    around = facts.blocks.map(() => [Infinity, -Infinity, Infinity, -Infinity]);
+    data.block.forEach((number, i) => {
+      if (number < 0) return;
+      const [x0, x1, y0, y1] = around[number];
+      around[number] = [Math.min(x0, left(i) - 10), Math.max(x1, left(i) + WIDE + 10), Math.min(y0, top(i) - 10), Math.max(y1, top(i) + HIGH + 10)];
+    });
+    hovered = -1;
+    isPlaced = false;
+    place();
+    follow();
+  }
+
+  function follow() {
+    const first = memberOf.get(chosen.nodes[0]);
+    if (first !== undefined) { if (camera) show(first); tell(first); }
+    draw();
+  }
+
+  // The plane has one scale on both axes: its window takes the shape of the canvas.
+  function place() {
+    const width = canvas.clientWidth, height = canvas.clientHeight;
+    if (!width || !data.x) return;
+    const wide = data.x.reduce((a, b) => Math.max(a, b), 0) * ACROSS + WIDE + 60, high = byLine.length * DOWN + 40;
+    const scale = Math.max(wide / width, high / height, 0.6);
+    const every = { x0: -30 - (scale * width - wide) / 2, y0: -20 };
+    every.x1 = every.x0 + scale * width;
+    every.y1 = every.y0 + scale * height;
+    const before = camera?.view;
+    camera ??= made();
+    camera.every = every;
+    camera.least = { width: width / 3, height: height / 3 };
+    camera.box = { left: 0, top: 0, width, height };
+    if (isPlaced && before) { camera.show({ ...before, y1: before.y0 + ((before.x1 - before.x0) * height) / width }); return; }
+    isPlaced = true;
+    camera.all();
+    if (scale > 2.2) { // too small to read: begin at the top
+      const middle = (every.x0 + every.x1) / 2, half = width * 0.65;
+      camera.show({ x0: middle - half, x1: middle + half, y0: -20, y1: -20 + height * 1.3 });
+    }
+  }
+
+  function made() {
+    const camera = new Camera({ x0: 0, x1: 1, y0: 0, y1: 1 }, { width: 1, height: 1 }, true);
+    dispose.push(camera.attach(canvas, () => draw()));
+    return camera;
+  }
+
+  const left = (i) => data.x[i] * ACROSS, top = (i) => data.y[i] * DOWN;
+  const middle = (i) => left(i) + WIDE / 2;
+
+  function paint() {
+    if (!camera || !canvas.clientWidth) return;
+    const { pen, width, height } = size();
+    pen.clearRect(0, 0, width, height);
+    const scale = camera.box.width / (camera.view.x1 - camera.view.x0), v = camera.view;
+    const first = Math.max(Math.floor((v.y0 - HIGH) / DOWN), 0), last = Math.min(Math.ceil(v.y1 / DOWN), byLine.length - 1);
+    const inside = [], marked = new Set(chosen.nodes.map((name) => memberOf.get(name)));
+    for (let line = first; line <= last; line++) for (const i of byLine[line] ?? []) {
+      if (left(i) + WIDE >= v.x0 && left(i) <= v.x1) inside.push(i);
+    }
+    frames(pen, scale);
+    edges(pen, scale, first, last, marked);
+    pen.font = `${Math.max(Math.min(11 * scale, 13), 7)}px system-ui, sans-serif`;
+    pen.textBaseline = "middle";
+    for (const i of inside) node(pen, i, scale, marked.has(i));
+    if (!data.name.length) { pen.fillStyle = look.colour("soft"); pen.fillText("an empty graph", 20, 30); }
+  }
+
+  function frames(pen, scale) {
+    facts.blocks.forEach((block, number) => {
+      const [x0, x1, y0, y1] = around[number];
+      pen.fillStyle = look.colour("panel");
+      pen.strokeStyle = look.colour("line");
+      pen.beginPath();
+      pen.roundRect(camera.x(x0), camera.y(y0), (x1 - x0) * scale, (y1 - y0) * scale, 8);
+      pen.fill();
+      pen.stroke();
+      pen.fillStyle = look.colour("ink");
+      pen.font = `600 ${Math.max(14 * scale, 11)}px system-ui, sans-serif`;
+      pen.textAlign = "right";
+      pen.textBaseline = "top";
+      pen.fillText(`×${block.count} layers`, Math.min(camera.x(x1), camera.box.width) - 8, Math.max(camera.y(y0), 0) + 6);
+      pen.textAlign = "left";
+    });
+  }
+
+  function edges(pen, scale, first, last, marked) {
+    const near = [], lit = [];
+    for (let e = 0; e < data.edge.length && near.length < MOST_EDGES; e += 2) {
+      const [a, b] = [data.edge[e], data.edge[e + 1]];
+      if (data.y[b] < first || data.y[a] > last) continue;
+      (marked.has(a) || marked.has(b) ? lit : near).push(a, b);
+    }
+    for (const [pairs, colour, width, alpha] of [[near, "soft", 1, 0.4], [lit, "mark", 1.8, 1]]) {
+      pen.strokeStyle = look.colour(colour);
+      pen.lineWidth = width;
+      pen.globalAlpha = alpha;
+      pen.beginPath();
+      for (let p = 0; p < pairs.length; p += 2) {
+        const x0 = camera.x(middle(pairs[p])), y0 = camera.y(top(pairs[p]) + HIGH);
+        const x1 = camera.x(middle(pairs[p + 1])), y1 = camera.y(top(pairs[p + 1]));
+        const bend = Math.max((y1 - y0) / 2, 6 * scale);
+        pen.moveTo(x0, y0);
+        pen.bezierCurveTo(x0, y0 + bend, x1, y1 - bend, x1, y1);
+      }
+      pen.stroke();
+    }
+    pen.globalAlpha = 1;
+    pen.lineWidth = 1;
+  }
+
+  function node(pen, i, scale, isMarked) {
+    const x = camera.x(left(i)), y = camera.y(top(i)), kind = facts.kinds[data.kind[i]];
+    if (scale < 0.08) {
+      pen.fillStyle = look.colour(isMarked ? "bad" : COLOURS[kind] ?? "soft");
+      pen.fillRect(x, y, Math.max(WIDE * scale, 1.5), Math.max(HIGH * scale, 1.5));
+      return;
+    }
+    pen.globalAlpha = kind === "view" && !isMarked ? 0.6 : 1;
+    pen.beginPath();
+    pen.roundRect(x, y, WIDE * scale, HIGH * scale, 4 * scale);
+    pen.fillStyle = look.colour("paper");
+    pen.fill();
+    pen.strokeStyle = look.colour(isMarked ? "mark" : COLOURS[kind] ?? "soft");
+    pen.lineWidth = isMarked ? 3 : COLOURS[kind] || i === hovered ? 2 : 1;
+    pen.setLineDash(kind === "parameter" || kind === "constant" ? [3, 3] : []);
+    pen.stroke();
+    pen.setLineDash([]);
+    if (scale >= 0.45) {
+      const many = data.first[i + 1] - data.first[i] > 1;
+      pen.fillStyle = look.colour("ink");
+      pen.fillText(clipped(data.name[i], many ? 19 : 24), x + 7 * scale, y + 12 * scale);
+      pen.fillStyle = look.colour("soft");
+      pen.fillText(clipped(data.title[i].replace(/, ×\d+$/, ""), 25, true), x + 7 * scale, y + 27 * scale);
+      if (many) spark(pen, i, x + 112 * scale, y + 4 * scale, 34 * scale, 14 * scale);
+    }
+    pen.globalAlpha = 1;
+    pen.lineWidth = 1;
+  }
+
+  function clipped(text, most, isHead = false) {
+    if (text.length <= most) return text;
+    return isHead ? `${text.slice(0, most - 1)}…` : `…${text.slice(1 - most)}`;
+  }
+
+  function spark(pen, i, x, y, width, height) {
+    const values = data[curve].subarray(data.first[i], data.first[i + 1]), most = Math.max(...values);
+    if (!most) return;
+    pen.strokeStyle = look.colour("slice");
+    pen.lineWidth = 1.4;
+    pen.beginPath();
+    values.forEach((value, k) => pen.lineTo(x + (k / (values.length - 1)) * width, y + height - (value / most) * height * 0.8));
+    pen.stroke();
+  }
+
+  // --- what is pointed at, chosen and searched ------------------------------------------------------
+
+  function at(event) {
+    const x = camera.atX(event.offsetX), y = camera.atY(event.offsetY);
+    const line = Math.floor(y / DOWN);
+    if (y - line * DOWN > HIGH) return -1;
+    return (byLine[line] ?? []).find((i) => left(i) <= x && x <= left(i) + WIDE) ?? -1;
+  }
+
+  const members = (i) => Array.from(data.member.slice(data.first[i], data.first[i + 1]));
+  const choose = (i) => { chosen.choose(i < 0 ? [] : members(i)); tell(i); };
+
+  function tell(i) {
+    if (i < 0) { seen.textContent = ""; return; }
+    const sum = (values) => values.subarray(data.first[i], data.first[i + 1]).reduce((a, b) => a + b, 0);
+    seen.textContent = `${data.name[i]}: ${data.title[i]}; ${bytes(sum(data.size))}, modelled ${duration(sum(data.time))} for all of it; ` +
+      `reads ${listed(reads[i])}; read by ${listed(readBy[i])}`;
+  }
+
+  function listed(nodes) {
+    const names = nodes.slice(0, 4).map((i) => data.name[i]).join(", ");
+    return nodes.length ? names + (nodes.length > 4 ? ` and ${nodes.length - 4} more` : "") : "nobody";
+  }
+
+  let down = null;
+  const heard = {
+    pointerdown: (event) => { down = [event.offsetX, event.offsetY]; canvas.focus(); },
+    pointerup: (event) => {
+      if (down && Math.hypot(event.offsetX - down[0], event.offsetY - down[1]) < 4) choose(at(event));
+      down = null;
+    },
+    pointermove: (event) => {
+      const next = at(event);
+      if (next !== hovered) { hovered = next; if (next >= 0) tell(next); draw(); }
+    },
+    keydown: key,
+  };
+  for (const [name, call] of Object.entries(heard)) canvas.addEventListener(name, call);
+
+  function key(event) {
+    if (camera.key(event)) { draw(); return; }
+    const here = memberOf.get(chosen.nodes[0]) ?? -1;
+    const line = here < 0 ? [] : byLine[data.y[here]];
+    const next = {
+      ArrowUp: () => reads[here]?.[0], ArrowDown: () => readBy[here]?.[0],
+      ArrowLeft: () => line[line.indexOf(here) - 1], ArrowRight: () => line[line.indexOf(here) + 1],
+    }[event.key];
+    if (next) {
+      event.preventDefault();
+      const to = here < 0 ? 0 : next();
+      if (to !== undefined) { choose(to); show(to); }
+    } else if (event.key === "/") { event.preventDefault(); search.focus(); }
+    else if (event.key === "Escape") choose(-1);
+  }
+
+  function show(i) {
+    const v = camera.view, x = middle(i), y = top(i);
+    if (x < v.x0 || x > v.x1 || y < v.y0 || y > v.y1 - HIGH) {
+      const wide = v.x1 - v.x0, high = v.y1 - v.y0;
+      camera.show({ x0: x - wide / 2, x1: x + wide / 2, y0: y - high / 2, y1: y + high / 2 });
+    }
+    draw();
+  }
+
+  search.addEventListener("input", () => {
+    const text = search.value.trim().toLowerCase();
+    const hits = text ? data.member.filter((name) => name.toLowerCase().includes(text)) : [];
+    found.textContent = text ? `${hits.length} found` : "";
+    chosen.choose(hits.slice(0, MOST_LISTED));
+    if (hits.length) show(memberOf.get(hits[0]));
+  });
+
+  listen(model, "change:data", load, dispose);
+  listen(model, "change:selected", follow, dispose);
+  load();
+});
