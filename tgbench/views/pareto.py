@@ -116,7 +116,7 @@ def curve(
     def best(budget_bytes: int | None) -> Plan:
         optimiser.budget_bytes = budget_bytes
         made = optimiser.run(mode, effort, seed)
-        return Plan.of(session.graph, made, session.device, budget_bytes)
+        return Plan.of(session.graph, made, session.device, budget_bytes, session.exact)
 
     wanted = sorted(budgets) if budgets is not None else _budgets(best)
     found, least = [], math.inf

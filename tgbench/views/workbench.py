@@ -64,7 +64,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc, unused-ignore]
         self.regions = RegionInspector(session, shared)
         self.program = ProgramList(session, shared)
         self.transitions = TransitionMap(session.trace, session.graph, shared)
-        self.budgets = BudgetCurve(Curve(()), self.use, shared, compute=self.try_budgets)
+        self.budgets = BudgetCurve(Curve(()), self._use_point, shared, compute=self.try_budgets)
         self._maps = _tabs(memory=self.memory, graph=self.graph, alias=self.alias)
         self._details = _tabs(regions=self.regions, program=self.program)
         self._history = _tabs(transitions=self.transitions, **{"time by memory": self.budgets})
@@ -80,12 +80,23 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc, unused-ignore]
         self.session.adopt(plan)
         self._planned(plan)
 
+    def _use_point(self, plan: Plan) -> None:
+        """Put the plan of a point of the curve in force."""
+        record = plan.search
+        mode, seed = ("greedy", 0) if record is None else (record.mode, record.seed)
+        self.gestures.append(
+            f"session.optimize({mode!r}, budget={plan.budget_bytes}, steps=32, seed={seed})"
+        )
+        self.use(plan)
+
     def _use_changes(self) -> str:
         """Put in force what was changed in the memory timeline."""
         what = self.memory.what
         if what is None or not what.changes:
             raise WidgetError("nothing was changed in the memory timeline yet")
-        self.gestures += what.code().splitlines()
+        imported = "from tgbench.whatif import WhatIf"
+        self.gestures += [] if imported in self.gestures else [imported]
+        self.gestures.append(f"session.adopt({what.code()})")
         self.use(what.plan)
         return f"in force: {str(what.plan).splitlines()[0]}"
 

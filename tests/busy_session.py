@@ -1,0 +1,25 @@
+"""A small session whose search does not end by itself: graph and trace of `search_cases`."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from search_cases import COLUMNS, ROWS, busy_case
+
+from tgbench.session import GraphSession
+from tgbench.trace import Call, Trace
+
+
+def busy_session() -> GraphSession:
+    """A session that ran once, with the case's trace and budget."""
+    case = busy_case()
+    trace = Trace()
+    for bucket in case.buckets:
+        trace.append(Call(bucket, True, 1_000_000, time.time()))
+    weights = {name: np.eye(COLUMNS, dtype=np.float32) for name in case.graph.parameters}
+    session = GraphSession(case.graph, weights, trace=trace)
+    zeros = {name: np.zeros((ROWS, COLUMNS), np.float32) for name in case.graph.inputs}
+    session.run(zeros)
+    session.budget_bytes = case.budget_bytes
+    return session

@@ -1,0 +1,187 @@
+"""Results that show themselves, and the payloads of regions, transitions, programs, budgets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from hypothesis import given
+from strategies import regions
+
+import tgbench as tg
+from tgbench.buckets import BucketClass
+from tgbench.errors import GraphError, PlanError
+from tgbench.regions import EMPTY, Region
+from tgbench.views import paths, show, transitions
+from tgbench.views.boxes import to_svg as region_svg
+from tgbench.views.pareto import curve
+from tgbench.views.programs import listing_of_session
+from tgbench.views.regions import KINDS, best_cut, columns_of, crossing, inspect_class, inspect_last
+from tgbench.views.regions import to_svg as inspector_svg
+from tgbench.views.tables import Table
+
+HOSTILE = '<img src=x onerror="alert(1)">'
+ROWS = 6
+
+
+@pytest.fixture(scope="module")
+def session() -> tg.GraphSession:
+    """A causal product: row i of the output reads rows 0 … i of the input."""
+    g = tg.GraphBuilder()
+    x = g.name(g.input("x", (ROWS, 4)) * 2.0, HOSTILE)
+    causal = g.constant(np.tril(np.ones((ROWS, ROWS), np.float32)))
+    g.output("y", tg.ops.exp(causal @ tg.ops.tanh(x)))
+    made = tg.GraphSession(g.build())
+    value = np.zeros((ROWS, 4), np.float32)
+    made.run({"x": value})
+    for row in (2, 2, 4):
+        value[row] += 1
+        made.run({"x": value}, want={"y": np.s_[row]})
+    return made
+
+
+def test_everything_shows_itself(session: tg.GraphSession, tmp_path: Path) -> None:
+    last = session.last
+    assert last is not None
+    records = tg.Records(tmp_path / "records.db")
+    results: list[Any] = [
+        session, session.graph, session.plan, session.placement, session.trace, last, last.program,
+        records, Region.full((3, 4)), Region.full((3, 4)).boxes[0], EMPTY, tg.Trace(),
+    ]  # fmt: skip
+    assert {type(result) for result in results} == set(show.SHOWN)
+    for result in results:
+        bundle = result._repr_mimebundle_(include=None, exclude=None)
+        assert bundle["text/plain"]
+        assert "<img" not in bundle.get("text/html", "")
+        json.dumps(bundle)
+        if "image/svg+xml" in bundle:
+            ElementTree.fromstring(bundle["image/svg+xml"])
+
+
+def test_what_sessions_can_do_is_told() -> None:
+    for name in ("explore", "timeline", "optimize_async"):
+        assert getattr(tg.GraphSession, name).__doc__
+
+
+def test_a_table_reads_in_a_terminal_and_in_html() -> None:
+    table = Table("sizes", ("node", "bytes"), ((HOSTILE, "64"),))
+    assert str(table).splitlines()[0] == "sizes"
+    assert "<img" not in table.to_html()
+
+
+# --- regions --------------------------------------------------------------------------------------
+
+
+def test_the_last_run_is_what_was_decided(session: tg.GraphSession) -> None:
+    found, last = inspect_last(session), session.last
+    assert last is not None
+    for name, region in last.compute.items():
+        assert found.regions[name]["computed"] == region
+    for kinds in found.regions.values():
+        dirty, computed = kinds.get("dirty", EMPTY), kinds.get("computed", EMPTY)
+        assert kinds.get("stale", EMPTY) == dirty.subtract(computed)
+        assert kinds.get("needed", EMPTY).contains(kinds.get("reused", EMPTY))
+
+
+def test_a_planned_class_is_decided_on_demand(session: tg.GraphSession) -> None:
+    bucket = session.plan.buckets[-1]
+    kind = BucketClass(bucket.changed, bucket.demand, bucket.bounds)
+    found = inspect_class(session, kind, [1] * len(kind.bounds))
+    assert any("computed" in kinds for kinds in found.regions.values())
+    with pytest.raises(PlanError, match="origin="):
+        inspect_class(session, BucketClass((), (), ()))
+    with pytest.raises(GraphError, match="no node"):
+        found.node("nobody")
+
+
+def test_a_node_is_drawn_on_any_plane(session: tg.GraphSession) -> None:
+    found = inspect_last(session)
+    for node in session.graph.nodes:
+        shown = found.node(node.name)
+        svg = inspector_svg(shown, found.title)
+        ElementTree.fromstring(svg)
+        assert "<img" not in svg
+        columns = columns_of(shown)
+        assert len(columns["box"]) == 2 * node.rank * len(columns["kind"])
+        assert set(columns["kind"]) <= set(range(len(KINDS)))
+
+
+def test_known_elements_are_shown(session: tg.GraphSession) -> None:
+    constant = next(n for n in session.graph.nodes if n.op == "constant" and n.rank == 2)
+    shown = inspect_last(session).node(constant.name)
+    assert shown.known_share == 1.0
+    assert 'class="tg-r-known"' in inspector_svg(shown)
+
+
+@given(regions((3, 4, 5)))
+def test_a_plane_shows_the_elements_that_are_in_it(region: Region) -> None:
+    cut = best_cut((3, 4, 5), {"computed": region} if region.boxes else {})
+    shown = np.zeros((3, 4, 5), bool)
+    plane = [
+        slice(None) if axis in (cut.rows, cut.columns) else at for axis, at in enumerate(cut.at)
+    ]
+    for box in region:
+        span = crossing(box, cut)
+        if span is not None:
+            shown[tuple(plane)][span[0] : span[1], span[2] : span[3]] = True
+    right = np.zeros((3, 4, 5), bool)
+    for box in region:
+        right[box.slices()] = True
+    assert (shown[tuple(plane)] == right[tuple(plane)]).all()
+
+
+@given(regions((3, 4)))
+def test_a_region_is_drawn(region: Region) -> None:
+    svg = region_svg(region)
+    assert bool(svg) == bool(region.boxes)
+    if svg:
+        assert len(ElementTree.fromstring(svg).findall("{*}rect")) == len(region)
+
+
+# --- transitions, programs, alternatives, budgets ------------------------------------------------
+
+
+def test_transitions_are_the_traces(session: tg.GraphSession) -> None:
+    found = transitions.matrix(session.trace, session.graph)
+    frame = session.trace.transition_counts(session.graph)
+    assert list(found.classes) == list(frame.index)
+    assert (found.count == frame.to_numpy()).all()
+    rows = found.probability.sum(axis=1)
+    assert set(rows.round(9)) <= {0.0, 1.0}
+    assert all(cell.example.startswith("call ") for cell in found.cells)
+    ElementTree.fromstring(transitions.to_svg(found))
+    alone = transitions.matrix_of_plan(session.plan)
+    assert not alone.cells
+    ElementTree.fromstring(transitions.to_svg(transitions.Matrix((), (), ())))
+
+
+def test_a_program_is_listed_as_it_runs(session: tg.GraphSession) -> None:
+    found, last = listing_of_session(session), session.last
+    assert last is not None
+    assert [line.kernel for line in found.lines] == [i.kernel for i in last.program.instructions]
+    assert found.expected_ns > 0
+    assert "u0" not in str(found.table()), "boxes are at their origin"
+
+
+def test_alternatives_come_fastest_first(session: tg.GraphSession) -> None:
+    node = next(n for n in session.graph.nodes if n.op == "exp")
+    table = paths.kernels_of(session, node.name)
+    times = [one.time_ns for one in table.alternatives]
+    assert times == sorted(times)
+    assert len(table.to_frame()) == len(times) > 0
+    with pytest.raises(GraphError, match="leaf"):
+        paths.kernels_of(session, "x")
+
+
+def test_more_memory_is_never_slower(session: tg.GraphSession) -> None:
+    before = session.plan
+    found = curve(session)
+    times = [point.time_ns for point in found.points]
+    assert times[-1] == min(times)
+    assert all(p.plan.size_bytes <= p.budget_bytes for p in found.points)
+    assert session.plan == before
+    ElementTree.fromstring(found._repr_mimebundle_()["image/svg+xml"])

@@ -1,0 +1,97 @@
+"""Time to lay a graph out, by its size: layers folded, and every node for itself.
+
+random       edges to nodes at most 40 back, two a node
+transformer  Gemma 3 of so many layers, as a session simplifies it
+
+Times are of the process alone (CPU), the least of some repetitions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tgbench.bench.measure import RESULTS, Record, say, table
+from tgbench.graph import Graph
+from tgbench.models import gemma3
+from tgbench.models.checkpoints import gemma3_reduced
+from tgbench.simplify import simplify
+from tgbench.views.folding import folded, unfolded
+from tgbench.views.layering import Ints, layout
+
+SIZES = (1_000, 10_402, 100_000)
+LAYERS = (18, 240)
+REPEATS = 3
+
+
+def random_edges(count: int) -> Ints:
+    """Two edges a node, from at most 40 nodes back."""
+    rng = np.random.default_rng(0)
+    back = rng.integers(1, 41, (count, 2))
+    after = np.repeat(np.arange(count), 2)
+    before = after - back.ravel()
+    return np.stack([before, after], axis=1)[before >= 0]
+
+
+def transformer(layers: int) -> Graph:
+    config = gemma3_reduced() | {
+        "num_hidden_layers": layers,
+        "layer_types": ["sliding_attention", "full_attention"] * (layers // 2),
+    }
+    return simplify(gemma3(config, tokens=64))
+
+
+def least_ns(call: Callable[[], Any]) -> int:
+    """The least CPU time of some repetitions."""
+    times = []
+    for _ in range(REPEATS):
+        began = time.process_time_ns()
+        call()
+        times.append(time.process_time_ns() - began)
+    return min(times)
+
+
+def results() -> dict[str, Any]:
+    found: dict[str, Any] = {"random": [], "transformer": []}
+    for count in SIZES:
+        edges = random_edges(count)
+        found["random"].append(
+            {"nodes": count, "edges": len(edges), "ns": least_ns(lambda: layout(count, edges))}  # noqa: B023
+        )
+    for layers in LAYERS:
+        graph = transformer(layers)
+        once, every = folded(graph), unfolded(graph)
+        found["transformer"].append(
+            {
+                "layers": layers, "nodes": len(graph), "folded_nodes": len(once),
+                "fold_ns": least_ns(lambda: folded(graph)),  # noqa: B023
+                "folded_ns": least_ns(lambda: layout(len(once), once.edges)),  # noqa: B023
+                "unfolded_ns": least_ns(lambda: layout(len(every), every.edges)),  # noqa: B023
+            }
+        )  # fmt: skip
+    return found
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m tgbench.bench.layout", description=__doc__)
+    parser.add_argument("--out", type=Path, default=RESULTS / "layout.json")
+    options = parser.parse_args(arguments)
+    record = Record("layout", arguments)
+    found = results()
+    rows = [[str(r["nodes"]), f"{r['ns'] / 1e6:.1f} ms"] for r in found["random"]]
+    rows += [
+        [f"{r['nodes']} ({r['layers']} layers)", f"{r['unfolded_ns'] / 1e6:.1f} ms"]
+        for r in found["transformer"]
+    ]
+    say(table(["nodes", "layout"], rows))
+    record.write(found, options.out)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
