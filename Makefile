@@ -12,7 +12,7 @@ VENV := .venv/bin/python
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup demo test lint types notebooks unit lab format \
-	bench-decode bench-engine bench-bitwise bench-imported bench-kernels bench-occlusion bench-optimize bench-optimum bench-packing bench-predict bench-remat \
+	bench-decode bench-engine bench-bitwise bench-imported bench-kernels bench-layout bench-occlusion bench-optimize bench-optimum bench-packing bench-predict bench-remat \
 	bench-schedule bench-scoring bench-stream bench-widgets gpu clean
 
 help: ## list the targets
@@ -43,7 +43,8 @@ unit: setup ## the tests alone: make unit PYTEST_ARGS='-k regions'
 # Every notebook runs from its first cell to its last, and shows what it showed when it was written.
 notebooks: setup ## run the notebooks and compare their outputs
 	@echo "== notebooks"
-	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV) -m pytest -n auto --nbval --nbval-sanitize-with notebooks/sanitize.cfg notebooks
+	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV) -m pytest -n auto --dist loadfile \
+		--nbval --nbval-sanitize-with notebooks/sanitize.cfg --nbval-cell-timeout 300 notebooks
 
 lab: setup ## JupyterLab on the notebooks
 	@$(VENV) -m jupyter lab notebooks
@@ -75,6 +76,9 @@ bench-occlusion: setup ## occlusion maps of three CNNs, beside PyTorch
 
 bench-stream: setup ## a causal audio net, sample by sample
 	@$(VENV) -m tgbench.bench.stream
+
+bench-layout: setup ## laying graphs of thousands of nodes out
+	@$(VENV) -m tgbench.bench.layout
 
 bench-widgets: setup ## views in JupyterLab: time to first paint, frames
 	@$(VENV) -m tgbench.bench.widgets

@@ -298,7 +298,9 @@ def complex_inside(module: Any, x: Tensor) -> Tensor:
 
 ERRORS: dict[str, tuple[Callable[[], Any], str]] = {
     "no tuple": (lambda: from_torch(nn.ReLU().eval(), X), r"pass a tuple .*\(x,\)"),
-    "arrays": (lambda: from_torch(nn.ReLU().eval(), (X.numpy(),)), r"example_inputs\[0\] is a ndarray"),
+    "arrays": (
+        lambda: from_torch(nn.ReLU().eval(), (X.numpy(),)), r"example_inputs\[0\] is a ndarray",
+    ),
     "not contiguous": (lambda: from_torch(nn.ReLU().eval(), (X.t(),)), "not contiguous; pass"),
     "shared": (lambda: from_torch(of(lambda m, x, y: x + y), (X, X)), "share their bytes"),
     "empty": (lambda: from_torch(nn.ReLU().eval(), (X[:0],)), "is empty"),

@@ -22,7 +22,15 @@ ORDER = (
     "exactness", "planner", "specialiser", "search", "arena", "whatif", "pool", "memory", "intake",
     "results", "report", "session", "checking", "profiler",
 )  # fmt: skip
-OUTSIDE = ("__init__", "apps", "views", "demo", "bench", "cli", "__main__")  # may import all of the above
+OUTSIDE = (
+    "__init__",
+    "apps",
+    "views",
+    "demo",
+    "bench",
+    "cli",
+    "__main__",
+)  # may import all of the above
 WIDGETS = ("anywidget", "ipywidgets", "IPython", "plotly", "graphviz", "traitlets")
 OPTIONAL = (*WIDGETS, "matplotlib", "transformers", "tokenizers", "numba", "dask", "jsonschema")
 

@@ -235,9 +235,7 @@ def test_pieces_need_less_than_whole_runs(decoder: tuple[Graph, list[Bucket]]) -
     graph, calls = decoder
     found = optimiser(graph, calls, None)
     keep = found.bits(
-        Retention.always(
-            [n for n in found.anatomy.stored if n.name in KV], found.workload.turns
-        )
+        Retention.always([n for n in found.anatomy.stored if n.name in KV], found.workload.turns)
     )[None]
     whole = found.uncut
     pieces = tabulate_pieces(found.anatomy, found.rules, found.workload, Cut("ids", 1, 8))

@@ -69,7 +69,9 @@ def test_a_state_of_another_class_is_written_over_the_new_origin() -> None:
     moved = states.moved(number, append(3), ask)
     assert rows(states.patterns[moved].state(ask[1])) == (0, 4)
     (_, boxes, _) = states.patterns[moved].entries[0]
-    assert boxes[0][0][1] == (0, ((0, 1),), 1), "4 is the origin of the new run, and written as that"
+    assert boxes[0][0][1] == (0, ((0, 1),), 1), (
+        "4 is the origin of the new run, and written as that"
+    )
 
 
 @given(st.lists(st.tuples(st.integers(0, SIZE - 2), st.booleans()), min_size=2, max_size=8))

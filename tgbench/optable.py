@@ -107,6 +107,7 @@ class OpDef:
         check: raises GraphError for attributes or types that make no sense.
         known: (call, input facts) → fact about the output.
         flops: (call, output box) → floating-point operations.
+        multiplies: whether those are two per multiply–add: products and convolutions.
         decompose: (attrs, *nodes) → node built of other ops. Fused ops give this and leave
             `forward` and `needed` out.
         view: (call) → how the output indexes its first input, for ops that move no bytes.
@@ -124,6 +125,7 @@ class OpDef:
     check: Callable[[Attrs, tuple[TensorType, ...]], None] | None = None
     known: Callable[[Call, tuple[Fact | None, ...]], Fact | None] | None = None
     flops: Callable[[Call, Box], int] = field(default=lambda call, box: box.elements)
+    multiplies: bool = False
     decompose: Callable[..., Node] | None = None
     view: Callable[[Call], ViewMap | None] | None = None
     whole: Callable[[Call], tuple[int, ...]] = field(default=lambda call: ())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tgbench.buckets import Bucket, BucketClass
@@ -10,8 +10,6 @@ from tgbench.exactness import told
 from tgbench.program import Program
 from tgbench.propagate import Propagator, Step, joined
 from tgbench.regions import EMPTY, Region
-
-MULTIPLIES = ("conv", "conv_transpose", "linear", "matmul", "attention", "gated_linear")
 
 
 @dataclass(frozen=True)
@@ -73,8 +71,8 @@ class Report:
 
     @property
     def multiply_adds(self) -> int:
-        """Of convolutions, products and attention: those that this run executed."""
-        return flops(self.program.steps, self.origin, MULTIPLIES) // 2
+        """Of products and convolutions: those that this run executed."""
+        return flops(self.program.steps, self.origin, products=True) // 2
 
     @property
     def dirty(self) -> dict[str, Region]:
@@ -128,13 +126,13 @@ class Report:
         return flops(self.program.steps, self.origin) / whole if whole else 0.0
 
 
-def flops(steps: Sequence[Step], origin: tuple[int, ...], ops: Container[str] | None = None) -> int:
-    """Of these ops; None for all."""
+def flops(steps: Sequence[Step], origin: tuple[int, ...], *, products: bool = False) -> int:
+    """Of all ops, or of products and convolutions alone."""
     return sum(
         node.call.op.flops(node.call, box.at(origin))
         for step in steps
         for node, region in step.compute.items()
-        if ops is None or node.op in ops
+        if node.call.op.multiplies or not products
         for box in region
     )
 

@@ -161,6 +161,7 @@ register(
         _conv_needed,
         check=_conv_check,
         flops=_conv_flops,
+        multiplies=True,
     )
 )
 
@@ -330,6 +331,7 @@ register(
         _transpose_needed,
         check=_transpose_check,
         flops=_transpose_flops,
+        multiplies=True,
     )
 )
 

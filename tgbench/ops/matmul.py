@@ -132,6 +132,7 @@ register(
         check=_check,
         known=_known,
         flops=_flops,
+        multiplies=True,
     )
 )
 

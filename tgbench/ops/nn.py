@@ -55,6 +55,7 @@ def _fused(
     aligned: tuple[int, ...] = (0,),
     inplace: tuple[int, ...] = (0,),
     flops: Callable[[Call, Box], int] = lambda call, box: 10 * box.elements,
+    multiplies: bool = False,
     arity: Sequence[int] = (1,),
     check: Callable[[Attrs, tuple[TensorType, ...]], None] | None = None,
 ) -> None:
@@ -76,6 +77,7 @@ def _fused(
             aligned=aligned,
             inplace=inplace,
             flops=flops,
+            multiplies=multiplies,
         )
     )
 
@@ -481,6 +483,7 @@ _fused(
     aligned=(),
     inplace=(),
     flops=_linear_flops,
+    multiplies=True,
     arity=(2, 3),
     check=_linear_check,
 )
@@ -532,6 +535,7 @@ _fused(
     aligned=(),
     inplace=(),
     flops=lambda call, box: 2 * _linear_flops(call, box),
+    multiplies=True,
     arity=(3,),
     check=_gated_check,
 )
@@ -625,6 +629,7 @@ _fused(
     aligned=(),
     inplace=(),
     flops=_attention_flops,
+    multiplies=True,
 )
 
 

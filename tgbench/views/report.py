@@ -83,6 +83,7 @@ class Study:
         plan: the plan in words.
         timeline: the memory map, or None.
         tables: more results.
+        figures: (heading, SVG).
     """
 
     name: str
@@ -94,6 +95,7 @@ class Study:
     plan: str
     timeline: Timeline | None = None
     tables: tuple[Table, ...] = ()
+    figures: tuple[tuple[str, str], ...] = ()
 
 
 def medians(groups: Mapping[str, Sequence[Run]]) -> tuple[Median, ...]:
@@ -153,16 +155,14 @@ def _file(name: str) -> str:
 
 
 def _study(study: Study, number: int) -> str:
-    parts = [
-        f"<section><h2>{escape(study.name)}</h2><p>{escape(study.words)}</p>",
-        _tiles(study),
-        "<h3>Time of each step</h3>",
-        f"<figure>{time_chart(study.runs, study.other)}</figure>",
-        _runs(study),
-        *(_table(table) for table in study.tables),
-        "<h3>Bytes</h3>",
-        _sizes(study.sizes),
-    ]
+    parts = [f"<section><h2>{escape(study.name)}</h2><p>{escape(study.words)}</p>", _tiles(study)]
+    if study.runs:
+        chart = time_chart(study.runs, study.other)
+        parts += ["<h3>Time of each step</h3>", f"<figure>{chart}</figure>", _runs(study)]
+    parts += map(_table, study.tables)
+    parts += (f"<h3>{escape(name)}</h3><figure>{svg}</figure>" for name, svg in study.figures)
+    if study.sizes:
+        parts += ["<h3>Bytes</h3>", _sizes(study.sizes)]
     if study.timeline is not None:
         parts += ["<h3>Memory map</h3>", _timeline(study.timeline, number)]
     if study.plan:
