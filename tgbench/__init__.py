@@ -10,6 +10,7 @@ from tgbench.errors import (
     CheckError,
     DemandError,
     ExactnessError,
+    ExportError,
     GraphError,
     HintError,
     ImporterError,
@@ -47,8 +48,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Arena", "Box", "Bucket", "BucketClass", "BucketSpace", "BudgetError", "CheckError",
-    "CheckReport", "CostModel", "DemandError", "ExactnessError", "Graph", "GraphBuilder",
-    "GraphError", "GraphSession", "HintError", "Imported", "ImporterError", "InputError",
+    "CheckReport", "CostModel", "DemandError", "ExactnessError", "ExportError", "Graph",
+    "GraphBuilder", "GraphError", "GraphSession", "HintError", "Imported", "ImporterError", "InputError",
     "KernelError", "MemoryEstimate", "Node", "PackingError", "Pair", "Plan", "PlanError", "Records",
     "RecordsError", "Region", "Report", "SearchError", "Support", "TgbenchError", "Trace",
     "TraceError", "UnsupportedOpError", "Weights", "WeightsError", "WhatIf", "WidgetError", "check",

@@ -2,9 +2,14 @@
 
     tgbench demo        the short tour: Gemma 3 and MiniLM, incrementally, beside transformers
     tgbench profile     measure the kernels that a model's runs use, into a record database
+    tgbench run         a model file on inputs, one set after the other
     tgbench check       a model file beside pairs of inputs and outputs from another framework
     tgbench optimize    the best plan for a model's trace under a budget
     tgbench plan        what a plan file decides, as text, JSON or a page
+    tgbench report      a plan as a page: memory map, decisions, runs, search
+    tgbench export      a plan, graph or trace for other programs: JSON, SVG, HTML, DOT, CSV
+    tgbench pack        offsets for the buffers of a file
+    tgbench occlusion, stream, edit, complete     applications of exact incremental runs
 
 A subcommand's module is imported when it is asked for, so that `--help` needs no torch.
 """
@@ -41,6 +46,9 @@ class Command:
 COMMANDS = (
     Command("demo", "tgbench.demo", "the short tour: two models, run incrementally"),
     Command("profile", "tgbench.bench.profile", "measure the kernels that a model's runs use"),
+    Command(
+        "run", "tgbench.views.run_command", "run a model file, one set of inputs after another"
+    ),
     Command("check", "tgbench.checking.command", "compare a model with pairs of another framework"),
     Command(
         "occlusion", "tgbench.apps.occlusion_command", "what of an image a classifier looks at"
@@ -50,6 +58,8 @@ COMMANDS = (
     Command("complete", "tgbench.apps.complete_command", "a language model under edited prompts"),
     Command("optimize", "tgbench.views.optimize_command", "the best plan for a trace and a budget"),
     Command("plan", "tgbench.views.plan_command", "check a plan file and show what it decides"),
+    Command("report", "tgbench.views.report_command", "a plan as a page that needs no server"),
+    Command("export", "tgbench.views.export_command", "a plan, graph or trace for other programs"),
     Command("pack", "tgbench.packing.command", "give the buffers of a file their offsets"),
 )
 

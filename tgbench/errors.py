@@ -106,3 +106,7 @@ class CheckError(TgbenchError):
 
 class WidgetError(TgbenchError):
     """An interactive view cannot be shown here, or was asked for something it does not have."""
+
+
+class ExportError(TgbenchError):
+    """A file is none that can be exported, or not in the form that was asked for."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,34 +21,26 @@ from typing import Any
 from tqdm import tqdm
 
 from tgbench.checking.check import Progress, check
-from tgbench.checking.original import Original
+from tgbench.checking.model_file import add_model, session_of
 from tgbench.checking.report import CheckReport
-from tgbench.errors import GraphError
-from tgbench.graphfile import load_graph
-from tgbench.importers import from_pt2
-from tgbench.session import GraphSession
 
 FAILED = 1  # exit status: an output differs, or an edit goes wrong
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
+    add_model(parser)
     add = parser.add_argument
-    add("model", type=Path, help="a graph (`save_graph`: .json) or exported program (.pt2)")
     add("pairs", type=Path, help="inputs and right outputs (`save_pairs`: .safetensors)")
-    add("--weights", type=Path, help="safetensors file or checkpoint; a .pt2 has its own")
-    add("--memory", help="budget of the arena, such as 64MiB (what is needed)")
-    add("--device", default="cpu", help="cpu or cuda:0 (cpu)")
     add("--tolerance", type=float, help="largest relative error (by dtype; float32: 1e-5)")
     add("--edits", type=int, default=0, help="random edits to try besides (0)")
     add("--seed", type=int, default=0, help="of the edits (0)")
     add("--no-bisect", action="store_true", help="do not look for the node to blame")
-    add("--bind", action="append", default=[], metavar="T=128", help="a symbolic dimension's size")
     add("--json", action="store_true", help="say it as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """0: everything is right; `FAILED`: something differs."""
-    session, original = opened(arguments)
+    session = session_of(arguments)
     with _bar() as progress:
         report = check(
             session,
@@ -57,7 +49,6 @@ def run(arguments: argparse.Namespace) -> int:
             bisect=not arguments.no_bisect,
             edits=arguments.edits,
             seed=arguments.seed,
-            against=original,
             progress=progress,
         )
     print(_as_json(report) if arguments.json else report)
@@ -75,47 +66,6 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list):
         return [_finite(part) for part in value]
     return None if isinstance(value, float) and abs(value) == float("inf") else value
-
-
-def opened(arguments: argparse.Namespace) -> tuple[GraphSession, Original | None]:
-    """A session of a model file, and the original where the file has one."""
-    kind = arguments.model.suffix
-    if kind not in MODELS:
-        raise GraphError(
-            f"{arguments.model}: {kind or 'no suffix'} is no kind of model; give a graph file "
-            "(.json) or an exported program (.pt2)"
-        )
-    graph, weights, original = MODELS[kind](arguments)
-    return GraphSession(graph, weights, arguments.memory, arguments.device), original
-
-
-def _graph_file(arguments: argparse.Namespace) -> tuple[Any, Any, Original | None]:
-    graph = load_graph(arguments.model)
-    sizes = dict(map(_size, arguments.bind))
-    if graph.symbols:
-        missing = [str(symbol) for symbol in graph.symbols if str(symbol) not in sizes]
-        if missing:
-            raise GraphError(f"{arguments.model}: pass --bind {missing[0]}=… for that dimension")
-        graph = graph.bind(**sizes)
-    return graph, arguments.weights, None
-
-
-def _exported(arguments: argparse.Namespace) -> tuple[Any, Any, Original | None]:
-    """An exported program has its own weights, unless others are named."""
-    return from_pt2(arguments.model), arguments.weights, None
-
-
-def _size(text: str) -> tuple[str, int]:
-    name, _, size = text.partition("=")
-    if not size.isascii() or not size.isdigit():
-        raise GraphError(f"--bind {text}: give a name and a size, such as T=128")
-    return name, int(size)
-
-
-MODELS: Mapping[str, Callable[[argparse.Namespace], tuple[Any, Any, Original | None]]] = {
-    ".json": _graph_file,
-    ".pt2": _exported,
-}
 
 
 @contextmanager

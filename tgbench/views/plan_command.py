@@ -8,24 +8,18 @@ from __future__ import annotations
 
 import argparse
 import json
-from html import escape
 from pathlib import Path
 
-from tgbench.graphfile import load_graph
+from tgbench.checking.model_file import add_graph, graph_of
 from tgbench.plan import Plan
-from tgbench.simplify import simplify
-from tgbench.views.search import history_of
-from tgbench.views.search import to_svg as search_svg
-from tgbench.views.timeline import timeline_from_plan, to_svg
-from tgbench.views.transitions import matrix_of_plan
-from tgbench.views.transitions import to_svg as classes_svg
+from tgbench.views.plan_report import page_of_plan
 from tgbench.weights import atomic_path
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("plan", type=Path, help="a plan file (`session.save_plan`)")
-    add("--graph", type=Path, help="the graph file it is for: checks the memory map against it")
+    add_graph(parser, "checks the memory map against it")
     add("--explain", metavar="NODE", help="why a node is or is not retained")
     add("--html", type=Path, help="write a report that needs no network")
     add("--json", action="store_true", help="say it as JSON")
@@ -34,12 +28,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """0: the plan is whole, and for the graph if one is named. Raises PlanError otherwise."""
     plan = Plan.load(arguments.plan)
-    graph = simplify(load_graph(arguments.graph)) if arguments.graph is not None else None
+    graph = graph_of(arguments)
     if graph is not None:
         plan.placement_for(graph, plan.device)
     if arguments.html is not None:
         with atomic_path(arguments.html) as temporary:
-            temporary.write_text(page(plan), encoding="utf-8")
+            temporary.write_text(page_of_plan(plan, graph), encoding="utf-8")
     if arguments.json:
         print(json.dumps(summary(plan), indent=1))
     elif arguments.explain is not None:
@@ -62,17 +56,3 @@ def summary(plan: Plan) -> dict[str, object]:
             "best_ns": record.best_ns, "bound_ns": record.bound_ns, "seed": record.seed,
         },
     }  # fmt: skip
-
-
-def page(plan: Plan) -> str:
-    """The plan as one HTML document: its words, map, classes and search."""
-    pictures = [to_svg(timeline_from_plan(plan)), classes_svg(matrix_of_plan(plan))]
-    if plan.search is not None:
-        pictures.append(search_svg(history_of(plan.search), "steps"))
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="color-scheme" '
-        'content="light dark"><title>tgbench plan</title></head>'
-        '<body style="font:14px system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em">'
-        f"<h1>Plan</h1><pre>{escape(str(plan))}</pre>"
-        f"{''.join(f'<figure>{picture}</figure>' for picture in pictures)}</body></html>\n"
-    )

@@ -96,8 +96,9 @@ def _classes(plan: Plan) -> Table:
 
 def _search(record: SearchRecord) -> Table:
     bound = (
-        ("bound", format_time(record.bound_ns)),
-        ("gap", f"{record.gap:.2%}"),
+        ("mean run in the tabulated model", format_time(record.modelled_ns)),
+        ("bound of that model", format_time(record.bound_ns)),
+        ("gap between these two", f"{record.gap:.2%}"),
     )
     rows = (
         ("mode, seed", f"{record.mode}, {record.seed}"),
