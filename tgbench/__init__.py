@@ -49,9 +49,9 @@ __version__ = "0.1.0"
 __all__ = [
     "Arena", "Box", "Bucket", "BucketClass", "BucketSpace", "BudgetError", "CheckError",
     "CheckReport", "CostModel", "DemandError", "ExactnessError", "ExportError", "Graph",
-    "GraphBuilder", "GraphError", "GraphSession", "HintError", "Imported", "ImporterError", "InputError",
-    "KernelError", "MemoryEstimate", "Node", "PackingError", "Pair", "Plan", "PlanError", "Records",
-    "RecordsError", "Region", "Report", "SearchError", "Support", "TgbenchError", "Trace",
+    "GraphBuilder", "GraphError", "GraphSession", "HintError", "Imported", "ImporterError",
+    "InputError", "KernelError", "MemoryEstimate", "Node", "PackingError", "Pair", "Plan", "PlanError",
+    "Records", "RecordsError", "Region", "Report", "SearchError", "Support", "TgbenchError", "Trace",
     "TraceError", "UnsupportedOpError", "Weights", "WeightsError", "WhatIf", "WidgetError", "check",
     "dim", "estimate_memory", "evaluate", "from_pt2", "from_torch", "load_graph", "load_pairs",
     "models", "ops", "profile", "save_graph", "save_pairs", "supported",
