@@ -11,7 +11,7 @@ VENV := .venv/bin/python
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test lint types notebooks unit lab format \
+.PHONY: help setup demo test lint types notebooks browser unit lab format \
 	bench-decode bench-engine bench-bitwise bench-imported bench-kernels bench-layout bench-occlusion bench-optimize bench-optimum bench-packing bench-predict bench-remat \
 	bench-schedule bench-scoring bench-stream bench-widgets gpu clean
 
@@ -24,7 +24,7 @@ setup: ## create or update .venv
 demo: setup ## the short tour
 	@$(VENV) -m tgbench demo
 
-test: setup lint types notebooks unit ## everything that CI checks
+test: setup lint types notebooks browser unit ## everything that CI checks
 
 lint: setup ## style: ruff check, ruff format --check
 	@echo "== ruff"
@@ -38,13 +38,18 @@ types: setup ## types: mypy --strict
 # One thread a worker: the workers already use every core.
 unit: setup ## the tests alone: make unit PYTEST_ARGS='-k regions'
 	@echo "== pytest"
-	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV) -m pytest -n auto $(PYTEST_ARGS)
+	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV) -m pytest -n auto --ignore=tests/browser $(PYTEST_ARGS)
 
 # Every notebook runs from its first cell to its last, and shows what it showed when it was written.
 notebooks: setup ## run the notebooks and compare their outputs
 	@echo "== notebooks"
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV) -m pytest -n auto --dist loadfile \
 		--nbval --nbval-sanitize-with notebooks/sanitize.cfg --nbval-cell-timeout 300 notebooks
+
+# Alone: some of them measure how soon a page answers.
+browser: setup ## the views in a real JupyterLab, where Chromium is there
+	@echo "== browser"
+	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV) -m pytest tests/browser
 
 lab: setup ## JupyterLab on the notebooks
 	@$(VENV) -m jupyter lab notebooks

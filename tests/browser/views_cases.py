@@ -41,7 +41,15 @@ def place(page: Any, shown: Timeline, name: str) -> tuple[float, float]:
 
 
 def painted_share(page: Any) -> float:
-    """How much of the first canvas is not empty."""
+    """How much of the first canvas is not empty, once that is the same for a while."""
+    before, found = -1.0, _painted(page)
+    while found != before:
+        page.wait_for_timeout(250)
+        before, found = found, _painted(page)
+    return found
+
+
+def _painted(page: Any) -> float:
     found: float = page.evaluate(
         """() => { const c = document.querySelector("canvas");
         const found = c.getContext("2d").getImageData(0, 0, c.width, c.height);
