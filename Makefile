@@ -12,8 +12,8 @@ VENV := .venv/bin/python
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup demo test lint types notebooks browser unit lab format \
-	bench-decode bench-engine bench-bitwise bench-imported bench-kernels bench-layout bench-occlusion bench-optimize bench-optimum bench-packing bench-predict bench-remat \
-	bench-schedule bench-scoring bench-stream bench-widgets gpu clean
+	bench-decode bench-engine bench-bitwise bench-imported bench-kernels bench-layout bench-occlusion bench-optimize bench-optimum bench-packed bench-packing bench-predict bench-remat \
+	bench-schedule bench-scoring bench-specialise bench-stream bench-widgets gpu clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -79,6 +79,9 @@ bench-imported: setup ## an imported Gemma 3 beside the hand-built one
 bench-occlusion: setup ## occlusion maps of three CNNs, beside PyTorch
 	@$(VENV) -m tgbench.bench.occlusion
 
+bench-specialise: setup ## programs for new places of images
+	@$(VENV) -m tgbench.bench.specialise
+
 bench-stream: setup ## a causal audio net, sample by sample
 	@$(VENV) -m tgbench.bench.stream
 
@@ -87,6 +90,9 @@ bench-layout: setup ## laying graphs of thousands of nodes out
 
 bench-widgets: setup ## views in JupyterLab: time to first paint, frames
 	@$(VENV) -m tgbench.bench.widgets
+
+bench-packed: setup ## weights in the layout that kernels want
+	@$(VENV) -m tgbench.bench.packed
 
 bench-packing: setup ## offset packing, heuristics and search, beside CP-SAT
 	@$(VENV) -m tgbench.bench.packing

@@ -17,6 +17,7 @@ from tgbench.buckets import region_of_index
 from tgbench.errors import BudgetError
 from tgbench.graph import Graph, Node
 from tgbench.lowering import Held
+from tgbench.placement import Slot
 from tgbench.reference import evaluate
 from tgbench.regions import Region
 from tgbench.session import GraphSession
@@ -55,11 +56,17 @@ def valid_bytes(session: GraphSession) -> Array:
     if session._fresh:
         for node, held in held_values(session).items():
             slot = placement.slots[node]
-            inside = flags[_bytes_of(session, node)].reshape(*slot.extents, node.type.itemsize)
+            inside = in_slot(flags[_bytes_of(session, node)], slot)
             for box in held.valid:
                 inside[_within(box, held.start)] = True
-            flags[_bytes_of(session, node)] = inside.reshape(-1)
     return flags
+
+
+def in_slot(flat: Array, slot: Slot) -> Array:
+    """A slot's numbers, or the bytes of each, by coordinate: a view of the flat array."""
+    order = slot.order or tuple(range(len(slot.extents)))
+    shaped = flat.reshape(*(slot.extents[axis] for axis in order), -1)
+    return shaped.transpose(*map(order.index, range(len(order))), len(order))
 
 
 def _bytes_of(session: GraphSession, node: Node) -> slice:
@@ -80,8 +87,8 @@ def fill_invalid(session: GraphSession, poison: bytes) -> None:
 def held_array(session: GraphSession, node: Node, held: Held) -> list[tuple[Any, Array]]:
     """The valid boxes of a node, with the numbers that the arena has there."""
     slot = session.placement.slots[node]
-    place = session._memory.place(node) if node.is_leaf else _flat(session, node).view(slot.extents)
-    return [(box, place.numpy()[_within(box, held.start)]) for box in held.valid]
+    place = in_slot(_flat(session, node).numpy(), slot)[..., 0]
+    return [(box, place[_within(box, held.start)]) for box in held.valid]
 
 
 def _flat(session: GraphSession, node: Node) -> torch.Tensor:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from session_cases import HUGE, CheckedSession, PoisonedSession
+from session_cases import HUGE, CheckedSession, PoisonedSession, in_slot
 from strategies import Array, changes, edited, graphs
 
 from tgbench import ops
@@ -143,14 +143,12 @@ def poison(runner: Tenant) -> None:
         last = session if session is runner else None
         for node, held in held_by(session, last is not None).items():
             slot = placement.slots[node]
-            shape = (*slot.extents, node.type.itemsize)
             span = slice(slot.offset_bytes, slot.offset_bytes + placement.size_of(node))
-            inside = holds[span].reshape(shape)
+            inside = in_slot(holds[span], slot)
             for box in held.valid:
                 here = [slice(int(a - s), int(b - s)) for (a, b), s in
                         zip(box, held.start, strict=True)]  # fmt: skip
                 inside[tuple(here)] = True
-            holds[span] = inside.reshape(-1)
         for node, slot in placement.slots.items():
             if node.is_leaf:
                 holds[slot.offset_bytes : slot.offset_bytes + placement.size_of(node)] = True

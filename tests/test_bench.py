@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tgbench.bench import decode, engine, measure
+from tgbench.bench import decode, engine, measure, specialise
 from tgbench.bench.measure import Record, Samples, Stopwatch, dumped, rotated, table, take_turns
 
 
@@ -172,3 +172,20 @@ def test_straight_makes_the_same_calls() -> None:
     engine.bare(program)
     engine.straight(program)()
     assert seen == [(1, "a"), ()] * 2
+
+
+def small_convolutions() -> torch.nn.Module:
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 2, 3, 2, 1), torch.nn.Flatten(), torch.nn.Linear(2 * 16 * 16, 3)
+    )
+
+
+@pytest.mark.parametrize("at_once", specialise.AT_ONCE)
+def test_specialise_counts_programs(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    monkeypatch.setattr(specialise, "SIZE", 32)
+    monkeypatch.setattr(specialise, "PATCH", 8)
+    monkeypatch.setitem(specialise.NETWORKS, "small", small_convolutions)
+    found = specialise.measured("small", at_once, quick=True)
+    assert 0 < found["programs"] <= found["runs"] == min(16 // at_once, specialise.QUICK_GROUPS)
+    assert len(found["samples_ms"]) == found["programs"]
+    assert min(found["samples_ms"]) > 0

@@ -19,6 +19,7 @@ from tgbench.coords import (
     Moving,
     Table,
     at,
+    fixed,
     lookup,
     origin_symbol,
     record,
@@ -102,6 +103,30 @@ def test_guards_make_every_result_right_elsewhere(program: Any, origin: tuple[in
         for v in range(12):
             if Domain(guards).holds((u, v)):
                 assert [at(result, (u, v)) for result in found] == execute(program, (u, v))
+
+
+@given(programs, origins)
+def test_forms_with_fixed_entries_are_those_numbers(program: Any, origin: tuple[int, int]) -> None:
+    with record() as guards:
+        found = execute(program, moving(origin))
+    placed = [fixed(result, {0: origin[0]}) for result in found]
+    for v in range(12):
+        if Domain(guards).holds((origin[0], v)):
+            expected = [at(result, (origin[0], v)) for result in found]
+            assert [at(result, (-99, v)) for result in placed] == expected
+    assert [fixed(result, dict(enumerate(origin))) for result in found] == execute(program, origin)
+
+
+def test_entries_stand_where_guards_leave_one_value() -> None:
+    u, v = moving((4, 7))
+    with record() as guards:
+        assert u < 5
+        assert v < 8
+        assert v >= 7
+    assert list(Domain(guards).standing) == [1]
+    with record() as guards:
+        u.pin()
+    assert list(Domain(guards).standing) == [0]
 
 
 def test_a_straight_decision_holds_on_a_whole_range() -> None:

@@ -15,7 +15,7 @@ from tgbench import ops
 from tgbench.coords import Moving, at, origin_symbol, record
 from tgbench.graph import GraphBuilder, Node
 from tgbench.kernels import KERNELS, Kernel, Site, View, candidates, copy_, fill_
-from tgbench.kernels.registry import Host
+from tgbench.kernels.registry import Host, Prepared, prepared_inputs
 from tgbench.kernels.views import dense, part
 from tgbench.optable import FLOATS, OPS, Call, numpy_dtype
 from tgbench.regions import Box, Region
@@ -552,6 +552,8 @@ class Memory:
     def argument(self, argument: Any, origin: Sequence[int]) -> Any:
         if isinstance(argument, Host):
             return self.tensor(argument.view, origin).numpy()
+        if isinstance(argument, Prepared):
+            return argument.make(self.tensor(argument.view, origin), *argument.details)
         if isinstance(argument, Moving):
             return argument.at(origin)
         return self.tensor(argument, origin) if isinstance(argument, View) else argument
@@ -623,7 +625,7 @@ def make_site(
         ins.append(put(memory, ("in", i), held, type_.dtype, rng))
     out, span = laid_out("out", [b - a for a, b in box], call.out.dtype, rng)
     memory.add("out", span, call.out.dtype)
-    return Site(call, box, boxes, out, tuple(ins), "cpu")
+    return Site(call, box, boxes, out, tuple(ins), "cpu", prepared_inputs(call.op.name))
 
 
 def scratch_views(kernel: Kernel, site: Site, memory: Memory) -> tuple[View, ...]:
@@ -760,7 +762,8 @@ def test_rebased(case_: Case) -> None:
                     for view, have in zip(full, boxes, strict=True)
                 )
                 target = part(out, Box.full(node.shape), box)
-                site = Site(node.call, box, boxes, target, ins, "cpu")
+                frozen = prepared_inputs(node.op)
+                site = Site(node.call, box, boxes, target, ins, "cpu", frozen)
                 kernels = candidates(site)
                 bound = [k.bind(site, scratch_views(k, site, memory)) for k in kernels]
             for other in range(min(node.shape[axis], 16)):

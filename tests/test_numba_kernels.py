@@ -76,6 +76,7 @@ for _n in (1, 2, 3, 4, 5, 7, 130):
         NODES[f"linear_{_rows}x{_n}"] = lambda g, r=_rows, n=_n: linear(g, r, n, 257)
 NODES["linear_64"] = lambda g: linear(g, 2, 33, 100, dtype="float64")
 NODES["linear_bias"] = lambda g: linear(g, 5, 67, 384, bias=True)
+NODES["linear_7"] = lambda g: linear(g, 7, 9, 400)  # rows taken in fours, twos and alone
 NODES["linear_many"] = lambda g: linear(g, 40, 67, 129)
 NODES["linear_short"] = lambda g: linear(g, 1, 9, 1)
 for _activation in ("gelu_tanh", "gelu", "silu", "relu"):
@@ -179,6 +180,16 @@ def test_nan_goes_in_and_comes_out(name: str) -> None:
     np.testing.assert_array_equal(np.isnan(run(kernel, site, memory)), np.isnan(expected))
 
 
+@pytest.mark.parametrize("rows", [1, 2, 4, 8])
+def test_few_rows_are_modelled_faster_here_than_by_mm(rows: int) -> None:
+    node = linear(GraphBuilder(), rows, 500, 4096, bias=True)
+    leaves = leaves_of(node, np.random.default_rng(0), "normal")
+    site, kernel = placed(node, leaves, Box.full(node.shape), Memory(), 0)
+    others = [k for k in candidates(site) if k.name.startswith(("linear_row", "linear_columns"))]
+    assert len(others) >= 2
+    assert all(kernel.cost_ns(site) < other.cost_ns(site) for other in others)
+
+
 # --- slices have the bits of the whole -----------------------------------------------------------
 
 
@@ -189,8 +200,8 @@ def bits(node: Node, leaves: dict[str, Array], box: Box, seed: int) -> Array:
 
 
 ROWWISE = (
-    "linear_many", "linear_bias", "gated_gelu_tanh", "rms_norm_float32", "layer_norm_float32",
-    "softmax", "gelu", "gelu_tanh", "silu", "add_float32",
+    "linear_7", "linear_many", "linear_bias", "gated_gelu_tanh", "rms_norm_float32",
+    "layer_norm_float32", "softmax", "gelu", "gelu_tanh", "silu", "add_float32",
 )  # fmt: skip
 
 
@@ -275,9 +286,12 @@ def test_gather_refuses_an_index_outside() -> None:
 # --- two threads ---------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_two_threads_have_the_bits_of_one(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    node = linear(GraphBuilder(), 3, 1003, 257)
+def test_two_threads_have_the_bits_of_one(
+    threads: int, bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = linear(GraphBuilder(), 3, 1003, 257, bias)
     leaves = leaves_of(node, np.random.default_rng(0), "normal")
     alone = bits(node, leaves, Box.full(node.shape), 0)
     monkeypatch.setattr(numba_cpu, "LONG_NS", 0.0)

@@ -14,7 +14,7 @@ from strategies import boxes, mask_of, regions
 
 from tgbench import regions as module
 from tgbench.coords import Domain, origin_symbol, record
-from tgbench.regions import EMPTY, Box, Region, union
+from tgbench.regions import EMPTY, Box, Left, Region, union
 
 SHAPES = ((), (6,), (4, 5), (3, 4, 3))
 shapes = st.sampled_from(SHAPES)
@@ -52,6 +52,18 @@ def test_algebra(pair: Any) -> None:
         assert_proper(region)
     assert a.contains(b) == bool((left | ~right).all())
     assert a.intersects(b) == bool((left & right).any())
+
+
+@given(shapes.flatmap(lambda s: st.tuples(st.just(s), *[regions(s)] * 3)))
+def test_what_is_left_answers_as_the_difference_does(case: Any) -> None:
+    _, valid, dirty, region = case
+    left, there = Left(valid, dirty), valid.subtract(dirty)
+    assert left.region == there
+    assert left.lacking(region) == region.subtract(there)
+    assert left.joined(region) == there.union(region)
+    assert left.intersects(region) == there.intersects(region)
+    for found in (left.lacking(region), left.joined(region)):
+        assert_proper(found)
 
 
 @given(pairs)
@@ -140,6 +152,8 @@ def test_algebra_holds_at_every_origin_the_guards_allow(
         results: list[Any] = [a, b, a.union(b), a.intersect(b), a.subtract(b)]
         if a.boxes:
             results.append(Region((a.hull(),)))
+        rest = Left(Region.full((SIZE,) * rank), a)
+        results += [rest.lacking(b), rest.joined(b), rest.intersects(b)]
         return [*results, a.contains(b), a.intersects(b)]
 
     with record() as guards:

@@ -20,6 +20,11 @@ from tgbench.propagate import Propagator, Storage
 from tgbench.regions import Box, row_major
 from tgbench.rules import Rules
 
+IMAGE_RANK = 4  # batch, channels, height, width
+ON_IMAGES = frozenset(
+    ("conv", "conv_transpose", "max_pool", "sum_pool", "upsample", "channel_affine", "group_norm")
+)
+
 
 @dataclass(frozen=True)
 class LiveRange:
@@ -106,7 +111,7 @@ class Anatomy:
 
     @staticmethod
     def of(graph: Graph, schedule: Sequence[Node] | None = None) -> Anatomy:
-        frozen = _frozen(graph)
+        frozen = graph.frozen
         base: dict[Node, Node] = {}
         maps: dict[Node, ViewMap] = {}
         dense: dict[Node, frozenset[int]] = {}
@@ -137,6 +142,30 @@ class Anatomy:
     def stored(self) -> tuple[Node, ...]:
         """Executable nodes with bytes of their own, in schedule order."""
         return tuple(node for node in self.schedule if self.base[node] is node)
+
+    @cached_property
+    def channels_last(self) -> frozenset[Node]:
+        """Images whose channels lie side by side.
+
+        What changes of an image is a window of it. With the channels innermost, a line of a window
+        is one piece of memory, not one for each channel; and convolutions want them so. Where
+        another node shows the same bytes as one dimension, they lie row-major.
+        """
+        found: set[Node] = set()
+        for node in self.stored:
+            if node.rank < IMAGE_RANK or self.dense[node]:
+                continue
+            op = OPS[node.op]
+            sources = [node.inputs[i] for i in {*op.aligned, *op.inplace}]
+            if node.op in ON_IMAGES or any(
+                self.base[source] in found and source.shape == node.shape for source in sources
+            ):
+                found.add(node)
+        return frozenset(found)
+
+    def order(self, node: Node) -> tuple[int, ...]:
+        """Dimensions of a stored node from the outermost to the innermost; () for row-major."""
+        return (0, *range(2, node.rank), 1) if node in self.channels_last else ()
 
     @cached_property
     def kept(self) -> tuple[Node, ...]:
@@ -182,17 +211,6 @@ class Anatomy:
             (0, node.shape[axis]) if axis in dense else interval
             for axis, interval in enumerate(box)
         )
-
-
-def _frozen(graph: Graph) -> frozenset[Node]:
-    """Nodes whose ancestors are parameters and constants alone."""
-    frozen: set[Node] = set()
-    for node in graph.nodes:
-        if node.op in ("parameter", "constant") or (
-            not node.is_leaf and all(parent in frozen for parent in node.inputs)
-        ):
-            frozen.add(node)
-    return frozenset(frozen)
 
 
 def _view_of(node: Node, base: Mapping[Node, Node], maps: Mapping[Node, ViewMap]) -> ViewMap | None:

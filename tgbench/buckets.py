@@ -27,6 +27,7 @@ from tgbench.regions import EMPTY, Box, Region
 Boxes: TypeAlias = "tuple[tuple[str, Region], ...]"  # by name, sorted, no empty regions
 Rounding: TypeAlias = Literal["exact", "pow2", "full"]
 Span: TypeAlias = "tuple[int | None, int]"  # symbol (None: the start is fixed at 0), extent
+Use: TypeAlias = "tuple[str, str, int]"  # part, name, dimension of a box that moves
 MOST_BOXES = 8  # a comparison that would find more changed boxes than this takes larger ones
 
 
@@ -57,6 +58,26 @@ class BucketClass:
         """The regions at an origin, of integers or of symbols."""
         spans = self.changed if part == "changed" else self.demand
         return {name: Region.of(*(_placed(box, origin) for box in boxes)) for name, boxes in spans}
+
+    @cached_property
+    def extents(self) -> tuple[tuple[str, tuple[tuple[int, ...], ...]], ...]:
+        """How large its boxes are, wherever they stand."""
+        return tuple(
+            (name, tuple(tuple(extent for _, extent in box) for box in boxes))
+            for name, boxes in (*self.changed, *self.demand)
+        )
+
+    @cached_property
+    def uses(self) -> tuple[tuple[Use, ...], ...]:
+        """For each origin symbol, what of the inputs and outputs starts there."""
+        found: list[dict[Use, None]] = [{} for _ in self.bounds]
+        for part, spans in (("changed", self.changed), ("demand", self.demand)):
+            for name, boxes in spans:
+                for box in boxes:
+                    for axis, (symbol, _) in enumerate(box):
+                        if symbol is not None:
+                            found[symbol][part, name, axis] = None
+        return tuple(map(tuple, found))
 
     @property
     def elements(self) -> int:

@@ -21,7 +21,7 @@ the only symbolic values; whatever is not linear is pinned to its number by two 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd, lcm
 from typing import Any, TypeAlias, TypeVar
@@ -74,6 +74,12 @@ class Moving:
         for index, coefficient in self.terms:
             total += coefficient * origin[index]
         return total // self.per
+
+    def fixed(self, numbers: Mapping[int, int]) -> Coord:
+        """The same form where these entries of the origin are numbers, and stand."""
+        const = self.const + sum(k * numbers[i] for i, k in self.terms if i in numbers)
+        terms = tuple((i, k) for i, k in self.terms if i not in numbers)
+        return _form(self.value, const, terms, self.per)
 
     def pin(self) -> int:
         """Its present number, with guards that hold the form to it."""
@@ -225,6 +231,11 @@ def at(coord: Coord, origin: Sequence[int]) -> int:
     return coord.at(origin) if isinstance(coord, Moving) else coord
 
 
+def fixed(coord: Coord, numbers: Mapping[int, int]) -> Coord:
+    """A coordinate where these entries of the origin are numbers; see `Moving.fixed`."""
+    return coord.fixed(numbers) if isinstance(coord, Moving) else coord
+
+
 def origin_symbol(index: int, value: int) -> Moving:
     """The coordinate that *is* the origin's entry `index`, at present `value`."""
     return Moving(value, 0, ((index, 1),))
@@ -264,21 +275,36 @@ class Memo:
     __slots__ = ("entries",)
 
     def __init__(self) -> None:
-        self.entries: dict[Hashable, tuple[Any, frozenset[Guard]]] = {}
+        self.entries: dict[Hashable, Any] = {}
 
     def get(self, key: Hashable, compute: Callable[..., R], *args: Any) -> R:
-        found = self.entries.get(key)
-        if found is None:
-            with record() as guards:
-                result = compute(*args)
-            if len(self.entries) >= MOST_ENTRIES:
-                self.entries.clear()
-            self.entries[key] = (result, frozenset(guards))
-            return result
-        if found[1] and _recording.guards is not None:
-            _recording.guards |= found[1]
-        result = found[0]
+        found: Any = self.entries.get(key, self)
+        result: R
+        if found is self:  # which is no result of anything: the key is new
+            result = self._computed(key, compute, args)
+        elif type(found) is not _Guarded:
+            result = found
+        else:
+            if _recording.guards is not None:
+                _recording.guards |= found.guards
+            result = found.result
         return result
+
+    def _computed(self, key: Hashable, compute: Callable[..., R], args: tuple[Any, ...]) -> R:
+        with record() as guards:
+            result = compute(*args)
+        if len(self.entries) >= MOST_ENTRIES:
+            self.entries.clear()
+        self.entries[key] = _Guarded(result, frozenset(guards)) if guards else result
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Guarded:
+    """A remembered result that holds only where its guards do."""
+
+    result: Any
+    guards: frozenset[Guard]
 
 
 class Table:
@@ -345,6 +371,11 @@ class Domain:
                 high[index] = min(high.get(index, FAR), guard.const // -coefficient)
         self.bounds = [(i, low.get(i, -FAR), high.get(i, FAR)) for i in sorted({*low, *high})]
         self.rest = rest
+
+    @property
+    def standing(self) -> Iterator[int]:
+        """Entries of the origin that have one value wherever the guards hold."""
+        return (index for index, low, high in self.bounds if low == high)
 
     def holds(self, origin: Sequence[int]) -> bool:
         for index, low, high in self.bounds:

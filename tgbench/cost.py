@@ -21,7 +21,7 @@ import numpy as np
 
 from tgbench.coords import MOST_ENTRIES
 from tgbench.errors import KernelError, RecordsError
-from tgbench.kernels.registry import Kernel, Site, View, candidates
+from tgbench.kernels.registry import Kernel, Site, View, candidates, prepared_inputs
 from tgbench.machine import Machine
 from tgbench.optable import Call
 from tgbench.propagate import rough_ns
@@ -190,10 +190,13 @@ class CostModel:
         key = (call, box.extents, extents, _open_masks(call, reads))
         found = self._plain.get(key)
         if found is None:
-            found = _remembered(
-                self._plain, key, self._of_plain(plain_site(call, box, reads, self.device))
-            )
+            found = _remembered(self._plain, key, self._of_plain(self.site(call, box)))
         return found
+
+    def site(self, call: Call, box: Box) -> Site:
+        """Where a box of a call is computed: operands row-major, weights at rest."""
+        site = plain_site(call, box, self.rules.reads(call, box), self.device)
+        return site if call not in self.rules.unpacked else replace(site, frozen=frozenset())
 
     def _of_plain(self, site: Site) -> Estimate:
         try:
@@ -230,7 +233,7 @@ def _open_masks(call: Call, reads: Sequence[Box | None]) -> tuple[bool, ...]:
 
 
 def plain_site(call: Call, box: Box, reads: Sequence[Box | None], device: str) -> Site:
-    """A site whose operands lie row-major, each in a buffer of its own."""
+    """A site whose operands lie row-major, each in a buffer of its own; weights never change."""
 
     def laid(buffer: Any, extents: Sequence[Any], dtype: str) -> View:
         return View(buffer, dtype, tuple(extents), row_major(extents), 0)
@@ -239,7 +242,8 @@ def plain_site(call: Call, box: Box, reads: Sequence[Box | None], device: str) -
         None if read is None else laid(i, read.extents, call.inputs[i].dtype)
         for i, read in enumerate(reads)
     )
-    return Site(call, box, tuple(reads), laid("out", box.extents, call.out.dtype), ins, device)
+    out, frozen = laid("out", box.extents, call.out.dtype), prepared_inputs(call.op.name)
+    return Site(call, box, tuple(reads), out, ins, device, frozen)
 
 
 def modelled_ns(site: Site, kernel: Kernel) -> float:

@@ -33,7 +33,7 @@ class MemoryEstimate:
 
     Fields:
         parameter_bytes: weights, tied ones once.
-        constant_bytes: constants of the graph.
+        constant_bytes: constants of the graph, and what follows from weights alone.
         input_bytes: inputs and states, always kept.
         keep_all_bytes: the arena, if every value were retained.
         arena_bytes: what the plan in force takes of the arena, or None.
@@ -41,6 +41,7 @@ class MemoryEstimate:
         fixed_bytes: of `arena_bytes`, what the session holds between runs, or None. The rest is
             shared with the other sessions of its arena.
         others_bytes: what the other sessions of its arena hold between runs.
+        packed_bytes: weights that kernels keep a second time, in another layout, at most.
     """
 
     parameter_bytes: Any
@@ -51,12 +52,13 @@ class MemoryEstimate:
     budget_bytes: int | None = None
     fixed_bytes: int | None = None
     others_bytes: int = 0
+    packed_bytes: int = 0
 
     @property
     def total_bytes(self) -> Any:
-        """Parameters, constants and the arena (planned, or with everything kept)."""
+        """Parameters, constants, packed weights and the arena (planned, or keeping everything)."""
         arena = self.keep_all_bytes if self.arena_bytes is None else self.arena_bytes
-        return self.parameter_bytes + self.constant_bytes + arena
+        return self.parameter_bytes + self.constant_bytes + self.packed_bytes + arena
 
     def __str__(self) -> str:
         def show(size: Any) -> str:
@@ -67,6 +69,8 @@ class MemoryEstimate:
             f"constants       {show(self.constant_bytes)}",
             f"keep everything {show(self.keep_all_bytes)}",
         ]
+        if self.packed_bytes:
+            lines.insert(1, f"  packed, at most {show(self.packed_bytes)}")
         if self.arena_bytes is not None:
             lines.append(f"arena (planned) {show(self.arena_bytes)}")
         if self.arena_bytes is not None and self.fixed_bytes is not None:
@@ -85,6 +89,7 @@ def estimate_memory(
     budget_bytes: int | None = None,
     fixed_bytes: int | None = None,
     others_bytes: int = 0,
+    packed_bytes: int = 0,
 ) -> MemoryEstimate:
     """Bytes by kind; for a graph with symbolic dimensions, expressions in them.
 
@@ -97,7 +102,7 @@ def estimate_memory(
     for node in graph.nodes:
         if node.op in ("reshape", "permute", "slice", "expand"):
             continue
-        kind = node.op if node.is_leaf else "value"
+        kind = node.op if node.is_leaf else "constant" if node in graph.frozen else "value"
         sizes[kind] = sizes[kind] + node.type.size_bytes
     kept = sizes["input"] + sizes["state"]
     return MemoryEstimate(
@@ -109,6 +114,7 @@ def estimate_memory(
         budget_bytes,
         fixed_bytes,
         others_bytes,
+        packed_bytes,
     )
 
 
@@ -166,8 +172,8 @@ def parse_bytes(
 
     "auto" is what the device has in all, less weights, constants and `peak_bytes`.
     """
-    leaves = (node for node in graph.nodes if node.op in ("parameter", "constant"))
-    weights = sum(int(node.type.size_bytes) for node in leaves)
+    found = estimate_memory(graph)
+    weights = int(found.parameter_bytes + found.constant_bytes)
     return Budget.parse(memory).bytes(device, weights, peak_bytes)
 
 

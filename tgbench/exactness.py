@@ -55,6 +55,7 @@ LAID_ELEMENTS = 1 << 22  # weights up to this size are tried in other layouts th
 GARBAGE = 7.0  # between the rows of operands
 
 Buffers: TypeAlias = Mapping[tuple[Any, str], torch.Tensor]
+Calls: TypeAlias = frozenset[Call]
 Tell: TypeAlias = Callable[[str], None]
 
 
@@ -144,6 +145,7 @@ def find(
     device: str,
     tell: Tell | None = None,
     records: Records | None = None,
+    unpacked: Calls = frozenset(),
 ) -> Exactness:
     """A grain for every call that a session computes.
 
@@ -151,11 +153,12 @@ def find(
         buffers: weights, constants and frozen nodes, as the session has them.
         records: what is in there for this machine and these sources is not tried again; what is
             found out is added.
+        unpacked: calls whose weights stay as they lie.
 
     Raises ExactnessError for a call whose kernels all differ from themselves, RecordsError where
     the database fails or holds what cannot be.
     """
-    finder, grains = Finder(anatomy, buffers, device, records), {}
+    finder, grains = Finder(anatomy, buffers, device, records, unpacked), {}
     for i, (call, nodes) in enumerate(finder.calls.items()):
         if tell is not None:
             tell(f"trying kernels for equal bits {i + 1}/{len(finder.calls)} {nodes[0].name}")
@@ -185,9 +188,14 @@ class Finder:
     """Grains of a session's calls: remembered in this process, or recorded, or found by trials."""
 
     def __init__(
-        self, anatomy: Anatomy, buffers: Buffers, device: str, records: Records | None = None
+        self,
+        anatomy: Anatomy,
+        buffers: Buffers,
+        device: str,
+        records: Records | None = None,
+        unpacked: Calls = frozenset(),
     ) -> None:
-        self.device, self.records = device, records
+        self.device, self.records, self.unpacked = device, records, unpacked
         self.calls: dict[Call, list[Node]] = {}
         for node in anatomy.stored:
             self.calls.setdefault(node.call, []).append(node)
@@ -199,11 +207,14 @@ class Finder:
         anatomy, nodes = self._given[0], self.calls[call]
         weights = [_weights(node, anatomy) for node in nodes]
         stays = tuple(sorted(set(weights[0]).intersection(*weights)))
-        signature = _signature(nodes[0], stays, anatomy, self.device)
+        kernels = _kernels(call, self.device, self.unpacked)
+        by_orders = {str(_orders(node, anatomy)): node for node in reversed(nodes)}
+        variants = [by_orders[orders] for orders in sorted(by_orders)]
+        signature = _signature(nodes[0], stays, anatomy, self.device, kernels, sorted(by_orders))
         key = self.machine.fingerprint, signature
         found = _remembered.get(key) or self._recorded(call, stays, signature)
         if found is None:
-            found = _Search(nodes[0], *self._given, stays).finding()
+            found = _Search(nodes[0], *self._given, kernels, stays, variants).finding()
         _remembered[key] = found
         self._record(call, found, signature)
         return found.grain
@@ -218,7 +229,8 @@ class Finder:
 
     def _recorded(self, call: Call, stays: tuple[int, ...], signature: str) -> Finding | None:
         """What is recorded for kernels as they are now; records that disagree count for nothing."""
-        sources = {kernel.name: source_hash(kernel) for kernel in _kernels(call, self.device)}
+        kernels = _kernels(call, self.device, self.unpacked)
+        sources = {kernel.name: source_hash(kernel) for kernel in kernels}
         found = [
             record
             for record in self._known.get(signature, ())
@@ -238,7 +250,7 @@ class Finder:
     def _record(self, call: Call, found: Finding, signature: str) -> None:
         if self.records is None:
             return
-        kernel = next(k for k in _kernels(call, self.device) if k.name == found.grain.kernel)
+        kernel = next(k for k in KERNELS[call.op.name] if k.name == found.grain.kernel)
         row = GrainRecord(
             kernel.name,
             source_hash(kernel),
@@ -273,7 +285,14 @@ def _may_be(call: Call, grain: Grain) -> bool:
 # --- what a finding depends on --------------------------------------------------------------------
 
 
-def _signature(node: Node, stays: tuple[int, ...], anatomy: Anatomy, device: str) -> str:
+def _signature(
+    node: Node,
+    stays: tuple[int, ...],
+    anatomy: Anatomy,
+    device: str,
+    kernels: Sequence[Kernel],
+    orders: Sequence[str],
+) -> str:
     """Call, known elements, where weights lie, and whatever chooses among the kernels, as a digest.
 
     Kernels that were not chosen count as well: without them another one might have been.
@@ -285,7 +304,8 @@ def _signature(node: Node, stays: tuple[int, ...], anatomy: Anatomy, device: str
         *map(_fact, (*call.facts, call.fact)),
         *(f"{i} {view.strides}" for i, view in zip(stays, lying, strict=True)),
         code_hash(op.flops, op.whole, op.forward, op.needed, op.decompose),
-        *(f"{kernel.name} {_ways(kernel)}" for kernel in _kernels(call, device)),
+        *orders,
+        *(f"{kernel.name} {_ways(kernel)}" for kernel in kernels),
         _sources(),
     ]
     types = f"{call.out} = {', '.join(map(str, call.inputs))}"
@@ -322,9 +342,11 @@ def _sources() -> str:
     return digest.hexdigest()
 
 
-def _kernels(call: Call, device: str) -> list[Kernel]:
-    kind = device.split(":")[0]
-    return [kernel for kernel in KERNELS.get(call.op.name, ()) if kind in kernel.devices]
+def _kernels(call: Call, device: str, unpacked: Calls) -> list[Kernel]:
+    """Kernels of a call on a device, but for those that want weights in another layout than it."""
+    kind, found = device.split(":")[0], KERNELS.get(call.op.name, ())
+    plain = call in unpacked
+    return [k for k in found if kind in k.devices and not (plain and k.prepares)]
 
 
 # --- tiles ----------------------------------------------------------------------------------------
@@ -419,11 +441,15 @@ class _Search:
         anatomy: Anatomy,
         buffers: Buffers,
         device: str,
+        kernels: Sequence[Kernel],
         stays: tuple[int, ...] = (),
+        variants: Sequence[Node] = (),
     ) -> None:
         self.node = node
+        self.variants = variants or (node,)
         self.call = node.call
         self.device = device
+        self.kernels = kernels
         self.stays = stays
         self.rules = Rules()
         self._given = (node, anatomy, buffers, device)
@@ -450,7 +476,9 @@ class _Search:
 
     @cached_property
     def trials(self) -> list[Trial]:
-        return [Trial(*self._given, seed) for seed in range(DRAWS)]
+        _, anatomy, buffers, device = self._given
+        draws = range(DRAWS)
+        return [Trial(one, anatomy, buffers, device, d) for one in self.variants for d in draws]
 
     def finding(self) -> Finding:
         """The best candidate that passes."""
@@ -481,7 +509,7 @@ class _Search:
         return total
 
     def _candidates(self) -> Iterator[Candidate]:
-        for kernel in _kernels(self.call, self.device):
+        for kernel in self.kernels:
             for tile in tiles(self.call):
                 for is_copied in (False, True):
                     yield from self._joining(kernel, tile, is_copied)
@@ -525,7 +553,7 @@ class _Search:
     def _site_cost(self, kernel: Kernel, box: Box) -> float | None:
         site = plain_site(self.call, box, self.rules.reads(self.call, box), self.device)
         try:
-            cost = kernel.cost_ns(site) if kernel.accepts(site) else None
+            cost = kernel.cost_ns(site) if kernel.takes(site) else None
         except TgbenchError:
             return None
         return rough_ns(self.call, box) if cost == 0 else cost
@@ -549,6 +577,7 @@ class Trial:
         self.call, self.device, self.buffers = node.call, device, buffers
         self.rules = Rules()
         self.rng = np.random.default_rng(seed)
+        self.orders = _orders(node, anatomy)
         frozen = Addresser(lambda leaf: layout(leaf, anatomy, {}), {})
         self.lying: dict[int, View] = {
             i: frozen.view(parent, Box.full(parent.shape))
@@ -627,7 +656,7 @@ class Trial:
         """
         site, buffers = self._site(box, laid)
         kernel = formed(candidate.kernel, site, candidate.grain)
-        if not kernel.accepts(site):
+        if not kernel.takes(site):
             return None
         function, arguments = bound(kernel, site, buffers, self.device)
         function(*arguments)
@@ -644,7 +673,8 @@ class Trial:
             shape, dtype = tuple(map(int, box.extents)), self.call.out.dtype
             empty = torch.empty(shape, dtype=TORCH_DTYPES[dtype], device=self.device)
             out = self._placed("out", empty, dtype, laid, buffers)
-        return Site(self.call, box, reads, out, tuple(ins), self.device), buffers
+        frozen = frozenset(self.lying)
+        return Site(self.call, box, reads, out, tuple(ins), self.device, frozen), buffers
 
     def _operand(
         self, i: int, read: Box, laid: bool, buffers: dict[tuple[Any, str], torch.Tensor]
@@ -674,10 +704,10 @@ class Trial:
         buffers: dict[tuple[Any, str], torch.Tensor],
     ) -> View:
         """A tensor copied to a place of its own: side by side, or in a random layout."""
-        shape = tuple(tensor.shape)
-        strides, offset, size = row_major(shape), 0, prod(shape)
+        shape, order, offset = tuple(tensor.shape), self.orders[key], 0
+        strides, size = _ordered(shape, order), prod(shape)
         if laid:
-            strides, size = self._layout(shape)
+            strides, size = self._layout(shape, order)
             offset = int(self.rng.integers(0, 17))
         flat = torch.full((offset + size,), GARBAGE, dtype=TORCH_DTYPES[dtype], device=self.device)
         buffers[key, dtype] = flat
@@ -685,14 +715,30 @@ class Trial:
         _tensor(view, buffers).copy_(tensor)
         return view
 
-    def _layout(self, shape: Sizes) -> tuple[Sizes, int]:
-        """Strides with gaps between lines, sometimes with dimensions exchanged; the elements."""
+    def _layout(self, shape: Sizes, order: Sizes) -> tuple[Sizes, int]:
+        """Strides with gaps between lines; row-major ones sometimes with dimensions exchanged."""
         rank = len(shape)
-        order = self.rng.permutation(rank) if self.rng.random() < 0.25 else np.arange(rank)
+        if order == tuple(range(rank)) and self.rng.random() < 0.25:
+            order = tuple(self.rng.permutation(rank).tolist())
         gaps = self.rng.integers(0, 5, rank) * (self.rng.random(rank) < 0.5)
-        sizes = [int(shape[axis] + gap) for axis, gap in zip(order, gaps, strict=True)]
-        strides = dict(zip(order.tolist(), row_major(sizes), strict=True))
-        return tuple(strides[axis] for axis in range(rank)), prod(sizes)
+        sizes = [0] * rank
+        for axis, gap in zip(order, gaps.tolist(), strict=True):
+            sizes[axis] = shape[axis] + gap
+        return _ordered(sizes, order), prod(sizes)
+
+
+Orders: TypeAlias = "dict[Any, Sizes]"  # operand's number, or "out" → dimensions, outermost first
+
+
+def _orders(node: Node, anatomy: Anatomy) -> Orders:
+    """The order in which a session stores the result of a node, and what it reads."""
+    nodes: list[tuple[Any, Node]] = [*enumerate(node.inputs), ("out", node)]
+    return {key: anatomy.order(one) or tuple(range(one.rank)) for key, one in nodes}
+
+
+def _ordered(shape: Sequence[int], order: Sizes) -> Sizes:
+    steps = dict(zip(order, row_major([shape[axis] for axis in order]), strict=True))
+    return tuple(steps[axis] for axis in range(len(order)))
 
 
 def _ends(shape: Sequence[Any], size: Sizes, starts: Sequence[Any] | None = None) -> list[Box]:

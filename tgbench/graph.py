@@ -660,6 +660,16 @@ class Graph:
         return found
 
     @cached_property
+    def frozen(self) -> frozenset[Node]:
+        """Parameters, constants, and what follows from them alone."""
+        found: set[Node] = set()
+        for node in self.nodes:
+            is_weight = node.op in ("parameter", "constant")
+            if is_weight or (not node.is_leaf and found.issuperset(node.inputs)):
+                found.add(node)
+        return frozenset(found)
+
+    @cached_property
     def ends(self) -> tuple[Node, ...]:
         """What is read after the last step of a run: outputs, and what states become."""
         written = [n for parts in self.writes.values() for write in parts for n in write.nodes]

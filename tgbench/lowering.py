@@ -9,12 +9,12 @@ once for all of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 from tgbench.anatomy import Anatomy
-from tgbench.coords import Coord, Memo, value_of
+from tgbench.coords import Coord, Memo, fixed, value_of
 from tgbench.errors import TgbenchError
 from tgbench.grains import Grain
 from tgbench.graph import Node
@@ -24,19 +24,21 @@ from tgbench.kernels.registry import (
     SCRATCH,
     Host,
     Kernel,
+    Prepared,
     Scratch,
     Site,
     View,
     candidates,
+    frozen_inputs,
     scratch_bytes,
     scratch_views,
 )
 from tgbench.kernels.torch_any import fill_
-from tgbench.optable import ITEMSIZE
+from tgbench.optable import ITEMSIZE, Call
 from tgbench.placement import Placement, Slot, touched
 from tgbench.program import Instruction
 from tgbench.propagate import Step
-from tgbench.regions import EMPTY, Box, Region, row_major
+from tgbench.regions import EMPTY, NOTHING, Box, Left, Region, row_major
 from tgbench.rules import Rules
 
 
@@ -67,6 +69,10 @@ class Held:
 
     valid: Region
     start: tuple[Coord, ...]
+
+    def fixed(self, numbers: Mapping[int, int]) -> Held:
+        """The same where these entries of the origin are numbers."""
+        return Held(self.valid.fixed(numbers), tuple(fixed(at, numbers) for at in self.start))
 
 
 State = Mapping[Node, Held]
@@ -102,6 +108,27 @@ def layout(node: Node, anatomy: Anatomy, slots: Mapping[Node, Slot]) -> Layout:
     steps = tuple(0 if to is None else strides[to[0]] * to[1] for to in mapped.dims)
     first = offset + sum(a * stride for a, stride in zip(mapped.start, strides, strict=True))
     return Layout(base, strides, steps, first, buffer)
+
+
+class Written:
+    """What holds a number by now: valid and clean elements, and what a run has written so far."""
+
+    def __init__(self, step: Step, state: State, retained: frozenset[Node]) -> None:
+        self._left = {
+            node: Left(held.valid, step.dirty.get(node, EMPTY))
+            for node, held in state.items()
+            if node in retained or not (node in step.compute or node in step.filled)
+        }
+        self._boxes: dict[Node, list[Box]] = {}
+
+    def add(self, node: Node, box: Box) -> None:
+        """A box is written."""
+        self._boxes.setdefault(node, []).append(box)
+
+    def lacking(self, node: Node, box: Box) -> Region:
+        """What of a box holds nothing yet."""
+        missing = Region((box,)).subtract(Region.of(*self._boxes.get(node, ())))
+        return self._left.get(node, NOTHING).lacking(missing)
 
 
 class Addresser:
@@ -183,27 +210,19 @@ class Lowerer:
         """
         starts = self._starts(step, state)
         addresser = Addresser(self._layout, starts)
-        there = {node: held.valid for node, held in state.items()}
-        for node, region in step.dirty.items():
-            if node in there:
-                there[node] = there[node].subtract(region)
-        for node in (*step.compute, *step.filled):
-            if node not in self.placement.retained:
-                there.pop(node, None)
+        written = Written(step, state, self.placement.retained)
         instructions: list[Instruction] = []
         scratch: dict[Node, int] = {}
         for node, region in step.compute.items():
             for box in self.rules.parts(node.call, region):
-                for parent, read in zip(node.inputs, self.rules.reads(node.call, box), strict=True):
-                    if read is not None:
-                        instructions += self._fills(parent, read, there, addresser)
+                instructions += self._fills_for(node, box, written, addresser)
                 made = self._instruction(node, box, addresser, provisional)
                 instructions.append(made)
                 scratch[node] = max(scratch.get(node, 0), made.scratch_bytes)
-                there[node] = there.get(node, EMPTY).union(Region((box,)))
+                written.add(node, box)
         for node, region in (demand or {}).values():
             for box in region:
-                instructions += self._fills(node, box, there, addresser)
+                instructions += self._fills(node, box, written, addresser)
         after = {
             node: Held(region, starts[node])
             for node, region in step.valid.items()
@@ -255,17 +274,33 @@ class Lowerer:
             if any(a < b or b < a for a, b in zip(starts[node], starts[operand], strict=True)):
                 raise Unreadable(operand)
 
+    def _fills_for(
+        self, node: Node, box: Box, written: Written, addresser: Addresser
+    ) -> list[Instruction]:
+        """Fills of all that computing a box reads. What is needed, and no view, was computed."""
+        rules, maps = self.rules, self.anatomy.base
+        return [
+            fill
+            for parent, read, is_needed in zip(
+                node.inputs,
+                rules.reads(node.call, box),
+                rules.reads_needed(node.call, box),
+                strict=True,
+            )
+            if read is not None and not (is_needed and maps[parent] is parent)
+            for fill in self._fills(parent, read, written, addresser)
+        ]
+
     def _fills(
-        self, node: Node, box: Box, there: dict[Node, Region], addresser: Addresser
+        self, node: Node, box: Box, written: Written, addresser: Addresser
     ) -> list[Instruction]:
         """Calls that put known values, or zeros nobody cares about, where somebody will look."""
         base, inside = self.anatomy.base_box(node, box, self.rules)
         if base.is_leaf or base in self.anatomy.frozen:
             return []
-        have = there.get(base, EMPTY)
-        missing = Region((inside,)).subtract(have)
-        if missing.boxes:
-            there[base] = have.union(missing)
+        missing = written.lacking(base, inside)
+        for part in missing:
+            written.add(base, part)
         fact = base.call.fact
         known = fact is not None and fact.hard and fact.value is not None
         value = fact.value if fact is not None and known else 0.0
@@ -286,8 +321,9 @@ class Lowerer:
             None if read is None else addresser.view(parent, read)
             for parent, read in zip(node.inputs, reads, strict=True)
         )
-        site = _canonical(Site(node.call, box, reads, out, ins, self.device))
-        key = (node.call, box, site.out, site.ins)
+        frozen = self._frozen(node.call, ins)
+        site = _canonical(Site(node.call, box, reads, out, ins, self.device, frozen))
+        key = (node.call, box, site.out, site.ins, site.frozen)
         options = self._options.get(key, _options, site, self.rules.grains.get(node.call))
         option = self._chosen(options, node, provisional)
         bind = option.kernel.bind
@@ -301,6 +337,10 @@ class Lowerer:
         used = value_of(option.used_bytes)
         allocates = option.kernel.allocates(site)
         return Instruction(node, box, option.kernel.name, function, moved, used, allocates)
+
+    def _frozen(self, call: Call, ins: Sequence[View | None]) -> frozenset[int]:
+        """Inputs that kernels may keep in another layout."""
+        return frozen_inputs(ins) if call not in self.rules.unpacked else frozenset()
 
     def _chosen(self, options: Sequence[Option], node: Node, provisional: bool) -> Option:
         """The fastest kernel whose scratch memory fits what is reserved."""
@@ -337,7 +377,7 @@ def _canonical(site: Site) -> Site:
         for i, view in enumerate(site.ins)
     )
     plain = View(OUT, out.dtype, out.shape, out.strides, 0)
-    return Site(site.call, site.out_box, site.in_boxes, plain, ins, site.device)
+    return Site(site.call, site.out_box, site.in_boxes, plain, ins, site.device, site.frozen)
 
 
 def _same_place(a: View, b: View) -> bool:
@@ -346,8 +386,8 @@ def _same_place(a: View, b: View) -> bool:
 
 def _moved(argument: Any, places: Mapping[Any, Any]) -> Any:
     """An argument bound over canonical operands, where the operands really lie."""
-    if isinstance(argument, Host):
-        return Host(_moved(argument.view, places))
+    if isinstance(argument, Host | Prepared):
+        return replace(argument, view=_moved(argument.view, places))
     if not isinstance(argument, View):
         return argument
     place = places[argument.buffer]

@@ -134,6 +134,16 @@ class Memory:
     def saved(self, program: Program) -> Saved:
         """Copies of the values that a program writes over although they may still be wanted."""
         assert program.origin is not None
+        spared = program.spared
+        if spared is None or spared[0] != program.origin:
+            spared = program.spared = (program.origin, self._spared(program))
+        for place, copy in spared[1]:
+            copy.copy_(place)
+        return spared[1]
+
+    def _spared(self, program: Program) -> Saved:
+        """Where those values lie, and where copies of them go."""
+        assert program.origin is not None
         kept = self.placement.retained
         boxes = {
             (made.node, made.box.at(program.origin))
@@ -147,8 +157,8 @@ class Memory:
         copies, first = [], 0
         for place in sorted(places, key=lambda place: -place.element_size()):
             stop = first + place.numel() * place.element_size()
-            copy = self._aside[first:stop].view(place.dtype).view(place.shape)
-            copies.append((place, copy.copy_(place)))
+            copy = _like(place, self._aside[first:stop].view(place.dtype))
+            copies.append((place, copy))
             first = stop
         return copies
 
@@ -156,7 +166,7 @@ class Memory:
         """A box of a retained node, where it lies."""
         slot = self.placement.slots[node]
         first = slot.offset_bytes // node.type.itemsize
-        whole = self.buffers[ARENA, node.dtype][first : first + slot.elements].view(slot.extents)
+        whole = self.buffers[ARENA, node.dtype].as_strided(slot.extents, slot.strides, first)
         index = tuple(
             slice(start - at, stop - at) for (start, stop), at in zip(box, slot.start, strict=True)
         )
@@ -267,7 +277,7 @@ class Memory:
 
         Whole if it fits, else in pieces, coarse ones first. Raises DoesNotFit if nothing does.
         """
-        with _no_collection():
+        with _lasting():
             held = self.states.patterns[state].state(origin)
             made = self.specialiser.specialise(held, kind, origin)
             program = Program(
@@ -277,8 +287,15 @@ class Memory:
                 outputs=made.pieces[-1][1].outputs,
                 steps=tuple(step for step, _ in made.pieces),
             )
-            program.bind(self.buffers, origin)
+            program.bind(self.buffers, origin, self.pool.prepared)
             return program
+
+
+def _like(tensor: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:
+    """As many elements, side by side, in the order in which the tensor's lie."""
+    order = np.argsort([-step for step in tensor.stride()], kind="stable").tolist()
+    shape = [tensor.shape[axis] for axis in order]
+    return flat.view(shape).permute([order.index(axis) for axis in range(tensor.dim())])
 
 
 def _differing(old: torch.Tensor, new: torch.Tensor) -> Box | None:
@@ -310,15 +327,27 @@ def _goes_on(order: Sequence[int], source: Mapping[int, int], i: int) -> bool:
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
-    """Specialising makes many small lasting objects; a full collection there costs more than it."""
-    was_on = gc.isenabled()
+def _lasting() -> Iterator[None]:
+    """Let what is made inside join the oldest generation of the garbage collector, unseen.
+
+    A program is thousands of small objects that last. The collector would look at each of them
+    three times as they grow old, and after some dozens of programs at everything that the process
+    holds, which takes longer than making all of them. What was young before is collected first, so
+    that garbage of others waits no longer than it did. Where the process keeps objects frozen, they
+    stay so.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.collect(1)
     gc.disable()
     try:
         yield
     finally:
-        if was_on:
-            gc.enable()
+        if not gc.get_freeze_count():
+            gc.freeze()
+            gc.unfreeze()
+        gc.enable()
 
 
 def _typed(arena: torch.Tensor) -> dict[tuple[Any, str], torch.Tensor]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -88,7 +89,7 @@ class Call:
     facts: tuple[Fact | None, ...] = ()
     fact: Fact | None = None
 
-    @property
+    @cached_property
     def in_shapes(self) -> tuple[tuple[Dim, ...], ...]:
         return tuple(type_.shape for type_ in self.inputs)
 

@@ -54,18 +54,23 @@ class Slot:
 
     Fields:
         offset_bytes: from the start of the arena.
-        extents: elements per dimension that fit, laid out row-major.
+        extents: elements per dimension that fit.
         start: coordinates of the first element of a retained node; a slice's move with each run.
+        order: dimensions from the outermost to the innermost; () for row-major.
     """
 
     offset_bytes: int
     extents: tuple[int, ...]
     start: tuple[int, ...]
+    order: tuple[int, ...] = ()
 
     @property
     def strides(self) -> tuple[int, ...]:
         """In elements."""
-        return row_major(self.extents)
+        if not self.order:
+            return row_major(self.extents)
+        steps = row_major([self.extents[axis] for axis in self.order])
+        return tuple(steps[self.order.index(axis)] for axis in range(len(self.extents)))
 
     @property
     def elements(self) -> int:
@@ -216,6 +221,7 @@ def donors(
                 and operand not in outputs
                 and operand not in given
                 and operand.type == node.type
+                and anatomy.order(operand) == anatomy.order(node)
                 and node.inputs.count(operand) == 1
                 and anatomy.live[operand].stop == anatomy.position[node] + 1
                 and not _seen_otherwise(anatomy, operand, node)
@@ -321,7 +327,7 @@ def place(
     for node in [*anatomy.kept, *(n for n in anatomy.stored if n in keep)]:
         box = Box.full(node.shape) if node.is_leaf else uses.hulls[node]
         extents = tuple(int(b - a) for a, b in box)
-        slots[node] = Slot(top, extents, tuple(int(a) for a, _ in box))
+        slots[node] = Slot(top, extents, tuple(int(a) for a, _ in box), anatomy.order(node))
         if node.is_leaf or not retention.is_partial(node):
             top += aligned(slots[node].elements * node.type.itemsize)
     retained = frozenset([*anatomy.kept, *keep])
@@ -422,7 +428,7 @@ class _Shared:
         for node in self.slices:
             first = self.leader[node]
             offset = top + solution.offsets[first.name]
-            slots[node] = Slot(offset, extents[first], (0,) * node.rank)
+            slots[node] = Slot(offset, extents[first], (0,) * node.rank, anatomy.order(node))
         for node in partial:
             slots[node] = replace(slots[node], offset_bytes=top + solution.offsets[node.name])
         scratch = {

@@ -296,7 +296,7 @@ class Plan:
                 raise PlanError(f"slots: {slot.node} is there twice")
             if len(slot.extents) != node.rank or len(slot.start) != node.rank:
                 raise PlanError(f"slots.{slot.node}: rank {len(slot.extents)} is not {node.rank}")
-            slots[node] = Slot(slot.offset_bytes, slot.extents, slot.start)
+            slots[node] = Slot(slot.offset_bytes, slot.extents, slot.start, anatomy.order(node))
             if slot.size_bytes != slots[node].elements * node.type.itemsize:
                 raise PlanError(f"slots.{slot.node}.size_bytes: not what its extents take")
             if slot.scratch_bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,13 +20,16 @@ from tgbench.graph import Graph, Node
 from tgbench.kernels.registry import (
     SCRATCH,
     Host,
+    Prepared,
     Site,
     View,
     candidates,
+    prepared_inputs,
     scratch_bytes,
     scratch_views,
 )
 from tgbench.lowering import Addresser, layout
+from tgbench.optable import Call
 from tgbench.regions import Box
 from tgbench.rules import Rules
 from tgbench.weights import TORCH_DTYPES, Weights
@@ -39,24 +42,61 @@ class Pool:
     Fields:
         parameter_bytes: as stored in the graph's dtypes, tied ones once.
         owned_bytes: what had to be copied or computed (constants, frozen nodes, conversions).
+        packed_bytes: at most what kernels that keep weights in another layout take for that.
+        unpacked: calls whose weights are read as they lie, as they would take more than allowed.
     """
 
     buffers: dict[tuple[Any, str], torch.Tensor] = field(default_factory=dict)
     parameter_bytes: int = 0
     owned_bytes: int = 0
+    packed_bytes: int = 0
+    unpacked: frozenset[Call] = frozenset()
+    _prepared: dict[Prepared, Any] = field(default_factory=dict)
 
     @staticmethod
     def load(
-        graph: Graph, anatomy: Anatomy, weights: Any, device: str, ignore: Sequence[str] = ()
+        graph: Graph,
+        anatomy: Anatomy,
+        weights: Any,
+        device: str,
+        ignore: Sequence[str] = (),
+        packed_bytes: int | None = 0,
     ) -> Pool:
-        """Read what the graph needs; raises WeightsError for missing, extra or wrong tensors."""
+        """Read what the graph needs; raises WeightsError for missing, extra or wrong tensors.
+
+        Args:
+            packed_bytes: what weights in another layout may take; None for any number.
+        """
         pool = Pool()
         pool._parameters(graph, weights, device, ignore)
         for node in graph.nodes:
             if node.op == "constant":
                 pool._own(node.name, torch.tensor(node.attrs["data"].array), node.dtype, device)
         pool._freeze(anatomy, device)
+        pool._allow(_packable(anatomy), packed_bytes)
         return pool
+
+    def _allow(self, packable: Mapping[Call, frozenset[Node]], limit: int | None) -> None:
+        """Which calls may keep their weights in another layout: many small ones before large ones.
+
+        Equal layers all may, or none: a run chooses one kernel for them all.
+        """
+        unpacked = set()
+        for call, weights in sorted(packable.items(), key=lambda one: _largest_bytes(one[1])):
+            size = sum(weight.type.size_bytes for weight in weights)
+            if limit is not None and self.packed_bytes + size > limit:
+                unpacked.add(call)
+            else:
+                self.packed_bytes += size
+        self.unpacked = frozenset(unpacked)
+
+    def prepared(self, wanted: Prepared) -> Any:
+        """An argument that is made once of something in the pool, and kept as long as that."""
+        found = self._prepared.get(wanted)
+        if found is None:
+            flat = self.buffers[wanted.view.buffer, wanted.view.dtype]
+            found = self._prepared[wanted] = wanted.make(_seen(flat, wanted.view), *wanted.details)
+        return found
 
     def _parameters(self, graph: Graph, weights: Any, device: str, ignore: Sequence[str]) -> None:
         if weights is None:
@@ -95,6 +135,25 @@ class Pool:
                 del self.buffers[node.name, node.dtype]
             elif anatomy.base[node] is node:
                 self.owned_bytes += node.type.size_bytes
+
+
+def _packable(anatomy: Anatomy) -> dict[Call, frozenset[Node]]:
+    """The weights of calls that some kernel wants in another layout."""
+    found: dict[Call, frozenset[Node]] = {}
+    for node in anatomy.schedule:
+        bases = {anatomy.base[node.inputs[i]] for i in prepared_inputs(node.op)}
+        if weights := bases & anatomy.frozen:
+            found[node.call] = found.get(node.call, frozenset()) | weights
+    return found
+
+
+def _largest_bytes(weights: frozenset[Node]) -> int:
+    return max(int(weight.type.size_bytes) for weight in weights)
+
+
+def _seen(flat: torch.Tensor, view: View) -> torch.Tensor:
+    place: Callable[..., torch.Tensor] = flat.as_strided
+    return place(view.shape, view.strides, flat.storage_offset() + view.offset)
 
 
 def _read_by_runs(anatomy: Anatomy) -> set[Node]:
@@ -136,8 +195,7 @@ def _compute(
             flat = room[: room.numel() // 16 * 16].view(TORCH_DTYPES[view.dtype])
         else:
             flat = buffers[view.buffer, view.dtype]
-        lead = flat.storage_offset()
-        return flat.as_strided(view.shape, view.strides, lead + view.offset)  # type: ignore[arg-type]
+        return _seen(flat, view)
 
     function(
         *(

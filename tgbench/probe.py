@@ -22,8 +22,10 @@ from tgbench.kernels.registry import (
     Function,
     Host,
     Kernel,
+    Prepared,
     Site,
     View,
+    prepared_inputs,
     scratch_bytes,
     scratch_views,
 )
@@ -117,7 +119,7 @@ class Twin:
     def run(self, kernel: Kernel, box: Box) -> torch.Tensor | None:
         """What the kernel makes of a box of the output; None where it does not take that."""
         site = self._site(box)
-        if not kernel.accepts(site):
+        if not kernel.takes(site):
             return None
         dtype = TORCH_DTYPES[site.out.dtype]
         out = torch.zeros(box.elements, dtype=dtype, device=self.device)
@@ -134,7 +136,8 @@ class Twin:
             for i, (read, type_) in enumerate(zip(reads, self.call.inputs, strict=True))
         )
         out = View("out", self.call.out.dtype, box.extents, row_major(box.extents), 0)
-        return Site(self.call, box, reads, out, ins, self.device)
+        frozen = prepared_inputs(self.call.op.name)
+        return Site(self.call, box, reads, out, ins, self.device, frozen)
 
     def error(self, found: torch.Tensor, box: Box) -> float | None:
         """The largest difference over the largest magnitude, where the reference is finite."""
@@ -228,6 +231,8 @@ def bound(
     def argument(given: Any) -> Any:
         if isinstance(given, View):
             return tensor(given)
+        if isinstance(given, Prepared):
+            return given.make(tensor(given.view), *given.details)
         return tensor(given.view).numpy() if isinstance(given, Host) else given
 
     return function, tuple(map(argument, arguments))

@@ -108,7 +108,8 @@ class _Surveyor(Lowerer):
             for parent, read in zip(node.inputs, reads, strict=True)
         )
         out = addresser.view(node, box)
-        self.sites.append(Site(node.call, box, reads, out, ins, self.device))
+        frozen = self._frozen(node.call, ins)
+        self.sites.append(Site(node.call, box, reads, out, ins, self.device, frozen))
         return Instruction(node, box, "", fill_, ())
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from tgbench.coords import Coord, Domain, Guard, Moving, Terms, value_of
 from tgbench.graph import Node
-from tgbench.kernels.registry import Function, Host, View
+from tgbench.kernels.registry import Function, Host, Prepared, View
 from tgbench.optable import ITEMSIZE
 from tgbench.propagate import Step
 from tgbench.regions import Box
@@ -63,6 +63,7 @@ class Program:
         after: the number of the state it leaves behind (see `states`).
         outputs: per output name, the demanded boxes and views of them.
         steps: the decisions it was lowered from, one per piece.
+        spared: for runs that keep nothing, at one origin: what is written over, and its copies.
     """
 
     instructions: tuple[Instruction, ...]
@@ -73,6 +74,7 @@ class Program:
     calls: list[tuple[Function, tuple[Any, ...]]] = field(default_factory=list)
     results: dict[str, list[tuple[Box, torch.Tensor]]] = field(default_factory=dict)
     origin: tuple[int, ...] | None = None
+    spared: tuple[tuple[int, ...], list[tuple[torch.Tensor, torch.Tensor]]] | None = None
     _tensors: dict[View, torch.Tensor] = field(default_factory=dict)
     _moving: list[_Moving] = field(default_factory=list)
     _rebuilt: list[_Rebuilt] = field(default_factory=list)
@@ -82,12 +84,18 @@ class Program:
         self.domain = Domain(self.guards)
 
     def bind(
-        self, buffers: Mapping[tuple[Any, str], torch.Tensor], origin: tuple[int, ...]
+        self,
+        buffers: Mapping[tuple[Any, str], torch.Tensor],
+        origin: tuple[int, ...],
+        prepared: Callable[[Prepared], Any],
     ) -> None:
-        """Make the tensors, once, for the origin at hand."""
+        """Make the tensors, once, for the origin at hand; the pool has what is `prepared`."""
         numbers: dict[Any, int] = {}
         for i, instruction in enumerate(self.instructions):
-            arguments = [self._bound(a, buffers, origin) for a in instruction.arguments]
+            arguments = [
+                prepared(a) if isinstance(a, Prepared) else self._bound(a, buffers, origin)
+                for a in instruction.arguments
+            ]
             self.calls.append((instruction.function, tuple(arguments)))
             places = []
             for position, argument in enumerate(instruction.arguments):

@@ -22,7 +22,7 @@ from tgbench.buckets import BucketClass
 from tgbench.coords import Coord
 from tgbench.graph import Graph, Node
 from tgbench.optable import Call
-from tgbench.regions import EMPTY, Box, Region
+from tgbench.regions import EMPTY, NOTHING, Box, Left, Region
 from tgbench.rules import Rules, less_known
 
 ALWAYS = 1 << 60  # later than every step: demanded outputs are read after the last one
@@ -109,13 +109,10 @@ class Propagator:
         Cached values of the nodes in `avoid` are computed again if they are needed.
         """
         dirty = self.forward(changed)
-        left = {
-            node: self.rules.subtract(region, dirty[node]) if node in dirty else region
-            for node, region in valid.items()
-        }
+        left = {node: Left(region, dirty.get(node, EMPTY)) for node, region in valid.items()}
         unusable: dict[Node, None] = dict.fromkeys(avoid)
         while True:
-            usable = {node: region for node, region in left.items() if node not in unusable}
+            usable = {node: there for node, there in left.items() if node not in unusable}
             needed, compute, reused = self._backward(usable, demand)
             filled = self._filled(needed, compute, reused)
             lost = self._destroyed_before_read(needed, compute, reused, filled)
@@ -126,7 +123,7 @@ class Propagator:
         return Step(dirty, needed, compute, reused, after, tuple(unusable), filled)
 
     def _backward(
-        self, usable: Mapping[Node, Region], demand: Mapping[Node, Region]
+        self, usable: Mapping[Node, Left], demand: Mapping[Node, Region]
     ) -> tuple[dict[Node, Region], dict[Node, Region], dict[Node, Region]]:
         needed = dict(demand)
         compute: dict[Node, Region] = {}
@@ -137,9 +134,9 @@ class Propagator:
             if region is None or not region.boxes:
                 continue
             if node not in views:
-                there = usable.get(node, EMPTY)
-                if there.boxes:
-                    missing = self.rules.subtract(region, there)
+                there = usable.get(node, NOTHING)
+                if there.valid.boxes:
+                    missing = self.rules.lacking(there, region)
                     if not missing.boxes:
                         reused[node] = region
                         continue
@@ -152,7 +149,7 @@ class Propagator:
                 if not region.boxes:
                     continue
                 region = self.rules.rounded(node.call, region)
-                region = covered(node.call, region, there if node in retained else EMPTY)
+                region = covered(node.call, region, there if node in retained else NOTHING)
                 compute[node] = region
             for parent, part in zip(node.inputs, rules(node.call, region), strict=True):
                 if part.boxes:
@@ -218,22 +215,25 @@ class Propagator:
 
     def _valid_after(
         self,
-        left: Mapping[Node, Region],
+        left: Mapping[Node, Left],
         compute: Mapping[Node, Region],
         filled: frozenset[Node],
     ) -> dict[Node, Region]:
         retained, position = self.storage.retained, self.position
         after: dict[Node, Region] = {}
-        for node, region in left.items():
-            stays = region.boxes and node not in compute and node not in filled
-            if stays and not self._is_destroyed(node, -1, ALWAYS, compute, filled):
+        for node, there in left.items():
+            if node in compute or node in filled:
+                continue
+            region = self.rules.subtract(there.valid, there.dirty)
+            if region.boxes and not self._is_destroyed(node, -1, ALWAYS, compute, filled):
                 after[node] = region
         for node, region in compute.items():
             at = position[node]
             if self._is_destroyed(node, at, ALWAYS, compute, filled):
                 continue
             adds = node in retained and not self._is_destroyed(node, -1, at, compute, filled)
-            after[node] = self.rules.union(left.get(node, EMPTY), region) if adds else region
+            there = left.get(node, NOTHING) if adds else NOTHING
+            after[node] = self.rules.joined(there, region)
         return after
 
     def _is_destroyed(
@@ -306,9 +306,9 @@ FLOPS_PER_NS = 120.0
 
 
 def _streamed_bytes(call: Call) -> int:
-    """Bytes of weights that a call reads whatever its box; a convolution lays them out anew."""
+    """Bytes of weights that a call reads whatever its box."""
     if call.op.name in ("conv", "conv_transpose"):
-        return 4 * int(call.inputs[1].size_bytes)
+        return int(call.inputs[1].size_bytes)
     return sum(t.size_bytes for t in call.inputs if t.rank == 2) if call.op.is_fused else 0
 
 
@@ -318,7 +318,7 @@ def rough_ns(call: Call, box: Box) -> float:
     return LAUNCH_NS + call.op.flops(call, box) / FLOPS_PER_NS + moved / BYTES_PER_NS
 
 
-def covered(call: Call, region: Region, keep: Region) -> Region:
+def covered(call: Call, region: Region, keep: Region | Left) -> Region:
     """The region as few boxes as pay: two boxes become their hull where that is modelled faster.
 
     A hull never covers `keep`, elements that are valid already and must not change their bits.
@@ -330,7 +330,7 @@ def covered(call: Call, region: Region, keep: Region) -> Region:
         for i in range(len(boxes) - 1):
             hull = boxes[i].hull(boxes[i + 1])
             apart = rough_ns(call, boxes[i]) + rough_ns(call, boxes[i + 1])
-            if rough_ns(call, hull) <= apart and not Region((hull,)).intersects(keep):
+            if rough_ns(call, hull) <= apart and not keep.intersects(Region((hull,))):
                 boxes[i : i + 2] = [hull]
                 merged = True
                 break

@@ -2,6 +2,7 @@
 
     Box      one half-open interval per dimension
     Region   a set of elements, as disjoint boxes in one canonical order
+    Left     a region less another, not worked out
 
 A region is kept *banded*: cut along dimension 0 at every start and stop, the cross-section of each
 band is a region of one dimension less, and neighbouring bands with equal cross-sections are one.
@@ -23,12 +24,13 @@ The banded form generalises the y-x bands of the X11 server's Region to any rank
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cmp_to_key
 from itertools import pairwise
 from typing import TypeAlias, TypeVar
 
-from tgbench.coords import Coord, Moving, at, same, value_of
+from tgbench.coords import Coord, Moving, at, fixed, same, value_of
 
 Interval: TypeAlias = "tuple[Coord, Coord]"
 Size = TypeVar("Size", int, "int | Moving")
@@ -96,6 +98,10 @@ class Box(tuple[Interval, ...]):
     def at(self, origin: Sequence[int]) -> Box:
         """This box at another origin, as plain integers."""
         return Box((at(start, origin), at(stop, origin)) for start, stop in self)
+
+    def fixed(self, numbers: Mapping[int, int]) -> Box:
+        """This box where these entries of the origin are numbers."""
+        return Box((fixed(start, numbers), fixed(stop, numbers)) for start, stop in self)
 
     def slices(self) -> tuple[slice, ...]:
         """For indexing an array at the present origin."""
@@ -185,6 +191,10 @@ class Region:
         """This region at another origin, as plain integers."""
         return Region(tuple(box.at(origin) for box in self.boxes))
 
+    def fixed(self, numbers: Mapping[int, int]) -> Region:
+        """This region where these entries of the origin are numbers."""
+        return Region(tuple(box.fixed(numbers) for box in self.boxes))
+
     def __iter__(self) -> Iterator[Box]:
         return iter(self.boxes)
 
@@ -205,6 +215,41 @@ class Region:
 
 
 EMPTY = Region(())
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a change leaves of a node's valid elements: `valid` less `dirty`.
+
+        valid  # # # # # #        left   # # # # # #
+               # # # # # #               # · · # # #      four boxes, and one of them is a hole:
+               # # # # # #               # # # # # #      whoever looks at a part meets only it
+
+    The difference is a tensor with holes, in many boxes, so questions are answered from the two.
+    """
+
+    valid: Region
+    dirty: Region
+
+    @property
+    def region(self) -> Region:
+        """All of it."""
+        return self.valid.subtract(self.dirty)
+
+    def lacking(self, region: Region) -> Region:
+        """What of a region is not there."""
+        return region.intersect(self.dirty).union(region.subtract(self.valid))
+
+    def intersects(self, region: Region) -> bool:
+        """Whether anything of a region is there."""
+        return not self.dirty.contains(self.valid.intersect(region))
+
+    def joined(self, computed: Region) -> Region:
+        """What is there when something was computed besides."""
+        return self.valid.subtract(self.dirty.subtract(computed)).union(computed)
+
+
+NOTHING = Left(EMPTY, EMPTY)
 
 
 def row_major(shape: Sequence[Size]) -> tuple[Size, ...]:
@@ -250,7 +295,10 @@ _coord_key = cmp_to_key(_order)
 
 def _cuts(coords: Iterable[Coord]) -> list[Coord]:
     """Coordinates in order, each number once."""
-    ordered = sorted(coords, key=_coord_key)
+    different = set(coords)
+    if Moving not in map(type, different):
+        return sorted(different)
+    ordered = sorted(different, key=_coord_key)
     result = ordered[:1]
     for coord in ordered[1:]:
         if result[-1] < coord:

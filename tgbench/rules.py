@@ -13,6 +13,7 @@ answer are replayed (`coords.Memo`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 
 from tgbench.coords import Memo
@@ -20,7 +21,7 @@ from tgbench.grains import Grain
 from tgbench.graph import Expansion, Node, expansion
 from tgbench.ops.broadcasting import down
 from tgbench.optable import Call
-from tgbench.regions import EMPTY, Box, Region
+from tgbench.regions import EMPTY, Box, Left, Region
 
 
 class Rules:
@@ -28,14 +29,21 @@ class Rules:
 
     Args:
         grains: of calls whose elements are computed in tiles; none of the others are.
+        unpacked: calls whose weights are read as they lie, by kernels that want no other layout.
     """
 
-    def __init__(self, grains: Mapping[Call, Grain] | None = None) -> None:
+    def __init__(
+        self,
+        grains: Mapping[Call, Grain] | None = None,
+        unpacked: frozenset[Call] = frozenset(),
+    ) -> None:
+        self.unpacked = unpacked
         self.exact = None if grains is None else "bitwise"  # as a plan says it
         self.grains = grains or {}
         self._dirty, self._needed, self._reads = Memo(), Memo(), Memo()
+        self._atomic = Memo()
         self._unions, self._differences, self._shown = Memo(), Memo(), Memo()
-        self._rounded = Memo()
+        self._lacking, self._joined, self._rounded = Memo(), Memo(), Memo()
 
     def rounded(self, call: Call, region: Region) -> Region:
         """The tiles of a call that a region touches; the region itself where it has no grain."""
@@ -62,6 +70,18 @@ class Rules:
             return a
         return EMPTY if a is b else self._differences.get((a, b), a.subtract, b)
 
+    def lacking(self, left: Left, region: Region) -> Region:
+        """`left.lacking(region)`, remembered."""
+        if not left.dirty.boxes:
+            return self.subtract(region, left.valid)
+        return self._lacking.get((left, region), left.lacking, region)
+
+    def joined(self, left: Left, computed: Region) -> Region:
+        """`left.joined(computed)`, remembered."""
+        if not left.valid.boxes:
+            return computed
+        return self._joined.get((left, computed), left.joined, computed)
+
     def dirty(self, call: Call, regions: tuple[Region, ...]) -> Region:
         """What of the output can differ when these parts of the inputs do."""
         if not any(region.boxes for region in regions):
@@ -80,6 +100,17 @@ class Rules:
         It is the hull of what is needed, or more: an aligned input is read at exactly the output
         box. What is not needed of it only has to be readable (known, or any finite number).
         """
+        return self._read(call, box).boxes
+
+    def reads_needed(self, call: Call, box: Box) -> tuple[bool, ...]:
+        """For each input, whether all that is read of it is needed, and so computed.
+
+        What is not needed may never have been written: known elements, and what lies between two
+        parts that are needed.
+        """
+        return self._read(call, box).are_needed
+
+    def _read(self, call: Call, box: Box) -> _Reads:
         return self._reads.get((call, box), self._find_reads, call, box)
 
     def shown(self, call: Call, box: Box) -> Box:
@@ -87,8 +118,7 @@ class Rules:
         return self._shown.get((call, box), self._find_shown, call, box)
 
     def _find_shown(self, call: Call, box: Box) -> Box:
-        assert call.op.needed is not None
-        return call.op.needed(call, box)[0].hull()
+        return self._parts(call, box)[0].hull()
 
     def _find_dirty(self, call: Call, regions: tuple[Region, ...]) -> Region:
         if call.op.is_fused:
@@ -107,10 +137,9 @@ class Rules:
     def _find_needed(self, call: Call, region: Region) -> tuple[Region, ...]:
         if call.op.is_fused:
             return self._needed_through(_expansion(call), region)
-        assert call.op.needed is not None
         result = [EMPTY] * len(call.inputs)
         for box in region:
-            for i, part in enumerate(call.op.needed(call, box)):
+            for i, part in enumerate(self._parts(call, box)):
                 result[i] = result[i].union(part)
         return tuple(
             _less_fact(call, i, part) if part.boxes else part for i, part in enumerate(result)
@@ -125,17 +154,36 @@ class Rules:
                 needed[parent] = needed[parent].union(part) if parent in needed else part
         return tuple(needed.get(node, EMPTY) for node in outline.inputs)
 
-    def _find_reads(self, call: Call, box: Box) -> tuple[Box | None, ...]:
+    def _find_reads(self, call: Call, box: Box) -> _Reads:
         """An atomic rule says what its kernel looks at, known elements that count among it."""
-        parts = call.op.needed(call, box) if call.op.needed else self.needed(call, Region((box,)))
-        result: list[Box | None] = []
+        needed = self.needed(call, Region((box,)))
+        parts = self._parts(call, box) if call.op.needed else needed
+        boxes: list[Box | None] = []
         for i, region in enumerate(parts):
             hull = region.hull() if region.boxes else None
             if i in call.op.aligned:
                 exact = down(box, call.in_shapes[i]).hull()
                 hull = exact if hull is None else hull.hull(exact)
-            result.append(hull)
-        return tuple(result)
+            boxes.append(hull)
+        facts = call.facts or (None,) * len(boxes)
+        are_needed = (
+            fact is None and part.boxes == (hull,)
+            for fact, part, hull in zip(facts, needed, boxes, strict=True)
+        )
+        return _Reads(tuple(boxes), tuple(are_needed))
+
+    def _parts(self, call: Call, box: Box) -> tuple[Region, ...]:
+        """What an atomic rule needs for one box."""
+        assert call.op.needed is not None
+        return self._atomic.get((call, box), call.op.needed, call, box)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reads:
+    """The box of each input that a kernel touches, and whether all of it is needed."""
+
+    boxes: tuple[Box | None, ...]
+    are_needed: tuple[bool, ...]
 
 
 def less_known(call: Call, region: Region) -> Region:

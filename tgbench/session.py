@@ -32,7 +32,13 @@ from tgbench.errors import (
     KernelError,
     PlanError,
 )
-from tgbench.estimate import MemoryEstimate, estimate_memory, parse_bytes, total_bytes
+from tgbench.estimate import (
+    Budget,
+    MemoryEstimate,
+    estimate_memory,
+    parse_bytes,
+    total_bytes,
+)
 from tgbench.exactness import Exactness, find
 from tgbench.graph import Graph, Node
 from tgbench.importers.imported import Imported
@@ -89,6 +95,8 @@ class GraphSession:
             exact="bitwise" also what was found out about bits, and what is found out now.
         arena: bytes to share with other sessions; None for an arena of its own. `memory` then
             bounds what this session takes of it.
+        packed_bytes: bound on weights that are kept a second time, in a layout that kernels are
+            faster with; small ones go first. 0 keeps none, None has no bound.
         exact: "bitwise" makes every run's outputs those of a run from nothing, bit for bit (see
             `exactness`); None for errors no larger than what kernels make of other slices.
 
@@ -113,6 +121,7 @@ class GraphSession:
         records: Any = None,
         arena: Arena | None = None,
         exact: str | None = None,
+        packed_bytes: int | str | None = 256 << 20,
     ) -> None:
         if exact not in (None, "bitwise"):
             raise ExactnessError(f"exact={exact!r} is not known; pass 'bitwise', or leave it out")
@@ -131,12 +140,16 @@ class GraphSession:
         self.anatomy = Anatomy.of(self.graph)
         unused = [escape(n) for n in graph.parameters if n not in self.graph.parameters]
         ignored = [*ignore_weights, *unused]
-        self.pool = Pool.load(self.graph, self.anatomy, weights, device, ignored)
+        limit = Budget.parse(packed_bytes).limit_bytes
+        self.pool = Pool.load(self.graph, self.anatomy, weights, device, ignored, limit)
         known = records if isinstance(records, Records) or records is None else Records(records)
         self.exactness: Exactness | None = None
         if exact is not None:
-            self.exactness = find(self.anatomy, self.pool.buffers, device, progress, known)
-        self.rules = Rules(self.exactness.grains if self.exactness is not None else None)
+            self.exactness = find(
+                self.anatomy, self.pool.buffers, device, progress, known, self.pool.unpacked
+            )
+        grains = self.exactness.grains if self.exactness is not None else None
+        self.rules = Rules(grains, self.pool.unpacked)
         from_memory = streams(self.pool.parameter_bytes)
         self.costs = CostModel(known, device, streams=from_memory, rules=self.rules)
         self._seat = self.arena.join(_name_of(self.graph), self.pool.parameter_bytes)
@@ -187,7 +200,11 @@ class GraphSession:
         found = self._memory.decisions.placement if self._memory is not None else None
         arena = found.size_bytes if found is not None else None
         fixed = found.kept_bytes if found is not None else None
-        return {self.device: estimate_memory(self.graph, arena, budget, fixed, others)}
+        return {
+            self.device: estimate_memory(
+                self.graph, arena, budget, fixed, others, self.pool.packed_bytes
+            )
+        }
 
     @property
     def placement(self) -> Placement:
@@ -318,7 +335,7 @@ class GraphSession:
         task = SearchTask.of(
             self.anatomy, buckets, min(rooms, default=None), self.costs, self.device,
             self._classes, start,
-            self.exactness.by_node if self.exactness is not None else None,
+            self.exactness.by_node if self.exactness is not None else None, self.rules.unpacked,
         )  # fmt: skip
         return BackgroundSearch(task, mode, seed, workers)
 

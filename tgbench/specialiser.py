@@ -7,12 +7,13 @@ Nothing here touches memory: a session binds the result, an optimiser only looks
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tgbench.anatomy import Anatomy
 from tgbench.buckets import BucketClass
-from tgbench.coords import Guard, record
+from tgbench.coords import Domain, Guard, fixed, origin_symbol, record
 from tgbench.graph import Node
 from tgbench.lowering import DoesNotFit, Lowerer, Lowering, State, Unreadable
 from tgbench.placement import Placement
@@ -46,6 +47,37 @@ class Specialised:
         return self.pieces[-1][1].after
 
 
+class Standing:
+    """Where entries of an origin could not move: a program made there was right there alone.
+
+    A coordinate that moves costs comparisons and their guards, and buys programs that are right at
+    many origins. In a deep convolutional network it buys nothing: strides add up to congruences,
+    borders clip, and what is left is one position per program. So where a program turned out to be
+    right for one value of an entry, the next run of that entry at that value takes it for a number.
+
+    Runs whose boxes have other extents are another matter. And one value says little: a prompt
+    always starts at 0, and what rules remember of it is in the form that moves.
+    """
+
+    def __init__(self) -> None:
+        self._seen: defaultdict[Hashable, set[int]] = defaultdict(set)
+
+    def of(self, kind: BucketClass, origin: Sequence[int]) -> dict[int, int]:
+        """The entries of an origin that are taken for numbers."""
+        found = {}
+        for i, value in enumerate(origin):
+            values = [self._seen[kind.extents, use] for use in kind.uses[i]]
+            if all(len(seen) > 1 and value in seen for seen in values):
+                found[i] = value
+        return found
+
+    def learn(self, kind: BucketClass, origin: Sequence[int], guards: Iterable[Guard]) -> None:
+        """Take note of a program's guards."""
+        for i in Domain(guards).standing:
+            for use in kind.uses[i]:
+                self._seen[kind.extents, use].add(origin[i])
+
+
 class Specialiser:
     """Decides and lowers runs over one placement."""
 
@@ -57,6 +89,7 @@ class Specialiser:
         storage = placement.storage(anatomy)
         self.propagator = Propagator(anatomy.graph, storage, rules, anatomy.schedule)
         self.lowerer = Lowerer(anatomy, placement, rules, device)
+        self.standing = Standing()
 
     def specialise(self, held: State, kind: BucketClass, origin: tuple[int, ...]) -> Specialised:
         """Whole if it fits, else cut as planned, else in ever smaller pieces.
@@ -70,13 +103,18 @@ class Specialiser:
             except DoesNotFit as error:
                 failure = error
                 continue
+            self.standing.learn(kind, origin, guards)
             return Specialised(tuple(made), frozenset(guards))
         raise failure
 
     def _lowered(
         self, held: State, kind: BucketClass, origin: tuple[int, ...], cut: Cut
     ) -> list[tuple[Step, Lowering]]:
-        symbols = kind.symbols(origin)
+        numbers = self.standing.of(kind, origin)
+        for index, value in numbers.items():
+            origin_symbol(index, value).pin()
+        held = {node: there.fixed(numbers) for node, there in held.items()} if numbers else held
+        symbols = [fixed(symbol, numbers) for symbol in kind.symbols(origin)]
         changed: Mapping[Node, Region] = changes(self.anatomy.graph, kind, symbols)
         named = handed_out(self.anatomy.graph, kind, symbols)
         demand = joined(named.values())

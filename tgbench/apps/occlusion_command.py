@@ -1,7 +1,7 @@
 """`tgbench occlusion`: which parts of an image a classifier looks at.
 
 $ tgbench occlusion --model resnet18 --image photo.npy --output map.html
-class 285, logit 8.12; 14 × 14 places of 16 × 16 pixels
+class 285, logit 8.12; 14 × 14 places of 16 × 16 pixels, 4 a run
 largest drop 3.1 at row 6, column 7
 """
 
@@ -19,7 +19,7 @@ from torch import nn
 
 from tgbench.apps.bar import bar
 from tgbench.apps.cnn import NETWORKS, network
-from tgbench.apps.occlusion import Floats, OcclusionMap, occlusion, session_of
+from tgbench.apps.occlusion import AT_ONCE, Floats, OcclusionMap, occlusion, session_of
 from tgbench.errors import InputError
 from tgbench.importers import from_pt2
 from tgbench.session import GraphSession
@@ -40,6 +40,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--stride", type=int, default=16, help="pixels from place to place (16)")
     add("--class", dest="target", type=int, help="whose logit (the largest one's)")
     add("--fill", type=float, default=0.0, help="what covers, as the model takes it (0)")
+    add(
+        "--at-once", type=int, help=f"places per run ({AT_ONCE}; of a .pt2 file, its input's batch)"
+    )
     add("--plain", action="store_true", help="full forwards in PyTorch beside it, for comparison")
     add("--output", type=Path, help="a .npz or .html file to write")
     add("--json", action="store_true", help="say it as JSON")
@@ -53,7 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
     with bar() as progress:
         found = occlusion(
             session, image, patch=arguments.patch, stride=arguments.stride,
-            target=arguments.target, fill=arguments.fill, progress=progress,
+            target=arguments.target, fill=arguments.fill, at_once=arguments.at_once,
+            progress=progress,
         )  # fmt: skip
     beside = _beside(module, found, arguments.fill) if arguments.plain else {}
     if arguments.output is not None:
@@ -80,7 +84,9 @@ def opened(arguments: argparse.Namespace) -> tuple[GraphSession, nn.Module | Non
         shapes = [node.shape for node in imported.graph.inputs.values()]
         return GraphSession(imported), None, int(shapes[0][-1])
     module = network(arguments.model, arguments.weights)
-    return session_of(module, np.zeros((1, 3, SIZE, SIZE), np.float32)), module, SIZE
+    at_once = AT_ONCE if arguments.at_once is None else arguments.at_once
+    image = np.zeros((1, 3, SIZE, SIZE), np.float32)
+    return session_of(module, image, at_once), module, SIZE
 
 
 def read_image(name: str, size: int) -> Floats:
@@ -119,7 +125,7 @@ def _npz(found: OcclusionMap, path: Path) -> None:
     with path.open("wb") as file:
         np.savez_compressed(
             file, drops=found.drops, image=found.image, target=found.target, logit=found.logit,
-            patch=found.patch, stride=found.stride, multiply_adds=found.multiply_adds,
+            patch=found.patch, stride=found.stride, multiply_adds=found.shares("multiply_adds"),
         )  # fmt: skip
 
 

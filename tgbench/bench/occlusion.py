@@ -1,9 +1,12 @@
 """Occlusion sweeps of CNNs at 224²: what they compute and how long they take, beside PyTorch.
 
-    repetition   place 1: sweep | full forward │ place 2: full forward | sweep │ …
+    repetition   run 1: sweep | full forward | batch │ run 2: full forward | batch | sweep │ …
 
-That the multiply–adds are the exact ones is for `tests/test_apps.py` to say. The full
-forward is the faster of contiguous and channels_last, eager, in inference mode.
+A run of the sweep covers several places, each in its own row of a batch; a place's time is the
+run's, divided by its places. Beside it stand a full forward of one image, and one of a batch of as
+many covered images, each the faster of contiguous and channels_last, eager, in inference mode.
+Multiply–adds are those that the patches reach, each by itself; that they are the exact ones is for
+`tests/test_apps.py` to say. A run may execute some more, where it joins boxes to save calls.
 
     python -m tgbench.bench.occlusion
 """
@@ -11,9 +14,13 @@ forward is the faster of contiguous and channels_last, eager, in inference mode.
 from __future__ import annotations
 
 import argparse
+import copy
+import random
 import statistics
 import sys
 import time
+from collections.abc import Sequence
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +28,32 @@ import numpy as np
 import torch
 
 from tgbench.apps.cnn import NETWORKS, seeded
-from tgbench.apps.occlusion import multiply_adds_from_nothing, plan, run_covered, session_of
-from tgbench.bench.measure import RESULTS, Record, ms, progress, say, table, take_turns, threads
+from tgbench.apps.occlusion import (
+    AT_ONCE,
+    Floats,
+    Place,
+    covered,
+    full_multiply_adds,
+    grouped,
+    plan,
+    run_clean,
+    run_covered,
+    session_of,
+)
+from tgbench.bench.measure import (
+    RESULTS,
+    Record,
+    Step,
+    ms,
+    progress,
+    say,
+    table,
+    take_turns,
+    threads,
+)
+from tgbench.regions import Box, Region
+from tgbench.report import flops
+from tgbench.session import GraphSession
 
 PATCH, SIZE, THREADS, REPETITIONS = 16, 224, 2, 3
 
@@ -33,85 +64,127 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="resnet18, few places, no file")
     parser.add_argument("--only", choices=list(NETWORKS), help="one network alone")
     parser.add_argument("--threads", type=int, default=THREADS, help=f"({THREADS})")
-    parser.add_argument("--every", type=int, default=1, help="of the rows and columns (1: all)")
+    parser.add_argument("--every", type=int, default=1, help="measure a run of so many (1: all)")
+    parser.add_argument("--at-once", type=int, default=AT_ONCE, help=f"places per run ({AT_ONCE})")
     parser.add_argument("--output", type=Path, help="the JSON file (docs/results/occlusion.json)")
     options = parser.parse_args(words)
     record = Record("occlusion", words)
     names = [options.only] if options.only else ["resnet18"] if options.quick else list(NETWORKS)
-    every = 5 if options.quick else options.every
+    every = 16 if options.quick else options.every
     with threads(options.threads):
-        found = {name: measured(name, every) for name in names}
-        say(table(["network", "full, ms", "a place, ms", "time", "multiply–adds", "first, ms"],
+        found = {name: measured(name, every, options.at_once) for name in names}
+        say(table(["network", "full, ms", "of a batch", "a place", "time", "multiply–adds", "share",
+                   "beside a batch", "first, ms"],
                   [_row(name, facts) for name, facts in found.items()]))  # fmt: skip
         output = options.output or (None if options.quick else RESULTS / "occlusion.json")
-        record.write({"networks": found}, output)
+        record.write({"at_once": options.at_once, "networks": found}, output)
     return 0
 
 
 def _row(name: str, facts: dict[str, Any]) -> list[str]:
     return [
-        name, ms(facts["full_ns"]), ms(facts["place_ns"]), f"{facts['time_ratio']:.2f} ×",
-        f"{facts['multiply_add_ratio']:.2f} ×", ms(facts["first_place_ns"]),
+        name, ms(facts["full_ns"]), ms(facts["batch_ns"]), ms(facts["place_ns"]),
+        f"{facts['time_ratio']:.2f} ×", f"{facts['multiply_add_ratio']:.2f} ×",
+        f"{facts['share']:.2f}", f"{facts['batch_time_ratio']:.2f} ×", ms(facts["first_place_ns"]),
     ]  # fmt: skip
 
 
-def measured(name: str, every: int) -> dict[str, Any]:
+def measured(name: str, every: int, at_once: int) -> dict[str, Any]:
     """One network: a sweep that makes the programs, then sweeps in turns with full forwards."""
     module = seeded(NETWORKS[name]())
     image = np.random.default_rng(0).normal(size=(1, 3, SIZE, SIZE)).astype(np.float32)
-    session = session_of(module, image)
+    session = session_of(module, image, at_once)
     starts = list(range(0, SIZE - PATCH + 1, PATCH))
+    sweep = grouped(starts, starts, PATCH, at_once)
+    groups = random.Random(0).sample(sweep, ceil(len(sweep) / every))
     began = time.perf_counter_ns()
-    plan(session, PATCH, starts, starts)
+    plan(session, sweep)
     planned = time.perf_counter_ns() - began
-    (input_name,) = session.graph.inputs
-    session.run({input_name: image})
-    full = multiply_adds_from_nothing(session, input_name, image)
-    places = [(top, top + PATCH, left, left + PATCH)
-              for top in starts[::every] for left in starts[::every]]  # fmt: skip
-    first = [run_covered(session, image, place, 0, 0.0) for place in places]
+    run_clean(session, image)
+    full = full_multiply_adds(session, image)
+    first = [run_covered(session, image, places, 0, 0.0) for places in groups]
     progress(f"{name}: programs made")
-    at = iter(places * REPETITIONS)
+    at = iter(groups * REPETITIONS)
 
     def place() -> int:
-        return run_covered(session, image, next(at), 0, 0.0).time_ns
+        places = next(at)
+        return run_covered(session, image, places, 0, 0.0).time_ns // len(places)
 
-    systems = {"place": place} | {kind: _forward(module, image, kind) for kind in FORMATS}
-    samples = take_turns(systems, REPETITIONS, len(places), tell=progress)
+    several = covered(np.repeat(image, at_once, axis=0), groups[0], 0.0)
+    batches = {"image": image, "batch": several}
+    systems = {"place": place} | {
+        f"{what}, {kind}": _forward(module, batch, kind)
+        for what, batch in batches.items()
+        for kind in FORMATS
+    }
+    samples = take_turns(systems, REPETITIONS, len(groups), tell=progress)
     means = {kind: [statistics.mean(times) for times in samples.times[kind]] for kind in systems}
-    best = min(FORMATS, key=lambda kind: statistics.median(means[kind]))
-    ratios = [a / b for a, b in zip(means[best], means["place"], strict=True)]
-    counts = [one.multiply_adds for one in first]
+    best, batch = (
+        min(
+            (f"{what}, {kind}" for kind in FORMATS), key=lambda kind: statistics.median(means[kind])
+        )
+        for what in batches
+    )
+    number, counts = sum(map(len, groups)), reached(session, groups)
+    ratio = full * number / sum(counts)
+    ratios, batch_ratios = _ratios(means, best), _ratios(means, batch)
     return {
-        "places": len(places), "multiply_adds_full": full,
-        "multiply_adds_places": counts,
-        "multiply_add_ratio": full * len(counts) / sum(counts),
-        "mean_of_ratios": statistics.mean(full / count for count in counts),
+        "places": number, "multiply_adds_full": full,
+        "multiply_adds_runs": counts, "multiply_add_ratio": ratio,
+        "executed": sum(one.multiply_adds for one in first) / sum(counts),
         "place_ns": statistics.median(means["place"]), "full_ns": statistics.median(means[best]),
-        "full_format": best, "means_ns": means, "time_ratios": ratios,
-        "time_ratio": statistics.median(ratios),
+        "batch_ns": statistics.median(means[batch]),
+        "full_format": best, "batch_format": batch, "means_ns": means, "time_ratios": ratios,
+        "time_ratio": statistics.median(ratios), "share": statistics.median(ratios) / ratio,
+        "batch_time_ratios": batch_ratios,
+        "batch_time_ratio": statistics.median(batch_ratios),
+        "batch_share": statistics.median(batch_ratios) / ratio,
         "plan_ns": planned,
-        "first_place_ns": statistics.mean(one.time_ns for one in first),
+        "first_place_ns": sum(one.time_ns for one in first) / number,
         "programs": sum(one.specialised for one in first),
+        "plans": session.counters.planned,
         "arena_bytes": session.placement.size_bytes, "loads": list(samples.loads),
     }  # fmt: skip
+
+
+def reached(session: GraphSession, groups: Sequence[Sequence[Place]]) -> list[int]:
+    """Multiply–adds of what each run's patches reach: with every value kept, nothing is joined."""
+    anatomy = session.anatomy
+    propagator = anatomy.propagator(session.rules, anatomy.stored)
+    (node,), (logits,) = session.graph.inputs.values(), session.graph.outputs.values()
+    clean = propagator.step(
+        {}, {node: Region.full(node.shape)}, {logits: Region.full(logits.shape)}
+    )
+    found = []
+    for places in groups:
+        patches = Region.of(*(
+            Box(((row, row + 1), (0, node.shape[1]), (top, bottom), (left, right)))
+            for row, (top, bottom, left, right) in enumerate(places)
+        ))  # fmt: skip
+        rows = Region((Box(((0, len(places)), (0, logits.shape[1]))),))
+        step = propagator.step(clean.valid, {node: patches}, {logits: rows})
+        found.append(flops([step], (), products=True) // 2)
+    return found
+
+
+def _ratios(means: dict[str, list[float]], kind: str) -> list[float]:
+    """For each repetition, a full forward's time over a place's."""
+    return [theirs / ours for theirs, ours in zip(means[kind], means["place"], strict=True)]
 
 
 FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
 
-def _forward(module: torch.nn.Module, image: Any, kind: str) -> Any:
-    """A full forward over a copy of the weights in one memory format."""
-    import copy
-
+def _forward(module: torch.nn.Module, images: Floats, kind: str) -> Step:
+    """A full forward over a copy of the weights in one memory format; its time per image."""
     made = copy.deepcopy(module).to(memory_format=FORMATS[kind])  # type: ignore[call-overload]
-    x = torch.from_numpy(image).contiguous(memory_format=FORMATS[kind])
+    x = torch.from_numpy(images).contiguous(memory_format=FORMATS[kind])
 
     def forward() -> int:
         with torch.inference_mode():
             began = time.perf_counter_ns()
             made(x)
-            return time.perf_counter_ns() - began
+            return (time.perf_counter_ns() - began) // len(images)
 
     forward()
     return forward

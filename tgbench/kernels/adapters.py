@@ -53,9 +53,11 @@ def _missing(site: Site) -> list[tuple[int, Box]]:
 
 def _completed_site(site: Site, views: tuple[View, ...]) -> Site:
     ins, boxes = list(site.ins), list(site.in_boxes)
-    for (i, want), view in zip(_missing(site), views, strict=True):
+    missing = _missing(site)
+    for (i, want), view in zip(missing, views, strict=True):
         ins[i], boxes[i] = view, want
-    return replace(site, ins=tuple(ins), in_boxes=tuple(boxes))
+    frozen = site.frozen.difference(i for i, _ in missing)
+    return replace(site, ins=tuple(ins), in_boxes=tuple(boxes), frozen=frozen)
 
 
 def _padding(site: Site) -> tuple[Scratch, ...]:
@@ -147,7 +149,8 @@ def _wide_site(site: Site, views: tuple[View, ...]) -> Site:
     for (i, _), view in zip(pieces, views, strict=False):
         ins[i] = view
     call = _wide_call(site.call, site.out.dtype, wide)
-    return replace(site, call=call, ins=tuple(ins), out=views[len(pieces)])
+    frozen = site.frozen.difference(i for i, _ in pieces)
+    return replace(site, call=call, ins=tuple(ins), out=views[len(pieces)], frozen=frozen)
 
 
 def _widened_scratch(site: Site) -> tuple[Scratch, ...]:

@@ -32,7 +32,7 @@ def formed(kernel: Kernel, site: Site, grain: Grain) -> Kernel:
     """The kernel as it is, or over copies: as its grain has it, or where it cannot read a site."""
     if grain.copied:
         kernel = copied(kernel, grain.stays)
-    elif not kernel.accepts(site):
+    elif not kernel.takes(site):
         kernel = gathered(kernel)
     return settled(kernel) if has_known_zeros(site.call) else kernel
 
@@ -99,7 +99,9 @@ def _over(
     def inner(site: Site, views: tuple[View, ...]) -> Site:
         left = list(views)
         ins = tuple(left.pop(0) if moves(site, i) else view for i, view in enumerate(site.ins))
-        return replace(site, in_boxes=boxes(site), ins=ins, out=left[0] if left else site.out)
+        out = left[0] if left else site.out
+        frozen = frozenset(i for i in site.frozen if not moves(site, i))
+        return replace(site, in_boxes=boxes(site), ins=ins, out=out, frozen=frozen)
 
     def plain(site: Site) -> Site:
         return inner(site, tuple(dense(shape, dtype) for shape, dtype in pieces(site)))
@@ -119,7 +121,7 @@ def _over(
         return _runs(function, len(moved)), (*moved, *result, *arguments)
 
     def accepts(site: Site) -> bool:
-        return kernel.accepts(plain(site))
+        return kernel.takes(plain(site))
 
     def cost_ns(site: Site) -> float:
         count = sum(view.size_bytes for view in site.ins if view is not None)

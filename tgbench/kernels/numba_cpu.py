@@ -31,7 +31,8 @@ except ImportError:
 TYPES = ("float32", "float64")
 SINGLE = ("float32",)  # where an exponential is taken
 CALL_NS = 350.0
-STREAM, STREAM_ROWS = 45.0, 20.0  # bytes of a weight matrix a nanosecond: for one row, for more
+STREAM = 45.0  # bytes of a weight matrix a nanosecond
+DOTS = 70.0  # multiplications a nanosecond beside that, one core
 CACHED = 250.0  # of keys and values, which the last cache holds
 PRODUCTS = 80.0  # multiplications a nanosecond, one core
 LONG_NS = 10_000_000.0  # from here on the second core helps; below, being preempted costs more
@@ -119,8 +120,7 @@ def _linear_cost(site: Site) -> float:
     p = _product(site)
     assert p is not None
     count = value_of(p.rows) * value_of(p.depth) * value_of(p.columns) * len(p.weights)
-    streamed = p.weight_bytes / (STREAM if value_of(p.rows) == 1 else STREAM_ROWS)
-    return CALL_NS + streamed + count / PRODUCTS
+    return CALL_NS + p.weight_bytes / STREAM + count / DOTS
 
 
 def _bind_linear(site: Site, scratch: tuple[View, ...]) -> Bound:
@@ -128,13 +128,14 @@ def _bind_linear(site: Site, scratch: tuple[View, ...]) -> Bound:
     assert p is not None
     x, out, (weight,) = _matrices(p)
     start, stop = (*_rows(x), *_rows(weight)), (*_rows(out), p.rows, p.columns, p.depth)
-    if p.bias is not None:
-        return _compiled(loops.linear_bias, (*start, span(p.bias), *stop))
     cost = _linear_cost(site)
-    if cost < LONG_NS:
+    if cost < LONG_NS and p.bias is None:
         return _compiled(loops.linear, (*start, *stop))
+    bias = loops.NO_BIAS[p.dtype] if p.bias is None else span(p.bias)
+    if cost < LONG_NS:
+        return _compiled(loops.linear_bias, (*start, bias, *stop))
     chunk = max(1, round(value_of(p.columns) * CHUNK_NS / cost / 4)) * 4
-    arguments = (*start, *stop, chunk)
+    arguments = (*start, bias, *stop, chunk)
     turns = loops.compiled(loops.linear_turns, "int64", *map(_kind, arguments))
     return shared, (turns, *arguments)
 

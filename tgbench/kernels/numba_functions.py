@@ -1,10 +1,11 @@
 """The loops behind the numba kernels, compiled once and kept on disk.
 
 Every array is flat and contiguous, rows lie a stride apart, and indices are unsigned: then LLVM
-vectorises the inner loops. Sums may be reordered and products contracted (`reassoc`, `contract`),
-NaN and infinities keep their meaning. A sum runs over its elements in one fixed order that does
-not depend on how many rows are asked for, nor on where they stand, so a row has the same bits
-whether it is computed alone or among others.
+vectorises the inner loops; those of products are vectors from the start (`Dots`). Sums may be
+reordered and products contracted (`reassoc`, `contract`), NaN and infinities keep their meaning.
+A sum runs over its elements in one fixed order that does not depend on how many rows are asked
+for, nor on where they stand, so a row has the same bits whether it is computed alone or among
+others.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from typing import Any
 
 import numba
 import numpy as np
+from llvmlite import binding, ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
@@ -294,13 +297,139 @@ def _add(context, array, index, value):
 
 # --- products ------------------------------------------------------------------------------------
 
+LANES = {types.float32: 16, types.float64: 8}  # terms that are added side by side
+SPAN = 128  # elements of a row after which the lanes are added to their totals
+TALL = 4 if binding.get_host_cpu_features().get("avx512f") else 2  # rows that registers hold
+
+
+class Dots:
+    """LLVM code for the products of some rows of x with four rows of w, each element read once.
+
+        x rows   ────────┐  for each pair: 16 sums over 128 elements ─→ added to 16 totals
+        w rows   ────────┘  at the end the totals in halves, then the elements that are left over
+
+    The order of a sum depends on the length of the rows alone: not on how many rows are taken
+    together, as it would if LLVM vectorised a loop over each number of them.
+    """
+
+    def __init__(self, builder: Any, scalar: Any, lanes: int, x: list[Any], w: list[Any]) -> None:
+        self.builder, self.scalar, self.lanes = builder, scalar, lanes
+        self.vector = ir.VectorType(scalar, lanes)
+        self.x, self.w = x, w
+
+    def emit(self, k: Any) -> list[Any]:
+        """The sums over `k` elements, those of the first row of w first."""
+        zeros = [ir.Constant(self.vector, [0.0] * self.lanes)] * (len(self.x) * len(self.w))
+        end = self.builder.and_(k, _number(k, -self.lanes % 2**64))
+
+        def span(first: Any, totals: list[Any]) -> list[Any]:
+            stop = self.builder.add(first, _number(k, SPAN))
+            is_last = self.builder.icmp_unsigned("<", end, stop)
+            stop = self.builder.select(is_last, end, stop)
+            sums = self._loop(first, stop, self.lanes, zeros, self._step(self.vector))
+            return [self.builder.fadd(t, s) for t, s in zip(totals, sums, strict=True)]
+
+        totals = self._loop(_number(k, 0), end, SPAN, zeros, span)
+        return self._loop(end, k, 1, [*map(self._added, totals)], self._step(self.scalar))
+
+    def _step(self, kind: Any) -> Callable[[Any, list[Any]], list[Any]]:
+        """What one element, or one of each lane, adds to the sums."""
+        name = f"llvm.fmuladd.{f'v{self.lanes}' if kind is self.vector else ''}"
+        name += "f32" if isinstance(self.scalar, ir.FloatType) else "f64"
+        taken = ir.FunctionType(kind, [kind] * 3)
+        add = cgutils.get_or_insert_function(self.builder.module, taken, name)
+
+        def load(row: Any, i: Any) -> Any:
+            at = self.builder.bitcast(self.builder.gep(row, [i]), kind.as_pointer())
+            return self.builder.load(at, align=4 if isinstance(self.scalar, ir.FloatType) else 8)
+
+        def step(i: Any, sums: list[Any]) -> list[Any]:
+            x = [load(row, i) for row in self.x]
+            w = [load(row, i) for row in self.w]
+            pairs = [(b, a) for b in w for a in x]
+            return [self.builder.call(add, [*p, s]) for p, s in zip(pairs, sums, strict=True)]
+
+        return step
+
+    def _loop(self, start: Any, stop: Any, by: int, init: list[Any], emit: Any) -> list[Any]:
+        """`emit(i, values)` for i from start to stop; the last values."""
+        builder, before = self.builder, self.builder.block
+        head, body, done = (builder.append_basic_block(n) for n in ("head", "body", "done"))
+        builder.branch(head)
+        builder.position_at_end(head)
+        i, values = builder.phi(start.type), [builder.phi(value.type) for value in init]
+        builder.cbranch(builder.icmp_unsigned("<", i, stop), body, done)
+        builder.position_at_end(body)
+        after = [builder.add(i, _number(i, by)), *emit(i, values)]
+        for phi, first, then in zip([i, *values], [start, *init], after, strict=True):
+            phi.add_incoming(first, before)
+            phi.add_incoming(then, builder.block)
+        builder.branch(head)
+        builder.position_at_end(done)
+        return values
+
+    def _added(self, lanes: Any) -> Any:
+        """The sum of a vector's lanes, half to half."""
+        count = self.lanes
+        while count > 1:
+            count //= 2
+            low, high = (
+                ir.Constant(ir.VectorType(ir.IntType(32), count), [*range(at, at + count)])
+                for at in (0, count)
+            )
+            none = ir.Constant(lanes.type, ir.Undefined)
+            low, high = (self.builder.shuffle_vector(lanes, none, half) for half in (low, high))
+            lanes = self.builder.fadd(low, high)
+        return self.builder.extract_element(lanes, ir.Constant(ir.IntType(32), 0))
+
+
+def _number(like: Any, value: int) -> Any:
+    return ir.Constant(like.type, value)
+
+
+def _dots(rows: int) -> Any:
+    """y[q + r · ys + o] = x[p + r · xs] · w[o]: a number of rows, and four rows w at w0 to w3."""
+
+    @intrinsic
+    def dots(context, x, p, xs, w, w0, w1, w2, w3, y, q, ys, o0, o1, o2, o3, k):
+        def generate(context, builder, signature, arguments):
+            x, p, xs, w, w0, w1, w2, w3, y, q, ys, o0, o1, o2, o3, k = arguments
+            places = dict(zip((0, 3, 8), (x, w, y), strict=True))
+            x, w, y = (
+                make_array(signature.args[i])(context, builder, array).data
+                for i, array in places.items()
+            )
+
+            def row(data: Any, first: Any, stride: Any, number: int) -> Any:
+                return builder.gep(
+                    data, [builder.add(first, builder.mul(stride, _number(first, number)))]
+                )
+
+            made = Dots(
+                builder, x.type.pointee, LANES[signature.args[0].dtype],
+                [row(x, p, xs, r) for r in range(rows)],
+                [builder.gep(w, [at]) for at in (w0, w1, w2, w3)],
+            )  # fmt: skip
+            sums = iter(made.emit(k))
+            for column in (o0, o1, o2, o3):
+                for r in range(rows):
+                    builder.store(next(sums), builder.gep(row(y, q, ys, r), [column]))
+            return context.get_dummy_value()
+
+        n = types.uint64
+        return types.void(x, n, n, w, *[n] * 4, y, *[n] * 7), generate
+
+    return dots
+
+
+_dots_1, _dots_2, _dots_4 = map(_dots, (1, 2, 4))
+
 
 @_kernel
 def _products(x, xo, xs, w, wo, ws, y, yo, ys, rows, start, stop, k):
     """y[r, o] = x[r] · w[o] for o in start..stop, four weight rows at a time.
 
-    Every product is taken by the one inner loop: the last four weight rows step back over some
-    that are done, fewer than four are repeated.
+    The last four weight rows step back over some that are done, fewer than four are repeated.
     """
     last = stop - U(1)
     for block in range((stop - start + U(3)) // U(4)):
@@ -309,16 +438,18 @@ def _products(x, xo, xs, w, wo, ws, y, yo, ys, rows, start, stop, k):
             o = stop - U(4)
         o1, o2, o3 = min(o + U(1), last), min(o + U(2), last), min(o + U(3), last)
         w0, w1, w2, w3 = wo + o * ws, wo + o1 * ws, wo + o2 * ws, wo + o3 * ws
-        for r in range(rows):
+        r = U(0)
+        while TALL == 4 and r + U(4) <= rows:
             p, q = xo + r * xs, yo + r * ys
-            t0 = t1 = t2 = t3 = x.dtype.type(0)
-            for i in range(k):
-                v = x[p + i]
-                t0 += w[w0 + i] * v
-                t1 += w[w1 + i] * v
-                t2 += w[w2 + i] * v
-                t3 += w[w3 + i] * v
-            y[q + o], y[q + o1], y[q + o2], y[q + o3] = t0, t1, t2, t3
+            _dots_4(x, p, xs, w, w0, w1, w2, w3, y, q, ys, o, o1, o2, o3, k)
+            r += U(4)
+        while r + U(2) <= rows:
+            p, q = xo + r * xs, yo + r * ys
+            _dots_2(x, p, xs, w, w0, w1, w2, w3, y, q, ys, o, o1, o2, o3, k)
+            r += U(2)
+        if r < rows:
+            p, q = xo + r * xs, yo + r * ys
+            _dots_1(x, p, xs, w, w0, w1, w2, w3, y, q, ys, o, o1, o2, o3, k)
 
 
 @_kernel
@@ -328,10 +459,11 @@ def linear(x, xs, w, ws, y, ys, rows, n, k):
 
 
 @_long
-def linear_turns(turn, x, xs, w, ws, y, ys, rows, n, k, chunk):
-    """`linear`, by as many threads as call this: each takes the next `chunk` columns of y.
+def linear_turns(turn, x, xs, w, ws, bias, y, ys, rows, n, k, chunk):
+    """y = x · wᵀ + bias, by as many threads as call this: each takes the next `chunk` columns.
 
-    turn[0] counts chunks that are taken, turn[1] those that are done. Returns how many there are.
+    bias [n], or [0] for none. turn[0] counts chunks that are taken, turn[1] those that are done.
+    Returns how many there are.
     """
     chunks = (n + chunk - 1) // chunk
     while True:
@@ -342,6 +474,10 @@ def linear_turns(turn, x, xs, w, ws, y, ys, rows, n, k, chunk):
         _products(
             x, U(0), U(xs), w, U(0), U(ws), y, U(0), U(ys), U(rows), U(start), U(stop), U(k)
         )  # fmt: skip
+        if len(bias) == n:
+            for r in range(U(rows)):
+                for i in range(U(start), U(stop)):
+                    y[r * U(ys) + i] += bias[i]
         _add(turn, 1, 1)
 
 
@@ -361,6 +497,7 @@ def gated_linear(x, xs, gate, gs, up, us, y, ys, spare, rows, n, k, code):
 
 
 NO_MASK = np.ones(1, np.bool_)
+NO_BIAS = {dtype: np.zeros(0, dtype) for dtype in ("float32", "float64")}
 PAD = 64  # keys stand in a row of scores at their number modulo this, so that sums keep their order
 
 

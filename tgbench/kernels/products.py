@@ -3,8 +3,9 @@
 One row times a weight matrix is bound by the bytes of the matrix. On the CPUs measured, BLAS
 streams them 2 × faster when it multiplies two columns than when it multiplies one vector
 (`mm(W, [x x])` against `mv(W, x)`), and few rows faster as columns of `W · xᵀ` than as rows of
-`x · Wᵀ`: hence the `_doubled` and `_columns` kernels, which pay with a little scratch. The costs
-here are a model of one machine; records replace them.
+`x · Wᵀ`: hence the `_doubled` and `_columns` kernels, which pay with a little scratch. The loops
+of `numba_cpu` are faster still, up to some ten rows. The costs here are a model of one machine;
+records replace them.
 """
 
 from __future__ import annotations
@@ -159,9 +160,9 @@ def _doubled_cost(site: Site) -> float:
 
 def _columns_cost(site: Site) -> float:
     p = _product(site)
-    rows, slow = value_of(p.rows), 1.0 if value_of(p.depth) <= 1536 else 1.6
+    rows, slow = value_of(p.rows), 1.0 if value_of(p.depth) <= 1536 else 2.0
     copied = rows * value_of(p.columns) * ITEMSIZE[p.dtype]
-    streamed = (0.36 + 0.062 * rows) * slow * p.weight_bytes / 16.0
+    streamed = (0.45 + 0.05 * rows) * slow * p.weight_bytes / 16.0
     return CALL_NS * (4 * len(p.weights)) + streamed + copied
 
 

@@ -12,7 +12,7 @@ operand (a row, a transpose) derives the description.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import pairwise
@@ -140,6 +140,21 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
+class Prepared:
+    """Marks an argument that is made once, from a view of something that never changes.
+
+    Fields:
+        view: of the pool: weights, say.
+        make: (tensor, *details) → the argument, such as the weights in a library's own layout.
+        details: what else that depends on.
+    """
+
+    view: View
+    make: Callable[..., Any]
+    details: tuple[Hashable, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Site:
     """A place where a kernel is wanted.
 
@@ -148,6 +163,7 @@ class Site:
         in_boxes: which elements of each input the kernel may touch (None: nothing of it).
         out, ins: views of exactly those boxes.
         device: "cpu" or "cuda:0".
+        frozen: the inputs that never change, of which something may be `Prepared`.
     """
 
     call: Call
@@ -156,6 +172,7 @@ class Site:
     out: View
     ins: tuple[View | None, ...]
     device: str
+    frozen: frozenset[int] = frozenset()
 
     def operand(self, i: int) -> View:
         """The view of an input that must be there."""
@@ -201,6 +218,7 @@ class Kernel:
         devices: device types it runs on.
         allocates: bytes a call takes from the allocator all the same, inside the library it
             calls; 0 for kernels that truly write in place.
+        prepares: inputs that have to be frozen, as it keeps them in another layout.
     """
 
     name: str
@@ -211,6 +229,12 @@ class Kernel:
     scratch: Callable[[Site], tuple[Scratch, ...]] = field(default=_no_scratch)
     devices: tuple[str, ...] = ("cpu", "cuda")
     allocates: Callable[[Site], int] = field(default=lambda site: 0)
+    prepares: tuple[int, ...] = ()
+
+    def takes(self, site: Site) -> bool:
+        """Whether it runs on the site's device, and at the site."""
+        kind = site.device.split(":")[0]
+        return kind in self.devices and site.frozen.issuperset(self.prepares) and self.accepts(site)
 
 
 KERNELS: dict[str, list[Kernel]] = {}
@@ -228,14 +252,23 @@ def register(kernel: Kernel) -> Kernel:
 
 def candidates(site: Site) -> list[Kernel]:
     """Kernels that take this site, the modelled fastest first."""
-    kind = site.device.split(":")[0]
-    found = [k for k in KERNELS.get(site.call.op.name, ()) if kind in k.devices and k.accepts(site)]
+    found = [kernel for kernel in KERNELS.get(site.call.op.name, ()) if kernel.takes(site)]
     if not found:
         raise KernelError(
             f"no kernel for {site.call.op.name} on {site.device} at {site.out_box} of "
             f"{', '.join(map(str, site.call.inputs))}; register one (tgbench.kernels.register)"
         )
     return found if len(found) == 1 else sorted(found, key=lambda k: (k.cost_ns(site), k.name))
+
+
+def prepared_inputs(op: str) -> frozenset[int]:
+    """Inputs of an op that some kernel keeps in another layout, where they are frozen."""
+    return frozenset(i for kernel in KERNELS.get(op, ()) for i in kernel.prepares)
+
+
+def frozen_inputs(ins: Iterable[View | None]) -> frozenset[int]:
+    """Those of a site's inputs that lie in the pool, where nothing ever changes."""
+    return frozenset(i for i, v in enumerate(ins) if v is not None and v.buffer != ARENA)
 
 
 SCRATCH_PADDING = 64  # bytes after each piece, so that the next may start anywhere

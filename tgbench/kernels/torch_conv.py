@@ -51,7 +51,7 @@ def _spatial(views: View) -> tuple[Coord, ...]:
     return views.shape[2:]
 
 
-def _margins(site: Site) -> list[tuple[int, int]]:
+def overhang(site: Site) -> list[tuple[int, int]]:
     """How far the windows of the output box reach over each side of the input box."""
     box = whole_reads(site.call, site.out_box)[0]
     assert box is not None
@@ -62,7 +62,7 @@ def _margins(site: Site) -> list[tuple[int, int]]:
     return found
 
 
-def _sees_input(site: Site) -> bool:
+def sees_input(site: Site) -> bool:
     return is_complete(site) and whole_reads(site.call, site.out_box)[0] is not None
 
 
@@ -101,7 +101,7 @@ def _conv_cost(site: Site) -> float:
     return CONV_NS + groups + flops / FLOPS_PER_NS + weights + 2 * moved / BYTES_PER_NS
 
 
-def _conv_allocates(site: Site) -> int:
+def conv_allocates(site: Site) -> int:
     return site.out.size_bytes + (site.ins[0].size_bytes if site.ins[0] is not None else 0)
 
 
@@ -121,16 +121,28 @@ def _is_even(margins: Sequence[tuple[int, int]]) -> bool:
     return all(low == high for low, high in margins)
 
 
-def _padded_scratch(site: Site) -> tuple[Scratch, ...]:
-    margins = _margins(site)
+def padded_scratch(site: Site) -> tuple[Scratch, ...]:
+    """Room for the padded box, channels-last where the box is: other orders are other bits."""
+    margins = overhang(site)
     if _is_even(margins):
         return ()
     x = inputs(site)[0]
     space = [n + low + high for n, (low, high) in zip(_spatial(x), margins, strict=True)]
-    return (((*x.shape[:2], *space), x.dtype),)
+    batch, channels = x.shape[:2]
+    shape = (batch, *space, channels) if _is_channels_last(x) else (batch, channels, *space)
+    return ((shape, x.dtype),)
 
 
-def _within(padded: View, margins: Sequence[tuple[int, int]], shape: Sequence[Coord]) -> View:
+def _is_channels_last(x: View) -> bool:
+    return x.rank > 2 and same(x.strides[1], 1) and not same(x.shape[1], 1)
+
+
+def padded_view(x: View, room: View) -> View:
+    """The room that `padded_scratch` asked for, in the order of dimensions of the box."""
+    return room.permute(0, -1, *range(1, x.rank - 1)) if _is_channels_last(x) else room
+
+
+def within(padded: View, margins: Sequence[tuple[int, int]], shape: Sequence[Coord]) -> View:
     for axis, (low, _) in enumerate(margins, start=2):
         padded = padded.narrow(axis, low, shape[axis])
     return padded
@@ -138,12 +150,12 @@ def _within(padded: View, margins: Sequence[tuple[int, int]], shape: Sequence[Co
 
 def _bind_conv(site: Site, scratch: tuple[View, ...]) -> Bound:
     x, weight, *bias = inputs(site)
-    attrs, margins = site.call.attrs, _margins(site)
+    attrs, margins = site.call.attrs, overhang(site)
     source, copied = x, (None, None, None)
     padding = [low for low, _ in margins]
     if scratch:
-        source, padding = scratch[0], [0] * len(margins)
-        copied = (source, _within(source, margins, x.shape), x)  # type: ignore[assignment]
+        source, padding = padded_view(x, scratch[0]), [0] * len(margins)
+        copied = (source, within(source, margins, x.shape), x)  # type: ignore[assignment]
     calls: list[Any] = []
     outputs, width = site.call.in_shapes[1][0] // attrs["groups"], site.call.in_shapes[1][1]
     segments = _segments(site, outputs)
@@ -162,8 +174,8 @@ def _bind_conv(site: Site, scratch: tuple[View, ...]) -> Bound:
 
 register(
     Kernel(
-        "conv", "conv", _sees_input, _conv_cost, _bind_conv, _padded_scratch,
-        allocates=_conv_allocates,
+        "conv", "conv", sees_input, _conv_cost, _bind_conv, padded_scratch,
+        allocates=conv_allocates,
     )
 )  # fmt: skip
 
@@ -181,7 +193,7 @@ def _only_bias(bias: Tensor | None, out: Tensor) -> None:
 def _spread_bias(site: Site) -> View | None:
     if len(site.ins) < 3:
         return None
-    bias = inputs(site)[-1] if _sees_input(site) else site.operand(2)
+    bias = inputs(site)[-1] if sees_input(site) else site.operand(2)
     for _ in site.out.shape[2:]:
         bias = bias.insert(bias.rank)
     return bias
@@ -211,7 +223,7 @@ def _points(site: Site) -> int:
 
 
 def _takes_rows(site: Site) -> bool:
-    if site.call.attrs["groups"] != 1 or not _sees_input(site) or _points(site) > MOST_POINTS:
+    if site.call.attrs["groups"] != 1 or not sees_input(site) or _points(site) > MOST_POINTS:
         return False
     weight = inputs(site)[1]
     return weight.flatten(1, weight.rank) is not None
@@ -239,10 +251,10 @@ def _row_shapes(site: Site) -> tuple[Scratch, ...]:
 
 def _padded_scratch_any(site: Site) -> tuple[Scratch, ...]:
     """A padded copy is only wanted where there is padding."""
-    if not any(n for pair in _margins(site) for n in pair):
+    if not any(n for pair in overhang(site) for n in pair):
         return ()
     x = inputs(site)[0]
-    space = [n + low + high for n, (low, high) in zip(_spatial(x), _margins(site), strict=True)]
+    space = [n + low + high for n, (low, high) in zip(_spatial(x), overhang(site), strict=True)]
     return (((*x.shape[:2], *space), x.dtype),)
 
 
@@ -334,7 +346,7 @@ def _bind_rows(site: Site, scratch: tuple[View, ...]) -> Bound:
     source = x
     if _padded_scratch_any(site):
         padded = source = scratch[0]
-        inside = _within(padded, _margins(site), x.shape)
+        inside = within(padded, overhang(site), x.shape)
     out = turned = None
     if not _is_row(site):
         out = site.out
@@ -353,7 +365,7 @@ register(Kernel("conv_rows", "conv", _takes_rows, _rows_cost, _bind_rows, _rows_
 def _takes_taps(site: Site) -> bool:
     outputs, per_group, *kernel = site.call.in_shapes[1]
     alone = per_group == 1 and outputs == site.call.attrs["groups"]
-    return alone and prod(kernel) <= MOST_TAPS and _sees_input(site)
+    return alone and prod(kernel) <= MOST_TAPS and sees_input(site)
 
 
 def _taps_cost(site: Site) -> float:
@@ -511,14 +523,14 @@ def _bind_transposed(site: Site, scratch: tuple[View, ...]) -> Bound:
 
 
 def _transposed_allocates(site: Site) -> int:
-    made = prod(total for *_, total in _reach(site)) if _sees_input(site) else 0
+    made = prod(total for *_, total in _reach(site)) if sees_input(site) else 0
     lead = value_of(site.out.shape[0]) * value_of(site.out.shape[1])
     return made * lead * ITEMSIZE[site.out.dtype] + site.operand(0).size_bytes
 
 
 register(
     Kernel(
-        "conv_transpose", "conv_transpose", _sees_input, _conv_cost, _bind_transposed,
+        "conv_transpose", "conv_transpose", sees_input, _conv_cost, _bind_transposed,
         allocates=_transposed_allocates,
     )
 )  # fmt: skip

@@ -51,6 +51,8 @@ def up(region: Region, shape: tuple[Dim, ...], out_shape: tuple[Dim, ...]) -> Re
 def down(box: Box, shape: tuple[Dim, ...]) -> Region:
     """What an output box reads of an input."""
     lead = len(box) - len(shape)
+    if not lead and 1 not in shape:
+        return Region((box,))
     return Region(
         (
             Box(

@@ -10,6 +10,7 @@ What a changed box reaches is, in every dimension, the windows that hold a part 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 from tgbench.coords import value_of
 from tgbench.errors import GraphError
 from tgbench.graph import Node
-from tgbench.ops.windows import Pads, Windows, ceil_div, combined, pads_of, per_axis
+from tgbench.ops.windows import MOST_CALLS, Pads, Windows, ceil_div, combined, pads_of, per_axis
 from tgbench.optable import FLOATS, Array, Attrs, Call, Dim, OpDef, TensorType, register, same_dtype
 from tgbench.regions import Box, Interval, Region
 
@@ -75,6 +76,7 @@ def conv_windows(attrs: Attrs, x: Shape, weight: Shape) -> list[Windows]:
     return found
 
 
+@lru_cache(MOST_CALLS)
 def _windows(call: Call) -> list[Windows]:
     return conv_windows(call.attrs, *call.in_shapes[:2])
 
@@ -111,8 +113,14 @@ def _conv_needed(call: Call, box: Box) -> tuple[Region, ...]:
     groups, outputs = call.attrs["groups"], box[1]
     inputs = _grouped(outputs, weight[0] // groups, x[1] // groups)
     parts = [window.read(part) for window, part in zip(_windows(call), box[2:], strict=True)]
-    rest = [Region((Box((outputs, *((0, n) for n in shape[1:]))),)) for shape in call.in_shapes[1:]]
-    return Region.of(*combined((box[0], inputs), parts)), *rest
+    return Region.of(*combined((box[0], inputs), parts)), *_weights(call, outputs)
+
+
+@lru_cache(MOST_CALLS)
+def _weights(call: Call, outputs: Interval) -> tuple[Region, ...]:
+    """The weights, and the bias, of these channels: most boxes hold all of them."""
+    shapes = call.in_shapes[1:]
+    return tuple(Region((Box((outputs, *((0, n) for n in shape[1:]))),)) for shape in shapes)
 
 
 def _padded(x: Array, pads: Pads) -> Array:
@@ -236,6 +244,7 @@ def turned_windows(attrs: Attrs, x: Shape, weight: Shape) -> list[Windows]:
     return found
 
 
+@lru_cache(MOST_CALLS)
 def _turned(call: Call) -> list[Windows]:
     return turned_windows(call.attrs, *call.in_shapes[:2])
 

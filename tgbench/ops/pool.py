@@ -7,7 +7,7 @@ the reciprocal of how many elements its window counts, which is a constant of th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import lru_cache, reduce
 from math import prod
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 from tgbench.errors import GraphError
 from tgbench.graph import Node
 from tgbench.ops.reduce import mean
-from tgbench.ops.windows import Windows, combined, per_axis
+from tgbench.ops.windows import MOST_CALLS, Windows, combined, per_axis
 from tgbench.optable import (
     FLOATS,
     Array,
@@ -45,6 +45,7 @@ def pool_windows(attrs: Attrs, shape: Sequence[Any]) -> list[Windows]:
     return [Windows(*row) for row in rows]
 
 
+@lru_cache(MOST_CALLS)
 def _windows(call: Call) -> list[Windows]:
     return pool_windows(call.attrs, call.in_shapes[0])
 

@@ -22,6 +22,7 @@ from tgbench.optable import Dim
 from tgbench.regions import Box, Interval
 
 MOST_SPANS = 16  # a box whose inputs lie in more intervals than this is covered by one
+MOST_CALLS = 1024  # op applications whose windows are remembered
 Pads: TypeAlias = "tuple[tuple[int, int], ...]"
 
 
@@ -95,9 +96,13 @@ class Windows:
 
 
 def _inside(spans: Sequence[Interval], size: Dim) -> list[Interval]:
-    whole = Box(((0, size),))
-    cut = [Box((span,)).intersect(whole) for span in spans if span[0] < span[1]]
-    return [box[0] for box in cut if box is not None]
+    """Of each span what lies inside the dimension, if anything does."""
+    clipped = [
+        (start if start >= 0 else 0, stop if stop <= size else size)
+        for start, stop in spans
+        if start < stop
+    ]
+    return [(start, stop) for start, stop in clipped if start < stop]
 
 
 def combined(front: Sequence[Interval], choices: Sequence[Sequence[Interval]]) -> list[Box]:

@@ -5,6 +5,7 @@
           ─→ forms   what each fused op of the table looks like
           ─→ cover   which of them replace what
           ─→ layout  permutes moved behind what works on rows
+          ─→ affine  scales and shifts of channels moved into weights
 
 Nothing is known of models here: an op is found by its decomposition.
 """
@@ -12,6 +13,7 @@ Nothing is known of models here: an op is found by its decomposition.
 from __future__ import annotations
 
 from tgbench.graph import Graph
+from tgbench.recognise.affine import into_weights
 from tgbench.recognise.cover import cover, covered
 from tgbench.recognise.layout import rows_first
 from tgbench.simplify import simplify
@@ -23,7 +25,8 @@ def recognise(graph: Graph) -> Graph:
     """The graph with fused ops in place of what equals their decompositions.
 
     The graph should be simplified. Values stay the same but for rounding: sums and products may be
-    taken in another order, that of the op. Where nothing is found, the graph itself comes back.
+    taken in another order, that of the op. Scales and shifts of channels after a convolution or a
+    linear layer go into its weights. Where nothing is found, the graph itself comes back.
 
     >>> import tgbench.ops as ops
     >>> from tgbench.graph import GraphBuilder
@@ -38,4 +41,4 @@ def recognise(graph: Graph) -> Graph:
     while taken := cover(found):
         found = simplify(covered(found, taken))
     moved = rows_first(found)
-    return found if moved is found else simplify(moved)
+    return into_weights(found if moved is found else simplify(moved))

@@ -21,10 +21,7 @@ ELEMENTS = (
 
 def rows_first(graph: Graph) -> Graph:
     """The graph with permutes moved towards the outputs; itself where none is in the way."""
-    fixed: dict[Node, bool] = {}
-    for node in graph.nodes:
-        is_changing = node.op in ("input", "state")
-        fixed[node] = not is_changing and all(fixed[parent] for parent in node.inputs)
+    fixed = graph.frozen
     if not any(_can_move(node, node.inputs, fixed) for node in graph.nodes):
         return graph
 
@@ -35,13 +32,13 @@ def rows_first(graph: Graph) -> Graph:
     return graph.rebuild(make)
 
 
-def _can_move(node: Node, inputs: tuple[Node, ...], fixed: dict[Node, bool]) -> bool:
+def _can_move(node: Node, inputs: tuple[Node, ...], fixed: frozenset[Node]) -> bool:
     """Whether the first of these inputs is a permute that the op does not mind."""
     if node.op not in (*ROWS, *ELEMENTS) or inputs[0].op != "permute":
         return False
     axes = inputs[0].attrs["axes"]
     keeps_rows = node.op in ELEMENTS or axes[-1] == len(axes) - 1
-    are_fixed = all(fixed[other] for other in node.inputs[1:])
+    are_fixed = fixed.issuperset(node.inputs[1:])
     return keeps_rows and are_fixed and node.shape == inputs[0].shape
 
 

@@ -127,6 +127,7 @@ class SearchTask:
         start_json: a plan to go on from.
         modules: where ops and kernels of the graph are registered, outside of tgbench.
         grains: of every computed node by name, in bit-exact mode; None in the normal one.
+        unpacked: nodes whose weights are read as they lie.
     """
 
     graph: FlatGraph
@@ -139,6 +140,7 @@ class SearchTask:
     start_json: str | None
     modules: tuple[str, ...]
     grains: Mapping[str, Grain] | None = None
+    unpacked: tuple[str, ...] = ()
 
     @staticmethod
     def of(
@@ -150,6 +152,7 @@ class SearchTask:
         classes: Classes | None = None,
         start: Plan | None = None,
         grains: Mapping[str, Grain] | None = None,
+        unpacked: frozenset[Call] = frozenset(),
     ) -> SearchTask:
         """The task of `Optimiser(anatomy, …)`.
 
@@ -169,6 +172,7 @@ class SearchTask:
             start.to_json() if start is not None else None,
             modules_of(anatomy.graph),
             grains,
+            tuple(node.name for node in anatomy.schedule if node.call in unpacked),
         )
 
     def optimiser(self, **more: Any) -> Optimiser:
@@ -177,7 +181,8 @@ class SearchTask:
             importlib.import_module(module)
         graph = self.graph.graph()
         nodes = {node.name: node for node in graph.nodes}
-        rules = Rules(self._grains_of(nodes))
+        unpacked = frozenset(nodes[name].call for name in self.unpacked)
+        rules = Rules(self._grains_of(nodes), unpacked)
         anatomy = Anatomy.of(graph, [nodes[name] for name in self.schedule])
         cost = CostModel(self.costs, rules=rules).time_ns
         # Made anew: a class remembers its hash, and hashes of text differ between processes.

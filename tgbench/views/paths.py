@@ -13,7 +13,6 @@ from typing import Any
 
 import pandas as pd
 
-from tgbench.cost import plain_site
 from tgbench.errors import GraphError
 from tgbench.packing import format_bytes
 from tgbench.regions import Box
@@ -103,7 +102,7 @@ def kernels_of(session: GraphSession, name: str, box: Box | None = None) -> Path
     if node.is_leaf:
         raise GraphError(f"{name} is a leaf ({node.op}); no kernel computes it")
     whole = Box.full(node.shape) if box is None else box
-    site = plain_site(node.call, whole, session.rules.reads(node.call, whole), session.device)
+    site = session.costs.site(node.call, whole)
     return PathTable.of(
         f"{name}{whole}",
         (

@@ -1,0 +1,223 @@
+"""Weights in the layout that kernels want: single calls, and models in full runs and after edits.
+
+    calls     PyTorch's convolution or linear layer of a slice, beside the operator with weights
+              that were laid out once
+    models    a session with packed weights, one without, and PyTorch, in turns: everything
+              computed, and one element changed
+
+Every comparison is of the least time of turns in one process.
+
+    python -m tgbench.bench.packed
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tgbench.apps.cnn import NETWORKS, seeded
+from tgbench.bench.measure import RESULTS, Record, ms, progress, say, table, threads
+from tgbench.importers import from_torch
+from tgbench.kernels.packed import laid_out_rows, laid_out_windows
+from tgbench.session import GraphSession
+
+Step: TypeAlias = Callable[[], Any]
+Inputs: TypeAlias = dict[str, np.ndarray[Any, Any]]
+REPETITIONS, THREADS = 15, 2
+WINDOWS = [(64, 64, 3, 15), (128, 128, 3, 15), (256, 256, 3, 14), (512, 512, 3, 7), (3, 64, 7, 27)]
+POINTS = [(64, 256, 14), (256, 1024, 14), (1024, 256, 14), (2048, 512, 7)]
+ROWS = [(384, 1536, n) for n in (2, 8, 32, 128)] + [(640, 2048, n) for n in (2, 8, 32, 128)]
+
+
+def main(argv: list[str] | None = None) -> int:
+    words = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(prog="python -m tgbench.bench.packed")
+    parser.add_argument("--quick", action="store_true", help="few turns, one model, no file")
+    parser.add_argument("--threads", type=int, default=THREADS, help=f"({THREADS})")
+    parser.add_argument("--output", type=Path, help="the JSON file (docs/results/packed.json)")
+    options = parser.parse_args(words)
+    record = Record("packed", words)
+    turns = 3 if options.quick else REPETITIONS
+    with threads(options.threads), torch.inference_mode():
+        calls = [one for kind in (windows, points, rows) for one in kind(turns)]
+        say(table(["call", "as they lie, µs", "packed, µs", "ratio"], list(map(_call_row, calls))))
+        names = ["encoder"] if options.quick else ["encoder", "resnet50", "vgg16"]
+        models = {name: model(name, turns) for name in names}
+    header = ["model", "run", "PyTorch, ms", "unpacked, ms", "packed, ms", "PyTorch / packed"]
+    say("\n" + table(header, [row for name, facts in models.items() for row in _rows(name, facts)]))
+    output = options.output or (None if options.quick else RESULTS / "packed.json")
+    record.write({"threads": options.threads, "calls": calls, "models": models}, output)
+    return 0
+
+
+def _call_row(call: dict[str, Any]) -> list[str]:
+    plain, packed = call["plain_ns"], call["packed_ns"]
+    return [call["call"], f"{plain / 1e3:.0f}", f"{packed / 1e3:.0f}", f"{plain / packed:.2f} ×"]
+
+
+def _rows(name: str, facts: dict[str, Any]) -> Iterator[list[str]]:
+    for run in ("full", "edit"):
+        took = [facts["torch_ns"], facts[f"unpacked_{run}_ns"], facts[f"packed_{run}_ns"]]
+        yield [name, run, *map(ms, took), f"{took[0] / took[2]:.2f} ×"]
+
+
+# --- single calls --------------------------------------------------------------------------------
+
+
+def windows(turns: int) -> Iterator[dict[str, Any]]:
+    """Convolutions of a window of an image."""
+    for inputs, outputs, size, extent in WINDOWS:
+        x, out = _window(inputs, extent), _room(outputs, extent - size + 1)
+        w, b = torch.randn(outputs, inputs, size, size), torch.randn(outputs)
+        packed = laid_out_windows(w, (1, 1), (1, 1), 1)
+        ways = partial(_conv, x, w, b, out), partial(_conv_packed, x, packed, b, out)
+        yield compared(f"conv {size}×{size} {inputs}→{outputs}, {extent}×{extent}", turns, *ways)
+
+
+def points(turns: int) -> Iterator[dict[str, Any]]:
+    """Convolutions with windows of one element."""
+    for inputs, outputs, extent in POINTS:
+        x, out = _window(inputs, extent), _room(outputs, extent)
+        w, b = torch.randn(outputs, inputs, 1, 1), torch.randn(outputs)
+        lines, target = (image.permute(0, 2, 3, 1) for image in (x, out))
+        packed = laid_out_rows(w)
+        ways = partial(_conv, x, w, b, out), partial(_linear_packed, lines, packed, b, target)
+        yield compared(f"conv 1×1 {inputs}→{outputs}, {extent}×{extent}", turns, *ways)
+
+
+def rows(turns: int) -> Iterator[dict[str, Any]]:
+    """Linear layers of few rows."""
+    for depth, columns, count in ROWS:
+        x, out = torch.randn(count, depth), torch.empty(count, columns)
+        w, b = torch.randn(columns, depth), torch.randn(columns)
+        packed = laid_out_rows(w)
+        ways = partial(_linear, x, w, b, out), partial(_linear_packed, x, packed, b, out)
+        yield compared(f"linear {depth}→{columns}, {count} rows", turns, *ways)
+
+
+def compared(name: str, turns: int, plain: Step, packed: Step) -> dict[str, Any]:
+    plain_ns, packed_ns = least(turns, plain, packed)
+    return {"call": name, "plain_ns": plain_ns, "packed_ns": packed_ns}
+
+
+def _conv(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> None:
+    out.copy_(torch.conv2d(x, weight, bias))
+
+
+def _conv_packed(x: Tensor, packed: Tensor, bias: Tensor, out: Tensor) -> None:
+    convolve = torch.ops.mkldnn._convolution_pointwise
+    out.copy_(convolve(x, packed, bias, (0, 0), (1, 1), (1, 1), 1, "none", [], ""))
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> None:
+    torch.addmm(bias, x, weight.t(), out=out)
+
+
+def _linear_packed(x: Tensor, packed: Tensor, bias: Tensor, out: Tensor) -> None:
+    out.copy_(torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], ""))
+
+
+def _window(channels: int, extent: int) -> Tensor:
+    """Part of a larger image, channels-last, as sessions keep them."""
+    whole = torch.randn(1, channels, extent + 8, extent + 8)
+    whole = whole.contiguous(memory_format=torch.channels_last)
+    return whole[:, :, 4 : 4 + extent, 4 : 4 + extent]
+
+
+def _room(channels: int, extent: int) -> Tensor:
+    return torch.zeros_like(_window(channels, extent)[:, :, :extent, :extent])
+
+
+def least(turns: int, *calls: Step) -> list[int]:
+    """The least nanoseconds of each, in turns, after two calls to get warm."""
+    found = [1 << 62] * len(calls)
+    for turn in range(turns + 2):
+        for i, call in enumerate(calls):
+            began = time.perf_counter_ns()
+            call()
+            took = time.perf_counter_ns() - began
+            found[i] = min(found[i], took) if turn >= 2 else found[i]
+    return found
+
+
+# --- models --------------------------------------------------------------------------------------
+
+
+def model(name: str, turns: int) -> dict[str, Any]:
+    """A model of PyTorch, beside sessions of it."""
+    module, x = encoder() if name == "encoder" else image(name)
+    imported = from_torch(module, (x,))
+    (key,) = imported.graph.inputs
+    sessions = {
+        kind: GraphSession(imported, packed_bytes=limit)
+        for kind, limit in (("packed", None), ("unpacked", 0))
+    }
+    given = x.numpy().copy()
+    changed, middle = given.copy(), tuple(n // 2 for n in given.shape)
+    changed[middle] = 1 if given.dtype == np.int64 else -given[middle]
+    fulls = [partial(_full, session, {key: given}) for session in sessions.values()]
+    names = [*(f"{kind}_full_ns" for kind in sessions), "torch_ns"]
+    found = dict(zip(names, least(turns, *fulls, partial(module, x)), strict=True))
+    for kind, session in sessions.items():
+        edits = [_edit(session, {key: given}, {key: changed}) for _ in range(turns + 2)]
+        found[f"{kind}_edit_ns"] = min(edits[2:])
+    found["packed_bytes"] = sessions["packed"].pool.packed_bytes
+    found["parameter_bytes"] = sessions["packed"].pool.parameter_bytes
+    progress(f"{name}: measured")
+    return found
+
+
+def _full(session: GraphSession, inputs: Inputs) -> None:
+    session.forget()
+    session.run(inputs)
+
+
+def _edit(session: GraphSession, before: Inputs, after: Inputs) -> int:
+    """The nanoseconds of the second of two runs."""
+    session.run(before)
+    began = time.perf_counter_ns()
+    session.run(after)
+    return time.perf_counter_ns() - began
+
+
+def image(name: str) -> tuple[nn.Module, Tensor]:
+    """A CNN with seeded weights, and an image."""
+    pixels = np.random.default_rng(0).normal(size=(1, 3, 224, 224)).astype(np.float32)
+    return seeded(NETWORKS[name]()), torch.from_numpy(pixels)
+
+
+class _Encoder(nn.Module):
+    """A text encoder of MiniLM's sizes: the last hidden state of a batch of two texts."""
+
+    def __init__(self) -> None:
+        import transformers
+
+        super().__init__()
+        config = transformers.BertConfig(
+            hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536,
+            vocab_size=4096,
+        )  # fmt: skip
+        torch.manual_seed(0)
+        self.bert = transformers.BertModel(config, add_pooling_layer=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        found: Tensor = self.bert(input_ids=ids).last_hidden_state
+        return found
+
+
+def encoder() -> tuple[nn.Module, Tensor]:
+    """The encoder, and two texts of 64 tokens: an edit recomputes one of them."""
+    return _Encoder().eval(), torch.from_numpy(np.random.default_rng(0).integers(0, 4096, (2, 64)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
