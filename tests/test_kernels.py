@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,9 +14,12 @@ from torch.profiler import ProfilerActivity, profile
 
 from tgbench import ops
 from tgbench.coords import Moving, at, origin_symbol, record
+from tgbench.cost import plain_site
+from tgbench.errors import KernelError
 from tgbench.graph import GraphBuilder, Node
 from tgbench.kernels import KERNELS, Kernel, Site, View, candidates, copy_, fill_
 from tgbench.kernels.registry import Host, Prepared, prepared_inputs
+from tgbench.kernels.registry import scratch_views as placed
 from tgbench.kernels.views import dense, part
 from tgbench.optable import FLOATS, OPS, Call, numpy_dtype
 from tgbench.regions import Box, Region
@@ -877,3 +881,35 @@ def test_doubled_row_is_chosen_for_large_weights() -> None:
 def test_allocations_are_counted() -> None:
     """torch makes a tensor of a Python number; the count must not be blind to it."""
     assert allocations(lambda a: torch.mul(a, 2.0, out=a), [torch.ones(3)])
+
+
+# --- places --------------------------------------------------------------------------------------
+
+
+def some_boxes(shape: Sequence[int], rng: np.random.Generator) -> list[Box]:
+    """Every box of a small result; else many of few sizes, so that equal ones lie apart."""
+    sides = [[(a, b) for a in range(n) for b in range(a + 1, n + 1)] for n in shape]
+    if np.prod([len(side) for side in sides]) <= 400:
+        return [Box(box) for box in itertools.product(*sides)]
+    small = [[(a, b) for a, b in side if b - a in (2, 3, len(side))] or side for side in sides]
+    return [Box(side[rng.integers(len(side))] for side in small) for _ in range(400)]
+
+
+@pytest.mark.parametrize("case_", CASES, ids=str)
+def test_kernels_cannot_tell_more_than_the_place_of_a_box(case_: Case) -> None:
+    """Where an op says that two boxes are at the same place, the same is bound for both."""
+    node = case_.build(GraphBuilder())
+    call, whole = node.call, Box.full(node.shape)
+    is_known = any(fact is not None for fact in call.facts)
+    if is_known or call.op.place(call, whole) == whole:
+        return  # its kernels may look at the whole of a box
+    seen: dict[Any, Any] = {}
+    for box in some_boxes(node.shape, np.random.default_rng(0)):
+        site = plain_site(call, box, RULES.reads(call, box), "cpu")
+        key = call.op.place(call, box), site.out, site.ins
+        try:
+            kernels = candidates(site)
+        except KernelError:
+            continue
+        bound = [(k.name, s := k.scratch(site), k.bind(site, placed(s))) for k in kernels]
+        assert seen.setdefault(key, bound) == bound, (box, key)

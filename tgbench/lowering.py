@@ -8,7 +8,7 @@ once for all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -323,7 +323,7 @@ class Lowerer:
         )
         frozen = self._frozen(node.call, ins)
         site = _canonical(Site(node.call, box, reads, out, ins, self.device, frozen))
-        key = (node.call, box, site.out, site.ins, site.frozen)
+        key = (node.call, _place(node.call, box), site.out, site.ins, site.frozen)
         options = self._options.get(key, _options, site, self.rules.grains.get(node.call))
         option = self._chosen(options, node, provisional)
         bind = option.kernel.bind
@@ -359,6 +359,18 @@ def _options(site: Site, grain: Grain | None) -> tuple[Option, ...]:
         shapes = kernel.scratch(site)
         found.append(Option(kernel, shapes, scratch_bytes(shapes)))
     return tuple(found)
+
+
+def _place(call: Call, box: Box) -> Hashable:
+    """What of a box's place a kernel can tell; all of it where something is known, or moves.
+
+    Guards of a choice are about the coordinates that it was made at.
+    """
+    if any(fact is not None for fact in call.facts) or any(
+        type(side) is not int for interval in box for side in interval
+    ):
+        return box
+    return call.op.place(call, box)
 
 
 OUT = "out"

@@ -277,7 +277,7 @@ class Memory:
 
         Whole if it fits, else in pieces, coarse ones first. Raises DoesNotFit if nothing does.
         """
-        with _lasting():
+        with lasting():
             held = self.states.patterns[state].state(origin)
             made = self.specialiser.specialise(held, kind, origin)
             program = Program(
@@ -327,14 +327,14 @@ def _goes_on(order: Sequence[int], source: Mapping[int, int], i: int) -> bool:
 
 
 @contextmanager
-def _lasting() -> Iterator[None]:
+def lasting() -> Iterator[None]:
     """Let what is made inside join the oldest generation of the garbage collector, unseen.
 
-    A program is thousands of small objects that last. The collector would look at each of them
-    three times as they grow old, and after some dozens of programs at everything that the process
-    holds, which takes longer than making all of them. What was young before is collected first, so
-    that garbage of others waits no longer than it did. Where the process keeps objects frozen, they
-    stay so.
+    A program, and what planning remembers, is thousands of small objects that last. The collector
+    would look at each of them three times as they grow old, and after some dozens of programs at
+    everything that the process holds, which takes longer than making all of them. What was young
+    before is collected first, so that garbage of others waits no longer than it did. Where the
+    process keeps objects frozen, they stay so.
     """
     if not gc.isenabled():
         yield

@@ -12,7 +12,7 @@ region the op's index map allows, less what `facts` show to be known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -116,6 +116,8 @@ class OpDef:
         aligned: inputs that a kernel reads at exactly the (broadcast) output box, so that what is
             not needed of that box must be readable all the same.
         inplace: inputs whose bytes a kernel may overwrite with the output, element by element.
+        place: (call, output box) → what of the box's place kernels can tell, besides the shapes
+            and strides of what they are given; asked where nothing of the inputs is known.
     """
 
     name: str
@@ -132,6 +134,7 @@ class OpDef:
     whole: Callable[[Call], tuple[int, ...]] = field(default=lambda call: ())
     aligned: tuple[int, ...] = ()
     inplace: tuple[int, ...] = ()
+    place: Callable[[Call, Box], Hashable] = field(default=lambda call, box: box)
 
     @property
     def is_fused(self) -> bool:

@@ -9,8 +9,8 @@ shares bytes and is computed again when it is needed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from tgbench.anatomy import Anatomy
@@ -277,6 +277,7 @@ class Planner:
 
         Raises BudgetError naming the smallest budget that was found to work.
         """
+        scenarios = self._distinct(scenarios)
         frontier = self.read_by_others() if keep_all else self.frontier(scenarios)
         self.tell(f"{len(frontier)} candidates to retain")
         first = self.lay_out(Retention.always(frontier), scenarios, WHOLE)
@@ -296,6 +297,19 @@ class Planner:
             smallest = [placed, tightest, self._try_cuts([], scenarios, 0)[1]]
             raise _too_small(budget_bytes, min(smallest, key=lambda p: p.size_bytes))
         return self._choice(frontier, *found, scenarios, worth)
+
+    def _distinct(self, scenarios: Sequence[Scenario]) -> list[Scenario]:
+        """Each run once, with what it weighs in all; from nothing, only the demand counts."""
+        found: dict[Hashable, Scenario] = {}
+        for one in scenarios:
+            key: Hashable = one.kind, one.origin, one.of, one.before, id(one.valid)
+            if one.cold:
+                demand = joined(handed_out(self.anatomy.graph, one.kind, one.origin).values())
+                key = frozenset(demand.items())
+            first = found.get(key)
+            weight = one.weight + (first.weight if first is not None else 0.0)
+            found[key] = replace(first or one, weight=weight)
+        return list(found.values())
 
     def _most_that_fit(
         self,

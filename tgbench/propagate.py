@@ -324,14 +324,14 @@ def covered(call: Call, region: Region, keep: Region | Left) -> Region:
     A hull never covers `keep`, elements that are valid already and must not change their bits.
     """
     boxes = list(region.boxes)
-    merged = len(boxes) > 1
-    while merged and len(boxes) > 1:
-        merged = False
-        for i in range(len(boxes) - 1):
-            hull = boxes[i].hull(boxes[i + 1])
-            apart = rough_ns(call, boxes[i]) + rough_ns(call, boxes[i + 1])
-            if rough_ns(call, hull) <= apart and not keep.intersects(Region((hull,))):
-                boxes[i : i + 2] = [hull]
-                merged = True
-                break
+    times = [rough_ns(call, box) for box in boxes] if len(boxes) > 1 else []
+    i = 0
+    while i + 1 < len(boxes):
+        hull = boxes[i].hull(boxes[i + 1])
+        together = rough_ns(call, hull)
+        if together <= times[i] + times[i + 1] and not keep.intersects(Region((hull,))):
+            boxes[i : i + 2], times[i : i + 2] = [hull], [together]
+            i = max(i - 1, 0)
+        else:
+            i += 1
     return Region.of(*boxes) if len(boxes) != len(region) else region

@@ -44,7 +44,7 @@ from tgbench.graph import Graph, Node
 from tgbench.importers.imported import Imported
 from tgbench.intake import Intake
 from tgbench.lowering import DoesNotFit
-from tgbench.memory import Library, Memory
+from tgbench.memory import Library, Memory, lasting
 from tgbench.optable import numpy_dtype
 from tgbench.placement import Placement
 from tgbench.plan import Decisions, Plan
@@ -442,10 +442,11 @@ class GraphSession:
         for kind, places in self._places.items():
             scenarios += [Scenario(kind, at, 0.0) for at in sorted(places)]
         with self.arena.lock:
-            made = self._seat.choose(
-                lambda budget: planner.plan(scenarios, budget, self.retain == "all"),
-                self.budget_bytes,
-            )
+            with lasting():
+                made = self._seat.choose(
+                    lambda budget: planner.plan(scenarios, budget, self.retain == "all"),
+                    self.budget_bytes,
+                )
             self.counters.planned += 1
             self._install(
                 Decisions(

@@ -96,7 +96,8 @@ def pieces(
     steps: list[Step] = []
     retained = propagator.storage.retained
     for asked in demands(propagator, whole, cut, demand):
-        step = propagator.step(valid, changed, asked)
+        is_whole = asked is demand and not steps
+        step = whole if is_whole else propagator.step(valid, changed, asked)
         steps.append(step)
         valid = {node: region for node, region in step.valid.items() if node in retained}
         changed = {}

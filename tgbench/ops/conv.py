@@ -9,7 +9,7 @@ What a changed box reaches is, in every dimension, the windows that hold a part 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -19,7 +19,16 @@ import numpy as np
 from tgbench.coords import value_of
 from tgbench.errors import GraphError
 from tgbench.graph import Node
-from tgbench.ops.windows import MOST_CALLS, Pads, Windows, ceil_div, combined, pads_of, per_axis
+from tgbench.ops.windows import (
+    MOST_CALLS,
+    Pads,
+    Windows,
+    ceil_div,
+    combined,
+    overhangs,
+    pads_of,
+    per_axis,
+)
 from tgbench.optable import FLOATS, Array, Attrs, Call, Dim, OpDef, TensorType, register, same_dtype
 from tgbench.regions import Box, Interval, Region
 
@@ -156,6 +165,10 @@ def _biased(result: Array, bias: tuple[Array, ...]) -> Array:
     return np.asarray(result + bias[0].reshape(-1, *([1] * (result.ndim - 2))))
 
 
+def _conv_place(call: Call, box: Box) -> Hashable:
+    return box[1], overhangs(_windows(call), box)
+
+
 def _conv_flops(call: Call, box: Box) -> int:
     return 2 * box.elements * prod(int(n) for n in call.in_shapes[1][1:])
 
@@ -170,6 +183,7 @@ register(
         check=_conv_check,
         flops=_conv_flops,
         multiplies=True,
+        place=_conv_place,
     )
 )
 

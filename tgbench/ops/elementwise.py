@@ -116,8 +116,13 @@ def _pointwise(
             flops=lambda call, box: cost * box.elements,
             aligned=tuple(range(count)),
             inplace=tuple(range(count)) if dtype is same_dtype else (),
+            place=_anywhere,
         )
     )
+
+
+def _anywhere(call: Call, box: Box) -> None:
+    """An element depends on the elements above it, wherever they are."""
 
 
 def _open(facts: tuple[Fact | None, ...], call: Call) -> list[Any]:

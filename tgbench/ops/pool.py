@@ -16,7 +16,7 @@ import numpy as np
 from tgbench.errors import GraphError
 from tgbench.graph import Node
 from tgbench.ops.reduce import mean
-from tgbench.ops.windows import MOST_CALLS, Windows, combined, per_axis
+from tgbench.ops.windows import MOST_CALLS, Windows, combined, overhangs, per_axis
 from tgbench.optable import (
     FLOATS,
     Array,
@@ -125,6 +125,7 @@ for _name, _function in (
             _needed,
             check=_check(_name),
             flops=_flops,
+            place=lambda call, box: overhangs(_windows(call), box),
         )
     )
 

@@ -105,6 +105,15 @@ def _inside(spans: Sequence[Interval], size: Dim) -> list[Interval]:
     return [(start, stop) for start, stop in clipped if start < stop]
 
 
+def overhangs(windows: Sequence[Windows], box: Box) -> tuple[Interval, ...]:
+    """How far the windows of an output box [N, C, *S] reach over each side of the input."""
+    extents = [window.extent(outputs) for window, outputs in zip(windows, box[2:], strict=True)]
+    return tuple(
+        (max(0, -first), max(0, stop - window.size))
+        for window, (first, stop) in zip(windows, extents, strict=True)
+    )
+
+
 def combined(front: Sequence[Interval], choices: Sequence[Sequence[Interval]]) -> list[Box]:
     """One box per choice of an interval in every dimension; their hull where they are many."""
     total = 1
