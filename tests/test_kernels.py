@@ -629,7 +629,7 @@ def make_site(
         ins.append(put(memory, ("in", i), held, type_.dtype, rng))
     out, span = laid_out("out", [b - a for a, b in box], call.out.dtype, rng)
     memory.add("out", span, call.out.dtype)
-    return Site(call, box, boxes, out, tuple(ins), "cpu", prepared_inputs(call.op.name))
+    return Site(call, box, boxes, out, tuple(ins), "cpu", prepared_inputs(call.op.name, "cpu"))
 
 
 def scratch_views(kernel: Kernel, site: Site, memory: Memory) -> tuple[View, ...]:
@@ -766,7 +766,7 @@ def test_rebased(case_: Case) -> None:
                     for view, have in zip(full, boxes, strict=True)
                 )
                 target = part(out, Box.full(node.shape), box)
-                frozen = prepared_inputs(node.op)
+                frozen = prepared_inputs(node.op, "cpu")
                 site = Site(node.call, box, boxes, target, ins, "cpu", frozen)
                 kernels = candidates(site)
                 bound = [k.bind(site, scratch_views(k, site, memory)) for k in kernels]

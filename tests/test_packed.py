@@ -15,6 +15,7 @@ from tgbench.anatomy import Anatomy
 from tgbench.errors import GraphError
 from tgbench.graph import Graph, GraphBuilder
 from tgbench.kernels.packed import is_built_in
+from tgbench.kernels.registry import prepared_inputs
 from tgbench.placement import Slot
 from tgbench.session import GraphSession
 
@@ -147,3 +148,9 @@ def test_plans_of_images_start_warm(tmp_path: Path) -> None:
     again = tg.GraphSession(graph, arrays, plan=tmp_path / "plan.json")
     edited(again, 3)
     assert again.plan.slots == first.plan.slots
+
+
+def test_other_devices_want_no_other_layout() -> None:
+    assert prepared_inputs("conv", "cpu") == {1}
+    assert prepared_inputs("gated_linear", "cpu") == {1, 2}
+    assert not prepared_inputs("conv", "cuda:0")

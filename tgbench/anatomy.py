@@ -148,12 +148,14 @@ class Anatomy:
         """Images whose channels lie side by side.
 
         What changes of an image is a window of it. With the channels innermost, a line of a window
-        is one piece of memory, not one for each channel; and convolutions want them so. Where
-        another node shows the same bytes as one dimension, they lie row-major.
+        is one piece of memory, not one for each channel; and convolutions want them so. What is
+        handed out lies row-major, as its receivers expect, and so does what another node shows as
+        fewer dimensions.
         """
+        handed_out = {self.base[node] for node in self.graph.ends}
         found: set[Node] = set()
         for node in self.stored:
-            if node.rank < IMAGE_RANK or self.dense[node]:
+            if node.rank < IMAGE_RANK or self.dense[node] or node in handed_out:
                 continue
             op = OPS[node.op]
             sources = [node.inputs[i] for i in {*op.aligned, *op.inplace}]

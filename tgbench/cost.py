@@ -242,7 +242,7 @@ def plain_site(call: Call, box: Box, reads: Sequence[Box | None], device: str) -
         None if read is None else laid(i, read.extents, call.inputs[i].dtype)
         for i, read in enumerate(reads)
     )
-    out, frozen = laid("out", box.extents, call.out.dtype), prepared_inputs(call.op.name)
+    out, frozen = laid("out", box.extents, call.out.dtype), prepared_inputs(call.op.name, device)
     return Site(call, box, tuple(reads), out, ins, device, frozen)
 
 

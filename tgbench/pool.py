@@ -73,7 +73,7 @@ class Pool:
             if node.op == "constant":
                 pool._own(node.name, torch.tensor(node.attrs["data"].array), node.dtype, device)
         pool._freeze(anatomy, device)
-        pool._allow(_packable(anatomy), packed_bytes)
+        pool._allow(_packable(anatomy, device), packed_bytes)
         return pool
 
     def _allow(self, packable: Mapping[Call, frozenset[Node]], limit: int | None) -> None:
@@ -137,11 +137,11 @@ class Pool:
                 self.owned_bytes += node.type.size_bytes
 
 
-def _packable(anatomy: Anatomy) -> dict[Call, frozenset[Node]]:
+def _packable(anatomy: Anatomy, device: str) -> dict[Call, frozenset[Node]]:
     """The weights of calls that some kernel wants in another layout."""
     found: dict[Call, frozenset[Node]] = {}
     for node in anatomy.schedule:
-        bases = {anatomy.base[node.inputs[i]] for i in prepared_inputs(node.op)}
+        bases = {anatomy.base[node.inputs[i]] for i in prepared_inputs(node.op, device)}
         if weights := bases & anatomy.frozen:
             found[node.call] = found.get(node.call, frozenset()) | weights
     return found

@@ -32,6 +32,7 @@ from tgbench.session import GraphSession
 
 Step: TypeAlias = Callable[[], Any]
 Inputs: TypeAlias = dict[str, np.ndarray[Any, Any]]
+ROW_MAJOR = torch.contiguous_format
 REPETITIONS, THREADS = 15, 2
 WINDOWS = [(64, 64, 3, 15), (128, 128, 3, 15), (256, 256, 3, 14), (512, 512, 3, 7), (3, 64, 7, 27)]
 POINTS = [(64, 256, 14), (256, 1024, 14), (1024, 256, 14), (2048, 512, 7)]
@@ -77,9 +78,10 @@ def windows(turns: int) -> Iterator[dict[str, Any]]:
     """Convolutions of a window of an image."""
     for inputs, outputs, size, extent in WINDOWS:
         x, out = _window(inputs, extent), _room(outputs, extent - size + 1)
+        plain = _window(inputs, extent, ROW_MAJOR), _room(outputs, extent - size + 1, ROW_MAJOR)
         w, b = torch.randn(outputs, inputs, size, size), torch.randn(outputs)
         packed = laid_out_windows(w, (1, 1), (1, 1), 1)
-        ways = partial(_conv, x, w, b, out), partial(_conv_packed, x, packed, b, out)
+        ways = partial(_conv, *plain, w, b), partial(_conv_packed, x, packed, b, out)
         yield compared(f"conv {size}×{size} {inputs}→{outputs}, {extent}×{extent}", turns, *ways)
 
 
@@ -87,10 +89,11 @@ def points(turns: int) -> Iterator[dict[str, Any]]:
     """Convolutions with windows of one element."""
     for inputs, outputs, extent in POINTS:
         x, out = _window(inputs, extent), _room(outputs, extent)
+        plain = _window(inputs, extent, ROW_MAJOR), _room(outputs, extent, ROW_MAJOR)
         w, b = torch.randn(outputs, inputs, 1, 1), torch.randn(outputs)
         lines, target = (image.permute(0, 2, 3, 1) for image in (x, out))
         packed = laid_out_rows(w)
-        ways = partial(_conv, x, w, b, out), partial(_linear_packed, lines, packed, b, target)
+        ways = partial(_conv, *plain, w, b), partial(_linear_packed, lines, packed, b, target)
         yield compared(f"conv 1×1 {inputs}→{outputs}, {extent}×{extent}", turns, *ways)
 
 
@@ -109,7 +112,7 @@ def compared(name: str, turns: int, plain: Step, packed: Step) -> dict[str, Any]
     return {"call": name, "plain_ns": plain_ns, "packed_ns": packed_ns}
 
 
-def _conv(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> None:
+def _conv(x: Tensor, out: Tensor, weight: Tensor, bias: Tensor) -> None:
     out.copy_(torch.conv2d(x, weight, bias))
 
 
@@ -126,15 +129,14 @@ def _linear_packed(x: Tensor, packed: Tensor, bias: Tensor, out: Tensor) -> None
     out.copy_(torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], ""))
 
 
-def _window(channels: int, extent: int) -> Tensor:
-    """Part of a larger image, channels-last, as sessions keep them."""
-    whole = torch.randn(1, channels, extent + 8, extent + 8)
-    whole = whole.contiguous(memory_format=torch.channels_last)
+def _window(channels: int, extent: int, order: Any = torch.channels_last) -> Tensor:
+    """Part of a larger image: channels-last, as sessions keep them, or as PyTorch does."""
+    whole = torch.randn(1, channels, extent + 8, extent + 8).contiguous(memory_format=order)
     return whole[:, :, 4 : 4 + extent, 4 : 4 + extent]
 
 
-def _room(channels: int, extent: int) -> Tensor:
-    return torch.zeros_like(_window(channels, extent)[:, :, :extent, :extent])
+def _room(channels: int, extent: int, order: Any = torch.channels_last) -> Tensor:
+    return torch.zeros_like(_window(channels, extent, order))
 
 
 def least(turns: int, *calls: Step) -> list[int]:

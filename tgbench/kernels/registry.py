@@ -261,9 +261,11 @@ def candidates(site: Site) -> list[Kernel]:
     return found if len(found) == 1 else sorted(found, key=lambda k: (k.cost_ns(site), k.name))
 
 
-def prepared_inputs(op: str) -> frozenset[int]:
-    """Inputs of an op that some kernel keeps in another layout, where they are frozen."""
-    return frozenset(i for kernel in KERNELS.get(op, ()) for i in kernel.prepares)
+def prepared_inputs(op: str, device: str) -> frozenset[int]:
+    """Inputs of an op that some kernel of a device keeps in another layout, where frozen."""
+    kind = device.split(":")[0]
+    found = [kernel for kernel in KERNELS.get(op, ()) if kind in kernel.devices]
+    return frozenset(i for kernel in found for i in kernel.prepares)
 
 
 def frozen_inputs(ins: Iterable[View | None]) -> frozenset[int]:

@@ -34,6 +34,7 @@ CONV_NS = 5_000.0
 GROUPS_NS = 35_000.0
 FLOPS_PER_NS = 150.0
 WEIGHT_BYTES_PER_NS = 6.0  # the library lays the weights out anew at every call
+LARGE_BYTES = 3 << 20  # weights that the library takes longer to turn than the slice of an image
 MOST_POINTS = 12  # output points that are computed as rows of a linear layer
 MOST_TAPS = 9
 _FUNCTIONS = {1: torch.conv1d, 2: torch.conv2d, 3: torch.conv3d}
@@ -106,14 +107,16 @@ def conv_allocates(site: Site) -> int:
 
 
 def _conv(
-    function: Any, padded: Tensor | None, inside: Tensor | None, x: Tensor | None, count: int,
-    *rest: Any,
+    function: Any, turns: bool, padded: Tensor | None, inside: Tensor | None, x: Tensor | None,
+    count: int, *rest: Any,
 ) -> None:  # fmt: skip
     if padded is not None and inside is not None and x is not None:
         padded.zero_()
         inside.copy_(x)
     for i in range(count):
         source, weight, bias, stride, padding, dilation, groups, out = rest[8 * i : 8 * i + 8]
+        if turns:
+            source = source.contiguous()
         out.copy_(function(source, weight, bias, stride, padding, dilation, groups))
 
 
@@ -169,7 +172,8 @@ def _bind_conv(site: Site, scratch: tuple[View, ...]) -> Bound:
             _cut(site.out, 1, first, count),
         ]  # fmt: skip
         channel += groups * width
-    return _conv, (_FUNCTIONS[len(margins)], *copied, len(segments), *calls)
+    turns = _is_channels_last(x) and site.call.inputs[1].size_bytes > LARGE_BYTES
+    return _conv, (_FUNCTIONS[len(margins)], turns, *copied, len(segments), *calls)
 
 
 register(
