@@ -68,8 +68,10 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     print(found)
     if beside:
+        plain_ns, both_ns = beside["plain_time_ns"], found.time_ns + found.ahead_ns
         print(
-            f"full forwards: {beside['plain_time_ns'] / 1e9:.2f} s; "
+            f"full forwards one by one: {plain_ns / 1e9:.2f} s, {plain_ns / found.time_ns:.2f} × "
+            f"as long ({plain_ns / both_ns:.2f} × with what went before); "
             f"largest difference of a drop {beside['largest_difference']:.2g}"
         )
     return 0
