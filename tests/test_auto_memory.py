@@ -77,14 +77,15 @@ def test_what_is_no_size(memory: Any) -> None:
     st.one_of(st.none(), st.integers(0, 20 * GIB)),
     st.integers(0, 20 * GIB),
     st.one_of(st.none(), st.integers(0, 20 * GIB)),
+    st.integers(0, GIB),
 )
-def test_the_formula(limit: int | None, total: int, peak: int | None) -> None:
+def test_the_formula(limit: int | None, total: int, peak: int | None, packed: int) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(estimate, "total_bytes", lambda device: total)
         memory = "auto" if limit is None else f"auto:{limit}"
-        found = parse_bytes(memory, graph(), "cpu", peak)
+        found = parse_bytes(memory, graph(), "cpu", peak, packed)
     assert found is not None
-    left = total - WEIGHTS - (GIB if peak is None else peak)
+    left = total - WEIGHTS - packed - (GIB if peak is None else peak)
     assert found == max(min(left, left if limit is None else limit), 0)
 
 

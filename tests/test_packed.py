@@ -154,3 +154,18 @@ def test_other_devices_want_no_other_layout() -> None:
     assert prepared_inputs("conv", "cpu") == {1}
     assert prepared_inputs("gated_linear", "cpu") == {1, 2}
     assert not prepared_inputs("conv", "cuda:0")
+
+
+def test_an_automatic_budget_leaves_room_for_packed_weights() -> None:
+    graph, arrays = network()
+    roomy = GraphSession(graph, arrays, memory="auto", packed_bytes=0)
+    session = GraphSession(graph, arrays, memory="auto")
+    assert session.pool.packed_bytes == sum(array.nbytes for array in arrays.values())
+    assert session.budget_bytes is not None and roomy.budget_bytes is not None
+    assert session.budget_bytes < roomy.budget_bytes
+
+
+def test_a_wrong_size_is_said_before_weights_are_read() -> None:
+    graph, _ = network()
+    with pytest.raises(GraphError, match="is not a size"):
+        GraphSession(graph, "no such file", memory="much")

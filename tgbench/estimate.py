@@ -166,14 +166,19 @@ class Budget:
 
 
 def parse_bytes(
-    memory: int | str | None, graph: Graph, device: str, peak_bytes: int | None = None
+    memory: int | str | None,
+    graph: Graph,
+    device: str,
+    peak_bytes: int | None = None,
+    packed_bytes: int = 0,
 ) -> int | None:
     """The budget of a session's arena, as `Budget.parse` reads it.
 
-    "auto" is what the device has in all, less weights, constants and `peak_bytes`.
+    "auto" is what the device has in all, less weights, packed ones again, constants and
+    `peak_bytes`.
     """
     found = estimate_memory(graph)
-    weights = int(found.parameter_bytes + found.constant_bytes)
+    weights = int(found.parameter_bytes + found.constant_bytes) + packed_bytes
     return Budget.parse(memory).bytes(device, weights, peak_bytes)
 
 

@@ -136,12 +136,13 @@ class GraphSession:
                 f"the arena is on {self.arena.device}, the session on {device}; "
                 f"pass device={self.arena.device!r}, or make an arena on {device}"
             )
-        self.budget_bytes = self._parsed(memory)
+        Budget.parse(memory)  # a size that is none is said before weights are read
         self.anatomy = Anatomy.of(self.graph)
         unused = [escape(n) for n in graph.parameters if n not in self.graph.parameters]
         ignored = [*ignore_weights, *unused]
         limit = Budget.parse(packed_bytes).limit_bytes
         self.pool = Pool.load(self.graph, self.anatomy, weights, device, ignored, limit)
+        self.budget_bytes = self._parsed(memory)
         known = records if isinstance(records, Records) or records is None else Records(records)
         self.exactness: Exactness | None = None
         if exact is not None:
@@ -397,7 +398,8 @@ class GraphSession:
         return made
 
     def _parsed(self, memory: int | str | None) -> int | None:
-        return parse_bytes(memory, self.graph, self.device, self.arena.compute_peak_bytes)
+        peak, packed = self.arena.compute_peak_bytes, self.pool.packed_bytes
+        return parse_bytes(memory, self.graph, self.device, peak, packed)
 
     def _in_force(self) -> Memory:
         if self._memory is None:
