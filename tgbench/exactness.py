@@ -39,7 +39,7 @@ from tgbench.optable import FLOATS, Call
 from tgbench.probe import bound, drawn, same_bits
 from tgbench.propagate import rough_ns
 from tgbench.records import GrainRecord, Records
-from tgbench.regions import EMPTY, Box, Region, row_major
+from tgbench.regions import EMPTY, Box, Region, in_order
 from tgbench.rules import Rules
 from tgbench.signature import attributes, code_hash, source_hash
 from tgbench.weights import TORCH_DTYPES
@@ -705,7 +705,7 @@ class Trial:
     ) -> View:
         """A tensor copied to a place of its own: side by side, or in a random layout."""
         shape, order, offset = tuple(tensor.shape), self.orders[key], 0
-        strides, size = _ordered(shape, order), prod(shape)
+        strides, size = in_order(shape, order), prod(shape)
         if laid:
             strides, size = self._layout(shape, order)
             offset = int(self.rng.integers(0, 17))
@@ -724,7 +724,7 @@ class Trial:
         sizes = [0] * rank
         for axis, gap in zip(order, gaps.tolist(), strict=True):
             sizes[axis] = shape[axis] + gap
-        return _ordered(sizes, order), prod(sizes)
+        return in_order(sizes, order), prod(sizes)
 
 
 Orders: TypeAlias = "dict[Any, Sizes]"  # operand's number, or "out" → dimensions, outermost first
@@ -734,11 +734,6 @@ def _orders(node: Node, anatomy: Anatomy) -> Orders:
     """The order in which a session stores the result of a node, and what it reads."""
     nodes: list[tuple[Any, Node]] = [*enumerate(node.inputs), ("out", node)]
     return {key: anatomy.order(one) or tuple(range(one.rank)) for key, one in nodes}
-
-
-def _ordered(shape: Sequence[int], order: Sizes) -> Sizes:
-    steps = dict(zip(order, row_major([shape[axis] for axis in order]), strict=True))
-    return tuple(steps[axis] for axis in range(len(order)))
 
 
 def _ends(shape: Sequence[Any], size: Sizes, starts: Sequence[Any] | None = None) -> list[Box]:

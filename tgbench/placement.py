@@ -38,7 +38,7 @@ from tgbench.graph import Node
 from tgbench.optable import OPS
 from tgbench.packing import Buffer, Problem, lower_bound, pack
 from tgbench.propagate import Step, Storage
-from tgbench.regions import Box, row_major
+from tgbench.regions import Box, in_order, row_major
 from tgbench.rules import Rules
 
 ALIGNMENT = 64
@@ -67,10 +67,7 @@ class Slot:
     @property
     def strides(self) -> tuple[int, ...]:
         """In elements."""
-        if not self.order:
-            return row_major(self.extents)
-        steps = row_major([self.extents[axis] for axis in self.order])
-        return tuple(steps[self.order.index(axis)] for axis in range(len(self.extents)))
+        return in_order(self.extents, self.order) if self.order else row_major(self.extents)
 
     @property
     def elements(self) -> int:

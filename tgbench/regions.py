@@ -266,6 +266,16 @@ def row_major(shape: Sequence[Size]) -> tuple[Size, ...]:
     return tuple(reversed(strides))
 
 
+def in_order(shape: Sequence[Size], order: Sequence[int]) -> tuple[Size, ...]:
+    """Strides of an array whose dimensions lie in this order, from the outermost.
+
+    >>> in_order((1, 4, 5, 6), (0, 2, 3, 1))
+    (120, 1, 24, 4)
+    """
+    steps = dict(zip(order, row_major([shape[axis] for axis in order]), strict=True))
+    return tuple(steps[axis] for axis in range(len(shape)))
+
+
 def union(regions: Iterable[Region]) -> Region:
     """The union of any number of regions of one rank."""
     result = EMPTY

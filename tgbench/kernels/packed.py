@@ -24,17 +24,17 @@ import torch
 from torch import Tensor
 
 from tgbench.coords import Coord
-from tgbench.kernels.products import ACTIVATIONS, Rows, rows_of
+from tgbench.kernels.products import ACTIVATIONS, product_of, rows_of
 from tgbench.kernels.registry import Kernel, Prepared, Site, View, register
 from tgbench.kernels.torch_any import BYTES_PER_NS
 from tgbench.kernels.torch_conv import (
+    Halo,
     conv_allocates,
     overhang,
+    pad,
     padded_scratch,
-    padded_view,
     sees_input,
     stepped,
-    within,
 )
 from tgbench.kernels.views import Bound, inputs, is_dense
 from tgbench.regions import Box
@@ -99,9 +99,7 @@ def _convolve(
     padded: Tensor | None, inside: Tensor | None, x: Tensor | None, out: Tensor, source: Tensor,
     *rest: Any,
 ) -> None:  # fmt: skip
-    if padded is not None and inside is not None and x is not None:
-        padded.zero_()
-        inside.copy_(x)
+    pad(padded, inside, x)
     out.copy_(torch.ops.mkldnn._convolution_pointwise(source, *rest, "none", [], ""))
 
 
@@ -116,18 +114,13 @@ def _filled(sizes: Sequence[int], by: int) -> tuple[int, ...]:
 
 
 def _bind_conv(site: Site, scratch: tuple[View, ...]) -> Bound:
-    x, weight, *bias = inputs(site)
-    attrs, margins = site.call.attrs, overhang(site)
-    source, copied = x, (None, None, None)
-    padding = [low for low, _ in margins]
-    if scratch:
-        source, padding = padded_view(x, scratch[0]), [0] * len(margins)
-        copied = (source, within(source, margins, x.shape), x)  # type: ignore[assignment]
+    _, weight, *bias = inputs(site)
+    attrs, halo = site.call.attrs, Halo.of(site, scratch)
     stride, dilation = _filled(attrs["stride"], 1), _filled(attrs["dilation"], 1)
     details = (stride, dilation, attrs["groups"])
     packed = Prepared(weight, laid_out_windows, details)
-    given = (bias[0] if bias else None, _filled(padding, 0), *details)
-    return _convolve, (*copied, _as_image(site.out), _as_image(source), packed, *given)
+    given = (bias[0] if bias else None, _filled(halo.padding, 0), *details)
+    return _convolve, (*halo.copied, _as_image(site.out), _as_image(halo.source), packed, *given)
 
 
 # --- windows of one element ----------------------------------------------------------------------
@@ -181,26 +174,20 @@ def _takes_rows(site: Site) -> bool:
     return p is not None and p.rows >= LEAST_ROWS
 
 
-def _product(site: Site) -> Rows:
-    found = rows_of(site)
-    assert found is not None
-    return found
-
-
 def _rows_cost(site: Site) -> float:
-    p = _product(site)
+    p = product_of(site)
     flops = site.call.op.flops(site.call, site.out_box)
     work = (len(p.weights) - 1) * CALL_NS + _arithmetic_ns(flops, p.weight_bytes, FLOPS_PER_NS)
     return work + 2 * (p.x.size_bytes + p.out.size_bytes) / BYTES_PER_NS
 
 
 def _rows_allocate(site: Site) -> int:
-    p = _product(site)
+    p = product_of(site)
     return len(p.weights) * p.out.size_bytes + p.x.size_bytes
 
 
 def _bind_rows(site: Site, scratch: tuple[View, ...]) -> Bound:
-    p = _product(site)
+    p = product_of(site)
     return _multiply_points, (p.x, Prepared(p.weights[0], laid_out_rows), p.bias, p.out)
 
 
@@ -212,7 +199,7 @@ def _multiply_gated(activate: Any, x: Tensor, gate: Tensor, up: Tensor, out: Ten
 
 
 def _bind_gated(site: Site, scratch: tuple[View, ...]) -> Bound:
-    p = _product(site)
+    p = product_of(site)
     packed = [Prepared(weight, laid_out_rows) for weight in p.weights]
     return _multiply_gated, (ACTIVATIONS[site.call.attrs["activation"]], p.x, *packed, p.out)
 

@@ -100,7 +100,8 @@ def _matrices(site: Site) -> int:
     return 2 if site.call.op.name == "gated_linear" else 1
 
 
-def _product(site: Site) -> Rows:
+def product_of(site: Site) -> Rows:
+    """The product at a site that a kernel has taken."""
     found = rows_of(site)
     assert found is not None
     return found
@@ -147,19 +148,19 @@ def stream_ns(size_bytes: int) -> float:
 
 
 def _row_cost(site: Site) -> float:
-    p = _product(site)
+    p = product_of(site)
     return CALL_NS * (2 * len(p.weights) - 1) + stream_ns(p.weight_bytes)
 
 
 def _doubled_cost(site: Site) -> float:
-    p = _product(site)
+    p = product_of(site)
     share = 0.4 if value_of(p.depth) <= 1024 else 0.6 if value_of(p.depth) <= 2048 else 0.85
     columns = value_of(p.columns) * len(p.weights)
     return CALL_NS * (4 * len(p.weights)) + share * p.weight_bytes / 16.0 + columns
 
 
 def _columns_cost(site: Site) -> float:
-    p = _product(site)
+    p = product_of(site)
     rows, slow = value_of(p.rows), 1.0 if value_of(p.depth) <= 1536 else 2.0
     copied = rows * value_of(p.columns) * ITEMSIZE[p.dtype]
     streamed = (0.45 + 0.05 * rows) * slow * p.weight_bytes / 16.0
@@ -167,14 +168,14 @@ def _columns_cost(site: Site) -> float:
 
 
 def _rows_cost(site: Site) -> float:
-    p = _product(site)
+    p = product_of(site)
     flops = 2.0 * value_of(p.rows) * value_of(p.depth) * value_of(p.columns) * len(p.weights)
     small = (1.3 + 0.04 * min(value_of(p.rows), 64)) * p.weight_bytes / 16.0
     return GEMM_NS * len(p.weights) + max(small, flops / GEMM_FLOPS_PER_NS)
 
 
 def _gathered_cost(site: Site) -> float:
-    p = _product(site)
+    p = product_of(site)
     moved = p.x.size_bytes + p.out.size_bytes
     return 4 * CALL_NS + _rows_cost(site) + 4 * moved / BYTES_PER_NS
 
@@ -199,13 +200,13 @@ def _addmm(bias: Tensor, a: Tensor, b: Tensor, out: Tensor) -> None:
 
 
 def _bind_row(site: Site, scratch: tuple[View, ...]) -> Bound:
-    p = _product(site)
+    p = product_of(site)
     operands = (p.weights[0], line(p.x), line(p.out))
     return (_mv, operands) if p.bias is None else (_addmv, (p.bias, *operands))
 
 
 def _bind_rows(site: Site, scratch: tuple[View, ...]) -> Bound:
-    p = _product(site)
+    p = product_of(site)
     operands = (p.x.rows(), p.weights[0].transpose(), p.out.rows())
     return (_mm, operands) if p.bias is None else (_addmm, (p.bias, *operands))
 
@@ -240,12 +241,12 @@ def _doubled_bias(
 
 
 def _doubled_scratch(site: Site) -> tuple[Scratch, ...]:
-    p = _product(site)
+    p = product_of(site)
     return ((2, p.depth), p.dtype), *[((p.columns, 2), p.dtype)] * len(p.weights)
 
 
 def _bind_doubled(site: Site, scratch: tuple[View, ...]) -> Bound:
-    p, (pair, wide) = _product(site), scratch
+    p, (pair, wide) = product_of(site), scratch
     operands = (line(p.x), pair, pair.transpose(), p.weights[0], wide, wide.select(1, 0))
     if p.bias is None:
         return _doubled, (*operands, line(p.out))
@@ -265,12 +266,12 @@ def _columns_bias(
 
 
 def _columns_scratch(site: Site) -> tuple[Scratch, ...]:
-    p = _product(site)
+    p = product_of(site)
     return tuple([((p.columns, p.rows), p.dtype)] * len(p.weights))
 
 
 def _bind_columns(site: Site, scratch: tuple[View, ...]) -> Bound:
-    p, (wide,) = _product(site), scratch
+    p, (wide,) = product_of(site), scratch
     x, out = p.x.rows(), p.out.rows()
     assert x is not None
     operands = (p.weights[0], x.transpose(), wide, wide.transpose(), out)
@@ -292,14 +293,14 @@ def _gathered(
 
 
 def _gathered_scratch(site: Site) -> tuple[Scratch, ...]:
-    p = _product(site)
+    p = product_of(site)
     scratch: list[Scratch] = [((p.rows, p.depth), p.dtype), ((p.rows, p.columns), p.dtype)]
     scratch += [(w.shape, p.dtype) for w in p.weights if not is_matrix(w)]
     return tuple(scratch)
 
 
 def _bind_gathered(site: Site, scratch: tuple[View, ...]) -> Bound:
-    p, (rows, product, *laid) = _product(site), scratch
+    p, (rows, product, *laid) = product_of(site), scratch
     weight = laid[0] if laid else p.weights[0]
     return _gathered, (
         p.x,
@@ -393,7 +394,7 @@ def _gated_row(
 
 
 def _bind_gated_row(site: Site, scratch: tuple[View, ...]) -> Bound:
-    p = _product(site)
+    p = product_of(site)
     activate = ACTIVATIONS[site.call.attrs["activation"]]
     return _gated_row, (activate, *p.weights, line(p.x), scratch[0], line(p.out))
 
@@ -411,7 +412,7 @@ def _gated_doubled(
 
 
 def _bind_gated_doubled(site: Site, scratch: tuple[View, ...]) -> Bound:
-    p, (pair, gates, ups) = _product(site), scratch
+    p, (pair, gates, ups) = product_of(site), scratch
     activate = ACTIVATIONS[site.call.attrs["activation"]]
     firsts = gates.select(1, 0), ups.select(1, 0)
     return _gated_doubled, (
@@ -431,7 +432,7 @@ def _gated_columns(
 
 
 def _bind_gated_columns(site: Site, scratch: tuple[View, ...]) -> Bound:
-    p, (gates, ups) = _product(site), scratch
+    p, (gates, ups) = product_of(site), scratch
     x, activate = p.x.rows(), ACTIVATIONS[site.call.attrs["activation"]]
     assert x is not None
     return _gated_columns, (
@@ -450,7 +451,7 @@ def _gated_rows(
 
 
 def _bind_gated_rows(site: Site, scratch: tuple[View, ...]) -> Bound:
-    p, activate = _product(site), ACTIVATIONS[site.call.attrs["activation"]]
+    p, activate = product_of(site), ACTIVATIONS[site.call.attrs["activation"]]
     turned = [weight.transpose() for weight in p.weights]
     return _gated_rows, (activate, *turned, p.x.rows(), scratch[0], p.out.rows())
 
@@ -475,7 +476,7 @@ def _gated_gathered_scratch(site: Site) -> tuple[Scratch, ...]:
 
 
 def _bind_gated_gathered(site: Site, scratch: tuple[View, ...]) -> Bound:
-    p, (rows, gates, ups, *spare) = _product(site), scratch
+    p, (rows, gates, ups, *spare) = product_of(site), scratch
     weights, laid = [], []
     for weight in p.weights:
         if not is_matrix(weight):
@@ -489,12 +490,12 @@ def _bind_gated_gathered(site: Site, scratch: tuple[View, ...]) -> Bound:
 
 
 def _one_product(site: Site) -> tuple[Scratch, ...]:
-    p = _product(site)
+    p = product_of(site)
     return (((p.rows, p.columns), p.dtype),)
 
 
 def _one_row(site: Site) -> tuple[Scratch, ...]:
-    p = _product(site)
+    p = product_of(site)
     return (((p.columns,), p.dtype),)
 
 

@@ -12,6 +12,7 @@ The costs are a model of one machine; records replace them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from math import prod
@@ -106,13 +107,18 @@ def conv_allocates(site: Site) -> int:
     return site.out.size_bytes + (site.ins[0].size_bytes if site.ins[0] is not None else 0)
 
 
+def pad(padded: Tensor | None, inside: Tensor | None, x: Tensor | None) -> None:
+    """Copy a box to where zeros are around it; with nothing given, do nothing."""
+    if padded is not None and inside is not None and x is not None:
+        padded.zero_()
+        inside.copy_(x)
+
+
 def _conv(
     function: Any, turns: bool, padded: Tensor | None, inside: Tensor | None, x: Tensor | None,
     count: int, *rest: Any,
 ) -> None:  # fmt: skip
-    if padded is not None and inside is not None and x is not None:
-        padded.zero_()
-        inside.copy_(x)
+    pad(padded, inside, x)
     for i in range(count):
         source, weight, bias, stride, padding, dilation, groups, out = rest[8 * i : 8 * i + 8]
         if turns:
@@ -140,40 +146,56 @@ def _is_channels_last(x: View) -> bool:
     return x.rank > 2 and same(x.strides[1], 1) and not same(x.shape[1], 1)
 
 
-def padded_view(x: View, room: View) -> View:
+def _padded_view(x: View, room: View) -> View:
     """The room that `padded_scratch` asked for, in the order of dimensions of the box."""
     return room.permute(0, -1, *range(1, x.rank - 1)) if _is_channels_last(x) else room
 
 
-def within(padded: View, margins: Sequence[tuple[int, int]], shape: Sequence[Coord]) -> View:
+def _within(padded: View, margins: Sequence[tuple[int, int]], shape: Sequence[Coord]) -> View:
     for axis, (low, _) in enumerate(margins, start=2):
         padded = padded.narrow(axis, low, shape[axis])
     return padded
 
 
+@dataclass(frozen=True, slots=True)
+class Halo:
+    """The box that a convolution reads, and the padding that the library adds on both sides.
+
+    Fields:
+        copied: what `pad` is given first: the room with zeros, its inside, and the box.
+    """
+
+    source: View
+    padding: tuple[int, ...]
+    copied: tuple[View | None, View | None, View | None]
+
+    @staticmethod
+    def of(site: Site, scratch: tuple[View, ...]) -> Halo:
+        x, margins = inputs(site)[0], overhang(site)
+        if not scratch:
+            return Halo(x, tuple(low for low, _ in margins), (None, None, None))
+        room = _padded_view(x, scratch[0])
+        return Halo(room, (0,) * len(margins), (room, _within(room, margins, x.shape), x))
+
+
 def _bind_conv(site: Site, scratch: tuple[View, ...]) -> Bound:
     x, weight, *bias = inputs(site)
-    attrs, margins = site.call.attrs, overhang(site)
-    source, copied = x, (None, None, None)
-    padding = [low for low, _ in margins]
-    if scratch:
-        source, padding = padded_view(x, scratch[0]), [0] * len(margins)
-        copied = (source, within(source, margins, x.shape), x)  # type: ignore[assignment]
+    attrs, halo = site.call.attrs, Halo.of(site, scratch)
     calls: list[Any] = []
     outputs, width = site.call.in_shapes[1][0] // attrs["groups"], site.call.in_shapes[1][1]
     segments = _segments(site, outputs)
     channel = 0
     for first, count, groups in segments:
         calls += [
-            _cut(source, 1, channel, -1 if count < 0 else groups * width),
+            _cut(halo.source, 1, channel, -1 if count < 0 else groups * width),
             _cut(weight, 0, first, count),
             _cut(bias[0], 0, first, count) if bias else None,
-            attrs["stride"], padding, attrs["dilation"], groups,
+            attrs["stride"], halo.padding, attrs["dilation"], groups,
             _cut(site.out, 1, first, count),
         ]  # fmt: skip
         channel += groups * width
     turns = _is_channels_last(x) and site.call.inputs[1].size_bytes > LARGE_BYTES
-    return _conv, (_FUNCTIONS[len(margins)], turns, *copied, len(segments), *calls)
+    return _conv, (_FUNCTIONS[len(halo.padding)], turns, *halo.copied, len(segments), *calls)
 
 
 register(
@@ -331,9 +353,7 @@ def _as_rows(
     padded: Tensor | None, inside: Tensor | None, x: Tensor, seen: Tensor, rows: Tensor,
     out: Tensor | None, result: Tensor | None, linear: Any, *arguments: Any,
 ) -> None:  # fmt: skip
-    if padded is not None and inside is not None:
-        padded.zero_()
-        inside.copy_(x)
+    pad(padded, inside, x)
     rows.copy_(seen)
     linear(*arguments)
     if out is not None and result is not None:
@@ -350,7 +370,7 @@ def _bind_rows(site: Site, scratch: tuple[View, ...]) -> Bound:
     source = x
     if _padded_scratch_any(site):
         padded = source = scratch[0]
-        inside = within(padded, overhang(site), x.shape)
+        inside = _within(padded, overhang(site), x.shape)
     out = turned = None
     if not _is_row(site):
         out = site.out
