@@ -24,7 +24,16 @@ from tgbench.optable import OPS, Attrs, OpDef, numpy_dtype, register, same_dtype
 from tgbench.recognise import recognise
 from tgbench.recognise.cells import Cells
 from tgbench.recognise.cover import patterns
-from tgbench.recognise.terms import Term, Terms, term_of
+from tgbench.recognise.terms import (
+    FULL,
+    NUMBER,
+    PRODUCT,
+    SUM,
+    TOTAL,
+    Term,
+    Terms,
+    term_of,
+)
 from tgbench.reference import evaluate
 from tgbench.simplify import simplify
 
@@ -517,25 +526,41 @@ def value_of(term: Term, leaves: dict[str, Array]) -> Array:
     args = [value_of(arg, leaves) for arg in term.args]
     if term.op in ("input", "parameter"):
         return leaves[dict(term.attrs)["name"]]
-    if term.op == "number":
+    if term.op == NUMBER:
         return np.asarray(term.numbers[0])
-    if term.op == "full":
+    if term.op == FULL:
         return np.full(term.type.shape, term.numbers[0])
-    if term.op == "sum":
+    if term.op == SUM:
         total = term.numbers[0] + sum(f * a for f, a in zip(term.numbers[1:], args, strict=True))
         return np.broadcast_to(total, term.type.shape)
-    if term.op == "product":
+    if term.op == PRODUCT:
         factors = [
             a**e if kind in (1.0, -1.0) else (a**kind) ** (e / kind)
             for a, e, kind in zip(args, term.numbers, term.attrs, strict=True)
         ]
         return np.asarray(np.prod(np.broadcast_arrays(*factors), axis=0))
-    if term.op == "total":
+    if term.op == TOTAL:
         return np.asarray(args[0].sum(axis=term.attrs, keepdims=True))
     if term.op in ("reshape", "expand"):
         shaped = args[0].reshape if term.op == "reshape" else None
         return shaped(term.type.shape) if shaped else np.broadcast_to(args[0], term.type.shape)
     return OPS[term.op].reference(dict(term.attrs), *args)
+
+
+def test_sums_of_integers_are_atoms_like_any_other() -> None:
+    """An op called as a kind of term is called stays an op."""
+
+    def pooled(g: GraphBuilder) -> Node:
+        """The mean over the open positions."""
+        x, mask = g.input("x", (3, 5), "float32"), g.input("mask", (3, 5), "int64")
+        count = ops.sum_(mask, -1, keepdims=True)
+        flags = ops.sum_((x > 0.0).cast("int64"), -1, keepdims=True)
+        return ops.sum_(x * mask.cast("float32"), -1, keepdims=True) / (count + flags + 1).cast(
+            "float32"
+        )
+
+    graph = graph_of(pooled)
+    assert_same_values(graph, recognise(graph))
 
 
 @settings(max_examples=150)

@@ -24,7 +24,7 @@ from tgbench.optable import LEAVES, Attrs, TensorType, numpy_dtype
 from tgbench.recognise.cells import VIEWS, Cell, Cells
 from tgbench.recognise.forms import Form, Free
 from tgbench.recognise.matching import Found, Pattern, Reading
-from tgbench.recognise.terms import Term, Terms, term_of
+from tgbench.recognise.terms import NUMBER, SUM, UNKNOWN, WEIGHT, Term, Terms, term_of
 
 MOST_CELLS = 200  # between a root and its inputs
 BUILT = (*VIEWS, "logical_not")  # what may be put before an input that is no node of the graph
@@ -86,9 +86,9 @@ class Checker:
                 term.op, {}
             )
             return None if inner is None else self.cells.cell(term.op, (inner,), attrs, term.type)
-        if term.op == "number":
+        if term.op == NUMBER:
             return self._constant(term.numbers[0], term.type.dtype)
-        return self._of_weights(term) if term.op == "sum" else None
+        return self._of_weights(term) if term.op == SUM else None
 
     def _constant(self, value: float, dtype: str) -> Cell | None:
         if dtype == "bfloat16":
@@ -166,7 +166,7 @@ class Checker:
         terms: dict[Cell, Term] = {}
         for cell in cells:
             if cell in unknowns:
-                kind = "weight" if cell.is_fixed else "unknown"
+                kind = WEIGHT if cell.is_fixed else UNKNOWN
                 terms[cell] = self.terms.make(kind, (), cell.type, cell.index)
             else:
                 terms[cell] = term_of(self.terms, cell, [terms[parent] for parent in cell.inputs])

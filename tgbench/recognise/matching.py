@@ -14,7 +14,16 @@ from tgbench.ops.broadcasting import broadcast_shape
 from tgbench.optable import TensorType
 from tgbench.recognise.cells import Cell, Cells
 from tgbench.recognise.forms import Form, Free
-from tgbench.recognise.terms import COMMUTATIVE, Term, Terms, kind_of, term_of
+from tgbench.recognise.terms import (
+    BOUNDARY,
+    COMMUTATIVE,
+    NUMBER,
+    SUM,
+    Term,
+    Terms,
+    kind_of,
+    term_of,
+)
 
 SENTINEL_ERROR = 1e-5  # relative
 
@@ -46,7 +55,7 @@ class Reading:
             reading._hold(root, cell)
             seen[cell] = root
             if counts.get(cell, 0) > 1 and cell.inputs:
-                seen[cell] = reading.terms.make("boundary", (), cell.type, cell.index)
+                seen[cell] = reading.terms.make(BOUNDARY, (), cell.type, cell.index)
                 reading.whole[seen[cell]] = root
                 reading._hold(seen[cell], cell)
         return reading
@@ -60,7 +69,7 @@ class Reading:
 
     def outline(self, root: Term) -> frozenset[str]:
         """The op of a root, and of a sum those of the atoms in it: what to look for first."""
-        products = root.args if root.op == "sum" else ()
+        products = root.args if root.op == SUM else ()
         atoms = {self.behind(atom).op for product in products for atom in product.args}
         return frozenset((root.op, *atoms))
 
@@ -121,11 +130,11 @@ class Pattern:
             yield from self._hole(target, self.holes[p], t, found)
             return
         p, whole = self.reading.behind(p), target.behind(t)
-        if p.op == "number":
-            if whole.op == "number":
+        if p.op == NUMBER:
+            if whole.op == NUMBER:
                 yield from self._number(p.numbers[0], whole.numbers[0], found)
-        elif p.op == "sum":
-            if whole.op != "number":
+        elif p.op == SUM:
+            if whole.op != NUMBER:
                 yield from self._sum(target, p, whole, found)
         elif p.op in ("permute", "reshape") and p.args[0] in self.holes:
             for under in self._under_view(target, p, t):

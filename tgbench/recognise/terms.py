@@ -30,7 +30,10 @@ from tgbench.recognise.cells import Cell
 Shape: TypeAlias = "tuple[Dim, ...]"
 # Bits of a number that count, a few less than its dtype has.
 BITS = {"float64": 48, "float32": 20, "float16": 8, "bfloat16": 5}
-CHANGING = ("input", "state", "boundary", "unknown")
+# What a term is besides an atom; the brackets keep these apart from the names of ops.
+SUM, PRODUCT, NUMBER, FULL, TOTAL = "<sum>", "<product>", "<number>", "<full>", "<total>"
+BOUNDARY, UNKNOWN, WEIGHT = "<boundary>", "<unknown>", "<weight>"
+CHANGING = ("input", "state", BOUNDARY, UNKNOWN)
 COMMUTATIVE = frozenset(
     ("maximum", "minimum", "equal", "not_equal", "logical_and", "logical_or", "logical_xor",
      "add", "mul")
@@ -46,7 +49,7 @@ class Term:
     """A node of the one form; equal terms are one object.
 
     Fields:
-        op: sum, product, number, leaf, or the op of an atom.
+        op: `SUM`, `PRODUCT`, `NUMBER`, a leaf, or the op of an atom.
         numbers: of a sum the constant and the factors of its products; of a product its exponents;
             of a number the number.
         is_fixed: nothing in it changes from run to run.
@@ -114,7 +117,7 @@ class Terms:
         return value
 
     def number(self, value: float, dtype: str) -> Term:
-        return self.make("number", (), TensorType((), dtype), (), (value,))
+        return self.make(NUMBER, (), TensorType((), dtype), (), (value,))
 
     def product(self, factors: Factors, dtype: str) -> Term:
         """Π atom^exponent."""
@@ -122,7 +125,7 @@ class Terms:
         atoms = [atom for (atom, _), _ in ordered]
         kinds = tuple(kind for (_, kind), _ in ordered)
         type_ = TensorType(broadcast_shape([atom.type.shape for atom in atoms]), dtype)
-        return self.make("product", atoms, type_, kinds, (exponent for _, exponent in ordered))
+        return self.make(PRODUCT, atoms, type_, kinds, (exponent for _, exponent in ordered))
 
     def sum(self, constant: float, parts: Mapping[Term, float], type_: TensorType) -> Term:
         """constant + Σ number · product, as an atom or a number where it is nothing more."""
@@ -134,15 +137,15 @@ class Terms:
             if factor == 1 and product.numbers == (1.0,) and product.args[0].type == type_:
                 return product.args[0]
         numbers = (constant, *(factor for _, factor in ordered))
-        return self.make("sum", (product for product, _ in ordered), type_, (), numbers)
+        return self.make(SUM, (product for product, _ in ordered), type_, (), numbers)
 
     # --- arithmetic -------------------------------------------------------------------------------
 
     def parts(self, term: Term) -> tuple[float, dict[Term, float]]:
         """Any term as a sum: its constant, and its products with the numbers before them."""
-        if term.op == "number":
+        if term.op == NUMBER:
             return term.numbers[0], {}
-        if term.op == "sum":
+        if term.op == SUM:
             return term.numbers[0], dict(zip(term.args, term.numbers[1:], strict=True))
         if term not in self._alone:
             self._alone[term] = self.product({(term, 1.0): 1.0}, term.type.dtype)
@@ -166,9 +169,9 @@ class Terms:
         return self.sum(constant * by, many, term.type)
 
     def mul(self, a: Term, b: Term, type_: TensorType) -> Term:
-        if a.op == "number":
+        if a.op == NUMBER:
             a, b = b, a
-        if b.op == "number":
+        if b.op == NUMBER:
             return self._typed(self.scaled(a, b.numbers[0]), type_)
         expanded = self._multiplied_out(a, b, type_) if self.is_exact else None
         if expanded is not None:
@@ -182,7 +185,7 @@ class Terms:
 
     def _typed(self, term: Term, type_: TensorType) -> Term:
         """The term with the shape that broadcasting gave it."""
-        if term.type == type_ or term.op == "number":
+        if term.type == type_ or term.op == NUMBER:
             return term
         constant, parts = self.parts(term)
         return self.sum(constant, parts, type_)
@@ -225,7 +228,7 @@ class Terms:
         return powers | ({0.0: constant} if constant else {})
 
     def power(self, term: Term, exponent: float, type_: TensorType) -> Term:
-        if term.op == "number":
+        if term.op == NUMBER:
             with np.errstate(all="ignore"):
                 return self.number(float(np.power(term.numbers[0], exponent)), type_.dtype)
         if exponent == -1 and (turned := self._sigmoid(term)) is not None:
@@ -309,9 +312,9 @@ def _atom(terms: Terms, cell: Cell, args: list[Term]) -> Term:
 
 def _of_shape(terms: Terms, arg: Term, cell: Cell) -> Term:
     """A number as a tensor, for ops that do not broadcast."""
-    if arg.op != "number":
+    if arg.op != NUMBER:
         return arg
-    return terms.make("full", (), cell.type, (), arg.numbers)
+    return terms.make(FULL, (), cell.type, (), arg.numbers)
 
 
 def _narrowed(terms: Terms, cell: Cell, args: list[Term]) -> list[Term]:
@@ -338,7 +341,7 @@ def _broadcast(shapes: list[Shape]) -> Shape | None:
 
 
 def _inner_of_broadcast(terms: Terms, term: Term, is_weight: bool) -> Term | None:
-    if term.op == "full":
+    if term.op == FULL:
         return terms.number(term.numbers[0], term.type.dtype)
     if term.op == "expand":
         return term.args[0]
@@ -357,7 +360,7 @@ def _constant(terms: Terms, cell: Cell, args: list[Term]) -> Term:
     if array.size == 1:
         return terms.number(float(first), cell.type.dtype)
     if (array == first).all():
-        return terms.make("full", (), cell.type, (), (float(first),))
+        return terms.make(FULL, (), cell.type, (), (float(first),))
     return _atom(terms, cell, args)
 
 
@@ -371,7 +374,7 @@ def _mean(terms: Terms, cell: Cell, args: list[Term]) -> Term:
 def _total(terms: Terms, cell: Cell, args: list[Term], by: float = 1.0) -> Term:
     """A sum over axes, times a number; always with keepdims, and a view where it has none."""
     inner, factor = _without_number(terms, args[0])
-    total = terms.make("total", (inner,), _with_kept(cell), cell.attrs["axes"])
+    total = terms.make(TOTAL, (inner,), _with_kept(cell), cell.attrs["axes"])
     return _viewed(terms, "reshape", terms.scaled(total, factor * by), cell.type)
 
 
@@ -385,7 +388,7 @@ def _with_kept(cell: Cell) -> TensorType:
 def _without_number(terms: Terms, term: Term) -> tuple[Term, float]:
     """A term that is a number times another, in two."""
     constant, parts = terms.parts(term)
-    if term.op == "number" or constant or len(parts) != 1:
+    if term.op == NUMBER or constant or len(parts) != 1:
         return term, 1.0
     ((product, factor),) = parts.items()
     return (terms.sum(0.0, {product: 1.0}, term.type), factor) if factor else (term, 1.0)
@@ -420,7 +423,7 @@ def _permuted(terms: Terms, cell: Cell, args: list[Term]) -> Term:
 
 def _pow(terms: Terms, cell: Cell, args: list[Term]) -> Term:
     base, exponent = args
-    if exponent.op != "number":
+    if exponent.op != NUMBER:
         return _atom(terms, cell, args)
     return terms.power(base, exponent.numbers[0], cell.type)
 
@@ -436,7 +439,7 @@ def _div(terms: Terms, cell: Cell, args: list[Term]) -> Term:
 def _chosen(terms: Terms, cell: Cell, args: list[Term]) -> Term:
     """where, a number that it may give in the last place."""
     condition, a, b = args
-    if a.op == "number" and b.op != "number":
+    if a.op == NUMBER and b.op != NUMBER:
         condition = terms.make("logical_not", (condition,), condition.type)
         if condition.args[0].op == "logical_not":
             condition = condition.args[0].args[0]
@@ -450,23 +453,23 @@ def _swapped(op: str) -> Rule:
 
 def _clamped(terms: Terms, cell: Cell, args: list[Term]) -> Term:
     """max(min(x, high), low) as min(max(x, low), high)."""
-    numbers = [arg for arg in args if arg.op == "number"]
-    others = [arg for arg in args if arg.op != "number"]
+    numbers = [arg for arg in args if arg.op == NUMBER]
+    others = [arg for arg in args if arg.op != NUMBER]
     if len(numbers) != 1 or others[0].op != "minimum":
         return _atom(terms, cell, args)
     low, inner = numbers[0], others[0].args
-    high = [arg for arg in inner if arg.op == "number"]
+    high = [arg for arg in inner if arg.op == NUMBER]
     if len(high) != 1 or not low.numbers[0] <= high[0].numbers[0]:
         return _atom(terms, cell, args)
-    x = next(arg for arg in inner if arg.op != "number")
+    x = next(arg for arg in inner if arg.op != NUMBER)
     raised = terms.make("maximum", sorted((x, low), key=lambda t: t.index), cell.type)
     return terms.make("minimum", sorted((raised, high[0]), key=lambda t: t.index), cell.type)
 
 
 def _cast(terms: Terms, cell: Cell, args: list[Term]) -> Term:
     """A number keeps its value, but for rounding."""
-    if args[0].op == "full" and _is_float(cell):
-        return terms.make("full", (), cell.type, (), args[0].numbers)
+    if args[0].op == FULL and _is_float(cell):
+        return terms.make(FULL, (), cell.type, (), args[0].numbers)
     return args[0] if args[0].type == cell.type else _atom(terms, cell, args)
 
 
