@@ -469,6 +469,29 @@ SPELLINGS |= {
                  @ ops.repeat_interleave(v, 4, 1), 1),
         ["attention"],
     ),
+    "attention: no heads": (
+        lambda g: (lambda x: softly(x @ x.transpose()) @ x)(g.input("x", (2, 3, 8))),
+        ["attention"],
+    ),
+    "attention: no heads, a mask for each": (
+        lambda g: (lambda x: softly(x @ x.transpose() * 0.3 + g.input("mask", (2, 3, 3))) @ x)(
+            g.input("x", (2, 3, 8))),
+        ["attention"],
+    ),
+    "attention: a matrix alone": (
+        lambda g: (lambda x: softly(ops.where(g.constant(np.tri(3, dtype=bool)),
+            x @ x.transpose(), -np.inf)) @ x)(g.input("x", (3, 8))),
+        ["attention"],
+    ),
+    "no attention: keys for a whole batch": (
+        lambda g: (lambda x, y: softly(x @ y.transpose()) @ y)(
+            g.input("x", (2, 3, 8)), g.input("y", (5, 8))),
+        ["matmul", "softmax", "matmul"],
+    ),
+    "no attention: two dimensions of batches": (
+        lambda g: (lambda x: softly(x @ x.transpose()) @ x)(g.input("x", (2, 3, 2, 3, 8))),
+        ["matmul", "softmax", "matmul"],
+    ),
     "group norm: flat groups": (
         lambda g: (lambda rows: ((rows - ops.mean(rows, -1, keepdims=True)) / ops.sqrt(
             ops.var(rows, -1, True, 0) + 1e-5)).reshape(2, 6, 4, 4)

@@ -153,11 +153,13 @@ class Checker:
     def _form(
         self, form: Form, attrs: Attrs, types: tuple[TensorType, ...]
     ) -> tuple[Graph, tuple[Node, ...], Cells] | None:
+        """The form at these types; None where its op does not take them."""
         key = (form, tuple(sorted(attrs.items())), types)
         if key not in self._written:
             try:
                 graph, holes = form.written(attrs, types)
-                self._written[key] = graph, holes, Cells.written_out(graph)
+                is_taken = form.make(attrs, *holes).type == graph.outputs["y"].type
+                self._written[key] = (graph, holes, Cells.written_out(graph)) if is_taken else None
             except (GraphError, IndexError, ValueError, ZeroDivisionError):
                 self._written[key] = None
         return self._written[key]

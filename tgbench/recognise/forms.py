@@ -244,8 +244,22 @@ def _attention(place: Placed, masked: Masked | None, is_grouped: bool) -> Callab
 
 
 def _attend(attrs: Attrs, q: Node, k: Node, v: Node, mask: Node | None = None) -> Node:
-    """Attention; a constant mask of 0 and huge negative numbers says which elements are open."""
-    return ops.attention(q, k, v, None if mask is None else _opened(mask), attrs["scale"])
+    """Attention; a constant mask of 0 and huge negative numbers says which elements are open.
+
+    What has no dimension of heads has one head.
+    """
+    is_open = None if mask is None else _opened(mask)
+    if is_open is not None and is_open.rank == 3 and q.rank == 3:
+        is_open = _with_heads(is_open)
+    q4, k4, v4 = map(_with_heads, (q, k, v))
+    result = ops.attention(q4, k4, v4, is_open, attrs["scale"])
+    return result if q.rank == 4 else result.reshape(*q.shape[:-1], v.shape[-1])
+
+
+def _with_heads(x: Node) -> Node:
+    """[batch, 1, length, depth] of two or three dimensions."""
+    missing = {2: (1, 1), 3: (x.shape[0], 1)}.get(x.rank)
+    return x if missing is None else x.reshape(*missing, *x.shape[-2:])
 
 
 def _opened(mask: Node) -> Node:
