@@ -17,6 +17,7 @@ from tgbench.anatomy import Anatomy
 from tgbench.buckets import Bucket
 from tgbench.errors import BudgetError
 from tgbench.graph import Graph, GraphBuilder
+from tgbench.plan import Plan
 from tgbench.planner import Choice, Planner, Scenario, unit_change
 from tgbench.regions import Box, Region
 from tgbench.rules import Rules
@@ -66,6 +67,47 @@ def test_everything_is_a_candidate_when_all_is_to_be_kept() -> None:
     graph = causal(rows=16)
     chosen = choose(graph, None, keep_all=True)
     assert {"k0", "where", "maximum", "out0", "k1", "where_1"} <= names(chosen.retained)
+
+
+def two_halves() -> Graph:
+    """Two outputs that have nothing in common but an input."""
+    g = GraphBuilder()
+    a, b = g.input("a", (16, 16)), g.input("b", (16, 16))
+    g.output("c", g.name(ops.exp(g.name(a @ b, "product") * 0.01), "c"))
+    g.output("d", g.name(ops.relu(a), "relu") + 1.0)
+    return g.build()
+
+
+@pytest.mark.parametrize("room", [None, 4 << 10, 7 << 9])
+def test_what_no_run_touches_is_not_retained_though_all_is_to_be(room: int | None) -> None:
+    """Of the first run alone; its plan is read again, and the rest comes when it is asked for."""
+    ones = {name: np.ones((16, 16), np.float32) for name in "ab"}
+    first = CheckedSession(two_halves(), ones, retain="all", memory=room)
+    first.run(want={"d": np.s_[0:12]})
+    assert "relu" in first.session.plan.retained or room == 7 << 9
+    assert "product" not in first.session.plan.retained
+    plan = Plan.from_json(first.session.plan.to_json())
+    again = CheckedSession(two_halves(), ones, retain="all", memory=room, plan=plan)
+    again.run(want={"d": np.s_[0:12]})
+    assert again.session.counters.planned == 0
+    if room is None:
+        first.run()
+        assert "product" in first.session.plan.retained
+
+
+@pytest.mark.parametrize("retain", ["auto", "all"])
+def test_of_an_output_nobody_reads_only_the_cross_is_computed(retain: str) -> None:
+    g = GraphBuilder()
+    g.output("c", g.name(g.input("a", (5, 5)) @ g.input("b", (5, 5)), "c"))
+    values = {name: np.ones((5, 5), np.float32) for name in "ab"}
+    session = CheckedSession(g.build(), values, retain=retain)
+    session.run()
+    left, right = values["a"].copy(), values["b"].copy()
+    left[2], right[:, 3] = 2, 3
+    session.run({"a": left, "b": right})
+    report = session.session.last
+    assert report is not None
+    assert report.compute["c"].elements == 9
 
 
 def test_worth_is_what_runs_take_longer_without() -> None:

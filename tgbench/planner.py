@@ -171,9 +171,13 @@ class Planner:
                     found.update(dict.fromkeys(step.reused))
         return [node for node in self.anatomy.stored if node in found]
 
-    def read_by_others(self) -> list[Node]:
-        """Every stored node that some other node reads; the rest is only ever handed out."""
+    def everything(self, scenarios: Sequence[Scenario]) -> list[Node]:
+        """Every stored node that another one reads, and the frontier.
+
+        What is left is handed out, and not looked at again.
+        """
         read = {self.anatomy.base[p] for node in self.anatomy.schedule for p in node.inputs}
+        read.update(self.frontier(scenarios))
         return [node for node in self.anatomy.stored if node in read]
 
     def expected_ns(self, propagator: Propagator, scenarios: Sequence[Scenario], cut: Cut) -> float:
@@ -278,9 +282,10 @@ class Planner:
         Raises BudgetError naming the smallest budget that was found to work.
         """
         scenarios = self._distinct(scenarios)
-        frontier = self.read_by_others() if keep_all else self.frontier(scenarios)
+        wanted = self.everything(scenarios) if keep_all else self.frontier(scenarios)
+        first = self.lay_out(Retention.always(wanted), scenarios, WHOLE)
+        frontier = [node for node in wanted if node in first.slots]  # not what no run touches
         self.tell(f"{len(frontier)} candidates to retain")
-        first = self.lay_out(Retention.always(frontier), scenarios, WHOLE)
         if budget_bytes is None or first.size_bytes <= budget_bytes:
             return self._choice(frontier, frontier, WHOLE, first, scenarios, {})
         cut, placed = self._try_cuts(frontier, scenarios, budget_bytes, first)

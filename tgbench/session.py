@@ -88,7 +88,7 @@ class GraphSession:
         trace: a JSON Lines file that every run is appended to.
         buckets: how changed boxes of inputs and states are rounded, {"ids": "exact" | "pow2" |
             "full"}; inputs are exact by default.
-        retain: "auto", or "all" to keep every value that another one reads.
+        retain: "auto", or "all" to keep every value that another one reads, or a later run again.
         ignore_weights: name patterns that may be in the file and are not used.
         program_bytes: bound on remembered programs; the least used go first.
         records: measured times, a `Records` or its path or URL; None for modelled ones. With
