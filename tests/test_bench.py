@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from tgbench.bench import decode, engine, measure, specialise
+import tgbench.bench
+from tgbench.bench import decode, engine, kernels, measure, specialise
 from tgbench.bench.measure import Record, Samples, Stopwatch, dumped, rotated, table, take_turns
+from tgbench.bench.occlusion import Sweep
+from tgbench.graph import GraphBuilder
+
+MODULES = [module.name for module in iter_modules(tgbench.bench.__path__)]
+BENCHES = [name for name in MODULES if hasattr(import_module(f"tgbench.bench.{name}"), "main")]
+IN_A_BROWSER = {"widgets"}  # see tests/browser
+QUICK_TESTS = {"decode", "engine"}  # below, with what they wrote
 
 
 def test_turns_rotate_and_count() -> None:
@@ -112,6 +122,39 @@ def test_record_is_whole(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path.parent]
 
 
+@pytest.mark.parametrize("name", sorted({*BENCHES} - IN_A_BROWSER - QUICK_TESTS))
+def test_every_bench_has_a_smallest_size(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--quick` runs to its end within seconds, and writes nothing but what is asked for."""
+    pytest.importorskip("transformers")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    bench = import_module(f"tgbench.bench.{name}")
+    assert bench.main(["--quick", "--output", str(tmp_path / "found.json")]) == 0
+    assert json.loads((tmp_path / "found.json").read_text())["bench"] == name
+    assert not any(Path().iterdir())
+
+
+def test_only_a_quick_run_without_an_output_writes_nothing() -> None:
+    command = measure.Command("decode", "A bench.")
+    assert command.begin([])[0].output == Path("docs/results/decode.json")
+    assert command.begin(["--quick"])[0].output is None
+    assert command.begin(["--quick", "--output", "a.json"])[0].output == Path("a.json")
+
+
+@pytest.mark.parametrize("name", kernels.CASES)
+def test_every_case_of_the_kernels_is_a_site(name: str) -> None:
+    """Operands may be any view of a leaf; nothing of their size is allocated to see that."""
+    node = kernels.CASES[name](GraphBuilder())
+    memory = kernels.Memory()
+    site = kernels.site_of(node, kernels.anatomy_of(node), memory, 0)
+    assert [view.shape for view in site.ins if view] == [parent.shape for parent in node.inputs]
+    assert kernels.candidates(site)
+    assert not memory.buffers
+
+
 def test_decode_quick(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("transformers")
     path = tmp_path / "decode.json"
@@ -181,11 +224,8 @@ def small_convolutions() -> torch.nn.Module:
 
 
 @pytest.mark.parametrize("at_once", specialise.AT_ONCE)
-def test_specialise_counts_programs(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
-    monkeypatch.setattr(specialise, "SIZE", 32)
-    monkeypatch.setattr(specialise, "PATCH", 8)
-    monkeypatch.setitem(specialise.NETWORKS, "small", small_convolutions)
-    found = specialise.measured("small", at_once, quick=True)
-    assert 0 < found["programs"] <= found["runs"] == min(16 // at_once, specialise.QUICK_GROUPS)
+def test_specialise_counts_programs(at_once: int) -> None:
+    found = specialise.measured("small", small_convolutions, Sweep(32, 8, at_once=at_once))
+    assert 0 < found["programs"] <= found["runs"] == 16 // at_once
     assert len(found["samples_ms"]) == found["programs"]
     assert min(found["samples_ms"]) > 0

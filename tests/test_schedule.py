@@ -478,7 +478,7 @@ def test_a_session_fits_a_smaller_budget_in_the_order_that_was_found() -> None:
 
 
 def test_the_bench_writes_what_it_found(tmp_path: Path) -> None:
-    bench.main(["--quick", "--out", str(tmp_path / "schedule.json")])
+    bench.main(["--quick", "--output", str(tmp_path / "schedule.json")])
     cases = json.loads((tmp_path / "schedule.json").read_text())["cases"]
     assert list(cases) == list(bench.QUICK)
     assert all(found["peak_bytes"] <= found["given_bytes"] for found in cases.values())

@@ -10,19 +10,18 @@ runs at places never seen before included; what executing takes is told apart, b
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tgbench.bench.measure import RESULTS, Record, ms, progress, say, table
+from tgbench.bench.measure import Command, ms, progress, say, table
 from tgbench.demo import cache_folder
 from tgbench.graph import Graph
 from tgbench.models import bert, gemma3
@@ -114,6 +113,7 @@ def resnet18(size: int = 64) -> Case:
     return Case(imported.graph, imported.weights, edits)
 
 
+QUICK = {"Gemma 3, reduced": partial(gemma, 16)}
 CASES: dict[str, Callable[[], Case]] = {
     "MiniLM": minilm,
     "Gemma 3, reduced": gemma,
@@ -196,25 +196,24 @@ def row(name: str, found: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    parser = argparse.ArgumentParser(prog="python -m tgbench.bench.bitwise", description=__doc__)
-    parser.add_argument("--edits", type=int, default=200)
-    parser.add_argument("--only", choices=list(CASES), help="one model alone")
-    parser.add_argument("--out", type=Path, default=RESULTS / "bitwise.json")
-    given, record = parser.parse_args(words), Record("bitwise", words)
+def main(argv: Sequence[str] | None = None) -> int:
+    command = Command("bitwise", __doc__)
+    command.add_argument("--edits", type=int, default=200)
+    command.add_argument("--only", choices=list(CASES), help="one model alone")
+    options, record = command.begin(argv)
     results = {}
-    for name, make in CASES.items():
-        if given.only in (None, name):
+    for name, make in (QUICK if options.quick else CASES).items():
+        if options.only in (None, name):
             progress(name)
-            results[name] = measure(make(), given.edits)
+            results[name] = measure(make(), 2 if options.quick else options.edits)
     header = [
         "model", "differ: bitwise", "normal", "ms: bitwise", "normal", "ratio", "executing",
         "made, s",
     ]  # fmt: skip
     say(table(header, [row(name, found) for name, found in results.items()]))
-    record.write({"models": results}, given.out)
+    record.write({"models": results}, options.output)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -13,7 +13,6 @@ the check that each system's greedy choice is the text's next token.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -26,8 +25,7 @@ import numpy.typing as npt
 import torch
 
 from tgbench.bench.measure import (
-    RESULTS,
-    Record,
+    Command,
     Samples,
     Step,
     ms,
@@ -443,9 +441,11 @@ def measure(size: Size, cache: Path, with_theirs: bool) -> list[Case]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns 1 if the systems do not agree on the logits."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    options = _parser().parse_args(words)
-    record = Record("decode", words)
+    command = Command("decode", "Decode a token at a time, in turns.")
+    command.add_argument("--repetitions", type=int, help="of each measurement")
+    command.add_argument("--only", choices=[LARGE.name, TOY.name], help="one model alone")
+    command.add_argument("--cache", type=Path, default=cache_folder(), help="keeps random weights")
+    options, record = command.begin(argv)
     sizes = [QUICK] if options.quick else [LARGE, TOY]
     if options.only:
         sizes = [size for size in sizes if size.name == options.only]
@@ -456,8 +456,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for size in sizes:
         sized = size if options.repetitions is None else _sized(size, options.repetitions)
         cases += measure(sized, options.cache, with_theirs)
-    output = options.output or (None if options.quick else RESULTS / "decode.json")
-    record.write({"cases": [case.to_dict() for case in cases]}, output)
+    record.write({"cases": [case.to_dict() for case in cases]}, options.output)
     if not all(case.agrees for case in cases):
         say("error: the logits are not equal, see above")
         return 1
@@ -472,18 +471,6 @@ def _sized(size: Size, repetitions: int) -> Size:
             f"than the {sized.tokens} positions of {sized.name}; use fewer"
         )
     return sized
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m tgbench.bench.decode", description="Decode a token at a time, in turns."
-    )
-    parser.add_argument("--quick", action="store_true", help="a tiny model, a few seconds, no file")
-    parser.add_argument("--repetitions", type=int, help="of each measurement")
-    parser.add_argument("--only", choices=[LARGE.name, TOY.name], help="one model alone")
-    parser.add_argument("--output", type=Path, help="the JSON file (docs/results/decode.json)")
-    parser.add_argument("--cache", type=Path, default=cache_folder(), help="keeps random weights")
-    return parser
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ All have the same weights, arena budget and text. What counts is the processor's
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections import Counter
@@ -23,7 +22,7 @@ import numpy as np
 import torch
 
 from tgbench.bench.decode import Floats, Ids, Size, checkpoint, load_theirs
-from tgbench.bench.measure import RESULTS, Record, Samples, ms, progress, say, table, take_turns
+from tgbench.bench.measure import Command, Samples, ms, progress, say, table, take_turns
 from tgbench.demo import cache_folder
 from tgbench.graph import Graph
 from tgbench.importers.build import Builder
@@ -172,15 +171,11 @@ def measure(size: Size, cache: Path, with_atomic: bool) -> Case:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    words = list(sys.argv[1:] if argv is None else argv)
-    parser = argparse.ArgumentParser(prog="python -m tgbench.bench.imported", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a tiny model, seconds, no file")
-    parser.add_argument("--only", choices=(TOY.name, LARGE.name), help="one model alone")
-    parser.add_argument("--atomic", action="store_true", help="measure the graph without fused ops")
-    parser.add_argument("--output", type=Path, help="the JSON file (docs/results/imported.json)")
-    parser.add_argument("--cache", type=Path, default=cache_folder(), help="keeps random weights")
-    options = parser.parse_args(words)
-    record = Record("imported", words)
+    command = Command("imported", __doc__)
+    command.add_argument("--only", choices=(TOY.name, LARGE.name), help="one model alone")
+    command.add_argument("--atomic", action="store_true", help="the graph without fused ops too")
+    command.add_argument("--cache", type=Path, default=cache_folder(), help="keeps random weights")
+    options, record = command.begin(argv)
     sizes = [QUICK] if options.quick else [TOY, LARGE]
     cases = [
         measure(size, options.cache, options.atomic)
@@ -189,8 +184,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     ]
     for case in cases:
         say(f"{case}\n")
-    output = options.output or (None if options.quick else RESULTS / "imported.json")
-    record.write({"models": {case.size.name: case.to_dict() for case in cases}}, output)
+    record.write({"models": {case.size.name: case.to_dict() for case in cases}}, options.output)
     return 0
 
 

@@ -1,6 +1,6 @@
 """Each kernel of one op beside the others, at the shapes of Gemma 3 270M and MiniLM on the CPU.
 
-    python -m tgbench.bench.kernels [--seconds 2] [--out docs/results/kernels.json]
+    python -m tgbench.bench.kernels [--seconds 2]
 
 Kernels take turns, one short burst each, so that a machine that slows down slows them all. The
 lower quartile is the time of an undisturbed call, the mean is what the load of the moment made of
@@ -10,21 +10,19 @@ more bytes than the last cache holds, as they do in a model. Prints a table, and
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from tgbench import ops
+from tgbench.anatomy import Anatomy
+from tgbench.bench.measure import Command, say
 from tgbench.graph import GraphBuilder, Node
 from tgbench.kernels import Kernel, Site, View, candidates, dense
 from tgbench.kernels.registry import Host
@@ -121,15 +119,20 @@ for _n, _k in ((256, 640), (1024, 640), (640, 1024), (2048, 640), (640, 2048), (
         CASES[f"linear {_rows} × {_n} × {_k}"] = partial(linear, rows=_rows, n=_n, k=_k)
 for _rows in (1, 2, 4, 16):
     CASES[f"gated {_rows} × 2048 × 640"] = partial(gated, rows=_rows)
+QUICK = ("attention 1 row, 130 keys", "layer_norm 1 × 384", "mul 1 × 640 by a number")
 
 
 # --- binding -------------------------------------------------------------------------------------
 
 
 class Memory:
-    """Tensors behind views: one buffer per input and copy, the output, and scratch."""
+    """Tensors behind views: one buffer per leaf and copy, the output, and scratch.
+
+    A buffer is made when a call is bound to it: to ask what a call would cost takes no memory.
+    """
 
     def __init__(self) -> None:
+        self.sizes: dict[Any, int] = {}
         self.buffers: dict[Any, torch.Tensor] = {}
 
     def argument(self, argument: Any) -> Any:
@@ -137,44 +140,49 @@ class Memory:
             return self.argument(argument.view).numpy()
         if not isinstance(argument, View):
             return argument
-        key = argument.buffer, argument.dtype
         shape: Any = (argument.shape, argument.strides, argument.offset)
-        return self.buffers[key].as_strided(*shape)
+        return self.buffer(argument.buffer, argument.dtype).as_strided(*shape)
+
+    def buffer(self, key: Any, dtype: str) -> torch.Tensor:
+        """Floats are random, integers 0."""
+        if (key, dtype) not in self.buffers:
+            size, kind = self.sizes[key, dtype], getattr(torch, dtype)
+            make = torch.randn if kind.is_floating_point else torch.zeros
+            self.buffers[key, dtype] = make(size, dtype=kind)
+        return self.buffers[key, dtype]
 
     def view(self, key: Any, shape: Sequence[Any], dtype: str) -> View:
-        """A row-major view of a new buffer; floats are random, integers 0."""
+        """A row-major view of a whole buffer."""
         plain = dense(shape, dtype)
-        size, kind = max(plain.elements, 1), getattr(torch, dtype)
-        if (key, dtype) not in self.buffers:
-            is_float = kind.is_floating_point
-            self.buffers[key, dtype] = (
-                torch.randn(size, dtype=kind) if is_float else torch.zeros(size, dtype=kind)
-            )
+        self.sizes[key, dtype] = max(plain.elements, 1)
         return View(key, dtype, plain.shape, plain.strides, 0)
 
 
-def leaf_of(node: Node) -> tuple[Node, tuple[int, ...] | None]:
-    """The leaf that a permuted input is a view of, and the permutation."""
-    if node.is_leaf:
-        return node, None
-    return node.inputs[0], tuple(node.attrs["axes"])
+def anatomy_of(node: Node) -> Anatomy:
+    """Which leaves the inputs of the node are views of."""
+    node.builder.output("y", node)
+    return Anatomy.of(node.builder.build())
 
 
-def site_of(node: Node, memory: Memory, copy: int) -> Site:
+def shown(node: Node, anatomy: Anatomy, memory: Memory, copy: int) -> View:
+    """An operand as it looks at its leaf; a weight at the given copy of it."""
+    base, mapped = anatomy.base[node], anatomy.maps[node]
+    whole = memory.view((base.name, copy if base.op == "parameter" else 0), base.shape, base.dtype)
+    strides = tuple(0 if to is None else whole.strides[to[0]] * to[1] for to in mapped.dims)
+    first = sum((a * b for a, b in zip(mapped.start, whole.strides, strict=True)), start=0)
+    return replace(whole, shape=node.shape, strides=strides, offset=first)
+
+
+def site_of(node: Node, anatomy: Anatomy, memory: Memory, copy: int) -> Site:
     """The whole node, its weights taken from the given copy."""
-    ins = []
-    for parent in node.inputs:
-        leaf, axes = leaf_of(parent)
-        key = (leaf.name, copy if leaf.op == "parameter" else 0)
-        view = memory.view(key, leaf.shape, leaf.dtype)
-        ins.append(view if axes is None else view.permute(*axes))
+    ins = tuple(shown(parent, anatomy, memory, copy) for parent in node.inputs)
     box = Box.full(node.shape)
     if node.op == "attention":  # stored as [batch, rows, heads, depth]
         batch, heads, rows, depth = node.shape
         out = memory.view("out", (batch, rows, heads, depth), node.dtype).permute(0, 2, 1, 3)
     else:
         out = memory.view("out", node.shape, node.dtype)
-    return Site(node.call, box, Rules().reads(node.call, box), out, tuple(ins), "cpu")
+    return Site(node.call, box, Rules().reads(node.call, box), out, ins, "cpu")
 
 
 def copies_of(node: Node) -> int:
@@ -183,10 +191,10 @@ def copies_of(node: Node) -> int:
     return max(1, min(64, CACHE_BYTES // size)) if streams else 1
 
 
-def runs_of(node: Node) -> dict[str, list[Run]]:
+def runs_of(node: Node, anatomy: Anatomy) -> dict[str, list[Run]]:
     """By kernel, the modelled fastest first: bound calls, one for each copy of the weights."""
     memory = Memory()
-    sites = [site_of(node, memory, copy) for copy in range(copies_of(node))]
+    sites = [site_of(node, anatomy, memory, copy) for copy in range(copies_of(node))]
     return {
         kernel.name: [bound(kernel, site, memory) for site in sites]
         for kernel in candidates(sites[0])
@@ -217,7 +225,8 @@ def burst(runs: list[Run], repeats: int) -> float:
 
 def measure(name: str, seconds: float) -> list[Row]:
     node = CASES[name](GraphBuilder())
-    runs = runs_of(node)
+    anatomy = anatomy_of(node)
+    runs = runs_of(node, anatomy)
     repeats = {k: max(1, int(BURST_NS / (burst(r, 2) * len(r)))) for k, r in runs.items()}
     times: dict[str, list[float]] = {kernel: [] for kernel in runs}
     for i, calls in enumerate(runs.values()):  # no kernel finds what another one left in the cache
@@ -230,14 +239,13 @@ def measure(name: str, seconds: float) -> list[Row]:
                 times[kernel].append(burst(part, repeats[kernel]))
         for calls in runs.values():
             calls[:] = calls[8:] + calls[:8]
-    return rows_of(name, node, times)
+    return rows_of(name, site_of(node, anatomy, Memory(), 0), times)
 
 
-def rows_of(name: str, node: Node, times: dict[str, list[float]]) -> list[Row]:
+def rows_of(name: str, site: Site, times: dict[str, list[float]]) -> list[Row]:
     quartile = {kernel: statistics.quantiles(samples)[0] for kernel, samples in times.items()}
     mean = {kernel: statistics.fmean(samples) for kernel, samples in times.items()}
     base = min((k for k in times if not k.endswith("_numba")), key=lambda k: quartile[k])
-    site = site_of(node, Memory(), 0)
     modelled = {kernel.name: kernel.cost_ns(site) for kernel in candidates(site)}
     return [
         Row(
@@ -257,38 +265,29 @@ def rows_of(name: str, node: Node, times: dict[str, list[float]]) -> list[Row]:
 def print_rows(rows: list[Row]) -> None:
     for row in rows:
         mark = "→" if row.chosen else " "
-        print(
+        say(
             f"{mark} {row.case:41} {row.kernel:25} {row.quartile_us:9.2f} µs, mean "
             f"{row.mean_us:9.2f} µs; {row.ratio:6.3f} and {row.mean_ratio:6.3f} × torch; "
-            f"model {row.modelled_us:9.2f} µs",
-            flush=True,
+            f"model {row.modelled_us:9.2f} µs"
         )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=2.0, help="for each case")
-    parser.add_argument("--only", default="", help="cases whose name contains this")
-    parser.add_argument("--out", type=Path, default=Path("docs/results/kernels.json"))
-    options = parser.parse_args()
+def main(argv: Sequence[str] | None = None) -> int:
+    command = Command("kernels", __doc__)
+    command.add_argument("--seconds", type=float, default=2.0, help="for each case")
+    command.add_argument("--only", default="", help="cases whose name contains this")
+    options, record = command.begin(argv)
+    seconds = 0.0 if options.quick else options.seconds
     rows: list[Row] = []
     with torch.inference_mode():
-        for name in CASES:
+        for name in QUICK if options.quick else CASES:
             if options.only in name:
-                found = measure(name, options.seconds)
+                found = measure(name, seconds)
                 print_rows(found)
                 rows += found
-    report = {
-        "command": f"python -m tgbench.bench.kernels --seconds {options.seconds:g}",
-        "processor": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "rows": [asdict(row) for row in rows],
-    }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+    record.write({"rows": [asdict(row) for row in rows]}, options.output)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -8,16 +8,14 @@ Times are of the process alone (CPU), the least of some repetitions.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tgbench.bench.measure import RESULTS, Record, say, table
+from tgbench.bench.measure import Command, say, table
 from tgbench.graph import Graph
 from tgbench.models import gemma3
 from tgbench.models.checkpoints import gemma3_reduced
@@ -25,8 +23,8 @@ from tgbench.simplify import simplify
 from tgbench.views.folding import folded, unfolded
 from tgbench.views.layering import Ints, layout
 
-SIZES = (1_000, 10_402, 100_000)
-LAYERS = (18, 240)
+SIZES, LAYERS = (1_000, 10_402, 100_000), (18, 240)
+QUICK_SIZES, QUICK_LAYERS = (200,), (2,)
 REPEATS = 3
 
 
@@ -57,14 +55,14 @@ def least_ns(call: Callable[[], Any]) -> int:
     return min(times)
 
 
-def results() -> dict[str, Any]:
+def results(sizes: Sequence[int], depths: Sequence[int]) -> dict[str, Any]:
     found: dict[str, Any] = {"random": [], "transformer": []}
-    for count in SIZES:
+    for count in sizes:
         edges = random_edges(count)
         found["random"].append(
             {"nodes": count, "edges": len(edges), "ns": least_ns(lambda: layout(count, edges))}  # noqa: B023
         )
-    for layers in LAYERS:
+    for layers in depths:
         graph = transformer(layers)
         once, every = folded(graph), unfolded(graph)
         found["transformer"].append(
@@ -78,20 +76,18 @@ def results() -> dict[str, Any]:
     return found
 
 
-def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m tgbench.bench.layout", description=__doc__)
-    parser.add_argument("--out", type=Path, default=RESULTS / "layout.json")
-    options = parser.parse_args(arguments)
-    record = Record("layout", arguments)
-    found = results()
+def main(argv: Sequence[str] | None = None) -> int:
+    options, record = Command("layout", __doc__).begin(argv)
+    found = results(QUICK_SIZES, QUICK_LAYERS) if options.quick else results(SIZES, LAYERS)
     rows = [[str(r["nodes"]), f"{r['ns'] / 1e6:.1f} ms"] for r in found["random"]]
     rows += [
         [f"{r['nodes']} ({r['layers']} layers)", f"{r['unfolded_ns'] / 1e6:.1f} ms"]
         for r in found["transformer"]
     ]
     say(table(["nodes", "layout"], rows))
-    record.write(found, options.out)
+    record.write(found, options.output)
+    return 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main())

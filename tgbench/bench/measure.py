@@ -294,6 +294,33 @@ class Record:
         say(f"\nwritten: {path}")
 
 
+class Command(argparse.ArgumentParser):
+    """The command line of a bench: its own arguments, beside `--quick` and `--output`.
+
+    With `--quick` every bench measures the smallest thing it can, within seconds, and writes no
+    file that was not asked for: that shows that it still runs, not what anything takes.
+
+    >>> options, record = Command("decode", "Decode a token at a time.").begin(["--quick"])
+    >>> options.output, record.arguments
+    (None, ['--quick'])
+    >>> Command("decode", "Decode a token at a time.").begin([])[0].output
+    PosixPath('docs/results/decode.json')
+    """
+
+    def __init__(self, name: str, description: str) -> None:
+        super().__init__(prog=f"python -m tgbench.bench.{name}", description=description)
+        self.bench, self.results = name, RESULTS / f"{name}.json"
+        self.add_argument("--quick", action="store_true", help="the smallest size; no file")
+        self.add_argument("--output", type=Path, help=f"the JSON file ({self.results})")
+
+    def begin(self, argv: Sequence[str] | None) -> tuple[argparse.Namespace, Record]:
+        """What was asked for, `output` settled, and the record that begins now."""
+        words = list(sys.argv[1:] if argv is None else argv)
+        options = self.parse_args(words)
+        options.output = options.output or (None if options.quick else self.results)
+        return options, Record(self.bench, words)
+
+
 def run_models(
     name: str,
     description: str,
@@ -305,24 +332,17 @@ def run_models(
 
     `quick` and `full` measure a model, by name, given the folder that keeps random weights.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
-    parser = argparse.ArgumentParser(
-        prog=f"python -m tgbench.bench.{name}", description=description
-    )
-    parser.add_argument("--quick", action="store_true", help="a tiny model, a few seconds, no file")
-    parser.add_argument("--only", choices=list(full), help="one model alone")
-    parser.add_argument("--output", type=Path, help=f"the JSON file (docs/results/{name}.json)")
-    parser.add_argument("--cache", type=Path, default=cache_folder(), help="keeps random weights")
-    options = parser.parse_args(words)
-    record = Record(name, words)
+    command = Command(name, description)
+    command.add_argument("--only", choices=list(full), help="one model alone")
+    command.add_argument("--cache", type=Path, default=cache_folder(), help="keeps random weights")
+    options, record = command.begin(argv)
     chosen = quick if options.quick else full
     results = {
         model: measure(options.cache)
         for model, measure in chosen.items()
         if options.only in (None, model)
     }
-    output = options.output or (None if options.quick else RESULTS / f"{name}.json")
-    record.write({"models": results}, output)
+    record.write({"models": results}, options.output)
     return 0
 
 

@@ -13,21 +13,21 @@ Multiply–adds are those that the patches reach, each by itself; that they are 
 
 from __future__ import annotations
 
-import argparse
 import copy
 import random
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import ceil
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
-from tgbench.apps.cnn import NETWORKS, seeded
+from tgbench.apps.cnn import NETWORKS, Basic, ResNet, seeded
 from tgbench.apps.occlusion import (
     AT_ONCE,
     Floats,
@@ -41,8 +41,7 @@ from tgbench.apps.occlusion import (
     session_of,
 )
 from tgbench.bench.measure import (
-    RESULTS,
-    Record,
+    Command,
     Step,
     ms,
     progress,
@@ -55,29 +54,46 @@ from tgbench.regions import Box, Region
 from tgbench.report import flops
 from tgbench.session import GraphSession
 
-PATCH, SIZE, THREADS, REPETITIONS = 16, 224, 2, 3
+THREADS, REPETITIONS = 2, 3
 
 
-def main(argv: list[str] | None = None) -> int:
-    words = list(sys.argv[1:] if argv is None else argv)
-    parser = argparse.ArgumentParser(prog="python -m tgbench.bench.occlusion")
-    parser.add_argument("--quick", action="store_true", help="resnet18, few places, no file")
-    parser.add_argument("--only", choices=list(NETWORKS), help="one network alone")
-    parser.add_argument("--threads", type=int, default=THREADS, help=f"({THREADS})")
-    parser.add_argument("--every", type=int, default=1, help="measure a run of so many (1: all)")
-    parser.add_argument("--at-once", type=int, default=AT_ONCE, help=f"places per run ({AT_ONCE})")
-    parser.add_argument("--output", type=Path, help="the JSON file (docs/results/occlusion.json)")
-    options = parser.parse_args(words)
-    record = Record("occlusion", words)
-    names = [options.only] if options.only else ["resnet18"] if options.quick else list(NETWORKS)
-    every = 16 if options.quick else options.every
+@dataclass(frozen=True)
+class Sweep:
+    """What is covered: square patches of square images, side by side.
+
+    Fields:
+        every: a run of so many is measured.
+        at_once: places per run.
+    """
+
+    size: int = 224
+    patch: int = 16
+    every: int = 1
+    at_once: int = AT_ONCE
+
+
+QUICK = Sweep(16, 8, at_once=2)
+TINY: dict[str, Callable[[], nn.Module]] = {"tiny": lambda: ResNet(Basic, (1, 1, 1, 1), 4, 10)}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    command = Command("occlusion", "Occlusion sweeps of CNNs at 224², beside PyTorch.")
+    command.add_argument("--only", choices=list(NETWORKS), help="one network alone")
+    command.add_argument("--threads", type=int, default=THREADS, help=f"({THREADS})")
+    command.add_argument("--every", type=int, default=1, help="measure a run of so many (1: all)")
+    command.add_argument("--at-once", type=int, default=AT_ONCE, help=f"places per run ({AT_ONCE})")
+    options, record = command.begin(argv)
+    sweep = QUICK if options.quick else Sweep(every=options.every, at_once=options.at_once)
     with threads(options.threads):
-        found = {name: measured(name, every, options.at_once) for name in names}
+        found = {
+            name: measured(name, make, sweep)
+            for name, make in (TINY if options.quick else NETWORKS).items()
+            if options.only in (None, name)
+        }
         say(table(["network", "full, ms", "of a batch", "a place", "time", "multiply–adds", "share",
                    "beside a batch", "first, ms"],
                   [_row(name, facts) for name, facts in found.items()]))  # fmt: skip
-        output = options.output or (None if options.quick else RESULTS / "occlusion.json")
-        record.write({"at_once": options.at_once, "networks": found}, output)
+        record.write({"at_once": sweep.at_once, "networks": found}, options.output)
     return 0
 
 
@@ -89,16 +105,17 @@ def _row(name: str, facts: dict[str, Any]) -> list[str]:
     ]  # fmt: skip
 
 
-def measured(name: str, every: int, at_once: int) -> dict[str, Any]:
+def measured(name: str, make: Callable[[], nn.Module], sweep: Sweep) -> dict[str, Any]:
     """One network: a sweep that makes the programs, then sweeps in turns with full forwards."""
-    module = seeded(NETWORKS[name]())
-    image = np.random.default_rng(0).normal(size=(1, 3, SIZE, SIZE)).astype(np.float32)
+    module, at_once = seeded(make()), sweep.at_once
+    shape = (1, 3, sweep.size, sweep.size)
+    image = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     session = session_of(module, image, at_once)
-    starts = list(range(0, SIZE - PATCH + 1, PATCH))
-    sweep = grouped(starts, starts, PATCH, at_once)
-    groups = random.Random(0).sample(sweep, ceil(len(sweep) / every))
+    starts = list(range(0, sweep.size - sweep.patch + 1, sweep.patch))
+    everywhere = grouped(starts, starts, sweep.patch, at_once)
+    groups = random.Random(0).sample(everywhere, ceil(len(everywhere) / sweep.every))
     began = time.perf_counter_ns()
-    plan(session, sweep)
+    plan(session, everywhere)
     planned = time.perf_counter_ns() - began
     run_clean(session, image)
     full = full_multiply_adds(session, image)

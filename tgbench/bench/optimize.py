@@ -12,9 +12,9 @@ its mean is over everything but the first call, for policies and plans alike.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
@@ -25,19 +25,20 @@ from statistics import fmean
 import pandas as pd
 
 from tgbench.anatomy import Anatomy
+from tgbench.bench.measure import Command, Record, say
 from tgbench.bench.policies import ONLINE, POLICIES, Policy, simulate
 from tgbench.bench.runs import Cost, Runs, keep_everything_bytes, least_bytes
-from tgbench.bench.workloads import Workload, workloads
+from tgbench.bench.workloads import Workload, adversarial, workloads
 from tgbench.buckets import Bucket
 from tgbench.errors import BudgetError
-from tgbench.plan import Decisions, machine
+from tgbench.plan import Decisions
 from tgbench.propagate import rough_ns
 from tgbench.rules import Rules
 from tgbench.search import workload as search_workload
 from tgbench.search.optimiser import Effort, Mode, Optimiser
 from tgbench.views.svg import THEME
 
-BUDGETS = (0.05, 0.10, 0.25, 0.50, 0.75)  # of keeping everything
+BUDGETS: Sequence[float] = (0.05, 0.10, 0.25, 0.50, 0.75)  # of keeping everything
 # Okabe and Ito (2008) without black and yellow, then again with dashes.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 WIDTH, PANEL, LEFT, TOP, IN_A_ROW = 640, 150, 60, 46, 5
@@ -229,48 +230,46 @@ def _panel(title: str, rows: pd.DataFrame, names: Sequence[str], top: int) -> st
 # --- the command ---------------------------------------------------------------------------------
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> int:
     """Measure all workloads; what is there already is not measured again."""
-    parser = argparse.ArgumentParser(prog="tgbench.bench.optimize", description=__doc__)
-    parser.add_argument("--size", choices=("small", "bench"), default="bench")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=64, help="of the tree search, per budget")
-    parser.add_argument("--only", nargs="*", default=[], help="names of workloads")
-    parser.add_argument("--again", action="store_true", help="measure what is there already too")
-    parser.add_argument("--out", type=Path, default=Path("docs/results/optimize.json"))
-    given = parser.parse_args(arguments)
-    known = json.loads(given.out.read_text())["rows"] if given.out.exists() else []
-    for workload in workloads(given.size, given.seed):
-        if given.only and workload.name not in given.only:
+    command = Command("optimize", __doc__)
+    command.add_argument("--size", choices=("small", "bench"), default="bench")
+    command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--steps", type=int, default=64, help="of the tree search, per budget")
+    command.add_argument("--only", nargs="*", default=[], help="names of workloads")
+    command.add_argument("--again", action="store_true", help="measure what is there already too")
+    options, record = command.begin(argv)
+    chosen, budgets = workloads(options.size, options.seed), BUDGETS
+    if options.quick:
+        chosen, budgets = [adversarial("small", options.seed)], BUDGETS[-1:]
+    path = options.output
+    known = json.loads(path.read_text())["rows"] if path and path.exists() else []
+    for workload in chosen:
+        if options.only and workload.name not in options.only:
             continue
-        if not given.again and any(row["workload"] == workload.name for row in known):
+        if not options.again and any(row["workload"] == workload.name for row in known):
             continue
         table = pd.concat([
-            policy_table(workload),
-            plan_table(workload, steps=given.steps, say=print),
+            policy_table(workload, budgets),
+            plan_table(workload, budgets, steps=2 if options.quick else options.steps, say=say),
         ])  # fmt: skip
-        print(verdicts(table).to_string(index=False), flush=True)
+        say(verdicts(table).to_string(index=False))
         rows = json.loads(table.to_json(orient="records", double_precision=15))
         known = [row for row in known if row["workload"] != workload.name] + rows
-        write(given.out, known, f"--size {given.size} --seed {given.seed} --steps {given.steps}")
+        if path is not None:
+            write(path, known, record)
+    return 0
 
 
-def write(path: Path, rows: Sequence[Mapping[str, object]], arguments: str) -> None:
+def write(path: Path, rows: Sequence[Mapping[str, object]], record: Record) -> None:
     """The rows as JSON, and their plot beside it; infinite times are null there."""
     table = pd.DataFrame(rows)
     for column in ("mean_ns", "over_all"):
         table[column] = table[column].fillna(math.inf)
     judged = json.loads(verdicts(table).to_json(orient="records"))
-    text = {
-        "command": f"python -m tgbench.bench.optimize {arguments}",
-        "machine": machine(),
-        "verdicts": judged,
-        "rows": list(rows),
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(text, indent=1) + "\n")
+    record.write({"verdicts": judged, "rows": list(rows)}, path)
     path.with_suffix(".svg").write_text(budget_plot(table))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -19,21 +19,20 @@ approximations", J. Math. Anal. Appl. 6 (1963).
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from pathlib import Path
+from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from tgbench.bench.measure import RESULTS, Record, say, table
+from tgbench.bench.measure import Command, say, table
 from tgbench.search.exact import Limits, Program
 from tgbench.search.mcts import TreeSearch
 from tgbench.search.model import Model
@@ -41,7 +40,7 @@ from tgbench.search.optimiser import SMALLER
 from tgbench.search.polish import polished
 from tgbench.search.tables import NOTHING, Floats, NodeTable, Situation, Tables
 
-BUDGETS = (0.15, 0.3, 0.5)  # of keeping everything
+BUDGETS: Sequence[float] = (0.15, 0.3, 0.5)  # of keeping everything
 STEPS = 48  # of the tree search
 POLISHED = 4  # of what it found
 TRACE = 400  # runs
@@ -398,30 +397,30 @@ def summary(rows: Iterable[Compared]) -> Iterator[dict[str, Any]]:
         }
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="tgbench.bench.optimum", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--count", type=int, default=11, help="values in a graph")
-    parser.add_argument("--classes", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=RESULTS / "optimum.json")
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    given, record = parser.parse_args(words), Record("optimum", words)
-    asked = [
-        (kind, seed, budget)
-        for kind in ("sticky", "mixed", "branchy", "adversarial")
-        for budget in BUDGETS
-        for seed in range(given.seeds)
+KINDS: Sequence[str] = ("sticky", "mixed", "branchy", "adversarial")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    command = Command("optimum", __doc__)
+    command.add_argument("--seeds", type=int, default=20)
+    command.add_argument("--count", type=int, default=11, help="values in a graph")
+    command.add_argument("--classes", type=int, default=3)
+    options, record = command.begin(argv)
+    kinds, budgets, seeds = KINDS, BUDGETS, options.seeds
+    if options.quick:
+        kinds, budgets, seeds = KINDS[:1], BUDGETS[:1], 1
+    rows = [
+        compare(kind, seed, budget, 5 if options.quick else options.count, options.classes)
+        for kind, budget, seed in tqdm(list(product(kinds, budgets, range(seeds))), "processes")
     ]
-    rows = []
-    for kind, seed, budget in tqdm(asked, desc="processes"):
-        rows.append(compare(kind, seed, budget, given.count, given.classes))
     lines = list(summary(rows))
     cells = [[f"{v:.4g}" if isinstance(v, float) else str(v) for v in line.values()]
              for line in lines]  # fmt: skip
     say(table(list(lines[0]), cells))
     worst = max(rows, key=lambda row: row.ratio)
-    record.write({"summary": lines, "worst": asdict(worst)}, given.out)
+    record.write({"summary": lines, "worst": asdict(worst)}, options.output)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -12,12 +12,10 @@ Every comparison is of the least time of turns in one process.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,38 +23,50 @@ import torch
 from torch import Tensor, nn
 
 from tgbench.apps.cnn import NETWORKS, seeded
-from tgbench.bench.measure import RESULTS, Record, ms, progress, say, table, threads
+from tgbench.bench.measure import Command, ms, progress, say, table, threads
 from tgbench.importers import from_torch
 from tgbench.kernels.packed import laid_out_rows, laid_out_windows
 from tgbench.session import GraphSession
 
 Step: TypeAlias = Callable[[], Any]
+Sizes: TypeAlias = Sequence[tuple[int, ...]]
 Inputs: TypeAlias = dict[str, np.ndarray[Any, Any]]
 ROW_MAJOR = torch.contiguous_format
 REPETITIONS, THREADS = 15, 2
-WINDOWS = [(64, 64, 3, 15), (128, 128, 3, 15), (256, 256, 3, 14), (512, 512, 3, 7), (3, 64, 7, 27)]
-POINTS = [(64, 256, 14), (256, 1024, 14), (1024, 256, 14), (2048, 512, 7)]
-ROWS = [(384, 1536, n) for n in (2, 8, 32, 128)] + [(640, 2048, n) for n in (2, 8, 32, 128)]
+WINDOWS: Sizes = [
+    (64, 64, 3, 15), (128, 128, 3, 15), (256, 256, 3, 14), (512, 512, 3, 7), (3, 64, 7, 27),
+]  # fmt: skip
+POINTS: Sizes = [(64, 256, 14), (256, 1024, 14), (1024, 256, 14), (2048, 512, 7)]
+ROWS: Sizes = [(384, 1536, n) for n in (2, 8, 32, 128)] + [(640, 2048, n) for n in (2, 8, 32, 128)]
 
 
-def main(argv: list[str] | None = None) -> int:
-    words = list(sys.argv[1:] if argv is None else argv)
-    parser = argparse.ArgumentParser(prog="python -m tgbench.bench.packed")
-    parser.add_argument("--quick", action="store_true", help="few turns, one model, no file")
-    parser.add_argument("--threads", type=int, default=THREADS, help=f"({THREADS})")
-    parser.add_argument("--output", type=Path, help="the JSON file (docs/results/packed.json)")
-    options = parser.parse_args(words)
-    record = Record("packed", words)
-    turns = 3 if options.quick else REPETITIONS
+MODELS: Mapping[str, Callable[[], tuple[nn.Module, Tensor]]] = {
+    "encoder": lambda: encoder(6, 4096),
+    "resnet50": lambda: image("resnet50"),
+    "vgg16": lambda: image("vgg16"),
+}
+QUICK = {"encoder": lambda: encoder(1, 256)}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    command = Command("packed", "Weights in the layout that kernels want.")
+    command.add_argument("--threads", type=int, default=THREADS, help=f"({THREADS})")
+    options, record = command.begin(argv)
+    turns = 1 if options.quick else REPETITIONS
     with threads(options.threads), torch.inference_mode():
-        calls = [one for kind in (windows, points, rows) for one in kind(turns)]
+        sizes = {windows: WINDOWS, points: POINTS, rows: ROWS}
+        calls = [
+            one
+            for kind, every in sizes.items()
+            for one in kind(turns, every[:1] if options.quick else every)
+        ]
         say(table(["call", "as they lie, µs", "packed, µs", "ratio"], list(map(_call_row, calls))))
-        names = ["encoder"] if options.quick else ["encoder", "resnet50", "vgg16"]
-        models = {name: model(name, turns) for name in names}
+        made = QUICK if options.quick else MODELS
+        models = {name: model(name, *make(), turns) for name, make in made.items()}
     header = ["model", "run", "PyTorch, ms", "unpacked, ms", "packed, ms", "PyTorch / packed"]
     say("\n" + table(header, [row for name, facts in models.items() for row in _rows(name, facts)]))
-    output = options.output or (None if options.quick else RESULTS / "packed.json")
-    record.write({"threads": options.threads, "calls": calls, "models": models}, output)
+    found = {"threads": options.threads, "calls": calls, "models": models}
+    record.write(found, options.output)
     return 0
 
 
@@ -74,9 +84,9 @@ def _rows(name: str, facts: dict[str, Any]) -> Iterator[list[str]]:
 # --- single calls --------------------------------------------------------------------------------
 
 
-def windows(turns: int) -> Iterator[dict[str, Any]]:
+def windows(turns: int, sizes: Sizes) -> Iterator[dict[str, Any]]:
     """Convolutions of a window of an image."""
-    for inputs, outputs, size, extent in WINDOWS:
+    for inputs, outputs, size, extent in sizes:
         x, out = _window(inputs, extent), _room(outputs, extent - size + 1)
         plain = _window(inputs, extent, ROW_MAJOR), _room(outputs, extent - size + 1, ROW_MAJOR)
         w, b = torch.randn(outputs, inputs, size, size), torch.randn(outputs)
@@ -85,9 +95,9 @@ def windows(turns: int) -> Iterator[dict[str, Any]]:
         yield compared(f"conv {size}×{size} {inputs}→{outputs}, {extent}×{extent}", turns, *ways)
 
 
-def points(turns: int) -> Iterator[dict[str, Any]]:
+def points(turns: int, sizes: Sizes) -> Iterator[dict[str, Any]]:
     """Convolutions with windows of one element."""
-    for inputs, outputs, extent in POINTS:
+    for inputs, outputs, extent in sizes:
         x, out = _window(inputs, extent), _room(outputs, extent)
         plain = _window(inputs, extent, ROW_MAJOR), _room(outputs, extent, ROW_MAJOR)
         w, b = torch.randn(outputs, inputs, 1, 1), torch.randn(outputs)
@@ -97,9 +107,9 @@ def points(turns: int) -> Iterator[dict[str, Any]]:
         yield compared(f"conv 1×1 {inputs}→{outputs}, {extent}×{extent}", turns, *ways)
 
 
-def rows(turns: int) -> Iterator[dict[str, Any]]:
+def rows(turns: int, sizes: Sizes) -> Iterator[dict[str, Any]]:
     """Linear layers of few rows."""
-    for depth, columns, count in ROWS:
+    for depth, columns, count in sizes:
         x, out = torch.randn(count, depth), torch.empty(count, columns)
         w, b = torch.randn(columns, depth), torch.randn(columns)
         packed = laid_out_rows(w)
@@ -154,9 +164,8 @@ def least(turns: int, *calls: Step) -> list[int]:
 # --- models --------------------------------------------------------------------------------------
 
 
-def model(name: str, turns: int) -> dict[str, Any]:
+def model(name: str, module: nn.Module, x: Tensor, turns: int) -> dict[str, Any]:
     """A model of PyTorch, beside sessions of it."""
-    module, x = encoder() if name == "encoder" else image(name)
     imported = from_torch(module, (x,))
     (key,) = imported.graph.inputs
     sessions = {
@@ -200,13 +209,13 @@ def image(name: str) -> tuple[nn.Module, Tensor]:
 class _Encoder(nn.Module):
     """A text encoder of MiniLM's sizes: the last hidden state of a batch of two texts."""
 
-    def __init__(self) -> None:
+    def __init__(self, layers: int, vocabulary: int) -> None:
         import transformers
 
         super().__init__()
         config = transformers.BertConfig(
-            hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536,
-            vocab_size=4096,
+            hidden_size=384, num_hidden_layers=layers, num_attention_heads=12,
+            intermediate_size=1536, vocab_size=vocabulary,
         )  # fmt: skip
         torch.manual_seed(0)
         self.bert = transformers.BertModel(config, add_pooling_layer=False)
@@ -216,9 +225,10 @@ class _Encoder(nn.Module):
         return found
 
 
-def encoder() -> tuple[nn.Module, Tensor]:
+def encoder(layers: int, vocabulary: int) -> tuple[nn.Module, Tensor]:
     """The encoder, and two texts of 64 tokens: an edit recomputes one of them."""
-    return _Encoder().eval(), torch.from_numpy(np.random.default_rng(0).integers(0, 4096, (2, 64)))
+    ids = np.random.default_rng(0).integers(0, vocabulary, (2, 64))
+    return _Encoder(layers, vocabulary).eval(), torch.from_numpy(ids)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ github.com/google/minimalloc, where the CSV files are too).
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import subprocess
@@ -28,7 +27,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tgbench.bench.measure import RESULTS, Record, progress, say, table
+from tgbench.bench.measure import Command, progress, say, table
 from tgbench.packing import PACKERS, Buffer, Problem, Solution, pack, read_minimalloc
 from tgbench.validate import OutOfBounds, validate
 
@@ -268,15 +267,17 @@ def compile_times() -> dict[str, float]:
 # --- the command ----------------------------------------------------------------------------------
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add = parser.add_argument
+def main(argv: Sequence[str] | None = None) -> int:
+    command = Command("packing", __doc__)
+    add = command.add_argument
     add("--instances", type=Path, default=Path("data/minimalloc"), help="folder of CSV files")
     add("--seconds", type=float, default=60.0, help="for each search (default: 60)")
     add("--cp-sat", type=float, default=20.0, help="seconds for CP-SAT; 0 leaves it out")
-    add("--out", type=Path, default=RESULTS / "packing.json")
-    options = parser.parse_args()
-    record = Record("packing", sys.argv[1:])
+    options, record = command.begin(argv)
+    if options.quick:
+        rows = _rows([("60 pieces", cut(40, 60, 0.0, seed=2))], 1.0, 0)
+        record.write({"cuts": [asdict(row) for row in rows]}, options.output)
+        return 0
     compiled = compile_times()
     say(f"the loop of the search: compiled in {compiled['cold_cpu_s']} s of CPU, once")
     pack(cut(40, 60, 0.0, seed=2), search=True, max_steps=1)  # loads what is compiled
@@ -299,7 +300,8 @@ def main() -> None:
     }
     total = sum(row.cpu_s for row in groups["instances"])
     say(f"\nall instances: {total:.2f} s of CPU; minimalloc {MINIMALLOC_S} s each, as published")
-    record.write(results, options.out)
+    record.write(results, options.output)
+    return 0
 
 
 def _uncapped(given: list[tuple[str, Problem]]) -> list[tuple[str, Problem]]:
@@ -337,4 +339,4 @@ def _cells(row: Row) -> list[str]:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

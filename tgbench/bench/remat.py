@@ -11,17 +11,15 @@ memory is the sum of live bytes, without fragmentation; the planner's recipe is 
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from random import Random
 from typing import TypeAlias
 
-from tgbench.bench.measure import RESULTS, Record, progress, say, table
+from tgbench.bench.measure import Command, progress, say, table
 from tgbench.errors import BudgetError
 from tgbench.remat import (
     POLICIES,
@@ -165,6 +163,7 @@ GRAPHS: Mapping[str, Callable[[], Schedule]] = {
     "layered, 250 values": partial(layered, 250, 944, 1),
     "layered, 1,000 values": partial(layered, 1000, 5875, 1),
 }
+QUICK = {"training chain, 8": partial(chain, 8)}
 
 
 # --- rows -----------------------------------------------------------------------------------------
@@ -263,30 +262,27 @@ def cells(row: Row) -> list[str]:
     return [*found, *map(percent, row.online.values()), percent(row.extra), height, f"{row.cpu_s}"]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    arguments = sys.argv[1:] if arguments is None else arguments
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=300, help="of the search, for each budget")
-    parser.add_argument("--only", default="", help="graphs whose name contains this")
-    parser.add_argument("--shares", default="", help="of the peak, as 0.9,0.7")
-    parser.add_argument("--output", type=Path, default=RESULTS / "remat.json")
-    options = parser.parse_args(arguments)
+def main(argv: Sequence[str] | None = None) -> int:
+    command = Command("remat", __doc__)
+    command.add_argument("--steps", type=int, default=300, help="of the search, for each budget")
+    command.add_argument("--only", default="", help="graphs whose name contains this")
+    command.add_argument("--shares", default="", help="of the peak, as 0.9,0.7")
+    options, made = command.begin(argv)
     shares = tuple(map(float, options.shares.split(","))) if options.shares else SHARES
-    made = Record("remat", arguments)
+    steps = 10 if options.quick else options.steps
     rows: list[Row] = []
-    for name, graph in GRAPHS.items():
+    for name, graph in (QUICK if options.quick else GRAPHS).items():
         if options.only in name:
             schedule = graph()
             for share in shares:
                 progress(f"{name} at {share:.0%}")
-                rows.append(row_of(name, schedule, share, options.steps))
+                rows.append(row_of(name, schedule, share, steps))
     policies = [name for name, policy in POLICIES.items() if policy.online]
     header = ["extra compute", *policies, "planner", "height ÷ budget", "cpu s"]
     say("\n" + table(header, [cells(row) for row in rows]))
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(made.to_json({"rows": [asdict(row) for row in rows]}))
+    made.write({"rows": [asdict(row) for row in rows]}, options.output)
     return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

@@ -11,19 +11,17 @@ Bytes are those of the graph's own values, rounded up to 64; nothing is retained
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tgbench import ops
 from tgbench.anatomy import Anatomy
-from tgbench.bench.measure import RESULTS, Record, progress, say, table
+from tgbench.bench.measure import Command, progress, say, table
 from tgbench.graph import Graph, GraphBuilder, Node
 from tgbench.models import gemma3
 from tgbench.packing import format_bytes
@@ -141,21 +139,19 @@ def row(name: str, found: Mapping[str, Any]) -> list[str]:
     return [name, str(found["executable"]), *sizes, found["stop"], f"{found['cpu_s']:.2f}"]
 
 
-def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m tgbench.bench.schedule", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="two small graphs")
-    parser.add_argument("--steps", type=int, default=5_000_000, help="computations to try")
-    parser.add_argument("--out", type=Path, default=RESULTS / "schedule.json")
-    options = parser.parse_args(arguments)
-    record = Record("schedule", arguments)
+def main(argv: Sequence[str] | None = None) -> int:
+    command = Command("schedule", __doc__)
+    command.add_argument("--steps", type=int, default=5_000_000, help="computations to try")
+    options, record = command.begin(argv)
     results = {}
     for name in QUICK if options.quick else CASES:
         progress(name)
         results[name] = measure(CASES[name](), options.steps)
     header = ["graph", "nodes", "given", "found", "bound", "stop", "CPU s"]
     say(table(header, [row(name, found) for name, found in results.items()]))
-    record.write({"cases": results}, options.out)
+    record.write({"cases": results}, options.output)
+    return 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main())

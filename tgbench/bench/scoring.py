@@ -7,22 +7,20 @@ Times are CPU times of one thread, medians of repetitions.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
 from tgbench.anatomy import Anatomy
+from tgbench.bench.measure import Command, dumped, say
 from tgbench.buckets import Bucket
 from tgbench.graph import Graph
 from tgbench.models import gemma3
 from tgbench.models.checkpoints import GEMMA3_270M
-from tgbench.plan import machine
 from tgbench.propagate import rough_ns
 from tgbench.regions import Box, Region
 from tgbench.rules import Rules
@@ -32,12 +30,12 @@ from tgbench.search.tables import tabulate
 from tgbench.search.workload import Workload
 from tgbench.simplify import simplify
 
-TOKENS, LAYERS, POPULATION, REPEATS = 256, 29, 256, 5
+TOKENS, LAYERS, CALLS, POPULATION, REPEATS = 256, 29, 120, 256, 5
 SHARES = (0.25, 0.5, 0.75)  # of the way from keeping nothing to all that is worth keeping
 Made = TypeVar("Made")
 
 
-def trace(graph: Graph) -> Iterator[Bucket]:
+def trace(graph: Graph, calls: int) -> Iterator[Bucket]:
     """A prompt, tokens one and several at a time, edits of several lengths: 8 classes."""
     vocabulary = graph.outputs["logits"].shape[-1]
 
@@ -49,7 +47,7 @@ def trace(graph: Graph) -> Iterator[Bucket]:
 
     written = 64
     yield call(0, TOKENS, written - 1)
-    for i in range(120):
+    for i in range(calls):
         if i % 6 == 5:
             length = 4 + i // 6 % 4  # an edit of four to seven tokens
             yield call(i % 40, i % 40 + length, written - 1)
@@ -67,12 +65,12 @@ def timed(function: Callable[[], Made]) -> tuple[Made, float]:
     return function(), time.process_time() - began
 
 
-def measure() -> dict[str, object]:
-    kinds = [("full" if i % 6 == 5 else "sliding") + "_attention" for i in range(LAYERS)]
-    deep = GEMMA3_270M | {"num_hidden_layers": LAYERS, "layer_types": kinds}
+def measure(layers: int, calls: int) -> dict[str, object]:
+    kinds = [("full" if i % 6 == 5 else "sliding") + "_attention" for i in range(layers)]
+    deep = GEMMA3_270M | {"num_hidden_layers": layers, "layer_types": kinds}
     graph = simplify(gemma3(deep, TOKENS))
     anatomy, rules = Anatomy.of(graph), Rules()
-    workload, reading = timed(lambda: Workload.of(anatomy, rules, trace(graph)))
+    workload, reading = timed(lambda: Workload.of(anatomy, rules, trace(graph, calls)))
     tables, tabulating = timed(lambda: tabulate(anatomy, rules, workload, rough_ns))
     model = Model(tables)
     random = np.random.default_rng(0)
@@ -85,8 +83,6 @@ def measure() -> dict[str, object]:
     most = int(model.score(free.keep).size_bytes[0])
     programs = [program(model, int(least + share * (most - least)), share) for share in SHARES]
     return {
-        "command": "python -m tgbench.bench.scoring",
-        "machine": machine(),
         "nodes": len(graph.nodes),
         "stored": model.nodes,
         "worthwhile": worthwhile,
@@ -118,14 +114,13 @@ def program(model: Model, budget_bytes: int, share: float) -> dict[str, object]:
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="tgbench.bench.scoring", description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("docs/results/scoring.json"))
-    given = parser.parse_args(arguments)
-    found = measure()
-    given.out.write_text(json.dumps(found, indent=1) + "\n")
-    print(json.dumps(found, indent=1))
+def main(argv: Sequence[str] | None = None) -> int:
+    options, record = Command("scoring", __doc__).begin(argv)
+    found = measure(1, 12) if options.quick else measure(LAYERS, CALLS)
+    say(dumped(found))
+    record.write(found, options.output)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -11,46 +11,45 @@ processor's, so that other work on the machine counts little.
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from tgbench.apps.cnn import NETWORKS, seeded
 from tgbench.apps.occlusion import Place, grouped, plan, run_clean, run_covered, session_of
-from tgbench.bench.measure import RESULTS, Record, Stopwatch, progress, say, table, threads
+from tgbench.bench.measure import Command, Stopwatch, progress, say, table, threads
+from tgbench.bench.occlusion import TINY, Sweep
 from tgbench.memory import Memory
 from tgbench.session import GraphSession
 
-PATCH, SIZE, SEED, AT_ONCE = 16, 224, 0, (1, 4)
-QUICK_GROUPS = 12
+SEED, AT_ONCE = 0, (1, 4)
+QUICK = Sweep(32, 8)
 
 
-def main(argv: list[str] | None = None) -> int:
-    words = list(sys.argv[1:] if argv is None else argv)
-    parser = argparse.ArgumentParser(prog="python -m tgbench.bench.specialise")
-    parser.add_argument("--quick", action="store_true", help="resnet18, few places, no file")
-    parser.add_argument("--only", choices=list(NETWORKS), help="one network alone")
-    parser.add_argument("--output", type=Path, help="the JSON file (docs/results/specialise.json)")
-    options = parser.parse_args(words)
-    record = Record("specialise", words)
-    names = [options.only] if options.only else ["resnet18"] if options.quick else list(NETWORKS)
+def main(argv: Sequence[str] | None = None) -> int:
+    command = Command("specialise", "Programs for places that were never covered before.")
+    command.add_argument("--only", choices=list(NETWORKS), help="one network alone")
+    options, record = command.begin(argv)
+    sweep = QUICK if options.quick else Sweep()
     with threads(1):
         found = {
-            name: {str(rows): measured(name, rows, options.quick) for rows in AT_ONCE}
-            for name in names
+            name: {
+                str(rows): measured(name, make, replace(sweep, at_once=rows)) for rows in AT_ONCE
+            }
+            for name, make in (TINY if options.quick else NETWORKS).items()
+            if options.only in (None, name)
         }
         say(table(
             ["network", "rows", "calls", "CPU ms: memos fill", "then", "mean", "a place"],
             [_row(name, rows, facts) for name, of in found.items() for rows, facts in of.items()],
         ))  # fmt: skip
-        output = options.output or (None if options.quick else RESULTS / "specialise.json")
-        record.write({"networks": found}, output)
+        record.write({"networks": found}, options.output)
     return 0
 
 
@@ -63,14 +62,14 @@ def _row(name: str, rows: str, facts: dict[str, Any]) -> list[str]:
     ]  # fmt: skip
 
 
-def measured(name: str, at_once: int, quick: bool) -> dict[str, Any]:
+def measured(name: str, make: Callable[[], nn.Module], sweep: Sweep) -> dict[str, Any]:
     """One network, with so many places in a run."""
-    image = np.random.default_rng(SEED).normal(size=(1, 3, SIZE, SIZE)).astype(np.float32)
-    session = session_of(seeded(NETWORKS[name]()), image, at_once)
-    starts = range(0, SIZE - PATCH + 1, PATCH)
-    groups = [g for g in grouped(starts, starts, PATCH, at_once) if len(g) == at_once]
+    shape, at_once = (1, 3, sweep.size, sweep.size), sweep.at_once
+    image = np.random.default_rng(SEED).normal(size=shape).astype(np.float32)
+    session = session_of(seeded(make()), image, at_once)
+    starts = range(0, sweep.size - sweep.patch + 1, sweep.patch)
+    groups = [g for g in grouped(starts, starts, sweep.patch, at_once) if len(g) == at_once]
     random.Random(SEED).shuffle(groups)
-    groups = groups[:QUICK_GROUPS] if quick else groups
     plan(session, groups)
     run_clean(session, image)
     progress(f"{name}, {at_once} at once: planned")

@@ -7,11 +7,9 @@ python -m tgbench.bench.stream
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,27 +17,22 @@ import torch
 
 from tgbench.apps.streaming import Stream
 from tgbench.apps.tcn import Wavenet
-from tgbench.bench.measure import RESULTS, Record, ms, progress, say, table, take_turns
+from tgbench.bench.measure import Command, ms, progress, say, table, take_turns
 
 WINDOWS, BLOCK, CHANNELS, LAYERS, STEPS, REPETITIONS = (1024, 4096, 16384), 1, 32, 8, 200, 3
 
 
-def main(argv: list[str] | None = None) -> int:
-    words = list(sys.argv[1:] if argv is None else argv)
-    parser = argparse.ArgumentParser(prog="python -m tgbench.bench.stream")
-    parser.add_argument("--quick", action="store_true", help="short windows, no file")
-    parser.add_argument("--block", type=int, default=BLOCK, help=f"samples ({BLOCK})")
-    parser.add_argument("--output", type=Path, help="the JSON file (docs/results/stream.json)")
-    options = parser.parse_args(words)
-    record = Record("stream", words)
+def main(argv: Sequence[str] | None = None) -> int:
+    command = Command("stream", "A causal network fed sample by sample.")
+    command.add_argument("--block", type=int, default=BLOCK, help=f"samples ({BLOCK})")
+    options, record = command.begin(argv)
     windows = (64, 128) if options.quick else WINDOWS
     found = measured(windows, 3 if options.quick else LAYERS, 10 if options.quick else STEPS,
                      options.block)  # fmt: skip
     say(table(["window", "block, ms", "multiply–adds", "full forward, ms"], [
         [name, ms(facts["block_ns"]), f"{facts['multiply_adds']:,}", ms(facts["full_ns"])]
         for name, facts in found["windows"].items()]))  # fmt: skip
-    output = options.output or (None if options.quick else RESULTS / "stream.json")
-    record.write(found, output)
+    record.write(found, options.output)
     return 0
 
 

@@ -1,6 +1,6 @@
 """The memory timeline in a real JupyterLab: from running a cell to the first paint, and a pan.
 
-    python -m tgbench.bench.widgets [--rounds 5] [--out docs/results/widgets.json]
+    python -m tgbench.bench.widgets [--rounds 5]
 
 Maps of 5,000, 20,000 and 100,000 rectangles, a hundred of them live at each step. *Payload* is
 Python's part: the widget is made and its bytes packed. *Shown* is the whole of it: from the command
@@ -10,21 +10,20 @@ picture is dragged; *raster* is what drawing all of it anew takes. Everything ru
 
 from __future__ import annotations
 
-import argparse
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from datetime import date
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from tgbench.bench import browsers
-from tgbench.bench.measure import dumped, machine, progress, say, table, versions
+from tgbench.bench.measure import Command, progress, say, table
 from tgbench.views.timeline import Rectangle, Timeline
 
-SIZES = (5_000, 20_000, 100_000)
+SIZES, QUICK = (5_000, 20_000, 100_000), (200,)
 LIVE = 100  # rectangles at each step
 SLICE_BYTES = 65_536
 MOVES = 60  # of the pointer, in one drag
@@ -151,32 +150,24 @@ def print_rows(rows: Sequence[dict[str, Any]]) -> None:
     say(table(["rectangles", "shown ms", "payload ms", "raster ms", "frame ms"], lines))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=Path("docs/results/widgets.json"))
-    options = parser.parse_args()
+def main(argv: Sequence[str] | None = None) -> int:
+    command = Command("widgets", "The memory timeline in a real JupyterLab.")
+    command.add_argument("--rounds", type=int, default=5)
+    options, record = command.begin(argv)
     if why := browsers.missing("playwright", "anywidget", "jupyterlab"):
         raise SystemExit(f"cannot measure: {why}")
-    rows = run(options.rounds)
+    rows = run(1, QUICK) if options.quick else run(options.rounds)
     print_rows(rows)
-    report = {
-        "command": f"python -m tgbench.bench.widgets --rounds {options.rounds}",
-        "date": date.today().isoformat(),
-        "machine": machine(),
-        "versions": versions(),
-        "medians_ms": {
-            f"{row['rectangles']}": {
-                name.removesuffix("_ms"): round(median(row[name]), 1)
-                for name in ("shown_ms", "payload_ms", "raster_ms", "frame_ms")
-            }
-            for row in rows
-        },
-        "rows": rows,
+    medians = {
+        f"{row['rectangles']}": {
+            name.removesuffix("_ms"): round(median(row[name]), 1)
+            for name in ("shown_ms", "payload_ms", "raster_ms", "frame_ms")
+        }
+        for row in rows
     }
-    options.out.write_text(dumped(report) + "\n")
-    say(f"written: {options.out}")
+    record.write({"medians_ms": medians, "rows": rows}, options.output)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
