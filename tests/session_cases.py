@@ -157,11 +157,13 @@ class CheckedSession:
                     )
 
     def _advance(self, leaves: Mapping[str, Array]) -> None:
-        updates = self.graph.updates
-        if updates:
-            names = {name: node.name for name, node in updates.items()}
-            found = evaluate(self.graph, leaves, nodes=list(names.values()))
-            self.states |= {name: found[node] for name, node in names.items()}
+        self.states |= self.states_after(leaves)
+
+    def states_after(self, leaves: Mapping[str, Array]) -> dict[str, Array]:
+        """What the states hold after a run of these values."""
+        names = {name: node.name for name, node in self.graph.updates.items()}
+        found = evaluate(self.graph, leaves, nodes=list(names.values())) if names else {}
+        return {name: found[node] for name, node in names.items()}
 
 
 def _leaves(graph: Graph) -> tuple[Mapping[str, Node], ...]:

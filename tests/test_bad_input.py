@@ -28,10 +28,12 @@ from tgbench.errors import (
     TraceError,
     WeightsError,
 )
-from tgbench.graph import GraphBuilder
+from tgbench.graph import GraphBuilder, dim
+from tgbench.importers.imported import Imported
 from tgbench.ops import embedding
 from tgbench.plan import Plan
 from tgbench.program import Program
+from tgbench.regions import Region
 from tgbench.session import GraphSession
 from tgbench.trace import Trace, TraceWarning
 
@@ -89,6 +91,144 @@ def test_an_id_outside_the_table_is_named(bad: int) -> None:
     ids[1, 2] = bad
     with pytest.raises(InputError, match=r"ids holds .*table with 5; values must be in 0..4"):
         session.run({"ids": ids})
+
+
+# --- forms that an input may have -----------------------------------------------------------------
+
+THREE = np.array([3, 1, 2])
+IDS: dict[str, Any] = {
+    "int64": THREE,
+    "int32": THREE.astype("int32"),
+    "uint8": THREE.astype("uint8"),
+    "big-endian": THREE.astype(">i8"),
+    "read-only": np.broadcast_to(THREE, (3,)),
+    "every other one": np.repeat(THREE, 2)[::2],
+    "backwards": THREE[::-1].copy()[::-1],
+    "list": [3, 1, 2],
+    "tuple of NumPy scalars": tuple(THREE),
+    "list of tensors": [torch.tensor(i) for i in THREE],
+    "torch int64": torch.tensor(THREE),
+    "torch int32": torch.tensor(THREE, dtype=torch.int32),
+    "torch, every other one": torch.tensor(THREE).repeat_interleave(2)[::2],
+}
+FLOATS: dict[str, Any] = {
+    "float32": THREE.astype("float32"),
+    "float16": THREE.astype("float16"),
+    "int16": THREE.astype("int16"),
+    "bool and more": [3.0, True, 2],
+    "big-endian": THREE.astype(">f4"),
+    "list": [3.0, 1, 2],
+    "torch float32": torch.tensor(THREE, dtype=torch.float32),
+    "torch bfloat16": torch.tensor(THREE, dtype=torch.bfloat16),
+    "parameter": torch.nn.Parameter(torch.tensor(THREE, dtype=torch.float32)),
+}
+
+
+def one_input(dtype: str, shape: tuple[int, ...] = (3,)) -> GraphSession:
+    """One input, and one output of the same numbers as float32."""
+    g = GraphBuilder()
+    g.output("y", g.input("x", shape, dtype).cast("float32") * 2.0)
+    return GraphSession(g.build())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "form"),
+    [("int64", form) for form in IDS] + [("float32", form) for form in FLOATS],
+)
+def test_what_loses_no_value_is_taken(dtype: str, form: str) -> None:
+    value = (IDS if dtype == "int64" else FLOATS)[form]
+    session = one_input(dtype)
+    for inputs in (value, {"x": value}):
+        found = session.run(inputs)["y"]
+        assert isinstance(found, torch.Tensor) == isinstance(value, torch.Tensor)
+        assert found.tolist() == [6, 2, 4]
+    assert session.counters.runs == 2
+    assert not session.last.instructions, "nothing changed"  # type: ignore[union-attr]
+
+
+def test_single_numbers_and_flags_are_taken() -> None:
+    scalar = one_input("float32", ())
+    for value in (0.5, np.float32(0.5), np.float64(0.5), torch.tensor(0.5), np.array(0.5, ">f4")):
+        assert scalar.run(value)["y"] == 1
+    assert one_input("int32", ()).run(np.int64(7))["y"] == 14
+    assert one_input("bool", (2,)).run([True, False])["y"].tolist() == [2, 0]
+    assert one_input("bfloat16", (2,)).run(torch.tensor([1, 2], dtype=torch.int8))[
+        "y"
+    ].tolist() == [2, 4]
+
+
+LOSSY: dict[str, tuple[str, Any, str]] = {
+    "float64": ("float32", THREE / 2, r"x is float64.*`x\.astype\('float32'\)`"),
+    "torch float64": ("float32", torch.tensor(THREE / 2), r"float64.*`x\.to\(torch\.float32\)`"),
+    "float ids": ("int64", [1.0, 2, 3], r"float64.*`np\.asarray\(x\)\.astype\('int64'\)`"),
+    "long ids": ("int32", THREE, r"int64.*astype\('int32'\)"),
+    "a large integer": ("float32", [2**24 + 1, 0, 0], "int64"),
+    "a larger integer": ("int64", [2**70, 0, 0], "object"),
+    "an integer too large": ("int32", [2**31, 0, 0], "int64"),
+    "a float too large": ("float32", [1e300, 0, 0], r"inf at \(0,\)"),
+    "numbers as flags": ("bool", [1, 0, 1], "int64"),
+    "complex": ("float32", THREE + 1j, "complex128"),
+    "dates": ("int64", THREE.astype("M8[s]"), "datetime64"),
+    "text": ("int64", ["3", "1", "2"], "str"),
+    "ragged": ("int64", [[3], [1, 2]], "no array.*nested lists of numbers"),
+    "sparse": ("int64", torch.tensor(THREE).to_sparse(), "no array.*to_dense"),
+    "without bytes": ("int64", torch.tensor(THREE, device="meta"), "no array"),
+    "masked": ("int64", np.ma.masked_array(THREE, [0, 0, 1]), "masked.*filled"),
+}
+
+
+@pytest.mark.parametrize("form", LOSSY)
+def test_what_loses_values_is_refused_with_the_mend(form: str) -> None:
+    dtype, value, message = LOSSY[form]
+    session = one_input(dtype)
+    with pytest.raises(InputError, match=message):
+        session.run(value)
+    session.run(np.zeros(3, dtype))
+
+
+def test_names_may_be_left_out_where_there_is_one() -> None:
+    graph = causal(ROWS)
+    session = GraphSession(graph, weights())
+    x = float_x()
+    whole = session.run(x)["y"]
+    for want in (3, np.s_[3], np.int64(3), np.s_[-5], [np.s_[3]], Region.full((ROWS, 2))):
+        found = session.run(x, want)["y"]
+        assert np.array_equal(np.squeeze(found), whole if isinstance(want, Region) else whole[3])
+    x[5] = 0
+    right = session.run(x.copy(), keep=False)["y"]
+    assert np.array_equal(session.run(x, changed=np.s_[5], check=True)["y"], right)
+
+
+def test_names_have_to_be_there_where_there_are_several() -> None:
+    g = GraphBuilder()
+    x, z = g.input("x", (2,)), g.input("z", (2,))
+    g.output("y", x + z)
+    g.output("d", x - z)
+    session = GraphSession(g.build())
+    values = {"x": np.ones(2, "float32"), "z": np.ones(2, "float32")}
+    with pytest.raises(
+        InputError, match=r"inputs is a ndarray.*has x, z; pass it by name: \{'x': …"
+    ):
+        session.run(values["x"])
+    with pytest.raises(DemandError, match=r"want is a int.*has y, d; pass it by name: \{'y': …"):
+        session.run(values, 1)
+    with pytest.raises(DemandError, match="want is a str"):
+        session.run(values, "y")
+    with pytest.raises(HintError, match=r"changed is a int, .*has x, z"):
+        session.run(values, changed=1)
+    session.run(values)
+
+
+def test_what_is_no_graph_and_what_is_symbolic_is_named() -> None:
+    g = GraphBuilder()
+    g.output("y", g.input("x", (dim("T", max=8), 2)) * 2.0)
+    with pytest.raises(
+        GraphError, match=r"graph is a GraphBuilder; pass what `GraphBuilder\.build`"
+    ):
+        GraphSession(g)  # type: ignore[arg-type]
+    for graph in (g.build(), Imported(g.build(), {}, {})):
+        with pytest.raises(GraphError, match=r"symbolic.*graph\.bind\(T=…\)"):
+            GraphSession(graph)
 
 
 # --- demands and hints ----------------------------------------------------------------------------

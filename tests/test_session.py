@@ -11,16 +11,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from session_cases import HUGE, CheckedSession, Wrong, smallest_budget
 from strategies import Array, Maker, boxes, changes, edited, graphs
 
 from tgbench import ops
+from tgbench.arena import Arena
 from tgbench.buckets import BucketSpace
 from tgbench.errors import BudgetError, DemandError
 from tgbench.graph import Graph, GraphBuilder
-from tgbench.regions import Region
+from tgbench.reference import evaluate
+from tgbench.regions import Box, Region
 from tgbench.session import GraphSession
 
 NANS = b"\xff"  # NaN in every float dtype, −1 in every integer one
@@ -448,20 +451,123 @@ def test_asking_for_nothing_of_an_output_is_an_error(index: Any) -> None:
     session.run(want={"y": np.s_[2]})
 
 
-def test_torch_in_torch_out_and_views_without_a_copy() -> None:
-    import torch
+# --- results that are not copied ------------------------------------------------------------------
 
+
+def test_views_without_a_copy_cannot_be_written_through() -> None:
     graph = causal(rows=8)
     values = causal_values(graph, 0)
-    weights = {name: values[name] for name in graph.parameters}
-    session = GraphSession(graph, weights=weights)
+    session = GraphSession(graph, weights={name: values[name] for name in graph.parameters})
+    for index in (np.s_[3], np.s_[:], np.s_[3, 1], [np.s_[2], np.s_[4:6]], region(2, 5)):
+        want = {"y": index}
+        found, views = (session.run({"x": values["x"]}, want, copy=c)["y"] for c in (True, False))
+        for one, view in zip(
+            *(v if isinstance(v, list) else [v] for v in (found, views)), strict=True
+        ):
+            assert np.array_equal(one, view)
+            assert one.flags.writeable
+            assert not view.flags.writeable
+            with pytest.raises(ValueError, match="read-only"):
+                view[...] = 9
+    assert session.arena.shows(views[0])
+
+
+def region(*rows: int) -> Region:
+    return Region.of(*(Box(((row, row + 1), (0, 2))) for row in rows))
+
+
+def test_torch_in_torch_out_and_never_a_view() -> None:
+    graph = causal(rows=8)
+    values = causal_values(graph, 0)
+    session = GraphSession(graph, weights={name: values[name] for name in graph.parameters})
     x = torch.from_numpy(values["x"])
-    found = session.run({"x": x}, {"y": np.s_[3]})["y"]
-    assert isinstance(found, torch.Tensor)
-    view = session.run({"x": x}, {"y": np.s_[3]}, copy=False)["y"]
-    assert view.data_ptr() >= session._memory.arena.data_ptr()  # type: ignore[union-attr]
-    assert torch.equal(found, view)
-    assert found.data_ptr() != view.data_ptr()
+    for copy in (True, False):
+        found = session.run({"x": x}, {"y": np.s_[3]}, copy=copy)["y"]
+        assert isinstance(found, torch.Tensor)
+        kept = found.clone()
+        found += 1  # no tensor is read-only, so this one is the caller's
+        assert torch.equal(session.run({"x": x}, {"y": np.s_[3]})["y"], kept)
+
+
+def test_a_state_that_is_not_copied_is_what_it_was_in_this_run() -> None:
+    g = GraphBuilder()
+    x, total = g.input("x", (2,)), g.state("total", (2,))
+    g.update(total, total + x)
+    g.output("total", total)
+    g.output("turned", total.reshape(1, 2).transpose())
+    session = GraphSession(g.build())
+    for step in range(3):
+        found = session.run({"x": np.ones(2, "float32")}, copy=False)
+        assert found["total"].tolist() == [step, step]
+        assert found["turned"].tolist() == [[step], [step]]
+
+
+def test_views_that_come_back_as_other_inputs_are_read_before_anything_is_written() -> None:
+    g = GraphBuilder()
+    x, z = g.input("x", (2,)), g.input("z", (2,))
+    g.output("a", x.reshape(1, 2))
+    g.output("c", z.reshape(1, 2))
+    g.output("d", x - z)
+    session = GraphSession(g.build())
+    five, one = np.full(2, 5, "float32"), np.full(2, 1, "float32")
+    found = session.run({"x": five, "z": one}, copy=False)
+    for difference in (-4, 4, -4):
+        found = session.run({"x": found["c"][0], "z": found["a"][0]}, copy=False)
+        assert found["d"].tolist() == [difference] * 2
+
+
+@pytest.mark.parametrize("memory", [None, 1 << 10])
+def test_histories_that_feed_views_back_equal_full_recomputation(memory: int | None) -> None:
+    """Views of inputs, of kept and of passing values, whole and in part, among new arrays."""
+    rng = np.random.default_rng(0)
+    checked = CheckedSession(mixing(), {n: small(rng) for n in "xyz"}, memory=memory)
+    views: list[Array] = [small(rng)]
+    for step in range(40):
+        names = [name for name in "xyz" if rng.integers(3)] if step else "xyz"
+        given = {name: views[rng.integers(len(views))] for name in names}
+        right = {name: array.copy() for name, array in (checked.values | given).items()}
+        want = None if rng.integers(2) else {"a": np.s_[:], "c": np.s_[:], "p": np.s_[1:3]}
+        found = checked.session.run(given, want, copy=False)
+        expected = evaluate(checked.graph, right)
+        for name, array in found.items():
+            assert np.array_equal(
+                array, expected[name][1:3] if array.shape != SQUARE else expected[name]
+            )
+        checked.values = right
+        whole = [array for array in found.values() if array.shape == SQUARE]
+        views = [*whole, *(array[::-1, ::-1] for array in whole), small(rng)]
+
+
+SQUARE = (4, 4)
+
+
+def small(rng: np.random.Generator) -> Array:
+    return rng.integers(-2, 3, SQUARE).astype("float32")
+
+
+def mixing() -> Graph:
+    g = GraphBuilder()
+    x, y, z = (g.input(name, SQUARE) for name in "xyz")
+    g.output("a", x.transpose())
+    g.output("c", y)
+    kept = ops.minimum(ops.maximum(x @ y, -3.0), 3.0)
+    g.output("p", kept)
+    g.output("s", ops.minimum(ops.maximum(kept - z, -3.0), 3.0))
+    return g.build()
+
+
+def test_a_view_of_one_session_goes_into_another_one_of_the_arena() -> None:
+    arena = Arena("cpu", "4KiB")
+    first, second = (GraphSession(mixing(), arena=arena) for _ in range(2))
+    rng = np.random.default_rng(1)
+    values = {name: small(rng) for name in "xyz"}
+    for _ in range(4):
+        views = first.run(values, copy=False)
+        given = {"x": views["s"], "y": views["p"], "z": views["a"]}
+        right = evaluate(mixing(), {name: array.copy() for name, array in given.items()})
+        found = second.run(given)
+        assert all(np.array_equal(found[name], right[name]) for name in found)
+        values["y"] = small(rng)
 
 
 def test_the_caller_may_reuse_the_arrays() -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -12,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from session_cases import CheckedSession, smallest_budget
 
+import tgbench
 import tgbench.ops as ops
 from tgbench.errors import BudgetError, GraphError, InputError, KernelError
 from tgbench.graph import Graph, GraphBuilder
@@ -274,10 +280,72 @@ def test_what_a_state_cannot_hold_is_refused() -> None:
     assert session.state_value("total").tolist() == [0, 0, 0]
 
 
+# --- runs that keep nothing -----------------------------------------------------------------------
+
+
+def adding() -> Graph:
+    g = GraphBuilder()
+    x, t = g.input("x", (2,)), g.state("t", (2,))
+    y = t + x
+    g.update(t, y)
+    g.output("y", y)
+    return g.build()
+
+
+def stopped(session: GraphSession) -> None:
+    failing_at(session, 0)
+    with pytest.raises(KeyboardInterrupt):
+        session.run({"x": np.full(2, 7, "float32")})
+
+
+BEFORE: dict[str, Callable[[GraphSession], Any]] = {
+    "nothing": lambda session: None,
+    "forget": GraphSession.forget,
+    "optimize": lambda session: session.optimize("greedy", steps=1),
+    "a plan for others": lambda session: session.plan_for([({"x": np.s_[:1]}, None)]),
+    "a plan put in force": lambda session: session.adopt(session.plan),
+    "an interrupt": stopped,
+}
+
+
+@pytest.mark.parametrize("before", BEFORE)
+def test_a_run_that_is_not_kept_leaves_everything_whatever_went_before(before: str) -> None:
+    session, one = GraphSession(adding()), np.ones(2, "float32")
+    session.run({"x": one})
+    BEFORE[before](session)
+    assert session.run({"x": one}, keep=False)["y"].tolist() == [2, 2]
+    assert session.state_value("t").tolist() == [1, 1]
+    assert session.run({"x": 2 * one}, keep=False)["y"].tolist() == [3, 3]
+    assert session.run({})["y"].tolist() == [2, 2], "inputs are what they were"
+    assert session.state_value("t").tolist() == [2, 2]
+
+
+def test_a_first_run_that_is_not_kept_leaves_nothing() -> None:
+    session, one = GraphSession(adding()), np.ones(2, "float32")
+    session.set_state("t", 4 * one)
+    assert session.run({"x": one}, keep=False)["y"].tolist() == [5, 5]
+    with pytest.raises(InputError, match=r"'x'.*has no value yet"):
+        session.run({})
+    assert session.run({"x": one}, keep=False)["y"].tolist() == [5, 5]
+    assert session.run({"x": one})["y"].tolist() == [5, 5]
+
+
+def test_what_ifs_after_a_new_plan_start_from_one_run_of_what_was_held() -> None:
+    session, one = GraphSession(adding()), np.ones(2, "float32")
+    session.run({"x": one})
+    session.forget()
+    for runs in (3, 4, 5):
+        session.run({"x": one * np.float32([1, runs])}, keep=False)
+        assert session.counters.runs == runs
+    assert session.last.kind.bucket(session.last.origin).changed[0][1].elements == 1  # type: ignore[union-attr]
+
+
 # --- faults, plans, budgets -----------------------------------------------------------------------
 
 
-def failing_at(session: GraphSession, call: int) -> None:
+def failing_at(
+    session: GraphSession, call: int, error: type[BaseException] = KeyboardInterrupt
+) -> None:
     """Make one call of the next program raise."""
     made = session._program
 
@@ -286,7 +354,7 @@ def failing_at(session: GraphSession, call: int) -> None:
 
         def fail(*_: Any) -> None:
             found.calls[call] = kept
-            raise KeyboardInterrupt
+            raise error
 
         kept, found.calls[call] = found.calls[call], (fail, ())
         session._program = made  # type: ignore[method-assign]
@@ -311,6 +379,112 @@ def test_a_run_that_is_interrupted_leaves_the_states(call: int) -> None:
         with torch.no_grad():
             right, h = module(torch.from_numpy(x[:, None]), h)
         np.testing.assert_allclose(session.run({"x": x})["y"], right[:, 0], rtol=1e-5, atol=1e-6)
+
+
+def lines(call: Callable[[], Any], stop: int | None = None) -> int:
+    """Run something line by line; at line `stop` of tgbench an interrupt. Returns the lines run."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal count
+        if SOURCES not in frame.f_code.co_filename:
+            return None
+        if event == "line":
+            if count == stop:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+            count += 1
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+SOURCES = str(Path(tgbench.__file__).parent)
+
+
+def advanced(checked: CheckedSession, inputs: Mapping[str, Array]) -> bool:
+    """Whether an interrupted run was over already. Either way all states are those of one run."""
+    values = checked.values | dict(inputs)
+    after = checked.states_after(values | checked.states)
+    found = {name: checked.session.state_value(name) for name in checked.states}
+    if same(found, checked.states):
+        return False
+    assert same(found, after)
+    checked.states, checked.values = after, values
+    return True
+
+
+def same(found: Mapping[str, Array], right: Mapping[str, Array]) -> bool:
+    return all(np.array_equal(found[name], right[name]) for name in right)
+
+
+def board_values(step: int) -> dict[str, Array]:
+    x = np.random.default_rng(step).integers(1, 4, (2, 3)).astype("float32")
+    return {"x": x, "at": np.array([step % 3, (step + 1) % 3])}
+
+
+@pytest.mark.parametrize("keep", [True, False], ids=["kept", "not kept"])
+def test_an_interrupt_at_any_line_of_a_run_leaves_all_states_or_none(keep: bool) -> None:
+    checked = CheckedSession(parts(), board_values(0))
+    over = 0
+    for stop in itertools.count(0, STRIDE):
+        for step in range(3):
+            checked.run(board_values(stop + step))
+        inputs = board_values(stop + 3)
+        run = partial(checked.session.run, inputs, keep=keep)
+        try:
+            lines(run, stop)
+        except KeyboardInterrupt:
+            over += advanced(checked, inputs)
+            checked.run({})  # the inputs are those of the last run that was over
+        else:
+            break
+    assert stop > 200
+    assert over <= 1 if keep else not over
+
+
+STRIDE = 29  # of all lines; each is an interrupt and four runs that are checked
+
+
+def test_an_interrupt_at_any_line_of_the_first_run_leaves_the_session_usable() -> None:
+    x = np.array([1, 2, 3], "float32")
+    GraphSession(counting()).run({"x": x})  # what is remembered of ops is remembered now
+    total = lines(partial(GraphSession(counting()).run, {"x": x}))
+    for stop in range(0, total, total // 40):
+        session = GraphSession(counting())
+        with pytest.raises(KeyboardInterrupt):
+            lines(partial(session.run, {"x": x}), stop)
+        begun = session.state_value("total")[0]
+        assert [session.run({"x": x})["y"][0] for _ in range(3)] == [
+            2 * begun,
+            2 * begun + 2,
+            2 * begun + 4,
+        ]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_a_fault_in_any_kernel_leaves_inputs_and_states(error: type[BaseException]) -> None:
+    checked = CheckedSession(parts(), board_values(0))
+    checked.run()
+    checked.session.forget()
+    checked.run()
+    calls = len(checked.session.last.program.calls)  # type: ignore[union-attr]
+    assert calls > 4
+    for call in range(calls):
+        checked.run(board_values(call))
+        checked.session.forget()  # so that the next run calls every kernel
+        failing_at(checked.session, call, error)
+        inputs = board_values(call + 1)
+        with pytest.raises(KernelError if error is RuntimeError else error):
+            checked.session.run(inputs)
+        assert not advanced(checked, inputs)
+        checked.run({})
 
 
 def test_all_states_advance_or_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,10 +24,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from threading import RLock
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from tgbench.errors import BudgetError, PlanError
 from tgbench.estimate import Budget, resident_bytes
@@ -178,6 +180,10 @@ class Arena:
         """Memory with anything in it: nothing is read that was not written."""
         size = max(size_bytes, ITEMSIZE["float64"])
         return torch.empty(size, dtype=torch.uint8, device=self.device)
+
+    def shows(self, array: NDArray[Any]) -> bool:
+        """Whether an array may be a view of the arena's bytes."""
+        return self.bytes.is_cpu and np.may_share_memory(array, self.bytes.numpy())
 
     def join(self, name: str, weights_bytes: int) -> Seat:
         """A place for one more session; it holds no bytes until it takes some."""

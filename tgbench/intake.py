@@ -10,12 +10,17 @@ import torch
 from numpy.typing import NDArray
 
 from tgbench.buckets import Bucket, BucketSpace, difference, region_of_index
-from tgbench.errors import DemandError, HintError, InputError
+from tgbench.errors import DemandError, HintError, InputError, TgbenchError
 from tgbench.graph import Graph, Node
 from tgbench.optable import FLOATS, numpy_dtype
 from tgbench.regions import EMPTY, Region
 
 Array = NDArray[Any]
+PLAIN = (list, tuple, int, float, np.generic)  # numbers, as opposed to arrays of a dtype
+NUMBERS = "biuf"  # NumPy's kinds
+WIDER = {("bfloat16", "float32"), ("bfloat16", "float64")} | {
+    (small, "bfloat16") for small in ("bool", "int8", "uint8")
+}
 
 
 class Intake:
@@ -29,19 +34,31 @@ class Intake:
         self.space = space
         self.unused = unused
         self._limits = _index_limits(graph)
-        known = {**graph.inputs, **unused, **graph.states}
-        self._dtypes = {name: numpy_dtype(node.dtype) for name, node in known.items()}
+        self._known = {**graph.inputs, **unused}
+        leaves = {**self._known, **graph.states}
+        self._dtypes = {name: numpy_dtype(node.dtype) for name, node in leaves.items()}
 
-    def arrays(self, inputs: Mapping[str, Any], held: Mapping[str, Array]) -> dict[str, Array]:
-        """Every input as a checked array; inputs left out keep the value they are `held` at."""
+    def named(self, inputs: Any) -> Mapping[str, Any]:
+        """Inputs by name; a graph's only input may come without it."""
+        return _by_name(inputs, self._known, "inputs", InputError)
+
+    def arrays(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
+        """The inputs that are given, as checked arrays."""
         for name in inputs:
             self._require_known(name)
             if name in self.unused:
                 self._checked(name, self.unused[name], inputs[name])
+        known = self.graph.inputs
+        return {
+            name: self._checked(name, known[name], inputs[name]) for name in known if name in inputs
+        }
+
+    def completed(self, given: Mapping[str, Array], held: Mapping[str, Array]) -> dict[str, Array]:
+        """Every input; those left out keep the value they are `held` at."""
         arrays: dict[str, Array] = {}
         for name, node in self.graph.inputs.items():
-            if name in inputs:
-                arrays[name] = self._checked(name, node, inputs[name])
+            if name in given:
+                arrays[name] = given[name]
             elif name in held:
                 arrays[name] = held[name]
             else:
@@ -49,19 +66,18 @@ class Intake:
         return arrays
 
     def _require_known(self, name: str) -> None:
-        if name not in self.graph.inputs and name not in self.unused:
-            known = ", ".join([*self.graph.inputs, *self.unused])
+        if name not in self._known:
+            known = ", ".join(self._known)
             raise InputError(f"unknown input {name!r}; this graph takes {known}")
 
-    def hints(self, changed: Mapping[str, Any] | None) -> dict[str, Region] | None:
-        """`changed=` as regions by name."""
+    def hints(self, changed: Any) -> dict[str, Region] | None:
+        """`changed=` as regions by name; that of a graph's only input may come without it."""
         if changed is None:
             return None
-        found, known = {}, {**self.graph.inputs, **self.unused}
-        for name, index in changed.items():
+        found = {}
+        for name, index in _by_name(changed, self._known, "changed", HintError).items():
             self._require_known(name)
-            node = known[name]
-            found[name] = region_of_index(index, node.shape, f"changed {name}")
+            found[name] = region_of_index(index, self._known[name].shape, f"changed {name}")
         return found
 
     def rounded_states(self, changed: Mapping[str, Region]) -> dict[str, Region]:
@@ -88,22 +104,29 @@ class Intake:
         return array
 
     def _checked(self, name: str, node: Node, value: Any) -> Array:
-        if isinstance(value, torch.Tensor):
-            if str(value.dtype).removeprefix("torch.") != node.dtype:
-                raise InputError(
-                    f"{name} is {value.dtype}, the graph takes {node.type}; convert it"
-                )
-            value = value.detach().cpu()
-            value = (value.float() if node.dtype == "bfloat16" else value).numpy()
-        array = np.asarray(value)
-        if array.dtype != self._dtypes[name]:
-            raise InputError(
-                f"{name} is {array.dtype}, the graph takes {node.type}; "
-                f"convert it (`{name}.astype('{numpy_dtype(node.dtype)}')`)"
-            )
+        array = self._array(name, node, value)
         if array.shape != node.shape:
             raise InputError(f"{name} has shape {list(array.shape)}, the graph takes {node.type}")
         return array
+
+    def _array(self, name: str, node: Node, value: Any) -> Array:
+        """A value as an array of the input's dtype, if that can hold what the value's can."""
+        target = self._dtypes[name]
+        if type(value) is np.ndarray and value.dtype == target:
+            return value
+        array, source = _read(name, value)
+        if isinstance(value, PLAIN):
+            converted = _of_numbers(array, target)
+        else:
+            goal = node.dtype if isinstance(value, torch.Tensor) else target.name
+            holds = array.dtype.kind in NUMBERS and _is_lossless(source, goal)
+            converted = array.astype(target, copy=False) if holds else None
+        if converted is None:
+            raise InputError(
+                f"{name} is {source}, the graph takes {node.type}, which does not hold all such "
+                f"values; convert it (`{_conversion(name, node, value)}`)"
+            )
+        return converted
 
     def rounded(self, bucket: Bucket) -> Bucket:
         """A bucket as runs with such changes will have it."""
@@ -133,13 +156,13 @@ class Intake:
                     f"with {limit}; values must be in 0..{limit - 1}"
                 )
 
-    def wanted(self, want: Mapping[str, Any] | None) -> dict[str, tuple[Region, Any]]:
+    def wanted(self, want: Any) -> dict[str, tuple[Region, Any]]:
         """The region of each wanted output, and the index it was asked for by."""
         outputs = self.graph.outputs
         if want is None:
             return {name: (Region.full(node.shape), ...) for name, node in outputs.items()}
         result = {}
-        for name, index in want.items():
+        for name, index in _by_name(want, outputs, "want", DemandError).items():
             if name not in outputs:
                 raise DemandError(f"unknown output {name!r}; this graph gives {', '.join(outputs)}")
             shape = outputs[name].shape
@@ -175,6 +198,67 @@ class Intake:
                 self.check_values(name, array, region)
                 found[name] = self.space.round(name, region, array.shape)
         return found
+
+
+def _by_name(
+    value: Any, known: Mapping[str, Node], what: str, error: type[TgbenchError]
+) -> Mapping[str, Any]:
+    """Values by name; where there is one name only, a value may come without it."""
+    if isinstance(value, Mapping):
+        return value
+    if len(known) == 1 and not isinstance(value, str):
+        return dict.fromkeys(known, value)
+    example = f"{{{next(iter(known))!r}: …}}" if known else "{}"
+    raise error(
+        f"{what} is a {type(value).__name__}, and this graph has {', '.join(known) or 'none'}; "
+        f"pass it by name: {example}"
+    )
+
+
+def _conversion(name: str, node: Node, value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{name}.to(torch.{node.dtype})"
+    array = name if hasattr(value, "astype") else f"np.asarray({name})"
+    return f"{array}.astype('{numpy_dtype(node.dtype)}')"
+
+
+def _read(name: str, value: Any) -> tuple[Array, str]:
+    """A value as an array, and the name of its dtype."""
+    try:
+        if isinstance(value, torch.Tensor):
+            tensor = value.detach().cpu()
+            is_wide = tensor.dtype == torch.bfloat16
+            array = (tensor.float() if is_wide else tensor).numpy()
+            return array, "bfloat16" if is_wide else array.dtype.name
+        if np.ma.is_masked(value):
+            raise ValueError("some of it is masked: call its `filled`")
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"{name} is a {type(value).__name__} that is no array ({error}); pass a dense array, a "
+            "tensor or nested lists of numbers"
+        ) from error
+    return array, array.dtype.name
+
+
+def _of_numbers(array: Array, target: np.dtype[Any]) -> Array | None:
+    """Numbers as they are written in Python: integers exactly, others rounded to the dtype."""
+    if array.dtype.kind not in NUMBERS or not np.can_cast(array.dtype, target, "same_kind"):
+        return None
+    with np.errstate(over="ignore"):
+        converted = array.astype(target)
+    return converted if array.dtype.kind == "f" or np.array_equal(converted, array) else None
+
+
+def _is_lossless(source: str, target: str) -> bool:
+    """Whether a dtype holds every value of another.
+
+    >>> _is_lossless("int32", "int64"), _is_lossless("int64", "float32")
+    (True, False)
+    """
+    if "bfloat16" in (source, target):
+        return source == target or (source, target) in WIDER
+    return np.can_cast(source, target)
 
 
 def _check_hint(name: str, hint: Region, found: Region) -> None:

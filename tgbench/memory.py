@@ -62,7 +62,7 @@ class Memory:
             anatomy, self.placement, decisions.cut, rules, seat.arena.device
         )
         self.held = {name: self._host(node) for name, node in anatomy.graph.inputs.items()}
-        self._replaced: list[tuple[str, tuple[slice, ...], NDArray[Any]]] = []
+        self._replaced: list[tuple[Node, tuple[slice, ...], Any]] = []
         self._aside = torch.empty(0, dtype=torch.uint8)  # what runs that keep nothing write over
 
     @property
@@ -96,6 +96,7 @@ class Memory:
         for name, node in self.anatomy.graph.inputs.items():
             if not self._is_read_in_place(node):
                 found.held[name] = self.held[name]
+        found._replaced = self._replaced
         return found
 
     def outliving(self, state: int) -> int:
@@ -105,29 +106,41 @@ class Memory:
         fixed = [e for e in entries if placement.slots[e[0]].offset_bytes < placement.kept_bytes]
         return self.states.number(Pattern(tuple(fixed)))
 
+    # --- what a run writes, and how it is undone --------------------------------------------------
+    #
+    # Every part of an input or a state is noted down before it is written over. A run that came to
+    # its end throws the notes away in one step (`settle`); until then `take_back` undoes it, in
+    # whatever line it stopped, and may itself be stopped and called again.
+
     def write(self, arrays: Mapping[str, NDArray[Any]], differ: Mapping[str, Region]) -> None:
-        """Take over the changed boxes of the inputs; `take_back` undoes it."""
-        self._replaced.clear()
+        """Take over the changed boxes of the inputs."""
         for name, region in differ.items():
             if name not in arrays:
                 continue  # a state: its bytes are there already
-            held = self.held[name]
+            node, held = self.anatomy.graph.inputs[name], self.held[name]
             for box in region:
                 index = box.slices()
-                self._replaced.append((name, index, held[index].copy()))
-                self._hold(name, index, arrays[name][index])
+                self._replaced.append((node, index, held[index].copy()))
+                self._hold(node, index, arrays[name][index])
 
-    def _hold(self, name: str, index: tuple[slice, ...], part: NDArray[Any]) -> None:
-        """Let an input hold a part, on the host and in the arena."""
-        held, node = self.held[name], self.anatomy.graph.inputs[name]
-        held[index] = part
+    def _hold(self, node: Node, index: tuple[slice, ...], part: Any) -> None:
+        """Let a state hold a part, or an input: on the host and in the arena."""
+        if node.op == "state":
+            self.place(node)[index].copy_(part)
+            return
+        self.held[node.name][index] = part
         if not self._is_read_in_place(node):
             self.place(node)[index].copy_(torch.from_numpy(np.array(part, order="C")))
 
     def take_back(self) -> None:
-        """Let the inputs hold what they did before the last `write`."""
-        for name, index, old in reversed(self._replaced):
-            self._hold(name, index, old)
+        """Let inputs and states hold what they did before a run that did not come to its end."""
+        while self._replaced:
+            self._hold(*self._replaced[-1])
+            self._replaced.pop()
+
+    def settle(self) -> None:
+        """The run is over: what it wrote stays."""
+        self._replaced.clear()
 
     # --- runs that leave no trace -----------------------------------------------------------------
 
@@ -173,7 +186,7 @@ class Memory:
         return whole[index]
 
     def put_back(self, saved: Saved) -> None:
-        """Undo what a run wrote into inputs and retained values."""
+        """Undo what a run wrote into inputs and retained values; states it did not touch."""
         for place, copy in saved:
             place.copy_(copy)
         self.take_back()
@@ -229,21 +242,15 @@ class Memory:
             for write in writes
             for box, value in self._blocks(program, name, write)
         ]
-        replaced: list[tuple[torch.Tensor, torch.Tensor]] = []
-        try:
-            for name, box, new in after:
-                place = self.place(graph.states[name])[box.slices()]
-                differ = _differing(place, new)
-                if differ is not None:
-                    is_part = box != Box.full(graph.states[name].shape)
-                    dirty = Region((box if is_part else differ,))
-                    pending[name] = pending.get(name, EMPTY).union(dirty)
-                    replaced.append((place, place.clone()))
-                    place.copy_(new)
-        except BaseException:
-            for place, old in reversed(replaced):
-                place.copy_(old)
-            raise
+        for name, box, new in after:
+            state, index = graph.states[name], box.slices()
+            place = self.place(state)[index]
+            differ = _differing(place, new)
+            if differ is not None:
+                dirty = Region((box if box != Box.full(state.shape) else differ,))
+                pending[name] = pending.get(name, EMPTY).union(dirty)
+                self._replaced.append((state, index, place.clone()))
+                place.copy_(new)
         return pending
 
     def _blocks(
@@ -378,17 +385,20 @@ class Library:
         return None
 
     def add(self, state: int, kind: BucketClass, program: Program) -> None:
-        self._shelves.setdefault((state, kind), []).insert(0, program)
-        self._shelves.move_to_end((state, kind))
+        key = state, kind
+        self._shelves[key] = [program, *self._shelves.get(key, ())]  # no shelf is ever empty
+        self._shelves.move_to_end(key)
         self.size_bytes += program.size_bytes
         while self.size_bytes > self.limit_bytes and len(self) > 1:
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
-        key, shelf = next(iter(self._shelves.items()))
-        self.size_bytes -= shelf.pop().size_bytes
+        key, (*rest, oldest) = next(iter(self._shelves.items()))
+        self.size_bytes -= oldest.size_bytes
         self.evicted += 1
-        if not shelf:
+        if rest:
+            self._shelves[key] = rest
+        else:
             del self._shelves[key]
 
     def clear(self) -> None:

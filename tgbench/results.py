@@ -20,13 +20,13 @@ def gather(
     region: Region,
     index: Any,
     shape: Sequence[int],
-    *,
     copy: bool,
     as_torch: bool,
 ) -> Any:
     """The wanted part of an output of this shape as the caller indexed it, NumPy or torch.
 
     `parts` are the boxes of the demanded region, over a program's origin, with their tensors.
+    What is not a copy is a view that cannot be written through.
     """
     if len(parts) == 1 and not isinstance(index, (Region, list)):
         dropped = _dropped(index, len(region.boxes[0]))
@@ -49,7 +49,7 @@ def _piece(parts: Parts, hull: Box, index: Any, copy: bool, as_torch: bool) -> A
             found = tensor[_inside(hull, box)]
             break
     else:
-        found, copy = _assembled(parts, hull), False
+        found = _assembled(parts, hull)
     return _handed(found, _dropped(index, len(hull)), copy, as_torch)
 
 
@@ -66,7 +66,10 @@ def _handed(found: torch.Tensor, dropped: Sequence[int], copy: bool, as_torch: b
     if dropped:
         array = array[tuple([0 if axis in dropped else slice(None) for axis in range(array.ndim)])]
         array = np.asarray(array)
-    owned_array = array.copy() if copy else array
+    if not copy:
+        array.flags.writeable = False
+        return array
+    owned_array = array.copy()
     return torch.from_numpy(owned_array) if as_torch else owned_array
 
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
 from glob import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,7 +26,6 @@ from tgbench.arena import Arena, check_map
 from tgbench.buckets import Bucket, BucketClass, BucketSpace
 from tgbench.cost import CostModel
 from tgbench.errors import (
-    BudgetError,
     ExactnessError,
     GraphError,
     InputError,
@@ -71,6 +71,33 @@ MOST_STATES = 10_000  # patterns remembered; past this they and their programs s
 RUNS_AHEAD = 3  # how far `prepare` follows a class: two runs reach its steady state
 LONGEST_NAME = 60  # of a session, in messages
 MOST_PLANS = 4  # a run that still fits nothing after this many plans is an error of ours
+
+
+class Keeps(Enum):
+    """What of a run lasts."""
+
+    ALL = "inputs, values, and what it writes into states"
+    VALUES = "inputs and values; the states do not advance"
+    NOTHING = "nothing"
+
+
+class Decided(NamedTuple):
+    """A run that is about to be executed.
+
+    Fields:
+        arrays: every input, checked.
+        differ: what the arena does not hold yet.
+        bucket: the same with what is demanded; `kind` and `origin` are its class and its place.
+        program: right for it, made now if `specialised`.
+    """
+
+    arrays: dict[str, Array]
+    differ: dict[str, Region]
+    bucket: Bucket
+    kind: BucketClass
+    origin: tuple[int, ...]
+    program: Program
+    specialised: bool
 
 
 class GraphSession:
@@ -128,6 +155,7 @@ class GraphSession:
         if isinstance(graph, Imported):
             weights = graph.weights if weights is None else weights
             graph = graph.graph
+        _check_bound(graph)
         self.graph = simplify(graph)
         self.device = device
         self.arena = arena if arena is not None else Arena(device)
@@ -476,17 +504,21 @@ class GraphSession:
         self._seat.take(decisions.placement)
         memory = Memory(self.anatomy, decisions, self.pool, self.rules, self.states, self._seat)
         memory.put(self._held, self._state_values)
-        self._held = memory.held if self._held else {}
         self._memory = memory
+        self._held = memory.held if self._held else {}
 
     def _follow_arena(self) -> None:
-        """Take account of what other sessions of the arena did since this one's last run."""
+        """Take account of what happened since this session's last run came to its end.
+
+        Other sessions of the arena ran or moved it; a run of this one was stopped in the middle.
+        """
         if self._memory is None:
             return
         if not self._memory.is_in_place:
             self._memory = self._memory.followed()
             self.programs.clear()
             self._held = self._memory.held if self._held else {}
+        self._memory.take_back()
         if self.arena.last_ran != self._seat.number:
             self._state = self._memory.outliving(self._state)
 
@@ -553,10 +585,10 @@ class GraphSession:
 
     def run(
         self,
-        inputs: Mapping[str, Any],
-        want: Mapping[str, Any] | None = None,
+        inputs: Any,
+        want: Any = None,
         *,
-        changed: Mapping[str, Any] | None = None,
+        changed: Any = None,
         check: bool = False,
         copy: bool = True,
         keep: bool = True,
@@ -564,12 +596,16 @@ class GraphSession:
         """Compute the wanted parts of the outputs for these inputs.
 
         Args:
-            inputs: arrays by input name; inputs left out keep their last value.
-            want: parts by output name (`np.s_[0, t]`, a list of such, or a Region); None for
-                every output whole.
+            inputs: arrays, tensors or lists by input name; inputs left out keep their last value.
+                The input of a graph that has one may come without its name. A value of another
+                dtype is converted where the graph's can hold all of that dtype's values.
+            want: parts by output name (`np.s_[0, t]`, a list of such, or a Region), or the part
+                of a graph's only output; None for every output whole.
             changed: parts that may differ from the last run; skips the comparison.
             check: verify `changed` by comparing all the same.
-            copy: False returns views of the arena that the next run may overwrite.
+            copy: False returns read-only views of the arena, right until the next run of any
+                session in it. Torch tensors are copies all the same, as none is read-only; so are
+                outputs that are states, which this run has advanced.
             keep: False leaves everything as it was before: inputs, states, and values that are
                 kept. The next run differs from the run before this one (what-if; see `saved` in
                 `memory`). Results are copies.
@@ -579,65 +615,65 @@ class GraphSession:
             list of parts was asked for.
 
         Raises:
-            InputError, DemandError, HintError, BudgetError, KernelError.
+            InputError, DemandError, HintError, BudgetError, KernelError. Whatever stops a run, an
+            interrupt too, inputs and states are what they were before it.
         """
         with self.arena.lock:
             self._follow_arena()
             return self._run(inputs, want, changed, check, copy or not keep, keep)
 
     def _run(
-        self,
-        inputs: Mapping[str, Any],
-        want: Mapping[str, Any] | None,
-        changed: Mapping[str, Any] | None,
-        check: bool,
-        copy: bool,
-        keep: bool,
+        self, inputs: Any, want: Any, changed: Any, check: bool, copy: bool, keep: bool
     ) -> dict[str, Any]:
         began = time.perf_counter_ns()
         if self.exactness is not None:
             self.exactness.check_threads()
+        named = self._intake.named(inputs)
         wanted, hints = self._intake.wanted(want), self._intake.hints(changed)
-        arrays, differ, bucket, kind, origin, program, specialised = self._decide(
-            inputs, wanted, hints, check
+        given = self._apart(self._intake.arrays(named))
+        as_torch = any(isinstance(value, torch.Tensor) for value in named.values())
+        decided = self._decide(given, wanted, hints, check)
+        while not keep and self._held and not self._fresh:
+            self._start_again(wanted)
+            decided = self._decide(given, wanted, hints, check)
+        return self._carried_out(
+            decided,
+            lambda: self._results(decided.program, wanted, copy, as_torch),
+            Keeps.ALL if keep else Keeps.NOTHING,
+            began,
         )
-        if not keep and self._held and not self._fresh:  # a plan was made: back to its start
-            self._run({}, want, None, False, False, True)
-            return self._run(inputs, want, changed, check, copy, keep)
-        moved = program.origin != origin
-        if moved:
-            program.move_to(origin)
-        decided = time.perf_counter_ns()
-        as_torch = any(isinstance(value, torch.Tensor) for value in inputs.values())
-        results = self._execute(
-            program,
-            arrays,
-            differ,
-            kind,
-            origin,
-            lambda: self._results(program, wanted, copy, as_torch),
-            keep,
-        )
-        done = time.perf_counter_ns()
-        self._finish(bucket, kind, origin, program, specialised, moved, began, decided, done)
-        return results
+
+    def _apart(self, arrays: dict[str, Array]) -> dict[str, Array]:
+        """Results that come back as inputs may be views of what a run writes over: copies then."""
+        return {
+            name: array.copy() if self.arena.shows(array) else array
+            for name, array in arrays.items()
+        }
+
+    def _start_again(self, wanted: Mapping[str, tuple[Region, Any]]) -> None:
+        """Compute what is wanted of the inputs that are held, so that a what-if starts from it.
+
+        After a new plan, an interrupt or `forget` no value is left that it could differ from.
+        """
+        began = time.perf_counter_ns()
+        decided = self._decide({}, wanted, None, False)
+        self._carried_out(decided, dict, Keeps.VALUES, began)
 
     def _decide(
         self,
-        inputs: Mapping[str, Any],
+        given: Mapping[str, Array],
         wanted: Mapping[str, tuple[Region, Any]],
         changed: Mapping[str, Region] | None,
         check: bool,
-    ) -> tuple[
-        dict[str, Array], dict[str, Region], Bucket, BucketClass, tuple[int, ...], Program, bool
-    ]:
-        """Inputs, what of them differs, its bucket, and the program; plans if nothing fits."""
+    ) -> Decided:
+        """What of the inputs differs, its bucket, and the program; plans if nothing fits."""
         demand = {name: region for name, (region, _) in wanted.items()}
         if len(self.states) > MOST_STATES:
             self.programs.clear()
-            self._state = self.states.forget_others(self._state)
+            number, self._state = self._state, 0
+            self._state = self.states.forget_others(number)
         for _ in range(MOST_PLANS):
-            arrays = self._intake.arrays(inputs, self._held)  # a plan moves what is held
+            arrays = self._intake.completed(given, self._held)  # a plan moves what is held
             differ = self._differences(arrays, changed, check)
             bucket = Bucket.of(differ, demand)
             kind, origin = bucket.classify(self.graph)
@@ -652,7 +688,7 @@ class GraphSession:
             if self._deserves_a_plan(kind, program):
                 self._plan_for([(kind, origin)])
                 continue
-            return arrays, differ, bucket, kind, origin, program, specialised
+            return Decided(arrays, differ, bucket, kind, origin, program, specialised)
         raise KernelError(f"{kind} fits no plan made for it: {failure}")
 
     def _deserves_a_plan(self, kind: BucketClass, program: Program) -> bool:
@@ -673,26 +709,15 @@ class GraphSession:
             return {leaf.name: Region.full(leaf.shape) for leaf in self.anatomy.kept}
         return self._pending | self._intake.differences(arrays, self._held, changed, check)
 
-    def _finish(
-        self,
-        bucket: Bucket,
-        kind: BucketClass,
-        origin: tuple[int, ...],
-        program: Program,
-        specialised: bool,
-        moved: bool,
-        began: int,
-        decided: int,
-        done: int,
-    ) -> None:
+    def _finish(self, run: Decided, moved: bool, began: int, decided: int, done: int) -> None:
         self.counters.runs += 1
         self.counters.evicted = self.programs.evicted
         self.counters.moved += moved
-        if specialised:
-            self.arena.took(taken_bytes(program))
-        self.trace.append(Call(bucket, not specialised, done - began, time.time()))
+        if run.specialised:
+            self.arena.took(taken_bytes(run.program))
+        self.trace.append(Call(run.bucket, not run.specialised, done - began, time.time()))
         self._last = (
-            bucket, kind, origin, specialised, moved, program,
+            run.bucket, run.kind, run.origin, run.specialised, moved, run.program,
             decided - began, done - decided, done - began, self._in_force().propagator,
         )  # fmt: skip
 
@@ -706,16 +731,16 @@ class GraphSession:
         self._plan_for(runs)
 
     def _plan_for(self, runs: Sequence[tuple[BucketClass, tuple[int, ...]]]) -> None:
-        """Plan for some more runs; where no budget allows that, everything stays as it was."""
-        before = dict(self._classes)
-        for kind, origin in runs:
-            weight = self._classes[kind][0] if kind in self._classes else 1.0
-            self._classes[kind] = (weight, origin)
-            self._places.setdefault(kind, set()).add(origin)
+        """Plan for some more runs; if that fails or is interrupted, all stays as it was."""
+        before = dict(self._classes), {kind: set(at) for kind, at in self._places.items()}
         try:
+            for kind, origin in runs:
+                weight = self._classes[kind][0] if kind in self._classes else 1.0
+                self._classes[kind] = (weight, origin)
+                self._places.setdefault(kind, set()).add(origin)
             self._plan()
-        except BudgetError:
-            self._classes = before
+        except BaseException:
+            self._classes, self._places = before
             raise
 
     def _program(
@@ -744,54 +769,80 @@ class GraphSession:
     ) -> dict[str, Any]:
         results = {}
         for name, (region, index) in wanted.items():
-            parts, shape = program.results[name], self.graph.outputs[name].shape
+            parts, node = program.results[name], self.graph.outputs[name]
+            owned = copy or as_torch or self._is_state(node)
             results[name] = gather(
-                parts, program.origin or (), region, index, shape, copy=copy, as_torch=as_torch
+                parts, program.origin or (), region, index, node.shape, owned, as_torch
             )
         return results
 
-    def _execute(
-        self,
-        program: Program,
-        arrays: Mapping[str, Array],
-        differ: Mapping[str, Region],
-        kind: BucketClass,
-        origin: tuple[int, ...],
-        hand_out: Callable[[], dict[str, Any]],
-        keep: bool,
-    ) -> dict[str, Any]:
-        """Write the inputs, run the calls, hand out the results; then undo it if not to `keep`.
+    def _is_state(self, output: Node) -> bool:
+        """Whether an output shows the bytes of a state, which a run writes after handing out."""
+        return self.anatomy.base[output].op == "state"
 
-        Validity is empty from the first write to the last, so that whatever stops a run in
-        between leaves a session that computes everything again.
-        """
-        memory = self._in_force()
+    def _carried_out(
+        self, run: Decided, hand_out: Callable[[], dict[str, Any]], keeps: Keeps, began: int
+    ) -> dict[str, Any]:
+        """Execute a run and remember what it did; what it wrote stays from the last line on."""
+        moved = run.program.origin != run.origin
+        if moved:
+            run.program.move_to(run.origin)
+        decided, memory = time.perf_counter_ns(), self._in_force()
         was_fresh, left = self._fresh, self._state
+        results, pending = self._execute(run, hand_out, keeps)
+        self._finish(run, moved, began, decided, time.perf_counter_ns())
+        if keeps is Keeps.NOTHING:
+            self._state = memory.surviving(left, run.program)
+            self._fresh = was_fresh
+            return results
+        self._pending, self._before = self._intake.rounded_states(pending), (run.kind, run.origin)
+        memory.settle()
+        self._state, self._held, self._fresh = run.program.after, memory.held, True
+        return results
+
+    def _execute(
+        self, run: Decided, hand_out: Callable[[], dict[str, Any]], keeps: Keeps
+    ) -> tuple[dict[str, Any], dict[str, Region]]:
+        """Write the inputs, run the calls, hand out results, advance the states or undo it all.
+
+        Validity is empty from the first write until the run is over, and what is written over is
+        noted (`Memory.take_back`), so that whatever stops a run leaves a session that computes
+        everything again from what it held before.
+
+        Returns the results, and what of the states changed.
+        """
+        memory, program = self._in_force(), run.program
         self._fresh, self._state = False, 0
         self.arena.last_ran = self._seat.number
         try:
-            saved = [] if keep else memory.saved(program)
-            memory.write(arrays, differ)
+            saved = memory.saved(program) if keeps is Keeps.NOTHING else []
+            memory.write(run.arrays, run.differ)
             for function, arguments in program.calls:
                 function(*arguments)
             results = hand_out()
-            if not keep:
+            if keeps is Keeps.NOTHING:
                 memory.put_back(saved)
-                self._fresh, self._state = was_fresh, memory.surviving(left, program)
-                return results
-            pending = memory.update_states(program)
-        except BaseException as error:
-            memory.take_back()
-            if not isinstance(error, Exception):
-                raise
+            return results, memory.update_states(program) if keeps is Keeps.ALL else {}
+        except Exception as error:
             raise KernelError(
-                f"a kernel failed while running {kind}: {error}; the session is usable, "
+                f"a kernel failed while running {run.kind}: {error}; the session is usable, "
                 "the next run computes everything again"
             ) from error
-        self._held = memory.held
-        self._fresh, self._pending = True, self._intake.rounded_states(pending)
-        self._state, self._before = program.after, (kind, origin)
-        return results
+
+
+def _check_bound(graph: Any) -> None:
+    """Raise GraphError for what is no graph, and for one with symbolic dimensions."""
+    if not isinstance(graph, Graph):
+        raise GraphError(
+            f"the graph is a {type(graph).__name__}; pass what `GraphBuilder.build`, a builder of "
+            "`tg.models` or `tg.from_torch(module, inputs)` gives"
+        )
+    if graph.symbols:
+        sizes = ", ".join(f"{symbol}=…" for symbol in graph.symbols)
+        raise GraphError(
+            f"dimensions of the graph are symbolic; give them numbers: `graph.bind({sizes})`, or "
+            f"`GraphSession(imported.graph.bind({sizes}), imported.weights)`"
+        )
 
 
 def _name_of(graph: Graph) -> str:

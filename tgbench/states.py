@@ -108,14 +108,17 @@ class States:
     def number(self, pattern: Pattern) -> int:
         found = self._numbers.get(pattern)
         if found is None:
-            found = self._numbers[pattern] = len(self.patterns)
-            self.patterns.append(pattern)
+            self.patterns.append(pattern)  # first: an interrupt in between wastes a number
+            found = self._numbers[pattern] = len(self.patterns) - 1
         return found
 
     def forget_others(self, number: int) -> int:
-        """Drop every pattern but one (and the empty one); returns that one's new number."""
+        """Drop every pattern but one (and the empty one); returns that one's new number.
+
+        What names numbers goes before what they stand for, in case of an interrupt.
+        """
         kept = self.patterns[number]
-        self._numbers, self.patterns, self._moves = {EMPTY_STATE: 0}, [EMPTY_STATE], {}
+        self._moves, self._numbers, self.patterns = {}, {EMPTY_STATE: 0}, [EMPTY_STATE]
         return self.number(kept)
 
     def __len__(self) -> int:
