@@ -1,10 +1,17 @@
-"""Hypothesis profiles: `ci` by default; TGBENCH_HYPOTHESIS=thorough looks much longer."""
+"""Hypothesis profiles: `ci` by default; TGBENCH_HYPOTHESIS=thorough looks much longer.
+
+Tests neither read nor write the user's measured times.
+"""
 
 from __future__ import annotations
 
 import os
+import tempfile
 
 from hypothesis import HealthCheck, settings
+
+_CACHE = tempfile.TemporaryDirectory(prefix="tgbench-tests-")
+os.environ["XDG_CACHE_HOME"] = _CACHE.name
 
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 

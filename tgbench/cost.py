@@ -143,9 +143,14 @@ class CostModel:
         rules: Rules | None = None,
     ) -> None:
         known = records if isinstance(records, CostTable) else _table(records, device, streams)
-        self._table = known
         self.device, self.streams = known.device, known.streams
         self.rules = rules if rules is not None else Rules()
+        self._signatures: dict[Any, Signature] = {}
+        self._know(known)
+
+    def _know(self, known: CostTable) -> None:
+        """Start from what a table knows; nothing that was estimated before is remembered."""
+        self._table = known
         self._curves = _curves(known)
         self._everywhere = _scale(known.points)
         self._asked: dict[Any, Estimate] = {}
@@ -172,17 +177,40 @@ class CostModel:
 
     def of_site(self, site: Site, kernel: Kernel) -> Estimate:
         """What one kernel takes at a site."""
-        found = self._sites.get((kernel.name, site.call, key := _position_free(site)))
+        key = (kernel.name, site.call, _position_free(site))
+        found = self._sites.get(key)
         if found is None:
-            found = _remembered(
-                self._sites, (kernel.name, site.call, key), self._of_site(site, kernel)
-            )
+            found = _remembered(self._sites, key, self._of_site(site, kernel))
+        return found
+
+    def signature(self, site: Site) -> Signature:
+        """The signature of a site, remembered: every kernel that takes it is asked about it."""
+        key = (site.call, _position_free(site))
+        found = self._signatures.get(key)
+        if found is None:
+            found = Signature.of(site, streams=self.streams)
+            self._signatures = self._signatures if len(self._signatures) < MOST_ENTRIES else {}
+            self._signatures[key] = found
         return found
 
     def ranked(self, site: Site) -> list[tuple[Kernel, Estimate]]:
-        """Every kernel that takes a site, the expected fastest first."""
+        """Every kernel that takes a site, the expected fastest first.
+
+        Last resorts stay last, unless they were measured: their models say nothing else.
+        """
         found = [(kernel, self.of_site(site, kernel)) for kernel in candidates(site)]
-        return sorted(found, key=lambda pair: (pair[1].time_ns, pair[0].name))
+        return sorted(found, key=lambda pair: (_is_last(site, *pair), pair[1].time_ns))
+
+    def kernels(self, site: Site) -> Sequence[Kernel]:
+        """The same without the times: what runs are lowered by. Raises KernelError for none."""
+        if not self._curves:  # nothing was measured, so the kernels' own models rank them
+            return candidates(site)
+        return [kernel for kernel, _ in self.ranked(site)]
+
+    def learn(self, records: Iterable[Record]) -> None:
+        """Take more measurements of this machine into account, from now on."""
+        points = tuple(_point(record) for record in records if record.failure is None)
+        self._know(replace(self._table, points=_merged(self._table.points, points)))
 
     def _estimate(self, call: Call, box: Box) -> Estimate:
         reads = self.rules.reads(call, box)
@@ -200,19 +228,24 @@ class CostModel:
 
     def _of_plain(self, site: Site) -> Estimate:
         try:
-            kernel = candidates(site)[0]
+            kernel = self.kernels(site)[0]
         except KernelError:
             return Estimate(rough_ns(site.call, site.out_box), "modelled", UNCERTAIN)
         return self.of_site(site, kernel)
 
     def _of_site(self, site: Site, kernel: Kernel) -> Estimate:
-        signature = Signature.of(site, streams=self.streams)
+        signature = self.signature(site)
         modelled = modelled_ns(site, kernel)
         curve = self._curves.get((kernel.name, source_hash(kernel)))
         if curve is None:
             spread = UNCERTAIN
             return Estimate(modelled * self._everywhere, "modelled", spread, kernel.name)
         return replace(curve.at(signature, modelled), kernel=kernel.name)
+
+
+def _is_last(site: Site, kernel: Kernel, found: Estimate) -> bool:
+    """Whether a kernel is a last resort that nothing is known of."""
+    return found.source != "measured" and kernel.cost_ns(site) >= SENTINEL_NS
 
 
 def _remembered(memo: dict[Any, Estimate], key: Any, found: Estimate) -> Estimate:
@@ -375,6 +408,12 @@ def _curves(table: CostTable) -> dict[tuple[str, str], Curve]:
         key: Curve(tuple([p for p in points if here in p.signature] or points))
         for key, points in found.items()
     }
+
+
+def _merged(old: Iterable[Point], new: Iterable[Point]) -> tuple[Point, ...]:
+    """One point a kernel and signature, the new one where there are two."""
+    found = {(p.kernel, p.source_hash, p.signature): p for p in (*old, *new)}
+    return tuple(found[key] for key in sorted(found))
 
 
 def _table(records: Records | None, device: str, streams: bool) -> CostTable:

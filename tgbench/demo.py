@@ -30,6 +30,7 @@ import numpy.typing as npt
 import torch
 
 from tgbench.errors import InputError, TgbenchError, WeightsError
+from tgbench.machine import cache_folder
 from tgbench.models import bert, gemma3
 from tgbench.models.checkpoints import (
     GEMMA3_270M,
@@ -184,10 +185,14 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if tour.agreed else 1
 
 
-def cache_folder() -> Path:
-    """Where checkpoints of random weights are kept between calls."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "tgbench"
+def compared(time_ns: float, other_ns: float) -> str:
+    """How a time compares with another one, in words.
+
+    >>> compared(50.0, 95.0), compared(95.0, 50.0)
+    ('1.90 × faster', '1.90 × slower')
+    """
+    slow, quick = max(time_ns, other_ns), min(time_ns, other_ns)
+    return f"{slow / quick:.2f} × {'faster' if time_ns <= other_ns else 'slower'}"
 
 
 # --- the screen ---------------------------------------------------------------------------------
@@ -508,8 +513,8 @@ class Tour:
         for middle in study.medians:
             beside = ""
             if middle.other_ns is not None:
-                ratio = middle.other_ns / middle.time_ns
-                beside = f"   {study.other} {ms(middle.other_ns)}: {ratio:.2f} × ours"
+                said = compared(middle.time_ns, middle.other_ns)
+                beside = f"   {said} than {study.other} ({ms(middle.other_ns)})"
             count = f"median of {middle.runs}" if middle.runs > 1 else "1 run"
             self.screen.say(f"{middle.group:<22}{ms(middle.time_ns):>9} ({count}){beside}")
 

@@ -16,7 +16,6 @@ from typing import Any
 from tgbench.anatomy import Anatomy
 from tgbench.coords import Coord, Memo, fixed, value_of
 from tgbench.errors import TgbenchError
-from tgbench.grains import Grain
 from tgbench.graph import Node
 from tgbench.kernels.copied import of_grain
 from tgbench.kernels.registry import (
@@ -25,6 +24,7 @@ from tgbench.kernels.registry import (
     Host,
     Kernel,
     Prepared,
+    Ranking,
     Scratch,
     Site,
     View,
@@ -180,13 +180,25 @@ class Lowering:
 
 
 class Lowerer:
-    """Turns steps into instructions over one placement."""
+    """Turns steps into instructions over one placement.
 
-    def __init__(self, anatomy: Anatomy, placement: Placement, rules: Rules, device: str) -> None:
+    Args:
+        ranking: which kernels take a site, the best first; by their own models if left out.
+    """
+
+    def __init__(
+        self,
+        anatomy: Anatomy,
+        placement: Placement,
+        rules: Rules,
+        device: str,
+        ranking: Ranking = candidates,
+    ) -> None:
         self.anatomy = anatomy
         self.placement = placement
         self.rules = rules
         self.device = device
+        self.ranking = ranking
         self._options, self._binds = Memo(), Memo()
         self._layout = cache(lambda node: layout(node, anatomy, placement.slots))
         self._fixed = {
@@ -309,38 +321,47 @@ class Lowerer:
             for part in missing
         ]
 
+    def _site(self, node: Node, box: Box, addresser: Addresser) -> Site:
+        """Where a box of a node is computed."""
+        reads = self.rules.reads(node.call, box)
+        ins = tuple(
+            None if read is None else addresser.view(parent, read)
+            for parent, read in zip(node.inputs, reads, strict=True)
+        )
+        frozen = frozen_inputs(ins) if node.call not in self.rules.unpacked else frozenset()
+        return Site(node.call, box, reads, addresser.view(node, box), ins, self.device, frozen)
+
     def _instruction(
         self, node: Node, box: Box, addresser: Addresser, provisional: bool
     ) -> Instruction:
         """One bound call. Equal layers differ in where their bytes lie and in nothing else, so
         a kernel is chosen and bound once, over operands at offset 0, and then moved.
         """
-        reads = self.rules.reads(node.call, box)
-        out = addresser.view(node, box)
-        ins = tuple(
-            None if read is None else addresser.view(parent, read)
-            for parent, read in zip(node.inputs, reads, strict=True)
-        )
-        frozen = self._frozen(node.call, ins)
-        site = _canonical(Site(node.call, box, reads, out, ins, self.device, frozen))
+        there = self._site(node, box, addresser)
+        site = _canonical(there)
         key = (node.call, _place(node.call, box), site.out, site.ins, site.frozen)
-        options = self._options.get(key, _options, site, self.rules.grains.get(node.call))
+        options = self._options.get(key, self._ranked, site)
         option = self._chosen(options, node, provisional)
         bind = option.kernel.bind
         function, arguments = self._binds.get(
             (key, option.kernel.name), lambda: bind(site, scratch_views(option.shapes))
         )
         room = self.placement.scratch.get(node)
-        places: dict[Any, Any] = dict(enumerate(ins))
-        places |= {OUT: out, SCRATCH: room.offset_bytes if room is not None else 0}
+        places: dict[Any, Any] = dict(enumerate(there.ins))
+        places |= {OUT: there.out, SCRATCH: room.offset_bytes if room is not None else 0}
         moved = tuple([_moved(argument, places) for argument in arguments])
         used = value_of(option.used_bytes)
         allocates = option.kernel.allocates(site)
         return Instruction(node, box, option.kernel.name, function, moved, used, allocates)
 
-    def _frozen(self, call: Call, ins: Sequence[View | None]) -> frozenset[int]:
-        """Inputs that kernels may keep in another layout."""
-        return frozen_inputs(ins) if call not in self.rules.unpacked else frozenset()
+    def _ranked(self, site: Site) -> tuple[Option, ...]:
+        """Kernels that take a site, best first; where bits must agree, the one of the grain."""
+        grain = self.rules.grains.get(site.call)
+        found = []
+        for kernel in self.ranking(site) if grain is None else [of_grain(site, grain)]:
+            shapes = kernel.scratch(site)
+            found.append(Option(kernel, shapes, scratch_bytes(shapes)))
+        return tuple(found)
 
     def _chosen(self, options: Sequence[Option], node: Node, provisional: bool) -> Option:
         """The fastest kernel whose scratch memory fits what is reserved."""
@@ -352,13 +373,22 @@ class Lowerer:
         raise DoesNotFit(node, f"{options[0].used_bytes} bytes of scratch", reserved)
 
 
-def _options(site: Site, grain: Grain | None) -> tuple[Option, ...]:
-    """Kernels that take a site, best first; where bits are to be the same, the one of the grain."""
-    found = []
-    for kernel in candidates(site) if grain is None else [of_grain(site, grain)]:
-        shapes = kernel.scratch(site)
-        found.append(Option(kernel, shapes, scratch_bytes(shapes)))
-    return tuple(found)
+class Surveyor(Lowerer):
+    """Lowers a step to see its sites; chooses and binds nothing.
+
+    Fields:
+        sites: of every call that was lowered, in order.
+    """
+
+    def __init__(self, anatomy: Anatomy, placement: Placement, rules: Rules, device: str) -> None:
+        super().__init__(anatomy, placement, rules, device)
+        self.sites: list[Site] = []
+
+    def _instruction(
+        self, node: Node, box: Box, addresser: Addresser, provisional: bool
+    ) -> Instruction:
+        self.sites.append(self._site(node, box, addresser))
+        return Instruction(node, box, "", fill_, ())
 
 
 def _place(call: Call, box: Box) -> Hashable:

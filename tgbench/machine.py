@@ -14,6 +14,12 @@ from pathlib import Path
 import torch
 
 
+def cache_folder() -> Path:
+    """The user's cache: measured times of kernels, checkpoints of random weights."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "tgbench"
+
+
 @dataclass(frozen=True)
 class Machine:
     """What times depend on besides the kernel and the site.

@@ -22,7 +22,7 @@ from tgbench.arena import Seat
 from tgbench.buckets import BucketClass, boxes_of
 from tgbench.errors import KernelError
 from tgbench.graph import Node, Write
-from tgbench.kernels.registry import ARENA
+from tgbench.kernels.registry import ARENA, Ranking
 from tgbench.optable import ITEMSIZE, numpy_dtype
 from tgbench.plan import Decisions
 from tgbench.pool import Pool
@@ -48,18 +48,20 @@ class Memory:
         rules: Rules,
         states: States,
         seat: Seat,
+        ranking: Ranking,
     ) -> None:
         self.anatomy = anatomy
         self.decisions = decisions
         self.pool = pool
         self.rules = rules
         self.states = states
+        self.ranking = ranking
         self.seat, self.part = seat, seat.part
         self.placement = seat.map(decisions.placement)
         self.arena = seat.arena.bytes
         self.buffers = pool.buffers | _typed(self.arena)
         self.specialiser = Specialiser(
-            anatomy, self.placement, decisions.cut, rules, seat.arena.device
+            anatomy, self.placement, decisions.cut, rules, seat.arena.device, ranking
         )
         self.held = {name: self._host(node) for name, node in anatomy.graph.inputs.items()}
         self._replaced: list[tuple[Node, tuple[slice, ...], Any]] = []
@@ -92,7 +94,10 @@ class Memory:
 
     def followed(self) -> Memory:
         """The same over the bytes that the arena moved this one's values to."""
-        found = Memory(self.anatomy, self.decisions, self.pool, self.rules, self.states, self.seat)
+        found = Memory(
+            self.anatomy, self.decisions, self.pool, self.rules, self.states, self.seat,
+            self.ranking,
+        )  # fmt: skip
         for name, node in self.anatomy.graph.inputs.items():
             if not self._is_read_in_place(node):
                 found.held[name] = self.held[name]

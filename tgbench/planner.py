@@ -18,7 +18,8 @@ from tgbench.buckets import Bucket, BucketClass
 from tgbench.coords import value_of
 from tgbench.errors import BudgetError
 from tgbench.graph import Node
-from tgbench.lowering import Held, Lowerer
+from tgbench.kernels.registry import Ranking, Site, candidates
+from tgbench.lowering import Held, Lowerer, Surveyor
 from tgbench.optable import Call
 from tgbench.packing import format_bytes
 from tgbench.placement import Footprint, Life, Placement, Retention, aligned, footprint, place
@@ -107,11 +108,13 @@ class Planner:
         device: str,
         cost: Cost = rough_ns,
         progress: Progress | None = None,
-    ):
+        ranking: Ranking = candidates,
+    ) -> None:
         self.anatomy = anatomy
         self.cost = cost
         self.rules = rules
         self.device = device
+        self.ranking = ranking
         self.tell = progress or (lambda message: None)
 
     def scenarios(
@@ -124,6 +127,31 @@ class Planner:
             found += [Scenario(kind, at, weight if at == origin else 0.0) for at in corners]
             found += [Scenario(kind, at, 0.0, cold=True) for at in corners]
         return found
+
+    def survey(self, scenarios: Sequence[Scenario]) -> list[list[Site]]:
+        """The sites of each run that counts, where everything worth keeping is retained.
+
+        They lie as a plan with memory to spare would lay them.
+        """
+        counted = self._distinct([one for one in scenarios if one.weight])
+        retention = Retention.always(self.frontier(counted))
+        runs = [steps for _, steps in self.runs(retention, counted, WHOLE)]
+        roomy = place(self.anatomy, retention, self._footprint(runs), {})
+        found = []
+        for steps in runs:
+            surveyor = Surveyor(self.anatomy, roomy, self.rules, self.device)
+            for step in steps:
+                surveyor.lower(step, _reused(step, roomy), provisional=True)
+            found.append(surveyor.sites)
+        return found
+
+    def _footprint(self, runs: Iterable[Sequence[Step]]) -> Footprint:
+        """What these runs touch."""
+        uses = Footprint({}, {})
+        for steps in runs:
+            for step in steps:
+                uses = uses.join(footprint(step, self.anatomy, self.rules))
+        return uses
 
     def propagator(self, retained: Iterable[Node]) -> Propagator:
         return self.anatomy.propagator(self.rules, retained)
@@ -228,22 +256,15 @@ class Planner:
         if not whole and not partial:
             scenarios = [scenario for scenario in scenarios if scenario.of is None]
         runs = list(self.runs(retention, scenarios, cut, whole))
-        uses = Footprint({}, {})
-        for _, steps in runs:
-            for step in steps:
-                uses = uses.join(footprint(step, self.anatomy, self.rules))
+        uses = self._footprint(steps for _, steps in runs)
         lives = self._lives(retention, runs) if partial else {}
         roomy = place(self.anatomy, retention, uses, {}, lives)
-        lowerer = Lowerer(self.anatomy, roomy, self.rules, self.device)
+        lowerer = Lowerer(self.anatomy, roomy, self.rules, self.device, self.ranking)
         scratch: dict[Node, int] = {}
         for _, steps in runs:
             for step in steps:
-                state = {
-                    node: Held(region, roomy.slots[node].start)
-                    for node, region in step.reused.items()
-                    if node in roomy.slots
-                }
-                for node, used in lowerer.lower(step, state, provisional=True).scratch.items():
+                lowered = lowerer.lower(step, _reused(step, roomy), provisional=True)
+                for node, used in lowered.scratch.items():
                     scratch[node] = max(scratch.get(node, 0), used)
         return place(self.anatomy, retention, uses, scratch, lives)
 
@@ -391,6 +412,15 @@ class Planner:
         expected = self.expected_ns(self.propagator(retained), scenarios, WHOLE)
         dropped = tuple(node for node in frontier if node not in set(retained))
         return Choice(Retention.always(retained), dropped, cut, placement, expected, worth)
+
+
+def _reused(step: Step, roomy: Placement) -> dict[Node, Held]:
+    """A state that holds all that a step reads of earlier runs."""
+    return {
+        node: Held(region, roomy.slots[node].start)
+        for node, region in step.reused.items()
+        if node in roomy.slots
+    }
 
 
 def _room_for(ranked: Sequence[Node], placed: Placement, budget_bytes: int) -> int:

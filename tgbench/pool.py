@@ -98,6 +98,10 @@ class Pool:
             found = self._prepared[wanted] = wanted.make(_seen(flat, wanted.view), *wanted.details)
         return found
 
+    def keep(self, prepared: Mapping[Prepared, Any]) -> None:
+        """Take over what was made elsewhere, so that `prepared` need not make it again."""
+        self._prepared.update(prepared)
+
     def _parameters(self, graph: Graph, weights: Any, device: str, ignore: Sequence[str]) -> None:
         if weights is None:
             weights = {}

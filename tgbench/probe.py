@@ -212,9 +212,18 @@ def _rows(box: Box, axis: int, start: int, stop: int) -> Box:
 
 
 def bound(
-    kernel: Kernel, site: Site, buffers: Buffers, device: str
+    kernel: Kernel,
+    site: Site,
+    buffers: Buffers,
+    device: str,
+    prepared: dict[Prepared, Any] | None = None,
 ) -> tuple[Function, tuple[Any, ...]]:
-    """A kernel's function and its arguments at a site of plain numbers, with scratch of its own."""
+    """A kernel's function and its arguments at a site of plain numbers, with scratch of its own.
+
+    Args:
+        prepared: where what is made once of weights is looked up, and left.
+    """
+    made = {} if prepared is None else prepared
     shapes = kernel.scratch(site)
     size = int(scratch_bytes(shapes)) + SLACK_BYTES
     room = torch.zeros(size // 16 * 16, dtype=torch.uint8, device=device)
@@ -232,7 +241,9 @@ def bound(
         if isinstance(given, View):
             return tensor(given)
         if isinstance(given, Prepared):
-            return given.make(tensor(given.view), *given.details)
+            if given not in made:
+                made[given] = given.make(tensor(given.view), *given.details)
+            return made[given]
         return tensor(given.view).numpy() if isinstance(given, Host) else given
 
     return function, tuple(map(argument, arguments))

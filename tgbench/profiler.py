@@ -28,7 +28,6 @@ from tgbench.coords import Coord, at
 from tgbench.cost import SENTINEL_NS, CostModel, Estimate, modelled_ns, total
 from tgbench.errors import ExactnessError
 from tgbench.exactness import Finder
-from tgbench.graph import Node
 from tgbench.kernels.copied import of_grain
 from tgbench.kernels.registry import (
     KERNELS,
@@ -40,14 +39,13 @@ from tgbench.kernels.registry import (
     scratch_views,
 )
 from tgbench.kernels.torch_any import calls_cost, fill_
-from tgbench.lowering import Addresser, Lowerer
+from tgbench.lowering import Surveyor
 from tgbench.machine import Machine
 from tgbench.memory import Memory
 from tgbench.optable import Call, OpDef, TensorType
 from tgbench.probe import bound, relative_error
 from tgbench.program import Instruction, Program
 from tgbench.records import Record, Records, thinned
-from tgbench.regions import Box
 from tgbench.rules import Rules
 from tgbench.signature import Signature, source_hash, streams
 
@@ -94,25 +92,6 @@ class Place:
         return self.kernel.name, self.signature.text
 
 
-class _Surveyor(Lowerer):
-    """Lowers a step again, to see its sites; chooses and binds nothing."""
-
-    sites: list[Site]
-
-    def _instruction(
-        self, node: Node, box: Box, addresser: Addresser, provisional: bool
-    ) -> Instruction:
-        reads = self.rules.reads(node.call, box)
-        ins = tuple(
-            None if read is None else addresser.view(parent, read)
-            for parent, read in zip(node.inputs, reads, strict=True)
-        )
-        out = addresser.view(node, box)
-        frozen = self._frozen(node.call, ins)
-        self.sites.append(Site(node.call, box, reads, out, ins, self.device, frozen))
-        return Instruction(node, box, "", fill_, ())
-
-
 def survey(session: GraphSession, state: int, program: Program) -> tuple[Place, ...]:
     """What each call of a program is, in order.
 
@@ -121,8 +100,7 @@ def survey(session: GraphSession, state: int, program: Program) -> tuple[Place, 
     """
     memory, origin = session._in_force(), program.origin
     assert origin is not None
-    surveyor = _Surveyor(memory.anatomy, memory.placement, session.rules, session.device)
-    surveyor.sites = []
+    surveyor = Surveyor(memory.anatomy, memory.placement, session.rules, session.device)
     held: Any = memory.states.patterns[state].state(origin)
     for step in program.steps:
         held = surveyor.lower(step, held).after

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from tgbench.anatomy import Anatomy
 from tgbench.arena import Arena, check_map
 from tgbench.buckets import Bucket, BucketClass, BucketSpace
+from tgbench.calibrate import Calibrator
 from tgbench.cost import CostModel
 from tgbench.errors import (
     ExactnessError,
@@ -118,12 +119,16 @@ class GraphSession:
         retain: "auto", or "all" to keep every value that another one reads, or a later run again.
         ignore_weights: name patterns that may be in the file and are not used.
         program_bytes: bound on remembered programs; the least used go first.
-        records: measured times, a `Records` or its path or URL; None for modelled ones. With
-            exact="bitwise" also what was found out about bits, and what is found out now.
+        records: measured times, a `Records` or its path or URL; None for the user's own, in the
+            cache folder. With exact="bitwise" also what was found out about bits, and what is
+            found out now.
         arena: bytes to share with other sessions; None for an arena of its own. `memory` then
             bounds what this session takes of it.
         packed_bytes: bound on weights that are kept a second time, in a layout that kernels are
             faster with; small ones go first. 0 keeps none, None has no bound.
+        calibrate: time the kernels of the heaviest calls before a plan, where `records` know
+            nothing of them: a few seconds once a machine. False chooses by `records` if they are
+            given, else by the kernels' own models, which are of another machine.
         exact: "bitwise" makes every run's outputs those of a run from nothing, bit for bit (see
             `exactness`); None for errors no larger than what kernels make of other slices.
 
@@ -149,6 +154,7 @@ class GraphSession:
         arena: Arena | None = None,
         exact: str | None = None,
         packed_bytes: int | str | None = 256 << 20,
+        calibrate: bool = True,
     ) -> None:
         if exact not in (None, "bitwise"):
             raise ExactnessError(f"exact={exact!r} is not known; pass 'bitwise', or leave it out")
@@ -181,15 +187,21 @@ class GraphSession:
         self.rules = Rules(grains, self.pool.unpacked)
         from_memory = streams(self.pool.parameter_bytes)
         self.costs = CostModel(known, device, streams=from_memory, rules=self.rules)
+        self._progress = progress or (lambda message: None)
+        self._calibrator = (
+            Calibrator(self.pool, self.costs, known, device, progress)
+            if calibrate and self.exactness is None
+            else None
+        )
         self._seat = self.arena.join(_name_of(self.graph), self.pool.parameter_bytes)
         self.trace = trace if isinstance(trace, Trace) else Trace(trace)
         self.retain = retain
         self.counters = Counters()
         self.states = States()
         self._last: tuple[Any, ...] | None = None
-        self._progress = progress or (lambda message: None)
         self._classes: dict[BucketClass, tuple[float, tuple[int, ...]]] = {}
         self._places: dict[BucketClass, set[tuple[int, ...]]] = {}  # where they have to fit too
+        self._calibrated: set[BucketClass] = set()  # whose calls were looked at
         self._in_pieces: set[BucketClass] = set()  # unplanned classes that ran so
         self.programs = Library(program_bytes)
         self._intake = Intake(
@@ -332,6 +344,7 @@ class GraphSession:
             self._plan()
             return self.plan
         effort = Effort(30.0 if seconds is None and steps is None else seconds, steps)
+        self._calibrate(self.anatomy)
         before = self._memory.decisions if self._memory is not None else None
         workload = Workload.of(self.anatomy, self.rules, self._history())
         with self.arena.lock:
@@ -339,7 +352,7 @@ class GraphSession:
                 lambda room: Optimiser(
                     self.anatomy, self.rules, workload, room, self.costs.time_ns, self.device,
                     classes=self._classes, executor=executor, workers=workers,
-                    progress=self._progress, stop=stop,
+                    progress=self._progress, stop=stop, ranking=self.costs.kernels,
                 ).run(mode, effort, seed, before),
                 self.budget_bytes,
             )  # fmt: skip
@@ -463,11 +476,27 @@ class GraphSession:
                     "to plan for what is left"
                 )
             self._classes.update(found.classes)
+            self._calibrate(found.anatomy)
             self._install(found)
+
+    def _planner(self, anatomy: Anatomy) -> Planner:
+        costs = self.costs
+        return Planner(
+            anatomy, self.rules, self.device, costs.time_ns, self._progress, costs.kernels
+        )
+
+    def _calibrate(self, anatomy: Anatomy) -> None:
+        """Time what counts in the runs of the classes at hand and was never timed here."""
+        if self._calibrator is None or self._calibrated.issuperset(self._classes):
+            return
+        planner = self._planner(anatomy)
+        self._calibrator.learn(planner.survey(planner.scenarios(self._classes)))
+        self._calibrated = set(self._classes)
 
     def _plan(self) -> None:
         """Plan for the classes at hand, quickly: what happened in which order does not count."""
-        planner = Planner(self.anatomy, self.rules, self.device, self.costs.time_ns, self._progress)
+        self._calibrate(self.anatomy)
+        planner = self._planner(self.anatomy)
         scenarios = planner.scenarios(self._classes)
         for kind, places in self._places.items():
             scenarios += [Scenario(kind, at, 0.0) for at in sorted(places)]
@@ -502,7 +531,10 @@ class GraphSession:
         self.forget()
         self.programs.clear()
         self._seat.take(decisions.placement)
-        memory = Memory(self.anatomy, decisions, self.pool, self.rules, self.states, self._seat)
+        memory = Memory(
+            self.anatomy, decisions, self.pool, self.rules, self.states, self._seat,
+            self.costs.kernels,
+        )  # fmt: skip
         memory.put(self._held, self._state_values)
         self._memory = memory
         self._held = memory.held if self._held else {}

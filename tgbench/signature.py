@@ -71,11 +71,11 @@ def without_layout(text: str) -> str:
 
 def streams(parameter_bytes: int) -> bool:
     """Whether weights of this size are read from memory in every run: the last cache is smaller."""
-    return parameter_bytes > _cache_bytes()
+    return parameter_bytes > last_cache_bytes()
 
 
 @cache
-def _cache_bytes() -> int:
+def last_cache_bytes() -> int:
     """Bytes of the processor's last cache; 32 MiB where the system does not say."""
     names = ("SC_LEVEL4_CACHE_SIZE", "SC_LEVEL3_CACHE_SIZE", "SC_LEVEL2_CACHE_SIZE")
     sizes = [os.sysconf(name) for name in names if name in os.sysconf_names]

@@ -15,6 +15,7 @@ from tgbench.anatomy import Anatomy
 from tgbench.buckets import BucketClass
 from tgbench.coords import Domain, Guard, fixed, origin_symbol, record
 from tgbench.graph import Node
+from tgbench.kernels.registry import Ranking, candidates
 from tgbench.lowering import DoesNotFit, Lowerer, Lowering, State, Unreadable
 from tgbench.placement import Placement
 from tgbench.program import Instruction
@@ -82,13 +83,19 @@ class Specialiser:
     """Decides and lowers runs over one placement."""
 
     def __init__(
-        self, anatomy: Anatomy, placement: Placement, cut: Cut, rules: Rules, device: str
+        self,
+        anatomy: Anatomy,
+        placement: Placement,
+        cut: Cut,
+        rules: Rules,
+        device: str,
+        ranking: Ranking = candidates,
     ) -> None:
         self.anatomy = anatomy
         self.cut = cut
         storage = placement.storage(anatomy)
         self.propagator = Propagator(anatomy.graph, storage, rules, anatomy.schedule)
-        self.lowerer = Lowerer(anatomy, placement, rules, device)
+        self.lowerer = Lowerer(anatomy, placement, rules, device, ranking)
         self.standing = Standing()
 
     def specialise(self, held: State, kind: BucketClass, origin: tuple[int, ...]) -> Specialised:

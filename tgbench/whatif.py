@@ -130,7 +130,7 @@ class Ground:
         workload = Workload.of(made.anatomy, costs.rules, buckets)
         return Optimiser(
             made.anatomy, costs.rules, workload, self.plan.budget_bytes, costs.time_ns,
-            self.plan.device, classes=made.classes,
+            self.plan.device, classes=made.classes, ranking=costs.kernels,
         )  # fmt: skip
 
     @cached_property

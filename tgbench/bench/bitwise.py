@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tgbench.bench.measure import Command, ms, progress, say, table
-from tgbench.demo import cache_folder
 from tgbench.graph import Graph
+from tgbench.machine import cache_folder
 from tgbench.models import bert, gemma3
 from tgbench.models.checkpoints import find_minilm, gemma3_checkpoint, gemma3_reduced
 from tgbench.session import GraphSession

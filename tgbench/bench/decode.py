@@ -36,8 +36,9 @@ from tgbench.bench.measure import (
     threads,
     timed,
 )
-from tgbench.demo import cache_folder, is_checkpoint, transformers_version
+from tgbench.demo import is_checkpoint, transformers_version
 from tgbench.kernels.second_core import shared
+from tgbench.machine import cache_folder
 from tgbench.models import gemma3
 from tgbench.models.checkpoints import (
     GEMMA3_270M,

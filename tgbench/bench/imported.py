@@ -23,10 +23,10 @@ import torch
 
 from tgbench.bench.decode import Floats, Ids, Size, checkpoint, load_theirs
 from tgbench.bench.measure import Command, Samples, ms, progress, say, table, take_turns
-from tgbench.demo import cache_folder
 from tgbench.graph import Graph
 from tgbench.importers.build import Builder
 from tgbench.importers.exporting import exported_program, lowered
+from tgbench.machine import cache_folder
 from tgbench.models import gemma3
 from tgbench.models.checkpoints import GEMMA3_270M, gemma3_reduced
 from tgbench.recognise import recognise

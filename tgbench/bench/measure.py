@@ -29,7 +29,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from tgbench.demo import cache_folder
+from tgbench.machine import cache_folder
 from tgbench.weights import atomic_path
 
 Step: TypeAlias = "Callable[[], int]"  # does one step; answers with the nanoseconds that count

@@ -14,6 +14,7 @@ import torch
 from tqdm import tqdm
 
 from tgbench.bench.measure import say, table
+from tgbench.calibrate import users_records
 from tgbench.errors import GraphError
 from tgbench.graph import Graph
 from tgbench.machine import Machine
@@ -35,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--tokens", type=int, default=128, help="positions of the graph (128)")
     parser.add_argument(
-        "--records", default="records.db", help="an SQLite file or a postgresql:// URL (records.db)"
+        "--records", help="an SQLite file or a postgresql:// URL (the user's own database)"
     )
     parser.add_argument("--plan", type=Path, help="a plan file: measure the classes it plans for")
     parser.add_argument("--memory", help="budget of the arena (what is needed)")
@@ -48,7 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """`tgbench profile`; returns the exit status."""
-    records = Records(arguments.records)
+    records = Records(arguments.records) if arguments.records else users_records()
     session = opened(
         arguments.model, arguments.tokens, arguments.memory, arguments.device, arguments.plan
     )

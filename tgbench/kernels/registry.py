@@ -261,6 +261,9 @@ def candidates(site: Site) -> list[Kernel]:
     return found if len(found) == 1 else sorted(found, key=lambda k: (k.cost_ns(site), k.name))
 
 
+Ranking: TypeAlias = Callable[[Site], Sequence[Kernel]]  # who takes a site, the fastest first
+
+
 def prepared_inputs(op: str, device: str) -> frozenset[int]:
     """Inputs of an op that some kernel of a device keeps in another layout, where frozen."""
     kind = device.split(":")[0]

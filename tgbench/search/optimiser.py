@@ -26,6 +26,7 @@ from tgbench.buckets import BucketClass
 from tgbench.coords import value_of
 from tgbench.errors import BudgetError, PlanError
 from tgbench.graph import Node
+from tgbench.kernels.registry import Ranking, candidates
 from tgbench.lowering import DoesNotFit
 from tgbench.optable import Call
 from tgbench.packing import format_bytes
@@ -126,6 +127,7 @@ class Optimiser:
             client; None to search here.
         stop: asked now and then; True ends the search.
         watch: shown every better plan, and the best one after every round.
+        ranking: which kernels take a site, the best first; the same that runs use.
     """
 
     def __init__(
@@ -143,6 +145,7 @@ class Optimiser:
         progress: Callable[[str], None] | None = None,
         stop: Callable[[], bool] | None = None,
         watch: Callable[[Decisions], None] | None = None,
+        ranking: Ranking = candidates,
     ) -> None:
         self.anatomy, self.rules, self.device = anatomy, rules, device
         self.workload, self.cost = workload, checked(cost)
@@ -151,7 +154,7 @@ class Optimiser:
         common = {kind: workload.seen[kind] for kind in workload.kinds}
         self.classes: Classes = {**common, **workload.seen, **rare}
         self.tell = progress or (lambda message: None)
-        self.planner = Planner(anatomy, rules, device, self.cost, progress)
+        self.planner = Planner(anatomy, rules, device, self.cost, progress, ranking)
         self.executor = executor
         self.workers = workers
         self.stops = stop or (lambda: False)
@@ -204,7 +207,7 @@ class Optimiser:
         other = Optimiser(
             Anatomy.of(graph, found.schedule), self.rules, self.workload, budget_bytes, self.cost,
             self.device, classes=self.classes, executor=self.executor, workers=self.workers,
-            progress=self.tell, stop=self.stops, watch=self.watch,
+            progress=self.tell, stop=self.stops, watch=self.watch, ranking=self.planner.ranking,
         )  # fmt: skip
         packed = other.planner.lay_out(everything, scenarios, WHOLE)
         if packed.size_bytes > LOWER * placed.size_bytes:
@@ -232,7 +235,7 @@ class Optimiser:
         try:
             replayed = replay(
                 self.anatomy, self.rules, placement, cut, self.workload.circle, self.instruction_ns,
-                self.device,
+                self.device, self.planner.ranking,
             )  # fmt: skip
         except DoesNotFit:
             return None

@@ -184,15 +184,16 @@ class SearchTask:
         unpacked = frozenset(nodes[name].call for name in self.unpacked)
         rules = Rules(self._grains_of(nodes), unpacked)
         anatomy = Anatomy.of(graph, [nodes[name] for name in self.schedule])
-        cost = CostModel(self.costs, rules=rules).time_ns
+        costs = CostModel(self.costs, rules=rules)
         # Made anew: a class remembers its hash, and hashes of text differ between processes.
         classes = {
             BucketClass(b.changed, b.demand, b.bounds): (b.weight, b.origin) for b in self.classes
         }
         workload = Workload.of(anatomy, rules, self.buckets)
         return Optimiser(
-            anatomy, rules, workload, self.budget_bytes, cost, self.device, classes=classes, **more
-        )
+            anatomy, rules, workload, self.budget_bytes, costs.time_ns, self.device,
+            classes=classes, ranking=costs.kernels, **more,
+        )  # fmt: skip
 
     def _grains_of(self, nodes: Mapping[str, Node]) -> dict[Call, Grain] | None:
         if self.grains is None:

@@ -13,6 +13,7 @@ from typing import TypeAlias
 from tgbench.anatomy import Anatomy
 from tgbench.buckets import BucketClass
 from tgbench.coords import Guard
+from tgbench.kernels.registry import Ranking, candidates
 from tgbench.lowering import State
 from tgbench.placement import Placement
 from tgbench.program import Instruction
@@ -62,12 +63,13 @@ def replay(
     calls: Sequence[tuple[BucketClass, tuple[int, ...]]],
     cost: InstructionCost,
     device: str = "cpu",
+    ranking: Ranking = candidates,
 ) -> Replayed:
     """Walk a trace over a memory map; no further than `MOST_DECIDED` situations.
 
     Raises DoesNotFit for a call that the map cannot hold.
     """
-    specialiser = Specialiser(anatomy, placement, cut, rules, device)
+    specialiser = Specialiser(anatomy, placement, cut, rules, device, ranking)
 
     def decide(
         held: State, kind: BucketClass, origin: tuple[int, ...]

@@ -28,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--plan", type=Path, required=True, help="plan file; if it is there, the search goes on")
     add("--memory", help="budget of the arena, such as 64MiB (what is needed)")
     add("--device", default="cpu", help="cpu or cuda:0 (cpu)")
-    add("--records", help="measured times: a file or a database URL (modelled ones)")
+    add("--records", help="measured times: a file or a database URL (the user's own)")
     add("--mode", choices=MODES, default="search", help="how to search (search)")
     add("--seconds", type=float, help="when to stop (30)")
     add("--steps", type=int, help="rollouts after which to stop")
