@@ -309,6 +309,25 @@ def test_a_run_that_no_budget_allows_leaves_the_plan_as_it_was() -> None:
     assert session.session.counters.planned == 1
 
 
+def test_a_plan_that_failed_leaves_the_session_as_it_was() -> None:
+    """What was asked for in vain counts in no later plan."""
+    g = GraphBuilder()
+    x = g.input("x", (16,))
+    g.output("small", x * 2.0)
+    g.output("other", x + 1.0)
+    g.output("large", x.reshape(16, 1) * x)
+    graph, values = g.build(), {"x": np.arange(16, dtype="float32")}
+    budget = smallest_budget(graph, values, {"small": ..., "other": ...})
+    session = CheckedSession(graph, values, memory=budget)
+    session.run(want={"small": ...})
+    with pytest.raises(BudgetError):
+        session.run(want={"large": ...})
+    with pytest.raises(BudgetError):
+        session.session.optimize("greedy", budget=1)
+    session.run(want={"other": ...})  # there is no place for it yet
+    assert session.session.counters.planned == 2
+
+
 def test_optimize_plans_from_what_happened() -> None:
     graph = causal(rows=16)
     session = CheckedSession(graph, causal_values(graph, 0))

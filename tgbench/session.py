@@ -11,7 +11,8 @@ specialised on the spot, remembered and counted.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from glob import escape
 from pathlib import Path
@@ -338,30 +339,41 @@ class GraphSession:
         """
         if mode not in MODES:
             raise PlanError(f"mode {mode!r} is not known; use one of {', '.join(MODES)}")
-        if budget is not None:
-            self.budget_bytes = self._parsed(budget)
-        if self.retain == "all":
-            self._plan()
-            return self.plan
-        effort = Effort(30.0 if seconds is None and steps is None else seconds, steps)
-        self._calibrate(self.anatomy)
-        before = self._memory.decisions if self._memory is not None else None
-        workload = Workload.of(self.anatomy, self.rules, self._history())
-        with self.arena.lock:
-            made = self._seat.choose(
-                lambda room: Optimiser(
-                    self.anatomy, self.rules, workload, room, self.costs.time_ns, self.device,
-                    classes=self._classes, executor=executor, workers=workers,
-                    progress=self._progress, stop=stop, ranking=self.costs.kernels,
-                ).run(mode, effort, seed, before),
-                self.budget_bytes,
-            )  # fmt: skip
-            self._classes = dict(made.classes)
-            self.counters.planned += 1
-            self._install(made)
+        with self._budgeted(budget):
+            if self.retain == "all":
+                self._plan()
+                return self.plan
+            effort = Effort(30.0 if seconds is None and steps is None else seconds, steps)
+            self._calibrate(self.anatomy)
+            before = self._memory.decisions if self._memory is not None else None
+            workload = Workload.of(self.anatomy, self.rules, self._history())
+            with self.arena.lock:
+                made = self._seat.choose(
+                    lambda room: Optimiser(
+                        self.anatomy, self.rules, workload, room, self.costs.time_ns, self.device,
+                        classes=self._classes, executor=executor, workers=workers,
+                        progress=self._progress, stop=stop, ranking=self.costs.kernels,
+                    ).run(mode, effort, seed, before),
+                    self.budget_bytes,
+                )  # fmt: skip
+                self._classes = dict(made.classes)
+                self.counters.planned += 1
+                self._install(made)
         if self.plan_path is not None:
             self.save_plan()
         return self.plan
+
+    @contextmanager
+    def _budgeted(self, budget: int | str | None) -> Iterator[None]:
+        """Another budget, where one is given; taken back if what is done under it fails."""
+        before = self.budget_bytes
+        try:
+            if budget is not None:
+                self.budget_bytes = self._parsed(budget)
+            yield
+        except BaseException:
+            self.budget_bytes = before
+            raise
 
     def search(self, mode: Mode = "search", *, seed: int = 0, workers: int = 1) -> BackgroundSearch:
         """The search of `optimize` in a process of its own, not started yet.
