@@ -454,8 +454,8 @@ for _label, _mask in (("band", _BAND), ("gaps", _GAPS), ("padding", _PADDING)):
     )
     case(f"mul by mask {_label}", lambda g, m=_mask: x_of(g, 4, 4) * g.constant(m).cast("float32"),
          **_alike)  # fmt: skip
-    case(f"div 0 {_label}", lambda g, m=_mask: _masked(g, m, 0.0) / x_of(g, 4, name="y"), low=1,
-         **_alike)  # fmt: skip
+    case(f"div 0 {_label}", lambda g, m=_mask: _masked(g, m, 0.0) / g.constant(
+        np.arange(1, 5, dtype=np.float32)), **_alike)  # fmt: skip
     case(f"add −inf {_label}", lambda g, m=_mask: x_of(g, 4, 4) + g.constant(
         np.where(m, 0, -np.inf).astype(np.float32)), **_alike)  # fmt: skip
     case(f"matmul of 0 {_label}", lambda g, m=_mask: _masked(g, m, 0.0) @ x_of(g, 4, 2, name="y"),

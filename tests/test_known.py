@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import Array, boxes, mask_of, random_box, regions
 
-from tgbench import known
+from tgbench import known, ops
 from tgbench.coords import Domain, at, origin_symbol, record
+from tgbench.graph import GraphBuilder, Node
 from tgbench.known import ConstantData, Fact, Pattern, constant_fact, pattern_fact
+from tgbench.reference import evaluate
 from tgbench.regions import Box, Region
 
 T = 7
@@ -206,8 +208,107 @@ def test_facts() -> None:
     assert fact is not None
     assert fact.closes_with(0.0)
     assert not fact.closes_with(1.0)
-    soft = Fact(-np.inf, fact.open, hard=False)
-    assert not soft.closes_with(-np.inf)
-    assert soft.closes_with(-np.inf, hard=False)
+    soft = Fact(-1e30, fact.open, hard=False)
+    assert not soft.closes_with(-1e30)
+    assert soft.is_mask
+    assert Fact(-np.inf, fact.open).is_mask
+    assert not fact.is_mask
     whole = constant_fact(ConstantData(np.arange(3)))
     assert not whole.open.array.any()
+
+
+# --- what rules claim, against what NumPy computes ------------------------------------------------
+
+
+def _masked_graph(rng: np.random.Generator) -> GraphBuilder:
+    """A few ops one after the other, masks and zeros among them."""
+    g = GraphBuilder()
+    nodes = [g.input("x", (3, 4)), g.input("y", (3, 4)), g.input("z", (1, 4))]
+
+    def flags() -> Array:
+        found = rng.random((3, 4)[int(rng.integers(2)) :]) < 0.6
+        return found if rng.integers(3) else found & (np.arange(found.shape[-1]) > 1)
+
+    def pick() -> Node:
+        return nodes[int(rng.integers(max(0, len(nodes) - 4), len(nodes)))]
+
+    def masked(x: Node) -> Node:
+        value = rng.choice([-np.inf, -1e30, -3.4e38])
+        return x + g.constant(np.where(flags(), 0, value).astype(np.float32))
+
+    def chosen(x: Node) -> Node:
+        other = [pick(), 0.0, -np.inf, -1e30, np.inf][int(rng.integers(5))]
+        return ops.where(g.constant(flags()), x, other)
+
+    def unary(x: Node) -> Node:
+        return g.apply(str(rng.choice(UNARY)), x)
+
+    def binary(x: Node) -> Node:
+        return g.apply(str(rng.choice(BINARY)), *((x, pick()) if rng.integers(2) else (pick(), x)))
+
+    def by_constant(x: Node) -> Node:
+        numbers = g.constant(rng.choice([0, 1, 1, 2, 0.25, -1, 1e30], (1, 4)).astype(np.float32))
+        return g.apply(str(rng.choice(["add", "sub", "mul", "div"])), x, numbers)
+
+    def reduced(x: Node) -> Node:
+        axis = int(rng.integers(2))
+        return g.apply(
+            str(rng.choice(["max", "min", "sum", "mean"])), x, axes=(axis,), keepdims=True
+        )
+
+    def shifted(x: Node) -> Node:
+        return x - ops.max_(x, int(rng.integers(2)), keepdims=True)
+
+    def shared(x: Node) -> Node:
+        return x / ops.sum_(x, int(rng.integers(2)), keepdims=True)
+
+    def moved(x: Node) -> Node:
+        kind, size = int(rng.integers(4)), x.shape[-1]
+        if kind == 0:
+            return ops.concat([x, pick().expand(3, 4)[: x.shape[0]]], -1)[:, -size:]
+        if kind == 1:
+            return ops.pad(x, (0, 1), (0, 0), float(rng.choice([0, -np.inf, -1e30])))[:, :size]
+        return x[::-1] if kind == 2 else x.reshape(*x.shape[::-1]).reshape(*x.shape)
+
+    makers = [masked, chosen, unary, binary, by_constant, reduced, shifted, shared, moved, ops.exp]
+    for _ in range(8):
+        nodes.append(makers[int(rng.integers(len(makers)))](pick()))
+    g.output("out", nodes[-1])
+    for i, node in enumerate(nodes[3:-1]):
+        g.output(f"n{i}", node + 0.0)
+    return g
+
+
+UNARY = ("neg", "abs", "sign", "exp", "sqrt", "reciprocal", "rsqrt", "log", "tanh", "cos", "floor")
+BINARY = ("add", "sub", "mul", "div", "maximum", "minimum", "pow", "arctan2", "mod", "floordiv")
+NUMBERS = np.array([0.0, -0.0, 1, -1, 2, -3, 40, -40], np.float32)
+
+
+def _is_out_of_bounds(values: Array, fact: Fact | None) -> bool:
+    """Whether what nothing is known of is infinite, or as huge as a mask, all the same."""
+    if fact is not None and (fact.wild or fact.constant is not None):
+        return bool(np.isnan(values).any())
+    unknown = values if fact is None else values[np.broadcast_to(fact.open.array, values.shape)]
+    return not bool((abs(unknown) < 1e20).all())
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_what_rules_claim_is_so(seed: int) -> None:
+    """Of numbers and signed zeros; a mask is at least half of what it is claimed to be.
+
+    What infinities make of it that come of numbers (1/0, overflows) is out of bounds (note 0010).
+    """
+    rng = np.random.default_rng(seed)
+    graph = _masked_graph(rng).build()
+    nodes = [node for node in graph.nodes if not node.is_leaf]
+    for _ in range(3):
+        given = {name: rng.choice(NUMBERS, node.shape) for name, node in graph.inputs.items()}
+        with np.errstate(all="ignore"):
+            found = evaluate(graph, given, [node.name for node in nodes])
+        for node in nodes:
+            values, fact = found[node.name], node.call.fact
+            if fact is not None and fact.value is not None:
+                closed = values[~np.broadcast_to(fact.open.array, node.shape)]
+                assert (closed == fact.value if fact.hard else closed <= fact.value / 2).all()
+            if _is_out_of_bounds(values, fact):
+                break

@@ -14,14 +14,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from session_cases import HUGE, CheckedSession, Wrong, smallest_budget
+from session_cases import HUGE, CheckedSession, PoisonedSession, Wrong, smallest_budget
 from strategies import Array, Maker, boxes, changes, edited, graphs
 
 from tgbench import ops
 from tgbench.arena import Arena
 from tgbench.buckets import BucketSpace
 from tgbench.errors import BudgetError, DemandError
-from tgbench.graph import Graph, GraphBuilder
+from tgbench.graph import Graph, GraphBuilder, Node
+from tgbench.optable import numpy_dtype
 from tgbench.reference import evaluate
 from tgbench.regions import Box, Region
 from tgbench.session import GraphSession
@@ -146,6 +147,76 @@ def test_a_tiny_program_store_evicts_and_changes_no_answer(case: Case, data: Any
     session = CheckedSession(graph, make(0), program_bytes=1)
     play(session, make, data.draw(histories(graph)) * 2)
     assert len(session.session.programs) <= 1
+
+
+# --- masks ----------------------------------------------------------------------------------------
+
+FULLY = 1  # a row that sees nothing
+
+
+def shared(x: Node, form: str) -> Node:
+    """A softmax over the last dimension, as one op or in small ones, or attention by it."""
+    if form == "fused":
+        return ops.softmax(x)
+    weights = ops.exp(x - ops.max_(x, -1, keepdims=True))
+    return weights / ops.sum_(weights, -1, keepdims=True)
+
+
+def masked(form: str, value: float, dtype: str, seed: int) -> Graph:
+    """Weights of scores under an additive mask, handed out, and what is made of them."""
+    rng, g = np.random.default_rng(seed), GraphBuilder()
+    is_open = rng.random((5, 6)) < 0.5
+    is_open[:, 2] = True
+    is_open[FULLY] = bool(np.isinf(value)) and is_open[FULLY]  # of −inf alone comes no number
+    x, v = g.input("x", (5, 6), dtype), g.input("v", (6, 3), dtype)
+    mask = g.constant(np.where(is_open, 0, value).astype(numpy_dtype(dtype))).cast(dtype)
+    parts = [x * 0.5 + mask, x + mask] if seed % 2 else [x + mask]
+    weights = shared(parts[0] + mask if seed % 3 else parts[0], form)
+    g.output("weights", weights)
+    g.output("mixed", weights @ v)
+    g.output("greatest", ops.max_(parts[-1], -1))
+    return g.build()
+
+
+@pytest.mark.parametrize("form", ["fused", "atomic"])
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [
+        ("float32", -1e30),
+        ("float32", -3.4028234663852886e38),
+        ("float32", -np.inf),
+        ("float64", -1e30),
+        ("float16", -65504.0),
+        ("bfloat16", -3.3895313892515355e38),
+    ],
+)
+def test_masked_elements_stay_masked(form: str, dtype: str, value: float) -> None:
+    tolerance = {"float16": 2e-2, "bfloat16": 5e-2}.get(dtype, 1e-5)
+    for seed in range(3):
+        graph, rng = masked(form, value, dtype, seed), np.random.default_rng(seed)
+        session = PoisonedSession(graph)
+        given = {n: rng.integers(-3, 8, m.shape).astype(numpy_dtype(dtype))
+                 for n, m in graph.inputs.items()}  # fmt: skip
+        for step in range(8):
+            want = None if step % 3 else {"weights": np.s_[1:4, 1:5]}
+            found, right = session.run(given, want), evaluate(graph, given)
+            for name, part in found.items():
+                expected = right[name] if want is None else right[name][want[name]]
+                np.testing.assert_allclose(part, expected, rtol=tolerance, atol=tolerance)
+            name = ("x", "x", "v")[step % 3]
+            given = given | {name: given[name].copy()}
+            row, column = (int(rng.integers(size)) for size in given[name].shape)
+            given[name][row, : column + 1 : 2] = rng.integers(-3, 8)
+
+
+def test_a_masked_element_is_put_there_masked() -> None:
+    g = GraphBuilder()
+    mask = g.constant(np.array([0, -1e30, 0], np.float32))
+    g.output("y", ops.softmax(g.input("x", (3,)) + mask))
+    session = GraphSession(g.build())
+    for middle in (5, 6):
+        found = session.run({"x": np.array([1, middle, 1], np.float32)})["y"]
+    assert found.tolist() == [0.5, 0, 0.5]
 
 
 # --- one class at many origins --------------------------------------------------------------------

@@ -27,8 +27,8 @@ import numpy as np
 import sympy
 
 from tgbench.errors import GraphError
-from tgbench.known import ConstantData, Fact, constant_fact
-from tgbench.optable import ITEMSIZE, LEAVES, OPS, Attrs, Call, Dim, OpDef, TensorType
+from tgbench.known import ConstantData, Fact, constant_fact, followed
+from tgbench.optable import FLOATS, ITEMSIZE, LEAVES, OPS, Attrs, Call, Dim, OpDef, TensorType
 from tgbench.regions import Region
 
 Scalar: TypeAlias = "bool | int | float"
@@ -381,6 +381,8 @@ class GraphBuilder:
         if key not in self._interned:
             types = tuple(node.type for node in inputs)
             facts = tuple(fact_of(node) for node in inputs)
+            if definition.relates is not None:
+                facts = definition.relates(inputs, facts)
             call = self._call(definition, attrs, types, facts)
             self._add(key, op, inputs, attrs, call.out, call, self._fresh(name or op))
         return self._interned[key]
@@ -487,8 +489,15 @@ def make_call(
     shape = _inferred_shape(op, bare, region)
     call = Call(op, attrs, types, TensorType(shape, dtype), facts)
     symbolic = any(isinstance(size, sympy.Expr) for type_ in types for size in type_.shape)
-    fact = op.known(call, facts) if op.known is not None and not symbolic else None
+    fact = None if symbolic else _known(op, call, facts)
     return Call(op, attrs, types, call.out, facts, fact)
+
+
+def _known(op: OpDef, call: Call, facts: tuple[Fact | None, ...]) -> Fact | None:
+    """What follows about the output of an atomic op."""
+    fact = op.known(call, facts) if op.known is not None else None
+    is_float = call.out.dtype in FLOATS
+    return followed(fact, facts, call.out.rank) if is_float and not op.tames else fact
 
 
 def _inferred_shape(op: OpDef, call: Call, region: Region) -> tuple[Dim, ...]:
@@ -542,7 +551,7 @@ def _placeholder(builder: GraphBuilder, i: int, type_: TensorType, fact: Fact | 
     if fact is not None and fact.constant is not None:
         return builder.constant(fact.constant.array).cast(type_.dtype)
     node = builder.input(f"in{i}", type_.shape, type_.dtype)
-    if fact is not None and fact.value == -np.inf:
+    if fact is not None and (fact.is_mask or fact.wild):
         builder.given[node] = fact  # zeros stop here: kernels of norms need them in their lines
     return node
 

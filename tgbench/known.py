@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -30,6 +30,7 @@ from tgbench.coords import Coord, Moving, Table, lookup
 from tgbench.regions import EMPTY, Box, Interval, Region, union
 
 Bools = NDArray[np.bool_]
+HUGE = 1e30  # as good as infinite: no score comes near it
 MOST_PIECES = 64  # a box whose open part would split into more than this shrinks to its hull
 
 
@@ -260,18 +261,39 @@ class Fact:
         value: what every closed element equals; for a `constant`, None (each has its own).
         open: the elements that are not known.
         hard: closed elements equal `value` exactly. A soft fact is an additive mask of a huge
-            finite number: the element still varies in theory, but `exp` of it, less the maximum
-            of a row with an open element, is exactly 0.
+            finite number: the element still varies, near `value` or below it, but `exp` of it,
+            less the maximum of a row with an open element, is exactly 0. So `value` may stand for
+            it wherever only that is asked, and is finite, so that a product with 0 is 0.
         constant: the node's whole array, when every element is known.
+        wild: open elements may be as huge as a mask: it was added where no rule follows it. What
+            is added to them, or compared with them, is no mask.
+        peak: of the right side of a difference: it is the maximum of the left along these axes.
+            Of the difference, and of `exp` of it: each line along them has a greatest element, 0
+            and then 1.
+        positive: every element is above 0.
     """
 
     value: float | None
     open: Pattern
     hard: bool = True
     constant: ConstantData | None = None
+    wild: bool = False
+    peak: tuple[int, ...] = ()
+    positive: bool = False
 
-    def closes_with(self, value: float, *, hard: bool = True) -> bool:
-        return self.value == value and (self.hard or not hard)
+    def closes_with(self, value: float | None) -> bool:
+        """Whether closed elements equal a value exactly."""
+        return self.hard and self.value is not None and self.value == value
+
+    @property
+    def is_mask(self) -> bool:
+        """Whether closed elements are −inf, or as good as that where there is an open one."""
+        return not self.hard or (self.value is not None and self.value <= -HUGE)
+
+    @property
+    def is_huge(self) -> bool:
+        """Whether closed elements are infinite, or as good as that."""
+        return self.is_mask or (self.value is not None and self.value >= HUGE)
 
 
 def constant_fact(data: ConstantData) -> Fact:
@@ -286,11 +308,20 @@ def pattern_fact(value: float, is_open: NDArray[Any], *, hard: bool = True) -> F
     return None if pattern.is_all_open else Fact(value, pattern, hard)
 
 
-def broadcast_open(facts: Sequence[Fact | None], shapes: Sequence[tuple[int, ...]]) -> list[Bools]:
-    """Each input's open array, aligned to the rank of the broadcast result."""
-    rank = max((len(shape) for shape in shapes), default=0)
-    result = []
-    for fact, shape in zip(facts, shapes, strict=True):
-        array = np.ones([1] * len(shape), dtype=bool) if fact is None else fact.open.array
-        result.append(array.reshape((1,) * (rank - len(shape)) + array.shape))
-    return result
+def open_fact(rank: int, *, wild: bool = False, positive: bool = False) -> Fact:
+    """No element is known, but something of all of them."""
+    return Fact(None, Pattern(np.ones([1] * rank, dtype=bool)), wild=wild, positive=positive)
+
+
+def followed(fact: Fact | None, sources: Sequence[Fact | None], rank: int) -> Fact | None:
+    """What a rule says of a result, and where masks went that it does not follow.
+
+    >>> mask = pattern_fact(-1e30, np.array([True, False]), hard=False)
+    >>> followed(None, [mask], 1).wild
+    True
+    """
+    wild = any(source is not None and source.wild for source in sources)
+    huge = any(source is not None and source.is_huge for source in sources)
+    if not wild and (not huge or (fact is not None and fact.is_huge)):
+        return fact
+    return open_fact(rank, wild=True) if fact is None else replace(fact, wild=True)

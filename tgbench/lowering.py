@@ -306,7 +306,10 @@ class Lowerer:
     def _fills(
         self, node: Node, box: Box, written: Written, addresser: Addresser
     ) -> list[Instruction]:
-        """Calls that put known values, or zeros nobody cares about, where somebody will look."""
+        """Calls that put known values, or zeros nobody cares about, where somebody will look.
+
+        A mask is put there as closed as it is: what is read beside a maximum stays below it.
+        """
         base, inside = self.anatomy.base_box(node, box, self.rules)
         if base.is_leaf or base in self.anatomy.frozen:
             return []
@@ -314,8 +317,7 @@ class Lowerer:
         for part in missing:
             written.add(base, part)
         fact = base.call.fact
-        known = fact is not None and fact.hard and fact.value is not None
-        value = fact.value if fact is not None and known else 0.0
+        value = fact.value if fact is not None and fact.value is not None else 0.0
         return [
             Instruction(base, part, "fill", fill_, (addresser.view(base, part), value))
             for part in missing

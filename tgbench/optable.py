@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 Array: TypeAlias = NDArray[Any]
 Dim: TypeAlias = Any  # int, or a sympy expression until the graph is bound
 Attrs: TypeAlias = Mapping[str, Any]
+Facts: TypeAlias = "tuple[Fact | None, ...]"
 
 ITEMSIZE = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2,
@@ -107,6 +108,8 @@ class OpDef:
         reference: (attrs, *arrays) → array.
         check: raises GraphError for attributes or types that make no sense.
         known: (call, input facts) → fact about the output.
+        relates: (inputs, their facts) → facts, with what one input says about another.
+        tames: whether no output is huge, however huge the inputs are.
         flops: (call, output box) → floating-point operations.
         multiplies: whether those are two per multiply–add: products and convolutions.
         decompose: (attrs, *nodes) → node built of other ops. Fused ops give this and leave
@@ -126,7 +129,9 @@ class OpDef:
     forward: Callable[[Call, tuple[Region, ...]], Region] | None = None
     needed: Callable[[Call, Box], tuple[Region, ...]] | None = None
     check: Callable[[Attrs, tuple[TensorType, ...]], None] | None = None
-    known: Callable[[Call, tuple[Fact | None, ...]], Fact | None] | None = None
+    known: Callable[[Call, Facts], Fact | None] | None = None
+    relates: Callable[[tuple[Node, ...], Facts], Facts] | None = None
+    tames: bool = False
     flops: Callable[[Call, Box], int] = field(default=lambda call, box: box.elements)
     multiplies: bool = False
     decompose: Callable[..., Node] | None = None

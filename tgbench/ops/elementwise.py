@@ -6,6 +6,7 @@ Output element i depends on element i of every input (repeated dimensions: on el
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,17 +17,19 @@ from tgbench.known import (
     ConstantData,
     Fact,
     Pattern,
-    broadcast_open,
     constant_fact,
+    open_fact,
     pattern_fact,
 )
 from tgbench.ops.broadcasting import broadcast_shape, down, up
+from tgbench.ops.masks import Mask, aligned, mask_fact, mask_of, not_above, not_below
 from tgbench.optable import (
     FLOATS,
     ITEMSIZE,
     Array,
     Attrs,
     Call,
+    Facts,
     OpDef,
     TensorType,
     numpy_dtype,
@@ -35,11 +38,7 @@ from tgbench.optable import (
 )
 from tgbench.regions import EMPTY, Box, Region, union
 
-# An additive mask at or below this leaves exp(score − maximum) exactly 0, for scores that stay
-# well away from the end of the dtype's range.
-MASKED = {"float64": -1e30, "float32": -1e30, "bfloat16": -1e30, "float16": -3e4}
-
-KnownRule = Callable[[Call, tuple[Fact | None, ...]], "Fact | None"]
+KnownRule = Callable[[Call, Facts], "Fact | None"]
 
 
 def forward(call: Call, regions: tuple[Region, ...]) -> Region:
@@ -97,6 +96,8 @@ def _pointwise(
     *,
     dtype: Callable[[Attrs, tuple[str, ...]], str] = same_dtype,
     known: KnownRule | None = None,
+    relates: Callable[[tuple[Node, ...], Facts], Facts] | None = None,
+    tames: bool = False,
     check: Callable[[str, int], Callable[[Attrs, tuple[TensorType, ...]], None]] = _arity,
     cost: int = 1,
 ) -> OpDef:
@@ -113,6 +114,8 @@ def _pointwise(
             needed,
             check=check(name, count),
             known=known,
+            relates=relates,
+            tames=tames,
             flops=lambda call, box: cost * box.elements,
             aligned=tuple(range(count)),
             inplace=tuple(range(count)) if dtype is same_dtype else (),
@@ -125,61 +128,51 @@ def _anywhere(call: Call, box: Box) -> None:
     """An element depends on the elements above it, wherever they are."""
 
 
-def _open(facts: tuple[Fact | None, ...], call: Call) -> list[Any]:
-    return broadcast_open(facts, call.in_shapes)
-
-
 def _constant(fact: Fact | None) -> Array | None:
     return None if fact is None or fact.constant is None else fact.constant.array
 
 
-def _known_add(call: Call, facts: tuple[Fact | None, ...]) -> Fact | None:
+def _known_add(call: Call, facts: Facts) -> Fact | None:
     """−inf plus anything finite is −inf; a huge negative number is as good under a softmax."""
-    for i, fact in enumerate(facts):
-        unsure = _not_below(facts[1 - i], np.inf, call)
-        mask = _constant(fact)
-        limit = MASKED.get(call.inputs[i].dtype)
-        if mask is not None and limit is not None and (mask <= limit).any():
-            closed = mask <= limit
-            hard = bool(np.isneginf(mask[closed]).all())
-            is_open = ~_aligned(closed, len(call.out.shape))
-            return pattern_fact(-np.inf, is_open | unsure, hard=hard)
-        if fact is not None and fact.value == -np.inf:
-            return pattern_fact(-np.inf, _open(facts, call)[i] | unsure, hard=fact.hard)
-    return None
+    rank, found = call.out.rank, []
+    for i, other in enumerate(reversed(facts)):
+        mask = mask_of(facts[i], call.inputs[i], rank)
+        if mask is None:
+            continue
+        if (mask.closed & not_below(other, -mask.value / 2, rank)).any():
+            return None
+        found.append(mask if other is None else Mask(mask.closed, mask.value / 2))
+    return mask_fact(found, call.out.dtype) if found else None
 
 
-def _not_below(fact: Fact | None, limit: float, call: Call) -> Any:
-    """Where an operand is known, and not known to be below a limit (NaN is not)."""
-    if fact is None:
-        return False
-    rank = len(call.out.shape)
-    if fact.constant is not None:
-        return _aligned(~(fact.constant.array < limit), rank)
-    below = fact.value is not None and fact.value < limit
-    return False if below else _aligned(~fact.open.array, rank)
-
-
-def _known_sub(call: Call, facts: tuple[Fact | None, ...]) -> Fact | None:
-    """−inf less something that is not −inf is −inf; −inf less −inf is nothing known."""
-    left, right = facts
-    if left is None or left.value != -np.inf:
+def _known_sub(call: Call, facts: Facts) -> Fact | None:
+    """−inf less something that is not as low is −inf; −inf less −inf is nothing known."""
+    (left, right), rank = facts, call.out.rank
+    mask = mask_of(left, call.inputs[0], rank)
+    if mask is None:
         return None
-    open_left, open_right = _open(facts, call)
-    if right is not None and right.constant is None:
-        return pattern_fact(-np.inf, open_left | ~open_right, hard=left.hard)
-    if right is not None and right.constant is not None:
-        limit = MASKED.get(call.inputs[1].dtype, -np.inf) / 2
-        small = _aligned(~(right.constant.array > limit), len(call.out.shape))
-        return pattern_fact(-np.inf, open_left | small, hard=left.hard)
-    return pattern_fact(-np.inf, open_left, hard=left.hard)
+    if right is None:
+        return mask_fact([mask], call.out.dtype)
+    there = mask.within(~not_above(right, mask.value / 2, rank))
+    value = mask.value if right.constant is None and right.value is None else mask.value / 2
+    found = mask_fact([Mask(there.closed, value)], call.out.dtype)
+    return found if found is None else replace(found, peak=right.peak)
 
 
-def _known_exp(call: Call, facts: tuple[Fact | None, ...]) -> Fact | None:
+def _less_its_peak(inputs: tuple[Node, ...], facts: Facts) -> Facts:
+    """Of x − max(x), that the right side is the maximum of the left."""
+    left, right = inputs
+    if right.op != "max" or right.inputs[0] is not left or not right.attrs["keepdims"]:
+        return facts
+    fact = facts[1] if facts[1] is not None else open_fact(right.rank)
+    return facts[0], replace(fact, peak=right.attrs["axes"])
+
+
+def _known_exp(call: Call, facts: Facts) -> Fact | None:
     fact = facts[0]
-    if fact is None or fact.value != -np.inf:
+    if fact is None or not fact.is_mask:
         return None
-    return pattern_fact(0.0, fact.open.array)
+    return Fact(0.0, fact.open, peak=fact.peak)
 
 
 def _zeros(fact: Fact | None) -> Array | None:
@@ -193,18 +186,14 @@ def _zeros(fact: Fact | None) -> Array | None:
     return ~fact.open.array if fact.closes_with(0.0) else None
 
 
-def _aligned(array: Array, rank: int) -> Array:
-    return array.reshape((1,) * (rank - array.ndim) + array.shape)
-
-
-def _known_mul(call: Call, facts: tuple[Fact | None, ...]) -> Fact | None:
+def _known_mul(call: Call, facts: Facts) -> Fact | None:
     """0 times anything finite is 0."""
     rank = len(call.out.shape)
     closed: Any = False
     for fact, other in zip(facts, reversed(facts), strict=True):
         zeros = _zeros(fact)
         if zeros is not None:
-            closed = closed | (_aligned(zeros, rank) & ~_known_infinite(other, rank))
+            closed = closed | (aligned(zeros, rank) & ~_known_infinite(other, rank))
     if not np.any(closed):
         return _known_scaled(call, facts)
     return pattern_fact(0.0, ~np.asarray(closed))
@@ -214,45 +203,45 @@ def _known_infinite(fact: Fact | None, rank: int) -> Array:
     """Where an operand is known to be infinite or NaN."""
     array = _constant(fact)
     if array is not None:
-        return _aligned(~np.isfinite(array), rank)
+        return aligned(~np.isfinite(array), rank)
     if fact is not None and fact.value is not None and not np.isfinite(fact.value):
-        return _aligned(~fact.open.array, rank)
+        return aligned(~fact.open.array, rank)
     return np.zeros([1] * rank, dtype=bool)
 
 
-def _known_scaled(call: Call, facts: tuple[Fact | None, ...]) -> Fact | None:
-    """−inf times a positive constant is −inf; a soft −inf stays huge by one that is not tiny."""
-    for i, fact in enumerate(facts):
-        factor = _constant(facts[1 - i])
-        if fact is None or fact.value != -np.inf or factor is None:
-            continue
-        if bool((factor > (0 if fact.hard else 0.01)).all()):
-            return pattern_fact(-np.inf, _open(facts, call)[i], hard=fact.hard)
+def _known_scaled(call: Call, facts: Facts) -> Fact | None:
+    """A mask times a positive constant is one, while it stays huge."""
+    for i, other in enumerate(reversed(facts)):
+        mask, factor = mask_of(facts[i], call.inputs[i], call.out.rank), _constant(other)
+        if mask is not None and factor is not None and bool((factor > 0).all()):
+            return mask_fact([Mask(mask.closed, mask.value * float(factor.min()))], call.out.dtype)
     return None
 
 
-def _known_div(call: Call, facts: tuple[Fact | None, ...]) -> Fact | None:
-    """0 divided by something that is not known to be 0 is 0."""
+def _known_div(call: Call, facts: Facts) -> Fact | None:
+    """0 divided by what is known not to be 0 is 0; by 0, it is not a number."""
     top, bottom = facts
-    if top is None or not top.closes_with(0.0):
+    if top is None or bottom is None or not top.closes_with(0.0):
         return None
-    open_top, open_bottom = _open(facts, call)
-    if bottom is None:
-        return pattern_fact(0.0, open_top)
+    rank = call.out.rank
+    is_open = aligned(top.open.array, rank)
     if bottom.constant is not None:
         bad = (bottom.constant.array == 0) | np.isnan(bottom.constant.array)
-        return pattern_fact(0.0, open_top | _aligned(bad, len(call.out.shape)))
-    return pattern_fact(0.0, open_top | ~open_bottom)
+        return pattern_fact(0.0, is_open | aligned(bad, rank))
+    if bottom.positive:
+        return pattern_fact(0.0, is_open)
+    is_zero = not bottom.hard or not bottom.value or np.isnan(bottom.value)
+    return pattern_fact(0.0, is_open | aligned(bottom.open.array, rank) | np.bool_(is_zero))
 
 
-def _keeps_zero(call: Call, facts: tuple[Fact | None, ...]) -> Fact | None:
+def _keeps_zero(call: Call, facts: Facts) -> Fact | None:
     fact = facts[0]
     return (
         pattern_fact(0.0, fact.open.array) if fact is not None and fact.closes_with(0.0) else None
     )
 
 
-def _known_cast(call: Call, facts: tuple[Fact | None, ...]) -> Fact | None:
+def _known_cast(call: Call, facts: Facts) -> Fact | None:
     """The known value, cast; infinities stay only among floats. A constant stays constant."""
     fact, dtype = facts[0], call.out.dtype
     if fact is None:
@@ -260,17 +249,19 @@ def _known_cast(call: Call, facts: tuple[Fact | None, ...]) -> Fact | None:
     if fact.constant is not None:
         with np.errstate(all="ignore"):
             return constant_fact(ConstantData(fact.constant.array.astype(numpy_dtype(dtype))))
-    if fact.value is None or (not np.isfinite(fact.value) and dtype not in FLOATS):
+    if fact.value is None or (fact.is_huge and dtype not in FLOATS):
         return None
+    if not fact.hard:
+        return mask_fact([Mask(~fact.open.array, fact.value)], dtype)
     with np.errstate(all="ignore"):
         value = float(
             np.asarray(fact.value, numpy_dtype(call.inputs[0].dtype)).astype(numpy_dtype(dtype))
         )
-    return pattern_fact(value, fact.open.array, hard=fact.hard)
+    return pattern_fact(value, fact.open.array)
 
 
 _pointwise("add", np.add, 2, known=_known_add)
-_pointwise("sub", np.subtract, 2, check=_numbers_only, known=_known_sub)
+_pointwise("sub", np.subtract, 2, check=_numbers_only, known=_known_sub, relates=_less_its_peak)
 _pointwise("mul", np.multiply, 2, known=_known_mul)
 _pointwise("div", np.true_divide, 2, known=_known_div, check=_floats_only)
 _pointwise("floordiv", np.floor_divide, 2, check=_numbers_only)
@@ -292,18 +283,18 @@ for _name, _function in {
 _pointwise("logical_not", np.logical_not, 1, dtype=_to_bool)
 _pointwise("neg", np.negative, 1, check=_numbers_only, known=_keeps_zero)
 _pointwise("abs", np.abs, 1, known=_keeps_zero)
-_pointwise("sign", np.sign, 1, check=_numbers_only, known=_keeps_zero)
+_pointwise("sign", np.sign, 1, check=_numbers_only, known=_keeps_zero, tames=True)
 _pointwise("floor", np.floor, 1, check=_floats_only, known=_keeps_zero)
 _pointwise("ceil", np.ceil, 1, check=_floats_only, known=_keeps_zero)
 _pointwise("round", np.rint, 1, check=_floats_only, known=_keeps_zero)
-_pointwise("exp", np.exp, 1, check=_floats_only, known=_known_exp, cost=10)
+_pointwise("exp", np.exp, 1, check=_floats_only, known=_known_exp, tames=True, cost=10)
 _pointwise("log", np.log, 1, check=_floats_only, cost=10)
 _pointwise("sqrt", np.sqrt, 1, check=_floats_only, known=_keeps_zero, cost=4)
 _pointwise("rsqrt", lambda x: 1 / np.sqrt(x), 1, check=_floats_only, cost=4)
 _pointwise("reciprocal", lambda x: 1 / x, 1, check=_floats_only)
 _pointwise("sin", np.sin, 1, check=_floats_only, known=_keeps_zero, cost=10)
 _pointwise("cos", np.cos, 1, check=_floats_only, cost=10)
-_pointwise("tanh", np.tanh, 1, check=_floats_only, known=_keeps_zero, cost=10)
+_pointwise("tanh", np.tanh, 1, check=_floats_only, known=_keeps_zero, tames=True, cost=10)
 
 
 def _erf(x: Array) -> Array:
@@ -315,14 +306,14 @@ def _erf(x: Array) -> Array:
     )
 
 
-_pointwise("erf", _erf, 1, check=_floats_only, known=_keeps_zero, cost=10)
+_pointwise("erf", _erf, 1, check=_floats_only, known=_keeps_zero, tames=True, cost=10)
 
 
 def _sigmoid(x: Array) -> Array:
     return np.asarray(1 / (1 + np.exp(-x)))
 
 
-_pointwise("sigmoid", _sigmoid, 1, check=_floats_only, cost=10)
+_pointwise("sigmoid", _sigmoid, 1, check=_floats_only, tames=True, cost=10)
 
 
 def _cast_dtype(attrs: Attrs, dtypes: tuple[str, ...]) -> str:
@@ -359,8 +350,8 @@ def _branches(call: Call) -> tuple[Pattern, Pattern] | None:
     condition = _constant(call.facts[0]) if call.facts else None
     if condition is None:
         return None
-    aligned = _aligned(condition, len(broadcast_shape(call.in_shapes)))
-    return Pattern.of(aligned), Pattern.of(~aligned)
+    whole = aligned(condition, len(broadcast_shape(call.in_shapes)))
+    return Pattern.of(whole), Pattern.of(~whole)
 
 
 def _where_forward(call: Call, regions: tuple[Region, ...]) -> Region:
@@ -387,13 +378,20 @@ def _where_needed(call: Call, box: Box) -> tuple[Region, ...]:
     return tuple(regions)
 
 
-def _known_where(call: Call, facts: tuple[Fact | None, ...]) -> Fact | None:
+def _known_where(call: Call, facts: Facts) -> Fact | None:
     """Known where a constant condition takes a branch whose value is known there."""
     taken = _branches(Call(call.op, call.attrs, call.inputs, call.out, facts))
     if taken is None:
         return None
-    rank = len(call.out.shape)
-    for wanted in (-np.inf, 0.0, np.inf):
+    rank = call.out.rank
+    masks = [
+        mask.within(branch.array)
+        for i, branch in enumerate(taken, 1)
+        if (mask := mask_of(facts[i], call.inputs[i], rank)) is not None
+    ]
+    if any(mask.closed.any() for mask in masks):
+        return mask_fact(masks, call.out.dtype)
+    for wanted in (0.0, np.inf):
         closed: Any = False
         for pattern, fact in zip(taken, facts[1:], strict=True):
             if (known := _known_as(fact, wanted, rank)) is not None:
@@ -406,9 +404,9 @@ def _known_where(call: Call, facts: tuple[Fact | None, ...]) -> Fact | None:
 def _known_as(fact: Fact | None, value: float, rank: int) -> Array | None:
     array = _constant(fact)
     if array is not None:
-        return _aligned(array == value, rank)
+        return aligned(array == value, rank)
     if fact is not None and fact.closes_with(value):
-        return _aligned(~fact.open.array, rank)
+        return aligned(~fact.open.array, rank)
     return None
 
 

@@ -19,12 +19,14 @@ from tgbench.errors import GraphError
 from tgbench.graph import Node
 from tgbench.known import Fact, pattern_fact
 from tgbench.ops.broadcasting import down, up
+from tgbench.ops.masks import MASKED, Mask, mask_fact, mask_of
 from tgbench.optable import (
     FLOATS,
     Array,
     Attrs,
     Call,
     Dim,
+    Facts,
     OpDef,
     TensorType,
     ViewMap,
@@ -155,7 +157,7 @@ def _remap(region: Region, before: tuple[int, ...], after: tuple[int, ...]) -> R
     return Region.of(*boxes)
 
 
-def _reshape_known(call: Call, facts: tuple[Fact | None, ...]) -> Fact | None:
+def _reshape_known(call: Call, facts: Facts) -> Fact | None:
     fact = facts[0]
     if fact is None or fact.value is None:
         return None
@@ -213,7 +215,7 @@ def _permute_needed(call: Call, box: Box) -> tuple[Region, ...]:
     return (Region((Box(result),)),)
 
 
-def _permute_known(call: Call, facts: tuple[Fact | None, ...]) -> Fact | None:
+def _permute_known(call: Call, facts: Facts) -> Fact | None:
     fact = facts[0]
     if fact is None or fact.value is None:
         return None
@@ -310,7 +312,7 @@ def _slice_needed(call: Call, box: Box) -> tuple[Region, ...]:
     return (Region.of(*(Box(pick) for pick in product(*choices))),)
 
 
-def _slice_known(call: Call, facts: tuple[Fact | None, ...]) -> Fact | None:
+def _slice_known(call: Call, facts: Facts) -> Fact | None:
     fact = facts[0]
     if fact is None or fact.value is None:
         return None
@@ -390,7 +392,7 @@ def _expand_needed(call: Call, box: Box) -> tuple[Region, ...]:
     return (down(box, call.in_shapes[0]),)
 
 
-def _expand_known(call: Call, facts: tuple[Fact | None, ...]) -> Fact | None:
+def _expand_known(call: Call, facts: Facts) -> Fact | None:
     fact = facts[0]
     if fact is None or fact.value is None:
         return None
@@ -470,16 +472,32 @@ def _concat_needed(call: Call, box: Box) -> tuple[Region, ...]:
     return tuple(result)
 
 
-def _concat_known(call: Call, facts: tuple[Fact | None, ...]) -> Fact | None:
-    """Known where a piece is known, for the one value that the first such piece has."""
-    values = [fact.value for fact in facts if fact is not None and fact.value is not None]
-    if not values:
+def _concat_known(call: Call, facts: Facts) -> Fact | None:
+    """Masked where a piece is; else known where one is, for the value of the first such piece."""
+    rank, dtype = call.out.rank, call.out.dtype
+    masks = [mask_of(fact, type_, rank) for fact, type_ in zip(facts, call.inputs, strict=True)]
+    found = [mask for mask in masks if mask is not None]
+    if found:
+        closed = _joined(call, [None if mask is None else mask.closed for mask in masks])
+        return mask_fact([Mask(closed, max(mask.value for mask in found))], dtype)
+    known = [fact for fact in facts if fact is not None and fact.value is not None]
+    if not known:
         return None
-    pieces = []
-    for fact, shape in zip(facts, call.in_shapes, strict=True):
-        usable = fact is not None and fact.value == values[0] and fact.hard
-        pieces.append(np.broadcast_to(fact.open.array if usable and fact else np.True_, shape))
-    return pattern_fact(values[0], np.concatenate(pieces, axis=call.attrs["axis"]))
+    value = known[0].value
+    alike = [fact is not None and fact.closes_with(value) for fact in facts]
+    closed = _joined(
+        call, [~f.open.array if f and use else None for f, use in zip(facts, alike, strict=True)]
+    )
+    return pattern_fact(known[0].value or 0.0, ~closed)
+
+
+def _joined(call: Call, pieces: Sequence[Array | None]) -> Array:
+    """Flags of the pieces, False where a piece has none, side by side."""
+    whole = [
+        np.broadcast_to(np.False_ if piece is None else piece, shape)
+        for piece, shape in zip(pieces, call.in_shapes, strict=True)
+    ]
+    return np.concatenate(whole, axis=call.attrs["axis"])
 
 
 register(
@@ -538,10 +556,17 @@ def _pad_needed(call: Call, box: Box) -> tuple[Region, ...]:
     return (EMPTY if inside is None else Region((inside,)),)
 
 
-def _pad_known(call: Call, facts: tuple[Fact | None, ...]) -> Fact | None:
+def _pad_known(call: Call, facts: Facts) -> Fact | None:
     """The margin is known; so is the inside where it is known to hold the same value."""
     attrs, shape, fact = call.attrs, call.in_shapes[0], facts[0]
     value = _as_dtype(attrs["value"], call.out.dtype)
+    mask = mask_of(fact, call.inputs[0], call.out.rank)
+    is_mask = value <= MASKED.get(call.out.dtype, -np.inf)
+    if mask is not None and is_mask:
+        inside = np.broadcast_to(mask.closed, shape)
+        return mask_fact(
+            [Mask(_padded(attrs, inside, True), max(mask.value, value))], call.out.dtype
+        )
     inside = np.ones(shape, dtype=bool)
     if fact is not None and fact.closes_with(value):
         inside = np.broadcast_to(fact.open.array, shape)

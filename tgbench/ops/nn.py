@@ -88,7 +88,7 @@ def _fused(
 def _softmax(attrs: Attrs, x: Node) -> Node:
     axis = attrs["axis"]
     weights = exp(x - max_(x, axis, keepdims=True))
-    return weights / sum_(weights, axis, keepdims=True)
+    return weights / sum_(weights, axis, keepdims=True)  # never 0: each line of weights has a 1
 
 
 def _softmax_reference(attrs: Attrs, x: Array) -> Array:

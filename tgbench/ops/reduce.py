@@ -7,15 +7,26 @@ An output element depends on its line of the input along the reduced axes; known
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from tgbench.errors import GraphError
 from tgbench.graph import Node
-from tgbench.known import Fact, Pattern, pattern_fact
+from tgbench.known import Fact, Pattern, open_fact, pattern_fact
 from tgbench.ops.elementwise import sqrt
-from tgbench.optable import FLOATS, Array, Attrs, Call, OpDef, TensorType, register, same_dtype
+from tgbench.optable import (
+    FLOATS,
+    Array,
+    Attrs,
+    Call,
+    Facts,
+    OpDef,
+    TensorType,
+    register,
+    same_dtype,
+)
 from tgbench.regions import Box, Region
 
 
@@ -33,14 +44,14 @@ def _identity_rows(call: Call) -> Pattern | None:
     A soft −inf is an identity of max only in a line that has an open element: lines without one
     are opened again.
     """
-    fact = call.facts[0] if call.facts else None
-    identity = {"sum": 0.0, "max": -np.inf, "min": np.inf}.get(call.op.name)
-    if fact is None or fact.value is None or fact.value != identity:
+    fact, name = call.facts[0] if call.facts else None, call.op.name
+    if fact is None:
         return None
-    if fact.hard:
-        return fact.open
-    axes = call.attrs["axes"]
-    return Pattern.of(fact.open.array | ~fact.open.array.any(axis=axes, keepdims=True))
+    if name == "max" and not fact.hard and not fact.wild:
+        axes = call.attrs["axes"]
+        return Pattern.of(fact.open.array | ~fact.open.array.any(axis=axes, keepdims=True))
+    identity = {"sum": 0.0, "max": -np.inf, "min": np.inf}.get(name)
+    return fact.open if fact.closes_with(identity) else None
 
 
 def _forward(call: Call, regions: tuple[Region, ...]) -> Region:
@@ -73,7 +84,7 @@ def _needed(call: Call, box: Box) -> tuple[Region, ...]:
     return (Region((lines,)) if pattern is None else pattern.trim(Region((lines,))),)
 
 
-def _known(call: Call, facts: tuple[Fact | None, ...]) -> Fact | None:
+def _known(call: Call, facts: Facts) -> Fact | None:
     """A line of nothing but the identity reduces to it."""
     fact = facts[0]
     if fact is None or fact.value is None:
@@ -83,6 +94,34 @@ def _known(call: Call, facts: tuple[Fact | None, ...]) -> Fact | None:
         return None
     is_open = np.asarray(fact.open.array.any(axis=axes, keepdims=keep))
     return pattern_fact(fact.value, is_open, hard=fact.hard)
+
+
+def _known_max(call: Call, facts: Facts) -> Fact | None:
+    """Of a line with an open element, no mask is the maximum."""
+    fact = facts[0]
+    return _extreme(call, facts, fact is not None and fact.is_huge and not fact.is_mask)
+
+
+def _known_min(call: Call, facts: Facts) -> Fact | None:
+    """Of a line with a masked element, that is the minimum."""
+    fact = facts[0]
+    return _extreme(call, facts, fact is not None and fact.is_mask)
+
+
+def _extreme(call: Call, facts: Facts, may_be_huge: bool) -> Fact | None:
+    fact, found = facts[0], _known(call, facts)
+    if fact is None or not (fact.wild or may_be_huge):
+        return found
+    return replace(found or open_fact(call.out.rank), wild=True)
+
+
+def _known_sum(call: Call, facts: Facts) -> Fact | None:
+    """Of a line with a 1 and nothing negative, the sum is above 0."""
+    found, fact = _known(call, facts), facts[0]
+    is_exp = fact is not None and fact.closes_with(0.0) and bool(fact.peak)
+    if not is_exp or fact is None or not set(fact.peak) <= set(call.attrs["axes"]):
+        return found
+    return replace(found or open_fact(call.out.rank), positive=True)
 
 
 def _check_mean(attrs: Attrs, types: tuple[TensorType, ...]) -> None:
@@ -100,7 +139,11 @@ def _check_numbers(attrs: Attrs, types: tuple[TensorType, ...]) -> None:
 _CHECKS = {"sum": _check_numbers, "prod": _check_numbers, "mean": _check_mean}
 
 
-def _reduction(name: str, function: Callable[..., Any]) -> OpDef:
+def _reduction(
+    name: str,
+    function: Callable[..., Any],
+    known: Callable[[Call, Facts], Fact | None] | None = None,
+) -> OpDef:
     def reference(attrs: Attrs, x: Array) -> Array:
         result = function(x, axis=attrs["axes"], keepdims=attrs["keepdims"])
         return np.asarray(result).astype(x.dtype)
@@ -113,16 +156,17 @@ def _reduction(name: str, function: Callable[..., Any]) -> OpDef:
             _forward,
             _needed,
             check=_CHECKS.get(name, _check),
-            known=_known if name != "prod" else None,
+            known=known,
+            tames=name in ("max", "min"),
             flops=lambda call, box: _lines(call, box).elements,
         )
     )
 
 
-_reduction("sum", np.sum)
-_reduction("mean", np.mean)
-_reduction("max", np.max)
-_reduction("min", np.min)
+_reduction("sum", np.sum, _known_sum)
+_reduction("mean", np.mean, _known)
+_reduction("max", np.max, _known_max)
+_reduction("min", np.min, _known_min)
 _reduction("prod", np.prod)
 
 

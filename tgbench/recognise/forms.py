@@ -17,7 +17,7 @@ import numpy as np
 import tgbench.ops as ops
 from tgbench.errors import GraphError
 from tgbench.graph import Graph, GraphBuilder, Node
-from tgbench.ops.elementwise import MASKED
+from tgbench.ops.masks import MASKED
 from tgbench.optable import OPS, Array, Attrs, TensorType
 from tgbench.recognise.cells import Cell
 
