@@ -200,13 +200,13 @@ def _known_mul(call: Call, facts: Facts) -> Fact | None:
 
 
 def _known_infinite(fact: Fact | None, rank: int) -> Array:
-    """Where an operand is known to be infinite or NaN."""
+    """Where an operand is known to be infinite or NaN, or may be all but infinite."""
     array = _constant(fact)
     if array is not None:
         return aligned(~np.isfinite(array), rank)
-    if fact is not None and fact.value is not None and not np.isfinite(fact.value):
+    if fact is not None and fact.is_huge and not fact.wild:
         return aligned(~fact.open.array, rank)
-    return np.zeros([1] * rank, dtype=bool)
+    return np.full([1] * rank, fact is not None and fact.wild)
 
 
 def _known_scaled(call: Call, facts: Facts) -> Fact | None:
