@@ -75,7 +75,7 @@ def test_decomposition_computes_the_same(name: str) -> None:
 def test_what_is_known_is_so(name: str) -> None:
     case = CASES[name]
     fact = fact_of(case.node)
-    if fact is None or not fact.hard:
+    if fact is None or not fact.hard or (fact.value is None and fact.constant is None):
         return
     for seed in range(5):
         result = case.run(case.inputs(np.random.default_rng(seed)))
