@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -240,6 +242,34 @@ def test_a_graph_is_exported(folder: Path) -> None:
     assert written(model, folder / "again.json") == model.read_text()
     assert written(model, folder / "model.dot") == graph().to_dot() + "\n"
     ElementTree.fromstring(written(model, folder / "model.svg"))
+
+
+@pytest.mark.skipif(shutil.which("dot") is None, reason="needs Graphviz's dot on the PATH")
+@pytest.mark.parametrize(("form", "magic"), [("png", b"\x89PNG"), ("pdf", b"%PDF")])
+def test_a_graph_is_rendered_by_graphviz(folder: Path, form: str, magic: bytes) -> None:
+    pytest.importorskip("graphviz")
+    path = folder / f"model.{form}"
+    assert main(["export", str(folder / "model.json"), "--to", str(path)]) == 0
+    assert path.read_bytes().startswith(magic)
+
+
+@pytest.mark.parametrize(
+    ("missing", "mend"), [("package", "pip install 'tgbench[lab]'"), ("program", "apt install")]
+)
+def test_rendering_says_what_is_missing(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    missing: str, mend: str,
+) -> None:  # fmt: skip
+    if missing == "package":
+        monkeypatch.setitem(sys.modules, "graphviz", None)
+    else:
+        pytest.importorskip("graphviz")
+        monkeypatch.setenv("PATH", "")
+    words = ["export", str(folder / "model.json"), "--to", str(folder / "none.png")]
+    message = failed(capsys, main(words))
+    assert mend in message
+    assert "or write .svg" in message
+    assert not (folder / "none.png").exists()
 
 
 def test_a_trace_is_exported_by_class(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

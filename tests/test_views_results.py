@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -14,11 +15,11 @@ from strategies import regions
 
 import tgbench as tg
 from tgbench.buckets import BucketClass
-from tgbench.errors import GraphError, PlanError
+from tgbench.errors import GraphError, PlanError, WidgetError
 from tgbench.regions import EMPTY, Region
 from tgbench.views import paths, show, transitions
 from tgbench.views.boxes import to_svg as region_svg
-from tgbench.views.pareto import curve
+from tgbench.views.pareto import Curve, curve
 from tgbench.views.programs import listing_of_session
 from tgbench.views.regions import KINDS, best_cut, columns_of, crossing, inspect_class, inspect_last
 from tgbench.views.regions import to_svg as inspector_svg
@@ -185,3 +186,19 @@ def test_more_memory_is_never_slower(session: tg.GraphSession) -> None:
     assert all(p.plan.size_bytes <= p.budget_bytes for p in found.points)
     assert session.plan == before
     ElementTree.fromstring(found._repr_mimebundle_()["image/svg+xml"])
+
+
+def test_a_curve_is_a_figure_of_plotly(session: tg.GraphSession) -> None:
+    pytest.importorskip("plotly")
+    found = curve(session, [1 << 20])
+    best, bound = found.to_plotly().data
+    assert list(best.x) == [point.plan.size_bytes / 2**20 for point in found.points]
+    assert list(best.y) == [point.time_ns / 1e6 for point in found.points]
+    assert list(best.text) == [str(point) for point in found.points]
+    assert bound.name == "bound"
+
+
+def test_a_figure_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    with pytest.raises(WidgetError, match="pip install 'tgbench\\[lab\\]'"):
+        Curve(()).to_plotly()

@@ -5,6 +5,7 @@ model.json: graph as json
 
     plan  (.json)          json, svg   the memory map;  html   the report
     graph (.json, .pt2)    json        a graph file;    dot    Graphviz;  svg   its layers
+                           png, pdf    every node, as Graphviz lays them out
     trace (.jsonl)         csv         how often each class of runs came, and its mean time
 """
 
@@ -25,6 +26,7 @@ from tgbench.plan import Plan
 from tgbench.trace import Trace
 from tgbench.views import graphs, timeline
 from tgbench.views.plan_report import page_of_plan
+from tgbench.views.rendering import rendered
 from tgbench.views.timeline import Timeline, timeline_from_plan, timeline_of_plan
 from tgbench.weights import atomic_path
 
@@ -47,9 +49,9 @@ def run(arguments: argparse.Namespace) -> int:
             f"--to {arguments.to}: a {kind} has no form {form!r}; end the name in "
             f"{' or '.join(f'.{known}' for known in forms)}"
         )
-    text = forms[form](READERS[kind](arguments.file), graph_of(arguments))
+    made = forms[form](READERS[kind](arguments.file), graph_of(arguments))
     with atomic_path(arguments.to) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(made if isinstance(made, bytes) else made.encode())
     print(f"{arguments.to}: {kind} as {form}")
     return 0
 
@@ -97,7 +99,7 @@ READERS: Mapping[str, Callable[[Path], Any]] = {
     "graph": lambda path: from_pt2(path).graph if path.suffix == ".pt2" else load_graph(path),
     "trace": Trace.load,
 }
-FORMS: Mapping[str, Mapping[str, Callable[[Any, Graph | None], str]]] = {
+FORMS: Mapping[str, Mapping[str, Callable[[Any, Graph | None], str | bytes]]] = {
     "plan": {
         "json": lambda plan, graph: json.dumps(_map(plan, graph).payload()) + "\n",
         "svg": lambda plan, graph: timeline.to_svg(_map(plan, graph)),
@@ -107,6 +109,8 @@ FORMS: Mapping[str, Mapping[str, Callable[[Any, Graph | None], str]]] = {
         "json": lambda found, _: graph_to_json(found),
         "dot": lambda found, _: found.to_dot() + "\n",
         "svg": lambda found, _: graphs.to_svg(graphs.picture(found)),
+        "png": lambda found, _: rendered(found, "png"),
+        "pdf": lambda found, _: rendered(found, "pdf"),
     },
     "trace": {"csv": _classes},
 }

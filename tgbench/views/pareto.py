@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from tgbench.errors import BudgetError
+from tgbench.errors import BudgetError, WidgetError
 from tgbench.packing import format_bytes
 from tgbench.plan import Plan
 from tgbench.search.optimiser import Effort, Mode
@@ -80,6 +80,30 @@ class Curve:
             ]
             for p in self.points
         ]  # fmt: skip
+
+    def to_plotly(self) -> Any:
+        """The curve as a figure of Plotly, to zoom and to lay beside others.
+
+        Raises WidgetError where plotly is not installed.
+
+        >>> Curve(()).to_plotly().layout.yaxis.title.text
+        'mean run, ms'
+        """
+        try:
+            from plotly import graph_objects
+        except ModuleNotFoundError as error:
+            raise WidgetError(
+                f"the figure needs {error.name}; install it with: pip install 'tgbench[lab]'"
+            ) from error
+        columns = self.columns()
+        figure = graph_objects.Figure()
+        for name, key, dash in (("best plan", "time", "solid"), ("bound", "bound", "dash")):
+            figure.add_scatter(
+                x=columns["size"] / 2**20, y=np.where(columns[key] > 0, columns[key], np.nan) / 1e6,
+                name=name, text=columns["words"], mode="lines+markers", line_dash=dash,
+            )  # fmt: skip
+        figure.update_layout(xaxis_title="arena, MiB", yaxis_title="mean run, ms")
+        return figure
 
     def __str__(self) -> str:
         return "\n".join(
