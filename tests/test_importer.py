@@ -16,8 +16,8 @@ from importer_cases import FAMILIES, Case
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from tgbench.errors import ImporterError, UnsupportedOpError
-from tgbench.graph import Graph
+from tgbench.errors import ImporterError, UnsupportedOpError, WeightsError
+from tgbench.graph import Graph, GraphBuilder
 from tgbench.importers import Imported, Support, from_pt2, from_torch, supported
 from tgbench.importers.build import Builder
 from tgbench.importers.exporting import lowered
@@ -152,11 +152,19 @@ class Tied(nn.Module):
         return self.head(hidden[..., self.order])
 
 
-def test_tied_weights_are_one_parameter_and_nothing_is_copied() -> None:
+def test_tied_weights_are_one_parameter_and_copied_once_or_shared() -> None:
     module = Tied().eval()
-    imported = from_torch(module, (torch.tensor([1, 4]),))
-    assert set(imported.weights) == {"table.weight", "scale"}
-    assert imported.weights["table.weight"].data_ptr() == module.head.weight.data_ptr()
+    copied, shared = (from_torch(module, (torch.tensor([1, 4]),), share=s) for s in (False, True))
+    for imported in (copied, shared):
+        assert set(imported.weights) == {"table.weight", "scale"}
+        own = [place(GraphSession(imported).pool.buffers["table.weight", "float32"]) for _ in "ab"]
+        assert own == [place(imported.weights["table.weight"])] * 2, "sessions copy no more"
+    assert place(shared.weights["table.weight"]) == place(module.head.weight)
+    assert place(copied.weights["table.weight"]) != place(module.head.weight)
+
+
+def place(tensor: Tensor) -> int:
+    return tensor.data_ptr()
 
 
 def test_a_session_takes_the_module_with_its_weights() -> None:
@@ -166,6 +174,76 @@ def test_a_session_takes_the_module_with_its_weights() -> None:
         found = session.run({"ids": ids})["output"]
         assert torch.allclose(found, module(ids).detach(), atol=1e-6)
         ids = (ids * 2 + 1) % 5
+
+
+def normed() -> nn.Sequential:
+    """Folded batch norms, and layers whose weights kernels lay out anew."""
+    torch.manual_seed(0)
+    made = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(),
+        nn.Linear(128, 16), nn.ReLU(), nn.Linear(16, 4),
+    ).eval()  # fmt: skip
+    assert isinstance(made[1], nn.BatchNorm2d)
+    assert made[1].running_mean is not None
+    made[1].running_mean += 0.25
+    return made
+
+
+WRITES: dict[str, Any] = {
+    "mul_": lambda net: net[4].weight.mul_(2),
+    "data.zero_": lambda net: net[6].weight.data.zero_(),
+    "one element": lambda net: net[0].weight.data[1, 2].fill_(9),
+    "NumPy": lambda net: net[4].bias.detach().numpy().fill(5),
+    "batch norm": lambda net: net[1].running_mean.add_(1),
+    "load_state_dict": lambda net: net.load_state_dict(normed().apply(flat).state_dict()),
+}
+UNCOUNTED = ("data.zero_", "one element", "NumPy")
+
+
+def flat(part: nn.Module) -> None:
+    if isinstance(part, nn.Linear):
+        part.weight.data.fill_(0.1)
+
+
+@pytest.mark.parametrize("write", WRITES)
+@torch.no_grad()
+def test_a_session_answers_for_the_weights_it_was_made_with(write: str) -> None:
+    net, image = normed(), torch.rand(2, 3, 4, 4)
+    session, right = GraphSession(from_torch(net, (image,))), normed()
+    session.run({"input": image})
+    WRITES[write](net)
+    for row in range(4):
+        image[row % 2, :, row] += 1
+        found = session.run({"input": image})["output"]
+        assert torch.allclose(found, right(image), atol=1e-5)
+        assert not torch.allclose(found, net(image), atol=1e-3)
+
+
+@pytest.mark.parametrize("write", [write for write in WRITES if write not in UNCOUNTED])
+@torch.no_grad()
+def test_a_session_that_shares_its_weights_notices_writes(write: str) -> None:
+    net, image = normed(), torch.rand(2, 3, 4, 4)
+    session = GraphSession(from_torch(net, (image,), share=True))
+    session.run({"input": image})
+    image[0, 0] += 1
+    assert torch.allclose(session.run({"input": image})["output"], net(image), atol=1e-5)
+    WRITES[write](net)
+    with pytest.raises(
+        WeightsError, match=r"changed in place.*import the module again, or without"
+    ):
+        session.run({"input": image})
+
+
+def test_arrays_given_as_weights_are_copied_and_equal_ones_once() -> None:
+    g = GraphBuilder()
+    x = g.input("x", (1, 2))
+    g.output("y", (x @ g.parameter("a", (2, 2))) @ g.parameter("b", (2, 2)))
+    both, x_ = np.eye(2, dtype="float32"), np.ones((1, 2), "float32")
+    session = GraphSession(g.build(), {"a": both, "b": both})
+    assert session.run(x_)["y"].tolist() == [[1, 1]]
+    both *= 3
+    assert session.run(x_ * 2)["y"].tolist() == [[2, 2]]
+    assert len({place(session.pool.buffers[name, "float32"]) for name in "ab"}) == 1
 
 
 def test_masks_and_tables_become_constants() -> None:

@@ -1,14 +1,16 @@
 """The pool: parameters, constants and what follows from them alone. Bound once, never moved.
 
-Parameters in the file's own dtype are the mapped file itself; tied ones are one tensor. A frozen
-node (`weight + 1`) is computed once, here, by the same kernels that run everything else.
+Parameters in the file's own dtype are the mapped file itself; tied ones are one tensor. Arrays that
+somebody may write into are copied, so that all that is made of them (frozen nodes, layouts of
+kernels, values kept between runs) is always made of the same weights. A frozen node (`weight + 1`)
+is computed once, here, by the same kernels that run everything else.
 """
 
 from __future__ import annotations
 
 import fnmatch
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +54,8 @@ class Pool:
     packed_bytes: int = 0
     unpacked: frozenset[Call] = frozenset()
     _prepared: dict[Prepared, Any] = field(default_factory=dict)
+    _watched: dict[str, torch.Tensor] = field(default_factory=dict)
+    _versions: list[int] = field(default_factory=list)
 
     @staticmethod
     def load(
@@ -61,14 +65,16 @@ class Pool:
         device: str,
         ignore: Sequence[str] = (),
         packed_bytes: int | None = 0,
+        as_they_lie: bool = False,
     ) -> Pool:
         """Read what the graph needs; raises WeightsError for missing, extra or wrong tensors.
 
         Args:
             packed_bytes: what weights in another layout may take; None for any number.
+            as_they_lie: whether arrays are taken without a copy, as nobody will write into them.
         """
         pool = Pool()
-        pool._parameters(graph, weights, device, ignore)
+        pool._parameters(graph, weights, device, ignore, as_they_lie)
         for node in graph.nodes:
             if node.op == "constant":
                 pool._own(node.name, torch.tensor(node.attrs["data"].array), node.dtype, device)
@@ -102,12 +108,38 @@ class Pool:
         """Take over what was made elsewhere, so that `prepared` need not make it again."""
         self._prepared.update(prepared)
 
-    def _parameters(self, graph: Graph, weights: Any, device: str, ignore: Sequence[str]) -> None:
+    def watch(self, names: Iterable[str]) -> None:
+        """From now on `check_unchanged` tells whether these parameters were written into.
+
+        PyTorch counts what it writes into a tensor, through whatever view. It does not count what
+        goes through `.data` or NumPy, and nothing at all of tensors made in inference mode.
+        """
+        held = {name: tensor for (name, _), tensor in self.buffers.items()}
+        self._watched = {name: held[name] for name in names if not held[name].is_inference()}
+        self._versions = [tensor._version for tensor in self._watched.values()]
+
+    def check_unchanged(self) -> None:
+        """Raise WeightsError if a watched parameter was written into."""
+        if not self._watched:
+            return
+        now = [tensor._version for tensor in self._watched.values()]
+        if now != self._versions:
+            changed = zip(self._watched, now, self._versions, strict=True)
+            names = [name for name, after, before in changed if after != before]
+            raise WeightsError(
+                f"{len(names)} weights were changed in place since the session read them, "
+                f"{_first(names)}; import the module again, or without share=True, which lets a "
+                "session keep the weights that it was made with"
+            )
+
+    def _parameters(
+        self, graph: Graph, weights: Any, device: str, ignore: Sequence[str], as_they_lie: bool
+    ) -> None:
         if weights is None:
             weights = {}
         source: _FromArrays | _FromFile
         if isinstance(weights, Mapping):
-            names, source = tuple(weights), _FromArrays(weights, device)
+            names, source = tuple(weights), _FromArrays(weights, device, as_they_lie)
         else:
             opened = weights if isinstance(weights, Weights) else Weights(_source(weights))
             names, source = opened.names(), _FromFile(opened, device)
@@ -233,18 +265,28 @@ class _FromFile:
 
 
 class _FromArrays:
-    def __init__(self, arrays: Mapping[str, Any], device: str) -> None:
-        self.arrays, self.device = arrays, device
+    """Arrays by name, as they lie or copied; of those that are the same bytes there is one copy."""
+
+    def __init__(self, arrays: Mapping[str, Any], device: str, as_they_lie: bool) -> None:
+        self.arrays, self.device, self.as_they_lie = arrays, device, as_they_lie
+        self._copies: dict[tuple[Any, ...], torch.Tensor] = {}
 
     def tensor(self, name: str, node: Node) -> torch.Tensor:
-        value = torch.as_tensor(self.arrays[name])
+        value = torch.as_tensor(self.arrays[name]).detach()
         if tuple(value.shape) != node.shape:
             raise WeightsError(
                 f"weight {name!r} has shape {list(value.shape)}, the graph has {list(node.shape)}"
             )
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise WeightsError(f"weight {name!r} holds NaN or infinity; mend it before use")
-        return value.to(device=self.device, dtype=TORCH_DTYPES[node.dtype]).contiguous()
+        dtype = TORCH_DTYPES[node.dtype]
+        if self.as_they_lie:
+            return value.to(device=self.device, dtype=dtype).contiguous()
+        place = value.data_ptr(), value.stride(), value.dtype, value.shape, dtype
+        if place not in self._copies:
+            copy = torch.empty(value.shape, dtype=dtype, device=self.device)
+            self._copies[place] = copy.copy_(value)
+        return self._copies[place]
 
     def is_mapped(self, name: str, node: Node) -> bool:
         return False

@@ -107,8 +107,8 @@ class GraphSession:
 
     Args:
         graph: a bound graph (no symbolic dimensions left), or an imported module.
-        weights: a safetensors file, a checkpoint directory, or arrays by parameter name; an
-            imported module brings its own.
+        weights: a safetensors file, a checkpoint directory, or arrays by parameter name, which are
+            copied; an imported module brings its own.
         memory: budget of the arena: bytes, "256MiB", None for what is needed; "auto" for what the
             device has left, "auto:4GiB" for at most so much of it. Weights are apart:
             `estimate_memory()` shows both.
@@ -159,6 +159,7 @@ class GraphSession:
     ) -> None:
         if exact not in (None, "bitwise"):
             raise ExactnessError(f"exact={exact!r} is not known; pass 'bitwise', or leave it out")
+        imported = graph if isinstance(graph, Imported) and weights is None else None
         if isinstance(graph, Imported):
             weights = graph.weights if weights is None else weights
             graph = graph.graph
@@ -176,7 +177,11 @@ class GraphSession:
         unused = [escape(n) for n in graph.parameters if n not in self.graph.parameters]
         ignored = [*ignore_weights, *unused]
         limit = Budget.parse(packed_bytes).limit_bytes
-        self.pool = Pool.load(self.graph, self.anatomy, weights, device, ignored, limit)
+        self.pool = Pool.load(
+            self.graph, self.anatomy, weights, device, ignored, limit, imported is not None
+        )
+        if imported is not None and imported.shared:
+            self.pool.watch(self.graph.parameters)
         self.budget_bytes = self._parsed(memory)
         known = records if isinstance(records, Records) or records is None else Records(records)
         self.exactness: Exactness | None = None
@@ -659,7 +664,8 @@ class GraphSession:
             list of parts was asked for.
 
         Raises:
-            InputError, DemandError, HintError, BudgetError, KernelError. Whatever stops a run, an
+            InputError, DemandError, HintError, BudgetError, KernelError; WeightsError for weights
+            shared with a module (`from_torch`) that were changed in place. Whatever stops a run, an
             interrupt too, inputs and states are what they were before it.
         """
         with self.arena.lock:
@@ -670,6 +676,7 @@ class GraphSession:
         self, inputs: Any, want: Any, changed: Any, check: bool, copy: bool, keep: bool
     ) -> dict[str, Any]:
         began = time.perf_counter_ns()
+        self.pool.check_unchanged()
         if self.exactness is not None:
             self.exactness.check_threads()
         named = self._intake.named(inputs)

@@ -26,6 +26,7 @@ from tgbench.bench.measure import Command, Samples, ms, progress, say, table, ta
 from tgbench.graph import Graph
 from tgbench.importers.build import Builder
 from tgbench.importers.exporting import exported_program, lowered
+from tgbench.importers.imported import Imported
 from tgbench.machine import cache_folder
 from tgbench.models import gemma3
 from tgbench.models.checkpoints import GEMMA3_270M, gemma3_reduced
@@ -98,7 +99,8 @@ def systems(size: Size, cache: Path, with_atomic: bool) -> dict[str, System]:
     took_ms = (time.process_time_ns() - began) / 1e6
 
     def system(graph: Graph) -> System:
-        session = GraphSession(graph, weights=built.weights, memory=size.memory)
+        weights = {name: built.weights[name] for name in graph.parameters}
+        session = GraphSession(Imported(graph, weights, {}), memory=size.memory)
         return System(session, "input_ids", ids, size.prompt)
 
     made[IMPORTED] = system(graph)

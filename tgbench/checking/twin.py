@@ -7,6 +7,7 @@ from typing import Any
 from tgbench.checking.compare import Array
 from tgbench.checking.pairs import as_array
 from tgbench.graph import Graph
+from tgbench.importers.imported import Imported
 from tgbench.plan import Plan
 from tgbench.session import GraphSession
 
@@ -19,12 +20,13 @@ def twin(
     Over the same graph it has the budget, and the plan that is in force or `plan`; over another
     one it has what memory it needs.
     """
-    options: dict[str, Any] = {"weights": weights_of(session), "device": session.device}
-    options |= {"ignore_weights": ("*",), "exact": session.exact}
+    options: dict[str, Any] = {"device": session.device, "exact": session.exact}
+    options |= {"ignore_weights": ("*",)}
+    same = Imported(session.graph if graph is None else graph, weights_of(session), {})
     if graph is not None:
-        return GraphSession(graph, **options)
+        return GraphSession(same, **options)
     return GraphSession(
-        session.graph, **options, memory=session.budget_bytes, retain=session.retain,
+        same, **options, memory=session.budget_bytes, retain=session.retain,
         plan=plan_of(session) if plan is None else plan, buckets=session.buckets,
     )  # fmt: skip
 

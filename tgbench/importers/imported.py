@@ -17,15 +17,17 @@ class Imported:
 
     Fields:
         graph: inputs, outputs, parameters and states under the module's names.
-        weights: the module's own tensors, not copies, by parameter name; tied ones once.
+        weights: by parameter name, tied ones once; sessions read them where they lie.
         specialised: inputs that became constants of the graph, and their values.
         unused: inputs that no output depends on; the graph does not have them.
+        shared: whether the weights are the module's own tensors; sessions then watch them.
     """
 
     graph: Graph
     weights: Mapping[str, torch.Tensor]
     specialised: Mapping[str, Any]
     unused: tuple[str, ...] = ()
+    shared: bool = False
 
     def __str__(self) -> str:
         graph = self.graph

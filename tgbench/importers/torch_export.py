@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import nn
 from torch.export import ExportedProgram
 
@@ -37,8 +39,9 @@ def from_torch(
     kwargs: Mapping[str, Any] | None = None,
     names: Mapping[str, str] | None = None,
     fixed: Sequence[str] = (),
+    share: bool = False,
 ) -> Imported:
-    """The graph of a module, with its weights.
+    """The graph of a module, with its weights as they are now.
 
     Shapes are those of the example inputs; their values do not count, but for Python values and
     for `fixed` tensors, which become constants. Parameters and buffers keep their names in the
@@ -51,6 +54,10 @@ def from_torch(
         kwargs: what it takes by name.
         names: other names for inputs and outputs, by the name they would have.
         fixed: names of tensor inputs that never change: masks, positions.
+        share: take the module's own tensors instead of a copy of them. Nobody may write into them
+            as long as sessions use them. A run that finds that somebody did (an optimiser,
+            `load_state_dict`, `weight.mul_`) raises WeightsError; what PyTorch does not count
+            (`weight.data.mul_`, NumPy views) goes unseen and mixes old and new weights.
 
     Raises:
         UnsupportedOpError: for ops without an entry, all of them, with their places.
@@ -66,7 +73,9 @@ def from_torch(
     program = _program(module, example_inputs, kwargs, fixed).renamed(names or {})
     built = Builder(program).run()
     Support.of(built).check()
-    return _imported(program, built)
+    imported = _imported(program, built)
+    weights = imported.weights if share else _copies(imported.weights)
+    return replace(imported, weights=weights, shared=share)
 
 
 def from_pt2(path: str | os.PathLike[str], *, names: Mapping[str, str] | None = None) -> Imported:
@@ -102,6 +111,12 @@ def _program(
     if len(args) or kwargs:
         raise ImporterError("an exported program has its inputs already; leave example_inputs out")
     return lowered(module, fixed)
+
+
+def _copies(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The same numbers, which are nobody else's."""
+    return {name: torch.empty_like(w, memory_format=torch.contiguous_format).copy_(w)
+            for name, w in weights.items()}  # fmt: skip
 
 
 def _imported(program: Program, built: Builder) -> Imported:
