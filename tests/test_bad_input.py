@@ -17,6 +17,7 @@ from session_cases import CheckedSession, Wrong
 from strategies import Array
 from test_session import causal, causal_values, share_of_examples
 
+from tgbench import ops
 from tgbench.errors import (
     BudgetError,
     DemandError,
@@ -60,8 +61,9 @@ BAD_INPUTS: dict[str, tuple[Any, str]] = {
     "not an array": ({"x": "text"}, "convert it"),
     "name": ({"x": float_x(), "z": float_x()}, "unknown input 'z'.*takes x"),
     "missing": ({}, "'x'.*no value yet; pass it"),
-    "NaN": ({"x": float_x(np.nan)}, r"nan at \(0, 0\).*finite"),
-    "infinity": ({"x": float_x(np.inf)}, "inf at .*finite"),
+    "NaN": ({"x": float_x(np.nan)}, r"nan at \(0, 0\).*finite: mend"),
+    "infinity": ({"x": float_x(np.inf)}, "is inf at .*finite: mend"),
+    "closed": ({"x": float_x(-np.inf)}, r"-inf at .*closes a mask, np\.finfo\('float32'\)\.min"),
 }
 
 
@@ -184,6 +186,29 @@ def test_what_loses_values_is_refused_with_the_mend(form: str) -> None:
     with pytest.raises(InputError, match=message):
         session.run(value)
     session.run(np.zeros(3, dtype))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+def test_a_mask_given_as_an_input_closes_with_the_least_number(dtype: str) -> None:
+    """As the error for −inf says: the same weights, exactly, in every run."""
+    g = GraphBuilder()
+    mask, scores = g.input("mask", (1, 6), dtype), g.input("scores", (6, 6), dtype)
+    g.output("y", ops.softmax(scores + mask).cast("float32"))
+    session, rng = GraphSession(g.build()), np.random.default_rng(0)
+    kind: torch.dtype = getattr(torch, dtype)
+    values = torch.from_numpy(rng.standard_normal((6, 6)) * 9).to(kind)
+    for closed in (1, 4, 0, 5):
+        given = torch.zeros(1, 6, dtype=kind)
+        given[0, closed] = -torch.inf
+        with pytest.raises(
+            InputError, match=r"mask is -inf at \(0, \d\).*finfo.*min gives the same"
+        ):
+            session.run({"mask": given, "scores": values})
+        found = session.run({"mask": given.clamp_min(torch.finfo(kind).min), "scores": values})["y"]
+        right = torch.softmax((values + given).double(), -1)
+        assert not found[:, closed].any()
+        assert torch.allclose(found.double(), right, atol=0.01 if "16" in dtype else 1e-6)
+        values[closed] += 1
 
 
 def test_names_may_be_left_out_where_there_is_one() -> None:

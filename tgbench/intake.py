@@ -146,7 +146,10 @@ class Intake:
             if node.dtype in FLOATS and not np.isfinite(part).all():
                 found = np.argwhere(~np.isfinite(array))[0]
                 where = tuple(int(i) for i in found)
-                raise InputError(f"{name} is {array[where]} at {where}; inputs must be finite")
+                raise InputError(
+                    f"{name} is {array[where]} at {where}; inputs must be finite: "
+                    f"{_finite(node, float(array[where]))}"
+                )
             if limit is None:
                 continue
             least, most = (part.item(),) * 2 if part.size == 1 else (part.min(), part.max())
@@ -213,6 +216,16 @@ def _by_name(
         f"{what} is a {type(value).__name__}, and this graph has {', '.join(known) or 'none'}; "
         f"pass it by name: {example}"
     )
+
+
+def _finite(node: Node, found: float) -> str:
+    """What to pass in place of a number that is not finite."""
+    if found != -np.inf:
+        return "mend the value"
+    library = (
+        "torch.finfo(torch.bfloat16)" if node.dtype == "bfloat16" else f"np.finfo('{node.dtype}')"
+    )
+    return f"where it closes a mask, {library}.min gives the same weights, exactly 0"
 
 
 def _conversion(name: str, node: Node, value: Any) -> str:
