@@ -769,6 +769,24 @@ for _op in ("top_values", "top_indices"):
             ),
             exact=False,
         )
+
+
+def aten_call(name: str, *arguments: Any) -> tuple[str, tuple[Any, ...], tuple[Any, ...]]:
+    return (f"{name}.default", arguments, ())
+
+
+X0, X1 = ("input", 0), ("input", 1)
+SPECTRUM = (aten_call("fft_rfft", X0), aten_call("abs", ("result", 0, 0)))
+case("opaque", lambda g: ops.opaque([x_of(g, 3, 3)], (aten_call("linalg_det", X0),), ((0, 0),))[0],
+     exact=False, independent=lambda attrs, x: np.linalg.det(x))  # fmt: skip
+case("opaque, complex inside", lambda g: ops.opaque([x_of(g, 2, 4)], SPECTRUM, ((1, 0),))[0],
+     exact=False, independent=lambda attrs, x: np.abs(np.fft.rfft(x)))  # fmt: skip
+case("opaque, two inputs", lambda g: ops.opaque([x_of(g, 2, 3), x_of(g, 4, 3, name="y")], (
+     aten_call("cdist", X0, X1),), ((0, 0),))[0], exact=False,
+     independent=lambda attrs, x, y: ((x[:, None] - y) ** 2).sum(-1) ** 0.5)  # fmt: skip
+case("opaque, several results", lambda g: ops.opaque([x_of(g, 2, 3)], (
+     aten_call("frac", X0), aten_call("square", ("result", 0, 0))), ((0, 0), (1, 0)),
+     )[0].inputs[0].inputs[0], exact=False)  # fmt: skip
 for _rows in ([0, 1, 1, 2], [3, 0, 0, 2], [1], [0, 2, 3], [-1, 0]):
     case(
         f"gather constant {_rows}",

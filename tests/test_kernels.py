@@ -416,6 +416,17 @@ for _op in ("arcsin", "arccos"):
 case("arctan2", lambda g: ops.arctan2(x(g, 3, 4), x(g, 4, name="y")), "positive")
 case("logical_xor", lambda g: ops.logical_xor(
     x(g, 3, 4, dtype="bool"), x(g, 4, dtype="bool", name="y")))  # fmt: skip
+SPECTRUM = (
+    ("fft_rfft.default", (("input", 0),), ()), ("abs.default", (("result", 0, 0),), ()),
+    ("sum.default", (("result", 1, 0),), ()),
+)  # fmt: skip
+for _results in (((1, 0),), ((1, 0), (2, 0))):
+    case(
+        f"opaque_{len(_results)}",
+        lambda g, r=_results: ops.opaque([x(g, 4, 6)], SPECTRUM, r)[0],
+    )
+FRAC = (("frac.default", (("input", 0),), ()),)
+case("opaque_known", lambda g: ops.opaque([masked(g, 0.0)], FRAC, ((0, 0),))[0], "integers")
 for _axis in (0, 1):
     case(f"cumsum_{_axis}", lambda g, a=_axis: ops.cumsum(x(g, 4, 5, 2), a), "integers")
     for _op in ("arg_max", "arg_min"):

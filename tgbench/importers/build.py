@@ -2,7 +2,8 @@
 
 call of constants alone    → its value        (masks, positions, RoPE tables)
 call with an entry         → nodes, checked against PyTorch's shape and dtype
-call without one           → a gap, remembered with its place; a leaf stands in for it,
+call without one           → an opaque op, which PyTorch computes whole
+call that may not be one   → a gap, remembered with its place; a leaf stands in for it,
                              so that one import finds all gaps
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -20,16 +22,27 @@ from tgbench.errors import GraphError
 from tgbench.graph import Graph, GraphBuilder, Node
 from tgbench.importers.place import Place, module_path
 from tgbench.importers.program import SHAPE_ONLY, Leaf, Program
-from tgbench.importers.table import RULES, Site, UnsupportedCallError
+from tgbench.importers.table import RULES, Site, UnsupportedCallError, refuse
+from tgbench.importers.whole import (
+    FOREIGN,
+    Foreign,
+    Pair,
+    Regions,
+    Writer,
+    call_of,
+    computed_whole,
+    is_pick,
+)
+from tgbench.ops.aten import refusal
 from tgbench.optable import TensorType
-from tgbench.weights import DTYPE_NAMES, TORCH_DTYPES
+from tgbench.weights import DTYPE_NAMES
 
 NO_ENTRY = "no entry"
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A call that has no entry, or whose entry does not take these arguments."""
+    """A call that cannot be in a graph, and why."""
 
     op: str
     reason: str
@@ -41,8 +54,11 @@ class Builder:
     """The growing graph.
 
     Fields:
-        values: of every node so far: a graph node, a torch tensor, a Python value, or a tuple.
+        values: of every node so far: a graph node, a torch tensor, a Python value, a tuple, or what
+            stands for a value that graphs cannot hold.
         counts: calls by op, constants left out.
+        whole: the calls that became opaque ops, and why, by node.
+        refused: the calls that became gaps.
     """
 
     program: Program
@@ -52,6 +68,8 @@ class Builder:
     gaps: list[Gap] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     places: dict[str, Place] = field(default_factory=dict)
+    whole: dict[fx.Node, str] = field(default_factory=dict)
+    refused: set[fx.Node] = field(default_factory=set)
     _lifted: dict[int, tuple[torch.Tensor, Node]] = field(default_factory=dict)
 
     def run(self) -> Builder:
@@ -61,7 +79,7 @@ class Builder:
                 self.values[node] = self._leaf(node, leaf)
             for node in self.program.alive():
                 with self.graph.scope(module_path(node.meta) or "root"):
-                    self.values[node] = self._call(node)
+                    self._run(node)
         return self
 
     def build(self) -> Graph:
@@ -78,13 +96,19 @@ class Builder:
     def _leaf(self, node: fx.Node, leaf: Leaf) -> Any:
         if leaf.kind == "constant":
             return leaf.value
+        if leaf.kind == "parameter" and leaf.value.is_complex():
+            return Pair(self._parameter(leaf.name, torch.view_as_real(leaf.value)))
         type_ = tensor_type(node.meta["val"], leaf.name)
         if leaf.kind == "input":
             return self.graph.input(leaf.name, type_.shape, type_.dtype)
         if leaf.kind == "state":
             return self._state(leaf, type_)
-        self.weights.setdefault(leaf.name, leaf.value)
-        return self.graph.parameter(leaf.name, type_.shape, type_.dtype)
+        return self._parameter(leaf.name, leaf.value)
+
+    def _parameter(self, name: str, value: torch.Tensor) -> Node:
+        type_ = tensor_type(value, name)
+        self.weights.setdefault(name, value)
+        return self.graph.parameter(name, type_.shape, type_.dtype)
 
     def _state(self, leaf: Leaf, type_: TensorType) -> Node:
         """A state starts at 0; one that starts elsewhere is told so until it was written once."""
@@ -97,26 +121,92 @@ class Builder:
 
     # --- calls ------------------------------------------------------------------------------------
 
-    def _call(self, node: fx.Node) -> Any:
-        arguments: Any = fx.node.map_arg((node.args, node.kwargs), self.values.__getitem__)
-        if node.target is operator.getitem:
+    @cached_property
+    def _regions(self) -> Regions:
+        return Regions.of(self.program)
+
+    def _run(self, node: fx.Node) -> None:
+        """Enter the value of a call, and of those that are computed together with it."""
+        reads = [self.values[one] for one in node.all_input_nodes]
+        varies = any(
+            isinstance(value, (Node, Pair, Foreign)) for one in reads for value in _leaves(one)
+        )
+        if node in self.values:
+            self._count(node)
+        elif _is_empty(node):
+            self.values[node] = torch.empty(node.meta["val"].shape, dtype=node.meta["val"].dtype)
+        elif not varies or str(node.target) in SHAPE_ONLY:
+            self.values[node] = self._fixed(node, varies)
+        elif node in self._regions.foreign:
+            self._count(node)
+            self.values[node] = FOREIGN
+        elif any(isinstance(value, (Pair, Foreign)) for value in reads):
+            self._count(node)
+            self._end(node)
+        elif is_pick(node):
+            source, index = call_of(node)
+            self.values[node] = self.values[source][index]
+        else:
+            self._count(node)
+            self.values[node] = self._varying(node)
+
+    def _count(self, node: fx.Node) -> None:
+        if not is_pick(node):
+            name = str(node.target)
+            self.counts[name] = self.counts.get(name, 0) + 1
+            self.places.setdefault(name, Place.of(node.meta))
+
+    def _fixed(self, node: fx.Node, varies: bool) -> Any:
+        """What depends on no input, by PyTorch itself; of a value that does, on its shape alone."""
+        find = _shape if varies else self.values.__getitem__
+        arguments: Any = fx.node.map_arg((node.args, node.kwargs), find)
+        if is_pick(node):
             (results, index), _ = arguments
             return results[index]
-        name = str(node.target)
-        varies = any(isinstance(leaf, Node) for leaf in _leaves(arguments))
-        if _is_empty(node):
-            return torch.empty(node.meta["val"].shape, dtype=node.meta["val"].dtype)
-        if varies and name in SHAPE_ONLY:
-            arguments, varies = _shapes(arguments), False
-        if not varies and (name in RULES or not _is_random(node.target)):
-            return self._computed(node, *arguments)
-        self.counts[name] = self.counts.get(name, 0) + 1
-        self.places.setdefault(name, Place.of(node.meta))
+        if not varies and str(node.target) not in RULES and _is_random(node.target):
+            self._count(node)
+            return self._refused(node, refusal(node.target, node.args, node.kwargs))
+        return self._computed(node, *arguments)
+
+    def _varying(self, node: fx.Node) -> Any:
+        arguments: Any = fx.node.map_arg((node.args, node.kwargs), self.values.__getitem__)
         try:
-            return self._lowered(node, name, *arguments)
+            return self._lowered(node, str(node.target), *arguments)
         except (UnsupportedCallError, GraphError) as error:
-            self.gaps.append(Gap(name, str(error), Place.of(node.meta)))
-            return self._stand_in(node)
+            return self._opaque(node, str(error))
+
+    # --- opaque ops -------------------------------------------------------------------------------
+
+    def _opaque(self, node: fx.Node, reason: str) -> Any:
+        """The used results of a call, computed whole; a gap where that may not be."""
+        used, is_one = sorted(_used(node)), isinstance(node.meta["val"], torch.Tensor)
+        try:
+            _outs(node)
+            made = computed_whole(self._writer(), [(node, k) for k in used])
+        except (UnsupportedCallError, GraphError) as error:
+            return self._refused(node, str(error) if reason == NO_ENTRY else reason)
+        self.whole[node] = "" if reason == NO_ENTRY else reason
+        return made[0] if is_one else dict(zip(used, made, strict=True))
+
+    def _end(self, node: fx.Node) -> None:
+        """The end of a region of foreign values, and the other ends that are at hand with it."""
+        found = self._regions.ends(node, self.values.__contains__)
+        ends = [one for one in found if one not in self.values]
+        try:
+            made = computed_whole(self._writer(), [call_of(one) for one in ends])
+        except (UnsupportedCallError, GraphError) as error:
+            self.values[node] = self._refused(node, str(error))
+            return
+        self.values |= zip(ends, made, strict=True)
+        self.whole |= {call: "" for one in ends for call in self._regions.cone(one)}
+
+    def _writer(self) -> Writer:
+        return Writer(self._regions, self.values, self._as_node)
+
+    def _refused(self, node: fx.Node, reason: str) -> Any:
+        self.gaps.append(Gap(str(node.target), reason, Place.of(node.meta)))
+        self.refused.add(node)
+        return self._stand_in(node)
 
     def _computed(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         """The value by PyTorch itself."""
@@ -146,6 +236,10 @@ class Builder:
     def _as_node(self, value: Any) -> Node:
         if isinstance(value, Node):
             return value
+        refuse(
+            isinstance(value, (Foreign, Pair)),
+            "a result is complex, which graphs do not hold; return torch.view_as_real of it",
+        )
         if not isinstance(value, torch.Tensor):
             return self.graph.constant(value)
         if id(value) not in self._lifted:  # the tensor is kept, so that its id stays its own
@@ -188,15 +282,10 @@ def _leaves(tree: Any) -> list[Any]:
     return pytree.tree_leaves(tree)
 
 
-def _shapes(arguments: Any) -> Any:
-    """Nodes as empty tensors of their shape, for ops that look at nothing else."""
-
-    def shape(value: Any) -> Any:
-        if not isinstance(value, Node):
-            return value
-        return torch.empty(value.shape, dtype=TORCH_DTYPES[value.dtype])
-
-    return pytree.tree_map(shape, arguments)
+def _shape(node: fx.Node) -> Any:
+    """An empty tensor of a value's shape, for ops that look at nothing else."""
+    value = node.meta["val"]
+    return torch.empty(value.shape, dtype=value.dtype) if isinstance(value, torch.Tensor) else value
 
 
 def _is_random(target: Any) -> bool:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
@@ -132,15 +132,24 @@ def _explained(module: nn.Module, error: Exception) -> str:
 # --- ops written in others ------------------------------------------------------------------------
 
 
-def lowered(exported: ExportedProgram, fixed: Sequence[str]) -> Program:
-    """A functional program whose ops have entries wherever PyTorch can give that."""
+def lowered(
+    exported: ExportedProgram, fixed: Sequence[str], whole: Collection[str] = ()
+) -> Program:
+    """A functional program whose ops have entries wherever PyTorch can give that.
+
+    Those in `whole` are not written in others.
+    """
     tried: set[Any] = set()
     must = any(_mutates(node.target) for node in exported.graph.nodes if node.op == "call_function")
     while True:
         program = None if must else read(exported, fixed)
         without = [] if program is None else _without_entry(program)
         known = torch.export.default_decompositions() if without else {}
-        table = {op: known[op] for op in without if op in known and op not in tried}
+        table = {
+            op: known[op]
+            for op in without
+            if op in known and op not in tried and str(op) not in whole
+        }
         if program is not None and not table:
             return program
         with _quiet():
@@ -160,3 +169,12 @@ def _mutates(target: Any) -> bool:
     if isinstance(target, torch._ops.OpOverload):
         return target._schema.is_mutable and str(target) != "aten.detach_.default"
     return isinstance(target, torch._ops.HigherOrderOperator)
+
+
+def written_from(node: fx.Node) -> list[str]:
+    """The ops that a call comes from, of which PyTorch wrote each in the one before it."""
+    found, sources = [], node.meta.get("from_node")
+    while sources:
+        found.append(str(sources[0].target))
+        sources = sources[0].from_node
+    return found

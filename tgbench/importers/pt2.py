@@ -32,11 +32,13 @@ from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 from tgbench.errors import ImporterError
 from tgbench.importers.program import SHAPE_ONLY, Leaf, Program, Tensors, output_nodes
 from tgbench.importers.table import RULES
+from tgbench.ops.aten import operator_of, refusal
 
 SCHEMA_MAJOR = 8  # of torch/_export/serde/schema.py in PyTorch 2.11 to 2.13
 DTYPES = {
     1: torch.uint8, 2: torch.int8, 3: torch.int16, 4: torch.int32, 5: torch.int64,
-    6: torch.float16, 7: torch.float32, 8: torch.float64, 12: torch.bool, 13: torch.bfloat16,
+    6: torch.float16, 7: torch.float32, 8: torch.float64, 10: torch.complex64,
+    11: torch.complex128, 12: torch.bool, 13: torch.bfloat16,
 }  # fmt: skip
 MEMORY_FORMATS = {
     1: torch.contiguous_format, 2: torch.channels_last, 3: torch.channels_last_3d,
@@ -226,12 +228,13 @@ class _Reader:
 def _target(name: str) -> Any:
     """A known op of ATen, and nothing else that a name could lead to."""
     match = _TARGET.fullmatch(name)
-    if match is None or f"aten.{match[1]}.{match[2]}" not in (RULES.keys() | SHAPE_ONLY | MAKERS):
+    found = None if match is None else operator_of(f"{match[1]}.{match[2]}")
+    if found is None or (str(found) not in RULES.keys() | SHAPE_ONLY | MAKERS and refusal(found)):
         raise Foreign(
-            f"calls {name!r}, which has no entry; save `program.run_decompositions()`, or import "
-            "the module itself to see what is missing"
+            f"calls {name!r}, which has no entry and cannot be computed whole; save "
+            "`program.run_decompositions()`, or import the module itself to see what is missing"
         )
-    return getattr(getattr(torch.ops.aten, match[1]), match[2])
+    return found
 
 
 _ARGUMENTS: dict[str, Callable[[_Reader, Any], Any]] = {

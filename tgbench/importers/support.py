@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tgbench.errors import UnsupportedOpError
-from tgbench.importers.build import NO_ENTRY, Builder
-from tgbench.importers.place import Place
+from torch import fx
 
-HOW = (
-    'enter it: `@lowers("{op}")` above a function of (site, *the op\'s arguments) in a module of '
-    "tgbench/importers/, as tgbench/importers/table.py shows; or write the line with ops that are "
-    "there, as tg.supported(module, example_inputs) lists them"
-)
+from tgbench.errors import UnsupportedOpError
+from tgbench.importers.build import Builder
+from tgbench.importers.place import Place
+from tgbench.importers.whole import is_pick
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,17 +19,24 @@ class OpSupport:
 
     Fields:
         count: calls that depend on an input.
-        reason: why it is not supported; "" if it is.
+        opaque: those of them that PyTorch computes whole whenever anything changes.
+        reason: why it is not supported; of opaque calls why they are, "" if there is no entry.
     """
 
     op: str
     count: int
+    opaque: int
     reason: str
     first: Place
+    is_supported: bool
 
     @property
-    def is_supported(self) -> bool:
-        return not self.reason
+    def answer(self) -> str:
+        if not self.is_supported:
+            return "no"
+        if not self.opaque:
+            return "yes"
+        return "opaque: recomputed whole" + (f" ({self.reason})" if self.reason else "")
 
 
 @dataclass(frozen=True)
@@ -44,16 +49,19 @@ class Support:
     def of(built: Builder) -> Support:
         """Counts and gaps of a builder that has run."""
         gaps = {gap.op: gap for gap in reversed(built.gaps)}
-        rows = [
-            OpSupport(
-                op,
-                count,
-                gaps[op].reason if op in gaps else "",
-                gaps[op].place if op in gaps else built.places[op],
-            )
-            for op, count in built.counts.items()
-        ]
+        whole = _by_op(built.whole)
+        rows = []
+        for op, count in built.counts.items():
+            gap, reasons = gaps.get(op), whole.get(op, [])
+            reason = gap.reason if gap else next(filter(None, reasons), "")
+            place = gap.place if gap else built.places[op]
+            rows.append(OpSupport(op, count, len(reasons), reason, place, gap is None))
         return Support(tuple(sorted(rows, key=lambda row: (row.is_supported, row.op))))
+
+    @property
+    def opaque(self) -> tuple[OpSupport, ...]:
+        """The ops of which some calls are computed whole."""
+        return tuple(row for row in self.ops if row.opaque)
 
     @property
     def missing(self) -> tuple[OpSupport, ...]:
@@ -63,19 +71,22 @@ class Support:
         """Raise UnsupportedOpError, naming the op, its place and the mend, if one is missing."""
         if not self.missing:
             return
-        rows = [f"{row.op} ({row.count} ×) at {row.first}: {_why(row)}" for row in self.missing]
+        rows = [f"{row.op} ({row.count} ×) at {row.first}: {row.reason}" for row in self.missing]
         raise UnsupportedOpError("\n".join(rows), tuple(row.op for row in self.missing))
 
     def __str__(self) -> str:
         width = max((len(row.op) for row in self.ops), default=2)
-        lines = [f"{'op':{width}}  calls  supported  first place"]
+        wide = max((len(row.answer) for row in self.ops), default=9)
+        lines = [f"{'op':{width}}  calls  {'supported':{wide}}  first place"]
         for row in self.ops:
-            answer = "yes" if row.is_supported else "no"
-            lines.append(f"{row.op:{width}}  {row.count:5}  {answer:9}  {row.first}")
+            lines.append(f"{row.op:{width}}  {row.count:5}  {row.answer:{wide}}  {row.first}")
         return "\n".join(lines)
 
 
-def _why(row: OpSupport) -> str:
-    if row.reason == NO_ENTRY:
-        return f"the importer has no entry for it; {HOW.format(op=row.op)}"
-    return row.reason
+def _by_op(whole: Mapping[fx.Node, str]) -> dict[str, list[str]]:
+    """Why calls are opaque, by op."""
+    found: dict[str, list[str]] = {}
+    for node, reason in whole.items():
+        if not is_pick(node):
+            found.setdefault(str(node.target), []).append(reason)
+    return found

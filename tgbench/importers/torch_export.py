@@ -8,12 +8,12 @@ session.run({"input_ids": ids})["logits"]
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.export import ExportedProgram
 
 import tgbench.importers.elementwise
@@ -23,11 +23,12 @@ import tgbench.importers.neural
 import tgbench.importers.reduction  # noqa: F401  (these five fill the table)
 from tgbench.errors import ImporterError
 from tgbench.importers.build import Builder
-from tgbench.importers.exporting import exported_program, lowered
+from tgbench.importers.exporting import exported_program, lowered, written_from
 from tgbench.importers.imported import Imported
-from tgbench.importers.program import Program
 from tgbench.importers.pt2 import read_pt2
 from tgbench.importers.support import Support
+from tgbench.importers.table import RULES
+from tgbench.ops.aten import refusal
 from tgbench.recognise import recognise
 from tgbench.simplify import simplify
 
@@ -70,10 +71,9 @@ def from_torch(
     input input: float32[3, 4]
     output output: float32[3, 2]
     """
-    program = _program(module, example_inputs, kwargs, fixed).renamed(names or {})
-    built = Builder(program).run()
+    built = _built(_exported(module, example_inputs, kwargs), fixed, names or {})
     Support.of(built).check()
-    imported = _imported(program, built)
+    imported = _imported(built)
     weights = imported.weights if share else _copies(imported.weights)
     return replace(imported, weights=weights, shared=share)
 
@@ -89,7 +89,7 @@ def from_pt2(path: str | os.PathLike[str], *, names: Mapping[str, str] | None = 
     program = read_pt2(path).renamed(names or {})
     built = Builder(program).run()
     Support.of(built).check()
-    return _imported(program, built)
+    return _imported(built)
 
 
 def supported(
@@ -99,18 +99,30 @@ def supported(
     kwargs: Mapping[str, Any] | None = None,
     fixed: Sequence[str] = (),
 ) -> Support:
-    """Every op of a module, how often it stands there, and whether the importer knows it."""
-    return Support.of(Builder(_program(module, example_inputs, kwargs, fixed)).run())
+    """Every op of a module, how often it stands there, and whether the importer knows it.
+
+    An opaque one is computed whole, by PyTorch, whenever anything that it reads has changed.
+
+    >>> import torch, tgbench as tg
+    >>> class Volume(torch.nn.Module):
+    ...     def forward(self, x):
+    ...         return torch.linalg.det(x.relu())
+    >>> for row in tg.supported(Volume().eval(), (torch.eye(3),)).ops:
+    ...     print(row.op, row.answer)
+    aten.linalg_det.default opaque: recomputed whole
+    aten.relu.default yes
+    """
+    return Support.of(_built(_exported(module, example_inputs, kwargs), fixed, {}))
 
 
-def _program(
-    module: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, fixed: Sequence[str]
-) -> Program:
+def _exported(
+    module: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None
+) -> ExportedProgram:
     if not isinstance(module, ExportedProgram):
-        return lowered(exported_program(module, args, kwargs), fixed)
+        return exported_program(module, args, kwargs)
     if len(args) or kwargs:
         raise ImporterError("an exported program has its inputs already; leave example_inputs out")
-    return lowered(module, fixed)
+    return module
 
 
 def _copies(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -119,8 +131,41 @@ def _copies(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
             for name, w in weights.items()}  # fmt: skip
 
 
-def _imported(program: Program, built: Builder) -> Imported:
-    graph = recognise(simplify(built.build()))
+def _built(exported: ExportedProgram, fixed: Sequence[str], names: Mapping[str, str]) -> Builder:
+    """A builder that has run.
+
+    What PyTorch writes in other ops is so written if each of them has an entry. If one has none,
+    the op stays as it is, and is opaque as a whole.
+    """
+    whole: set[str] = set()
+    while True:
+        built = Builder(lowered(exported, fixed, whole).renamed(names)).run()
+        broken = _broken(exported, (*built.whole, *built.refused)) - whole
+        if not broken:
+            return built
+        whole |= broken
+
+
+def _broken(exported: ExportedProgram, without_entry: Iterable[fx.Node]) -> set[str]:
+    """The ops that these calls are parts of, if they may be opaque themselves."""
+    calls: dict[str, list[fx.Node]] = {}
+    for node in exported.graph.nodes:
+        calls.setdefault(str(node.target), []).append(node)
+    found = set()
+    for node in without_entry:
+        origin = next((op for op in reversed(written_from(node)) if op in calls), "")
+        is_part = origin not in ("", str(node.target), *RULES)
+        if is_part and not any(map(_refusal, calls[origin])):
+            found.add(origin)
+    return found
+
+
+def _refusal(node: fx.Node) -> str:
+    return refusal(node.target, node.args, node.kwargs)
+
+
+def _imported(built: Builder) -> Imported:
+    program, graph = built.program, recognise(simplify(built.build()))
     kept = {name: built.weights[name] for name in graph.parameters}
     specialised = program.specialised
     unused = [n for n in program.inputs if n not in graph.inputs and n not in specialised]

@@ -4,6 +4,7 @@ from tgbench.kernels import (
     adapters,
     fused,
     numba_cpu,
+    opaque,
     packed,
     products,
     torch_any,
@@ -28,6 +29,6 @@ from tgbench.kernels.views import dense
 
 __all__ = [
     "ARENA", "KERNELS", "Kernel", "Scratch", "Site", "View", "adapters", "candidates", "copy_",
-    "dense", "fill_", "fused", "numba_cpu", "packed", "products", "register", "scratch_bytes",
-    "torch_any", "torch_conv", "torch_layout", "torch_order", "torch_pool",
+    "dense", "fill_", "fused", "numba_cpu", "opaque", "packed", "products", "register",
+    "scratch_bytes", "torch_any", "torch_conv", "torch_layout", "torch_order", "torch_pool",
 ]  # fmt: skip

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tgbench.kernels import (  # noqa: F401
     fused,
+    opaque,
     products,
     torch_any,
     torch_conv,

@@ -88,6 +88,7 @@ from tgbench.ops.nn import (
     softmax,
     softplus,
 )
+from tgbench.ops.opaque import opaque
 from tgbench.ops.order import argmax, argmin, cumsum, sort, topk
 from tgbench.ops.pool import adaptive_avg_pool, avg_pool, max_pool
 from tgbench.ops.reduce import max_, mean, min_, prod, std, sum_, var
@@ -101,7 +102,7 @@ __all__ = [
     "group_norm", "hardsigmoid", "hardswish", "index_select", "iota", "isinf", "isnan",
     "layer_norm", "leaky_relu", "linear", "log", "log1p", "log2", "log10", "log_softmax",
     "logical_xor", "logsumexp", "matmul", "max_", "max_pool", "maximum", "mean", "min_",
-    "minimum", "mish", "pad", "pad_with", "prod", "reciprocal", "relu", "relu6", "repeat",
+    "minimum", "mish", "opaque", "pad", "pad_with", "prod", "reciprocal", "relu", "relu6", "repeat",
     "repeat_interleave", "rms_norm", "roll", "rope", "round_", "rsqrt", "scatter", "scatter_add",
     "scatter_elements", "sigmoid", "sign", "silu", "sin", "sinh", "softmax", "softplus", "sort",
     "split", "sqrt", "stack", "std", "sum_", "tan", "tanh", "topk", "tril", "triu", "trunc",

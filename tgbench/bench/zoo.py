@@ -1,0 +1,88 @@
+"""What of PyTorch can be imported, and whether it stays right after edits.
+
+    --ops     some hundred modules of one op each (`zoo_ops`)
+
+A module is *native* if every op of it became ops with region rules, *opaque* if PyTorch computes a
+part of it whole whenever anything changes there, *refused*, or *wrong*.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from tgbench.bench.measure import RESULTS, Record, progress, say, table
+from tgbench.bench.zoo_ops import OPS
+from tgbench.bench.zoo_trial import Outcome, outcome
+
+KINDS = ("native", "opaque", "refused", "wrong")
+
+
+def ops(only: Sequence[str]) -> dict[str, Any]:
+    """Every module of one op, or those whose name or family holds one of these words."""
+    chosen = [
+        case
+        for case in OPS.values()
+        if not only or any(word in f"{case.family}: {case.name}" for word in only)
+    ]
+    found = []
+    for i, case in enumerate(chosen):
+        if i % 20 == 0:
+            progress(f"{i} of {len(chosen)}: {case.name}")
+        found.append(outcome(case))
+    say(table(["family", *KINDS], [_row(*item) for item in _families(found).items()]))
+    for kind in KINDS[1:]:
+        _tell(kind, found)
+    return {"totals": _count(found), "ops": {one.name: one.to_json() for one in found}}
+
+
+def _families(found: Iterable[Outcome]) -> dict[str, list[Outcome]]:
+    families: dict[str, list[Outcome]] = {}
+    for one in found:
+        families.setdefault(one.family, []).append(one)
+    return families | {"all": [one for rows in families.values() for one in rows]}
+
+
+def _row(family: str, found: Sequence[Outcome]) -> list[str]:
+    return [family, *(str(count) for count in _count(found).values())]
+
+
+def _count(found: Iterable[Outcome]) -> dict[str, int]:
+    counts = Counter(one.how for one in found)
+    return {kind: counts[kind] for kind in KINDS}
+
+
+def _tell(kind: str, found: Iterable[Outcome]) -> None:
+    chosen = [one for one in found if one.how == kind]
+    say(f"\n{kind}: {len(chosen)}" * bool(chosen))
+    for one in chosen:
+        say(f"  {one.name}: {' '.join(one.whole)} {one.reason}".rstrip())
+
+
+# What can be asked for: a word of the command line → a measurement of what these words choose.
+PARTS: Mapping[str, Callable[[Sequence[str]], dict[str, Any]]] = {"ops": ops}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    parser = argparse.ArgumentParser(prog="python -m tgbench.bench.zoo", description=__doc__)
+    for part in PARTS:
+        parser.add_argument(f"--{part}", action="store_true", help=f"zoo-{part}.json")
+    parser.add_argument("--only", nargs="+", default=(), help="names or families; writes no file")
+    given = parser.parse_args(words)
+    logging.getLogger("torch").setLevel(logging.ERROR)
+    chosen = [part for part in PARTS if getattr(given, part)]
+    if not chosen:
+        parser.error(f"choose what to import: {', '.join(f'--{part}' for part in PARTS)}")
+    for part in chosen:
+        record = Record("zoo", words)
+        results = PARTS[part](given.only)
+        record.write(results, None if given.only else RESULTS / f"zoo-{part}.json")
+
+
+if __name__ == "__main__":
+    main()
