@@ -1,5 +1,5 @@
 // The alias map: arena offsets to the right, the schedule downwards. Bytes below each other are shared.
-import { ask, bytes, Camera, columns, fitted, framed, listen, make, selection, shortened, theme, ticks, view } from "./common.js";
+import { ask, bytes, Camera, columns, fitted, framed, listen, make, refill, selection, shortened, theme, ticks, view } from "./common.js";
 import { blend, DIAGONAL, DOTS, LINES, PLAIN, Raster } from "./raster.js";
 
 const FATES = ["untouched", "changed", "recomputed", "extended", "reused", "stale", "destroyed"];
@@ -158,16 +158,16 @@ export default view((model, root, dispose) => {
     if (i >= 0) {
       const others = partners(i), by = new Set(run?.destroyed[data.name[i]] ?? []);
       const relation = (j) => by.has(data.name[j]) ? "destroys it" : (run?.destroyed[data.name[j]] ?? []).includes(data.name[i]) ? "destroyed by it" : run ? FATES[fate[j]] : bytes(data.size[j]);
-      side.replaceChildren(make("h4", {}, data.name[i]), make("div", { class: "tg-soft" },
+      refill(side, make("h4", {}, data.name[i]), make("div", { class: "tg-soft" },
         others.length ? `shares bytes with ${others.length}` : "shares bytes with nobody"),
         make("ol", {}, ...others.slice(0, MOST_LISTED).map((j) => entry(j, relation(j)))));
       seen.textContent = describe(i);
     } else if (run) {
       const made = [...data.name.keys()].filter((j) => fate[j] > 0).sort((a, b) => data.row[a] - data.row[b]);
-      side.replaceChildren(make("h4", {}, "the ripple, in schedule order"), make("ol", {}, ...made.slice(0, MOST_LISTED).map((j) => entry(j, FATES[fate[j]]))));
+      refill(side, make("h4", {}, "the ripple, in schedule order"), make("ol", {}, ...made.slice(0, MOST_LISTED).map((j) => entry(j, FATES[fate[j]]))));
       seen.textContent = run.words;
     } else {
-      side.replaceChildren(make("div", { class: "tg-soft" }, "Choose a node to see who shares its bytes" + (facts.classes.length ? ", or a run to see what it does." : ".")));
+      refill(side, make("div", { class: "tg-soft" }, "Choose a node to see who shares its bytes" + (facts.classes.length ? ", or a run to see what it does." : ".")));
       seen.textContent = "";
     }
   }

@@ -30,7 +30,8 @@ export function make(tag, attributes = {}, ...children) {
 
 // The view's root: keys stay inside it, a table stands for the picture, and losing the kernel shows.
 export function frame(model, el, dispose) {
-  const root = make("div", { class: "tg-view", "data-lm-suppress-shortcuts": "true", role: "group" });
+  const root = make("div", { class: "tg-view", role: "group" });
+  keepKeys(root, dispose);
   const gone = make("p", { class: "tg-gone", role: "status", hidden: true });
   const table = make("div", { class: "tg-hidden" });
   const say = () => {
@@ -50,10 +51,31 @@ export function frame(model, el, dispose) {
   return root;
 }
 
+// Keys pressed here are not the notebook's: there x cuts the cell. JupyterLab's shortcuts match the
+// focused element itself, so that a mark around it comes too late: whatever takes the focus in the
+// same output, tabs and sliders of ipywidgets too, is marked when it does.
+function keepKeys(root, dispose) {
+  const mark = ({ target }) => {
+    const output = root.closest(".jp-OutputArea-output") ?? root;
+    if (output.contains(target)) target.setAttribute("data-lm-suppress-shortcuts", "true");
+  };
+  document.addEventListener("focusin", mark);
+  dispose.push(() => document.removeEventListener("focusin", mark));
+}
+
 function alternative(caption, table) {
   const row = (tag, cells) => make("tr", {}, ...cells.map((cell) => make(tag, {}, String(cell))));
   return make("table", {}, make("caption", {}, caption ?? ""),
     row("th", table?.header ?? []), ...(table?.rows ?? []).map((cells) => row("td", cells)));
+}
+
+// Other children in an element. The control that had the focus gives it to the one in its place, so
+// that the next key goes there too.
+export function refill(place, ...children) {
+  const controls = () => [...place.querySelectorAll("button,select,input")];
+  const at = controls().indexOf(document.activeElement);
+  place.replaceChildren(...children);
+  if (at >= 0) (controls()[at] ?? controls().at(-1))?.focus({ preventScroll: true });
 }
 
 // Listen until the view is disposed of. `dispose` is an array of functions.

@@ -1,5 +1,5 @@
 // One node's tensor: a plane of it, with what a run did to each element.
-import { ask, columns, fitted, framed, listen, make, theme, view } from "./common.js";
+import { ask, columns, fitted, framed, listen, make, refill, theme, view } from "./common.js";
 
 const ORDER = ["valid", "reused", "stale", "computed", "dirty", "needed"];
 const LOOK = {
@@ -56,7 +56,7 @@ export default view((model, root, dispose) => {
         oninput: () => { plane.at[i] = Number(slider.value); told.textContent = slider.value; draw(); } });
       return make("label", {}, `dimension ${i}`, slider, told);
     });
-    dims.replaceChildren(...(shape.length > 2 ? [axis("rows"), axis("columns")] : []), ...others.filter(Boolean));
+    refill(dims, ...(shape.length > 2 ? [axis("rows"), axis("columns")] : []), ...others.filter(Boolean));
   }
 
   function turn(which, axis) {
@@ -75,7 +75,7 @@ export default view((model, root, dispose) => {
   function keys() {
     if (!data.kind) return;
     const counts = Object.fromEntries((facts.words ?? []).map(([kind, count]) => [kind, count]));
-    legend.replaceChildren(...present().map((kind) => {
+    refill(legend, ...present().map((kind) => {
       const { fill, line } = LOOK[kind];
       const style = fill ? `background:var(--tg-${fill});opacity:${LOOK[kind].alpha}` : `border:2px ${LOOK[kind].dash.length ? "dashed" : "solid"} var(--tg-${line})`;
       const box = make("input", { type: "checkbox", checked: !hidden.has(kind), onchange: () => {

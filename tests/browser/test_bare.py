@@ -62,6 +62,17 @@ def test_the_peak_and_who_makes_it(bare: browsers.Watched, files: str) -> None:
     assert said(page, ".tg-side h4").endswith("the peak")
 
 
+def test_a_list_keeps_the_focus_when_a_key_chooses(bare: browsers.Watched, files: str) -> None:
+    page = show(bare, files, tower())
+    page.locator(".tg-side li button").nth(2).press("Enter")
+    assert page.locator(".tg-side li button:focus").get_attribute("aria-pressed") == "true"
+    focused = page.locator(":focus")
+    assert focused.get_attribute("data-lm-suppress-shortcuts") == "true"
+    focused.press("Shift+Tab")
+    page.keyboard.press("Enter")
+    assert page.evaluate("() => model.state.selected") == ["k"]
+
+
 def test_wheel_and_drag_move_the_picture(bare: browsers.Watched, files: str) -> None:
     page = show(bare, files, tower())
     x, y = place(page, tower(), "q")
@@ -102,7 +113,6 @@ def test_keys_do_all_of_it(bare: browsers.Watched, files: str) -> None:
     assert page.evaluate("() => model.state.selected") == ["ids"]
     page.keyboard.press("Escape")
     assert page.evaluate("() => model.state.selected") == []
-    assert page.locator(".tg-view").get_attribute("data-lm-suppress-shortcuts") == "true"
 
 
 def test_dragging_shows_clashes_at_once_and_asks_on_release(
