@@ -306,7 +306,8 @@ def test_printing_says_what_there_is() -> None:
     imported = from_torch(nn.Linear(3, 2).eval(), (X,))
     assert isinstance(imported, Imported)
     assert str(imported) == (
-        "1 ops, 2 weights, 0.0 MiB\ninput input: float32[2, 3]\noutput output: float32[2, 2]"
+        "imported module\nnodes: 4, 1 of them computed\nparameters: 2, 32 B\n"
+        "fused ops: 1 linear\ninput input: float32[2, 3]\noutput output: float32[2, 2]"
     )
 
 

@@ -130,6 +130,21 @@ def test_what_the_schema_rejects_is_no_plan(validator: Any, data: Any) -> None:
             Plan.from_json(json.dumps(changed))
 
 
+def test_a_file_that_is_no_plan_is_told_with_its_own_mend(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    with pytest.raises(PlanError, match=r"plan.json: there is no such file; check the path"):
+        Plan.load(path)
+    with pytest.raises(PlanError, match="not a plan; pass a file"):
+        Plan.load(tmp_path)
+    for content in (b"\xff\xfe", b"hello", b"[1, 2]", b'{"bucket": 3}', b""):
+        path.write_bytes(content)
+        with pytest.raises(PlanError, match=r"plan.json: not a plan; pass a file that"):
+            Plan.load(path)
+    path.write_text(saved_plan()[:200])
+    with pytest.raises(PlanError, match=r"damaged \(.*\); restore a copy, or delete it"):
+        Plan.load(path)
+
+
 DAMAGE: dict[str, tuple[tuple[Any, ...], Any, str]] = {
     "through no turn": (("slots", "k0", "through"), [9], r"through: \[9\] is not some of \d turns"),
     "through nothing": (("slots", "k0", "through"), [], r"through: \[\] is not some of \d turns"),

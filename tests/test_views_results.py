@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from strategies import regions
 
@@ -45,13 +46,29 @@ def session() -> tg.GraphSession:
     return made
 
 
+def imported_of(width: int) -> tg.Imported:
+    layer = torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.Softmax(-1))
+    return tg.from_torch(layer.eval(), (torch.ones(2, width),))
+
+
+def test_an_imported_module_tells_sizes_and_no_weights() -> None:
+    small, large = imported_of(4), imported_of(64)
+    assert repr(large).splitlines() == [
+        "imported module", "nodes: 5, 2 of them computed", "parameters: 2, 16.25 KiB",
+        "fused ops: 1 linear, 1 softmax", "input input: float32[2, 64]",
+        "output output: float32[2, 64]",
+    ]  # fmt: skip
+    assert "64" not in repr(small)
+    assert "fused ops" in small._repr_mimebundle_()["text/html"]  # type: ignore[attr-defined]
+
+
 def test_everything_shows_itself(session: tg.GraphSession, tmp_path: Path) -> None:
-    last = session.last
+    last, imported = session.last, imported_of(4)
     assert last is not None
     records = tg.Records(tmp_path / "records.db")
     results: list[Any] = [
         session, session.graph, session.plan, session.placement, session.trace, last, last.program,
-        records, Region.full((3, 4)), Region.full((3, 4)).boxes[0], EMPTY, tg.Trace(),
+        records, Region.full((3, 4)), Region.full((3, 4)).boxes[0], EMPTY, tg.Trace(), imported,
     ]  # fmt: skip
     assert {type(result) for result in results} == set(show.SHOWN)
     for result in results:

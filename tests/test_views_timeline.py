@@ -15,6 +15,7 @@ from tgbench.plan import Plan
 from tgbench.session import GraphSession
 from tgbench.views.alias import Sharing, fates, ripple, table, to_svg
 from tgbench.views.columns import unpack
+from tgbench.views.regions import inspect_class
 from tgbench.views.runs import ClassRun, run_of
 from tgbench.views.timeline import (
     MOST_PAIRS,
@@ -129,7 +130,7 @@ def test_a_long_schedule_is_counted_in_bounded_memory() -> None:
 def test_fates_of_a_class_agree_with_what_the_session_did(session: GraphSession) -> None:
     made = session.plan.placement_for(session.graph, "cpu")
     assert session.last is not None
-    run = run_of(made, str(session.last.kind))
+    run = run_of(made, str(session.last.kind), session.trace.origins(session.graph))
     stored = {node.name for node in made.placement.slots}
     assert run.recomputed == set(session.last.compute) & stored
     assert run.changed == {"x"}
@@ -139,15 +140,46 @@ def test_fates_of_a_class_agree_with_what_the_session_did(session: GraphSession)
 
 def test_one_changed_input_reaches_what_depends_on_it(session: GraphSession) -> None:
     made = session.plan.placement_for(session.graph, "cpu")
-    run = run_of(made, "only bias")
+    run = run_of(made, "only bias", {})
     assert run.changed == {"bias"}
     assert "up" not in run.recomputed | run.stale
+
+
+def test_an_append_is_looked_at_where_it_ran_last_or_halfway() -> None:
+    """The plan was made at row 0, where no earlier row can be used."""
+    session = causal_session(rows=(0, 1, 5))
+    assert session.last is not None
+    kind = session.last.kind
+    made = session.plan.placement_for(session.graph, "cpu")
+    assert made.classes[kind][1] == (0,)
+    last = run_of(made, str(kind), session.trace.origins(session.graph))
+    halfway = run_of(made, str(kind), {})
+    assert "keys" in last.reused
+    assert not run_of(made, str(kind), {kind: (0,)}).reused
+    assert last.reused == halfway.reused
+    assert (last.place, halfway.place) == (
+        "at u0 = 5, as it ran last", "at u0 = 3, halfway, as no run of it was seen",
+    )  # fmt: skip
+    assert inspect_class(session, kind).title.endswith("at u0 = 5, as it ran last")
+
+
+def causal_session(rows: tuple[int, ...]) -> GraphSession:
+    """Row i of the output reads rows 0 … i of `keys`; one row is new in every run."""
+    g = tg.GraphBuilder()
+    keys = g.name(tg.ops.tanh(g.input("x", (8, 1)) @ g.parameter("w", (1, 64))), "keys")
+    g.output("y", tg.ops.cumsum(keys, 0))
+    made = GraphSession(g.build(), weights={"w": np.ones((1, 64), np.float32)})
+    value = np.zeros((8, 1), np.float32)
+    for row in rows:
+        value[row] += 1
+        made.run({"x": value}, want={"y": np.s_[row]})
+    return made
 
 
 def test_an_unknown_class_is_named(session: GraphSession) -> None:
     made = session.plan.placement_for(session.graph, "cpu")
     with pytest.raises(WidgetError, match="only bias"):
-        run_of(made, "another")
+        run_of(made, "another", {})
 
 
 def test_partners_are_those_with_common_bytes() -> None:
@@ -166,7 +198,7 @@ def test_partners_are_those_with_common_bytes() -> None:
 
 def test_a_run_is_told_in_numbers_and_names() -> None:
     run = ClassRun(
-        "a → b", frozenset("x"), frozenset("ab"), frozenset("bc"), frozenset("d"),
+        "a → b", "at u0 = 3", frozenset("x"), frozenset("ab"), frozenset("bc"), frozenset("d"),
         {"e": ("a",)}, {"a": 3},
     )  # fmt: skip
     assert [run.fate(name) for name in "xabcdef"] == [
@@ -174,7 +206,7 @@ def test_a_run_is_told_in_numbers_and_names() -> None:
     ]  # fmt: skip
     assert fates(run)["extended"] == ["b"]
     assert ripple(run) == (
-        "a → b: 1 changed, 1 recomputed, 1 extended, 1 reused, 1 stale, 1 destroyed"
+        "a → b at u0 = 3: 1 changed, 1 recomputed, 1 extended, 1 reused, 1 stale, 1 destroyed"
     )
 
 

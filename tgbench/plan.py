@@ -258,7 +258,7 @@ class Plan:
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise PlanError(f"{path}: cannot be read ({error}); delete it to plan anew") from error
+            raise PlanError(f"{path}: {_unread(error)}") from error
         try:
             return Plan.from_json(text)
         except PlanError as error:
@@ -269,9 +269,8 @@ class Plan:
         try:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise PlanError(
-                f"not JSON ({error}); the file is damaged: delete it to plan anew"
-            ) from error
+            cause = f"damaged ({error}); restore a copy, or delete it to plan anew"
+            raise PlanError(cause if text.lstrip().startswith("{") else NO_PLAN) from error
         return _Reader(data).plan()
 
     def placement_for(self, graph: Graph, device: str) -> Decisions:
@@ -515,16 +514,32 @@ def _is_inside(box: Sequence[Span], node: Node, bounds: Sequence[int]) -> bool:
     )
 
 
+NO_PLAN = "not a plan; pass a file that `session.save_plan` wrote"
+
+
+def _unread(error: OSError | UnicodeDecodeError) -> str:
+    """Why a file cannot be read, and the mend that fits."""
+    match error:
+        case FileNotFoundError():
+            return "there is no such file; check the path, or write one with `session.save_plan`"
+        case UnicodeDecodeError() | IsADirectoryError():
+            return NO_PLAN
+        case _:
+            return f"cannot be read ({error.strerror}); check who may read it, and the disk"
+
+
 class _Reader:
     """Field by field, with the path of the field in every message."""
 
     def __init__(self, data: Any) -> None:
         if not isinstance(data, dict):
-            raise PlanError("a plan is a JSON object; this file holds something else")
+            raise PlanError(NO_PLAN)
         self.data = data
 
     def plan(self) -> Plan:
         version = self.data.get("version")
+        if version is None:
+            raise PlanError(NO_PLAN)
         if type(version) is not int or version != VERSION:
             raise PlanError(
                 f"version: {shorten(version)} is not {VERSION}; plan anew with this release"

@@ -147,14 +147,25 @@ class Trace:
         """How often each class came right after each other: keys are (before, after)."""
         return Counter(pairwise(self._classes(graph, last)))
 
+    def origins(self, graph: Graph) -> dict[BucketClass, tuple[int, ...]]:
+        """Where each class was seen last.
+
+        Raises TraceError for a call that this graph cannot have made.
+        """
+        return dict(self._placed(graph, None))
+
     def _classes(self, graph: Graph, last: int | None) -> list[BucketClass]:
+        return [kind for kind, _ in self._placed(graph, last)]
+
+    def _placed(self, graph: Graph, last: int | None) -> list[tuple[BucketClass, tuple[int, ...]]]:
+        """Class and origin of each call."""
         calls = self._window(last)
         first = len(self._calls) - len(calls)
-        known: dict[Bucket, BucketClass] = {}
+        known: dict[Bucket, tuple[BucketClass, tuple[int, ...]]] = {}
         for number, call in enumerate(calls, first + 1):
             if call.bucket not in known:
                 require_of(graph, call.bucket, f"{self._name}, call {number}")
-                known[call.bucket] = call.bucket.classify(graph)[0]
+                known[call.bucket] = call.bucket.classify(graph)
         return [known[call.bucket] for call in calls]
 
     def _window(self, last: int | None) -> list[Call]:

@@ -454,9 +454,10 @@ export default view((model, root, dispose) => {
     during = null;
     drawnAt = null;
     if (kind < 0) { draw(); return; }
-    ask(model, "during", { bucket: chosen.bucket }).then(({ names }) => {
+    ask(model, "during", { bucket: chosen.bucket }).then(({ names, words }) => {
       const touched = new Set(names);
       during = Uint8Array.from(data.name, (_, i) => (touched.has(nodeOf(i)) ? 1 : 0));
+      seen.textContent = words;
       drawnAt = null;
       draw();
     }, failed);

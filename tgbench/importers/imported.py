@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from tgbench.graph import Graph
+from tgbench.graph import Graph, Node
+from tgbench.optable import OPS
+from tgbench.packing import format_bytes
+
+MOST_NAMED = 12  # inputs, outputs or states in words
 
 
 @dataclass(frozen=True)
@@ -29,17 +34,38 @@ class Imported:
     unused: tuple[str, ...] = ()
     shared: bool = False
 
-    def __str__(self) -> str:
+    @property
+    def parameter_bytes(self) -> int:
+        return sum(w.numel() * w.element_size() for w in self.weights.values())
+
+    def rows(self) -> list[tuple[str, str]]:
+        """What there is to say, as pairs of words; weights are counted, never printed."""
         graph = self.graph
-        size = sum(w.numel() * w.element_size() for w in self.weights.values())
-        lines = [f"{sum(not n.is_leaf for n in graph.nodes)} ops, {len(self.weights)} weights, "
-                 f"{size / 2**20:.1f} MiB"]  # fmt: skip
-        lines += [f"input {name}: {node.type}" for name, node in graph.inputs.items()]
-        lines += [f"output {name}: {node.type}" for name, node in graph.outputs.items()]
-        lines += [f"state {name}: {node.type}" for name, node in graph.states.items()]
-        lines += [f"specialised {name} = {_brief(v)}" for name, v in self.specialised.items()]
-        lines += [f"unused {name}" for name in self.unused]
-        return "\n".join(lines)
+        ops = Counter(node.op for node in graph.nodes if not node.is_leaf)
+        fused = [f"{count} {op}" for op, count in ops.most_common() if OPS[op].decompose]
+        return [
+            ("nodes", f"{len(graph)}, {ops.total()} of them computed"),
+            ("parameters", f"{len(self.weights)}, {format_bytes(self.parameter_bytes)}"),
+            ("fused ops", ", ".join(fused) or "none found"),
+            *_typed("input", graph.inputs),
+            *_typed("output", graph.outputs),
+            *_typed("state", graph.states),
+            *((f"fixed {name}", _brief(value)) for name, value in self.specialised.items()),
+            *((f"unused {name}", "no output depends on it") for name in self.unused),
+        ]
+
+    def __str__(self) -> str:
+        lines = (f"{what}: {told}" for what, told in self.rows())
+        return "\n".join(["imported module", *lines])
+
+    __repr__ = __str__
+
+
+def _typed(what: str, nodes: Mapping[str, Node]) -> list[tuple[str, str]]:
+    """A row each; of many, as caches of a deep model are, how many there are."""
+    rows = [(f"{what} {name}", str(node.type)) for name, node in nodes.items()]
+    rest = len(rows) - MOST_NAMED
+    return [*rows[:MOST_NAMED], (f"{what}s", f"{rest} more")] if rest > 0 else rows
 
 
 def _brief(value: Any) -> str:

@@ -123,7 +123,8 @@ def ripple(run: ClassRun) -> str:
     """What a run does, in one line."""
     found = fates(run)
     counts = {what: len(found[what]) for what in FATES if what in found}
-    return f"{run.bucket}: " + ", ".join(f"{count} {what}" for what, count in counts.items())
+    where = f"{run.bucket} {run.place}".rstrip()
+    return f"{where}: " + ", ".join(f"{count} {what}" for what, count in counts.items())
 
 
 def fates(run: ClassRun) -> dict[str, Any]:

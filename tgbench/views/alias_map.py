@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from tgbench.errors import WidgetError
-from tgbench.explain import kinds
 from tgbench.graph import Graph
 from tgbench.plan import Decisions, Plan
 from tgbench.rules import Rules
 from tgbench.session import GraphSession
+from tgbench.trace import Trace
 from tgbench.views.alias import Sharing, fates, ripple, table, to_svg
-from tgbench.views.runs import ONLY, run_of
+from tgbench.views.runs import ONLY, classes_of, run_of
 from tgbench.views.widget import Selection, View
 
 
@@ -36,14 +36,17 @@ class AliasMap(View):
         selection: Selection | None = None,
     ) -> None:
         self.rules: Rules | None = None
+        self.trace = Trace()
         if isinstance(shown, GraphSession):
             graph, plan, self.rules = shown.graph, shown.plan, shown.rules
+            self.trace = shown.trace
         else:
             plan = shown if isinstance(shown, Plan) else Plan.load(shown)
         self.plan, self.graph = plan, graph
         self.sharing = Sharing.of(plan)
-        names = [str(kind) for kind in kinds(plan)]
+        names: list[str] = []
         if graph is not None:
+            names += classes_of(plan, self.trace.origins(graph))
             names += [f"{ONLY}{name}" for name in (*graph.inputs, *graph.states)]
         super().__init__(
             selection,
@@ -52,7 +55,7 @@ class AliasMap(View):
                 "steps": self.sharing.steps,
                 "size_bytes": self.sharing.size_bytes,
                 "schedule": list(plan.schedule),
-                "classes": names if graph is not None else [],
+                "classes": names,
             },
             label=f"alias map: {self.sharing}",
             table=table(self.sharing),
@@ -63,7 +66,8 @@ class AliasMap(View):
         if self.graph is None:
             raise WidgetError("fates need the graph; pass a session, or the plan's graph")
         made: Decisions = self.plan.placement_for(self.graph, self.plan.device)
-        return Sharing.of(self.plan, run_of(made, bucket, self.rules, self.plan.device))
+        seen = self.trace.origins(self.graph)
+        return Sharing.of(self.plan, run_of(made, bucket, seen, self.rules, self.plan.device))
 
     def static(self) -> dict[str, str]:
         return {"image/svg+xml": to_svg(self.sharing), "text/plain": str(self.sharing)}

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from tgbench.errors import WidgetError
-from tgbench.explain import kinds
 from tgbench.graph import Graph
 from tgbench.packing import format_bytes
 from tgbench.plan import Plan
 from tgbench.session import GraphSession
-from tgbench.views.runs import run_of
+from tgbench.trace import Trace
+from tgbench.views.alias import ripple
+from tgbench.views.runs import classes_of, run_of
 from tgbench.views.timeline import Timeline, timeline_from_plan, timeline_of_plan, to_svg
 from tgbench.views.widget import MOST_ROWS, Selection, View
 from tgbench.whatif import Ground, WhatIf
@@ -54,8 +55,9 @@ class MemoryTimeline(View):
     ) -> None:
         self.what: WhatIf | None = None
         self.plan: Plan | None = None
+        self.trace = Trace()
         if isinstance(shown, GraphSession):
-            self.what = WhatIf.of(shown)
+            self.what, self.trace = WhatIf.of(shown), shown.trace
         elif not isinstance(shown, Timeline):
             self.plan = shown if isinstance(shown, Plan) else Plan.load(shown)
             self.what = WhatIf(Ground(self.plan, graph)) if graph is not None else None
@@ -73,13 +75,14 @@ class MemoryTimeline(View):
 
     def _state(self) -> dict[str, Any]:
         shown = self.timeline
-        names = [str(kind) for kind in kinds(self.plan)] if self.plan is not None else []
-        can_ask = self.what is not None
+        names: list[str] = []
+        if self.what is not None and self.plan is not None:
+            names += classes_of(self.plan, self.trace.origins(self.what.ground.graph))
         return {
             "data": shown.columns(),
             "facts": {
-                **shown.facts(), "can_change": can_ask,
-                "classes": names if can_ask else [],
+                **shown.facts(), "can_change": self.what is not None,
+                "classes": names,
             },
             "label": f"memory timeline: {shown}",
             "table": alternative(shown),
@@ -135,8 +138,9 @@ class MemoryTimeline(View):
         what = self._changeable()
         ground = what.ground
         rules = ground.costs.rules if ground.costs is not None else None
-        run = run_of(what.decisions, str(request["bucket"]), rules, ground.plan.device)
-        return {"names": sorted(run.recomputed | run.reused | run.changed)}
+        seen = self.trace.origins(ground.graph)
+        run = run_of(what.decisions, str(request["bucket"]), seen, rules, ground.plan.device)
+        return {"names": sorted(run.recomputed | run.reused | run.changed), "words": ripple(run)}
 
 
 def alternative(shown: Timeline) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from tgbench.views.regions import (
     inspect_last,
     to_svg,
 )
+from tgbench.views.runs import classes_of
 from tgbench.views.widget import Selection, View
 
 LAST = "last run"
@@ -53,8 +54,7 @@ class RegionInspector(View):
         self._draw()
 
     def _classes(self) -> dict[str, BucketClass]:
-        kinds = (BucketClass(b.changed, b.demand, b.bounds) for b in self.session.plan.buckets)
-        return {str(kind): kind for kind in kinds}
+        return classes_of(self.session.plan, self.session.trace.origins(self.session.graph))
 
     def _inspected(self) -> Inspection:
         if self._run == LAST:

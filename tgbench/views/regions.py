@@ -29,6 +29,7 @@ from tgbench.planner import Planner, Scenario
 from tgbench.propagate import Step
 from tgbench.regions import EMPTY, Box, Region
 from tgbench.session import GraphSession
+from tgbench.views.runs import Place, classes_of
 from tgbench.views.svg import THEME
 
 Kind: TypeAlias = Literal["valid", "needed", "reused", "dirty", "stale", "computed"]
@@ -128,21 +129,23 @@ def inspect_class(
 ) -> Inspection:
     """What a run of a class does when all is there that the plan keeps.
 
-    `origin` is where the class was seen last, unless it is given. Raises PlanError for a class that
-    the plan does not know, if no origin is given.
+    `origin` is where the class was seen last, unless it is given, and halfway if it was not seen.
+    Raises PlanError for a class that was neither planned nor seen, if no origin is given.
     """
-    known = {BucketClass(b.changed, b.demand, b.bounds): b.origin for b in session.plan.buckets}
-    if origin is None and kind not in known:
-        raise PlanError(
-            f"{kind} is not a class of the plan; pass origin= to inspect it all the same"
-        )
-    at = tuple(known[kind] if origin is None else origin)
+    seen = session.trace.origins(session.graph)
+    if origin is None and str(kind) not in classes_of(session.plan, seen):
+        raise PlanError(f"{kind} was neither planned nor seen; pass origin= to inspect it anyway")
+    if origin is None:
+        place = Place.of(kind, seen)
+    else:
+        place = Place(tuple(origin))
     placement = session.placement
     planner = Planner(session.anatomy, session.rules, session.device, session.costs.time_ns)
     propagator = planner.propagator(placement.retained)
     cut = session._in_force().decisions.cut
-    steps = planner.steps(propagator, Scenario(kind, at, 1.0), cut)
-    return Inspection(f"{kind} at {at}", session.graph, _joined(steps, at))
+    steps = planner.steps(propagator, Scenario(kind, place.origin, 1.0), cut)
+    title = f"{kind} {place}".rstrip()
+    return Inspection(title, session.graph, _joined(steps, place.origin))
 
 
 def _joined(steps: Iterable[Step], origin: Sequence[int]) -> dict[str, dict[Kind, Region]]:

@@ -7,21 +7,23 @@ and what was there may be destroyed by what is computed on the same bytes
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-from tgbench.buckets import Bucket, BucketClass
+from tgbench.buckets import Boxes, Bucket, BucketClass
 from tgbench.coords import value_of
 from tgbench.errors import WidgetError
+from tgbench.explain import kinds
 from tgbench.graph import Node
 from tgbench.lowering import DoesNotFit, State
-from tgbench.plan import Decisions
+from tgbench.plan import Decisions, Plan
 from tgbench.propagate import Step
 from tgbench.regions import Region
 from tgbench.rules import Rules
 from tgbench.specialiser import Specialiser
 
+Origins: TypeAlias = Mapping[BucketClass, tuple[int, ...]]  # where classes were seen last
 Fate: TypeAlias = Literal[
     "untouched", "changed", "recomputed", "extended", "reused", "stale", "destroyed"
 ]
@@ -30,11 +32,43 @@ FATES: tuple[Fate, ...] = get_args(Fate)
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where a class of runs is looked at: an append to a long text has earlier rows to use.
+
+    Fields:
+        origin: the positions.
+        why: in words.
+    """
+
+    origin: tuple[int, ...]
+    why: str = ""
+
+    @staticmethod
+    def of(kind: BucketClass, seen: Origins) -> Place:
+        """Where it was seen last; in the middle if it was not seen."""
+        if kind in seen:
+            return Place(seen[kind], "as it ran last")
+        half = tuple(bound // 2 for bound in kind.bounds)
+        return Place(half, "halfway, as no run of it was seen")
+
+    def __str__(self) -> str:
+        """`at u0 = 130, as it ran last`; nothing for a class that is always in one place."""
+        at = ", ".join(f"u{i} = {start}" for i, start in enumerate(self.origin))
+        return ", ".join(filter(None, (f"at {at}", self.why))) if at else ""
+
+
+def classes_of(plan: Plan, seen: Origins) -> dict[str, BucketClass]:
+    """What can be looked at: the classes that a plan was made for, and those that ran."""
+    return {str(kind): kind for kind in (*kinds(plan), *seen)}
+
+
+@dataclass(frozen=True)
 class ClassRun:
     """One run, as far as nodes with bytes are concerned.
 
     Fields:
         bucket: the class, in words.
+        place: where it is looked at, in words; "" if it is always in one place.
         changed: inputs and states that are new.
         recomputed: nodes of which something is computed.
         reused: nodes of which something that was there is read.
@@ -44,6 +78,7 @@ class ClassRun:
     """
 
     bucket: str
+    place: str
     changed: frozenset[str]
     recomputed: frozenset[str]
     reused: frozenset[str]
@@ -65,21 +100,31 @@ class ClassRun:
 
 
 def run_of(
-    made: Decisions, bucket: str, rules: Rules | None = None, device: str = "cpu"
+    made: Decisions,
+    bucket: str,
+    seen: Origins,
+    rules: Rules | None = None,
+    device: str = "cpu",
 ) -> ClassRun:
-    """A class's run in the state that an earlier run of it leaves, where the plan last saw it.
+    """A class's run in the state that an earlier run of it leaves, where it was seen last.
+
+    A class that was not seen is looked at halfway, where earlier rows are there to be used.
 
     `only NAME` is the run in which all of that input or state is new and nothing else; what is
     asked for is what the most frequent class asks for, and everything was made before. Raises
     WidgetError for another text, and for a run that the map cannot hold.
     """
-    found = {str(kind): (kind, origin) for kind, (_, origin) in made.classes.items()}
+    found = {str(kind): (kind, Place.of(kind, seen)) for kind in (*made.classes, *seen)}
     alone = {f"{ONLY}{leaf.name}": leaf for leaf in made.anatomy.kept}
     specialiser = Specialiser(made.anatomy, made.placement, made.cut, rules or Rules(), device)
     if bucket in found:
-        runs = [found[bucket]] * 2
+        kind, place = found[bucket]
+        runs = [(kind, place.origin)] * 2
     elif bucket in alone:
-        runs = [_whole(made, made.anatomy.kept), _whole(made, [alone[bucket]])]
+        kind = max(made.classes, key=lambda kind: made.classes[kind][0])
+        place = Place.of(kind, seen)
+        demand = kind.bucket(place.origin).demand
+        runs = [_whole(made, leaves, demand) for leaves in (made.anatomy.kept, [alone[bucket]])]
     else:
         raise WidgetError(f"{bucket!r} is not one of {', '.join([*found, *alone])}")
     held: State = {}
@@ -89,18 +134,19 @@ def run_of(
             held = run.after
     except DoesNotFit as error:
         raise WidgetError(f"{bucket}: this map cannot hold such a run ({error})") from error
-    return _summed(bucket, made, before, [step for step, _ in run.pieces], held)
+    return _summed(bucket, str(place), made, before, [step for step, _ in run.pieces], held)
 
 
-def _whole(made: Decisions, leaves: Iterable[Node]) -> tuple[BucketClass, tuple[int, ...]]:
-    """The run in which all of these are new, asking for what is asked for most often."""
-    kind, (_, origin) = max(made.classes.items(), key=lambda item: item[1][0])
+def _whole(
+    made: Decisions, leaves: Iterable[Node], demand: Boxes
+) -> tuple[BucketClass, tuple[int, ...]]:
+    """The run in which all of these are new."""
     changed = {leaf.name: Region.full(leaf.shape) for leaf in leaves}
-    return Bucket.of(changed, dict(kind.bucket(origin).demand)).classify(made.anatomy.graph)
+    return Bucket.of(changed, dict(demand)).classify(made.anatomy.graph)
 
 
 def _summed(
-    bucket: str, made: Decisions, before: State, steps: list[Step], after: State
+    bucket: str, place: str, made: Decisions, before: State, steps: list[Step], after: State
 ) -> ClassRun:
     slots, overlaps = made.placement.slots, made.placement.overlaps
     computed: dict[Node, int] = {}
@@ -117,6 +163,7 @@ def _summed(
     }
     return ClassRun(
         bucket,
+        place,
         frozenset(node.name for node in dirty if node.is_leaf),
         frozenset(node.name for node in computed),
         frozenset(node.name for step in steps for node in step.reused if node in slots),

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from tgbench.graph import Graph
+from tgbench.importers import Imported
 from tgbench.packing import format_bytes
 from tgbench.placement import Placement
 from tgbench.plan import Plan
@@ -148,6 +149,10 @@ def _records(records: Records) -> Bundle:
     return _table(str(records), header, rows) | {"text/plain": str(records)}
 
 
+def _imported(imported: Imported) -> Bundle:
+    return _table("imported module", ("what", "value"), imported.rows())
+
+
 def _report(report: Report) -> Bundle:
     rows = [
         ("class", str(report.kind)), ("bucket", str(report.bucket)),
@@ -186,6 +191,7 @@ SHOWN: Mapping[Any, Callable[[Any], Bundle]] = {
     Box: _box,
     Graph: _graph,
     GraphSession: _session,
+    Imported: _imported,
     Placement: _placement,
     Plan: _plan,
     Program: _program,
