@@ -62,6 +62,13 @@ def test_an_imported_module_tells_sizes_and_no_weights() -> None:
     assert "fused ops" in small._repr_mimebundle_()["text/html"]  # type: ignore[attr-defined]
 
 
+def test_a_column_stands_to_the_right_if_all_of_it_are_numbers() -> None:
+    html = Table(
+        "t", ("what", "value", "size"), (("a", "3 of 4", "1"), ("b", "none", "2"))
+    ).to_html()
+    assert [part[:4] for part in html.split("text-align:")[5:]] == ["left", "left", "righ"] * 2
+
+
 def test_everything_shows_itself(session: tg.GraphSession, tmp_path: Path) -> None:
     last, imported = session.last, imported_of(4)
     assert last is not None

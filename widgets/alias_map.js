@@ -1,5 +1,5 @@
 // The alias map: arena offsets to the right, the schedule downwards. Bytes below each other are shared.
-import { ask, bytes, Camera, columns, fitted, framed, listen, make, refill, selection, shortened, theme, ticks, view } from "./common.js";
+import { ask, bytes, Camera, columns, fitted, framed, listen, make, named, refill, selection, shortened, theme, ticks, view } from "./common.js";
 import { blend, DIAGONAL, DOTS, LINES, PLAIN, Raster } from "./raster.js";
 
 const FATES = ["untouched", "changed", "recomputed", "extended", "reused", "stale", "destroyed"];
@@ -150,7 +150,7 @@ export default view((model, root, dispose) => {
 
   function entry(i, words) {
     return make("li", {}, make("button", { type: "button", title: describe(i), onclick: () => chosen.choose([data.name[i]]) },
-      make("span", {}, data.name[i]), make("span", {}, words)));
+      named(data.name[i]), make("span", {}, words)));
   }
 
   function list() {

@@ -178,13 +178,19 @@ export function duration(ns) {
   return `${Math.round(ns)} ns`;
 }
 
-// The end of a name, as much as fits: names of nodes differ there.
-export function shortened(pen, text, room) {
+// The end of a name, as much as fits: names of nodes differ there. Of other text, its head.
+export function shortened(pen, text, room, isHead = false) {
   const whole = pen.measureText(text).width;
   if (whole <= room) return text;
-  let short = text.slice(-Math.max(Math.floor((room / whole) * text.length) - 1, 1));
-  while (short.length > 1 && pen.measureText(`…${short}`).width > room) short = short.slice(1);
-  return `…${short}`;
+  const cut = (length) => (isHead ? `${text.slice(0, length)}…` : `…${text.slice(text.length - length)}`);
+  let length = Math.max(Math.floor((room / whole) * text.length) - 1, 1);
+  while (length > 1 && pen.measureText(cut(length)).width > room) length--;
+  return cut(length);
+}
+
+// A name in a list, whose head is left out where it does not fit.
+export function named(name, attributes = {}) {
+  return make("span", { class: "tg-name", ...attributes }, make("bdi", {}, name));
 }
 
 // About `wanted` round numbers in [from, to]; powers of two if `binary`.

@@ -1,7 +1,7 @@
 // The graph: nodes in lines, equal layers in frames, small curves for what each layer takes.
-import { ask, bytes, Camera, columns, copied, duration, fitted, framed, listen, make, selection, theme, view } from "./common.js";
+import { ask, bytes, Camera, columns, copied, duration, fitted, framed, listen, make, selection, shortened, theme, view } from "./common.js";
 
-const ACROSS = 168, DOWN = 58, WIDE = 152, HIGH = 38, MOST_EDGES = 25000, MOST_LISTED = 40;
+const ACROSS = 168, DOWN = 58, WIDE = 152, HIGH = 38, GAP = DOWN - HIGH, MOST_EDGES = 25000, MOST_LISTED = 40;
 const COLOURS = { input: "input", state: "scratch", output: "good" };
 const KEYS = "Keys: up and down go to what a node reads and to who reads it, left and right to its neighbours, " +
   "plus and minus zoom, shift with arrows moves the picture, 0 shows all, / searches, escape clears.";
@@ -54,7 +54,7 @@ export default view((model, root, dispose) => {
     data.block.forEach((number, i) => {
       if (number < 0) return;
       const [x0, x1, y0, y1] = around[number];
-      around[number] = [Math.min(x0, left(i) - 10), Math.max(x1, left(i) + WIDE + 10), Math.min(y0, top(i) - 10), Math.max(y1, top(i) + HIGH + 10)];
+      around[number] = [Math.min(x0, left(i) - 10), Math.max(x1, left(i) + WIDE + 10), Math.min(y0, top(i) - GAP), Math.max(y1, top(i) + HIGH + 10)];
     });
     hovered = -1;
     isPlaced = false;
@@ -128,10 +128,10 @@ export default view((model, root, dispose) => {
       pen.fill();
       pen.stroke();
       pen.fillStyle = look.colour("ink");
-      pen.font = `600 ${Math.max(14 * scale, 11)}px system-ui, sans-serif`;
+      pen.font = `600 ${Math.min(Math.max(14 * scale, 9), 14)}px system-ui, sans-serif`; // fits between two lines
       pen.textAlign = "right";
       pen.textBaseline = "top";
-      pen.fillText(`×${block.count} layers`, Math.min(camera.x(x1), camera.box.width) - 8, Math.max(camera.y(y0), 0) + 6);
+      pen.fillText(`×${block.count} layers`, Math.min(camera.x(x1), camera.box.width) - 8, Math.max(camera.y(y0), 0) + 2);
       pen.textAlign = "left";
     });
   }
@@ -181,18 +181,13 @@ export default view((model, root, dispose) => {
     if (scale >= 0.45) {
       const many = data.first[i + 1] - data.first[i] > 1;
       pen.fillStyle = look.colour("ink");
-      pen.fillText(clipped(data.name[i], many ? 19 : 24), x + 7 * scale, y + 12 * scale);
+      pen.fillText(shortened(pen, data.name[i], (many ? 101 : WIDE - 14) * scale), x + 7 * scale, y + 12 * scale);
       pen.fillStyle = look.colour("soft");
-      pen.fillText(clipped(data.title[i].replace(/, ×\d+$/, ""), 25, true), x + 7 * scale, y + 27 * scale);
+      pen.fillText(shortened(pen, data.title[i].replace(/, ×\d+$/, ""), (WIDE - 14) * scale, true), x + 7 * scale, y + 27 * scale);
       if (many) spark(pen, i, x + 112 * scale, y + 4 * scale, 34 * scale, 14 * scale);
     }
     pen.globalAlpha = 1;
     pen.lineWidth = 1;
-  }
-
-  function clipped(text, most, isHead = false) {
-    if (text.length <= most) return text;
-    return isHead ? `${text.slice(0, most - 1)}…` : `…${text.slice(1 - most)}`;
   }
 
   function spark(pen, i, x, y, width, height) {

@@ -1,6 +1,6 @@
 // The memory timeline: schedule steps to the right, arena offsets upwards, a rectangle per slot.
 // What a gesture would do is drawn here at once; whether it may be done, Python says.
-import { ask, bytes, Camera, columns, copied, duration, fitted, framed, listen, make, refill, selection, shortened, theme, ticks, view } from "./common.js";
+import { ask, bytes, Camera, columns, copied, duration, fitted, framed, listen, make, named, refill, selection, shortened, theme, ticks, view } from "./common.js";
 import { blend, DIAGONAL, DOTS, LINES, PLAIN, Raster } from "./raster.js";
 
 const ALIGNMENT = 64, MOST_LISTED = 60, MOST_NAMES = 1500, SLOW_MS = 20;
@@ -308,7 +308,7 @@ export default view((model, root, dispose) => {
     const items = rows.slice(0, MOST_LISTED).map((i) => make("li", {}, make("button", {
       type: "button", title: `${describe(i)}; ${why(i, step)}`, "aria-pressed": String(chosen.nodes.includes(nodeOf(i))),
       onclick: () => choose(i),
-    }, make("span", {}, data.name[i]), make("span", {}, bytes(data.size[i])))));
+    }, named(data.name[i]), make("span", {}, bytes(data.size[i])))));
     const rest = rows.length > MOST_LISTED ? make("p", { class: "tg-soft" }, `and ${rows.length - MOST_LISTED} smaller`) : null;
     refill(side, make("h4", {}, title), make("div", { class: "tg-soft" }, `${stepName(step)}; ${rows.length} live, largest first`),
       make("ol", {}, ...items), ...(rest ? [rest] : []));

@@ -1,5 +1,5 @@
 // A program, call by call; only the rows in sight are elements.
-import { bytes, columns, duration, framed, listen, make, selection, theme, view } from "./common.js";
+import { bytes, columns, duration, framed, listen, make, named, selection, theme, view } from "./common.js";
 
 const ROW = 24, AROUND = 8;
 
@@ -37,7 +37,7 @@ export default view((model, root, dispose) => {
   function row(i, place, isMarked) {
     const bar = `linear-gradient(90deg,color-mix(in srgb,var(--tg-slice) 45%,transparent) ${(100 * data.expected[i]) / most}%,transparent 0)`;
     return make("div", { class: "tg-row", role: "option", "aria-selected": String(isMarked), style: `top:${place * ROW}px`, onclick: () => chosen.choose([data.node[i]]) },
-      make("span", {}, String(i)), make("span", { title: `${data.node[i]}: ${data.op[i]}` }, data.node[i]), make("span", {}, data.box[i]), make("span", {}, data.kernel[i]),
+      make("span", {}, String(i)), named(data.node[i], { title: `${data.node[i]}: ${data.op[i]}` }), make("span", {}, data.box[i]), make("span", {}, data.kernel[i]),
       make("span", { style: `background:${bar}` }, duration(data.expected[i])), make("span", {}, data.offset[i] < 0 ? "-" : String(data.offset[i])),
       make("span", {}, data.scratch[i] ? bytes(data.scratch[i]) : "-"));
   }

@@ -31,7 +31,7 @@ export default view((model, root, dispose) => {
     plane = { rows: facts.rows, columns: facts.columns, at: [...facts.at] };
     options(runs, facts.runs, facts.run);
     options(nodes, facts.names.includes(facts.node) ? facts.names : [facts.node, ...facts.names], facts.node);
-    head.textContent = facts.type;
+    head.textContent = `${facts.node}: ${facts.type}`;
     canvas.setAttribute("aria-label", model.get("label"));
     dimensions();
     keys();

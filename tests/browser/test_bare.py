@@ -73,6 +73,22 @@ def test_a_list_keeps_the_focus_when_a_key_chooses(bare: browsers.Watched, files
     assert page.evaluate("() => model.state.selected") == ["k"]
 
 
+def test_a_long_name_shows_its_end(bare: browsers.Watched, files: str) -> None:
+    """Names of an imported module differ at their ends; the last letter stays in sight."""
+    name = "encoder.layers.0." + "attention." * 9 + "query (new)"
+    page = show(bare, files, tower(name))
+    shown = page.locator(".tg-side .tg-name", has_text="query")
+    assert shown.inner_text() == name
+    cut = shown.evaluate(
+        """(one) => { const text = one.firstChild.firstChild, range = document.createRange();
+        const at = (i) => { range.setStart(text, i); range.setEnd(text, i + 1);
+          return range.getBoundingClientRect(); };
+        const { left, right } = one.getBoundingClientRect();
+        return [at(0).left < left, at(text.length - 1).right <= right + 1]; }"""
+    )
+    assert cut == [True, True]
+
+
 def test_wheel_and_drag_move_the_picture(bare: browsers.Watched, files: str) -> None:
     page = show(bare, files, tower())
     x, y = place(page, tower(), "q")

@@ -124,7 +124,7 @@ def ripple(run: ClassRun) -> str:
     found = fates(run)
     counts = {what: len(found[what]) for what in FATES if what in found}
     where = f"{run.bucket} {run.place}".rstrip()
-    return f"{where}: " + ", ".join(f"{count} {what}" for what, count in counts.items())
+    return f"{where}: " + ", ".join(f"{count} {what}" for what, count in counts.items() if count)
 
 
 def fates(run: ClassRun) -> dict[str, Any]:

@@ -241,12 +241,12 @@ def _frames(shown: Picture, x: Floats, y: Floats) -> list[str]:
     parts, block_of = [], np.array(shown.folded.block)
     for number, block in enumerate(shown.folded.blocks):
         inside = np.flatnonzero(block_of == number)
-        left, top = x[inside].min() - WIDE / 2 - 10, y[inside].min() - HIGH / 2 - 8
-        wide, high = np.ptp(x[inside]) + WIDE + 20, np.ptp(y[inside]) + HIGH + 16
+        left, top = x[inside].min() - WIDE / 2 - 10, y[inside].min() + HIGH / 2 - DOWN
+        wide, high = np.ptp(x[inside]) + WIDE + 20, np.ptp(y[inside]) + DOWN + 8
         parts.append(
             f'<rect class="tg-frame" x="{left:.1f}" y="{top:.1f}" width="{wide:.1f}" '
             f'height="{high:.1f}" rx="8"/><text class="tg-strong" x="{left + wide - 8:.1f}" '
-            f'y="{top + 16:.1f}" text-anchor="end" font-size="13">×{block.count} layers</text>'
+            f'y="{top + 14:.1f}" text-anchor="end" font-size="13">×{block.count} layers</text>'
         )
     return parts
 

@@ -27,10 +27,16 @@ class Table:
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
 
+    @property
+    def _numeric(self) -> list[bool]:
+        """Which columns hold numbers alone; these stand to the right."""
+        columns = range(len(self.header))
+        return [bool(self.rows) and all(_is_number(row[i]) for row in self.rows) for i in columns]
+
     def to_html(self) -> str:
         """Everything escaped; numbers stand to the right."""
         head = "".join(f'<th style="text-align:left">{escape(cell)}</th>' for cell in self.header)
-        body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in self.rows)
+        body = "".join(f"<tr>{''.join(map(_cell, row, self._numeric))}</tr>" for row in self.rows)
         return (
             f'<table style="{STYLE}"><caption style="text-align:left">{escape(self.caption)}'
             f"</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
@@ -43,14 +49,10 @@ class Table:
     def __str__(self) -> str:
         rows = [tuple(self.header), *map(tuple, self.rows)]
         widths = [max(len(row[i]) for row in rows) for i in range(len(self.header))]
-        is_number = [
-            bool(self.rows) and all(_is_number(row[i]) for row in self.rows)
-            for i in range(len(self.header))
-        ]
         lines = (
             "  ".join(
                 cell.rjust(width) if right else cell.ljust(width)
-                for cell, width, right in zip(row, widths, is_number, strict=True)
+                for cell, width, right in zip(row, widths, self._numeric, strict=True)
             ).rstrip()
             for row in rows
         )
@@ -61,6 +63,6 @@ def _is_number(text: str) -> bool:
     return bool(text) and text[0] in NUMBERS
 
 
-def _cell(text: str) -> str:
-    side = "right" if _is_number(text) else "left"
+def _cell(text: str, is_number: bool) -> str:
+    side = "right" if is_number else "left"
     return f'<td style="text-align:{side};padding:1px 10px 1px 0">{escape(text)}</td>'
