@@ -69,6 +69,12 @@ def test_a_column_stands_to_the_right_if_all_of_it_are_numbers() -> None:
     assert [part[:4] for part in html.split("text-align:")[5:]] == ["left", "left", "righ"] * 2
 
 
+def test_a_terminal_shows_the_same_words(session: tg.GraphSession) -> None:
+    assert session.last is not None
+    for result in (session.plan, session.last, session.last.program):
+        assert repr(result) == str(result)
+
+
 def test_everything_shows_itself(session: tg.GraphSession, tmp_path: Path) -> None:
     last, imported = session.last, imported_of(4)
     assert last is not None

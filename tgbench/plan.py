@@ -350,6 +350,8 @@ class Plan:
             lines.append(f"  {bucket.weight:8g} × {kind}")
         return "\n".join(lines)
 
+    __repr__ = __str__
+
 
 def _known(nodes: Mapping[str, Node], name: str, where: str = "slots") -> Node:
     if name not in nodes:

@@ -165,6 +165,8 @@ class Program:
     def __str__(self) -> str:
         return "\n".join(map(str, self.instructions))
 
+    __repr__ = __str__
+
 
 def _moves(view: View) -> bool:
     return (

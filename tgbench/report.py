@@ -109,6 +109,8 @@ class Report:
             lines += [self.tiles[spread.node]] if spread.node in self.tiles else []
         return "\n".join(lines)
 
+    __repr__ = __str__
+
     @property
     def tiles(self) -> dict[str, str]:
         """Computed node → in what tiles, in words; of bit-exact mode, less single lines."""
