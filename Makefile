@@ -3,15 +3,18 @@
 #   EXTRAS       the optional dependencies that `make setup` installs
 #   TORCH_INDEX  a package index to look for torch in, beside the usual one
 #   PYTEST_ARGS  passed to pytest
+#   SECONDS      how long `make fuzz` looks; SEED is its first case
 
 PYTHON ?= python3
 EXTRAS ?= test,cpu,lab
 PYTEST_ARGS ?=
+SECONDS ?= 600
+SEED ?= 0
 VENV := .venv/bin/python
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test lint types notebooks browser unit lab format \
+.PHONY: help setup demo test lint types notebooks browser unit fuzz lab format \
 	bench-decode bench-engine bench-bitwise bench-imported bench-kernels bench-layout bench-occlusion bench-optimize bench-optimum bench-packed bench-packing bench-predict bench-remat \
 	bench-schedule bench-scoring bench-specialise bench-stream bench-widgets gpu clean
 
@@ -39,6 +42,10 @@ types: setup ## types: mypy --strict
 unit: setup ## the tests alone: make unit PYTEST_ARGS='-k regions'
 	@echo "== pytest"
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV) -m pytest -n auto --ignore=tests/browser $(PYTEST_ARGS)
+
+# One thread and one process: several at once, each from a SEED of its own, use several cores.
+fuzz: setup ## random graphs, edits and options beside torch: make fuzz SECONDS=600 SEED=0
+	@cd tests && PYTHONPATH=.. OMP_NUM_THREADS=1 ../$(VENV) -m fuzz --seconds $(SECONDS) --seed $(SEED)
 
 # Every notebook runs from its first cell to its last, and shows what it showed when it was written.
 notebooks: setup ## run the notebooks and compare their outputs

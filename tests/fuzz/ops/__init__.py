@@ -1,0 +1,7 @@
+"""The entries of the fuzzer's table, by family; importing this package fills it."""
+
+from fuzz.ops import elementwise, indexing, layout, networks, products, reductions, windows
+
+__all__ = [
+    "elementwise", "indexing", "layout", "networks", "products", "reductions", "windows",
+]  # fmt: skip
