@@ -504,11 +504,12 @@ class GraphSession:
 
     def _calibrate(self, anatomy: Anatomy) -> None:
         """Time what counts in the runs of the classes at hand and was never timed here."""
-        if self._calibrator is None or self._calibrated.issuperset(self._classes):
+        new = {kind: how for kind, how in self._classes.items() if kind not in self._calibrated}
+        if self._calibrator is None or not new:
             return
         planner = self._planner(anatomy)
-        self._calibrator.learn(planner.survey(planner.scenarios(self._classes)))
-        self._calibrated = set(self._classes)
+        self._calibrator.learn(planner.survey(planner.scenarios(new)))
+        self._calibrated.update(new)
 
     def _plan(self) -> None:
         """Plan for the classes at hand, quickly: what happened in which order does not count."""
