@@ -175,6 +175,7 @@ class Arena:
         self._seats: WeakValueDictionary[int, Seat] = WeakValueDictionary()
         self._numbers = count(NOBODY + 1)
         self.bytes = self._allocated(0 if self.grows else self.budget.limit_bytes or 0)
+        self._host: tuple[object, NDArray[Any]] = (None, np.empty(0))
 
     def _allocated(self, size_bytes: int) -> torch.Tensor:
         """Memory with anything in it: nothing is read that was not written."""
@@ -183,7 +184,9 @@ class Arena:
 
     def shows(self, array: NDArray[Any]) -> bool:
         """Whether an array may be a view of the arena's bytes."""
-        return self.bytes.is_cpu and np.may_share_memory(array, self.bytes.numpy())
+        if self._host[0] is not self.bytes:  # looking at it as an array takes longer than asking
+            self._host = (self.bytes, self.bytes.numpy() if self.bytes.is_cpu else np.empty(0))
+        return np.may_share_memory(array, self._host[1])
 
     def join(self, name: str, weights_bytes: int) -> Seat:
         """A place for one more session; it holds no bytes until it takes some."""
