@@ -19,8 +19,8 @@ ORDER = (
     "buckets", "calls", "tracefile", "graphfile", "trace", "estimate", "models", "propagate",
     "anatomy", "placement", "schedule", "split", "explain", "plandiff", "plan", "kernels",
     "program", "lowering", "states", "machine", "signature", "records", "cost", "probe",
-    "exactness", "planner", "specialiser", "search", "arena", "whatif", "pool", "calibrate",
-    "memory", "intake", "results", "report", "session", "checking", "profiler",
+    "trials", "exactness", "planner", "specialiser", "search", "arena", "whatif", "pool",
+    "calibrate", "memory", "intake", "results", "report", "session", "checking", "profiler",
 )  # fmt: skip
 OUTSIDE = (
     "__init__",

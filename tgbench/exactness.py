@@ -1,9 +1,7 @@
 """Which kernels give the same bits in every run, and for which tiles: found out by trying them.
 
     candidates   every kernel × as it lies, or on copies × every tile of a ladder
-    trial        random operands of the session's own shapes, its own weights and masks
-                 whole chunk        ████████████████
-                 boxes of tiles     ████····██████··     in any layout: the same bits?
+    trial        draws of operands at the session's own shapes, its weights, its masks (`trials`)
 
 The first to pass, in the order of what a small edit and everything are modelled to take, computes
 the call in every run. What was found is remembered, and kept in a record database if there is one.
@@ -17,8 +15,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -31,30 +30,25 @@ from tgbench.cost import SENTINEL_NS, plain_site
 from tgbench.errors import ExactnessError, RecordsError, TgbenchError
 from tgbench.grains import Grain, Sizes
 from tgbench.graph import Node
-from tgbench.kernels.copied import copied, formed
-from tgbench.kernels.registry import KERNELS, Kernel, Site, View
+from tgbench.kernels.copied import copied
+from tgbench.kernels.registry import KERNELS, Kernel
 from tgbench.lowering import Addresser, layout
 from tgbench.machine import Machine
-from tgbench.optable import FLOATS, Call
-from tgbench.probe import bound, drawn, same_bits
+from tgbench.optable import Call
 from tgbench.propagate import rough_ns
 from tgbench.records import GrainRecord, Records
-from tgbench.regions import EMPTY, Box, Region, in_order
+from tgbench.regions import EMPTY, Box, Region
 from tgbench.rules import Rules
 from tgbench.signature import attributes, code_hash, source_hash
-from tgbench.weights import TORCH_DTYPES
+from tgbench.trials import Buffers, Trial, ends, is_elementwise, keeps_elements, orders_of
 
-DRAWS = 2  # sets of random operands that every candidate is tried on
-BOXES = 24  # boxes of tiles in each chunk that is tried, besides the whole of it
 MOST_CALLS = 256  # for one run from nothing
+MOST_TILES = 256  # of which it is seen that a kernel takes them: all those of separate calls
 MOST_FLOPS = 2e9  # of one chunk
 MOST_ELEMENTS = 1 << 24  # of one chunk
 ROWS = (4, 8, 16, 32, 64)  # of a tile
 LEAST_ROWS = 16  # of a chunk
-LAID_ELEMENTS = 1 << 22  # weights up to this size are tried in other layouts than their own
-GARBAGE = 7.0  # between the rows of operands
 
-Buffers: TypeAlias = Mapping[tuple[Any, str], torch.Tensor]
 Calls: TypeAlias = frozenset[Call]
 Tell: TypeAlias = Callable[[str], None]
 
@@ -200,6 +194,7 @@ class Finder:
         for node in anatomy.stored:
             self.calls.setdefault(node.call, []).append(node)
         self.machine = Machine.here(device)
+        self._ends = {anatomy.base[node] for node in anatomy.graph.ends}
         self._given = (anatomy, buffers, device)
 
     def grain(self, call: Call) -> Grain:
@@ -208,7 +203,7 @@ class Finder:
         weights = [_weights(node, anatomy) for node in nodes]
         stays = tuple(sorted(set(weights[0]).intersection(*weights)))
         kernels = _kernels(call, self.device, self.unpacked)
-        by_orders = {str(_orders(node, anatomy)): node for node in reversed(nodes)}
+        by_orders = {str(orders_of(node, anatomy)): node for node in reversed(nodes)}
         variants = [by_orders[orders] for orders in sorted(by_orders)]
         signature = _signature(nodes[0], stays, anatomy, self.device, kernels, sorted(by_orders))
         key = self.machine.fingerprint, signature
@@ -217,7 +212,7 @@ class Finder:
             found = _Search(nodes[0], *self._given, kernels, stays, variants).finding()
         _remembered[key] = found
         self._record(call, found, signature)
-        return found.grain
+        return replace(found.grain, hands_out=not self._ends.isdisjoint(nodes))
 
     @cached_property
     def _known(self) -> dict[str, list[GrainRecord]]:
@@ -306,7 +301,7 @@ def _signature(
         code_hash(op.flops, op.whole, op.forward, op.needed, op.decompose),
         *orders,
         *(f"{kernel.name} {_ways(kernel)}" for kernel in kernels),
-        _sources(),
+        sources(),
     ]
     types = f"{call.out} = {', '.join(map(str, call.inputs))}"
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
@@ -327,18 +322,16 @@ def _ways(kernel: Kernel) -> str:
     return code_hash(kernel.bind, kernel.scratch, kernel.accepts, kernel.cost_ns)
 
 
-DECIDING = (
-    "cost.py", "exactness.py", "grains.py", "known.py", "probe.py", "propagate.py", "rules.py",
-)  # fmt: skip
-
-
 @cache
-def _sources() -> str:
-    """A digest of what of tgbench decides which grain is found: another version looks again."""
-    root, digest = Path(__file__).parent, hashlib.sha256()
-    named = [root / name for name in DECIDING]
-    for path in [*named, *sorted(root.glob("ops/*.py")), *sorted(root.glob("kernels/*.py"))]:
-        digest.update(path.read_bytes())
+def sources(root: Path = Path(__file__).parent) -> str:
+    """A digest of every source file in a folder, however deep: another version looks again.
+
+    Which of them decide what grain is found is not written down: files move.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        code = path.read_bytes()
+        digest.update(f"{path.relative_to(root).as_posix()} {len(code)}\n".encode() + code)
     return digest.hexdigest()
 
 
@@ -414,6 +407,25 @@ def _fits(tile: Sizes, chunk: Sizes, shape: Sizes) -> bool:
     return tile != shape and all(c % t == 0 or c == n for t, c, n in sides)
 
 
+def _some_tiles(shape: Sizes, tile: Sizes) -> Iterator[Box]:
+    """All tiles of a result; of too many those near its borders, and some inside."""
+    counts = [-(-n // size) for n, size in zip(shape, tile, strict=True)]
+    most = max(counts, default=1)
+    while prod(min(n, most) for n in counts) > MOST_TILES:
+        most -= 1
+    for at in product(*(_near_ends(n, most) for n in counts)):
+        yield Box(
+            (i * size, min((i + 1) * size, n)) for i, size, n in zip(at, tile, shape, strict=True)
+        )
+
+
+def _near_ends(count: int, most: int) -> Sequence[int]:
+    if count <= most:
+        return range(count)
+    low = most // 2
+    return [*range(low), count // 2, *range(count - (most - 1 - low), count)]
+
+
 # --- candidates -----------------------------------------------------------------------------------
 
 
@@ -477,8 +489,7 @@ class _Search:
     @cached_property
     def trials(self) -> list[Trial]:
         _, anatomy, buffers, device = self._given
-        draws = range(DRAWS)
-        return [Trial(one, anatomy, buffers, device, d) for one in self.variants for d in draws]
+        return [Trial(one, anatomy, buffers, device) for one in self.variants]
 
     def finding(self) -> Finding:
         """The best candidate that passes."""
@@ -487,8 +498,8 @@ class _Search:
             try:
                 if passed := self._passed(candidate):
                     return Finding(candidate.grain, passed, refused)
-            except TgbenchError:
-                continue  # a kernel that fails at its trial is not for this call
+            except Exception:  # a kernel that fails at its trial is not for this call
+                continue
             if not candidate.joins:
                 differs[candidate.kernel.name] = None
         raise ExactnessError(
@@ -499,14 +510,33 @@ class _Search:
 
     def _passed(self, candidate: Candidate) -> int:
         """How many boxes had the bits that they should; 0 if one did not."""
+        if not self._takes_tiles(candidate) or (candidate.joins and not self._joins(candidate)):
+            return 0
         check = Trial.joins if candidate.joins else Trial.repeats
         total = 0
         for trial in self.trials:
-            passed = check(trial, candidate)
+            passed = check(trial, candidate.kernel, candidate.grain)
             if not passed:
                 return 0
             total += passed
         return total
+
+    def _joins(self, candidate: Candidate) -> bool:
+        """Whether an element-wise kernel keeps the bits of elements among other neighbours."""
+        if not is_elementwise(self.call):
+            return True
+        operands = enumerate(zip(self.call.inputs, self.trials[0].draws[0], strict=True))
+        numbers = [
+            operand.item() if i in self.stays and type_.elements == 1 else None
+            for i, (type_, operand) in operands
+        ]
+        return keeps_elements(candidate.kernel, self.call, numbers, self.device)
+
+    def _takes_tiles(self, candidate: Candidate) -> bool:
+        """Whether the kernel takes every tile: those at a border may see padding alone."""
+        form, grain = self._form(candidate.kernel, candidate.grain), candidate.grain
+        boxes = _some_tiles(self.call.out.shape, grain.tile)
+        return all(self._site_cost(form, box) is not None for box in boxes)
 
     def _candidates(self) -> Iterator[Candidate]:
         for kernel in self.kernels:
@@ -531,7 +561,7 @@ class _Search:
 
     def _score(self, kernel: Kernel, grain: Grain) -> float | None:
         """The modelled times of a small edit and of everything, multiplied."""
-        form = copied(kernel, self.stays) if grain.copied else kernel
+        form = self._form(kernel, grain)
         shape = self.call.out.shape
         count = int(prod(-(-n // size) for n, size in zip(shape, grain.chunk, strict=True)))
         tile = self._cost(form, grain.tile) if count <= MOST_CALLS else None
@@ -544,9 +574,12 @@ class _Search:
             edit += len(parts) * (self._site_cost(form, parts[0]) or whole)
         return edit * count * whole
 
+    def _form(self, kernel: Kernel, grain: Grain) -> Kernel:
+        return copied(kernel, self.stays) if grain.copied else kernel
+
     def _cost(self, kernel: Kernel, sizes: Sizes) -> float | None:
         """The modelled time of a tile of a size; None unless the kernel takes them all."""
-        costs = [self._site_cost(kernel, box) for box in _ends(self.call.out.shape, sizes)]
+        costs = [self._site_cost(kernel, box) for box in ends(self.call.out.shape, sizes)]
         found = [cost for cost in costs if cost is not None]
         return max(found) if len(found) == len(costs) else None
 
@@ -563,197 +596,3 @@ def _order(candidate: Candidate) -> tuple[float, bool, str, Sizes]:
     grain = candidate.grain
     score = min(candidate.score, SENTINEL_NS**2)
     return score, grain.copied, grain.kernel, grain.tile
-
-
-# --- trials ---------------------------------------------------------------------------------------
-
-
-class Trial:
-    """Operands of one call at its own sizes: random ones, and the session's weights and masks."""
-
-    def __init__(
-        self, node: Node, anatomy: Anatomy, buffers: Buffers, device: str, seed: int
-    ) -> None:
-        self.call, self.device, self.buffers = node.call, device, buffers
-        self.rules = Rules()
-        self.rng = np.random.default_rng(seed)
-        self.orders = _orders(node, anatomy)
-        frozen = Addresser(lambda leaf: layout(leaf, anatomy, {}), {})
-        self.lying: dict[int, View] = {
-            i: frozen.view(parent, Box.full(parent.shape))
-            for i, parent in enumerate(node.inputs)
-            if anatomy.base[parent] in anatomy.frozen
-        }
-        self.operands = [
-            _tensor(self.lying[i], buffers) if i in self.lying else self._drawn(i, device)
-            for i in range(len(node.inputs))
-        ]
-
-    def _drawn(self, i: int, device: str) -> torch.Tensor:
-        """Random numbers, zeros of both signs among them; what is known is what it is."""
-        call, type_ = self.call, self.call.inputs[i]
-        found = drawn(type_, call.inputs[0], self.rng)
-        if type_.dtype in FLOATS:
-            zeros = torch.from_numpy(np.asarray(self.rng.random(type_.shape) < 0.03))
-            found = found.masked_fill(zeros, 0.0)
-            signs = torch.from_numpy(np.asarray(self.rng.random(type_.shape) < 0.5))
-            found = torch.where(signs & zeros, -found, found)
-        fact = call.facts[i] if call.facts else None
-        if fact is not None and fact.value is not None:
-            closed = np.broadcast_to(~fact.open.array, type_.shape)
-            found = found.masked_fill(torch.from_numpy(closed.copy()), fact.value)
-        return found.to(device)
-
-    def joins(self, candidate: Candidate) -> int:
-        """How many boxes of tiles have the bits of the chunk around them; 0 if one has not."""
-        grain, passed = candidate.grain, 0
-        for chunk in _ends(self.call.out.shape, grain.chunk):
-            whole = self.run(candidate, chunk)
-            if whole is None:
-                return 0
-            for box in (chunk, *self._boxes(chunk, grain.tile)):
-                found = self.run(candidate, box, laid=True)
-                inside = tuple(
-                    slice(a - c, b - c) for (a, b), (c, _) in zip(box, chunk, strict=True)
-                )
-                if found is None or not _agree(found, whole[inside]):
-                    return 0
-                passed += 1
-        return passed
-
-    def repeats(self, candidate: Candidate) -> int:
-        """How often tiles have the same bits again; 0 if one has not."""
-        passed = 0
-        for tile in _ends(self.call.out.shape, candidate.grain.tile):
-            first = self.run(candidate, tile)
-            again = [self.run(candidate, tile, laid=True) for _ in range(2)]
-            if first is None or any(b is None or not _agree(b, first) for b in again):
-                return 0
-            passed += len(again)
-        return passed
-
-    def _boxes(self, chunk: Box, tile: Sizes) -> Iterator[Box]:
-        """Single tiles at both ends and inside; then boxes of few and of many tiles."""
-        yield from _ends(chunk.extents, tile, chunk.starts)
-        for i in range(BOXES):
-            yield Box(self._side(side, size, i < 2) for side, size in zip(chunk, tile, strict=True))
-
-    def _side(self, side: tuple[Any, Any], size: int, single: bool) -> tuple[int, int]:
-        start, stop = side
-        count = -(-(stop - start) // size)
-        wide = 1 if single else int(2 ** (self.rng.random() * np.log2(count + 1)))
-        first = int(self.rng.integers(0, count - wide + 1))
-        last = first + wide
-        return start + first * size, min(start + last * size, stop)
-
-    # --- one call ---
-
-    def run(self, candidate: Candidate, box: Box, *, laid: bool = False) -> torch.Tensor | None:
-        """What the candidate makes of a box; None where it does not take it.
-
-        Args:
-            laid: operands and result in random layouts, the result over an operand now and then.
-        """
-        site, buffers = self._site(box, laid)
-        kernel = formed(candidate.kernel, site, candidate.grain)
-        if not kernel.takes(site):
-            return None
-        function, arguments = bound(kernel, site, buffers, self.device)
-        function(*arguments)
-        return _tensor(site.out, buffers)
-
-    def _site(self, box: Box, laid: bool) -> tuple[Site, dict[tuple[Any, str], torch.Tensor]]:
-        reads = self.rules.reads(self.call, box)
-        buffers: dict[tuple[Any, str], torch.Tensor] = {}
-        ins: list[View | None] = []
-        for i, read in enumerate(reads):
-            ins.append(None if read is None else self._operand(i, read, laid, buffers))
-        out = self._over(box, reads, ins) if laid else None
-        if out is None:
-            shape, dtype = tuple(map(int, box.extents)), self.call.out.dtype
-            empty = torch.empty(shape, dtype=TORCH_DTYPES[dtype], device=self.device)
-            out = self._placed("out", empty, dtype, laid, buffers)
-        frozen = frozenset(self.lying)
-        return Site(self.call, box, reads, out, tuple(ins), self.device, frozen), buffers
-
-    def _operand(
-        self, i: int, read: Box, laid: bool, buffers: dict[tuple[Any, str], torch.Tensor]
-    ) -> View:
-        whole, dtype = self.operands[i], self.call.inputs[i].dtype
-        if i in self.lying and (not laid or whole.numel() > LAID_ELEMENTS):
-            view = self.lying[i]
-            buffers[view.buffer, dtype] = self.buffers[view.buffer, dtype]
-            for axis, (start, stop) in enumerate(read):
-                view = view.narrow(axis, start, stop - start)
-            return view
-        return self._placed(i, whole[read.slices()], dtype, laid, buffers)
-
-    def _over(self, box: Box, reads: Sequence[Any], ins: Sequence[View | None]) -> View | None:
-        """The place of an operand that the result may take over, now and then."""
-        for i in self.call.op.inplace:
-            if reads[i] == box and self.call.inputs[i] == self.call.out and i not in self.lying:
-                return ins[i] if self.rng.random() < 0.5 else None
-        return None
-
-    def _placed(
-        self,
-        key: Any,
-        tensor: torch.Tensor,
-        dtype: str,
-        laid: bool,
-        buffers: dict[tuple[Any, str], torch.Tensor],
-    ) -> View:
-        """A tensor copied to a place of its own: side by side, or in a random layout."""
-        shape, order, offset = tuple(tensor.shape), self.orders[key], 0
-        strides, size = in_order(shape, order), prod(shape)
-        if laid:
-            strides, size = self._layout(shape, order)
-            offset = int(self.rng.integers(0, 17))
-        flat = torch.full((offset + size,), GARBAGE, dtype=TORCH_DTYPES[dtype], device=self.device)
-        buffers[key, dtype] = flat
-        view = View(key, dtype, shape, strides, offset)
-        _tensor(view, buffers).copy_(tensor)
-        return view
-
-    def _layout(self, shape: Sizes, order: Sizes) -> tuple[Sizes, int]:
-        """Strides with gaps between lines; row-major ones sometimes with dimensions exchanged."""
-        rank = len(shape)
-        if order == tuple(range(rank)) and self.rng.random() < 0.25:
-            order = tuple(self.rng.permutation(rank).tolist())
-        gaps = self.rng.integers(0, 5, rank) * (self.rng.random(rank) < 0.5)
-        sizes = [0] * rank
-        for axis, gap in zip(order, gaps.tolist(), strict=True):
-            sizes[axis] = shape[axis] + gap
-        return in_order(sizes, order), prod(sizes)
-
-
-Orders: TypeAlias = "dict[Any, Sizes]"  # operand's number, or "out" → dimensions, outermost first
-
-
-def _orders(node: Node, anatomy: Anatomy) -> Orders:
-    """The order in which a session stores the result of a node, and what it reads."""
-    nodes: list[tuple[Any, Node]] = [*enumerate(node.inputs), ("out", node)]
-    return {key: anatomy.order(one) or tuple(range(one.rank)) for key, one in nodes}
-
-
-def _ends(shape: Sequence[Any], size: Sizes, starts: Sequence[Any] | None = None) -> list[Box]:
-    """The first and the last box of a grid, as one where they are the same."""
-    begins = starts if starts is not None else (0,) * len(shape)
-    first, last = [], []
-    for begin, whole, part in zip(begins, shape, size, strict=True):
-        first.append((begin, begin + min(part, whole)))
-        last.append((begin + (whole - 1) // part * part, begin + whole))
-    return list(dict.fromkeys((Box(first), Box(last))))
-
-
-def _tensor(view: View, buffers: Buffers) -> torch.Tensor:
-    flat = buffers[view.buffer, view.dtype].view(-1)
-    place: Callable[..., torch.Tensor] = flat.as_strided
-    return place(view.shape, view.strides, flat.storage_offset() + view.offset)
-
-
-def _agree(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two results have the same bits, where they are numbers."""
-    if a.is_floating_point():
-        a, b = (torch.where(x.isnan(), torch.zeros_like(x), x) for x in (a, b))
-    return same_bits(a, b)

@@ -35,6 +35,7 @@ class Grain:
         tile, chunk: sizes by dimension; a tile divides a chunk, or is the whole dimension.
         copied: the kernel works on copies, laid side by side, of its operands, but for those
         stays: the weights, which lie at one place in every run.
+        hands_out: whether a caller sees the result, so that all NaN in it must be the same one.
 
     >>> rows = Grain("linear_rows", (16, 8), (32, 8))
     >>> rows.rounded(Region((Box(((24, 36), (0, 3))),)), (64, 8))
@@ -48,6 +49,7 @@ class Grain:
     chunk: Sizes
     copied: bool = False
     stays: tuple[int, ...] = ()
+    hands_out: bool = False
 
     def rounded(self, region: Region, shape: Sequence[int]) -> Region:
         """The tiles that a region touches."""

@@ -122,6 +122,17 @@ def intervals_of(flags: Bools, offset: int) -> list[Interval]:
     ]
 
 
+def _each(side: Interval) -> list[Coord]:
+    return [side[0] + i for i in range(_pin(side[1] - side[0]))]
+
+
+def _gaps(side: Interval, intervals: Sequence[Interval]) -> list[Interval]:
+    """What of a side lies between intervals inside it."""
+    edges = [side[0], *(edge for interval in intervals for edge in interval), side[1]]
+    pairs = zip(edges[::2], edges[1::2], strict=True)
+    return [(start, stop) for start, stop in pairs if start < stop]
+
+
 def _replaced(box: Box, axis: int, interval: Interval) -> Box:
     return Box([*box[:axis], interval, *box[axis + 1 :]])
 
@@ -242,6 +253,29 @@ class Pattern:
             box = _replaced(box, axis, (intervals[0][0], intervals[-1][1]))
         return [box]
 
+    def lines(self, box: Box) -> int:
+        """How many lines of a box have gaps of their own."""
+        return int(np.prod([_pin(box[axis][1] - box[axis][0]) for axis in self.varying[:-1]]))
+
+    def closed(self, box: Box) -> list[Box]:
+        """The closed elements of a box, and no other: in each of its lines, what is not open."""
+        if self.all_open(box):
+            return []
+        if not self.varying:
+            return [box]
+        *outer, last = self.varying
+        lines = [box]
+        for axis in outer:
+            lines = [_replaced(x, axis, (at, at + 1)) for x in lines for at in _each(x[axis])]
+        return [
+            _replaced(x, last, gap) for x in lines for gap in _gaps(x[last], self.support(x, last))
+        ]
+
+    def closed_mask(self, box: Box) -> Bools:
+        """Whether each element of a box is closed; 1 wide where nothing varies."""
+        pinned = Box((_pin(start), _pin(stop)) for start, stop in box)
+        return np.asarray(~self.array[self._index(pinned)])
+
     def all_open(self, box: Box) -> bool:
         """Whether no element of the box is closed."""
         if not self.varying:
@@ -303,9 +337,9 @@ def constant_fact(data: ConstantData) -> Fact:
 
 
 def pattern_fact(value: float, is_open: NDArray[Any], *, hard: bool = True) -> Fact | None:
-    """A fact with one known value, or None when nothing is known."""
+    """A fact with one known value, or None when nothing is known; −0 is known as 0."""
     pattern = Pattern.of(is_open)
-    return None if pattern.is_all_open else Fact(value, pattern, hard)
+    return None if pattern.is_all_open else Fact(value + 0.0, pattern, hard)
 
 
 def open_fact(rank: int, *, wild: bool = False, positive: bool = False) -> Fact:

@@ -29,7 +29,7 @@ from tgbench.kernels.registry import (
     scratch_bytes,
     scratch_views,
 )
-from tgbench.optable import FLOATS, Call, TensorType
+from tgbench.optable import FLOATS, Attrs, Call, TensorType
 from tgbench.regions import Box, row_major
 from tgbench.rules import Rules
 from tgbench.weights import TORCH_DTYPES
@@ -83,7 +83,9 @@ class Twin:
         """The largest twin whose work is bounded; None for attributes that fix the sizes."""
         shapes = [type_.shape for type_ in call.inputs]
         while True:
-            twin = _call(call, shapes)
+            twin = twin_call(
+                call.op.name, call.attrs, shapes, [type_.dtype for type_ in call.inputs]
+            )
             if twin is None:
                 return None
             elements = sum(prod(t.shape) for t in (*twin.inputs, twin.out))
@@ -157,15 +159,17 @@ def _placed(buffer: int, type_: TensorType, box: Box) -> View:
     return View(buffer, type_.dtype, box.extents, strides, first)
 
 
-def _call(call: Call, shapes: Sequence[tuple[int, ...]]) -> Call | None:
-    """The same op on plain inputs of these shapes."""
+def twin_call(
+    op: str, attrs: Attrs, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[str]
+) -> Call | None:
+    """The op on plain inputs of these shapes; None for attributes that do not go with them."""
     g = GraphBuilder()
     inputs = [
-        g.input(f"x{i}", shape, type_.dtype)
-        for i, (shape, type_) in enumerate(zip(shapes, call.inputs, strict=True))
+        g.input(f"x{i}", shape, dtype)
+        for i, (shape, dtype) in enumerate(zip(shapes, dtypes, strict=True))
     ]
     try:
-        return g.apply(call.op.name, *inputs, **call.attrs).call if inputs else None
+        return g.apply(op, *inputs, **attrs).call if inputs else None
     except (TgbenchError, ValueError, TypeError, IndexError):
         return None
 
@@ -192,14 +196,16 @@ def _as_numpy(tensor: torch.Tensor) -> NDArray[Any]:
 # --- bits ---------------------------------------------------------------------------------------
 
 
+_AS_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors of one shape agree in every bit, the sign of zero included."""
-    return bits(a) == bits(b)
+    """Whether two tensors of one type agree in every bit, the sign of zero included.
 
-
-def bits(tensor: torch.Tensor) -> bytes:
-    """The bytes of its elements, in row-major order."""
-    return tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+    >>> same_bits(torch.tensor([0.0]), torch.tensor([-0.0]))
+    False
+    """
+    return torch.equal(*(x.view(_AS_INTEGERS[x.itemsize]) for x in (a, b)))
 
 
 def _rows(box: Box, axis: int, start: int, stop: int) -> Box:

@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from math import inf, nan
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from tgbench.errors import ExactnessError
@@ -25,7 +27,14 @@ from tgbench.regions import Box
 
 def of_grain(site: Site, grain: Grain) -> Kernel:
     """The kernel of a grain, in the form that takes this site."""
-    return formed(_named(site.call.op.name, grain.kernel), site, grain)
+    kernel = formed(_named(site.call.op.name, grain.kernel), site, grain)
+    if not kernel.takes(site):
+        raise ExactnessError(
+            f"{site.call.op.name}: {kernel.name} does not take {site.out_box} of {site.call.out}, "
+            "and another kernel would give other bits; let it take this, or leave out "
+            "exact='bitwise'"
+        )
+    return kernel
 
 
 def formed(kernel: Kernel, site: Site, grain: Grain) -> Kernel:
@@ -34,7 +43,8 @@ def formed(kernel: Kernel, site: Site, grain: Grain) -> Kernel:
         kernel = copied(kernel, grain.stays)
     elif not kernel.takes(site):
         kernel = gathered(kernel)
-    return settled(kernel) if has_known_zeros(site.call) else kernel
+    kernel = settled(kernel) if computes_known(site.call) else kernel
+    return with_one_nan(kernel) if grain.hands_out and site.out.dtype in FLOATS else kernel
 
 
 def _named(op: str, name: str) -> Kernel:
@@ -169,31 +179,81 @@ def _runs(function: Callable[..., Any], count: int) -> Callable[..., None]:
     return run
 
 
-# --- the sign of zero -----------------------------------------------------------------------------
+# --- what is known stays what it is ---------------------------------------------------------------
+
+MOST_FILLS = 64  # lines of a box whose known elements are filled in one by one
 
 
-def has_known_zeros(call: Call) -> bool:
-    """Whether elements of the result are zeros that a product with anything may have made."""
+def computes_known(call: Call) -> bool:
+    """Whether elements of the result are known that a kernel computes all the same."""
+    return call.out.dtype in FLOATS and call.fact is not None and _value(call) is not None
+
+
+def _value(call: Call) -> float | None:
     fact = call.fact
-    is_float = call.out.dtype in FLOATS
-    return is_float and fact is not None and fact.hard and fact.value == 0.0
+    return fact.value if fact is not None and fact.hard else None
 
 
 @cache
 def settled(kernel: Kernel) -> Kernel:
-    """The kernel, and −0 becomes 0: the sign of 0 · x follows from an x that nobody needs."""
+    """The kernel, and then known elements of the result are put back to what they are.
+
+    0 · x is −0 for a negative x and 0 / 0 no number: it follows from an x that nobody needs, and
+    that may not be there in another run.
+    """
 
     def bind(site: Site, scratch: tuple[View, ...]) -> Bound:
         function, arguments = kernel.bind(site, scratch)
-        return _settles(function), (site.out, *arguments)
+        box, value, fact = site.out_box, _value(site.call), site.call.fact
+        assert fact is not None
+        if fact.open.lines(box) > MOST_FILLS:
+            mask = torch.from_numpy(fact.open.closed_mask(box)).to(site.device)
+            return _masks(function), (site.out, mask, value, *arguments)
+        places = [part(site.out, box, piece) for piece in fact.open.closed(box)]
+        return _fills(function, len(places)), (value, *places, *arguments)
 
     return replace(kernel, bind=bind)
 
 
 @cache
-def _settles(function: Callable[..., Any]) -> Callable[..., None]:
+def _masks(function: Callable[..., Any]) -> Callable[..., None]:
+    def run(out: Tensor, mask: Tensor, value: float, *arguments: Any) -> None:
+        function(*arguments)
+        out.masked_fill_(mask, value)
+
+    return run
+
+
+@cache
+def _fills(function: Callable[..., Any], count: int) -> Callable[..., None]:
+    def run(value: float, *arguments: Any) -> None:
+        function(*arguments[count:])
+        for place in arguments[:count]:
+            place.fill_(value)
+
+    return run
+
+
+# --- what is not a number -------------------------------------------------------------------------
+
+
+@cache
+def with_one_nan(kernel: Kernel) -> Kernel:
+    """The kernel, and every NaN gets the same bits: which ones libraries give follows from the way
+    that they take. No op tells one NaN from another, so it is done where results are handed out.
+    """
+
+    def bind(site: Site, scratch: tuple[View, ...]) -> Bound:
+        function, arguments = kernel.bind(site, scratch)
+        return _gives_one_nan(function), (site.out, *arguments)
+
+    return replace(kernel, bind=bind)
+
+
+@cache
+def _gives_one_nan(function: Callable[..., Any]) -> Callable[..., None]:
     def run(out: Tensor, *arguments: Any) -> None:
         function(*arguments)
-        out.add_(0.0)
+        torch.nan_to_num(out, nan, inf, -inf, out=out)
 
     return run

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import group_norm, interpolate
+from torch.nn.functional import interpolate
 
 from tgbench.coords import same
 from tgbench.kernels.registry import Kernel, Site, View, register
@@ -200,7 +200,7 @@ register(Kernel("channel_affine", "channel_affine", is_complete, calls_cost(1.2)
 def _group_norm(
     x: Tensor, groups: int, eps: float, first: int, scale: Any, shift: Any, out: Tensor
 ) -> None:
-    made = group_norm(x, groups, None, None, eps).narrow(1, first, out.shape[1])
+    made = torch.group_norm(x, groups, None, None, eps).narrow(1, first, out.shape[1])
     if scale is None:
         out.copy_(made)
     else:
