@@ -119,9 +119,9 @@ def test_trials_see_signed_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
     edits_keep_bits(graph, lambda rng, shape: rng.choice([0.0, -0.0], shape), 20)
 
 
-SIGNED = (lambda rng, shape: rng.choice([0.0, -0.0], shape), 12)
-POSITIVE = (lambda rng, shape: np.abs(rng.standard_normal(shape)), 20)
-NORMAL = (lambda rng, shape: rng.standard_normal(shape), 6)
+SIGNED = (lambda rng, shape: rng.choice([0.0, -0.0], shape), 6)
+POSITIVE = (lambda rng, shape: np.abs(rng.standard_normal(shape)), 10)
+NORMAL = (lambda rng, shape: rng.standard_normal(shape), 4)
 CALLS: dict[str, tuple[Any, tuple[Any, int]]] = {
     "a root as a power": (lambda x: x**0.5, POSITIVE),
     "the root of negative numbers": (lambda x: x**0.5, NORMAL),
@@ -157,15 +157,18 @@ def test_every_nan_that_is_handed_out_is_the_same() -> None:
 # --- known zeros ----------------------------------------------------------------------------------
 
 
-def test_minus_zero_is_not_filled_in_as_zero() -> None:
-    mask = np.tril(np.ones((4, 4), bool))
+def test_minus_zero_that_is_known_is_zero_in_every_run() -> None:
+    """Whether it is computed, in a hole of a box, or filled in at its margin."""
+    mask = np.bool_([[1, 0, 1, 0], [1, 1, 0, 0], [0, 0, 0, 1]])
     g = GraphBuilder()
-    x = g.input("x", (4, 4))
-    g.output("y", ops.where(g.constant(mask), x, -0.0))
-    session = GraphSession(g.build(), exact="bitwise")
-    for value in (1, -1):
-        y = session.run({"x": np.full((4, 4), value, np.float32)})["y"]
-        assert np.signbit(y[~mask]).all()
+    g.output("y", ops.where(g.constant(mask), g.input("x", (3, 4)), -0.0))
+    graph = g.build()
+    session, x = GraphSession(graph, exact="bitwise"), np.ones((3, 4), np.float32)
+    for at in ((0, 0), (1, slice(0, 2)), (2, 3), (0, slice(None))):
+        x = x.copy()
+        x[at] -= 2
+        check(session, GraphSession(graph, exact="bitwise"), {"x": x})
+        assert not np.signbit(session.run({"x": x})["y"][~mask]).any()
 
 
 def test_what_is_known_stays_known_wherever_it_is_computed() -> None:
@@ -232,16 +235,15 @@ def clean(label: str, made: Made, rng: np.random.Generator) -> None:
     assert not outcome.differing, (label, outcome)
 
 
-@pytest.mark.parametrize("part", range(8))
-def test_every_op_keeps_its_bits(part: int) -> None:
-    for i, name in enumerate(CASES):
-        if i % 40 == part * 5 or LONG > 1:
-            for seed in range(LONG):
-                rng = np.random.default_rng([1, i, seed])
-                clean(f"{name} {seed}", resized(name, rng), rng)
+@pytest.mark.parametrize("name", list(CASES) if LONG > 1 else list(CASES)[::12])
+def test_every_op_keeps_its_bits(name: str) -> None:
+    """One in twelve of the cases; all of them, again and again, where more time is given."""
+    for seed in range(LONG):
+        rng = np.random.default_rng([1, list(CASES).index(name), seed])
+        clean(f"{name} {seed}", resized(name, rng), rng)
 
 
-@pytest.mark.parametrize("seed", range(15 * LONG))
+@pytest.mark.parametrize("seed", range(10 * LONG))
 def test_random_graphs_keep_their_bits(seed: int) -> None:
     rng = np.random.default_rng([2, seed])
     clean(f"chain {seed}", chain(rng), rng)

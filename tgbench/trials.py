@@ -44,7 +44,7 @@ LAID_ELEMENTS = 1 << 22  # weights up to this size are tried in other layouts th
 DENSE, RETAINED, ANYHOW = "dense", "retained", "anyhow"  # how operands lie: side by side, in
 # place in the whole tensor, or with gaps, at any alignment, with dimensions exchanged
 GARBAGE = 7.0  # between the rows of operands
-POOL = 1 << 16  # numbers that an element-wise kernel is tried on
+POOLS = (1 << 16, 1 << 13)  # so many numbers an element-wise kernel is tried on, as it takes them
 ROW = 1024  # as long as the rows are that others are compared with
 WIDTHS = (1, 2, 3, 5, 8, 13, 16, 17, 31, 64, 71)  # of the rows that they lie in
 
@@ -366,14 +366,9 @@ def _keeps_elements(
     numbers: tuple[float | None, ...],
     device: str,
 ) -> bool:
-    pool = _Pool(op.name, dict(attrs), kinds, numbers, device)
-    first = pool.run(kernel, ROW)
-    return first is not None and all(
-        found is None or agree(found, first[: len(found)])
-        for width in WIDTHS
-        for turned in (False, True)
-        for found in (pool.run(kernel, width, turned),)
-    )
+    pools = [_Pool(op.name, dict(attrs), kinds, numbers, device, size) for size in POOLS]
+    pool = next((pool for pool in pools if pool.run(kernel, ROW) is not None), None)
+    return pool is not None and pool.keeps_bits(kernel)
 
 
 class _Pool:
@@ -389,19 +384,30 @@ class _Pool:
         kinds: Sequence[tuple[str, bool]],
         numbers: Sequence[float | None],
         device: str,
+        size: int,
     ) -> None:
-        self.op, self.attrs, self.device = op, attrs, device
+        self.op, self.attrs, self.device, self.size = op, attrs, device, size
         self.dtypes = [dtype for dtype, _ in kinds]
         self.single = [is_single for _, is_single in kinds]
         rng = np.random.default_rng(0)
         self.flat = [
-            (_one(dtype, number, rng) if is_single else _mixed(dtype, rng)).to(device)
+            (_one(dtype, number, rng) if is_single else _mixed(dtype, size, rng)).to(device)
             for (dtype, is_single), number in zip(kinds, numbers, strict=True)
         ]
 
+    def keeps_bits(self, kernel: Kernel) -> bool:
+        """Whether rows of all lengths, in all the layouts that a kernel takes, agree."""
+        first = self.run(kernel, ROW)
+        return first is not None and all(
+            found is None or agree(found, first[: len(found)])
+            for width in WIDTHS
+            for turned in (False, True)
+            for found in (self.run(kernel, width, turned),)
+        )
+
     def run(self, kernel: Kernel, width: int, turned: bool = False) -> torch.Tensor | None:
         """The results as one line; None where the kernel does not take such rows."""
-        shape = (POOL // width, width)
+        shape = (self.size // width, width)
         shapes = [() if is_single else shape for is_single in self.single]
         call = twin_call(self.op, self.attrs, shapes, self.dtypes)
         if call is None or call.out.shape != shape:
@@ -441,8 +447,8 @@ def _one(dtype: str, number: float | None, rng: np.random.Generator) -> torch.Te
     return drawn_of(one, one, 0, rng)
 
 
-def _mixed(dtype: str, rng: np.random.Generator) -> torch.Tensor:
+def _mixed(dtype: str, size: int, rng: np.random.Generator) -> torch.Tensor:
     """Numbers of all kinds."""
-    each = TensorType((-(-POOL // len(KINDS)),), dtype)
+    each = TensorType((-(-size // len(KINDS)),), dtype)
     found = torch.cat([drawn_of(each, each, kind, rng) for kind in range(len(KINDS))])
     return found[torch.from_numpy(rng.permutation(len(found)))]
