@@ -61,8 +61,9 @@ class Memory:
         self.arena = seat.arena.bytes
         self.buffers = pool.buffers | _typed(self.arena)
         self.specialiser = Specialiser(
-            anatomy, self.placement, decisions.cut, rules, seat.arena.device, ranking
-        )
+            anatomy, self.placement, decisions.cut, rules, seat.arena.device, ranking,
+            decisions.classes,
+        )  # fmt: skip
         self.held = {name: self._host(node) for name, node in anatomy.graph.inputs.items()}
         self._replaced: list[tuple[Node, tuple[slice, ...], Any]] = []
         self._aside = torch.empty(0, dtype=torch.uint8)  # what runs that keep nothing write over
@@ -284,14 +285,16 @@ class Memory:
         found = program.results[update_key(name, node)][0][1]
         return found.clone() if self.anatomy.base[node].op == "state" else found
 
-    def specialise(self, state: int, kind: BucketClass, origin: tuple[int, ...]) -> Program:
+    def specialise(
+        self, state: int, kind: BucketClass, origin: tuple[int, ...], *, or_more: bool
+    ) -> Program:
         """Decide, lower and bind a run; right at every origin that makes the same decisions.
 
-        Whole if it fits, else in pieces, coarse ones first. Raises DoesNotFit if nothing does.
+        See `Specialiser.specialise`. Raises DoesNotFit if nothing fits.
         """
         with lasting():
             held = self.states.patterns[state].state(origin)
-            made = self.specialiser.specialise(held, kind, origin)
+            made = self.specialiser.specialise(held, kind, origin, or_more=or_more)
             program = Program(
                 instructions=made.instructions,
                 guards=made.guards,

@@ -26,7 +26,7 @@ from tgbench.placement import Footprint, Life, Placement, Retention, aligned, fo
 from tgbench.propagate import Propagator, Step, changes, handed_out, joined, rough_ns
 from tgbench.regions import EMPTY, Box, Region
 from tgbench.rules import Rules
-from tgbench.split import WHOLE, Cut, cuts, pieces
+from tgbench.split import WHOLE, Cut, Demand, contains, cuts, pieces, supersets
 
 Progress = Callable[[str], None]
 Cost = Callable[[Call, Box], float]  # expected nanoseconds of one box of one call
@@ -45,6 +45,7 @@ class Scenario:
         of: which class of the plan's retention it is, and
         before: which one ran before it; None where that does not matter.
         valid: what would be there by then, if everything were retained; None for all of it.
+        demand: what is computed, if that is more than what is asked for.
     """
 
     kind: BucketClass
@@ -54,6 +55,7 @@ class Scenario:
     of: int | None = None
     before: int | None = None
     valid: Mapping[Node, Region] | None = None
+    demand: Demand | None = None
 
 
 @dataclass(frozen=True)
@@ -158,8 +160,7 @@ class Planner:
 
     def steps(self, propagator: Propagator, scenario: Scenario, cut: Cut) -> list[Step]:
         """What a scenario runs when these nodes are retained and everything clean is there."""
-        graph, kind = self.anatomy.graph, scenario.kind
-        demand = joined(handed_out(graph, kind, scenario.origin).values())
+        graph, kind, demand = self.anatomy.graph, scenario.kind, self.demand(scenario)
         if scenario.cold:
             changed = {leaf: Region.full(leaf.shape) for leaf in self.anatomy.kept}
             return pieces(propagator, {}, changed, demand, cut)
@@ -170,6 +171,12 @@ class Planner:
             if not node.is_leaf and (scenario.valid is None or node in scenario.valid)
         }
         return pieces(propagator, valid, changed, demand, cut)
+
+    def demand(self, scenario: Scenario) -> Demand:
+        """What a scenario computes of the outputs and of what states become."""
+        if scenario.demand is not None:
+            return scenario.demand
+        return joined(handed_out(self.anatomy.graph, scenario.kind, scenario.origin).values())
 
     def runs(
         self,
@@ -302,27 +309,80 @@ class Planner:
 
         Raises BudgetError naming the smallest budget that was found to work.
         """
-        scenarios = self._distinct(scenarios)
-        wanted = self.everything(scenarios) if keep_all else self.frontier(scenarios)
-        first = self.lay_out(Retention.always(wanted), scenarios, WHOLE)
+        tried: list[Placement] = []
+        for weighed, held in self._enough(self._distinct(scenarios)):
+            found = self._planned(weighed, held, budget_bytes, keep_all, tried)
+            if found is not None:
+                return found
+        raise _too_small(budget_bytes or 0, min(tried, key=lambda p: p.size_bytes))
+
+    def _enough(
+        self, scenarios: Sequence[Scenario]
+    ) -> Iterator[tuple[Sequence[Scenario], Sequence[Scenario]]]:
+        """What a map has to hold to serve all scenarios, ever less; with what to weigh for it.
+
+        All of them; those that ask for no part of what another one does; of these, some superset,
+        from nothing. The last two need not serve well, but they serve (`Specialiser`).
+        """
+        yield scenarios, scenarios
+        outer = self._outer(scenarios)
+        if len(outer) < len(scenarios):
+            yield outer, outer
+        afresh = self._distinct(
+            [replace(one, weight=0.0, cold=True, of=None, before=None) for one in outer]
+        )
+        yield outer, [self._least(one, afresh) for one in afresh]
+
+    def _outer(self, scenarios: Sequence[Scenario]) -> list[Scenario]:
+        """Scenarios whose demand is no part of a larger one's that runs from nothing."""
+        asked = [self.demand(one) for one in scenarios if one.cold]
+        return [
+            one
+            for one in scenarios
+            if not any(
+                contains(other, mine) and not contains(mine, other)
+                for mine in [self.demand(one)]
+                for other in asked
+            )
+        ]
+
+    def _least(self, scenario: Scenario, among: Sequence[Scenario]) -> Scenario:
+        """The same, computing the superset of its demand that takes the least memory."""
+        planned = [self.demand(other) for other in among]
+        larger = supersets(self.demand(scenario), planned)
+        ways = [scenario, *(replace(scenario, demand=demand) for demand in larger)]
+        nothing = Retention.always(())
+        return min(ways, key=lambda one: self.lay_out(nothing, [one], WHOLE).size_bytes)
+
+    def _planned(
+        self,
+        weighed: Sequence[Scenario],
+        held: Sequence[Scenario],
+        budget_bytes: int | None,
+        keep_all: bool,
+        tried: list[Placement],
+    ) -> Choice | None:
+        """The best retention for some scenarios; None, and what was tried, if nothing fits."""
+        wanted = self.everything(weighed) if keep_all else self.frontier(weighed)
+        first = self.lay_out(Retention.always(wanted), held, WHOLE)
         frontier = [node for node in wanted if node in first.slots]  # not what no run touches
         self.tell(f"{len(frontier)} candidates to retain")
         if budget_bytes is None or first.size_bytes <= budget_bytes:
-            return self._choice(frontier, frontier, WHOLE, first, scenarios, {})
-        cut, placed = self._try_cuts(frontier, scenarios, budget_bytes, first)
+            return self._choice(frontier, frontier, WHOLE, first, weighed, {})
+        cut, placed = self._try_cuts(frontier, held, budget_bytes, first)
         if placed.size_bytes <= budget_bytes:
-            return self._choice(frontier, frontier, cut, placed, scenarios, {})
-        worth = self.worth(frontier, scenarios)
+            return self._choice(frontier, frontier, cut, placed, weighed, {})
+        worth = self.worth(frontier, weighed)
         ranked = sorted(
             frontier, key=lambda n: (-worth[n] / first.size_of(n), self.anatomy.position[n])
         )
         longest = _room_for(ranked, first, budget_bytes)
-        found = self._most_that_fit(ranked, longest, scenarios, budget_bytes)
-        if found is None:
-            tightest = self._try_cuts(frontier, scenarios, 0, first)[1]
-            smallest = [placed, tightest, self._try_cuts([], scenarios, 0)[1]]
-            raise _too_small(budget_bytes, min(smallest, key=lambda p: p.size_bytes))
-        return self._choice(frontier, *found, scenarios, worth)
+        found = self._most_that_fit(ranked, longest, held, budget_bytes)
+        if found is not None:
+            return self._choice(frontier, *found, weighed, worth)
+        tightest = self._try_cuts(frontier, held, 0, first)[1]
+        tried += [placed, tightest, self._try_cuts([], held, 0)[1]]
+        return None
 
     def _distinct(self, scenarios: Sequence[Scenario]) -> list[Scenario]:
         """Each run once, with what it weighs in all; from nothing, only the demand counts."""
@@ -330,8 +390,7 @@ class Planner:
         for one in scenarios:
             key: Hashable = one.kind, one.origin, one.of, one.before, id(one.valid)
             if one.cold:
-                demand = joined(handed_out(self.anatomy.graph, one.kind, one.origin).values())
-                key = frozenset(demand.items())
+                key = frozenset(self.demand(one).items())
             first = found.get(key)
             weight = one.weight + (first.weight if first is not None else 0.0)
             found[key] = replace(first or one, weight=weight)

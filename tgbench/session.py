@@ -807,7 +807,10 @@ class GraphSession:
         known = self.programs.find(state, kind, origin)
         if known is not None:
             return known, False
-        program = self._in_force().specialise(state, kind, origin)
+        is_planned = origin in self._places.get(kind, ()) or (
+            kind in self._classes and origin in kind.corners(self._classes[kind][1])
+        )
+        program = self._in_force().specialise(state, kind, origin, or_more=is_planned)
         self.programs.add(state, kind, program)
         self.counters.specialised += 1
         return program, True

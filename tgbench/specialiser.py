@@ -1,6 +1,7 @@
 """One run decided and lowered for one memory map, before it is bound to any bytes.
 
-    (what is there, class, origin) ─→ whole if it fits, else in pieces ─→ steps and instructions
+    (what is there, class, origin) ─→ whole if it fits, else in pieces, else more than is asked for
+                                   ─→ steps and instructions
 
 Nothing here touches memory: a session binds the result, an optimiser only looks at it.
 """
@@ -8,8 +9,9 @@ Nothing here touches memory: a session binds the result, an optimiser only looks
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from tgbench.anatomy import Anatomy
 from tgbench.buckets import BucketClass
@@ -22,7 +24,7 @@ from tgbench.program import Instruction
 from tgbench.propagate import Propagator, Step, changes, handed_out, joined
 from tgbench.regions import Region
 from tgbench.rules import Rules
-from tgbench.split import WHOLE, Cut, cuts, demands
+from tgbench.split import WHOLE, Cut, Demand, cuts, demands, supersets
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,21 @@ class Specialised:
     def after(self) -> State:
         """What is there when the last piece is done."""
         return self.pieces[-1][1].after
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a run is computed.
+
+    Fields:
+        cut: in which pieces.
+        more: of the supersets of what is asked for, which one is computed; 0 for none of them.
+        afresh: nothing that is there is used.
+    """
+
+    cut: Cut
+    more: int = 0
+    afresh: bool = False
 
 
 class Standing:
@@ -90,23 +107,37 @@ class Specialiser:
         rules: Rules,
         device: str,
         ranking: Ranking = candidates,
+        classes: Mapping[BucketClass, tuple[float, tuple[int, ...]]] | None = None,
     ) -> None:
         self.anatomy = anatomy
         self.cut = cut
+        self.classes = classes or {}
         storage = placement.storage(anatomy)
         self.propagator = Propagator(anatomy.graph, storage, rules, anatomy.schedule)
         self.lowerer = Lowerer(anatomy, placement, rules, device, ranking)
         self.standing = Standing()
 
-    def specialise(self, held: State, kind: BucketClass, origin: tuple[int, ...]) -> Specialised:
-        """Whole if it fits, else cut as planned, else in ever smaller pieces.
+    @cached_property
+    def planned(self) -> list[Demand]:
+        """What the map was made for: the demands of its classes, where they have to fit."""
+        places = [(kind, at) for kind, (_, o) in self.classes.items() for at in kind.corners(o)]
+        found = [joined(handed_out(self.anatomy.graph, *place).values()) for place in places]
+        return [demand for i, demand in enumerate(found) if demand not in found[:i]]
+
+    def specialise(
+        self, held: State, kind: BucketClass, origin: tuple[int, ...], *, or_more: bool = True
+    ) -> Specialised:
+        """Whole if it fits, else cut as planned, else in ever smaller pieces; else more of it.
+
+        Args:
+            or_more: where it does not fit, compute more than what is asked for, or all afresh.
 
         Raises DoesNotFit if nothing fits.
         """
-        for cut in [WHOLE, *([self.cut] if self.cut != WHOLE else []), *cuts(self.propagator)]:
+        for way in self._ways(kind, origin, or_more):
             try:
                 with record() as guards:
-                    made = self._lowered(held, kind, origin, cut)
+                    made = self._lowered(held, kind, origin, way)
             except DoesNotFit as error:
                 failure = error
                 continue
@@ -114,21 +145,34 @@ class Specialiser:
             return Specialised(tuple(made), frozenset(guards))
         raise failure
 
+    def _ways(self, kind: BucketClass, origin: tuple[int, ...], or_more: bool) -> Iterator[Way]:
+        own = [WHOLE, *([self.cut] if self.cut != WHOLE else [])]
+        yield from (Way(cut) for cut in [*own, *cuts(self.propagator)])
+        if not or_more:
+            return
+        demand = joined(handed_out(self.anatomy.graph, kind, origin).values())
+        larger = range(1, len(supersets(demand, self.planned)) + 1)
+        yield from (Way(cut, more) for more in larger for cut in own)
+        yield from (Way(cut, more, afresh=True) for more in (0, *larger) for cut in own)
+
     def _lowered(
-        self, held: State, kind: BucketClass, origin: tuple[int, ...], cut: Cut
+        self, held: State, kind: BucketClass, origin: tuple[int, ...], way: Way
     ) -> list[tuple[Step, Lowering]]:
         numbers = self.standing.of(kind, origin)
         for index, value in numbers.items():
             origin_symbol(index, value).pin()
+        held = {} if way.afresh else held
         held = {node: there.fixed(numbers) for node, there in held.items()} if numbers else held
         symbols = [fixed(symbol, numbers) for symbol in kind.symbols(origin)]
         changed: Mapping[Node, Region] = changes(self.anatomy.graph, kind, symbols)
         named = handed_out(self.anatomy.graph, kind, symbols)
-        demand = joined(named.values())
-        asked: Sequence[Mapping[Node, Region]] = [demand]
-        if cut != WHOLE:
+        demand: Demand = joined(named.values())
+        if way.more:
+            demand = supersets(demand, self.planned)[way.more - 1]
+        asked: Sequence[Demand] = [demand]
+        if way.cut != WHOLE:
             whole = self.propagator.step(_valid(held), changed, demand)
-            asked = demands(self.propagator, whole, cut, demand)
+            asked = demands(self.propagator, whole, way.cut, demand)
         made = []
         for i, part in enumerate(asked):
             names = named if i == len(asked) - 1 else {}

@@ -6,15 +6,22 @@ later rows need of earlier ones (K and V of a prompt), the run can go piece by p
     cut an input in k parts;  piece i computes, of the retained nodes, what does not depend on the
     parts after i;  the last piece computes what was asked for
 
+Or the other way round: more than was asked for may take less memory, where a kernel wants its
+operands whole and a part of them has to be copied. Whatever a superset of a demand can be computed
+in, the demand can.
+
 Nothing is assumed about the graph: `forward` says what depends on the later parts. Where everything
 depends on everything (an encoder), the early pieces come out empty and the cut gains nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, combinations
+from typing import TypeAlias
 
+from tgbench.coords import value_of
 from tgbench.graph import Node
 from tgbench.propagate import Propagator, Step
 from tgbench.regions import Box, Region
@@ -82,6 +89,46 @@ def demands(
         if piece and piece != (pieces[-1] if pieces else None):
             pieces.append(piece)
     return [*pieces, demand]
+
+
+Demand: TypeAlias = "Mapping[Node, Region]"
+MOST_AXES = 3  # of which all choices are tried; of more, each alone and all of them
+
+
+def contains(larger: Demand, smaller: Demand) -> bool:
+    """Whether one demand asks for all that another does."""
+    return all(node in larger and larger[node].contains(region) for node, region in smaller.items())
+
+
+def supersets(demand: Demand, planned: Sequence[Demand] = ()) -> list[Demand]:
+    """Larger demands: whole along some dimensions, along all; what was planned for, and likewise.
+
+    Which there are is decided by numbers alone: it is a choice, and each of them is right.
+    """
+    around = [demand, *(other for other in planned if contains(other, demand))]
+    found = [grown for each in around for grown in (each, *_grown(each))]
+    return [one for i, one in enumerate(found) if one not in found[:i]][1:]
+
+
+def _grown(demand: Demand) -> Iterator[Demand]:
+    axes = sorted({axis for node, region in demand.items() for axis in _partial(node, region)})
+    sizes = range(1, len(axes) + 1) if len(axes) <= MOST_AXES else (1, len(axes))
+    for chosen in chain.from_iterable(combinations(axes, size) for size in sizes):
+        yield {node: _whole_along(node, region, chosen) for node, region in demand.items()}
+
+
+def _partial(node: Node, region: Region) -> list[int]:
+    """The dimensions along which a region does not reach from end to end."""
+    ends = [tuple(map(value_of, interval)) for interval in region.hull()]
+    return [axis for axis, size in enumerate(node.shape) if ends[axis] != (0, size)]
+
+
+def _whole_along(node: Node, region: Region, axes: Sequence[int]) -> Region:
+    box = list(region.hull())
+    for axis in axes:
+        if axis < node.rank:
+            box[axis] = (0, node.shape[axis])
+    return Region((Box(box),))
 
 
 def pieces(

@@ -235,7 +235,7 @@ class Optimiser:
         try:
             replayed = replay(
                 self.anatomy, self.rules, placement, cut, self.workload.circle, self.instruction_ns,
-                self.device, self.planner.ranking,
+                self.device, self.planner.ranking, self.classes,
             )  # fmt: skip
         except DoesNotFit:
             return None

@@ -6,7 +6,7 @@ count, and so do holes, fills and runs in pieces. Times are those of the instruc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -64,12 +64,13 @@ def replay(
     cost: InstructionCost,
     device: str = "cpu",
     ranking: Ranking = candidates,
+    classes: Mapping[BucketClass, tuple[float, tuple[int, ...]]] | None = None,
 ) -> Replayed:
     """Walk a trace over a memory map; no further than `MOST_DECIDED` situations.
 
     Raises DoesNotFit for a call that the map cannot hold.
     """
-    specialiser = Specialiser(anatomy, placement, cut, rules, device, ranking)
+    specialiser = Specialiser(anatomy, placement, cut, rules, device, ranking, classes)
 
     def decide(
         held: State, kind: BucketClass, origin: tuple[int, ...]

@@ -116,7 +116,9 @@ def run_of(
     """
     found = {str(kind): (kind, Place.of(kind, seen)) for kind in (*made.classes, *seen)}
     alone = {f"{ONLY}{leaf.name}": leaf for leaf in made.anatomy.kept}
-    specialiser = Specialiser(made.anatomy, made.placement, made.cut, rules or Rules(), device)
+    specialiser = Specialiser(
+        made.anatomy, made.placement, made.cut, rules or Rules(), device, classes=made.classes
+    )
     if bucket in found:
         kind, place = found[bucket]
         runs = [(kind, place.origin)] * 2
