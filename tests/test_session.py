@@ -14,7 +14,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from session_cases import HUGE, CheckedSession, PoisonedSession, Wrong, smallest_budget
+from session_cases import (
+    HUGE,
+    CheckedSession,
+    PoisonedSession,
+    Wrong,
+    region_of,
+    smallest_budget,
+)
 from strategies import Array, Maker, boxes, changes, edited, graphs
 
 from tgbench import ops
@@ -378,6 +385,62 @@ def test_a_run_that_no_budget_allows_leaves_the_plan_as_it_was() -> None:
     session.run({"x": values["x"] + 1}, want)
     session.run({"x": values["x"]}, {"small": np.s_[3:5]})
     assert session.session.counters.planned == 1
+
+
+def filters(channels: int, made: int, size: int) -> tuple[Graph, dict[str, Array]]:
+    """A convolution of which kernels may want a part's operands copied, but not the whole's."""
+    g, rng = GraphBuilder(), np.random.default_rng(0)
+    x = g.input("x", (1, channels, 16))
+    g.output("y", ops.conv(x, g.parameter("w", (made, channels, size)), padding=size // 2))
+    graph = g.build()
+    leaves = {**graph.inputs, **graph.parameters}
+    return graph, {n: integers(rng, m.shape) for n, m in leaves.items()}
+
+
+def integers(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    return rng.integers(-3, 4, shape).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("channels", "made", "size"), [(1, 4, 3), (4, 4, 3), (8, 2, 3), (8, 8, 1), (2, 6, 2)]
+)
+def test_a_part_of_a_demand_needs_no_more_memory_than_all_of_it(
+    channels: int, made: int, size: int
+) -> None:
+    graph, values = filters(channels, made, size)
+    budget = smallest_budget(graph, values, calibrate=False)
+    session = CheckedSession(graph, values, memory=budget, calibrate=False)
+    session.run()
+    for part in (np.s_[..., 0:15], np.s_[..., 3:4], np.s_[:, 1:2, 2:7], np.s_[..., 1:16]):
+        x = session.values["x"].copy()
+        x[..., 4:6] += 1
+        session.run({"x": x}, {"y": part})
+        session.run({"x": x})
+    assert session.session.placement.size_bytes <= budget
+
+
+@share_of_examples(4)
+@given(graphs(most_ops=6), st.data())
+def test_the_budget_that_is_named_serves_every_part_of_what_it_was_named_for(
+    case: Case, data: Any
+) -> None:
+    graph, make = case
+    want = data.draw(wants(graph))
+    budget = smallest_budget(graph, make(0), want, calibrate=False)
+    session = CheckedSession(graph, make(0), memory=budget, calibrate=False)
+    session.run(want=want)
+    for i in range(3):
+        change = data.draw(changes(graph))
+        asked = {name: data.draw(_parts_of(graph, want, name)) for name in want or graph.outputs}
+        session.run(edited(session.values, change, make(i)), asked)
+
+
+@st.composite
+def _parts_of(draw: Any, graph: Graph, want: Any, name: str) -> Region:
+    """A part of what is asked for of an output."""
+    shape = graph.outputs[name].shape
+    whole = Region.full(shape) if want is None else region_of(want[name], shape)
+    return whole.intersect(Region((draw(boxes(shape)),))) or Region(whole.boxes[:1])
 
 
 def test_a_plan_that_failed_leaves_the_session_as_it_was() -> None:
