@@ -14,7 +14,8 @@ import tgbench
 
 ROOT = Path(tgbench.__file__).parent
 ORDER = (
-    "errors", "packing", "validate", "remat", "coords", "regions", "grains", "known", "optable",
+    "errors", "strictjson",
+    "packing", "validate", "remat", "coords", "regions", "grains", "known", "optable",
     "graph", "weights", "ops", "reference", "simplify", "recognise", "importers", "rules",
     "buckets", "calls", "tracefile", "graphfile", "trace", "estimate", "models", "propagate",
     "anatomy", "placement", "schedule", "split", "explain", "plandiff", "plan", "kernels",

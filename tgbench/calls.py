@@ -19,6 +19,7 @@ from typing import Any
 from tgbench.buckets import Bucket
 from tgbench.errors import TraceError
 from tgbench.regions import Box, Region
+from tgbench.strictjson import parsed
 
 VERSION = 1
 FIELDS = ("v", "changed", "demand", "hit", "ns", "t")
@@ -98,14 +99,7 @@ def _listed(boxes: Sequence[tuple[str, Region]]) -> dict[str, list[list[list[int
 
 def _record(line: str | bytes) -> dict[str, Any]:
     """The JSON object of a line, with the fields of this version."""
-    try:
-        record = json.loads(
-            line.decode() if isinstance(line, bytes) else line,
-            object_pairs_hook=_without_repeats,
-            parse_constant=_no_constant,
-        )
-    except (ValueError, RecursionError) as error:
-        raise TraceError(f"not a JSON object: {error}; {MEND}") from error
+    record = parsed(line, lambda fault: TraceError(f"not a JSON object: {fault}; {MEND}"))
     if not isinstance(record, dict):
         raise TraceError(f"not a JSON object but {shorten(record)}; {MEND}")
     version = record.get("v")
@@ -122,17 +116,6 @@ def _record(line: str | bytes) -> dict[str, Any]:
             known = ", ".join(FIELDS)
             raise TraceError(f"field {shorten(name)} is unknown; a line has {known}; {MEND}")
     return record
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a name occurs twice in one object")
-    return found
-
-
-def _no_constant(text: str) -> Any:
-    raise ValueError(f"{text} is not JSON")
 
 
 def _field(record: Mapping[str, Any], name: str, what: str, good: Callable[[Any], bool]) -> Any:

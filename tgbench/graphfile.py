@@ -36,6 +36,7 @@ from tgbench.errors import GraphError
 from tgbench.graph import Graph, GraphBuilder, Node, declared_max, dim
 from tgbench.known import ConstantData
 from tgbench.optable import ITEMSIZE, LEAVES, OPS
+from tgbench.strictjson import parsed, read_text
 from tgbench.weights import atomic_path
 
 VERSION = 1
@@ -71,10 +72,7 @@ def save_graph(graph: Graph, path: str | Path) -> Path:
 
 def load_graph(path: str | Path) -> Graph:
     """Read and check a graph file; raises GraphError naming the file, the field and the mend."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise GraphError(f"{path}: cannot be read ({error}); {MEND}") from error
+    text = read_text(path, lambda fault: GraphError(f"{path}: cannot be read ({fault}); {MEND}"))
     try:
         return graph_from_json(text)
     except GraphError as error:
@@ -151,10 +149,8 @@ def _constant(data: ConstantData) -> dict[str, Any]:
 
 def graph_from_json(text: str) -> Graph:
     """The graph that a file's text describes; raises GraphError naming the field and the mend."""
-    try:
-        data = json.loads(text, object_pairs_hook=_distinct, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise GraphError(f"not JSON ({error}); the file is damaged: {MEND}") from error
+    damaged = "the file is damaged"
+    data = parsed(text, lambda fault: GraphError(f"not JSON ({fault}); {damaged}: {MEND}"))
     if not isinstance(data, dict):
         raise GraphError(f"a graph file is a JSON object, not {shorten(data)}; {MEND}")
     if type(data.get("version")) is not int or data["version"] != VERSION:
@@ -164,17 +160,6 @@ def graph_from_json(text: str) -> Graph:
         )
     _fields(data, FIELDS, "")
     return _Reader(data).graph()
-
-
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a name occurs twice in one object")
-    return found
-
-
-def _no_constant(text: str) -> Any:
-    raise ValueError(f"{text} is not JSON")
 
 
 def _fields(item: Any, names: Sequence[str], where: str) -> None:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import torch
 
+from tgbench.strictjson import parsed
+
 
 def cache_folder() -> Path:
     """The user's cache: measured times of kernels, checkpoints of random weights."""
@@ -61,7 +63,7 @@ class Machine:
     def from_json(text: str) -> Machine:
         """The machine of such a text; raises ValueError for any other."""
         try:
-            fields = json.loads(text)
+            fields = parsed(text, ValueError)
             versions = tuple((str(name), str(version)) for name, version in fields.pop("versions"))
             return Machine(versions=versions, **fields)
         except (TypeError, KeyError, AttributeError) as error:

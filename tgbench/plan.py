@@ -28,6 +28,7 @@ from tgbench.packing import format_bytes
 from tgbench.placement import ALIGNMENT, ANY, Placement, Retention, Scratch, Slot, Turn, aligned
 from tgbench.plandiff import PlanDiff
 from tgbench.split import WHOLE, Cut
+from tgbench.strictjson import bounded_text, parsed
 from tgbench.weights import atomic_path
 
 if TYPE_CHECKING:
@@ -256,8 +257,8 @@ class Plan:
     def load(path: str | Path) -> Plan:
         """Read and check a plan file; raises PlanError naming the file, the field and the mend."""
         try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            text = bounded_text(path)
+        except (OSError, ValueError) as error:
             raise PlanError(f"{path}: {_unread(error)}") from error
         try:
             return Plan.from_json(text)
@@ -266,11 +267,11 @@ class Plan:
 
     @staticmethod
     def from_json(text: str) -> Plan:
-        try:
-            data = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            cause = f"damaged ({error}); restore a copy, or delete it to plan anew"
-            raise PlanError(cause if text.lstrip().startswith("{") else NO_PLAN) from error
+        def refuse(fault: str) -> PlanError:
+            cause = f"damaged ({fault}); restore a copy, or delete it to plan anew"
+            return PlanError(cause if text.lstrip().startswith("{") else NO_PLAN)
+
+        data = parsed(text, refuse)
         return _Reader(data).plan()
 
     def placement_for(self, graph: Graph, device: str) -> Decisions:
@@ -519,15 +520,17 @@ def _is_inside(box: Sequence[Span], node: Node, bounds: Sequence[int]) -> bool:
 NO_PLAN = "not a plan; pass a file that `session.save_plan` wrote"
 
 
-def _unread(error: OSError | UnicodeDecodeError) -> str:
+def _unread(error: OSError | ValueError) -> str:
     """Why a file cannot be read, and the mend that fits."""
     match error:
         case FileNotFoundError():
             return "there is no such file; check the path, or write one with `session.save_plan`"
         case UnicodeDecodeError() | IsADirectoryError():
             return NO_PLAN
-        case _:
+        case OSError():
             return f"cannot be read ({error.strerror}); check who may read it, and the disk"
+        case _:
+            return f"{error}: {NO_PLAN}"
 
 
 class _Reader:

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 from tgbench.errors import RecordsError
 from tgbench.machine import Machine
+from tgbench.strictjson import parsed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -409,7 +410,7 @@ class Records:
     def _counts(self, row: Mapping[Any, Any], name: str, table: str) -> tuple[int, ...]:
         """A JSON list of positive integers."""
         try:
-            found = json.loads(row[name])
+            found = parsed(row[name], ValueError)
         except (TypeError, ValueError):
             raise self._wrong(row, name, table) from None
         if not isinstance(found, list) or not all(type(n) is int and n > 0 for n in found):

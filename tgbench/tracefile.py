@@ -13,7 +13,6 @@ it must flush first.
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import sys
 import threading
@@ -30,6 +29,7 @@ from typing import IO
 from tgbench.buckets import Bucket
 from tgbench.calls import Call
 from tgbench.errors import TraceError
+from tgbench.strictjson import parsed
 
 if sys.platform != "win32":
     import fcntl
@@ -76,8 +76,8 @@ def _is_torn(tail: bytes) -> bool:
     if not (HEAD.startswith(written) or written.startswith(HEAD)):
         return False
     try:
-        json.loads(tail)
-    except (ValueError, RecursionError):
+        parsed(tail, ValueError)
+    except ValueError:
         return True
     return False
 

@@ -36,6 +36,7 @@ import torch
 from safetensors.torch import save_file
 
 from tgbench.errors import WeightsError
+from tgbench.strictjson import parsed
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -184,34 +185,13 @@ def _parse_header(file: BinaryIO, path: Path) -> Header:
 
 
 def _parse_json(raw: bytes, path: Path, field: str) -> dict[str, object]:
-    """One JSON object, without the liberties Python takes (NaN, repeated keys, lone surrogates)."""
-    try:
-        value: object = json.loads(
-            raw.decode("utf-8"), object_pairs_hook=_distinct, parse_constant=_no_constant
-        )
-    except RecursionError as error:
-        raise WeightsError(f"{path}: {field} nests too deep; {DAMAGED}") from error
-    except ValueError as error:  # also a failed decode, and an integer of over 4300 digits
-        raise WeightsError(
-            f"{path}: {field} is not JSON ({_show(str(error))}); {DAMAGED}"
-        ) from None
+    """One JSON object."""
+    value: object = parsed(
+        raw, lambda fault: WeightsError(f"{path}: {field} is not JSON ({fault}); {DAMAGED}")
+    )
     if not isinstance(value, dict):
         raise WeightsError(f"{path}: {field} is {_show(value)}, not a JSON object; {DAMAGED}")
     return value
-
-
-def _distinct(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found: dict[str, object] = {}
-    for key, value in pairs:
-        key.encode("utf-8")  # a lone surrogate raises UnicodeEncodeError, a ValueError
-        if key in found:
-            raise ValueError(f"the key {_show(key)} occurs twice")
-        found[key] = value
-    return found
-
-
-def _no_constant(text: str) -> object:
-    raise ValueError(f"{text} is not a JSON value")
 
 
 def _parse_metadata(value: object, path: Path) -> dict[str, str]:

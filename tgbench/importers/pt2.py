@@ -16,7 +16,6 @@ input by these alone. Left out: dynamic shapes, control flow, custom classes, pi
 
 from __future__ import annotations
 
-import json
 import operator
 import os
 import re
@@ -33,6 +32,7 @@ from tgbench.errors import ImporterError
 from tgbench.importers.program import SHAPE_ONLY, Leaf, Program, Tensors, output_nodes
 from tgbench.importers.table import RULES
 from tgbench.ops.aten import operator_of, refusal
+from tgbench.strictjson import parsed
 
 SCHEMA_MAJOR = 8  # of torch/_export/serde/schema.py in PyTorch 2.11 to 2.13
 DTYPES = {
@@ -51,7 +51,6 @@ MAKERS = frozenset({  # of constants: masks, positions, tables
     "aten.zeros.default",
 })  # fmt: skip
 SAME = ("as_int", "as_ints", "as_float", "as_floats", "as_string", "as_bool", "as_bools")
-MOST_JSON_BYTES = 1 << 28
 _TARGET = re.compile(r"torch\.ops\.aten\.(\w+)\.(\w+)")
 
 
@@ -89,10 +88,7 @@ class _Archive:
         return self.zip.read(found[0])
 
     def json(self, name: str) -> Any:
-        raw = self.bytes(name)
-        if len(raw) > MOST_JSON_BYTES:
-            raise Foreign(f"{name} has {len(raw)} bytes, more than a graph takes")
-        return json.loads(raw)
+        return _parsed(self.bytes(name), name)
 
     def tensors(self, kind: str) -> dict[str, torch.Tensor]:
         """Weights or constants by name, those of one member sharing their storage."""
@@ -115,6 +111,13 @@ class _Archive:
         whole = flat[: flat.numel() // dtype.itemsize * dtype.itemsize].view(dtype)
         offset = _int(meta["storage_offset"])
         return torch.as_strided(whole, _ints(meta["sizes"]), _ints(meta["strides"]), offset)
+
+
+def _parsed(text: str | bytes, where: str) -> Any:
+    """JSON as PyTorch writes it, which has infinite numbers."""
+    return parsed(
+        text, lambda fault: Foreign(f"{where} is not JSON ({fault}); save it again"), infinite=True
+    )
 
 
 def _dtype(code: int) -> torch.dtype:
@@ -154,13 +157,15 @@ class _Reader:
         module = model["graph_module"]
         self.metas = module["graph"]["tensor_values"]
         root = module["module_call_graph"][0]["signature"]
-        names = _input_names(json.loads(root["in_spec"])[1], root["forward_arg_names"] or [])
+        names = _input_names(
+            _parsed(root["in_spec"], "in_spec")[1], root["forward_arg_names"] or []
+        )
         mutated, results = _outputs(module["signature"]["output_specs"])
         leaves, inputs = self._leaves(module, names, set(mutated))
         for call in module["graph"]["nodes"]:
             self._call(call)
         ends = [self.nodes[name] if name is not None else None for name in results]
-        paths = _paths(json.loads(root["out_spec"])[1], "")
+        paths = _paths(_parsed(root["out_spec"], "out_spec")[1], "")
         outputs = output_nodes(zip(paths, ends, strict=True))
         updates = {state: self.nodes[name] for state, name in mutated.items()}
         return Program(self.graph, leaves, outputs, updates, tuple(inputs))
@@ -316,7 +321,7 @@ def _paths(spec: Any, name: str) -> list[str]:
     """Names of the leaves of a saved tree, as `program.paths` gives them for a live one."""
     if spec["type"] is None:
         return [name or "output"]
-    context = json.loads(spec["context"]) if spec["context"] else None
+    context = _parsed(spec["context"], "context") if spec["context"] else None
     keys = context if isinstance(context, list) else None
     found = []
     for i, child in enumerate(spec["children_spec"]):

@@ -6,13 +6,13 @@ it does not support is refused by name, so that a graph is never silently anothe
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from tgbench.errors import GraphError
+from tgbench.strictjson import parsed, read_text
 
 Source: TypeAlias = "Mapping[str, Any] | str | os.PathLike[str]"
 
@@ -29,13 +29,14 @@ def load_config(source: Source) -> dict[str, Any]:
         return dict(source)
     path = Path(source)
     path = path / "config.json" if path.is_dir() else path
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise GraphError(
-            f"{path}: no configuration can be read ({error}); give the folder of a checkpoint, "
+
+    def refuse(fault: str) -> GraphError:
+        return GraphError(
+            f"{path}: no configuration can be read ({fault}); give the folder of a checkpoint, "
             "its config.json, or a dict"
-        ) from error
+        )
+
+    config = parsed(read_text(path, refuse), refuse)
     if not isinstance(config, dict):
         raise GraphError(f"{path}: holds no JSON object; download the checkpoint again")
     return config

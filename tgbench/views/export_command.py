@@ -23,6 +23,7 @@ from tgbench.graph import Graph
 from tgbench.graphfile import graph_to_json, load_graph
 from tgbench.importers import from_pt2
 from tgbench.plan import Plan
+from tgbench.strictjson import parsed, read_text
 from tgbench.trace import Trace
 from tgbench.views import graphs, timeline
 from tgbench.views.plan_report import page_of_plan
@@ -71,12 +72,10 @@ def kind_of(path: Path) -> str:
 
 
 def _fields(path: Path) -> tuple[str, ...]:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ExportError(
-            f"{path}: cannot be read ({error}); check the path, or restore the file"
-        ) from error
+    def refuse(fault: str) -> ExportError:
+        return ExportError(f"{path}: cannot be read ({fault}); check the path, or restore the file")
+
+    data = parsed(read_text(path, refuse), refuse)
     return tuple(data) if isinstance(data, dict) else ()
 
 
