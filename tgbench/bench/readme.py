@@ -83,7 +83,7 @@ def _decode(files: Files) -> str:
 
 
 def _worst(summaries: Iterable[Any]) -> float:
-    return max(value for one in summaries for value in one["largest_difference"].values())
+    return max(float(value) for one in summaries for value in one["largest_difference"].values())
 
 
 def _choices(summaries: Iterable[Any]) -> str:
