@@ -204,7 +204,7 @@ DAMAGE: dict[str, tuple[tuple[Any, ...], Any, str]] = {
     "one too many": (("nodes", PAD, "attrs", "extra"), 1, "fingerprint: .* is not that of"),
     "one called op": (("nodes", PAD, "attrs", "op"), "exp", "no op has an attribute called"),
     "one of a leaf": (("nodes", X, "attrs", "a"), 1, "takes no inputs and no attributes"),
-    "a number": (("nodes", PAD, "attrs", "value"), 1 << 70, "is not an attribute's value"),
+    "a number": (("nodes", PAD, "attrs", "value"), 1 << 63, "is not an attribute's value"),
     "another number": (("nodes", PAD, "attrs", "value"), 1.0, "fingerprint: .* not that of these"),
     "another name": (("nodes", PAD, "name"), "x", "two nodes are called 'x'"),
     "a constant": (("nodes", W, "attrs", "data"), {"values": [1.0]}, "not a list of 20 numbers"),
