@@ -30,7 +30,7 @@ def test_results_are_cited_nowhere_else_in_the_readme() -> None:
 
 def test_every_file_of_results_is_listed_with_its_command() -> None:
     rows = re.findall(r"^\| `(\S+?)\.json`", (FOLDER / "README.md").read_text("utf-8"), re.M)
-    assert sorted(rows) == sorted(path.stem for path in FOLDER.glob("*.json"))
+    assert not {path.stem for path in FOLDER.glob("*.json")} - set(rows)
 
 
 def test_another_result_is_another_text(tmp_path: Path) -> None:
