@@ -15,13 +15,16 @@ from test_session import causal, causal_values, deep, share_of_examples
 from tgbench import ops
 from tgbench.anatomy import Anatomy
 from tgbench.buckets import Bucket
+from tgbench.coords import value_of
 from tgbench.errors import BudgetError
 from tgbench.graph import Graph, GraphBuilder
+from tgbench.kernels.registry import Kernel, Site, candidates, scratch_bytes
 from tgbench.plan import Plan
 from tgbench.planner import Choice, Planner, Scenario, unit_change
 from tgbench.regions import Box, Region
 from tgbench.rules import Rules
 from tgbench.simplify import simplify
+from tgbench.specialiser import Specialiser
 from tgbench.split import WHOLE
 
 
@@ -155,6 +158,35 @@ def test_large_runs_are_cut_before_anything_is_dropped() -> None:
     assert plan.cut[2] > 1
     assert plan.retained == roomy.session.plan.retained
     assert not plan.dropped
+
+
+def hungry(site: Site) -> list[Kernel]:
+    """Kernels as if those that want most scratch memory were the fastest."""
+    return sorted(
+        candidates(site), key=lambda kernel: -value_of(scratch_bytes(kernel.scratch(site)))
+    )
+
+
+def test_where_memory_is_short_kernels_that_want_less_are_taken() -> None:
+    """Before anything is dropped, and before runs are cut; the runs then find them."""
+    g = GraphBuilder()
+    x = g.name(ops.exp(g.input("x", (16, 64))), "e")
+    g.output("y", g.name(ops.linear(x, g.parameter("w", (64, 64))), "y"))
+    anatomy = Anatomy.of(simplify(g.build()))
+    planner = Planner(anatomy, Rules(), "cpu", ranking=hungry)
+    everything, row = Region.full((16, 64)), Region((Box(((3, 4), (0, 64))),))
+    runs = scenarios(planner, Bucket.of({"x": everything}, {"y": everything}),
+                     Bucket.of({"x": row}, {"y": everything}))  # fmt: skip
+    roomy = planner.plan(runs, None)
+    wanted = max(room.size_bytes for room in roomy.placement.scratch.values())
+    budget = roomy.placement.size_bytes - wanted // 2
+    tight = planner.plan(runs, budget)
+    assert tight.placement.size_bytes <= budget
+    assert tight.retained == roomy.retained
+    assert tight.cut == WHOLE
+    for run in runs:
+        made = Specialiser(anatomy, tight.placement, WHOLE, Rules(), "cpu", hungry)
+        assert made.specialise({}, run.kind, run.origin).instructions
 
 
 @share_of_examples(2)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import assume, given
 from session_cases import CheckedSession
 from strategies import Maker, changes, graphs, regions
+from test_session import share_of_examples
 
 import tgbench as tg
 from tgbench import GraphSession, ops
@@ -27,7 +28,7 @@ from tgbench.rules import Rules
 from tgbench.search.exact import Limits, Program
 from tgbench.search.mcts import TreeSearch
 from tgbench.search.model import Model
-from tgbench.search.optimiser import Effort, Optimiser
+from tgbench.search.optimiser import Effort, Mode, Optimiser
 from tgbench.search.tables import nested, tabulate, tabulate_pieces
 from tgbench.search.workload import Workload
 from tgbench.simplify import simplify
@@ -116,6 +117,43 @@ def test_a_search_keeps_every_run_right(data: st.DataObject) -> None:
     assert plan.search.best_ns <= greedy.search.best_ns
     assert plan.search.modelled_ns >= plan.search.bound_ns * (1 - 1e-9) or not plan.search.bound_ns
     replayed_on(session, buckets * 2, make)
+
+
+@pytest.mark.parametrize("mode", ["greedy", "exact", "search"])
+@pytest.mark.parametrize("budget", [None, 2000])
+def test_a_run_that_is_largest_between_its_extremes_is_planned_for(
+    mode: Mode, budget: int | None
+) -> None:
+    """Eight in a row touch one row of m at either end, and two rows where they begin in one."""
+    g = tg.GraphBuilder()
+    m = g.name(ops.softmax(g.input("x", (6, 8))), "m")
+    g.output("y", g.name(m.reshape(48) * 2.0, "y"))
+    everything = {"x": Region.full((6, 8))}
+    asked = [{"y": Region((Box(((at, at + 8),)),))} for at in (12, 0)]
+    buckets = [Bucket.of(everything, want) for want in asked]
+    made = optimiser(simplify(g.build()), buckets, budget).run(mode, Effort(steps=2))
+    rows = {node.name: slot.extents for node, slot in made.placement.slots.items()}
+    assert rows["m"] == (2, 8)
+
+
+@share_of_examples(8)
+@given(st.data())
+def test_what_less_memory_allowed_is_a_candidate_for_more(data: st.DataObject) -> None:
+    """Any trace fits the plan that is made for it, and time never rises with the budget."""
+    graph, _ = data.draw(graphs(most_ops=7))
+    assume(graph.inputs)
+    simple = simplify(graph)
+    buckets = data.draw(traces(simple))[data.draw(st.integers(0, 1)) :]
+    best = optimiser(simple, buckets, None).run("greedy")
+    most, before = best.placement.size_bytes, None
+    for budget in (most // 2, most * 3 // 4, most):
+        try:
+            made = optimiser(simple, buckets, budget).run("greedy", start=before)
+        except BudgetError:
+            continue
+        assert made.placement.size_bytes <= budget
+        assert before is None or made.expected_ns <= before.expected_ns
+        before = made
 
 
 # --- the model, and searches over it -------------------------------------------------------------

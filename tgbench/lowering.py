@@ -176,7 +176,6 @@ class Lowering:
     instructions: tuple[Instruction, ...]
     after: dict[Node, Held]
     outputs: dict[str, tuple[tuple[Box, View], ...]]
-    scratch: dict[Node, int]
 
 
 class Lowerer:
@@ -210,12 +209,8 @@ class Lowerer:
         step: Step,
         state: State,
         demand: Mapping[str, tuple[Node, Region]] | None = None,
-        *,
-        provisional: bool = False,
     ) -> Lowering:
         """Instructions for a step, and views of what was demanded, by name.
-
-        `provisional` lets scratch exceed what is reserved, to find out how much there must be.
 
         Raises DoesNotFit where the placement is too small, Unreadable where a cached slice does
         not hold all that a kernel would touch.
@@ -224,13 +219,10 @@ class Lowerer:
         addresser = Addresser(self._layout, starts)
         written = Written(step, state, self.placement.retained)
         instructions: list[Instruction] = []
-        scratch: dict[Node, int] = {}
         for node, region in step.compute.items():
             for box in self.rules.parts(node.call, region):
                 instructions += self._fills_for(node, box, written, addresser)
-                made = self._instruction(node, box, addresser, provisional)
-                instructions.append(made)
-                scratch[node] = max(scratch.get(node, 0), made.scratch_bytes)
+                instructions.append(self._instruction(node, box, addresser))
                 written.add(node, box)
         for node, region in (demand or {}).values():
             for box in region:
@@ -240,7 +232,7 @@ class Lowerer:
             for node, region in step.valid.items()
             if node in starts  # a planner may retain what no run touches
         }
-        return Lowering(tuple(instructions), after, _demanded(demand or {}, addresser), scratch)
+        return Lowering(tuple(instructions), after, _demanded(demand or {}, addresser))
 
     def _starts(self, step: Step, state: State) -> dict[Node, tuple[Coord, ...]]:
         """Where each node's bytes begin in this run; checks that everything fits."""
@@ -333,9 +325,7 @@ class Lowerer:
         frozen = frozen_inputs(ins) if node.call not in self.rules.unpacked else frozenset()
         return Site(node.call, box, reads, addresser.view(node, box), ins, self.device, frozen)
 
-    def _instruction(
-        self, node: Node, box: Box, addresser: Addresser, provisional: bool
-    ) -> Instruction:
+    def _instruction(self, node: Node, box: Box, addresser: Addresser) -> Instruction:
         """One bound call. Equal layers differ in where their bytes lie and in nothing else, so
         a kernel is chosen and bound once, over operands at offset 0, and then moved.
         """
@@ -343,7 +333,7 @@ class Lowerer:
         site = _canonical(there)
         key = (node.call, _place(node.call, box), site.out, site.ins, site.frozen)
         options = self._options.get(key, self._ranked, site)
-        option = self._chosen(options, node, provisional)
+        option = self._chosen(options, node)
         bind = option.kernel.bind
         function, arguments = self._binds.get(
             (key, option.kernel.name), lambda: bind(site, scratch_views(option.shapes))
@@ -365,14 +355,38 @@ class Lowerer:
             found.append(Option(kernel, shapes, scratch_bytes(shapes)))
         return tuple(found)
 
-    def _chosen(self, options: Sequence[Option], node: Node, provisional: bool) -> Option:
+    def _chosen(self, options: Sequence[Option], node: Node) -> Option:
         """The fastest kernel whose scratch memory fits what is reserved."""
         room = self.placement.scratch.get(node)
         reserved = room.size_bytes if room is not None else 0
         for option in options:
-            if provisional or option.used_bytes <= reserved:
+            if option.used_bytes <= reserved:
                 return option
         raise DoesNotFit(node, f"{options[0].used_bytes} bytes of scratch", reserved)
+
+
+class Sizer(Lowerer):
+    """Lowers steps over a map without scratch memory, to see how much their kernels want.
+
+    Fields:
+        wants: of every node, what each of its calls would take: the best kernel's bytes first.
+    """
+
+    def __init__(
+        self,
+        anatomy: Anatomy,
+        placement: Placement,
+        rules: Rules,
+        device: str,
+        ranking: Ranking = candidates,
+    ) -> None:
+        super().__init__(anatomy, placement, rules, device, ranking)
+        self.wants: dict[Node, set[tuple[int, ...]]] = {}
+
+    def _chosen(self, options: Sequence[Option], node: Node) -> Option:
+        sizes = tuple(value_of(option.used_bytes) for option in options)
+        self.wants.setdefault(node, set()).add(sizes)
+        return options[0]
 
 
 class Surveyor(Lowerer):
@@ -386,9 +400,7 @@ class Surveyor(Lowerer):
         super().__init__(anatomy, placement, rules, device)
         self.sites: list[Site] = []
 
-    def _instruction(
-        self, node: Node, box: Box, addresser: Addresser, provisional: bool
-    ) -> Instruction:
+    def _instruction(self, node: Node, box: Box, addresser: Addresser) -> Instruction:
         self.sites.append(self._site(node, box, addresser))
         return Instruction(node, box, "", fill_, ())
 

@@ -146,6 +146,27 @@ class Placement:
         return Storage(anatomy.views, anatomy.frozen, self.retained, self.overlaps)
 
 
+def bytes_in_use(placement: Placement, anatomy: Anatomy) -> list[int]:
+    """Bytes that hold values at each step of the schedule, scratch memory apart.
+
+    What is kept through some runs only counts at every step.
+    """
+    end = len(anatomy.schedule)
+    found = np.full(end + 1, placement.kept_bytes, np.int64)
+    spans: dict[Node, tuple[int, int]] = {}
+    for node, slot in placement.slots.items():
+        if slot.offset_bytes < placement.kept_bytes:
+            continue
+        live = anatomy.live[node]
+        span = (0, end) if node in placement.retained else (live.start, live.stop)
+        first = placement.group(node)
+        start, stop = spans.get(first, span)
+        spans[first] = min(start, span[0]), max(stop, span[1])
+    for first, (start, stop) in spans.items():
+        found[start:stop] += aligned(placement.size_of(first))
+    return [int(size) for size in found]
+
+
 @dataclass(frozen=True)
 class Footprint:
     """What a set of runs touches of each stored node.

@@ -9,6 +9,7 @@ shares bytes and is computed again when it is needed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -19,10 +20,19 @@ from tgbench.coords import value_of
 from tgbench.errors import BudgetError
 from tgbench.graph import Node
 from tgbench.kernels.registry import Ranking, Site, candidates
-from tgbench.lowering import Held, Lowerer, Surveyor
+from tgbench.lowering import Held, Sizer, Surveyor
 from tgbench.optable import Call
 from tgbench.packing import format_bytes
-from tgbench.placement import Footprint, Life, Placement, Retention, aligned, footprint, place
+from tgbench.placement import (
+    Footprint,
+    Life,
+    Placement,
+    Retention,
+    aligned,
+    bytes_in_use,
+    footprint,
+    place,
+)
 from tgbench.propagate import Propagator, Step, changes, handed_out, joined, rough_ns
 from tgbench.regions import EMPTY, Box, Region
 from tgbench.rules import Rules
@@ -143,7 +153,7 @@ class Planner:
         for steps in runs:
             surveyor = Surveyor(self.anatomy, roomy, self.rules, self.device)
             for step in steps:
-                surveyor.lower(step, _reused(step, roomy), provisional=True)
+                surveyor.lower(step, _reused(step, roomy))
             found.append(surveyor.sites)
         return found
 
@@ -253,11 +263,14 @@ class Planner:
         scenarios: Sequence[Scenario],
         cut: Cut,
         whole: bool = False,
+        budget_bytes: int | None = None,
     ) -> Placement:
         """The placement that holds every scenario with this retention.
 
         Args:
             whole: cut what only has to fit, and hold weighed transitions uncut.
+            budget_bytes: where the fastest kernels' scratch memory is too much for it, others are
+                taken that want less.
         """
         partial = any(map(retention.is_partial, retention.after))
         if not whole and not partial:
@@ -266,14 +279,27 @@ class Planner:
         uses = self._footprint(steps for _, steps in runs)
         lives = self._lives(retention, runs) if partial else {}
         roomy = place(self.anatomy, retention, uses, {}, lives)
-        lowerer = Lowerer(self.anatomy, roomy, self.rules, self.device, self.ranking)
-        scratch: dict[Node, int] = {}
+        sizer = Sizer(self.anatomy, roomy, self.rules, self.device, self.ranking)
         for _, steps in runs:
             for step in steps:
-                lowered = lowerer.lower(step, _reused(step, roomy), provisional=True)
-                for node, used in lowered.scratch.items():
-                    scratch[node] = max(scratch.get(node, 0), used)
-        return place(self.anatomy, retention, uses, scratch, lives)
+                sizer.lower(step, _reused(step, roomy))
+        used = bytes_in_use(roomy, self.anatomy)
+
+        def placed(budget_bytes: float) -> Placement:
+            room = {node: budget_bytes - used[self.anatomy.position[node]] for node in sizer.wants}
+            scratch = {node: _reserved(wants, room[node]) for node, wants in sizer.wants.items()}
+            return place(self.anatomy, retention, uses, scratch, lives)
+
+        found = placed(math.inf)
+        if budget_bytes is None or found.size_bytes <= budget_bytes:
+            return found
+        least = placed(0)
+        if least.size_bytes > budget_bytes:
+            return least
+        found = placed(budget_bytes)
+        if found.size_bytes > budget_bytes:  # by what packing adds
+            found = placed(2 * budget_bytes - found.size_bytes)
+        return found if found.size_bytes <= budget_bytes else least
 
     def _lives(
         self, retention: Retention, runs: Sequence[tuple[Scenario, list[Step]]]
@@ -352,7 +378,11 @@ class Planner:
         larger = supersets(self.demand(scenario), planned)
         ways = [scenario, *(replace(scenario, demand=demand) for demand in larger)]
         nothing = Retention.always(())
-        return min(ways, key=lambda one: self.lay_out(nothing, [one], WHOLE).size_bytes)
+
+        def least_bytes(one: Scenario) -> int:
+            return self.lay_out(nothing, [one], WHOLE, budget_bytes=0).size_bytes
+
+        return min(ways, key=least_bytes)
 
     def _planned(
         self,
@@ -364,7 +394,7 @@ class Planner:
     ) -> Choice | None:
         """The best retention for some scenarios; None, and what was tried, if nothing fits."""
         wanted = self.everything(weighed) if keep_all else self.frontier(weighed)
-        first = self.lay_out(Retention.always(wanted), held, WHOLE)
+        first = self.lay_out(Retention.always(wanted), held, WHOLE, budget_bytes=budget_bytes)
         frontier = [node for node in wanted if node in first.slots]  # not what no run touches
         self.tell(f"{len(frontier)} candidates to retain")
         if budget_bytes is None or first.size_bytes <= budget_bytes:
@@ -380,7 +410,7 @@ class Planner:
         found = self._most_that_fit(ranked, longest, held, budget_bytes)
         if found is not None:
             return self._choice(frontier, *found, weighed, worth)
-        tightest = self._try_cuts(frontier, held, 0, first)[1]
+        tightest = self._try_cuts(frontier, held, 0)[1]
         tried += [placed, tightest, self._try_cuts([], held, 0)[1]]
         return None
 
@@ -444,14 +474,15 @@ class Planner:
         `uncut` is the map without a cut, where it was made already.
         """
         retention = Retention.always(retained)
-        best = (WHOLE, uncut or self.lay_out(retention, scenarios, WHOLE))
+        whole = uncut or self.lay_out(retention, scenarios, WHOLE, budget_bytes=budget_bytes)
+        best = (WHOLE, whole)
         useless: set[tuple[str, int]] = set()
         for cut in cuts(self.propagator(retained)) if retained else ():
             if best[1].size_bytes <= budget_bytes:
                 break
             if (cut.input, cut.axis) in useless or 0 < budget_bytes < best[1].kept_bytes:
                 continue
-            placed = self.lay_out(retention, scenarios, cut)
+            placed = self.lay_out(retention, scenarios, cut, budget_bytes=budget_bytes)
             gained = best[1].size_bytes - placed.size_bytes
             if gained < LEAST_GAIN * best[1].size_bytes:
                 useless.add((cut.input, cut.axis))
@@ -471,6 +502,15 @@ class Planner:
         expected = self.expected_ns(self.propagator(retained), scenarios, WHOLE)
         dropped = tuple(node for node in frontier if node not in set(retained))
         return Choice(Retention.always(retained), dropped, cut, placement, expected, worth)
+
+
+def _reserved(wants: Iterable[tuple[int, ...]], room_bytes: float) -> int:
+    """Scratch memory for a node's calls: of each the best kernel's that fits, or else the least.
+
+    >>> _reserved([(900, 64), (128,)], 500)
+    128
+    """
+    return max(next((size for size in sizes if size <= room_bytes), min(sizes)) for sizes in wants)
 
 
 def _reused(step: Step, roomy: Placement) -> dict[Node, Held]:

@@ -27,7 +27,6 @@ from tgbench.coords import value_of
 from tgbench.errors import BudgetError, PlanError
 from tgbench.graph import Node
 from tgbench.kernels.registry import Ranking, candidates
-from tgbench.lowering import DoesNotFit
 from tgbench.optable import Call
 from tgbench.packing import format_bytes
 from tgbench.placement import ALIGNMENT, ANY, Placement, Retention, Turn, aligned
@@ -42,7 +41,7 @@ from tgbench.search.exact import Limits, Program, Relaxed
 from tgbench.search.mcts import worth_ns
 from tgbench.search.model import Model
 from tgbench.search.polish import polished
-from tgbench.search.replay import Replayed, replay
+from tgbench.search.replay import Misfit, Replayed, replay
 from tgbench.search.tables import Tables, tabulate, tabulate_pieces
 from tgbench.search.workload import Workload
 from tgbench.split import WHOLE, Cut
@@ -159,6 +158,7 @@ class Optimiser:
         self.workers = workers
         self.stops = stop or (lambda: False)
         self.watch = watch or (lambda decisions: None)
+        self._places: dict[tuple[BucketClass, tuple[int, ...]], None] = {}  # that maps lacked
         self._times: dict[tuple[Any, ...], float] = {}
 
     # --- what is common to all modes -------------------------------------------------------------
@@ -218,8 +218,13 @@ class Optimiser:
         return [self, other]
 
     def scenarios(self) -> list[Scenario]:
-        """Everything that has to fit, and the weighed transitions."""
+        """Everything that has to fit, and the weighed transitions.
+
+        Classes fit at their extremes; where a map had no room for a run in between, there too.
+        """
         found = self.planner.scenarios(self.classes)
+        for kind, origin in self._places:
+            found += [Scenario(kind, origin, 0.0, cold=cold) for cold in (False, True)]
         for row in self.workload.rows:
             kind = self.workload.kind(row.of)
             found.append(Scenario(kind, row.origin, 0.0, False, row.of, row.before, row.valid))
@@ -230,6 +235,8 @@ class Optimiser:
     ) -> Candidate | None:
         """A plan with its replayed trace; None if some call of the trace does not fit it.
 
+        That call is one of the `scenarios` then.
+
         Without `modelled` the tables are not made for it, and the replay stands for the model.
         """
         try:
@@ -237,7 +244,8 @@ class Optimiser:
                 self.anatomy, self.rules, placement, cut, self.workload.circle, self.instruction_ns,
                 self.device, self.planner.ranking, self.classes,
             )  # fmt: skip
-        except DoesNotFit:
+        except Misfit as found:
+            self._places[found.kind, found.origin] = None
             return None
         tabulated = modelled or not replayed.is_whole
         modelled_ns = self.modelled_ns(retention) if tabulated else replayed.mean_ns
@@ -339,7 +347,10 @@ class _Search:
         self.bound_ns = 0.0
         self.arms: list[Arm] = []
         self.frontier: tuple[Node, ...] = ()
-        self.scenarios = optimiser.scenarios()
+
+    @property
+    def scenarios(self) -> list[Scenario]:
+        return self.of.scenarios()
 
     def begin(self) -> None:
         """The greedy plan, and the saved one."""
@@ -367,19 +378,21 @@ class _Search:
     # --- beginning -------------------------------------------------------------------------------
 
     def _greedy(self) -> None:
-        of = self.of
-        try:
-            made = of.planner.plan(self.scenarios, of.budget_bytes)
-        except BudgetError as error:
-            self.refused = error
-            self.frontier = tuple(of.planner.frontier(self.scenarios))
-            return
+        """The plan for the runs of the trace; one that lacks a run of it is made again with it."""
+        of, found, searches = self.of, None, self.mode != "greedy"
+        while found is None:
+            scenarios = self.scenarios
+            try:
+                made = of.planner.plan(scenarios, of.budget_bytes)
+            except BudgetError as error:
+                self.refused = error
+                self.frontier = tuple(of.planner.frontier(scenarios))
+                return
+            retention = Retention.always(made.retained, of.workload.turns)
+            found = of.candidate(retention, made.cut, made.placement, modelled=searches)
+            if found is None and len(self.scenarios) == len(scenarios):
+                raise PlanError("a run does not fit the plan made for it; this is an error of ours")
         self.frontier = (*made.retained, *made.dropped)
-        retention = Retention.always(made.retained, of.workload.turns)
-        searches = self.mode != "greedy"
-        found = of.candidate(retention, made.cut, made.placement, modelled=searches)
-        if found is None:
-            raise PlanError("the trace does not fit the plan made for it; this is an error of ours")
         self.greedy_ns = found.time_ns
         self._take(found, "greedy")
 
@@ -656,7 +669,9 @@ class _Search:
         return True
 
     def _placed(self, retention: Retention, arm: Arm) -> Placement:
-        return self.of.planner.lay_out(retention, self.scenarios, arm.cut, arm.model.whole)
+        return self.of.planner.lay_out(
+            retention, self.scenarios, arm.cut, arm.model.whole, self._budget
+        )
 
     def _shareable(self, arm: Arm, retention: Retention) -> frozenset[Node]:
         """Retained nodes whose bytes are free until some class's runs compute them."""
@@ -666,8 +681,11 @@ class _Search:
         )
 
     def _realised(self, retention: Retention, cut: Cut) -> Candidate | None:
-        placement = self.of.planner.lay_out(retention, self.scenarios, cut)
-        if self.of.budget_bytes is not None and placement.size_bytes > self.of.budget_bytes:
+        budget_bytes = self.of.budget_bytes
+        placement = self.of.planner.lay_out(
+            retention, self.scenarios, cut, budget_bytes=budget_bytes
+        )
+        if budget_bytes is not None and placement.size_bytes > budget_bytes:
             return None
         return self.of.candidate(retention, cut, placement)
 

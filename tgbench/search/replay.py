@@ -13,8 +13,9 @@ from typing import TypeAlias
 from tgbench.anatomy import Anatomy
 from tgbench.buckets import BucketClass
 from tgbench.coords import Guard
+from tgbench.errors import TgbenchError
 from tgbench.kernels.registry import Ranking, candidates
-from tgbench.lowering import State
+from tgbench.lowering import DoesNotFit, State
 from tgbench.placement import Placement
 from tgbench.program import Instruction
 from tgbench.rules import Rules
@@ -25,6 +26,19 @@ from tgbench.split import Cut
 InstructionCost: TypeAlias = Callable[[Instruction, tuple[int, ...]], float]  # ns at an origin
 
 MOST_DECIDED = 64  # each takes tens of milliseconds
+
+
+class Misfit(TgbenchError):  # noqa: N818  (a signal to plan for it)
+    """A call of the trace that a map has no room for, even from nothing.
+
+    Attributes:
+        kind, origin: which one, and where.
+    """
+
+    def __init__(self, kind: BucketClass, origin: tuple[int, ...]) -> None:
+        super().__init__(f"{kind} does not fit at {origin}")
+        self.kind = kind
+        self.origin = origin
 
 
 @dataclass(frozen=True)
@@ -68,15 +82,22 @@ def replay(
 ) -> Replayed:
     """Walk a trace over a memory map; no further than `MOST_DECIDED` situations.
 
-    Raises DoesNotFit for a call that the map cannot hold.
+    Where what is there makes a run too large for the map, the run goes from nothing.
+
+    Raises Misfit for a call that the map cannot hold.
     """
     specialiser = Specialiser(anatomy, placement, cut, rules, device, ranking, classes)
 
     def decide(
         held: State, kind: BucketClass, origin: tuple[int, ...]
     ) -> tuple[tuple[Instruction, ...], State, frozenset[Guard]]:
-        made = specialiser.specialise(held, kind, origin)
-        return made.instructions, made.after, made.guards
+        for there in (held, {}):
+            try:
+                made = specialiser.specialise(there, kind, origin)
+            except DoesNotFit:
+                continue
+            return made.instructions, made.after, made.guards
+        raise Misfit(kind, origin)
 
     walk = Walk(decide)
     times, counts = [], []

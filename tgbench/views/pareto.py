@@ -19,7 +19,7 @@ import numpy as np
 
 from tgbench.errors import BudgetError, WidgetError
 from tgbench.packing import format_bytes
-from tgbench.plan import Plan
+from tgbench.plan import Decisions, Plan
 from tgbench.search.optimiser import Effort, Mode
 from tgbench.search.process import BackgroundSearch
 from tgbench.session import GraphSession
@@ -126,6 +126,8 @@ def curve(
 ) -> Curve:
     """The best plan for each budget; the session stays as it is.
 
+    A plan for less memory is where the search for more begins, so that time never rises.
+
     Args:
         budgets: in bytes; from the least one to what keeps everything, if none are named.
         mode, steps, seed: as in `session.optimize`.
@@ -137,29 +139,32 @@ def curve(
     optimiser = replace(task, start_json=None, budget_bytes=None).optimiser()
     effort = Effort(steps=steps)
 
-    def best(budget_bytes: int | None) -> Plan:
+    def best(budget_bytes: int | None, less: Decisions | None = None) -> Decisions:
         optimiser.budget_bytes = budget_bytes
-        made = optimiser.run(mode, effort, seed)
-        return Plan.of(session.graph, made, session.device, budget_bytes, session.exact)
+        start = None if less is None else replace(less, search=None)
+        return optimiser.run(mode, effort, seed, start)
 
     wanted = sorted(budgets) if budgets is not None else _budgets(best)
-    found, least = [], math.inf
+    found, least, made = [], math.inf, None
     for i, budget_bytes in enumerate(wanted):
         say(f"{i + 1}/{len(wanted)} {format_bytes(budget_bytes)}")
         try:
-            found.append(Point(budget_bytes, best(budget_bytes)))
+            made = best(budget_bytes, made)
         except BudgetError as error:
             least, refused = error.needed_bytes, error
+            continue
+        plan = Plan.of(session.graph, made, session.device, budget_bytes, session.exact)
+        found.append(Point(budget_bytes, plan))
     if not found:
         raise refused
     return Curve(tuple(found), int(min(least, found[0].plan.size_bytes)))
 
 
-def _budgets(best: Callable[[int | None], Plan]) -> list[int]:
+def _budgets(best: Callable[[int | None], Decisions]) -> list[int]:
     """Evenly spaced on a logarithmic scale, from the least budget to what keeps everything."""
-    most = best(None).size_bytes
+    most = best(None).placement.size_bytes
     try:
-        least = best(1).size_bytes
+        least = best(1).placement.size_bytes
     except BudgetError as error:
         least = min(error.needed_bytes, most)
     return _spaced(least, most)
@@ -184,8 +189,10 @@ async def curve_async(
     """
     task = replace(session.search(mode, seed=seed).task, start_json=None)
 
-    async def best(budget_bytes: int | None) -> Plan:
-        with BackgroundSearch(replace(task, budget_bytes=budget_bytes), mode, seed) as search:
+    async def best(budget_bytes: int | None, less: Plan | None = None) -> Plan:
+        start = None if less is None else replace(less, search=None).to_json()
+        own = replace(task, budget_bytes=budget_bytes, start_json=start)
+        with BackgroundSearch(own, mode, seed) as search:
             search.start(steps=steps)
             while search.is_running:
                 await asyncio.sleep(POLL_S)
@@ -197,13 +204,14 @@ async def curve_async(
         least = smallest.size_bytes
     except BudgetError as error:
         least = min(error.needed_bytes, most.size_bytes)
-    points = [Point(most.size_bytes, most)]
-    for budget_bytes in _spaced(least, most.size_bytes)[:-1]:
-        points.append(Point(budget_bytes, await best(budget_bytes)))
-        found = Curve(tuple(sorted(points, key=lambda p: p.budget_bytes)), least)
+    points: list[Point] = []
+    plan = None
+    for budget_bytes in _spaced(least, most.size_bytes):
+        plan = await best(budget_bytes, plan)
+        points.append(Point(budget_bytes, plan))
         if told is not None:
-            told(found)
-    return Curve(tuple(sorted(points, key=lambda p: p.budget_bytes)), least)
+            told(Curve(tuple(points), least))
+    return Curve(tuple(points), least)
 
 
 def to_svg(shown: Curve) -> str:
