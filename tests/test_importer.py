@@ -272,6 +272,38 @@ def test_buffers_that_forward_writes_become_states() -> None:
         assert torch.allclose(session.run({"inputs_0": X})["output"], expected, atol=1e-6)
 
 
+def test_parameters_that_forward_writes_become_states() -> None:
+    class Averaged(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mean = nn.Parameter(torch.ones(3), requires_grad=False)
+            self.register_buffer("calls", torch.zeros((), dtype=torch.int64), persistent=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            self.mean.copy_(self.mean * 0.5 + x.mean(0))
+            return self.mean * self.calls
+
+    module, x = Averaged().eval(), X.clone()
+    imported = from_torch(module, (x,))
+    assert set(imported.graph.states) == {"mean", "mean.is_written", "calls"}
+    session = GraphSession(imported)
+    for row in (0, 1, 0):
+        expected = module(x)
+        assert torch.allclose(session.run({"x": x})["output"], expected, atol=1e-6)
+        x[row] += 1
+
+
+def test_what_forward_writes_has_one_name() -> None:
+    def written(module: Any, x: Tensor) -> Tensor:
+        module.total.add_(x.sum(0))
+        return x * module.seen
+
+    total = torch.zeros(2, 3)
+    with pytest.raises(ImporterError, match="total, which shares its bytes with seen; clone one"):
+        from_torch(of(written, total=total[0], seen=total[1]), (X,))
+
+
 def test_python_values_and_fixed_tensors_are_constants_and_told() -> None:
     class Masked(nn.Module):
         def forward(self, x: Tensor, mask: Tensor, scale: float, flag: bool = True) -> Tensor:

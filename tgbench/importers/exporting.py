@@ -152,9 +152,20 @@ def lowered(
         }
         if program is not None and not table:
             return program
-        with _quiet():
-            exported = exported.run_decompositions(table)
+        exported = _written_in_others(exported, table)
         tried, must = tried | set(table), False
+
+
+def _written_in_others(exported: ExportedProgram, table: dict[Any, Any]) -> ExportedProgram:
+    try:
+        with _quiet():
+            return exported.run_decompositions(table)
+    except Exception as error:
+        brief = " ".join(str(error).split())[:LONGEST]
+        raise ImporterError(
+            "PyTorch cannot write the exported program without assignments; register tensors that "
+            f"forward writes as buffers. {type(error).__name__}: {brief}"
+        ) from error
 
 
 def _without_entry(program: Program) -> list[Any]:

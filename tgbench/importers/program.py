@@ -1,7 +1,7 @@
 """An exported program, read as what the importer needs: leaves, calls, outputs, updates.
 
 torch.export            here
-PARAMETER               parameter, by storage: tied ones are one leaf
+PARAMETER               parameter, by storage: tied ones are one leaf; state where forward writes it
 BUFFER, persistent      parameter; state where forward writes it; constant where it is no float
                         or holds a mask's infinities
 BUFFER, other           constant: tables that the module makes for itself
@@ -30,6 +30,7 @@ from torch.utils import _pytree as pytree
 from tgbench.errors import ImporterError
 from tgbench.importers.place import Place
 
+WRITTEN = ("BUFFER_MUTATION", "PARAMETER_MUTATION")  # kinds of outputs that are states
 MASKED = -1e9  # a buffer that goes this low is an additive mask, not a weight
 SHAPE_ONLY = frozenset({  # ops whose result follows from the shape of their operand
     "aten.full_like.default", "aten.zeros_like.default", "aten.ones_like.default",
@@ -139,7 +140,7 @@ def read(exported: ExportedProgram, fixed: Sequence[str] = ()) -> Program:
     placeholders = [node for node in exported.graph.nodes if node.op == "placeholder"]
     names = iter(input_names(exported))
     examples = iter(pytree.tree_leaves(exported.example_inputs or ()))
-    mutated = set(signature.buffers_to_mutate.values())
+    mutated = {str(one.target) for one in signature.output_specs if one.kind.name in WRITTEN}
     tensors = Tensors({**exported.constants, **exported.state_dict}, mutated)
     leaves: dict[fx.Node, Leaf] = {}
     inputs: list[str] = []
@@ -218,12 +219,27 @@ class Tensors:
         if not isinstance(value, torch.Tensor):
             raise ImporterError(f"{spec.target} is {type(value).__name__}, not a tensor")
         if spec.target in self.mutated:
-            return Leaf("state", spec.target, value.detach())
+            return self._state(spec.target, value.detach())
         is_buffer = spec.kind is InputKind.BUFFER
         if spec.kind is InputKind.CONSTANT_TENSOR or (is_buffer and _is_table(spec, value)):
             return Leaf("constant", spec.target, value.detach())
         name = self.first.setdefault(_bytes_of(value), spec.target)
         return Leaf("parameter", name, value.detach())
+
+    def _state(self, name: str, value: torch.Tensor) -> Leaf:
+        """What forward writes; another name for the same bytes would not see it."""
+        for other, tensor in self.held.items():
+            if other != name and _shares(tensor, value):
+                raise ImporterError(
+                    f"forward writes into {name}, which shares its bytes with {other}; "
+                    "clone one of them"
+                )
+        return Leaf("state", name, value)
+
+
+def _shares(other: Any, value: torch.Tensor) -> bool:
+    is_tensor = isinstance(other, torch.Tensor) and bool(other.numel())
+    return is_tensor and other.untyped_storage().data_ptr() == value.untyped_storage().data_ptr()
 
 
 def _bytes_of(value: torch.Tensor) -> tuple[Any, ...]:
@@ -248,7 +264,7 @@ def _ends(exported: ExportedProgram) -> tuple[dict[str, Any], dict[str, fx.Node]
     for spec, node in zip(signature.output_specs, results, strict=True):
         if spec.kind is OutputKind.USER_OUTPUT:
             given.append(node)
-        elif spec.kind is OutputKind.BUFFER_MUTATION:
+        elif spec.kind.name in WRITTEN:
             assert isinstance(node, fx.Node)
             assert spec.target is not None
             updates[spec.target] = node

@@ -287,6 +287,9 @@ _KINDS = {
 }
 
 
+WRITTEN = {"buffer_mutation": "buffer_name", "parameter_mutation": "parameter_name"}
+
+
 def _spec(kind: str, what: Any) -> InputSpec:
     if kind not in _KINDS:
         raise Foreign(f"takes a {kind}; the importer takes tensors")
@@ -300,8 +303,8 @@ def _outputs(specs: Any) -> tuple[dict[str, str], list[str | None]]:
     mutated, results = {}, []
     for spec in specs:
         ((kind, what),) = spec.items()
-        if kind == "buffer_mutation":
-            mutated[what["buffer_name"]] = what["arg"]["name"]
+        if kind in WRITTEN:
+            mutated[what[WRITTEN[kind]]] = what["arg"]["name"]
         elif kind == "user_output":
             results.append(what["arg"].get("as_tensor", {}).get("name"))
         else:
