@@ -32,7 +32,7 @@ INPUTS = {
     "n": torch.randint(0, 4, (3, 2), generator=RANDOM),
 }
 IMAGES = {"img": normal(1, 4, 8, 8), "sig": normal(1, 4, 12), "vol": normal(1, 4, 4, 4, 4)}
-W, V = normal(4, 6), normal(6)
+W, V, CUBE = normal(4, 6), normal(6), normal(3, 6, 5)
 
 UNARY = [
     "abs", "ceil", "cos", "erf", "exp", "floor", "neg", "round", "sigmoid", "sign", "sin", "tanh",
@@ -152,6 +152,11 @@ ELEMENTWISE: dict[str, Case] = {
 }
 
 LAYOUT: dict[str, Case] = {
+    "unfold": lambda x, **_: x.unfold(1, 2, 2),
+    "unfold with overlap": lambda x, **_: x.unfold(-1, 3, 2),
+    "diagonal": lambda x, **_: x.diagonal(0, 1, 2) + x.diagonal(-1, 0, 1).sum(),
+    "diagonal above": lambda x, **_: x.diagonal(1, 1, -1),
+    "diagonal below": lambda x, **_: x.diagonal(-3, 2, 1),
     "view": lambda x, **_: x.view(8, 6) * 1,
     "repeat_interleave": lambda x, **_: x.repeat_interleave(2, dim=1),
     "repeat_interleave flat": lambda x, **_: x.repeat_interleave(3),
@@ -213,6 +218,12 @@ LAYOUT: dict[str, Case] = {
 }
 
 REDUCTION: dict[str, Case] = {
+    **{
+        f"norm {order}": lambda x, order=order, **_: torch.linalg.vector_norm(x, order, dim=(0, -1))
+        for order in (0, 1, 2, 2.5, float("inf"), -float("inf"))
+    },
+    "normalize": lambda x, **_: F.normalize(x, dim=1),
+    "norm of everything": lambda x, **_: x.norm(),
     "sum": lambda x, **_: x.sum(),
     "sum of bools": lambda b, **_: b.sum(-1),
     "sum dims": lambda x, **_: x.sum((0, -1), keepdim=True),
@@ -251,6 +262,9 @@ INDEXING: dict[str, Case] = {
     "index_select": lambda x, n, **_: x.index_select(1, n[0]),
     "gather": lambda x, i, **_: x.gather(2, i.abs()[..., :3]),
     "index": lambda x, **_: x[:, AT],
+    "indices apart": lambda x, n, **_: x[n[:, 0] % 2, :, n[:, 1]],
+    "index_put at a mask": lambda x, b, **_: x.index_put((b,), torch.tensor(2.0)),
+    "index_put at a mask of rows": lambda x, b, **_: x.index_put((b[..., 0],), torch.tensor(2.0)),
     "index by input": lambda x, i, **_: x[:, i[0, 0] % 4 - 4],
     "two indices": lambda x, n, **_: x[:, n, AT[:1]],
     "scatter": lambda x, y, i, **_: x.scatter(2, torch.arange(6).expand(2, 4, 6), y),
@@ -278,6 +292,12 @@ NEURAL: dict[str, Case] = {
     "gelu tanh": lambda x, **_: F.gelu(x, approximate="tanh"),
     "leaky_relu": lambda x, **_: F.leaky_relu(x, 0.2),
     "elu": lambda x, **_: F.elu(x, 1.5),
+    "rrelu": lambda x, **_: F.rrelu(x, 0.1, 0.4),
+    "bilinear": lambda x, f, **_: F.bilinear(x, x[..., :5], CUBE, f[:3]),
+    "addmv": lambda x, f, **_: torch.addmv(x[0, :, 0], x[1], f, beta=0.5, alpha=2.0),
+    "batch_norm of the batch": lambda x, f, **_: F.batch_norm(
+        x, None, None, V[:4], f[:4], training=True
+    ),
     "softplus": lambda x, **_: F.softplus(x * 10, 2, 5),
     "glu": lambda x, **_: F.glu(x, 1),
     "hardtanh": lambda x, **_: F.hardtanh(x, -0.3, 0.4),
@@ -353,6 +373,7 @@ IMAGE: dict[str, Case] = {
     )[0],
     "avg_pool1d": lambda sig, **_: F.avg_pool1d(sig, 3, 2),
     "avg_pool2d": lambda img, **_: F.avg_pool2d(img, 3, 2, 1, count_include_pad=False),
+    "avg_pool2d by a number": lambda img, **_: F.avg_pool2d(img, 3, 2, 1, divisor_override=5),
     "avg_pool3d": lambda vol, **_: F.avg_pool3d(vol, 2),
     "adaptive_avg_pool1d": lambda sig, **_: F.adaptive_avg_pool1d(sig, 4),
     "adaptive_avg_pool2d": lambda img, **_: F.adaptive_avg_pool2d(img, (3, 1)),
@@ -390,6 +411,9 @@ def _written(x: Tensor, y: Tensor, **_: Any) -> Tensor:
 
 OTHERS: dict[str, Case] = {  # no entry: PyTorch writes them in ops that have one
     "lerp": lambda x, y, **_: torch.lerp(x, y, 0.3),
+    "selu": lambda x, **_: F.selu(x),
+    "celu": lambda x, **_: F.celu(x, 1.3),
+    "batch_norm of the batch": lambda x, **_: F.batch_norm(x, None, None, training=True),
     "frac": lambda x, **_: torch.frac(x),
     "logaddexp": lambda x, y, **_: torch.logaddexp(x, y),
     "addcmul": lambda x, y, **_: torch.addcmul(x, x, y, value=0.5),

@@ -159,7 +159,8 @@ def lowered(
 def _written_in_others(exported: ExportedProgram, table: dict[Any, Any]) -> ExportedProgram:
     try:
         with _quiet():
-            return exported.run_decompositions(table)
+            written: ExportedProgram = exported.run_decompositions(table)
+            return written
     except Exception as error:
         brief = " ".join(str(error).split())[:LONGEST]
         raise ImporterError(

@@ -30,12 +30,15 @@ def _gather(site: Site, x: Node, dim: int, index: Node) -> Node:
 
 @lowers("aten.index.Tensor")
 def _index(site: Site, x: Node, indices: Sequence[Node | None]) -> Node:
-    """x[i, :, j]: neighbouring indices become one, into the dimensions flattened."""
+    """x[:, i, j]: neighbouring indices become one, into the dimensions flattened.
+
+    Those that are apart (`x[i, :, j]`) go to the front first, where PyTorch puts their dimension.
+    """
     axes = [axis for axis, index in enumerate(indices) if index is not None]
-    refuse(
-        axes != list(range(axes[0], axes[-1] + 1)),
-        "indices that are apart (`x[i, :, j]`) put their dimension in front; permute x first",
-    )
+    if axes != list(range(axes[0], axes[-1] + 1)):
+        x = x.permute(*axes, *(axis for axis in range(x.rank) if axis not in axes))
+        indices = [indices[axis] for axis in axes]
+        axes = list(range(len(axes)))
     picked = [index for index in indices if index is not None]
     refuse(
         any(index.dtype == "bool" for index in picked),
@@ -87,12 +90,15 @@ def _index_copy(site: Site, x: Node, dim: int, index: Node, source: Node) -> Nod
 def _index_put(
     site: Site, x: Node, indices: Sequence[Node | None], values: Node, accumulate: bool = False
 ) -> Node:
-    """x[…, i, …] = values along one dimension."""
+    """x[…, i, …] = values along one dimension, or a number at a mask."""
     axes = [axis for axis, index in enumerate(indices) if index is not None]
-    refuse(len(axes) != 1 or accumulate, "assignment at several index tensors; use `scatter`")
     index = indices[axes[0]]
     assert index is not None
-    refuse(index.dtype == "bool" or index.rank != 1, "assignment at a mask; use `torch.where`")
+    if index.dtype == "bool" and not accumulate and values.type.elements == 1 and axes == [0]:
+        mask = index.reshape(*index.shape, *(1,) * (x.rank - index.rank))
+        return ops.where(mask, values.cast(x.dtype).reshape(*(1,) * x.rank), x)
+    refuse(len(axes) != 1 or accumulate, "an assignment at several index tensors, or that adds")
+    refuse(index.dtype == "bool" or index.rank != 1, "an assignment of many values at a mask")
     shape = (*x.shape[: axes[0]], index.shape[0], *x.shape[axes[0] + 1 :])
     rows = values.cast(x.dtype)
     spread = rows if rows.shape == shape else rows.expand(*shape)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from tgbench import ops
 from tgbench.graph import Node
 from tgbench.importers.table import Site, lowers, refuse
@@ -105,6 +107,27 @@ def _split(site: Site, x: Node, sizes: Any, dim: int = 0) -> tuple[Node, ...]:
     """Where to cut follows from the shapes of the pieces."""
     axis = dim % x.rank
     return tuple(ops.split(x, [out.shape[axis] for out in site.outs if out is not None], axis))
+
+
+@lowers("aten.unfold.default")
+def _unfold(site: Site, x: Node, dim: int, size: int, step: int) -> Node:
+    """Windows along a dimension; what stands in each comes last."""
+    axis = dim % x.rank
+    starts = np.arange(0, x.shape[axis] - size + 1, step)
+    windows = ops.gather(x, x.builder.constant(starts[:, None] + np.arange(size)), axis)
+    return windows.permute(*(i for i in range(x.rank + 1) if i != axis + 1), axis + 1)
+
+
+@lowers("aten.diagonal.default")
+def _diagonal(site: Site, x: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Node:
+    """Two dimensions as one, of which every so many elements are taken."""
+    first, second = dim1 % x.rank, dim2 % x.rank
+    rest = [axis for axis in range(x.rank) if axis not in (first, second)]
+    flat = x.permute(*rest, first, second).reshape(*(x.shape[axis] for axis in rest), -1)
+    columns = x.shape[second]
+    start = offset if offset >= 0 else -offset * columns
+    places = start + np.arange(site.shape[-1]) * (columns + 1)
+    return ops.gather(flat, x.builder.constant(places), -1)
 
 
 # --- joining --------------------------------------------------------------------------------------

@@ -34,13 +34,20 @@ def _matmul(site: Site, a: Node, b: Node) -> Node:
     return ops.matmul(a, b)
 
 
-@lowers("aten.addmm.default", "aten.baddbmm.default")
+@lowers("aten.addmm.default", "aten.baddbmm.default", "aten.addmv.default")
 def _addmm(site: Site, bias: Node, a: Node, b: Node, *, beta: float = 1, alpha: float = 1) -> Node:
     product = ops.matmul(a, b)
     scaled = product if alpha == 1 else product * site.node(alpha, site.dtype)
     if beta == 0:
         return scaled
     return (bias if beta == 1 else bias * site.node(beta, site.dtype)) + scaled
+
+
+@lowers("aten.bilinear.default")
+def _bilinear(site: Site, a: Node, b: Node, weight: Node, bias: Node | None = None) -> Node:
+    rows = [x.reshape(-1, x.shape[-1]) for x in (a, b)]
+    product = ops.einsum("ni,oij,nj->no", rows[0], weight, rows[1]).reshape(*site.shape)
+    return product if bias is None else product + bias
 
 
 @lowers("aten.einsum.default")
@@ -76,10 +83,20 @@ def _leaky_relu(site: Site, x: Node, slope: float = 0.01) -> Node:
     return ops.leaky_relu(x, slope)
 
 
+@lowers("aten.rrelu.default")
+def _rrelu(
+    site: Site, x: Node, low: float = 1 / 8, high: float = 1 / 3, training: bool = False, *_: Any
+) -> Node:
+    refuse(training, "a leaky ReLU with random slopes; call `module.eval()` before export")
+    return ops.leaky_relu(x, (low + high) / 2)
+
+
 @lowers("aten.elu.default")
 def _elu(site: Site, x: Node, alpha: float = 1.0, scale: float = 1, input_scale: float = 1) -> Node:
-    refuse((scale, input_scale) != (1, 1), "elu with scales (selu); write it with torch.where")
-    return ops.elu(x, float(alpha))
+    if (scale, input_scale) == (1, 1):
+        return ops.elu(x, float(alpha))
+    below = (ops.exp(ops.minimum(x, 0.0) * float(input_scale)) - 1.0) * float(alpha)
+    return ops.where(x > 0.0, x, below) * float(scale)
 
 
 @lowers("aten.softplus.default")
@@ -190,9 +207,33 @@ def _batch_norm(
     momentum: float, eps: float, *_: bool,
 ) -> Node:  # fmt: skip
     refuse(
-        training or mean is None, "batch norm over the batch; call `module.eval()` before export"
+        training and mean is not None,
+        "batch norm that changes its statistics; call `module.eval()` before export",
     )
+    if training:
+        return _affine(_normal(x, [0, *range(2, x.rank)], eps), weight, bias)
     return ops.batch_norm(x, mean, var, weight, bias, eps)
+
+
+@lowers("aten._native_batch_norm_legit.no_stats")
+def _batch_norm_of_the_batch(
+    site: Site, x: Node, weight: Any, bias: Any, training: bool, momentum: float, eps: float
+) -> tuple[Node, None, None]:
+    _only_first(site)
+    return _batch_norm(site, x, weight, bias, None, None, True, momentum, eps), None, None
+
+
+def _normal(x: Node, axes: Sequence[int], eps: float) -> Node:
+    """Mean 0 and variance 1 over these axes."""
+    centred = x - ops.mean(x, axes, keepdims=True)
+    return centred * ops.rsqrt(ops.mean(centred * centred, axes, keepdims=True) + eps)
+
+
+def _affine(x: Node, weight: Node | None, bias: Node | None) -> Node:
+    """A scale and a shift for each channel."""
+    lines = (1, x.shape[1], *(1,) * (x.rank - 2))
+    scaled = x if weight is None else x * weight.reshape(*lines)
+    return scaled if bias is None else scaled + bias.reshape(*lines)
 
 
 @lowers("aten._native_batch_norm_legit_no_training.default")
@@ -300,13 +341,15 @@ def _avg_pool(spatial: int) -> Rule:
         site: Site, x: Node, kernel: Sizes, stride: Sizes = (), padding: Sizes = 0,
         ceil_mode: bool = False, count_include_pad: bool = True, divisor: int | None = None,
     ) -> Node:  # fmt: skip
-        refuse(divisor is not None, "divisor_override of an average pool; scale the result instead")
+        refuse(divisor is not None and ceil_mode, "divisor_override of windows that are cut off")
         image, has_batch = _batched(x, spatial)
         result = ops.avg_pool(
             image, pair(kernel, spatial), stride=pair(stride or kernel, spatial),
             padding=pair(padding, spatial), ceil_mode=ceil_mode,
-            count_include_pad=count_include_pad,
+            count_include_pad=count_include_pad or divisor is not None,
         )  # fmt: skip
+        if divisor is not None:
+            result = result * (float(np.prod(pair(kernel, spatial))) / divisor)
         return result if has_batch else result.reshape(*site.shape)
 
     return rule

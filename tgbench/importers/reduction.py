@@ -78,6 +78,21 @@ def _logsumexp(site: Site, x: Node, dims: Dims, keepdim: bool = False) -> Node:
     return ops.logsumexp(x, _axes(x, dims) or range(x.rank), keepdim)
 
 
+@lowers("aten.linalg_vector_norm.default")
+def _vector_norm(
+    site: Site, x: Node, order: float = 2, dims: Dims = None, keepdim: bool = False, **_: Any
+) -> Node:
+    """(Σ |x|^order)^(1 / order), and what that goes to at 0 and at infinity."""
+    size = abs(x.cast(site.dtype)) if order != 2 else x.cast(site.dtype)
+    if order in (float("inf"), float("-inf")):
+        return _reduced(site, size, "max" if order > 0 else "min", dims, keepdim)
+    if order == 0:
+        return _reduced(site, (size > 0.0).cast(site.dtype), "sum", dims, keepdim)
+    powers = size if order == 1 else size * size if order == 2 else size ** float(order)
+    total = _reduced(site, powers, "sum", dims, keepdim)
+    return total if order == 1 else ops.sqrt(total) if order == 2 else total ** (1 / order)
+
+
 # --- extremes with their places -------------------------------------------------------------------
 
 
