@@ -510,7 +510,7 @@ class _Search:
 
     def _passed(self, candidate: Candidate) -> int:
         """How many boxes had the bits that they should; 0 if one did not."""
-        if not self._takes_tiles(candidate) or (candidate.joins and not self._joins(candidate)):
+        if candidate.joins and not self._joins(candidate):
             return 0
         check = Trial.joins if candidate.joins else Trial.repeats
         total = 0
@@ -519,7 +519,7 @@ class _Search:
             if not passed:
                 return 0
             total += passed
-        return total
+        return total if self._takes_tiles(candidate) else 0
 
     def _joins(self, candidate: Candidate) -> bool:
         """Whether an element-wise kernel keeps the bits of elements among other neighbours."""
