@@ -130,6 +130,19 @@ def test_bits_do_not_depend_on_what_ran_before() -> None:
     assert all(np.array_equal(fresh[name], again[name]) for name in fresh)
 
 
+def test_bits_of_what_random_operands_do_not_suit() -> None:
+    """The trial of a kernel has no positive definite matrix; the run has."""
+    module = of(lambda m, x: torch.linalg.cholesky(x).tril())
+    start = X @ X.T + torch.eye(4)
+    imported = from_torch(module, (start,))
+    session = GraphSession(imported, exact="bitwise")
+    for scale in (1.0, 2.0, 1.0):
+        given = (start * scale).numpy()
+        found = session.run({"x": given})["output"]
+        assert np.array_equal(found, GraphSession(imported).run({"x": given})["output"])
+        assert np.allclose(found @ found.T, given, atol=1e-4)
+
+
 # --- what may not ---------------------------------------------------------------------------------
 
 

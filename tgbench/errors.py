@@ -85,7 +85,7 @@ class ImporterError(TgbenchError):
 
 
 class UnsupportedOpError(ImporterError):
-    """A module uses PyTorch ops that the importer's table has no entry for.
+    """A module uses PyTorch ops that no graph can hold: random ones, shapes that depend on values.
 
     Attributes:
         ops: their names, in the order of first use.

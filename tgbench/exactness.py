@@ -512,6 +512,8 @@ class _Search:
         """How many boxes had the bits that they should; 0 if one did not."""
         if candidate.joins and not self._joins(candidate):
             return 0
+        if candidate.kernel.repeats and not candidate.joins and self.device == "cpu":
+            return 1
         check = Trial.joins if candidate.joins else Trial.repeats
         total = 0
         for trial in self.trials:

@@ -61,7 +61,7 @@ def from_torch(
             (`weight.data.mul_`, NumPy views) goes unseen and mixes old and new weights.
 
     Raises:
-        UnsupportedOpError: for ops without an entry, all of them, with their places.
+        UnsupportedOpError: for random ops and values that decide shapes, all, with their places.
         ImporterError: for anything else that no graph can be made of.
 
     >>> import torch, tgbench as tg

@@ -48,4 +48,4 @@ def _cost(site: Site) -> float:
     return 10 * CALL_NS * len(site.call.attrs["calls"]) + 20 * _made_bytes(site) / BYTES_PER_NS
 
 
-register(Kernel("opaque", "opaque", is_complete, _cost, _bind, allocates=_made_bytes))
+register(Kernel("opaque", "opaque", is_complete, _cost, _bind, allocates=_made_bytes, repeats=True))

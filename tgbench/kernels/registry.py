@@ -219,6 +219,8 @@ class Kernel:
         allocates: bytes a call takes from the allocator all the same, inside the library it
             calls; 0 for kernels that truly write in place.
         prepares: inputs that have to be frozen, as it keeps them in another layout.
+        repeats: whether on a CPU the same operands in the same places are known to give the same
+            bits, so that this needs no trial, which random operands may not suit.
     """
 
     name: str
@@ -230,6 +232,7 @@ class Kernel:
     devices: tuple[str, ...] = ("cpu", "cuda")
     allocates: Callable[[Site], int] = field(default=lambda site: 0)
     prepares: tuple[int, ...] = ()
+    repeats: bool = False
 
     def takes(self, site: Site) -> bool:
         """Whether it runs on the site's device, and at the site."""
