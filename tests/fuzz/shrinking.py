@@ -206,6 +206,8 @@ def _resized(case: Json, size: int, less: int) -> Json:
         node = deepcopy(node)
         if "shape" in node:
             node["shape"] = [less if n == size else n for n in node["shape"]]
+        if node.get("fill", {}).get("below") == size:
+            node["fill"]["below"] = less
         if "shape" in node.get("attrs", {}):
             node["attrs"]["shape"] = [less if n == size else n for n in node["attrs"]["shape"]]
         nodes.append(node)
