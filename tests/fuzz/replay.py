@@ -42,6 +42,7 @@ from tgbench.errors import BudgetError, GraphError, TgbenchError
 from tgbench.session import GraphSession
 
 LITTLE_MORE, MUCH_MORE = 1.15, 4
+MOST_REFUSALS = 2  # runs over budget are refused after a long search: a case ends with the next
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,7 @@ class _Replay:
         self.fixed = fixed_values(case)
         self.now = {name: first_value(leaf) for name, leaf in self.inputs.items()}
         self.handed: list[tuple[Any, Any]] = []  # results of the run before, and copies of them
+        self.refusals = 0
         self.kind = "numpy"  # of the results of the run at hand
         self.budget = self._budget()
         self.session = self._session(self.budget)
@@ -392,12 +394,24 @@ class _Replay:
         self, error: BudgetError, want: Any, given: Mapping[str, Array],
         states: Mapping[str, Array], expected: list[Bounded],
     ) -> None:  # fmt: skip
-        """A run may not fit; it has to in the bytes that the error names."""
+        """A run may not fit; from nothing it has to in the bytes that are named for that.
+
+        A run after others may do with less than one from nothing, so the first error may name
+        fewer bytes than a new session needs; what that one names has to do.
+        """
         self._require_budget()
+        self.refusals += 1
+        if self.refusals > MOST_REFUSALS:
+            raise Ended
         try:
             results = self._afresh(error.needed_bytes, want, given, states)
-        except BudgetError as again:
-            raise Failed("refused", "BudgetError at the budget it named", str(again)) from None
+        except BudgetError as more:
+            self.tally.events["named too little for a run from nothing"] += 1
+            try:
+                results = self._afresh(more.needed_bytes, want, given, states)
+            except BudgetError as again:
+                what = "BudgetError at the budget it named"
+                raise Failed("refused", what, str(again)) from None
         self._require_equal(results, want, expected)
 
     # --- states ----------------------------------------------------------------------------------
