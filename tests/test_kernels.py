@@ -211,6 +211,7 @@ case(
     "rope",
     lambda g: ops.rope(x(g, 2, 4, 3, 8), x(g, 4, 1, 8, name="cos"), x(g, 4, 1, 8, name="sin")),
 )
+case("rope_number", lambda g: ops.rope(x(g, 2, 6), x(g, name="cos"), x(g, name="sin")))
 case("rope_narrow", lambda g: ops.rope(x(g, 2, 6), x(g, 2, 6, name="cos"), x(g, 2, 1, name="sin")))
 
 

@@ -76,7 +76,7 @@ def _part_update(d: Drawing, state: int) -> Json | None:
 
 def _options(random: Random, case: Json) -> Json:
     options: Json = {
-        "memory": random.choice([None, None, None, "exact", "little", "ample"]),
+        "memory": random.choice([*[None] * 7, "exact", "little", "ample"]),
         "poison": random.random() < 0.8,
         "torch": random.random() < 0.15,
     }

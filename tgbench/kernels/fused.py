@@ -305,7 +305,8 @@ def _bind_rope(site: Site, scratch: tuple[View, ...]) -> Bound:
     (x, cos, sin), out = inputs(site), site.out
     boxes = whole_reads(site.call, site.out_box)
     x_box, _, sin_box = (box for box in boxes if box is not None)
-    wide, width = int(site.call.in_shapes[0][-1]), int(site.call.in_shapes[2][-1])
+    # a sine of no dimensions is one for all columns
+    wide, width = (int((1, *site.call.in_shapes[i])[-1]) for i in (0, 2))
     start, stop = site.out_box[-1]
     straight = _columns(x, x_box, start, stop, wide)
     operands: list[Any] = [straight, cos, out]
