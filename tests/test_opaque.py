@@ -254,3 +254,49 @@ def test_the_builder_takes_calls() -> None:
     assert (determinant.shape, determinant.name) == ((), "linalg_det")
     with pytest.raises(GraphError, match="random"):
         ops.opaque([x], (("rand_like.default", (("input", 0),), ()),), ((0, 0),))
+
+
+# --- models ---------------------------------------------------------------------------------------
+
+IDS = torch.randint(0, 60, (1, 6), generator=torch.Generator().manual_seed(2))
+WIDTHS: dict[str, Any] = {"vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 2}
+
+
+def fnet(transformers: Any) -> nn.Module:
+    config = transformers.FNetConfig(**WIDTHS, intermediate_size=32, max_position_embeddings=8)
+    return transformers.FNetModel(config)
+
+
+def rwkv(transformers: Any) -> nn.Module:
+    config = transformers.RwkvConfig(**WIDTHS, attention_hidden_size=16, context_length=8)
+    model = transformers.RwkvModel(config).eval()
+    model(IDS, use_cache=False)  # the first call rescales weights for good
+    return model
+
+
+def mixtral(transformers: Any) -> nn.Module:
+    config = transformers.MixtralConfig(
+        **WIDTHS, intermediate_size=24, num_attention_heads=4, num_key_value_heads=2,
+        num_local_experts=4, num_experts_per_tok=2, max_position_embeddings=8,
+        experts_implementation="batched_mm",
+    )  # fmt: skip
+    return transformers.MixtralForCausalLM(config)
+
+
+@pytest.mark.parametrize(("make", "opaque"), [(fnet, 2), (rwkv, 0), (mixtral, 0)])
+def test_models_stay_right_after_edits(make: Callable[[Any], nn.Module], opaque: int) -> None:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(3)
+    model, ids = make(transformers).eval(), IDS.clone()
+    options = {} if make is fnet else {"use_cache": False}
+    imported = from_torch(model, (ids,), kwargs=options)
+    assert kinds(imported)["opaque"] == opaque
+    (name,), session = imported.graph.inputs, GraphSession(imported)
+    for place in (0, 4, 2):
+        found = session.run({name: ids.numpy()})
+        with torch.no_grad():
+            right = model(ids, **options)
+        for output, array in found.items():
+            expected = getattr(right, output)
+            assert np.abs(array - expected.numpy()).max() <= 1e-5 * float(expected.abs().max())
+        ids[0, place] = (ids[0, place] + 7) % 60
