@@ -288,7 +288,7 @@ module("pools", "LPPool2d", lambda: nn.LPPool2d(2, 3), positive(1, 4, 8, 8))
 function(
     "pools",
     "MaxUnpool2d",
-    lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), kernel_size=[2]),
+    lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), kernel_size=[2, 2]),
     IMAGE,
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,8 @@ def outcome(case: OneOp, edits: int = EDITS) -> Outcome:
     try:
         imported = from_torch(case.make(), case.draw(0))
     except TgbenchError as error:
-        return Outcome(case.name, case.family, "refused", reason=str(error))
+        reason = str(error).replace(f"{Path.cwd()}/", "")
+        return Outcome(case.name, case.family, "refused", reason=reason)
     except Exception as error:  # an error of ours would name the mend
         return Outcome(case.name, case.family, "wrong", reason=repr(error))
     whole = whole_in(imported)
