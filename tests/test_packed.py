@@ -66,7 +66,7 @@ def edited(session: GraphSession, count: int = 6) -> None:
 
 def test_frozen_weights_are_laid_out_once() -> None:
     graph, arrays = network()
-    session = GraphSession(graph, arrays)
+    session = GraphSession(graph, arrays, calibrate=False)
     edited(session)
     assert {"conv_packed", "conv_points", "linear_packed"} <= kernels_of(session)
     kept = session.pool._prepared
@@ -86,7 +86,8 @@ def test_small_weights_go_first() -> None:
     graph, arrays = network()
     sizes = {name: array.nbytes for name, array in arrays.items()}
     small = sizes["point0"] + sizes["point1"] + sizes["rows"]
-    session = GraphSession(graph, arrays, packed_bytes=small + sizes["window0"])
+    limit = small + sizes["window0"]
+    session = GraphSession(graph, arrays, packed_bytes=limit, calibrate=False)
     edited(session)  # both windows are one call: all of them, or none
     assert kernels_of(session) >= {"conv_points", "linear_packed"}
     assert "conv_packed" not in kernels_of(session)

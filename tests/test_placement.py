@@ -16,7 +16,7 @@ from strategies import Array, Maker, graphs
 from test_session import causal, causal_values, share_of_examples
 
 from tgbench import ops
-from tgbench.errors import PlanError
+from tgbench.errors import BudgetError, PlanError
 from tgbench.graph import Graph, GraphBuilder, Node
 from tgbench.placement import ALIGNMENT, Placement, Retention, Slot
 from tgbench.plan import check_placement
@@ -293,3 +293,19 @@ def test_the_map_of_a_small_decoder(retain: str) -> None:
     ]
     text = "\n".join([*lines, f"{placement.size_bytes} bytes, bound {placement.bound_bytes}"])
     assert text + "\n" == (GOLDEN / f"map_{retain}.txt").read_text()
+
+
+def test_nodes_of_one_buffer_hold_all_that_one_run_writes_of_them() -> None:
+    """The operand is written where it is not known, the result in its place also elsewhere."""
+    g = GraphBuilder()
+    x = ops.pad(g.input("x", (6, 1)), (0, 1), (1, 0), -np.inf)
+    shifted = ops.exp(x - ops.max_(x, 0, keepdims=True))
+    g.output("y", shifted / ops.sum_(shifted, 0, keepdims=True))
+    graph, part = g.build(), np.s_[5:7, 1:2]
+    value = np.arange(6, dtype=np.float32).reshape(6, 1)
+    with pytest.raises(BudgetError) as refused:
+        GraphSession(graph, memory=64).run({"x": value}, want={"y": part})
+    session = GraphSession(graph, memory=refused.value.needed_bytes)
+    found = session.run({"x": value}, want={"y": part})["y"]
+    expected = np.exp(value[5] - 5) / np.exp(value - 5).sum()
+    np.testing.assert_allclose(found[:, 0], [expected[0], 0.0], rtol=1e-6)

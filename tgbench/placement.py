@@ -24,7 +24,7 @@ more buffer, live for one step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -174,10 +174,13 @@ class Footprint:
     Fields:
         hulls: everything touched, in absolute coordinates (for retained nodes).
         extents: the largest slice of any one run.
+        made: per run, what it touches of each node that it writes: nodes that turn out to be one
+            buffer hold all of theirs at once.
     """
 
     hulls: Mapping[Node, Box]
     extents: Mapping[Node, tuple[int, ...]]
+    made: tuple[Mapping[Node, Box], ...] = ()
 
     def join(self, other: Footprint) -> Footprint:
         hulls, extents = dict(self.hulls), dict(self.extents)
@@ -186,7 +189,7 @@ class Footprint:
         for node, sizes in other.extents.items():
             mine = extents.get(node, sizes)
             extents[node] = tuple(max(a, b) for a, b in zip(mine, sizes, strict=True))
-        return Footprint(hulls, extents)
+        return Footprint(hulls, extents, self.made + other.made)
 
 
 def touched(step: Step, anatomy: Anatomy, rules: Rules) -> dict[Node, Box]:
@@ -218,7 +221,8 @@ def footprint(step: Step, anatomy: Anatomy, rules: Rules) -> Footprint:
         if not node.is_leaf
     }
     sizes = {node: tuple(map(value_of, box.extents)) for node, box in hulls.items()}
-    return Footprint(hulls, sizes)
+    made = {n: box for n, box in hulls.items() if n in step.compute or n in step.filled}
+    return Footprint(hulls, sizes, (made,))
 
 
 def donors(
@@ -413,6 +417,17 @@ class _Shared:
     def slices(self) -> list[Node]:
         return [n for n in self.anatomy.stored if n in self.uses.extents and n not in self.retained]
 
+    def _together(self) -> Iterator[tuple[Node, tuple[int, ...]]]:
+        """What one run holds of each buffer that several nodes own."""
+        paired = {*self.pairs, *self.pairs.values()}
+        for made in self.uses.made:
+            hulls: dict[Node, Box] = {}
+            for node in paired.intersection(made):
+                first, box = self.leader[node], made[node]
+                hulls[first] = hulls[first].hull(box) if first in hulls else box
+            for first, box in hulls.items():
+                yield first, tuple(map(int, box.extents))
+
     def packed(
         self,
         slots: dict[Node, Slot],
@@ -431,6 +446,8 @@ class _Shared:
                 mine = tuple(max(a, b) for a, b in zip(mine, extents[first], strict=True))
                 live = LiveRange(ranges[first].start, max(live.stop, ranges[first].stop))
             extents[first], ranges[first] = mine, live
+        for first, held in self._together():
+            extents[first] = tuple(max(a, b) for a, b in zip(held, extents[first], strict=True))
         buffers = [_buffer(n.name, _size(n, extents[n]), spans(n, ranges[n])) for n in extents]
         buffers += [
             _buffer(n.name, _size(n, slots[n].extents), spans(n, anatomy.live[n])) for n in partial
