@@ -16,7 +16,7 @@ VENV := .venv/bin/python
 .NOTPARALLEL:
 .PHONY: help setup demo test lint types notebooks browser unit fuzz lab format \
 	bench-decode bench-engine bench-bitwise bench-imported bench-kernels bench-layout bench-occlusion bench-optimize bench-optimum bench-packed bench-packing bench-predict bench-remat \
-	bench-schedule bench-scoring bench-specialise bench-stream bench-widgets gpu clean
+	bench-schedule bench-scoring bench-specialise bench-stream bench-widgets bench-zoo gpu clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -94,6 +94,9 @@ bench-stream: setup ## a causal audio net, sample by sample
 
 bench-layout: setup ## laying graphs of thousands of nodes out
 	@$(VENV) -m tgbench.bench.layout
+
+bench-zoo: setup ## models of transformers, imported and edited beside PyTorch
+	@OMP_NUM_THREADS=1 $(VENV) -W ignore -m tgbench.bench.zoo_models
 
 bench-widgets: setup ## views in JupyterLab: time to first paint, frames
 	@$(VENV) -m tgbench.bench.widgets

@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 from packing_cases import cut_rectangle, optimum, pinned_problems
 
 import tgbench
-from tgbench.packing import PACKERS, Buffer, Problem, Rules, Solution, StopReason, pack
+from tgbench.bench.packing import packed, reshaped
+from tgbench.packing import (
+    PACKERS,
+    Buffer,
+    Problem,
+    Rules,
+    Solution,
+    StopReason,
+    lower_bound,
+    pack,
+)
 from tgbench.validate import validate
 
 pytest.importorskip("numba", reason="the search is compiled by numba (the extra `cpu`)")
@@ -186,3 +196,29 @@ except PackingError as error:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root
     )
     assert "pip install numba" in done.stdout
+
+
+# --- searchers in a race ---
+
+PACKED = Path(__file__).parents[1] / "data" / "minimalloc" / "packed"
+
+
+def like(name: str, seed: int) -> Problem:
+    """A problem like one of minimalloc's; that it fits into its capacity is known."""
+    return reshaped(*packed(PACKED / f"{name}.1048576.csv"), seed)
+
+
+def nodes(problem: Problem) -> int | None:
+    """How many the search visits until the problem fits; None if 60,000 do not do."""
+    solution = searched(problem, steps=60_000)
+    return solution.steps if solution.stop_reason is StopReason.FITS else None
+
+
+def test_unseen_problems_fit_by_construction() -> None:
+    for path in sorted(PACKED.glob("*.csv")):
+        problem, offsets = packed(path)
+        assert validate(problem, Solution.of(problem, offsets, "file")) == []
+        other = reshaped(problem, offsets, 1)
+        assert other == reshaped(problem, offsets, 1)
+        assert len(other.buffers) == len(problem.buffers)
+        assert lower_bound(other).size_bytes <= other.capacity_bytes

@@ -307,9 +307,9 @@ class Command(argparse.ArgumentParser):
     PosixPath('docs/results/decode.json')
     """
 
-    def __init__(self, name: str, description: str) -> None:
+    def __init__(self, name: str, description: str, results: str = "") -> None:
         super().__init__(prog=f"python -m tgbench.bench.{name}", description=description)
-        self.bench, self.results = name, RESULTS / f"{name}.json"
+        self.bench, self.results = name, RESULTS / f"{results or name}.json"
         self.add_argument("--quick", action="store_true", help="the smallest size; no file")
         self.add_argument("--output", type=Path, help=f"the JSON file ({self.results})")
 

@@ -1,6 +1,8 @@
 """Offset packing: minimalloc's problems, look-alikes, and the buffers of layered networks.
 
     instances   a folder of minimalloc's CSV files, named NAME.CAPACITY.csv
+    unseen      the same after their buffers were shrunk and grown at random inside a packing of
+                them: lifetimes and sizes of the same kind, and a packing that is known to exist
     cuts        rectangles of capacity × time cut into buffers: a perfect packing exists
     layered     activations of networks with residual connections and scratch memory
                 ┌─ op ─ op ─ op ─┐        most live for a few steps, some until much later
@@ -16,13 +18,15 @@ github.com/google/minimalloc, where the CSV files are too).
 
 from __future__ import annotations
 
+import csv
+import math
 import os
 import random
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -99,6 +103,79 @@ def cut(
     chance.shuffle(kept)
     buffers = (Buffer(str(i), h - w, s, e) for i, (s, e, w, h) in enumerate(kept))
     return Problem(tuple(buffers), capacity, alignment=1)
+
+
+def packed(path: Path) -> tuple[Problem, dict[str, int]]:
+    """A problem with its capacity, and the offsets of a packing, from one CSV file."""
+    with path.open(newline="", encoding="utf-8") as lines:
+        offsets = {row["id"]: int(row["offset"]) for row in csv.DictReader(lines)}
+    return read_minimalloc(path, int(path.name.split(".")[1])), offsets
+
+
+def unseen(folder: Path, count: int) -> Iterator[tuple[str, Problem]]:
+    """So many problems like those that are packed in a folder, a seed each."""
+    given = [(path.name[0], *packed(path)) for path in sorted(folder.glob("*.*.csv"))]
+    for seed in range(count if given else 0):
+        name, problem, offsets = given[seed % len(given)]
+        yield f"like {name}, {seed}", reshaped(problem, offsets, seed)
+
+
+def reshaped(problem: Problem, offsets: Mapping[str, int], seed: int) -> Problem:
+    """Half the buffers of a packing lose some of their bytes or steps; all grow as far as they can.
+
+    What comes out fits into the capacity, and leaves hardly anything free.
+
+    >>> from tgbench.packing import lower_bound
+    >>> small = Problem((Buffer("a", 6, 0, 4), Buffer("b", 4, 0, 4), Buffer("c", 10, 4, 8)), 10, 1)
+    >>> other = reshaped(small, {"a": 0, "b": 6, "c": 0}, seed=1)
+    >>> lower_bound(other).size_bytes, other == small
+    (10, False)
+    """
+    chance = random.Random(seed)
+    units = (
+        _units([(b.start, b.stop) for b in problem.buffers]),
+        _units([(offsets[b.name], b.size_bytes) for b in problem.buffers]),
+    )
+    boxes = [
+        [b.start, b.stop, offsets[b.name], offsets[b.name] + b.size_bytes] for b in problem.buffers
+    ]
+    assert problem.capacity_bytes is not None
+    edges = [min(b[0] for b in boxes), max(b[1] for b in boxes), 0, problem.capacity_bytes]
+    for box in chance.sample(boxes, len(boxes) // 2):
+        _shrink(box, units, chance)
+    for box in chance.sample(boxes, len(boxes)):
+        for side in chance.sample(range(4), 4):
+            box[side] = _reach(box, side, boxes, edges)
+    chance.shuffle(boxes)
+    buffers = (Buffer(str(i), h - w, s, e) for i, (s, e, w, h) in enumerate(boxes))
+    return replace(problem, buffers=tuple(buffers))
+
+
+def _units(numbers: Sequence[tuple[int, int]]) -> int:
+    return math.gcd(*(number for pair in numbers for number in pair))
+
+
+def _shrink(box: list[int], units: tuple[int, int], chance: random.Random) -> None:
+    """Up to half of the steps or of the bytes are cut off at one end."""
+    axis = chance.randrange(2)
+    low, high = 2 * axis, 2 * axis + 1
+    length = (box[high] - box[low]) // units[axis]
+    if length > 1:
+        by = units[axis] * chance.randrange(1, length // 2 + 1)
+        if chance.random() < 0.5:
+            box[low] += by
+        else:
+            box[high] -= by
+
+
+def _reach(box: list[int], side: int, boxes: Sequence[list[int]], edges: Sequence[int]) -> int:
+    """How far one side of a box can go before it meets another box, or the edge of all."""
+    low = side - side % 2
+    a, b = (2, 3) if low == 0 else (0, 1)
+    near = [other for other in boxes if other[a] < box[b] and other[b] > box[a]]
+    if side % 2:
+        return min([edges[side], *(other[low] for other in near if other[low] >= box[side])])
+    return max([edges[side], *(other[low + 1] for other in near if other[low + 1] <= box[side])])
 
 
 def _area(box: Box) -> int:
@@ -273,6 +350,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--instances", type=Path, default=Path("data/minimalloc"), help="folder of CSV files")
     add("--seconds", type=float, default=60.0, help="for each search (default: 60)")
     add("--cp-sat", type=float, default=20.0, help="seconds for CP-SAT; 0 leaves it out")
+    add("--unseen", type=int, default=36, help="problems like those of minimalloc (36)")
     options, record = command.begin(argv)
     if options.quick:
         rows = _rows([("60 pieces", cut(40, 60, 0.0, seed=2))], 1.0, 0)
@@ -289,6 +367,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     groups = {
         "instances": _rows(given, options.seconds, options.cp_sat),
         "to_the_bound": _rows(_uncapped(given), options.seconds, 0),
+        "unseen": _rows(unseen(options.instances / "packed", options.unseen), options.seconds, 0),
         "cuts": _rows(_cuts(), options.seconds, options.cp_sat),
         "layered": _rows(_layered(), options.seconds, 0),
     }
@@ -300,6 +379,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     total = sum(row.cpu_s for row in groups["instances"])
     say(f"\nall instances: {total:.2f} s of CPU; minimalloc {MINIMALLOC_S} s each, as published")
+    say(f"unseen: {sum(row.fits for row in groups['unseen'])} of {len(groups['unseen'])} fit")
     record.write(results, options.output)
     return 0
 

@@ -10,7 +10,8 @@ Time is cut into the sections at which the set of live buffers is largest (the m
 If any packing exists, then one in which every buffer stands on the bottom, on another buffer, or
 on a pin; only such packings are looked for. Failures add weight to the sections at which they
 happen, and weighted sections come first when the search starts again with another order and a
-larger limit of nodes. Nothing depends on time or chance: equal limits of steps give equal offsets.
+larger limit of nodes. Several searchers take turns: some learn from each other's failures, others
+from their own alone. Nothing depends on time or chance: equal limits of steps give equal offsets.
 
 Sources: Moffitt, "MiniMalloc" (2023), for canonical packings, sections, and their separation;
 Carlier and Pinson (1989), for the rule about what can be first on a machine; Boussemart et al.,
@@ -89,6 +90,27 @@ STRATEGIES = (
     Strategy(by_pressure, 8),
     Strategy(by_pressure, 4),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Searcher:
+    """A strategy, and whose failures it learns from.
+
+    What one strategy learns helps another on some problems and misleads it on others, by factors
+    of a hundred either way; a race of both costs twice the better one at most.
+
+    Fields:
+        strategy: its place in `STRATEGIES`.
+        weights: searchers of the same number share the weights of sections.
+    """
+
+    strategy: int
+    weights: int
+
+
+TOGETHER = tuple(Searcher(i, 0) for i in range(len(STRATEGIES)))
+ALONE = tuple(Searcher(i, 1 + i) for i in range(len(STRATEGIES)))
+SEARCHERS = (*TOGETHER, *ALONE)
 
 
 @dataclass
@@ -276,7 +298,9 @@ class Part:
         self.low = offsets[arrays.members] // arrays.unit
         self.height = int((self.low + arrays.sizes).max())
         self.bound = int(_totals(arrays).max())
-        self._weight: Floats = np.ones(arrays.sections)
+        self._weights: dict[int, Floats] = {
+            searcher.weights: np.ones(arrays.sections) for searcher in SEARCHERS
+        }
         self._failed = np.zeros((REMEMBERED, 2), np.uint64)
         self._failed_at = 0  # the capacity that the failed states are for
         self._tried = 0
@@ -291,20 +315,21 @@ class Part:
         if capacity > self._failed_at:
             self._failed[:] = 0
         self._failed_at = capacity
-        turn = self._tried % len(STRATEGIES)
+        searcher = SEARCHERS[self._tried % len(SEARCHERS)]
         self._tried += 1
-        state = State.of(self.arrays)
-        given = (capacity, rules.bits, STRATEGIES[turn].branching)
-        answer = self._run(state, given, self._ranks[turn], limit, limits)
-        self._weight = 1 + (self._weight - 1) / 2
+        state, weight = State.of(self.arrays), self._weights[searcher.weights]
+        given = (capacity, rules.bits, STRATEGIES[searcher.strategy].branching)
+        answer = self._run(state, given, self._ranks[searcher.strategy], weight, limit, limits)
+        weight[:] = 1 + (weight - 1) / 2
         if answer == SOLVED:
             self.low = state.low
             self.height = int((self.low + self.arrays.sizes).max())
         return RUNNING if answer == FULL else answer
 
     def _run(
-        self, state: State, given: tuple[int, int, int], rank: Ints, limit: int, limits: Limits
-    ) -> int:
+        self, state: State, given: tuple[int, int, int], rank: Ints, weight: Floats, limit: int,
+        limits: Limits,
+    ) -> int:  # fmt: skip
         loops = load_loops()
         chunk = max(16, CHUNK // self.arrays.visits)
         answer = RUNNING
@@ -319,7 +344,7 @@ class Part:
                 *given, nodes,
                 a.sizes, a.first, a.lo, a.hi, a.near_first, a.near,
                 a.pin_first, a.pin_low, a.pin_high, a.twin, rank,
-                *state.arrays, self._weight, self._failed,
+                *state.arrays, weight, self._failed,
             )  # fmt: skip
             visited = int(state.counters[-1]) - before
             limits.steps += visited
@@ -489,9 +514,9 @@ class Search:
 
 
 def _growing() -> Iterator[int]:
-    """Limits of nodes: every strategy is tried before they grow."""
+    """Limits of nodes: every searcher has its turn before they grow."""
     limit = float(FIRST_LIMIT)
     while True:
-        for _ in STRATEGIES:
+        for _ in SEARCHERS:
             yield int(limit)
         limit *= GROWTH
