@@ -23,6 +23,7 @@ from tgbench.packing import (
     StopReason,
     lower_bound,
     pack,
+    search,
 )
 from tgbench.validate import validate
 
@@ -222,3 +223,15 @@ def test_unseen_problems_fit_by_construction() -> None:
         assert other == reshaped(problem, offsets, 1)
         assert len(other.buffers) == len(problem.buffers)
         assert lower_bound(other).size_bytes <= other.capacity_bytes
+
+
+@pytest.mark.parametrize(
+    ("name", "seed", "lost"), [("A", 0, search.TOGETHER), ("B", 1, search.ALONE)]
+)
+def test_a_race_packs_what_half_of_it_does_not(
+    monkeypatch: pytest.MonkeyPatch, name: str, seed: int, lost: tuple[search.Searcher, ...]
+) -> None:
+    """Strategies that learn from each other's failures are led astray in A, those alone in B."""
+    assert (nodes(like(name, seed)) or 60_000) < 30_000
+    monkeypatch.setattr(search, "SEARCHERS", lost)
+    assert nodes(like(name, seed)) is None

@@ -1,6 +1,6 @@
-"""What of PyTorch can be imported, and whether it stays right after edits.
+"""What of PyTorch can be imported, and whether it stays right after edits: its ops, one by one.
 
-    --ops     some hundred modules of one op each (`zoo_ops`)
+    python -m tgbench.bench.zoo [--only NAME …]      some hundred modules of one op each (`zoo_ops`)
 
 A module is *native* if every op of it became ops with region rules, *opaque* if PyTorch computes a
 part of it whole whenever anything changes there, *refused*, or *wrong*.
@@ -8,17 +8,17 @@ part of it whole whenever anything changes there, *refused*, or *wrong*.
 
 from __future__ import annotations
 
-import argparse
 import logging
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tgbench.bench.measure import RESULTS, Record, progress, say, table
+from tgbench.bench.measure import Command, progress, say, table
 from tgbench.bench.zoo_ops import OPS
 from tgbench.bench.zoo_trial import Outcome, outcome
 
+QUICK = ("Conv2d", "cholesky")
 KINDS = ("native", "opaque", "refused", "wrong")
 
 
@@ -63,26 +63,16 @@ def _tell(kind: str, found: Iterable[Outcome]) -> None:
         say(f"  {one.name}: {' '.join(one.whole)} {one.reason}".rstrip())
 
 
-# What can be asked for: a word of the command line → a measurement of what these words choose.
-PARTS: Mapping[str, Callable[[Sequence[str]], dict[str, Any]]] = {"ops": ops}
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    parser = argparse.ArgumentParser(prog="python -m tgbench.bench.zoo", description=__doc__)
-    for part in PARTS:
-        parser.add_argument(f"--{part}", action="store_true", help=f"zoo-{part}.json")
-    parser.add_argument("--only", nargs="+", default=(), help="names or families; writes no file")
-    given = parser.parse_args(words)
+def main(argv: Sequence[str] | None = None) -> int:
+    command = Command("zoo", __doc__, "zoo-ops")
+    command.add_argument("--only", nargs="+", default=(), help="names or families")
+    options, record = command.begin(argv)
     logging.getLogger("torch").setLevel(logging.ERROR)
-    chosen = [part for part in PARTS if getattr(given, part)]
-    if not chosen:
-        parser.error(f"choose what to import: {', '.join(f'--{part}' for part in PARTS)}")
-    for part in chosen:
-        record = Record("zoo", words)
-        results = PARTS[part](given.only)
-        record.write(results, None if given.only else RESULTS / f"zoo-{part}.json")
+    found = ops(QUICK if options.quick else options.only)
+    is_part = options.only and options.output == command.results  # the file is of all of them
+    record.write(found, None if is_part else options.output)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Modules of one op: what `python -m tgbench.bench.zoo --ops` and the tests import and edit.
+"""Modules of one op: what `python -m tgbench.bench.zoo` and the tests import and edit.
 
     OPS["Conv2d"]     torch.nn.Conv2d(3, 5, 3) of an image
     OPS["cholesky"]   torch.linalg.cholesky(x @ xᵀ + 1) of a matrix
