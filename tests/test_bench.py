@@ -18,7 +18,8 @@ from tgbench.bench.measure import Record, Samples, Stopwatch, dumped, rotated, t
 from tgbench.bench.occlusion import Sweep
 from tgbench.graph import GraphBuilder
 
-MODULES = [module.name for module in iter_modules(tgbench.bench.__path__)]
+NO_BENCH = {"readme"}  # it measures nothing: it writes what others found into the README
+MODULES = {module.name for module in iter_modules(tgbench.bench.__path__)} - NO_BENCH
 BENCHES = [name for name in MODULES if hasattr(import_module(f"tgbench.bench.{name}"), "main")]
 IN_A_BROWSER = {"widgets"}  # see tests/browser
 QUICK_TESTS = {"decode", "engine"}  # below, with what they wrote
