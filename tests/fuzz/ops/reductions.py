@@ -42,7 +42,8 @@ def _product(x: Bounded, axes: Sequence[int], keepdims: bool) -> Bounded:
             v = v.prod(axis, keepdim=keepdims)
         return v
 
-    return b.multilinear(product, x, terms=b.count_of(x, axes))
+    each = 16 if x.dtype in b.HALVES else 1  # products of halves are rounded at every factor
+    return b.multilinear(product, x, terms=each * b.count_of(x, axes))
 
 
 def variance(x: Bounded, axes: Sequence[int], keepdims: bool, correction: int) -> Bounded:
