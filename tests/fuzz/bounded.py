@@ -339,9 +339,11 @@ def total(x: Bounded, axes: Sequence[int], keepdims: bool) -> Bounded:
 
 def mean(x: Bounded, axes: Sequence[int], keepdims: bool) -> Bounded:
     count = count_of(x, axes)
-    return multilinear(
+    found = multilinear(
         lambda v: v.mean(tuple(axes), keepdim=keepdims), x, terms=count + 2, rounds=count > 1
     )
+    far = found.weight * count > LARGEST[x.dtype]  # the sum overflows before it is divided
+    return replace(found, error=torch.where(far, INF, found.error))
 
 
 def largest(x: Bounded, axes: Sequence[int], keepdims: bool) -> Bounded:

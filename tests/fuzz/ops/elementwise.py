@@ -327,7 +327,8 @@ def _elu(x: Bounded, alpha: float) -> Bounded:
 
 def _softplus(x: Bounded, beta: float, threshold: float) -> Bounded:
     inside = b.mul_number(x, beta)
-    curve = b.log(b.add_number(b.exp(b.clamp(inside, None, threshold)), 1.0))
+    raised = b.exp(b.clamp(inside, None, threshold))
+    curve = b.log(b.multilinear(torch.add, raised, b.scalar(1.0, x)))  # or log1p: not absorbed
     linear = b.compared(torch.gt, inside, b.scalar(threshold, x))
     return b.where(linear, x, b.mul_number(curve, 1 / beta))
 
