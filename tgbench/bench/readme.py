@@ -73,9 +73,10 @@ def _decode(files: Files) -> str:
             f"({files.link('decode', True)}, `make bench-decode`):",
             table(["", "2 threads", "1 thread"], rows),
             f"Logits differ from theirs by {_power(_worst(agreement))} of the largest at most, and "
-            f"{_choices(agreement)}. Most of the gain over `torch.mv` is a better matrix–vector "
-            "kernel; little Python is left above it. With 2 layers of width 64, where Python is "
-            f"all there is, a token takes {_digits(tiny['median_ms']['tgbench'], 2)} ms against "
+            f"{_choices(agreement)}. Every product is computed by the kernel that was fastest when "
+            "it was timed on this machine; little Python is left above it. With 2 layers of width "
+            "64, where Python is all there is, a token takes "
+            f"{_digits(tiny['median_ms']['tgbench'], 2)} ms against "
             f"{_digits(tiny['median_ms']['dynamic'], 2)} ms "
             f"({_digits(tiny['times_faster']['dynamic'], 2)} ×).",
         )
