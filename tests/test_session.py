@@ -733,3 +733,18 @@ def test_the_caller_may_reuse_the_arrays() -> None:
     given = x.copy()
     given.setflags(write=False)
     session.run({"x": given[::-1]}, {"y": np.s_[5]})
+
+
+def test_a_closed_column_counts_nothing_though_its_key_is_a_constant() -> None:
+    """Constants are read whole, what a mask closes is not read: the two need not match."""
+    g = GraphBuilder()
+    q = g.constant(np.float32([-3, 1, -3]).reshape(1, 1, 3, 1))
+    v = g.input("v", (1, 1, 3, 1))
+    mask = g.constant(np.array([[True, True, False]]))
+    g.output("y", ops.attention(q, q, v, mask, scale=1.0))
+    values = np.float32([0, -1, 3])
+    found = GraphSession(g.build()).run({"v": values.reshape(1, 1, 3, 1)})["y"]
+    keys = np.float32([-3, 1])
+    weights = np.exp(np.outer([-3, 1, -3], keys))
+    expected = weights @ values[:2] / weights.sum(1)
+    np.testing.assert_allclose(found.ravel(), expected, rtol=1e-5)

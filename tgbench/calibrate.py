@@ -28,12 +28,14 @@ from tqdm import tqdm
 
 from tgbench.cost import SENTINEL_NS, CostModel, modelled_ns
 from tgbench.errors import RecordsError
+from tgbench.graph import Node
 from tgbench.kernels.registry import ARENA, Function, Kernel, Prepared, Site, View, candidates
 from tgbench.machine import Machine, cache_folder
 from tgbench.optable import FLOATS
 from tgbench.pool import Pool
 from tgbench.probe import bound
 from tgbench.records import Record, Records
+from tgbench.regions import Box
 from tgbench.signature import last_cache_bytes, source_hash
 from tgbench.weights import TORCH_DTYPES
 
@@ -100,6 +102,11 @@ class Calibrator:
         self.pool, self.costs, self.records = pool, costs, records
         self.device, self.progress = device, progress
         self._opened = records is not None
+
+    def may_learn(self, nodes: Iterable[Node]) -> bool:
+        """Whether any of these is worth timing, if all of it is computed."""
+        whole = ((node.call, Box.full(node.shape)) for node in nodes)
+        return any(self.costs.time_ns(call, box) >= LEAST_NS for call, box in whole)
 
     def learn(self, runs: Sequence[Sequence[Site]]) -> int:
         """Time what is not known of the heaviest calls of some runs; returns how many were timed.

@@ -507,8 +507,9 @@ class GraphSession:
         new = {kind: how for kind, how in self._classes.items() if kind not in self._calibrated}
         if self._calibrator is None or not new:
             return
-        planner = self._planner(anatomy)
-        self._calibrator.learn(planner.survey(planner.scenarios(new)))
+        if self._calibrator.may_learn(anatomy.schedule):
+            planner = self._planner(anatomy)
+            self._calibrator.learn(planner.survey(planner.scenarios(new)))
         self._calibrated.update(new)
 
     def _plan(self) -> None:

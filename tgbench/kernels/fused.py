@@ -373,12 +373,12 @@ def heads_of(site: Site) -> Heads | None:
     if not fits:
         return None
     mask = None
-    if len(site.ins) > 3 and not site.is_all_open(3):
+    if len(site.ins) > 3:
         have = site.in_boxes[3]
         want = down(Box((batch, heads, rows, keys)), site.call.in_shapes[3]).hull()
         if have is None or not have.contains(want):
-            return None
-        mask = part(site.operand(3), have, want)
+            return None  # closed columns may be among those that are not read
+        mask = None if site.is_all_open(3) else part(site.operand(3), have, want)
     q, k, v = site.operand(0), site.operand(1), site.operand(2)
     group = int(q_shape[1]) // int(k_shape[1])
     scale = float(site.call.attrs["scale"])
