@@ -234,6 +234,22 @@ def test_kernels_are_ranked_by_what_was_measured(records: Records) -> None:
     assert ranking[0] == second.name
 
 
+def test_measurements_of_large_calls_do_not_rank_small_ones(records: Records) -> None:
+    small, large = product(1), product(1, 4096, 4096)
+    usual = [kernel.name for kernel, _ in CostModel().ranked(site(small))]
+    slow = measured(large, 1e9)
+    others = [kernel for kernel in candidates(site(large)) if kernel.name != slow.kernel]
+    quick = [
+        replace(slow, kernel=other.name, source_hash=source_hash(other), samples_ns=(10,))
+        for other in others
+    ]
+    assert slow.kernel in usual
+    records.add([slow, *quick])
+    model = CostModel(records)
+    assert [kernel.name for kernel, _ in model.ranked(site(small))] == usual
+    assert model.ranked(site(large))[-1][0].name == slow.kernel
+
+
 def test_a_call_without_a_kernel_is_modelled_roughly() -> None:
     node, box = product(3), Box.full((3, 64))
     model = CostModel(CostTable("abacus:0", True, "", ()))

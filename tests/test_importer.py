@@ -515,7 +515,7 @@ HOSTILE: dict[str, tuple[str, bytes, bytes, str]] = {  # member, old, new, messa
     "another schema": ("model.json", b'"major": 8', b'"major": 9', "schema"),
     "size beyond the bytes": ("weights_config.json", b'{"as_int": 4}', b'{"as_int": 4000}',
                               "damaged"),
-    "no JSON": ("model.json", b"{", b"", "damaged"),
+    "no JSON": ("model.json", b"{", b"", "is not JSON"),
     "unknown name": ("model.json", b'{"name": "x"}', b'{"name": "z"}', "damaged"),
 }  # fmt: skip
 

@@ -196,9 +196,13 @@ class CostModel:
     def ranked(self, site: Site) -> list[tuple[Kernel, Estimate]]:
         """Every kernel that takes a site, the expected fastest first.
 
-        Last resorts stay last, unless they were measured: their models say nothing else.
+        Where nothing was measured of any of them at about this size, their own models rank them:
+        what large calls take over their models says nothing of small ones. Last resorts stay last,
+        unless they were measured: their models say nothing else.
         """
         found = [(kernel, self.of_site(site, kernel)) for kernel in candidates(site)]
+        if all(estimate.source == "modelled" for _, estimate in found):
+            return found
         return sorted(found, key=lambda pair: (_is_last(site, *pair), pair[1].time_ns))
 
     def kernels(self, site: Site) -> Sequence[Kernel]:

@@ -525,8 +525,10 @@ def _unread(error: OSError | ValueError) -> str:
     match error:
         case FileNotFoundError():
             return "there is no such file; check the path, or write one with `session.save_plan`"
-        case UnicodeDecodeError() | IsADirectoryError():
+        case UnicodeDecodeError():
             return NO_PLAN
+        case IsADirectoryError():
+            return "a directory; pass the file in it that `session.save_plan` wrote"
         case OSError():
             return f"cannot be read ({error.strerror}); check who may read it, and the disk"
         case _:
@@ -544,7 +546,7 @@ class _Reader:
     def plan(self) -> Plan:
         version = self.data.get("version")
         if version is None:
-            raise PlanError(NO_PLAN)
+            raise PlanError(f"without a version this is {NO_PLAN}")
         if type(version) is not int or version != VERSION:
             raise PlanError(
                 f"version: {shorten(version)} is not {VERSION}; plan anew with this release"
