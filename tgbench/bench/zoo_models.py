@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import re
 import statistics
 import sys
 import time
@@ -402,7 +403,8 @@ def _tell(to: Any, model: Model, edits: int) -> None:
     try:
         to.send(measured(model, edits))
     except Exception as error:
-        to.send({"error": f"{type(error).__name__}: {error}"})
+        told = re.sub(r"/\S*/site-packages/", "", str(error))  # the same on every machine
+        to.send({"error": f"{type(error).__name__}: {told}"})
 
 
 def row(name: str, found: Mapping[str, Any]) -> list[str]:
