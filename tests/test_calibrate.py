@@ -89,31 +89,32 @@ def told(run: GraphSession, site: Site, times: dict[str, float]) -> list[Record]
     ]  # fmt: skip
 
 
+UNUSUAL = "linear_rows"  # which no model would choose for one row
+
+
+def absurd(graph: Graph, folder: Path) -> Records:
+    """Records of a machine on which every kernel but one takes a second."""
+    plain, records = session(graph, calibrate=False), Records(folder / "absurd.db")
+    one_row(plain)
+    for site in sites(plain):
+        names = [kernel.name for kernel, _ in plain.costs.ranked(site)]
+        records.add(told(plain, site, dict.fromkeys(names, 1e9) | {UNUSUAL: 2_400.0}))
+    return records
+
+
 # --- records choose ------------------------------------------------------------------------------
 
 
 def test_absurd_records_change_the_program(tmp_path: Path) -> None:
     graph = layers()
-    plain = session(graph, calibrate=False)
-    usual = one_row(plain)
-    unusual = "linear_rows"
-    assert unusual not in usual
-    records = Records(tmp_path / "absurd.db")
-    for site in sites(plain):
-        names = [kernel.name for kernel, _ in plain.costs.ranked(site)]
-        absurd = dict.fromkeys(names, 1e9) | {unusual: 2_400.0}
-        records.add(told(plain, site, absurd))
-    assert one_row(session(graph, records=records, calibrate=False)) == {unusual}
+    assert UNUSUAL not in one_row(session(graph, calibrate=False))
+    records = absurd(graph, tmp_path)
+    assert one_row(session(graph, records=records, calibrate=False)) == {UNUSUAL}
 
 
 def test_planner_and_lowerer_take_the_same_kernel(tmp_path: Path) -> None:
     graph = layers()
-    plain = session(graph, calibrate=False)
-    one_row(plain)
-    records = Records(tmp_path / "absurd.db")
-    for site in sites(plain):
-        names = [kernel.name for kernel, _ in plain.costs.ranked(site)]
-        records.add(told(plain, site, dict.fromkeys(names, 1e9) | {"linear_rows": 2_400.0}))
+    records = absurd(graph, tmp_path)
     run = session(graph, records=records, calibrate=False)
     assert one_row(run) == {"linear_rows"}
     assert run.last is not None
@@ -124,12 +125,7 @@ def test_planner_and_lowerer_take_the_same_kernel(tmp_path: Path) -> None:
 
 def test_a_search_in_another_process_ranks_alike(tmp_path: Path) -> None:
     graph = layers()
-    plain = session(graph, calibrate=False)
-    one_row(plain)
-    records = Records(tmp_path / "absurd.db")
-    for site in sites(plain):
-        names = [kernel.name for kernel, _ in plain.costs.ranked(site)]
-        records.add(told(plain, site, dict.fromkeys(names, 1e9) | {"linear_rows": 2_400.0}))
+    records = absurd(graph, tmp_path)
     run = session(graph, records=records, calibrate=False)
     one_row(run)
     elsewhere = tg.cost.CostModel(run.costs.table())
