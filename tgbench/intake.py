@@ -129,10 +129,12 @@ class Intake:
         return converted
 
     def rounded(self, bucket: Bucket) -> Bucket:
-        """A bucket as runs with such changes will have it."""
+        """A bucket as runs with such changes will have it: an input that nothing reads is out."""
         shapes = {name: node.shape for name, node in self.graph.inputs.items()}
         changed = {
-            name: self.space.round(name, region, shapes[name]) for name, region in bucket.changed
+            name: self.space.round(name, region, shapes[name])
+            for name, region in bucket.changed
+            if name in shapes
         }
         return Bucket.of(changed, dict(bucket.demand))
 
