@@ -21,11 +21,13 @@ from tgbench import ops
 from tgbench.errors import (
     BudgetError,
     DemandError,
+    ExactnessError,
     GraphError,
     HintError,
     InputError,
     KernelError,
     PlanError,
+    TgbenchError,
     TraceError,
     WeightsError,
 )
@@ -275,6 +277,31 @@ def test_a_wrong_demand_is_named(session: CheckedSession, case: str) -> None:
     with pytest.raises(DemandError, match=message):
         session.session.run(session.values, want)
     session.run()
+
+
+BAD_CHOICES: dict[str, tuple[dict[str, Any], type[TgbenchError], str]] = {
+    "retain": ({"retain": "al"}, PlanError, "retain='al' is not known; use one of auto, all"),
+    "exact": ({"exact": "bit"}, ExactnessError, "exact='bit' is not known; pass 'bitwise'"),
+    "device": ({"device": "cud"}, GraphError, "no device 'cud'; use 'cpu' or 'cuda:0'"),
+    "rounding": ({"buckets": {"x": "pow3"}}, GraphError, "x='pow3' is not known; use one of exact"),
+    "rounded input": ({"buckets": {"z": "pow2"}}, GraphError, "buckets='z' is not known.*one of x"),
+    "dimensions": ({"buckets": {"x": ["full"]}}, GraphError, "x has 2 dim.*its rounding names 1"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_CHOICES)
+def test_an_option_that_is_not_known_names_the_choices(case: str) -> None:
+    options, error, message = BAD_CHOICES[case]
+    graph = causal(ROWS)
+    with pytest.raises(error, match=message):
+        GraphSession(graph, causal_values(graph, 0), ignore_weights="x", **options)
+
+
+@pytest.mark.parametrize("method", ["optimize", "search"])
+def test_a_search_that_is_not_known_names_the_choices(session: CheckedSession, method: str) -> None:
+    session.run({"x": float_x()})
+    with pytest.raises(PlanError, match="mode='best' is not known; use one of greedy, search"):
+        getattr(session.session, method)("best")
 
 
 def test_a_hint_that_leaves_out_a_change_is_found(session: CheckedSession) -> None:

@@ -390,5 +390,7 @@ def test_bad_roundings_are_named() -> None:
     region = Region((Box(((3, 4), (0, 1))),))
     with pytest.raises(GraphError, match="x has 2 dimensions, its rounding names 1"):
         BucketSpace({"x": ["full"]}).round("x", region, (9, 2))
-    with pytest.raises(GraphError, match="'tiles' is not one of"):
-        BucketSpace({"x": "tiles"}).round("x", region, (9, 2))  # type: ignore[dict-item]
+    with pytest.raises(GraphError, match="x='tiles' is not known; use one of exact, pow2, full"):
+        BucketSpace({"x": "tiles"})  # type: ignore[dict-item]
+    with pytest.raises(GraphError, match="z='pow3' is not known"):
+        BucketSpace({"z": ["full", "pow3"]})  # type: ignore[list-item]

@@ -16,8 +16,10 @@ from importer_cases import FAMILIES, Case
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from tgbench.errors import ImporterError, UnsupportedOpError, WeightsError
+from tgbench.errors import GraphError, ImporterError, UnsupportedOpError, WeightsError
+from tgbench.estimate import estimate_memory
 from tgbench.graph import Graph, GraphBuilder
+from tgbench.graphfile import load_graph, save_graph
 from tgbench.importers import Imported, Support, from_pt2, from_torch, supported
 from tgbench.importers.build import Builder
 from tgbench.importers.exporting import lowered
@@ -537,3 +539,28 @@ def test_a_file_that_is_no_archive_is_refused(tmp_path: Path) -> None:
         from_pt2(tmp_path / "m.pt2")
     with pytest.raises(ImporterError, match="cannot be read"):
         from_pt2(tmp_path / "none.pt2")
+
+
+# --- an import where a graph is taken -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_import_is_taken_where_its_graph_is(tmp_path: Path, dtype: torch.dtype) -> None:
+    module = nn.Linear(3, 4).eval().to(dtype)
+    imported = from_torch(module, (X.to(dtype),))
+    assert estimate_memory(imported) == estimate_memory(imported.graph)
+    saved = load_graph(save_graph(imported, tmp_path / "graph.json"))
+    assert saved.fingerprint == imported.graph.fingerprint
+    found = evaluate(imported, {"input": X.to(dtype).float().numpy()})["output"]
+    np.testing.assert_allclose(found, module.float()(X.to(dtype).float()).detach(), atol=0.02)
+    bias = np.zeros(4, np.float32)
+    moved = evaluate(imported, {"input": X.to(dtype).float().numpy(), "bias": bias})["output"]
+    np.testing.assert_allclose(found - moved, np.tile(module.bias.detach(), (2, 1)), atol=0.02)
+
+
+@pytest.mark.parametrize(
+    "use", [estimate_memory, lambda g: evaluate(g, {}), lambda g: save_graph(g, "graph.json")]
+)
+def test_what_is_no_graph_is_named(use: Callable[[Any], Any]) -> None:
+    with pytest.raises(GraphError, match=r"the graph is a Linear; pass .*`tg\.from_torch"):
+        use(nn.Linear(3, 4))

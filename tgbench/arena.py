@@ -31,11 +31,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tgbench.errors import BudgetError, PlanError
+from tgbench.errors import BudgetError, GraphError, PlanError
 from tgbench.estimate import Budget, resident_bytes
 from tgbench.optable import ITEMSIZE
 from tgbench.packing import format_bytes
 from tgbench.placement import ALIGNMENT, Placement, Scratch, aligned
+from tgbench.weights import device_of
 
 NOBODY = 0
 
@@ -161,10 +162,11 @@ class Arena:
             need, "auto" or "auto:2GiB": up to what the device has left beside their weights;
             these two grow, and every growth makes all sessions prepare their programs again.
 
-    Raises GraphError for a size that is none.
+    Raises GraphError for a size that is none, and a device that is not there.
     """
 
     def __init__(self, device: str = "cpu", size: int | str | None = None) -> None:
+        device_of(device, GraphError)
         self.device = device
         self.budget = Budget.parse(size)
         self.grows = self.budget.auto or self.budget.limit_bytes is None

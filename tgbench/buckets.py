@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, pairwise
 from math import prod
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tgbench.coords import Coord, origin_symbol, value_of
-from tgbench.errors import DemandError, GraphError
+from tgbench.errors import DemandError, GraphError, check_choice
 from tgbench.graph import Graph
 from tgbench.regions import EMPTY, Box, Region
 
@@ -193,6 +193,17 @@ class BucketSpace:
 
     rounding: Mapping[str, Rounding | Sequence[Rounding]]
 
+    def __post_init__(self) -> None:
+        for name, how in self.rounding.items():
+            for word in (how,) if isinstance(how, str) else how:
+                check_choice(GraphError, f"rounding of {name}", word, get_args(Rounding))
+
+    def check(self, shapes: Mapping[str, Sequence[int]]) -> None:
+        """Raise GraphError for a name that is not there, and a wrong number of dimensions."""
+        for name in self.rounding:
+            check_choice(GraphError, "buckets", name, shapes)
+            self.round(name, EMPTY, shapes[name])
+
     def round(self, name: str, region: Region, shape: Sequence[int]) -> Region:
         how = self.rounding.get(name, "exact")
         if how == "exact":
@@ -214,8 +225,6 @@ def _rounded(start: Any, stop: Any, size: int, how: Rounding) -> tuple[int, int]
         return 0, size
     if how == "exact":
         return start, stop
-    if how != "pow2":
-        raise GraphError(f"rounding {how!r} is not one of exact, pow2, full")
     width = 1
     while start // width * width + width < stop:
         width *= 2

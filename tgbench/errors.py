@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Any
+
 
 class TgbenchError(Exception):
     """Base of all typed errors; catching it catches every fault that tgbench foresees."""
@@ -110,3 +113,11 @@ class WidgetError(TgbenchError):
 
 class ExportError(TgbenchError):
     """A file is none that can be exported, or not in the form that was asked for."""
+
+
+def check_choice(
+    error: type[TgbenchError], what: str, given: Any, choices: Collection[str]
+) -> None:
+    """Raise an error that names the choices unless one of them is given."""
+    if not isinstance(given, str) or given not in choices:
+        raise error(f"{what}={given!r} is not known; use one of {', '.join(choices)}")

@@ -14,7 +14,7 @@ import sympy
 import torch
 
 from tgbench.errors import GraphError
-from tgbench.graph import Graph
+from tgbench.graph import Graph, Weighted, graph_of
 from tgbench.packing import format_bytes
 
 UNMEASURED_COMPUTE_BYTES = 1 << 30  # left free for compute peaks while none has been measured
@@ -84,7 +84,7 @@ class MemoryEstimate:
 
 
 def estimate_memory(
-    graph: Graph,
+    graph: Graph | Weighted,
     arena_bytes: int | None = None,
     budget_bytes: int | None = None,
     fixed_bytes: int | None = None,
@@ -93,12 +93,19 @@ def estimate_memory(
 ) -> MemoryEstimate:
     """Bytes by kind; for a graph with symbolic dimensions, expressions in them.
 
+    Args:
+        graph: or an imported module.
+        arena_bytes, …: as the fields of `MemoryEstimate`.
+
+    Raises GraphError for anything else.
+
     >>> from tgbench.graph import GraphBuilder, dim
     >>> g = GraphBuilder(); x = g.input("x", (dim("T"), 8)); g.output("y", x * 2.0)
     >>> estimate_memory(g.build()).keep_all_bytes
     64*T
     """
     sizes: dict[str, Any] = {"parameter": 0, "constant": 0, "input": 0, "state": 0, "value": 0}
+    graph = graph_of(graph)
     for node in graph.nodes:
         if node.op in ("reshape", "permute", "slice", "expand"):
             continue

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import EllipsisType
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import sympy
@@ -807,6 +807,27 @@ class Graph:
             lines.append(f'  "out:{name}" [shape=box, style=rounded];')
             lines.append(f'  n{node.index} -> "out:{name}";')
         return "\n".join([*lines, "}"])
+
+
+@runtime_checkable
+class Weighted(Protocol):
+    """A graph that brings its weights, by parameter name: what an import gives."""
+
+    @property
+    def graph(self) -> Graph: ...
+    @property
+    def weights(self) -> Mapping[str, Any]: ...
+
+
+def graph_of(given: Graph | Weighted) -> Graph:
+    """The graph itself, or the one that brings weights; raises GraphError for anything else."""
+    graph = given.graph if isinstance(given, Weighted) else given
+    if not isinstance(graph, Graph):
+        raise GraphError(
+            f"the graph is a {type(graph).__name__}; pass what `GraphBuilder.build`, a builder of "
+            "`tg.models` or `tg.from_torch(module, inputs)` gives"
+        )
+    return graph
 
 
 def copy_node(builder: GraphBuilder, node: Node, inputs: tuple[Node, ...]) -> Node:

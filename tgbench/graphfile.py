@@ -33,7 +33,7 @@ import sympy
 import tgbench.ops  # noqa: F401  (fills the op table)
 from tgbench.calls import shorten
 from tgbench.errors import GraphError
-from tgbench.graph import Graph, GraphBuilder, Node, declared_max, dim
+from tgbench.graph import Graph, GraphBuilder, Node, Weighted, declared_max, dim, graph_of
 from tgbench.known import ConstantData
 from tgbench.optable import ITEMSIZE, LEAVES, OPS
 from tgbench.strictjson import parsed, read_text
@@ -51,10 +51,12 @@ FIELDS = ("version", "fingerprint", "dimensions", "nodes", "outputs", "updates")
 NODE_FIELDS = ("op", "name", "type", "inputs", "attrs")
 
 
-def save_graph(graph: Graph, path: str | Path) -> Path:
+def save_graph(graph: Graph | Weighted, path: str | Path) -> Path:
     """Write a graph atomically: a reader sees the old file or the new one.
 
-    Raises GraphError for an attribute that a file cannot hold.
+    Of an imported module its graph is written, not its weights.
+
+    Raises GraphError for what is no graph, and an attribute that a file cannot hold.
 
     >>> g = GraphBuilder(); g.output("y", g.input("x", (3,)) * 2.0)
     >>> saved = save_graph(g.build(), "/tmp/twice.json")
@@ -64,7 +66,7 @@ def save_graph(graph: Graph, path: str | Path) -> Path:
     mul: float32[3] = mul(x, constant)
     output y = mul
     """
-    text = graph_to_json(graph)
+    text = graph_to_json(graph_of(graph))
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return Path(path)

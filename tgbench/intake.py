@@ -36,6 +36,7 @@ class Intake:
         self._limits = _index_limits(graph)
         self._known = {**graph.inputs, **unused}
         leaves = {**self._known, **graph.states}
+        space.check({name: node.shape for name, node in leaves.items()})
         self._dtypes = {name: numpy_dtype(node.dtype) for name, node in leaves.items()}
 
     def named(self, inputs: Any) -> Mapping[str, Any]:

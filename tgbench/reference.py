@@ -9,25 +9,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import numpy as np
+import torch
 
 import tgbench.ops  # noqa: F401  (fills the op table)
 from tgbench.errors import InputError, KernelError
-from tgbench.graph import Graph, Node
+from tgbench.graph import Graph, Node, Weighted, graph_of
 from tgbench.optable import Array, numpy_dtype
 
 
 def evaluate(
-    graph: Graph, values: Mapping[str, Array], nodes: Iterable[str] | None = None
+    graph: Graph | Weighted, values: Mapping[str, Array], nodes: Iterable[str] | None = None
 ) -> dict[str, Array]:
     """Outputs of a graph for given leaves, by its ops' references.
 
     Args:
-        graph: with every dimension a number.
-        values: by leaf name; inputs and parameters have to be there, a state is 0 by default.
-            bfloat16 leaves are given, and computed, in float32.
+        graph: with every dimension a number; or an imported module.
+        values: by leaf name; inputs and parameters have to be there, a state is 0 by default, and
+            an imported module's parameters are its weights. bfloat16 leaves are given, and
+            computed, in float32.
         nodes: names of further nodes to return, under their own names.
 
     Raises:
+        GraphError: it is no graph.
         InputError: a leaf is missing, unknown, or of another shape or dtype.
         KernelError: an op's reference fails or returns another type than it was inferred to.
 
@@ -36,6 +39,9 @@ def evaluate(
     >>> evaluate(g.build(), {"x": np.array([1, 2, 3], np.float32)})["y"].tolist()
     [2.0, 4.0, 6.0]
     """
+    if isinstance(graph, Weighted):
+        values = {**_weights(graph), **values}
+    graph = graph_of(graph)
     wanted = [graph.node(name) for name in nodes or ()]
     leaves = {node.name for node in graph.nodes if node.is_leaf and node.op != "constant"}
     for name in values:
@@ -53,6 +59,15 @@ def evaluate(
                 del found[parent]
     return {node.name: found[node] for node in wanted} | {
         name: found[node] for name, node in graph.outputs.items()
+    }
+
+
+def _weights(module: Weighted) -> dict[str, Array]:
+    """The weights that a module's graph reads, bfloat16 ones in float32."""
+    read = {name: module.weights[name].detach().cpu() for name in module.graph.parameters}
+    return {
+        name: (weight.float() if weight.dtype == torch.bfloat16 else weight).numpy()
+        for name, weight in read.items()
     }
 
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from enum import Enum
 from glob import escape
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ from tgbench.errors import (
     InputError,
     KernelError,
     PlanError,
+    check_choice,
 )
 from tgbench.estimate import (
     Budget,
@@ -42,7 +43,7 @@ from tgbench.estimate import (
     total_bytes,
 )
 from tgbench.exactness import Exactness, find
-from tgbench.graph import Graph, Node
+from tgbench.graph import Graph, Node, graph_of
 from tgbench.importers.imported import Imported
 from tgbench.intake import Intake
 from tgbench.lowering import DoesNotFit
@@ -69,6 +70,7 @@ from tgbench.trace import Call, Trace
 from tgbench.weights import TORCH_DTYPES
 
 Array = NDArray[Any]
+Retain: TypeAlias = Literal["auto", "all"]
 MOST_STATES = 10_000  # patterns remembered; past this they and their programs start again
 RUNS_AHEAD = 3  # how far `prepare` follows a class: two runs reach its steady state
 LONGEST_NAME = 60  # of a session, in messages
@@ -147,7 +149,7 @@ class GraphSession:
         plan: str | Path | Plan | None = None,
         trace: str | Path | Trace | None = None,
         buckets: Mapping[str, Any] | BucketSpace | None = None,
-        retain: str = "auto",
+        retain: Retain = "auto",
         ignore_weights: Sequence[str] = (),
         program_bytes: int = 256 << 20,
         progress: Any = None,
@@ -159,10 +161,11 @@ class GraphSession:
     ) -> None:
         if exact not in (None, "bitwise"):
             raise ExactnessError(f"exact={exact!r} is not known; pass 'bitwise', or leave it out")
+        check_choice(PlanError, "retain", retain, get_args(Retain))
         imported = graph if isinstance(graph, Imported) and weights is None else None
-        if isinstance(graph, Imported):
-            weights = graph.weights if weights is None else weights
-            graph = graph.graph
+        if imported is not None:
+            weights = imported.weights
+        graph = graph_of(graph)
         _check_bound(graph)
         self.graph = simplify(graph)
         self.device = device
@@ -201,7 +204,7 @@ class GraphSession:
         )
         self._seat = self.arena.join(_name_of(self.graph), self.pool.parameter_bytes)
         self.trace = trace if isinstance(trace, Trace) else Trace(trace)
-        self.retain = retain
+        self.retain: Retain = retain
         self.counters = Counters()
         self.states = States()
         self._last: tuple[Any, ...] | None = None
@@ -342,8 +345,7 @@ class GraphSession:
             PlanError, TraceError: for an unknown mode, and a trace that is empty or of another
                 graph. BudgetError: if nothing fits.
         """
-        if mode not in MODES:
-            raise PlanError(f"mode {mode!r} is not known; use one of {', '.join(MODES)}")
+        check_choice(PlanError, "mode", mode, MODES)
         with self._budgeted(budget):
             if self.retain == "all":
                 self._plan()
@@ -388,6 +390,7 @@ class GraphSession:
 
         Raises PlanError for an unknown mode, TraceError for an empty trace.
         """
+        check_choice(PlanError, "mode", mode, MODES)
         buckets = self._history()
         rooms = [b for b in (self.budget_bytes, self._seat.room_bytes) if b is not None]
         start = self.plan if self._memory is not None else None
@@ -886,13 +889,8 @@ class GraphSession:
             ) from error
 
 
-def _check_bound(graph: Any) -> None:
-    """Raise GraphError for what is no graph, and for one with symbolic dimensions."""
-    if not isinstance(graph, Graph):
-        raise GraphError(
-            f"the graph is a {type(graph).__name__}; pass what `GraphBuilder.build`, a builder of "
-            "`tg.models` or `tg.from_torch(module, inputs)` gives"
-        )
+def _check_bound(graph: Graph) -> None:
+    """Raise GraphError for a graph with symbolic dimensions."""
     if graph.symbols:
         sizes = ", ".join(f"{symbol}=…" for symbol in graph.symbols)
         raise GraphError(

@@ -35,7 +35,7 @@ import numpy.typing as npt
 import torch
 from safetensors.torch import save_file
 
-from tgbench.errors import WeightsError
+from tgbench.errors import TgbenchError, WeightsError
 from tgbench.strictjson import parsed
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -492,7 +492,7 @@ class Weights:
         is neither 0 nor 1.
         """
         entry = self._entry(name)
-        key = (name, dtype or entry.info.dtype, _device(device))
+        key = (name, dtype or entry.info.dtype, device_of(device))
         with self._lock:
             if key not in self._made:
                 self._made[key] = _make(entry, key[1], key[2])
@@ -522,7 +522,7 @@ class Weights:
 
     def resident_bytes(self, device: str | torch.device | None = None) -> int:
         """Bytes of the tensors made so far, owned or mapped, on one device or on all of them."""
-        where = None if device is None else _device(device)
+        where = None if device is None else device_of(device)
         with self._lock:
             return sum(t.nbytes for k, t in self._made.items() if where is None or k[2] == where)
 
@@ -546,16 +546,16 @@ def _check_index(files: _Files, entries: Mapping[str, _Entry]) -> None:
             )
 
 
-def _device(device: str | torch.device) -> torch.device:
-    """The device with its index, so that "cuda" and "cuda:0" are one."""
+def device_of(device: str | torch.device, error: type[TgbenchError] = WeightsError) -> torch.device:
+    """The device with its index, so that "cuda" and "cuda:0" are one; raises for one not there."""
     try:
         found = torch.device(device)
-    except RuntimeError as error:
-        raise WeightsError(f"no device {device!r}; use 'cpu' or 'cuda:0'") from error
+    except RuntimeError as unknown:
+        raise error(f"no device {device!r}; use 'cpu' or 'cuda:0'") from unknown
     if found.type != "cuda":
         return found
     if not torch.cuda.is_available():
-        raise WeightsError(f"device {device!r}: torch finds no CUDA here; use device='cpu'")
+        raise error(f"device {device!r}: torch finds no CUDA here; use device='cpu'")
     return torch.device("cuda", torch.cuda.current_device() if found.index is None else found.index)
 
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from tgbench.anatomy import Anatomy
 from tgbench.buckets import BucketClass
 from tgbench.coords import value_of
-from tgbench.errors import BudgetError, PlanError
+from tgbench.errors import BudgetError, PlanError, check_choice
 from tgbench.graph import Node
 from tgbench.kernels.registry import Ranking, candidates
 from tgbench.optable import Call
@@ -174,8 +174,7 @@ class Optimiser:
 
         Raises BudgetError if nothing fits, PlanError for an unknown mode.
         """
-        if mode not in MODES:
-            raise PlanError(f"mode {mode!r} is not known; use one of {', '.join(MODES)}")
+        check_choice(PlanError, "mode", mode, MODES)
         effort = effort or Effort(seconds=30.0)
         begun = [_Search(of, mode, effort, seed, start) for of in self._orders()]
         for search in begun:
