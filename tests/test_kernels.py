@@ -375,6 +375,8 @@ for _name, _x, _options in (
     ("sizes", (2, 2, 5), {"size": 7}),
     ("ints", (2, 2, 5), {"size": 7}),
     ("exact", (1, 2, 5, 4), {"size": (3, 9), "mode": "nearest_exact"}),
+    ("smaller", (1, 2, 4, 9), {"size": 2}),  # the last rows are not read
+    ("bismaller", (1, 2, 6, 9), {"size": (2, 3), "mode": "linear"}),
     ("linear", (1, 2, 6), {"size": 9, "mode": "linear"}),
     ("bilinear", (1, 2, 4, 5), {"scale": 2.0, "mode": "linear"}),
     ("corners", (1, 2, 4, 5), {"size": (7, 3), "mode": "linear", "align_corners": True}),

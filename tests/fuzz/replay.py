@@ -484,7 +484,9 @@ def _same_bits(a: Any, b: Any) -> bool:
 
 
 def _bytes(array: Any) -> bytes:
+    """The bits as NumPy holds them: what one run gives as an array, another gives as a tensor."""
     if isinstance(array, torch.Tensor):
+        array = array.float() if array.dtype == torch.bfloat16 else array
         flat = torch.empty(array.numel(), dtype=array.dtype).copy_(array.reshape(-1))
         array = flat.view(torch.uint8).numpy()
     return bytes(array.tobytes())

@@ -6,6 +6,7 @@ that see padding are left out. Nothing is copied and nothing allocated, for any 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -22,6 +23,7 @@ from tgbench.kernels.views import Bound, inputs, is_complete, whole_reads
 from tgbench.ops.pool import least, pool_windows
 from tgbench.ops.resample import changed_axes, linear_matrix, nearest_index
 from tgbench.optable import FLOATS
+from tgbench.regions import Box
 
 # --- pools ---------------------------------------------------------------------------------------
 
@@ -77,11 +79,19 @@ register(Kernel("sum_pool", "sum_pool", is_complete, _pool_cost, _bind_sum))
 
 
 def _is_whole(site: Site) -> bool:
-    """Whether every spatial dimension is asked for from end to end."""
-    shape = site.call.out.shape
-    return is_complete(site) and all(
-        same(a, 0) and same(b, n) for (a, b), n in zip(site.out_box[2:], shape[2:], strict=True)
+    """Whether all is asked for, and all is read: shrinking may leave rows at the end unread."""
+    box = site.in_boxes[0]
+    return (
+        is_complete(site)
+        and box is not None
+        and _is_spatially(site.out_box, site.call.out.shape)
+        and _is_spatially(box, site.call.in_shapes[0])
     )
+
+
+def _is_spatially(box: Box, shape: Sequence[int]) -> bool:
+    """Whether a box has every spatial dimension from end to end."""
+    return all(same(a, 0) and same(b, n) for (a, b), n in zip(box[2:], shape[2:], strict=True))
 
 
 _MODES = {3: "linear", 4: "bilinear", 5: "trilinear"}

@@ -334,7 +334,7 @@ def _softplus(x: Bounded, beta: float, threshold: float) -> Bounded:
 
 
 def _hardsigmoid(x: Bounded) -> Bounded:
-    return b.mul_number(b.clamp(b.add_number(x, 3.0), 0.0, 6.0), 1 / 6)
+    return b.div(b.clamp(b.add_number(x, 3.0), 0.0, 6.0), b.scalar(6.0, x))  # or times a sixth
 
 
 def _mish(x: Bounded) -> Bounded:
