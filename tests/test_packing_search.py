@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from packing_cases import cut_rectangle, optimum, pinned_problems
 
 import tgbench
-from tgbench.bench.packing import packed, reshaped
+from tgbench.bench.packing import instances, packed, reshaped
 from tgbench.packing import (
     PACKERS,
     Buffer,
@@ -215,10 +215,24 @@ def nodes(problem: Problem) -> int | None:
     return solution.steps if solution.stop_reason is StopReason.FITS else None
 
 
+def test_there_are_eleven_packed_problems() -> None:
+    given = dict(instances(PACKED.parent))
+    assert "".join(given) == "ABCDEFGHIJK"
+    for path in sorted(PACKED.glob("*.csv")):
+        problem, offsets = packed(path)
+        assert problem == given[path.name[0]]
+        assert validate(problem, Solution.of(problem, offsets, "file")) == []
+
+
+@pytest.mark.parametrize("name", "ABCDEFGHIJK")
+def test_the_published_problems_fit(name: str) -> None:
+    problem, _ = packed(PACKED / f"{name}.1048576.csv")
+    assert validate(problem, searched(problem, steps=60_000)) == []
+
+
 def test_unseen_problems_fit_by_construction() -> None:
     for path in sorted(PACKED.glob("*.csv")):
         problem, offsets = packed(path)
-        assert validate(problem, Solution.of(problem, offsets, "file")) == []
         other = reshaped(problem, offsets, 1)
         assert other == reshaped(problem, offsets, 1)
         assert len(other.buffers) == len(problem.buffers)

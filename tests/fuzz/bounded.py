@@ -279,7 +279,7 @@ def stepped(function: Callable[[Tensor], Tensor], x: Bounded, dtype: str | None 
     error = torch.zeros(value.shape, dtype=torch.float64)
     if not x.is_exact:
         same = (function(x.value + x.error) == value) & (function(x.value - x.error) == value)
-        error = _beyond(~(same & (x.error < INF)))
+        error = beyond(~(same & (x.error < INF)))
     return Bounded(value, error, dtype or x.dtype)
 
 
@@ -287,10 +287,10 @@ def compared(function: Callable[[Tensor, Tensor], Tensor], a: Bounded, b: Bounde
     value = function(a.value, b.value)
     slack = a.error + b.error
     sure = (slack == 0) | ((a.value - b.value).abs() > slack)
-    return Bounded(value, _beyond(~sure).expand(value.shape), "bool")
+    return Bounded(value, beyond(~sure).expand(value.shape), "bool")
 
 
-def _beyond(unsure: Tensor) -> Tensor:
+def beyond(unsure: Tensor) -> Tensor:
     """The error of what is right to the bit, or beyond saying."""
     return torch.zeros(unsure.shape, dtype=torch.float64).masked_fill(unsure, INF)
 

@@ -350,7 +350,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--instances", type=Path, default=Path("data/minimalloc"), help="folder of CSV files")
     add("--seconds", type=float, default=60.0, help="for each search (default: 60)")
     add("--cp-sat", type=float, default=20.0, help="seconds for CP-SAT; 0 leaves it out")
-    add("--unseen", type=int, default=36, help="problems like those of minimalloc (36)")
+    add("--unseen", type=int, default=33, help="problems like those of minimalloc (33)")
     options, record = command.begin(argv)
     if options.quick:
         rows = _rows([("60 pieces", cut(40, 60, 0.0, seed=2))], 1.0, 0)

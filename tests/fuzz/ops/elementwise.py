@@ -128,7 +128,7 @@ def _whole(function: Callable[..., torch.Tensor]) -> Callable[[Bounded, Bounded]
         value = function(x.value, torch.where(zero, torch.ones_like(y.value), y.value))
         small = (x.value.abs() < 1e6) & (x.value == x.value.round()) & (y.value == y.value.round())
         sure = small & (x.error == 0) & (y.error == 0) & ~zero
-        return Bounded(value, torch.where(sure, 0.0, b.INF), x.dtype)
+        return Bounded(value, b.beyond(~sure), x.dtype)
 
     return compute
 
