@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ import tgbench as tg
 from tgbench import calibrate, ops
 from tgbench.calibrate import MOST_TURNS, Race, default_records, heaviest
 from tgbench.graph import Graph, GraphBuilder
-from tgbench.kernels.registry import Site
+from tgbench.kernels.registry import KERNELS, Site, View
 from tgbench.machine import Machine
 from tgbench.records import Record, Records
 from tgbench.session import GraphSession
@@ -232,6 +234,49 @@ def test_an_interrupt_keeps_what_was_timed(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(Race, "call", really)
     y = run.run({"x": np.ones((4, DEPTH), np.float32)})["y"]
     assert np.isfinite(y).all()
+
+
+def fail_at(monkeypatch: pytest.MonkeyPatch, kernel: str, where: str) -> list[str]:
+    """Let a kernel raise; returns when it was tried."""
+    tried: list[str] = []
+
+    def fails(*arguments: object) -> None:
+        tried.append(where)
+        if where != "a later turn" or len(tried) > LAYERS:
+            raise ValueError("no such luck")
+
+    def bind(site: Site, scratch: tuple[View, ...]) -> tuple[Any, tuple[Any, ...]]:
+        if where == "bind":
+            fails()
+        return fails, ()
+
+    kernels = [replace(k, bind=bind) if k.name == kernel else k for k in KERNELS["linear"]]
+    monkeypatch.setitem(KERNELS, "linear", kernels)
+    return tried
+
+
+@pytest.mark.parametrize("where", ["bind", "its first call", "a later turn"])
+def test_a_kernel_that_raises_is_out_and_the_plan_goes_on(
+    monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    (first,) = one_row(session(layers(), calibrate=False))
+    tried = fail_at(monkeypatch, first, where)
+    assert first not in one_row(session(layers()))
+    records = Records(default_records())
+    failures = {record.failure for record in records.all(kernel=first)}
+    assert tried
+    assert failures == {"ValueError: no such luck"}
+    tried.clear()
+    assert first not in one_row(session(layers(), records=records))
+    assert not tried
+
+
+def test_kernels_that_all_raise_leave_the_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: Race, name: str) -> int:
+        raise ValueError("no such luck")
+
+    monkeypatch.setattr(Race, "call", fails)
+    assert len(one_row(session(layers()))) == 1
 
 
 def test_a_clear_loser_stops_early(monkeypatch: pytest.MonkeyPatch) -> None:

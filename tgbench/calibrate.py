@@ -19,6 +19,7 @@ import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -34,7 +35,7 @@ from tgbench.machine import Machine, cache_folder
 from tgbench.optable import FLOATS
 from tgbench.pool import Pool
 from tgbench.probe import bound
-from tgbench.records import Record, Records
+from tgbench.records import Record, Records, failure_of
 from tgbench.regions import Box
 from tgbench.signature import last_cache_bytes, source_hash
 from tgbench.weights import TORCH_DTYPES
@@ -185,16 +186,19 @@ class Calibrator:
         """What a race found; programs will want what the winner prepared."""
         site = one.task.sites[0]
         signature = self.costs.signature(site)
-        timed = [kernel for kernel in one.task.kernels if one.times[kernel.name]]
-        if timed:
+        if any(one.times.values()):
             self.pool.keep(one.prepared[one.winner])
-        for kernel in timed:
+        for kernel in one.task.kernels:
+            times, failure = one.times.get(kernel.name), one.failures.get(kernel.name)
+            if not times and failure is None:
+                continue
             yield Record(
                 kernel.name,
                 source_hash(kernel),
                 signature.text,
                 fingerprint,
-                tuple(one.times[kernel.name]),
+                tuple(times or ()),
+                failure,
                 flops=signature.flops,
                 size_bytes=signature.size_bytes,
                 modelled_ns=modelled_ns(site, kernel),
@@ -250,13 +254,9 @@ def _grouped(sites: Sequence[Site], costs: CostModel) -> tuple[dict[str, Task], 
 
 def _unknown(site: Site, costs: CostModel) -> tuple[Kernel, ...]:
     """The kernels to be timed at a site; none where there is no choice, or all is measured."""
-    own = {kernel.name: kernel.cost_ns(site) for kernel in candidates(site)}
-    least = min(own.values())
-    worth = [
-        kernel
-        for kernel in candidates(site)
-        if own[kernel.name] < SENTINEL_NS and own[kernel.name] <= WITHIN * least
-    ]
+    own = [(k, k.cost_ns(site)) for k in candidates(site) if not costs.has_failed(site, k)]
+    limit = WITHIN * min((cost for _, cost in own), default=0.0)
+    worth = [kernel for kernel, cost in own if cost <= limit and cost < SENTINEL_NS]
     if len(worth) < 2 or all(costs.of_site(site, k).source == "measured" for k in worth):
         return ()
     return tuple(worth)
@@ -272,6 +272,7 @@ class Race:
         racing: who is not clearly slower than the best.
         times: nanoseconds of single calls, by kernel; first calls, which find nothing in place,
             are not among them.
+        failures: what kernels raised that are out of it for that.
         spent_ns: of all calls.
     """
 
@@ -283,15 +284,32 @@ class Race:
         self.prepared: dict[str, dict[Prepared, Any]] = {k.name: {} for k in task.kernels}
         buffers = pool.buffers | _operands(first, device)
         _touch(self.weights.values())
-        self._calls = {
-            kernel.name: [
-                bound(kernel, s, buffers, device, self.prepared[kernel.name]) for s in sites
-            ]
-            for kernel in task.kernels
-        }
-        self.racing = list(self._calls)
-        self.times: dict[str, list[int]] = {name: [] for name in self._calls}
+        self.racing = [kernel.name for kernel in task.kernels]
+        self.times: dict[str, list[int]] = {name: [] for name in self.racing}
+        self.failures: dict[str, str] = {}
+        self._calls: dict[str, list[Bound]] = {}
+        for kernel in task.kernels:
+            made = self.prepared[kernel.name]
+            with self._or_out(kernel.name):
+                self._calls[kernel.name] = [bound(kernel, s, buffers, device, made) for s in sites]
         self.spent_ns, self._turn = 0, 0
+
+    @contextmanager
+    def _or_out(self, name: str) -> Iterator[None]:
+        """Whatever a kernel may raise is a finding about it: it is out of the race."""
+        try:
+            yield
+        except Exception as error:
+            self.failures[name] = failure_of(error)
+            self.racing = [other for other in self.racing if other != name]
+            del self.times[name]
+
+    def take_turn(self, name: str, *, counts: bool) -> None:
+        """Call a kernel once, and note the time if that counts."""
+        with self._or_out(name):
+            took = self.call(name)
+            if counts:
+                self.times[name].append(took)
 
     def call(self, name: str) -> int:
         """One call, with the weights that were used longest ago; its nanoseconds."""
@@ -316,7 +334,7 @@ class Race:
         One sample says little on a machine that does other things, too: only long calls, which
         are dear and hardly disturbed, are judged by it.
         """
-        if not self._is_long and len(self.times[self.racing[0]]) < LEAST_TURNS:
+        if not self.racing or (not self._is_long and self._turns < LEAST_TURNS):
             return
         limit = LOSER * min(map(min, self.times.values()))
         self.racing = [name for name in self.racing if min(self.times[name]) <= limit]
@@ -328,14 +346,19 @@ class Race:
     @property
     def is_over(self) -> bool:
         """Whether there is one left, or it was timed often enough."""
-        turns = max(map(len, self.times.values()))
         most = LEAST_TURNS if self._is_long else MOST_TURNS
-        return turns >= most or (turns > 0 and len(self.racing) == 1)
+        return self._turns >= most or len(self.racing) < (2 if self._turns else 1)
+
+    @property
+    def _turns(self) -> int:
+        return max(map(len, self.times.values()), default=0)
 
     @property
     def winner(self) -> str:
         """The fastest by the median of its times."""
-        return min(self.racing, key=lambda name: statistics.median(self.times[name]))
+        timed = [name for name, times in self.times.items() if times]
+        best = [name for name in timed if name in self.racing] or timed
+        return min(best, key=lambda name: statistics.median(self.times[name]))
 
 
 def race(races: Sequence[Race], flushed: Sequence[torch.Tensor]) -> Iterator[int]:
@@ -348,15 +371,13 @@ def race(races: Sequence[Race], flushed: Sequence[torch.Tensor]) -> Iterator[int
         going = [one for one in races if not one.is_over]
         if not going:
             return
-        for k in range(max(len(one.racing) for one in going)):
+        lanes = [(one, list(one.racing)) for one in going]
+        for k in range(max(len(names) for _, names in lanes)):
             for tensor in flushed:
                 tensor.sum()
-            for one in going:
-                if k < len(one.racing):
-                    name = one.racing[(k + turn) % len(one.racing)]
-                    took = one.call(name)
-                    if turn:
-                        one.times[name].append(took)
+            for one, names in lanes:
+                if k < len(names):
+                    one.take_turn(names[(k + turn) % len(names)], counts=turn > 0)
         for one in going if turn else ():
             one.drop_losers()
         yield turn

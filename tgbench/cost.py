@@ -15,7 +15,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -100,6 +100,10 @@ class Point:
     modelled_ns: float
 
 
+Failure: TypeAlias = "tuple[str, str, str]"
+Known = TypeVar("Known")  # what a memo holds
+
+
 @dataclass(frozen=True)
 class CostTable:
     """Everything a cost model knows: plain numbers and text, for another process or a file.
@@ -107,12 +111,14 @@ class CostTable:
     Fields:
         streams: weights are read from memory in every run (see `signature.streams`).
         points: the measurements of one machine, by kernel and signature.
+        failures: (kernel, source hash, signature) of what raised when it was measured.
     """
 
     device: str
     streams: bool
     fingerprint: str
     points: tuple[Point, ...]
+    failures: tuple[Failure, ...] = ()
 
 
 class CostModel:
@@ -153,6 +159,7 @@ class CostModel:
         self._table = known
         self._curves = _curves(known)
         self._everywhere = _scale(known.points)
+        self._failures = frozenset(known.failures)
         self._asked: dict[Any, Estimate] = {}
         self._plain: dict[Any, Estimate] = {}
         self._sites: dict[Any, Estimate] = {}
@@ -189,32 +196,41 @@ class CostModel:
         found = self._signatures.get(key)
         if found is None:
             found = Signature.of(site, streams=self.streams)
-            self._signatures = self._signatures if len(self._signatures) < MOST_ENTRIES else {}
-            self._signatures[key] = found
+            _remembered(self._signatures, key, found)
         return found
+
+    def has_failed(self, site: Site, kernel: Kernel) -> bool:
+        """Whether a kernel raised when it was measured at such a site."""
+        if not self._failures:
+            return False
+        return (kernel.name, source_hash(kernel), self.signature(site).text) in self._failures
 
     def ranked(self, site: Site) -> list[tuple[Kernel, Estimate]]:
         """Every kernel that takes a site, the expected fastest first.
 
         Where nothing was measured of any of them at about this size, their own models rank them:
         what large calls take over their models says nothing of small ones. Last resorts stay last,
-        unless they were measured: their models say nothing else.
+        unless they were measured: their models say nothing else. Only those come after them that
+        raised when they were measured.
         """
         found = [(kernel, self.of_site(site, kernel)) for kernel in candidates(site)]
-        if all(estimate.source == "modelled" for _, estimate in found):
-            return found
-        return sorted(found, key=lambda pair: (_is_last(site, *pair), pair[1].time_ns))
+        if any(estimate.source != "modelled" for _, estimate in found):
+            found.sort(key=lambda pair: (_is_last(site, *pair), pair[1].time_ns))
+        return sorted(found, key=lambda pair: self.has_failed(site, pair[0]))
 
     def kernels(self, site: Site) -> Sequence[Kernel]:
         """The same without the times: what runs are lowered by. Raises KernelError for none."""
-        if not self._curves:  # nothing was measured, so the kernels' own models rank them
+        if not self._curves and not self._failures:  # the kernels' own models rank them
             return candidates(site)
         return [kernel for kernel, _ in self.ranked(site)]
 
     def learn(self, records: Iterable[Record]) -> None:
         """Take more measurements of this machine into account, from now on."""
-        points = tuple(_point(record) for record in records if record.failure is None)
-        self._know(replace(self._table, points=_merged(self._table.points, points)))
+        points, failures = _split(records)
+        measured = {(point.kernel, point.source_hash, point.signature) for point in points}
+        failures = tuple(sorted({*self._table.failures, *failures} - measured))
+        points = _merged(self._table.points, points)
+        self._know(replace(self._table, points=points, failures=failures))
 
     def _estimate(self, call: Call, box: Box) -> Estimate:
         reads = self.rules.reads(call, box)
@@ -252,7 +268,7 @@ def _is_last(site: Site, kernel: Kernel, found: Estimate) -> bool:
     return found.source != "measured" and kernel.cost_ns(site) >= SENTINEL_NS
 
 
-def _remembered(memo: dict[Any, Estimate], key: Any, found: Estimate) -> Estimate:
+def _remembered(memo: dict[Any, Known], key: Any, found: Known) -> Known:
     if len(memo) >= MOST_ENTRIES:
         memo.clear()
     memo[key] = found
@@ -423,8 +439,14 @@ def _merged(old: Iterable[Point], new: Iterable[Point]) -> tuple[Point, ...]:
 def _table(records: Records | None, device: str, streams: bool) -> CostTable:
     fingerprint = Machine.here(device).fingerprint
     found = records.all(fingerprint) if records is not None else ()
-    points = tuple(_point(record) for record in found if record.failure is None)
-    return CostTable(device, streams, fingerprint, points)
+    return CostTable(device, streams, fingerprint, *_split(found))
+
+
+def _split(records: Iterable[Record]) -> tuple[tuple[Point, ...], tuple[Failure, ...]]:
+    """What was measured, and what failed."""
+    found = list(records)
+    failed = {(r.kernel, r.source_hash, r.signature) for r in found if r.failure is not None}
+    return tuple(_point(r) for r in found if r.failure is None), tuple(sorted(failed))
 
 
 def _point(record: Record) -> Point:

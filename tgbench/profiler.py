@@ -45,7 +45,7 @@ from tgbench.memory import Memory
 from tgbench.optable import Call, OpDef, TensorType
 from tgbench.probe import bound, relative_error
 from tgbench.program import Instruction, Program
-from tgbench.records import Record, Records, thinned
+from tgbench.records import Record, Records, failure_of, thinned
 from tgbench.rules import Rules
 from tgbench.signature import Signature, source_hash, streams
 
@@ -425,7 +425,7 @@ class _Runs:
             try:
                 calls[i] = self._call(i, place)
             except Exception as error:  # whatever a kernel may raise is a finding about it
-                failures.append((place, f"{type(error).__name__}: {error}"))
+                failures.append((place, failure_of(error)))
         failed = {place.key for place, _ in failures}
         kept = {i: place for i, place in places.items() if place.key not in failed}
         times = self._times(calls, kept, end)

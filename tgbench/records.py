@@ -47,6 +47,11 @@ Key = tuple[str, str, str, str]  # kernel, source hash, signature, fingerprint
 # --- a record -------------------------------------------------------------------------------------
 
 
+def failure_of(error: Exception) -> str:
+    """What a record says of an exception: its type and message."""
+    return f"{type(error).__name__}: {error}"
+
+
 @dataclass(frozen=True)
 class Record:
     """One sample set, or several merged ones.
