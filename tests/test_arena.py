@@ -18,9 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from session_cases import HUGE, CheckedSession, PoisonedSession, in_slot
 from strategies import Array, changes, edited, graphs
+from test_state import lines
 
 from tgbench import ops
-from tgbench.arena import Arena, Part, ceiling, check_map, lay_out, moved
+from tgbench.arena import Arena, Part, Seat, ceiling, check_map, lay_out, moved
 from tgbench.errors import BudgetError, GraphError, InputError, KernelError, PlanError
 from tgbench.graph import Graph, GraphBuilder
 from tgbench.lowering import Held
@@ -581,6 +582,78 @@ def test_an_interrupt_while_a_plan_is_put_in_force_loses_no_state(
         with pytest.raises(KeyboardInterrupt):
             session.optimize()
     assert (session.run({})["y"] == 2 * (before + 1)).all()
+
+
+BLOCK = ALIGNMENT
+
+
+def apart(arena: Arena) -> dict[Seat, Array]:
+    """Three seats with gaps between them, each full of its own number; what each holds."""
+    seats = [arena.join(str(i), 0) for i in range(5)]
+    for seat in seats:
+        arena.place(seat.number, Part(0, BLOCK * (1 + seat.number % 2), BLOCK))
+    for seat in seats:
+        assert seat.part is not None
+        arena.bytes[seat.part.offset_bytes : seat.part.stop_bytes] = seat.number
+    gone = seats[0], seats[2]
+    for seat in gone:
+        seat.leave()
+    return {seat: held(seat) for seat in seats if seat not in gone}
+
+
+def held(seat: Seat) -> Array:
+    assert seat.part is not None
+    return seat.arena.bytes[seat.part.offset_bytes : seat.part.stop_bytes].numpy().copy()
+
+
+@pytest.mark.parametrize("size", [10 * BLOCK, None], ids=["moved down", "into more memory"])
+def test_an_interrupt_while_parts_are_moved_leaves_each_whole(size: int | None) -> None:
+    """At every line: the others' bytes are where their seats say, and the call can be repeated."""
+
+    def grow(arena: Arena, number: int) -> None:
+        arena.place(number, Part(0, 4 * BLOCK, BLOCK))
+
+    arena = Arena("cpu", size)
+    before = apart(arena)
+    there = {seat: seat.part for seat in before}
+    count = lines(lambda: grow(arena, 6))
+    assert there != {seat: seat.part for seat in before}
+    for stop in range(count):
+        arena = Arena("cpu", size)
+        before = apart(arena)
+        with pytest.raises(KeyboardInterrupt):
+            lines(lambda arena=arena: grow(arena, 6), stop)  # type: ignore[misc]
+        arena.finish_move()
+        for again in (False, True):
+            if again:
+                grow(arena, 6)
+            assert disjoint(arena.parts, arena.size_bytes)
+            assert all(np.array_equal(held(seat), was) for seat, was in before.items())
+
+
+def test_a_session_that_was_being_moved_is_whole_when_it_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arena = Arena("cpu", "4KiB")
+    first, moved_one = session_of(counter(), arena=arena), session_of(counter(), arena=arena)
+    first.run({"x": np.ones(4, "f4")})
+    right = 2 * (moved_one.run({"x": np.ones(4, "f4")})["y"] / 2 + 1)
+    first.release()
+    seat, part = arena.join("large", 0), Part(0, 0, 0)
+    for fixed in range(4096 // BLOCK, 0, -1):  # the largest that needs the room of the first
+        part = Part(0, fixed * BLOCK, 0)
+        if arena.fixed_bytes + part.fixed_bytes + arena.common_bytes <= arena.size_bytes:
+            break
+
+    def stop(self: Arena) -> None:
+        if self.layout.moving is not None:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Arena, "finish_move", stop)
+        with pytest.raises(KeyboardInterrupt):
+            arena.place(seat.number, part)
+    assert (moved_one.run({})["y"] == right).all()
 
 
 def test_a_plan_is_the_same_alone_and_in_an_arena(tmp_path: Path) -> None:

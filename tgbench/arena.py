@@ -72,6 +72,21 @@ class Part:
         return self.offset_bytes + self.fixed_bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What lies where; an arena replaces it as a whole, so an interrupt finds the old or the new.
+
+    Fields:
+        bytes: the arena's memory.
+        parts: by number of the seat.
+        moving: bytes that have to be copied to an offset before anything is read or placed.
+    """
+
+    bytes: torch.Tensor
+    parts: Mapping[int, Part]
+    moving: tuple[int, torch.Tensor] | None = None
+
+
 def ceiling(parts: Iterable[Part], size_bytes: int) -> int:
     """How far up fixed parts may reach."""
     common = max((part.common_bytes for part in parts), default=0)
@@ -176,7 +191,8 @@ class Arena:
         self._taken_bytes: int | None = None
         self._seats: WeakValueDictionary[int, Seat] = WeakValueDictionary()
         self._numbers = count(NOBODY + 1)
-        self.bytes = self._allocated(0 if self.grows else self.budget.limit_bytes or 0)
+        size_bytes = 0 if self.grows else self.budget.limit_bytes or 0
+        self.layout = Layout(self._allocated(size_bytes), {})
         self._host: tuple[object, NDArray[Any]] = (None, np.empty(0))
 
     def _allocated(self, size_bytes: int) -> torch.Tensor:
@@ -196,6 +212,11 @@ class Arena:
         with self.lock:
             self._seats[seat.number] = seat
         return seat
+
+    @property
+    def bytes(self) -> torch.Tensor:
+        """Its memory; another one after it has grown."""
+        return self.layout.bytes
 
     @property
     def seats(self) -> list[Seat]:
@@ -246,31 +267,61 @@ class Arena:
         self._taken_bytes = max(self._taken_bytes or 0, size_bytes)
 
     def place(self, key: int, new: Part) -> None:
-        """Lay the parts out with this one; what the others' fixed parts hold goes with them."""
-        before = self.parts
-        size = self._size_for({**before, key: new}.values())
-        after, target = lay_out(before, key, new, size), self.bytes
+        """Lay the parts out with this one; what the others' fixed parts hold goes with them.
+
+        An interrupt, in whatever line, leaves every other part whole, where its seat says.
+        """
+        self.finish_move()
+        others = {k: part for k, part in self.parts.items() if k != key}
+        size = self._size_for([*others.values(), new])
+        after = lay_out(others, key, new, size)
+        self.layout = replace(self.layout, parts=others)
         if size != self.size_bytes:
-            target = self._allocated(size)
-        for k, old in sorted(before.items(), key=lambda item: item[1].offset_bytes):
-            if k != key and (target is not self.bytes or after[k] != old):
-                held = self.bytes[old.offset_bytes : old.stop_bytes].clone()
-                target[after[k].offset_bytes : after[k].stop_bytes] = held
-        for seat in self._seats.values():
-            seat.part = after.get(seat.number)
-        if target is not self.bytes:
-            self.bytes, self.last_ran = target, NOBODY
+            self._grow(size, after)
+        for k, old in sorted(others.items(), key=lambda item: item[1].offset_bytes):
+            if self.layout.parts[k] != after[k]:
+                self._move(k, old, after[k])
+        self.layout = replace(self.layout, parts=after)
+
+    def _grow(self, size_bytes: int, after: Mapping[int, Part]) -> None:
+        """Copy the parts to where they go in other memory, then take that."""
+        target, parts = self._allocated(size_bytes), self.layout.parts
+        for k, old in parts.items():
+            held = self.bytes[old.offset_bytes : old.stop_bytes]
+            target[after[k].offset_bytes : after[k].stop_bytes] = held
+        self.last_ran = NOBODY
+        self.layout = Layout(target, {k: after[k] for k in parts})
+
+    def _move(self, key: int, old: Part, new: Part) -> None:
+        """Move a part down, over nobody's bytes but its own.
+
+        The parts below have moved before, so that each stop on the way is a layout, too.
+        """
+        held = self.bytes[old.offset_bytes : old.stop_bytes].clone()
+        parts = {**self.layout.parts, key: new}
+        self.layout = replace(self.layout, parts=parts, moving=(new.offset_bytes, held))
+        self.finish_move()
+
+    def finish_move(self) -> None:
+        """Bring a part to where it is said to be; done again after an interrupt."""
+        if self.layout.moving is None:
+            return
+        offset, held = self.layout.moving
+        self.bytes[offset : offset + held.numel()] = held
+        self.layout = replace(self.layout, moving=None)
+
+    def leave(self, key: int) -> None:
+        """Take a part away, and let go of memory that no session holds a part of."""
+        left = {k: part for k, part in self.parts.items() if k != key}
+        self.layout = replace(self.layout, parts=left)
+        if self.grows and not left:
+            self.layout, self.last_ran = Layout(self._allocated(0), {}), NOBODY
 
     def _size_for(self, parts: Collection[Part]) -> int:
         if not self.grows:
             return self.size_bytes
         common = max((part.common_bytes for part in parts), default=0)
         return sum(part.fixed_bytes for part in parts) + common
-
-    def vacate(self) -> None:
-        """Let go of memory that no session holds a part of."""
-        if self.grows and not self.parts:
-            self.bytes, self.last_ran = self._allocated(0), NOBODY
 
     def __str__(self) -> str:
         limit = self.limit_bytes
@@ -290,7 +341,6 @@ class Seat:
         number: unique in the arena.
         name: for messages.
         weights_bytes: what the session has outside the arena.
-        part: its bytes; None before a plan.
     """
 
     def __init__(self, arena: Arena, number: int, name: str, weights_bytes: int) -> None:
@@ -298,7 +348,11 @@ class Seat:
         self.number = number
         self.name = name
         self.weights_bytes = weights_bytes
-        self.part: Part | None = None
+
+    @property
+    def part(self) -> Part | None:
+        """Its bytes; None before a plan."""
+        return self.arena.layout.parts.get(self.number)
 
     def take(self, placement: Placement) -> None:
         """Give the session the bytes of this placement, in place of those that it had.
@@ -309,8 +363,7 @@ class Seat:
 
     def leave(self) -> None:
         """Give the bytes back."""
-        self.part = None
-        self.arena.vacate()
+        self.arena.leave(self.number)
 
     def map(self, placement: Placement) -> Placement:
         """The placement where the seat's bytes are."""

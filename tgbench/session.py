@@ -568,6 +568,7 @@ class GraphSession:
         """
         if self._memory is None:
             return
+        self.arena.finish_move()
         if not self._memory.is_in_place:
             self._memory = self._memory.followed()
             self.programs.clear()
