@@ -419,6 +419,24 @@ def test_a_part_of_a_demand_needs_no_more_memory_than_all_of_it(
     assert session.session.placement.size_bytes <= budget
 
 
+@pytest.mark.parametrize(("channels", "made", "size"), [(1, 4, 3), (8, 2, 3), (2, 6, 2)])
+def test_what_fits_only_from_nothing_is_planned_for_once(
+    channels: int, made: int, size: int
+) -> None:
+    """Wherever the change is, its run is computed afresh in the map that is there."""
+    graph, values = filters(channels, made, size)
+    budget = smallest_budget(graph, values, calibrate=False)
+    session = CheckedSession(graph, values, memory=budget, calibrate=False)
+    session.run()
+    planned = []
+    for at in range(1, 7):
+        x = session.values["x"].copy()
+        x[..., at] += 1
+        session.run({"x": x}, {"y": np.s_[..., 0:15]})
+        planned.append(session.session.counters.planned)
+    assert len(set(planned)) == 1
+
+
 @share_of_examples(4)
 @given(graphs(most_ops=6), st.data())
 def test_the_budget_that_is_named_serves_every_part_of_what_it_was_named_for(

@@ -211,6 +211,7 @@ class GraphSession:
         self._classes: dict[BucketClass, tuple[float, tuple[int, ...]]] = {}
         self._places: dict[BucketClass, set[tuple[int, ...]]] = {}  # where they have to fit too
         self._calibrated: set[BucketClass] = set()  # whose calls were looked at
+        self._missed: set[BucketClass] = set()  # whose runs fitted once in nothing but a new plan
         self._in_pieces: set[BucketClass] = set()  # unplanned classes that ran so
         self.programs = Library(program_bytes)
         self._intake = Intake(
@@ -740,6 +741,7 @@ class GraphSession:
                 program, specialised = self._program(kind, origin, self._state, self._before)
             except DoesNotFit as error:
                 failure = str(error)  # an error kept in its own frame keeps the session alive
+                self._missed.add(kind)
                 self._plan_for([(kind, origin)])
                 continue
             if self._deserves_a_plan(kind, program):
@@ -812,13 +814,21 @@ class GraphSession:
         known = self.programs.find(state, kind, origin)
         if known is not None:
             return known, False
-        is_planned = origin in self._places.get(kind, ()) or (
-            kind in self._classes and origin in kind.corners(self._classes[kind][1])
+        program = self._in_force().specialise(
+            state, kind, origin, or_more=self._takes_more(kind, origin)
         )
-        program = self._in_force().specialise(state, kind, origin, or_more=is_planned)
         self.programs.add(state, kind, program)
         self.counters.specialised += 1
         return program, True
+
+    def _takes_more(self, kind: BucketClass, origin: tuple[int, ...]) -> bool:
+        """Whether a run is rather computed as a larger one, or afresh, than planned for.
+
+        Where it was planned for, another plan is the same plan; and where its class was once
+        planned for in vain, as it fits from nothing but not from what is there, elsewhere as well.
+        """
+        is_corner = kind in self._classes and origin in kind.corners(self._classes[kind][1])
+        return is_corner or kind in self._missed or origin in self._places.get(kind, ())
 
     def _results(
         self,
