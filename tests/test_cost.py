@@ -263,7 +263,7 @@ def test_sums() -> None:
     assert found.share("measured") == 0.75
     assert math.isclose(found.spread, math.hypot(30, 50) / 400)
     assert total([found, found]).share("measured") == 0.75
-    assert str(found) == "0.4 µs ± 15% (75% measured, 25% interpolated)"
+    assert str(found) == "400 ns ± 15% (75% measured, 25% interpolated)"
     assert total([]).time_ns == 0.0
 
 

@@ -19,7 +19,7 @@ from test_session import causal, share_of_examples
 
 from tgbench import ops
 from tgbench.errors import PlanError
-from tgbench.explain import Weighed, format_time, listed
+from tgbench.explain import Weighed, listed
 from tgbench.graph import Graph, GraphBuilder
 from tgbench.placement import Turn
 from tgbench.plan import Plan, PlanBucket, PlanReason, PlanSlot, SearchRecord
@@ -267,15 +267,6 @@ def test_with_the_memory_it_asks_for_a_dropped_node_is_retained() -> None:
         richer = session.optimize("exact", steps=1, budget=more)
         assert richer.expected_ns < plan.expected_ns
         assert len(richer.retained) > len(plan.retained)
-
-
-@pytest.mark.parametrize(
-    ("time_ns", "text"),
-    [(0, "0 ns"), (999, "999 ns"), (1234, "1.234 µs"), (410_000, "0.41 ms"), (2.5e9, "2.5 s"),
-     (99_990, "99.99 µs"), (999_999_999, "1000 ms"), (0.25, "0.25 ns")],
-)  # fmt: skip
-def test_times_in_words(time_ns: float, text: str) -> None:
-    assert format_time(time_ns) == text
 
 
 def test_long_lists_are_counted() -> None:

@@ -14,7 +14,7 @@ import tgbench
 
 ROOT = Path(tgbench.__file__).parent
 ORDER = (
-    "errors", "strictjson",
+    "errors", "strictjson", "words",
     "packing", "validate", "remat", "coords", "regions", "grains", "known", "optable",
     "graph", "weights", "ops", "reference", "simplify", "recognise", "importers", "rules",
     "buckets", "calls", "tracefile", "graphfile", "trace", "estimate", "models", "propagate",

@@ -121,7 +121,7 @@ def test_an_interrupt_keeps_what_is_done_and_the_next_call_goes_on(records: Reco
     assert {(r.kernel, r.signature) for r in records.all()} == set(first.measured)
     rest = profile(session, records, alternatives=False)
     assert set(rest.measured) == keys(session) - set(first.measured)
-    assert str(first).startswith(f"{len(first.measured)} measured in 1 programs, stopped by inter")
+    assert str(first).startswith(f"{len(first.measured)} measured in 1 program, stopped by inter")
 
 
 def test_time_runs_out(records: Records) -> None:

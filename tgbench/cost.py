@@ -29,6 +29,7 @@ from tgbench.records import Record, Records
 from tgbench.regions import Box, row_major
 from tgbench.rules import Rules
 from tgbench.signature import Signature, numbers, source_hash, without_layout
+from tgbench.words import format_time
 
 Source: TypeAlias = Literal["measured", "interpolated", "modelled"]
 ORDER: tuple[Source, ...] = ("measured", "interpolated", "modelled")  # less and less sure
@@ -65,7 +66,7 @@ class Estimate:
     def __str__(self) -> str:
         parts = [f"{self.share(s):.0%} {s}" for s in ORDER if self.share(s) > 0]
         told = self.source if len(parts) < 2 else ", ".join(parts)
-        return f"{self.time_ns / 1e3:.4g} µs ± {self.spread:.0%} ({told})"
+        return f"{format_time(self.time_ns)} ± {self.spread:.0%} ({told})"
 
 
 def total(estimates: Iterable[Estimate]) -> Estimate:

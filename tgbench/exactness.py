@@ -41,6 +41,7 @@ from tgbench.regions import EMPTY, Box, Region
 from tgbench.rules import Rules
 from tgbench.signature import attributes, code_hash, source_hash
 from tgbench.trials import Buffers, Trial, ends, is_elementwise, keeps_elements, orders_of
+from tgbench.words import counted
 
 MOST_CALLS = 256  # for one run from nothing
 MOST_TILES = 256  # of which it is seen that a kernel takes them: all those of separate calls
@@ -96,7 +97,7 @@ class Exactness:
             )
 
     def __str__(self) -> str:
-        lines = [f"{len(self.grains)} calls, with {self.threads} threads"]
+        lines = [f"{counted(len(self.grains), 'call')}, with {counted(self.threads, 'thread')}"]
         for call, grain in self.grains.items():
             names = self.nodes[call]
             lines.append(

@@ -26,6 +26,7 @@ from tgbench.errors import PlanError
 from tgbench.graph import Graph
 from tgbench.packing import format_bytes
 from tgbench.placement import aligned
+from tgbench.words import format_time
 
 if TYPE_CHECKING:
     from tgbench.exactness import Exactness
@@ -379,18 +380,6 @@ def _room(w: Weighed) -> str:
     if not w.more_bytes:
         return f"in the {format_bytes(w.spare_bytes)} that the budget has left"
     return f"with about {format_bytes(w.more_bytes)} more memory"
-
-
-def format_time(time_ns: float) -> str:
-    """A time for a person.
-
-    >>> format_time(410_000), format_time(12_300), format_time(0)
-    ('0.41 ms', '12.3 µs', '0 ns')
-    """
-    for size, unit in ((1e9, "s"), (1e5, "ms"), (1e3, "µs")):
-        if time_ns >= size:
-            return f"{time_ns / (1e6 if unit == 'ms' else size):.4g} {unit}"
-    return f"{time_ns:.3g} ns"
 
 
 def _rate(per_byte_ns: float) -> str:

@@ -30,6 +30,7 @@ from tgbench.plandiff import PlanDiff
 from tgbench.split import WHOLE, Cut
 from tgbench.strictjson import bounded_text, parsed
 from tgbench.weights import atomic_path
+from tgbench.words import counted, format_time
 
 if TYPE_CHECKING:
     from tgbench.exactness import Exactness
@@ -338,14 +339,16 @@ class Plan:
     def __str__(self) -> str:
         lines = [
             f"plan for {self.graph[:12]} on {self.device}: {format_bytes(self.size_bytes)} "
-            f"(bound {format_bytes(self.bound_bytes)}), {len(self.retained)} nodes retained in "
-            f"{format_bytes(self.kept_bytes)}, expected {self.expected_ns / 1e6:.2f} ms a run"
+            f"(bound {format_bytes(self.bound_bytes)}), "
+            f"{counted(len(self.retained), 'node')} retained in {format_bytes(self.kept_bytes)}, "
+            f"expected {format_time(self.expected_ns)} a run"
         ]
         if self.cut[2] > 1:
             lines.append(f"  large runs cut in {self.cut[2]} along {self.cut[0]}[{self.cut[1]}]")
         if self.dropped:
             names = ", ".join(self.dropped[:6]) + (" …" if len(self.dropped) > 6 else "")
-            lines.append(f"  computed again when needed, {len(self.dropped)} nodes: {names}")
+            dropped = counted(len(self.dropped), "node")
+            lines.append(f"  computed again when needed, {dropped}: {names}")
         for bucket in self.buckets:
             kind = BucketClass(bucket.changed, bucket.demand, bucket.bounds)
             lines.append(f"  {bucket.weight:8g} × {kind}")

@@ -14,8 +14,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from tgbench.buckets import BucketClass
-from tgbench.explain import after, format_time, kind_of, kinds, listed, weighed
+from tgbench.explain import after, kind_of, kinds, listed, weighed
 from tgbench.packing import format_bytes
+from tgbench.words import format_time
 
 if TYPE_CHECKING:
     from tgbench.plan import Plan, PlanSlot

@@ -48,6 +48,7 @@ from tgbench.program import Instruction, Program
 from tgbench.records import Record, Records, failure_of, thinned
 from tgbench.rules import Rules
 from tgbench.signature import Signature, source_hash, streams
+from tgbench.words import counted
 
 if TYPE_CHECKING:
     from tgbench.session import GraphSession
@@ -234,11 +235,13 @@ class Profile:
     took_s: float = 0.0
 
     def __str__(self) -> str:
-        parts = [f"{len(self.measured)} measured in {self.programs} programs"]
+        parts = [f"{len(self.measured)} measured in {counted(self.programs, 'program')}"]
         parts += [f"{len(self.known)} known before"] if self.known else []
         parts += [f"{len(self.failed)} failed"] if self.failed else []
         parts += [f"stopped by {self.stopped}"] if self.stopped else []
         return f"{', '.join(parts)}, {self.took_s:.1f} s"
+
+    __repr__ = __str__
 
 
 def profile(

@@ -10,6 +10,7 @@ from tgbench.exactness import told
 from tgbench.program import Program
 from tgbench.propagate import Propagator, Step, joined
 from tgbench.regions import EMPTY, Region
+from tgbench.words import counted, format_time
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,8 @@ class Report:
         lines = [
             f"{self.kind}",
             f"{self.recomputed:.1%} of what a run from nothing computes; "
-            f"{self.instructions} calls, {self.multiply_adds:,} multiply–adds, "
-            f"{self.total_ns / 1e6:.3g} ms",
+            f"{counted(self.instructions, 'call')}, {self.multiply_adds:,} multiply–adds, "
+            f"{format_time(self.total_ns)}",
         ]
         spread = self.spread
         if spread is not None:

@@ -28,6 +28,7 @@ from tgbench.errors import TraceError
 from tgbench.graph import Graph
 from tgbench.regions import Region
 from tgbench.tracefile import TraceWarning, Writer, append, explained, read
+from tgbench.words import counted, format_time
 
 __all__ = ["Call", "Trace", "TraceWarning"]
 
@@ -237,13 +238,13 @@ class Trace:
 
     def __str__(self) -> str:
         calls = self._calls[:]
-        parts = [f"{len(calls):,} call{'' if len(calls) == 1 else 's'}"]
+        parts = [counted(len(calls), "call")]
         if calls:
             mean_ns = sum(call.duration_ns for call in calls) / len(calls)
             times = [call.time for call in calls]
             ends = dict.fromkeys(map(_clock, (min(times), max(times))))
             parts.append(f"{sum(call.hit for call in calls) / len(calls):.0%} hits")
-            parts.append(f"mean {mean_ns / 1e6:.3f} ms")
+            parts.append(f"mean {format_time(mean_ns)}")
             parts.append(f"{' to '.join(ends)} UTC")
         if self.torn is not None:
             parts.append("a torn line was found")

@@ -21,13 +21,13 @@ from tgbench.arena import check_map
 from tgbench.buckets import Bucket
 from tgbench.cost import CostModel
 from tgbench.errors import PlanError
-from tgbench.explain import format_time
 from tgbench.graph import Graph, Node
 from tgbench.packing import format_bytes
 from tgbench.placement import ALIGNMENT, Placement, Retention, aligned
 from tgbench.plan import Decisions, Plan, check_placement
 from tgbench.search.optimiser import Optimiser, told_anew
 from tgbench.search.workload import Workload
+from tgbench.words import format_time
 
 if TYPE_CHECKING:
     from tgbench.session import GraphSession

@@ -20,6 +20,7 @@ from tgbench.importers import Imported, from_torch
 from tgbench.models.checkpoints import Config, gemma3_reduced
 from tgbench.models.text import generate
 from tgbench.session import GraphSession
+from tgbench.words import format_time
 
 Progress: TypeAlias = Callable[[int, int, str], None]
 
@@ -49,7 +50,7 @@ class Completion:
     def __str__(self) -> str:
         return (
             f"{len(self.prompt)} ids, {self.common} as before: {self.recomputed:.1%} of a prefill, "
-            f"then {self.multiply_adds[1]:,} multiply–adds an id; {self.time_ns / 1e6:.1f} ms"
+            f"then {self.multiply_adds[1]:,} multiply–adds an id; {format_time(self.time_ns)}"
         )
 
 

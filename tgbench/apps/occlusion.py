@@ -33,6 +33,7 @@ from tgbench.importers import from_torch
 from tgbench.regions import EMPTY, Box, Region
 from tgbench.session import GraphSession
 from tgbench.views.heatmap import Heatmap
+from tgbench.words import counted, format_time
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 Progress: TypeAlias = Callable[[int, int, str], None]  # (done, of, what)
@@ -141,14 +142,15 @@ class OcclusionMap:
 
     def __str__(self) -> str:
         rows, columns = self.drops.shape
+        programs = counted(self.programs_made, "program")
         at = np.unravel_index(int(self.drops.argmax()), self.drops.shape)
         return (
             f"class {self.target}, logit {self.logit:.4g}; {rows} × {columns} places of "
             f"{self.patch} × {self.patch} pixels, {self.at_once} a run\n"
             f"largest drop {self.drops.max():.4g} at row {at[0]}, column {at[1]}\n"
             f"{self.multiply_adds:,} multiply–adds, {self.saving:.2f} × fewer than full "
-            f"forwards\n{self.time_ns / 1e9:.2f} s, {self.programs_made} programs made; "
-            f"{self.ahead_ns / 1e9:.2f} s before for the plan and the clean image"
+            f"forwards\n{format_time(self.time_ns)}, {programs} made; "
+            f"{format_time(self.ahead_ns)} before for the plan and the clean image"
         )
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:

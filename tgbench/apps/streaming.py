@@ -31,6 +31,7 @@ from tgbench.propagate import Propagator, Storage
 from tgbench.regions import Box, Region
 from tgbench.rules import Rules
 from tgbench.session import GraphSession
+from tgbench.words import counted, format_time
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 Progress: TypeAlias = Callable[[int, int, str], None]
@@ -182,8 +183,9 @@ class Streamed:
             f"{facts['samples']} samples in blocks of {self.block}, window {self.window}, an "
             f"output depends on {self.reach}\n"
             f"per block: {facts['multiply_adds_per_block']:,} multiply–adds, "
-            f"{facts['time_ns_per_block'] / 1e6:.3g} ms; {facts['refills']} windows filled anew, "
-            f"{facts['programs_made']} programs made"
+            f"{format_time(facts['time_ns_per_block'])}; "
+            f"{counted(facts['refills'], 'window')} filled anew, "
+            f"{counted(facts['programs_made'], 'program')} made"
         )
 
 

@@ -45,6 +45,7 @@ from tgbench.search.replay import Misfit, Replayed, replay
 from tgbench.search.tables import Tables, tabulate, tabulate_pieces
 from tgbench.search.workload import Workload
 from tgbench.split import WHOLE, Cut
+from tgbench.words import format_time
 
 Mode: TypeAlias = Literal["greedy", "search", "exact"]
 MODES: tuple[Mode, ...] = ("greedy", "search", "exact")
@@ -704,8 +705,8 @@ class _Search:
     def _said(self) -> str:
         if self.best is None:
             return "nothing fits yet"
-        bound = f", bound {self.bound_ns / 1e6:.4g} ms" if self.bound_ns else ""
-        return f"best {self.best.time_ns / 1e6:.4g} ms a run{bound}"
+        bound = f", bound {format_time(self.bound_ns)}" if self.bound_ns else ""
+        return f"best {format_time(self.best.time_ns)} a run{bound}"
 
     # --- the result ------------------------------------------------------------------------------
 

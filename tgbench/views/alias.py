@@ -25,6 +25,7 @@ from tgbench.plan import Plan
 from tgbench.views.columns import pack
 from tgbench.views.runs import FATES, ClassRun
 from tgbench.views.svg import THEME, ticks
+from tgbench.words import counted
 
 MOST_DRAWN = 2000
 
@@ -106,8 +107,8 @@ class Sharing:
     def __str__(self) -> str:
         shared = sum(1 for slot in self.slots if _is_shared(slot, self.slots))
         said = (
-            f"{len(self.slots)} nodes in {format_bytes(self.size_bytes)}, {shared} of them on "
-            "bytes that others use too"
+            f"{counted(len(self.slots), 'node')} in {format_bytes(self.size_bytes)}, "
+            f"{shared} of them on bytes that others use too"
         )
         return f"{said}; {ripple(self.run)}" if self.run is not None else said
 

@@ -10,6 +10,7 @@ from tgbench.plan import Plan
 from tgbench.views.columns import pack
 from tgbench.views.pareto import Curve, to_svg
 from tgbench.views.widget import Selection, View
+from tgbench.words import counted
 
 
 class BudgetCurve(View):
@@ -77,6 +78,6 @@ class BudgetCurve(View):
                 "can_use": self._use_plan is not None, "can_compute": self._begin is not None,
                 "least": shown.least_bytes,
             },
-            "label": f"expected time by memory: {len(shown.points)} budgets",
+            "label": f"expected time by memory: {counted(len(shown.points), 'budget')}",
             "table": {"header": ["budget", "arena", "mean run", "retained"], "rows": shown.rows()},
         }  # fmt: skip

@@ -106,15 +106,3 @@ def _svg(title: str, inside: str) -> str:
         f'role="img" font-family="system-ui, sans-serif" font-size="11">'
         f"<title>{escape(title)}</title><style>{THEME}</style>{inside}</svg>"
     )
-
-
-def time_label(ns: float) -> str:
-    """Nanoseconds for people.
-
-    >>> time_label(1_234_000)
-    '1.234 ms'
-    """
-    for unit, name in ((1e9, "s"), (1e6, "ms"), (1e3, "µs")):
-        if abs(ns) >= unit:
-            return f"{ns / unit:.4g} {name}"
-    return f"{ns:.3g} ns"

@@ -9,9 +9,9 @@ from tgbench.errors import WidgetError
 from tgbench.graph import Graph
 from tgbench.packing import format_bytes
 from tgbench.views.columns import pack
-from tgbench.views.curves import time_label
 from tgbench.views.graphs import NodeCost, Picture, picture, to_svg
 from tgbench.views.widget import MOST_ROWS, Selection, View
+from tgbench.words import format_time
 
 MOST_DOT = 20_000  # nodes of a graph that is copied as Graphviz source
 
@@ -73,7 +73,7 @@ def _state(shown: Picture) -> dict[str, Any]:
             "rows": [
                 [
                     members[i][0].name, titles[i],
-                    format_bytes(int(sum(sizes[i]))), time_label(sum(times[i])),
+                    format_bytes(int(sum(sizes[i]))), format_time(sum(times[i])),
                 ]
                 for i in order
             ],

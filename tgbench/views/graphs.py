@@ -32,6 +32,7 @@ from tgbench.regions import Box
 from tgbench.views.folding import Folded, folded, unfolded
 from tgbench.views.layering import Floats, Layout, layout
 from tgbench.views.svg import THEME
+from tgbench.words import counted
 
 Kind: TypeAlias = Literal["input", "parameter", "constant", "state", "op", "view", "output"]
 KINDS: tuple[Kind, ...] = ("input", "parameter", "constant", "state", "op", "view", "output")
@@ -108,10 +109,12 @@ class Picture:
 
     def __str__(self) -> str:
         ops = Counter(node.op for node in self.graph.nodes if not node.is_leaf).most_common(4)
-        layers = ", ".join(f"{b.count} layers of {b.period} nodes" for b in self.folded.blocks)
-        return f"graph of {len(self.graph)} nodes ({', '.join(f'{n} {op}' for op, n in ops)})" + (
-            f"; drawn once: {layers}" if layers else ""
+        most = ", ".join(f"{n} {op}" for op, n in ops)
+        layers = ", ".join(
+            f"{b.count} layers of {counted(b.period, 'node')}" for b in self.folded.blocks
         )
+        said = f"graph of {counted(len(self.graph), 'node')} ({most})"
+        return f"{said}; drawn once: {layers}" if layers else said
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         return {"image/svg+xml": to_svg(self), "text/plain": str(self)}

@@ -23,7 +23,8 @@ from tgbench.plan import Decisions, Plan
 from tgbench.search.optimiser import Effort, Mode
 from tgbench.search.process import BackgroundSearch
 from tgbench.session import GraphSession
-from tgbench.views.curves import Series, chart, time_label
+from tgbench.views.curves import Series, chart
+from tgbench.words import counted, format_time
 
 POLL_S = 0.05
 POINTS = 6  # budgets that are tried where none are named
@@ -47,10 +48,10 @@ class Point:
         return self.plan.search.bound_ns if self.plan.search is not None else 0.0
 
     def __str__(self) -> str:
-        kept = len(self.plan.retained)
+        kept = counted(len(self.plan.retained), "node")
         return (
-            f"{format_bytes(self.plan.size_bytes)}: {time_label(self.time_ns)} a run, "
-            f"{kept} nodes retained"
+            f"within {format_bytes(self.budget_bytes)}: {format_time(self.time_ns)} a run in "
+            f"{format_bytes(self.plan.size_bytes)}, {kept} retained"
         )
 
 
@@ -76,7 +77,7 @@ class Curve:
         return [
             [
                 format_bytes(p.budget_bytes), format_bytes(p.plan.size_bytes),
-                time_label(p.time_ns), str(len(p.plan.retained)),
+                format_time(p.time_ns), str(len(p.plan.retained)),
             ]
             for p in self.points
         ]  # fmt: skip
@@ -106,10 +107,9 @@ class Curve:
         return figure
 
     def __str__(self) -> str:
-        return "\n".join(
-            [f"{len(self.points)} budgets; the least is {format_bytes(self.least_bytes)}"]
-            + [f"  {point}" for point in self.points]
-        )
+        budgets = counted(len(self.points), "budget")
+        lines = [f"{budgets}; the least is {format_bytes(self.least_bytes)}"]
+        return "\n".join([*lines, *(f"  {point}" for point in self.points)])
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         return {"image/svg+xml": to_svg(self), "text/plain": str(self)}
@@ -222,6 +222,6 @@ def to_svg(shown: Curve) -> str:
     if bounds:
         series.append(Series("bound", bounds, "b", is_dashed=True))
     return chart(
-        "expected time by memory", series, lambda b: format_bytes(int(b)), time_label,
+        "expected time by memory", series, lambda b: format_bytes(int(b)), format_time,
         ("bytes of the arena", "mean run"),
     )  # fmt: skip

@@ -18,6 +18,7 @@ from tgbench.packing import format_bytes
 from tgbench.regions import Box
 from tgbench.session import GraphSession
 from tgbench.views.tables import Table
+from tgbench.words import format_time
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class PathTable:
             (
                 str(i),
                 one.name,
-                f"{one.time_ns / 1e3:.1f} µs" + (f" ±{one.spread:.0%}" if one.spread else ""),
+                format_time(one.time_ns) + (f" ±{one.spread:.0%}" if one.spread else ""),
                 one.source,
                 "-" if one.size_bytes is None else format_bytes(one.size_bytes),
                 *(one.more.get(name, "") for name in more),

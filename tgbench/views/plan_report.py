@@ -5,13 +5,14 @@ page_of_plan(plan, graph) → HTML that needs no network and no other file
 
 from __future__ import annotations
 
-from tgbench.explain import Weighed, after, format_time, kind_of, weighed
+from tgbench.explain import Weighed, after, kind_of, weighed
 from tgbench.graph import Graph
 from tgbench.packing import format_bytes
 from tgbench.plan import Plan, PlanSlot, SearchRecord
 from tgbench.views.report import MOST_LISTED, Study, Table, page
 from tgbench.views.search import history_of, to_svg
 from tgbench.views.timeline import timeline_from_plan, timeline_of_plan
+from tgbench.words import format_time
 
 
 def page_of_plan(plan: Plan, graph: Graph | None = None) -> str:

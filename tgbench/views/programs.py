@@ -17,6 +17,7 @@ from tgbench.packing import format_bytes
 from tgbench.program import Instruction, Program
 from tgbench.session import GraphSession
 from tgbench.views.tables import Table
+from tgbench.words import counted, format_time
 
 MOST_LISTED = 400  # rows of the static table
 
@@ -78,7 +79,8 @@ class Listing:
         return Table(caption, HEADER, tuple(_cells(i, line) for i, line in enumerate(shown)))
 
     def __str__(self) -> str:
-        return f"{self.title}: {len(self.lines)} calls, expected {self.expected_ns / 1e6:.3f} ms"
+        calls = counted(len(self.lines), "call")
+        return f"{self.title}: {calls}, expected {format_time(self.expected_ns)}"
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         return self.table().bundle()
@@ -139,7 +141,7 @@ def _cells(number: int, line: Line) -> Sequence[str]:
         line.node,
         line.box,
         line.kernel,
-        "-" if line.expected_ns is None else f"{line.expected_ns / 1e3:.1f} µs",
+        "-" if line.expected_ns is None else format_time(line.expected_ns),
         "-" if line.offset_bytes is None else str(line.offset_bytes),
         format_bytes(line.scratch_bytes) if line.scratch_bytes else "-",
     )

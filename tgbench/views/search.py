@@ -26,7 +26,8 @@ from tgbench.plan import Plan, SearchRecord
 from tgbench.search.optimiser import Mode
 from tgbench.search.process import BackgroundSearch, Event
 from tgbench.session import GraphSession
-from tgbench.views.curves import Series, chart, time_label
+from tgbench.views.curves import Series, chart
+from tgbench.words import format_time
 
 POLL_S = 0.1
 GRACE_S = 0.3  # what a search has to answer a stop; then its process ends, and its best plan counts
@@ -86,8 +87,8 @@ class History:
         last = self.last
         if not last.best_ns:
             return last.message or "no plan yet"
-        bound = f", bound {time_label(last.bound_ns)}, gap {last.gap:.1%}" if last.bound_ns else ""
-        return f"step {last.step}, best {time_label(last.best_ns)}{bound}"
+        bound = f", bound {format_time(last.bound_ns)}, gap {last.gap:.1%}" if last.bound_ns else ""
+        return f"step {last.step}, best {format_time(last.best_ns)}{bound}"
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         return {"image/svg+xml": to_svg(self), "text/plain": str(self)}
@@ -103,14 +104,14 @@ def to_svg(shown: History, across: str = "seconds") -> str:
     """Best so far and bound over time as one SVG."""
     known = [m for m in shown.moments if m.best_ns]
     better = [
-        (m.seconds, m.best_ns, str(time_label(m.best_ns)) if is_new else "")
+        (m.seconds, m.best_ns, format_time(m.best_ns) if is_new else "")
         for m, is_new in zip(known, _news(known), strict=True)
     ]
     series = [Series("best so far", better, is_stepped=True)]
     bounds = [(m.seconds, m.bound_ns, "") for m in known if m.bound_ns]
     if bounds:
         series.append(Series("bound", bounds, "b", is_dashed=True, is_stepped=True))
-    return chart(str(shown), series, lambda s: f"{s:.3g}", time_label, (across, "mean run"))
+    return chart(str(shown), series, lambda s: f"{s:.3g}", format_time, (across, "mean run"))
 
 
 def _news(moments: Sequence[Moment]) -> list[bool]:

@@ -25,6 +25,7 @@ from tgbench.report import Report
 from tgbench.session import GraphSession
 from tgbench.trace import Trace
 from tgbench.views.tables import Table
+from tgbench.words import counted, format_time
 
 Bundle: TypeAlias = dict[str, str]  # MIME type → text
 MOST_ROWS = 50  # of a table; how many are left out is said
@@ -104,7 +105,7 @@ def _trace(trace: Trace) -> Bundle:
     for call in trace:
         times[str(call.bucket)] = times.get(str(call.bucket), 0) + call.duration_ns
     rows = [
-        (bucket, str(count), f"{times[bucket] / count / 1e6:.3f} ms")
+        (bucket, str(count), format_time(times[bucket] / count))
         for bucket, count in buckets.most_common()
     ]
     return _table(str(trace), ("bucket", "count", "mean"), rows) | {"text/plain": str(trace)}
@@ -125,7 +126,7 @@ def _placement(placement: Placement) -> Bundle:
         for node, slot in sorted(placement.slots.items(), key=lambda item: item[1].offset_bytes)
     ]  # fmt: skip
     caption = (
-        f"memory map: {len(rows)} slots in {format_bytes(placement.size_bytes)} "
+        f"memory map: {counted(len(rows), 'slot')} in {format_bytes(placement.size_bytes)} "
         f"(bound {format_bytes(placement.bound_bytes)})"
     )
     return _table(caption, ("node", "kind", "offset", "size", "extents"), rows)
@@ -140,7 +141,7 @@ def _program(program: Program) -> Bundle:
 def _records(records: Records) -> Bundle:
     rows = [
         (
-            record.kernel, f"{record.median_ns / 1e3:.2f} µs" if record.samples_ns else "-",
+            record.kernel, format_time(record.median_ns) if record.samples_ns else "-",
             str(len(record.samples_ns)), record.failure or "", record.signature,
         )
         for record in records.all()
@@ -158,7 +159,7 @@ def _report(report: Report) -> Bundle:
         ("class", str(report.kind)), ("bucket", str(report.bucket)),
         ("recomputed", f"{report.recomputed:.1%} of a run from nothing"),
         ("calls", str(report.instructions)),
-        ("time", f"{report.total_ns / 1e6:.3f} ms, {report.decide_ns / 1e6:.3f} ms to decide"),
+        ("time", f"{format_time(report.total_ns)}, {format_time(report.decide_ns)} to decide"),
         ("program", "made in this run" if report.specialised else "known"),
     ]  # fmt: skip
     return _table("the last run", ("what", "value"), rows)
@@ -166,6 +167,7 @@ def _report(report: Report) -> Bundle:
 
 def _session(session: GraphSession) -> Bundle:
     graph, counters = session.graph, session.counters
+    made = counted(counters.specialised, "program")
     rows = [
         ("inputs", ", ".join(f"{n.name}: {n.type}" for n in graph.inputs.values())),
         ("outputs", ", ".join(f"{name}: {n.type}" for name, n in graph.outputs.items())),
@@ -173,17 +175,17 @@ def _session(session: GraphSession) -> Bundle:
         ("device", session.device),
         ("budget", "none" if session.budget_bytes is None else format_bytes(session.budget_bytes)),
         ("plan", str(session.plan).splitlines()[0] if session.is_planned else "none yet"),
-        ("runs", f"{counters.runs}, {counters.specialised} programs made, {counters.moved} moved"),
+        ("runs", f"{counters.runs}, {made} made, {counters.moved} moved"),
     ]
     if session.last is not None:
         last = session.last
-        rows.append(("last run", f"{last.kind}: {last.total_ns / 1e6:.3f} ms"))
+        rows.append(("last run", f"{last.kind}: {format_time(last.total_ns)}"))
     return _table("session", ("what", "value"), rows)
 
 
 def _table(caption: str, header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Bundle:
     rest = len(rows) - MOST_ROWS
-    told = f"{caption}; {rest} more rows" if rest > 0 else caption
+    told = f"{caption}; {counted(rest, 'more row')}" if rest > 0 else caption
     return Table(told, header, rows[:MOST_ROWS]).bundle()
 
 

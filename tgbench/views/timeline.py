@@ -32,6 +32,7 @@ from tgbench.placement import Placement, aligned
 from tgbench.plan import Plan, PlanSlot
 from tgbench.views.columns import pack
 from tgbench.views.svg import THEME, ticks
+from tgbench.words import counted
 
 Kind: TypeAlias = Literal["input", "retained", "partial", "slice", "scratch"]
 KINDS: tuple[Kind, ...] = ("input", "retained", "partial", "slice", "scratch")
@@ -216,7 +217,7 @@ class Timeline:
     def _said(self) -> str:
         kinds = ", ".join(f"{kind} {format_bytes(self.bytes_of(kind))}" for kind in KINDS)
         return (
-            f"{len(self.rectangles)} rectangles over {self.steps} steps in "
+            f"{counted(len(self.rectangles), 'rectangle')} over {counted(self.steps, 'step')} in "
             f"{format_bytes(self.size_bytes)} ({kinds}); most in use at step {self.peak_step}: "
             f"{format_bytes(self.peak_bytes)}"
         )

@@ -25,6 +25,7 @@ from tgbench.graph import Graph
 from tgbench.plan import Plan
 from tgbench.trace import Trace
 from tgbench.views.svg import THEME
+from tgbench.words import counted, format_time
 
 MOST_DRAWN = 24  # classes in the static picture; the rarest are left out
 
@@ -99,13 +100,14 @@ class Matrix:
         return [
             [
                 self.classes[c.before], self.classes[c.after], str(c.count),
-                f"{shares[c.before, c.after]:.0%}", f"{c.mean_ns / 1e6:.3f} ms",
+                f"{shares[c.before, c.after]:.0%}", format_time(c.mean_ns),
             ]
             for c in self.cells
         ]  # fmt: skip
 
     def __str__(self) -> str:
-        return f"{len(self.classes)} classes, {sum(c.count for c in self.cells)} transitions"
+        transitions = counted(sum(cell.count for cell in self.cells), "transition")
+        return f"{counted(len(self.classes), 'class')}, {transitions}"
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         return {"image/svg+xml": to_svg(self), "text/plain": str(self)}
@@ -201,7 +203,8 @@ def to_svg(shown: Matrix) -> str:
 
 def _square(cell: Cell, row: int, column: int, share: float) -> str:
     x, y = LEFT + column * SIDE, TOP + row * SIDE
-    words = f"{cell.count} times, {share:.0%}; mean {cell.mean_ns / 1e6:.3f} ms; {cell.example}"
+    mean = f"mean {format_time(cell.mean_ns)}"
+    words = f"{counted(cell.count, 'time')}, {share:.0%}; {mean}; {cell.example}"
     return (
         f'<g><title>{escape(words)}</title><rect class="tg-heat" x="{x}" y="{y}" width="{SIDE}" '
         f'height="{SIDE}" fill-opacity="{0.08 + 0.72 * share:.2f}"/><text class="tg-strong" '
