@@ -780,7 +780,7 @@ def test_print_is_a_summary(path: Path) -> None:
         trace.append(COLD)
         trace.append(step(1, time=NOW + 60))
     assert str(trace) == repr(trace) == (
-        f"trace {path}: 2 calls, 50% hits, mean 5.000 ms, "
+        f"trace {path}: 2 calls, 50% hits, mean 5 ms, "
         "2023-11-14 22:13:20 to 2023-11-14 22:14:20 UTC"
     )  # fmt: skip
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -17,12 +19,27 @@ from strategies import regions
 import tgbench as tg
 from tgbench.buckets import BucketClass
 from tgbench.errors import GraphError, PlanError, WidgetError
-from tgbench.regions import EMPTY, Region
+from tgbench.regions import EMPTY, Box, Region
 from tgbench.views import paths, show, transitions
 from tgbench.views.boxes import to_svg as region_svg
-from tgbench.views.pareto import Curve, curve
-from tgbench.views.programs import listing_of_session
-from tgbench.views.regions import KINDS, best_cut, columns_of, crossing, inspect_class, inspect_last
+from tgbench.views.curves import Axis
+from tgbench.views.heatmap import Heatmap
+from tgbench.views.pareto import Curve, Point, curve
+from tgbench.views.programs import listing, listing_of_session
+from tgbench.views.regions import (
+    KINDS,
+    LEFT,
+    WIDE,
+    NodeRegions,
+    best_cut,
+    columns_of,
+    crossing,
+    inspect_class,
+    inspect_last,
+)
+from tgbench.views.regions import (
+    _legend as legend,
+)
 from tgbench.views.regions import to_svg as inspector_svg
 from tgbench.views.tables import Table
 
@@ -141,6 +158,30 @@ def test_a_node_is_drawn_on_any_plane(session: tg.GraphSession) -> None:
         assert set(columns["kind"]) <= set(range(len(KINDS)))
 
 
+def test_a_legend_names_the_colours_that_are_there(session: tg.GraphSession) -> None:
+    """Reused rows are valid, too; drawn one over the other they had a colour of no legend."""
+    full, half = Region.full((ROWS, 4)), Region.of(Box(((0, 3), (0, 4))))
+    node = next(n for n in session.graph.nodes if n.op == "tanh")
+    rest = full.subtract(half)
+    for reused, kinds in ((full, ["reused"]), (half, ["valid", "reused"])):
+        svg = inspector_svg(NodeRegions(node, {"valid": full, "reused": reused}))
+        drawn = [
+            (rect.get("class"), rect.find("{*}title").text)  # type: ignore[union-attr]
+            for rect in ElementTree.fromstring(svg).findall(".//{*}rect")
+            if rect.find("{*}title") is not None
+        ]
+        assert [c for c, _ in drawn[1:]] == [f"tg-r-{kind}" for kind in kinds]
+        texts = [text.text for text in ElementTree.fromstring(svg).findall(".//{*}text")]
+        assert texts[-len(kinds) :] == kinds
+    assert f"valid {rest.boxes[0]}" in svg
+
+
+def test_every_kind_has_room_in_the_legend() -> None:
+    (last,) = (p for p in legend([*KINDS, "known"], 0.0) if "known" in p)
+    (at,) = {float(x) for x in re.findall(r'<text class="tg-text" x="(\d+)"', last)}
+    assert at + 6 * len("known") < WIDE + LEFT + 20
+
+
 def test_known_elements_are_shown(session: tg.GraphSession) -> None:
     constant = next(n for n in session.graph.nodes if n.op == "constant" and n.rank == 2)
     shown = inspect_last(session).node(constant.name)
@@ -196,6 +237,15 @@ def test_a_program_is_listed_as_it_runs(session: tg.GraphSession) -> None:
     assert [line.kernel for line in found.lines] == [i.kernel for i in last.program.instructions]
     assert found.expected_ns > 0
     assert "u0" not in str(found.table()), "boxes are at their origin"
+    assert {"expected", "offset"} <= set(found.table().header)
+
+
+def test_a_program_alone_tells_no_times_that_nobody_knows(session: tg.GraphSession) -> None:
+    assert session.last is not None
+    found = listing(session.last.program).table()
+    assert not {"expected", "offset"} & set(found.header)
+    assert "expected" not in found.caption
+    assert all(len(row) == len(found.header) for row in found.rows)
 
 
 def test_alternatives_come_fastest_first(session: tg.GraphSession) -> None:
@@ -248,11 +298,42 @@ def test_more_memory_is_never_slower() -> None:
 def test_a_curve_is_a_figure_of_plotly(session: tg.GraphSession) -> None:
     pytest.importorskip("plotly")
     found = curve(session, [1 << 20])
-    best, bound = found.to_plotly().data
-    assert list(best.x) == [point.plan.size_bytes / 2**20 for point in found.points]
-    assert list(best.y) == [point.time_ns / 1e6 for point in found.points]
+    figure = found.to_plotly()
+    (best,) = figure.data  # no bound is known: none is drawn
+    assert figure.layout.xaxis.title.text == "arena, B", "some hundred bytes are no 0.0004 MiB"
+    assert figure.layout.yaxis.title.text == "mean run, µs"
+    assert list(best.x) == [point.plan.size_bytes for point in found.points]
+    assert list(best.y) == [point.time_ns / 1e3 for point in found.points]
     assert list(best.text) == [str(point) for point in found.points]
-    assert bound.name == "bound"
+    searched = session.optimize("search", steps=4)
+    assert searched.search is not None
+    told = replace(searched, search=replace(searched.search, bound_ns=1.0))
+    bounded = Curve((Point(1 << 20, told),)).to_plotly()
+    assert [one.name for one in bounded.data] == ["best plan", "bound"]
+
+
+def test_marks_of_a_chart_are_round() -> None:
+    time, size = Axis("time", str), Axis("bytes", str, base=2)
+    assert time.marks(5.958, 7.28) == [6.0, 6.5, 7.0]
+    assert size.marks(7977, 12700) == [8192, 9216, 10240, 11264, 12288]
+    for low, high in ((0.0, 33.0), (1e3, 1.0001e3), (3e-9, 1.0), (999.9, 1000.1)):
+        for axis in (time, size):
+            marks = axis.marks(low, high)
+            assert 2 <= len(marks) <= 6
+            assert all(low <= mark <= high for mark in marks)
+
+
+def test_an_axis_of_time_that_passes_begins_at_zero() -> None:
+    assert Axis("seconds", str, has_zero=True).range([24.5, 33.0])[0] == 0.0
+    assert Axis("mean run", str).range([7.2, 7.2]) == pytest.approx((6.48, 7.92))
+
+
+def test_a_heatmap_says_what_its_colours_are() -> None:
+    svg = Heatmap(np.zeros((3, 8, 4)), np.array([[0.5, -0.25]]), 4, 4, "drop of <a>").to_svg()
+    root = ElementTree.fromstring(svg)
+    assert [text.text for text in root.findall(".//{*}text")] == ["+0.5", "-0.25", "drop of <a>"]
+    above = Heatmap(np.zeros((3, 8, 4)), np.array([[0.5, 0.0]]), 4, 4, "drop").to_svg()
+    assert [t.text for t in ElementTree.fromstring(above).findall(".//{*}text")] == ["+0.5", "drop"]
 
 
 def test_a_figure_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,7 +121,8 @@ class OcclusionMap:
     @property
     def heatmap(self) -> Heatmap:
         """The picture."""
-        return Heatmap(self.image, self.drops, self.patch, self.stride, f"class {self.target}")
+        told = f"drop of class {self.target}'s logit"
+        return Heatmap(self.image, self.drops, self.patch, self.stride, told)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, for JSON."""

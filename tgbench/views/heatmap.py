@@ -1,7 +1,7 @@
 """A grid of numbers over an image, as an SVG that needs no network.
 
-Blue places lower the number, orange ones raise it (Okabe and Ito's colours, 2008); the number
-stands in each place's tooltip.
+Orange places have numbers above zero, blue ones below (Okabe and Ito's colours, 2008). The largest
+of both stand under the image, every number in its place's tooltip.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-RAISES, LOWERS = "#d55e00", "#0072b2"
+from tgbench.views.svg import THEME
+
+ABOVE, BELOW = "#d55e00", "#0072b2"
 SIDE = 336  # pixels of the picture's longer side
+LEGEND = 26  # and what stands under it
 
 
 @dataclass(frozen=True)
@@ -42,20 +45,34 @@ class Heatmap:
         most = max(float(np.abs(self.values).max()), 1e-30)
         cells = [
             f'<rect x="{column * self.stride}" y="{row * self.stride}" width="{self.patch}" '
-            f'height="{self.patch}" fill="{RAISES if value > 0 else LOWERS}" '
+            f'height="{self.patch}" fill="{ABOVE if value > 0 else BELOW}" '
             f'fill-opacity="{0.75 * abs(float(value)) / most:.3f}"><title>row {row}, column '
             f"{column}: {float(value):.4g}</title></rect>"
             for (row, column), value in np.ndenumerate(self.values)
         ]
         picture = base64.b64encode(png(_grey(self.image))).decode()
         return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-            f'width="{width * scale:.0f}" height="{height * scale:.0f}" role="img" '
-            f'aria-label="{escape(self.title, quote=True)}">'
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{max(width * scale, SIDE):.0f}" '
+            f'height="{height * scale + LEGEND:.0f}" font-family="system-ui, sans-serif" '
+            f'font-size="11" role="img" aria-label="{escape(self.title, quote=True)}">'
+            f'<style>{THEME}</style><g transform="scale({scale:.6g})">'
             f'<image width="{width}" height="{height}" href="data:image/png;base64,{picture}"/>'
-            + "".join(cells)
-            + "</svg>"
+            f"{''.join(cells)}</g>{self._legend(height * scale + 18)}</svg>"
         )
+
+    def _legend(self, y: float) -> str:
+        """The two colours with the number at which they are strongest, and what is told."""
+        ends = ((ABOVE, float(self.values.max())), (BELOW, float(self.values.min())))
+        told = [(colour, end) for colour, end in ends if (end > 0) == (colour == ABOVE) and end]
+        parts = [
+            f'<rect x="{90 * i}" y="{y - 9:.0f}" width="11" height="11" fill="{colour}"/>'
+            f'<text class="tg-text" x="{90 * i + 16}" y="{y:.0f}">{end:+.3g}</text>'
+            for i, (colour, end) in enumerate(told)
+        ]
+        title = (
+            f'<text class="tg-text" x="{90 * len(told)}" y="{y:.0f}">{escape(self.title)}</text>'
+        )
+        return "".join([*parts, title])
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         return {"text/plain": str(self.values), "image/svg+xml": self.to_svg()}

@@ -11,23 +11,36 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
+from tgbench import words
 from tgbench.errors import BudgetError, WidgetError
 from tgbench.packing import format_bytes
 from tgbench.plan import Decisions, Plan
 from tgbench.search.optimiser import Effort, Mode
 from tgbench.search.process import BackgroundSearch
 from tgbench.session import GraphSession
-from tgbench.views.curves import Series, chart
+from tgbench.views.curves import Axis, Series, chart
 from tgbench.words import counted, format_time
 
 POLL_S = 0.05
 POINTS = 6  # budgets that are tried where none are named
+
+
+Unit: TypeAlias = tuple[float, str]
+TIME_UNITS: Sequence[Unit] = (*words.UNITS, (1.0, "ns"))
+BYTE_UNITS: Sequence[Unit] = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
+
+
+def _unit(values: npt.NDArray[np.float64], units: Sequence[Unit]) -> Unit:
+    """The largest unit that the largest value reaches."""
+    most = values.max(initial=0.0)
+    return next((unit for unit in units if most >= unit[0]), units[-1])
 
 
 @dataclass(frozen=True)
@@ -88,7 +101,7 @@ class Curve:
         Raises WidgetError where plotly is not installed.
 
         >>> Curve(()).to_plotly().layout.yaxis.title.text
-        'mean run, ms'
+        'mean run, ns'
         """
         try:
             from plotly import graph_objects
@@ -97,13 +110,19 @@ class Curve:
                 f"the figure needs {error.name}; install it with: pip install 'tgbench[lab]'"
             ) from error
         columns = self.columns()
+        byte, size_unit = _unit(columns["size"], BYTE_UNITS)
+        ns, time_unit = _unit(columns["time"], TIME_UNITS)
         figure = graph_objects.Figure()
         for name, key, dash in (("best plan", "time", "solid"), ("bound", "bound", "dash")):
-            figure.add_scatter(
-                x=columns["size"] / 2**20, y=np.where(columns[key] > 0, columns[key], np.nan) / 1e6,
-                name=name, text=columns["words"], mode="lines+markers", line_dash=dash,
-            )  # fmt: skip
-        figure.update_layout(xaxis_title="arena, MiB", yaxis_title="mean run, ms")
+            known = np.where(columns[key] > 0, columns[key], np.nan)
+            if np.isfinite(known).any():
+                figure.add_scatter(
+                    x=columns["size"] / byte, y=known / ns, name=name, text=columns["words"],
+                    mode="lines+markers", line_dash=dash,
+                )  # fmt: skip
+        figure.update_layout(
+            xaxis_title=f"arena, {size_unit}", yaxis_title=f"mean run, {time_unit}"
+        )
         return figure
 
     def __str__(self) -> str:
@@ -221,7 +240,5 @@ def to_svg(shown: Curve) -> str:
     series = [Series("best plan", points)]
     if bounds:
         series.append(Series("bound", bounds, "b", is_dashed=True))
-    return chart(
-        "expected time by memory", series, lambda b: format_bytes(int(b)), format_time,
-        ("bytes of the arena", "mean run"),
-    )  # fmt: skip
+    size = Axis("bytes of the arena", lambda b: format_bytes(int(b)), base=2)
+    return chart("expected time by memory", series, size, Axis("mean run", format_time))

@@ -7,7 +7,9 @@ from typing import Any, ClassVar
 
 from tgbench.errors import WidgetError
 from tgbench.plan import Plan
+from tgbench.views.search import ended
 from tgbench.views.widget import Selection, View
+from tgbench.words import counted
 
 FILE = "plan.json"
 
@@ -44,7 +46,7 @@ class PlanBar(View):
         words = str(self.plan)
         record = self.plan.search
         if record is not None:
-            words += f"\n  found by {record.mode}, {record.steps} steps, {record.stop}"
+            words += f"\n  found by {record.mode}, {counted(record.steps, 'step')}: {ended(record)}"
         return {
             "facts": {"words": words, "can_use": self._change is not None},
             "label": words.splitlines()[0],

@@ -72,14 +72,23 @@ class Listing:
         }
 
     def table(self) -> Table:
-        """The first lines as a table; how many are left out stands in its caption."""
+        """The first lines as a table; how many are left out stands in its caption.
+
+        A column of which nothing is known is left out.
+        """
         shown = self.lines[:MOST_LISTED]
         rest = len(self.lines) - len(shown)
         caption = str(self) + (f"; the last {rest} are left out" if rest else "")
-        return Table(caption, HEADER, tuple(_cells(i, line) for i, line in enumerate(shown)))
+        rows = [_cells(i, line) for i, line in enumerate(shown)]
+        told = [i for i in range(len(HEADER)) if any(row[i] != "-" for row in rows) or not rows]
+        return Table(
+            caption, [HEADER[i] for i in told], tuple(tuple(row[i] for i in told) for row in rows)
+        )
 
     def __str__(self) -> str:
         calls = counted(len(self.lines), "call")
+        if all(line.expected_ns is None for line in self.lines):
+            return f"{self.title}: {calls}"
         return f"{self.title}: {calls}, expected {format_time(self.expected_ns)}"
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:

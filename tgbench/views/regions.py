@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from itertools import accumulate
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -269,8 +270,9 @@ def to_svg(shown: NodeRegions, title: str = "", cut: Cut | None = None) -> str:
 
     parts = [rectangle("whole", (0, count[0], 0, count[1]), str(node.type))]
     parts += [rectangle("known", span, "known") for span in _known_spans(shown, plane, count)]
-    for kind in ORDER:
-        for box in shown.regions.get(kind, EMPTY).boxes:
+    apart = _apart(shown.regions)
+    for kind, region in apart.items():
+        for box in region.boxes:
             span = crossing(box, plane)
             if span is not None:
                 parts.append(rectangle(kind, span, f"{kind} {box}"))
@@ -283,7 +285,7 @@ def to_svg(shown: NodeRegions, title: str = "", cut: Cut | None = None) -> str:
         f'<text class="tg-text" x="{LEFT - 6}" y="{TOP + 10}" text-anchor="end">0</text>',
         f'<text class="tg-text" x="{LEFT - 6}" y="{TOP + count[0] * down:.0f}" '
         f'text-anchor="end">{count[0]}</text>',
-        *_legend(shown, height - 10),
+        *_legend([*apart, *(["known"] if shown.known_share else [])], height - 10),
     ]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE + LEFT + 20} {height:.0f}" '
@@ -328,13 +330,22 @@ def _known_spans(
     ]
 
 
-def _legend(shown: NodeRegions, y: float) -> list[str]:
-    kinds = [
-        *(kind for kind in ORDER if kind in shown.regions),
-        *(["known"] if shown.known_share else []),
-    ]
+def _apart(regions: Mapping[Kind, Region]) -> dict[Kind, Region]:
+    """What is drawn of each kind, in order: a colour under another would be a third one.
+
+    What is reused or computed is valid, too: valid is what is left of it then.
+    """
+    found = {kind: regions[kind] for kind in ORDER if kind in regions}
+    if "valid" in found:
+        for kind in ("reused", "computed"):
+            found["valid"] = found["valid"].subtract(regions.get(kind, EMPTY))
+    return {kind: region for kind, region in found.items() if region.boxes}
+
+
+def _legend(kinds: Sequence[str], y: float) -> list[str]:
+    widths = [34 + 6.2 * len(kind) for kind in kinds]
     return [
-        f'<rect class="tg-r-{kind}" x="{LEFT + i * 84}" y="{y - 9:.0f}" width="11" height="11"/>'
-        f'<text class="tg-text" x="{LEFT + i * 84 + 16}" y="{y:.0f}">{kind}</text>'
-        for i, kind in enumerate(kinds)
+        f'<rect class="tg-r-{kind}" x="{x:.0f}" y="{y - 9:.0f}" width="11" height="11"/>'
+        f'<text class="tg-text" x="{x + 16:.0f}" y="{y:.0f}">{kind}</text>'
+        for kind, x in zip(kinds, accumulate(widths, initial=LEFT), strict=False)
     ]

@@ -26,7 +26,7 @@ from tgbench.plan import Plan, SearchRecord
 from tgbench.search.optimiser import Mode
 from tgbench.search.process import BackgroundSearch, Event
 from tgbench.session import GraphSession
-from tgbench.views.curves import Series, chart
+from tgbench.views.curves import Axis, Series, chart
 from tgbench.words import format_time
 
 POLL_S = 0.1
@@ -111,7 +111,8 @@ def to_svg(shown: History, across: str = "seconds") -> str:
     bounds = [(m.seconds, m.bound_ns, "") for m in known if m.bound_ns]
     if bounds:
         series.append(Series("bound", bounds, "b", is_dashed=True, is_stepped=True))
-    return chart(str(shown), series, lambda s: f"{s:.3g}", format_time, (across, "mean run"))
+    seconds = Axis(across, lambda value: f"{value:.4g}", has_zero=True)
+    return chart(str(shown), series, seconds, Axis("mean run", format_time))
 
 
 def _news(moments: Sequence[Moment]) -> list[bool]:
@@ -289,17 +290,25 @@ class SearchRun:
             seen()
 
     def __str__(self) -> str:
-        state = "searching" if self.is_running else f"stopped: {self._why()}"
+        state = "searching" if self.is_running else f"ended: {self._why()}"
         return f"{state}; {self.history}"
 
     def _why(self) -> str:
         if self.failure is not None:
             return str(self.failure)
         record = self._plan.search if self._plan is not None else None
-        return record.stop if record is not None else "not started"
+        return ended(record) if record is not None else "not started"
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         return {"image/svg+xml": to_svg(self.history), "text/plain": str(self)}
+
+
+ENDS = {"steps": "all steps taken", "time": "time is over"}  # what does not explain itself
+
+
+def ended(record: SearchRecord) -> str:
+    """Why a search was over, for people."""
+    return ENDS.get(record.stop, record.stop)
 
 
 def _look_at_failure(watch: asyncio.Task[Plan]) -> None:

@@ -9,6 +9,7 @@ from html import escape
 STYLE = (
     "border-collapse:collapse;font:13px/1.4 system-ui,sans-serif;font-variant-numeric:tabular-nums"
 )
+PADDING = "padding:1px 10px 1px 0"
 NUMBERS = frozenset("0123456789-+.∞")
 
 
@@ -35,7 +36,8 @@ class Table:
 
     def to_html(self) -> str:
         """Everything escaped; numbers stand to the right."""
-        head = "".join(f'<th style="text-align:left">{escape(cell)}</th>' for cell in self.header)
+        left = f"text-align:left;{PADDING}"
+        head = "".join(f'<th style="{left}">{escape(cell)}</th>' for cell in self.header)
         body = "".join(f"<tr>{''.join(map(_cell, row, self._numeric))}</tr>" for row in self.rows)
         return (
             f'<table style="{STYLE}"><caption style="text-align:left">{escape(self.caption)}'
@@ -65,4 +67,4 @@ def _is_number(text: str) -> bool:
 
 def _cell(text: str, is_number: bool) -> str:
     side = "right" if is_number else "left"
-    return f'<td style="text-align:{side};padding:1px 10px 1px 0">{escape(text)}</td>'
+    return f'<td style="text-align:{side};{PADDING}">{escape(text)}</td>'

@@ -471,7 +471,7 @@ def to_svg(shown: Timeline, width: int = 960, height: int = 420, most: int = MOS
         f'class="tg-timeline" font-family="system-ui, sans-serif" font-size="11">',
         f"<title>{escape(str(shown))}</title>",
         f"<style>{THEME}</style>",
-        *_legend(width),
+        *_legend(shown),
     ]
     for size in ticks(top_bytes, 5):
         y = height - BOTTOM - size * up
@@ -510,9 +510,9 @@ def describe(r: Rectangle) -> str:
     return f"{r.label}: {r.kind}, {where}, {r.when}{shared} ({r.detail})"
 
 
-def _legend(width: int) -> list[str]:
-    parts, x = [], LEFT
-    for kind in KINDS:
+def _legend(shown: Timeline) -> list[str]:
+    parts, x, there = [], LEFT, {r.kind for r in shown.rectangles}
+    for kind in (kind for kind in KINDS if kind in there):
         parts.append(
             f'<rect class="tg-{kind}" x="{x}" y="8" width="12" height="12"/>'
             f'<text class="tg-text" x="{x + 17}" y="18">{kind}</text>'
