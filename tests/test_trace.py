@@ -462,7 +462,7 @@ def test_calls_lost_at_exit_are_reported(path: Path) -> None:
     code = "trace.append(step(1)); trace.flush(); trace.append(step(2)); "
     code += "p = trace.path; p.unlink(); p.mkdir()"
     said = _succeeds(_python(f"import tgbench.tracefile as t; t.LINGER_S = 60\n{code}", path))
-    assert "1 calls are lost" in said
+    assert "1 call lost" in said
     assert "Is a directory" in said
 
 

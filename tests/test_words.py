@@ -44,6 +44,13 @@ def test_one_of_a_kind_is_one_everywhere() -> None:
         assert wrong not in told, wrong
 
 
+def test_one_weight_too_many_is_one_weight() -> None:
+    g = tg.GraphBuilder()
+    g.output("y", g.input("x", (4,)) * 2.0)
+    with pytest.raises(tg.WeightsError, match=r"^1 weight not used by the graph, 'w'"):
+        tg.GraphSession(g.build(), {"w": np.ones(2, np.float32)})
+
+
 def test_a_profile_says_what_it_did_in_a_line() -> None:
     made = Profile({("k", "s"): 200}, programs=1, took_s=5.94775)
     assert repr(made) == "1 measured in 1 program, 5.9 s"

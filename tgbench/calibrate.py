@@ -39,6 +39,7 @@ from tgbench.records import Record, Records, failure_of
 from tgbench.regions import Box
 from tgbench.signature import last_cache_bytes, source_hash
 from tgbench.weights import TORCH_DTYPES
+from tgbench.words import counted
 
 LEAST_NS = 20_000.0  # shorter calls are mostly dispatch, and a clock disturbs them
 REST = 0.02  # of a run: lighter calls are not timed
@@ -155,7 +156,7 @@ class Calibrator:
 
     def _timed(self, tasks: Sequence[Task]) -> Iterator[Record]:
         """Records of some tasks; nothing of those that there was no time for."""
-        told = f"timing the kernels of {len(tasks)} calls, once a machine"
+        told = f"timing the kernels of {counted(len(tasks), 'call')}, once a machine"
         self._tell(told)
         with tqdm(
             desc=told, total=1 + MOST_TURNS, delay=0.5, leave=False, disable=self._bar

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from tgbench.strictjson import parsed
+from tgbench.words import counted
 
 
 def cache_folder() -> Path:
@@ -71,7 +72,9 @@ class Machine:
 
     def __str__(self) -> str:
         packages = ", ".join(f"{name} {version}" for name, version in self.versions)
-        return f"{self.processor} ({self.instructions}, {self.threads} threads; {packages})"
+        return (
+            f"{self.processor} ({self.instructions}, {counted(self.threads, 'thread')}; {packages})"
+        )
 
 
 @cache

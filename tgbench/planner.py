@@ -37,6 +37,7 @@ from tgbench.propagate import Propagator, Step, changes, handed_out, joined, rou
 from tgbench.regions import EMPTY, Box, Region
 from tgbench.rules import Rules
 from tgbench.split import WHOLE, Cut, Demand, contains, cuts, pieces, supersets
+from tgbench.words import counted
 
 Progress = Callable[[str], None]
 Cost = Callable[[Call, Box], float]  # expected nanoseconds of one box of one call
@@ -396,7 +397,7 @@ class Planner:
         wanted = self.everything(weighed) if keep_all else self.frontier(weighed)
         first = self.lay_out(Retention.always(wanted), held, WHOLE, budget_bytes=budget_bytes)
         frontier = [node for node in wanted if node in first.slots]  # not what no run touches
-        self.tell(f"{len(frontier)} candidates to retain")
+        self.tell(f"{counted(len(frontier), 'candidate')} to retain")
         if budget_bytes is None or first.size_bytes <= budget_bytes:
             return self._choice(frontier, frontier, WHOLE, first, weighed, {})
         cut, placed = self._try_cuts(frontier, held, budget_bytes, first)

@@ -35,6 +35,7 @@ from tgbench.optable import Call
 from tgbench.regions import Box
 from tgbench.rules import Rules
 from tgbench.weights import TORCH_DTYPES, Weights
+from tgbench.words import counted
 
 
 @dataclass
@@ -127,7 +128,7 @@ class Pool:
             changed = zip(self._watched, now, self._versions, strict=True)
             names = [name for name, after, before in changed if after != before]
             raise WeightsError(
-                f"{len(names)} weights were changed in place since the session read them, "
+                f"{counted(len(names), 'weight')} changed in place since the session read them, "
                 f"{_first(names)}; import the module again, or without share=True, which lets a "
                 "session keep the weights that it was made with"
             )
@@ -306,7 +307,8 @@ def _compare_names(graph: Graph, names: Sequence[str], ignore: Sequence[str]) ->
     missing = sorted(wanted - given)
     if missing:
         raise WeightsError(
-            f"{len(missing)} weights are missing, {_first(missing)}; the weights belong to another "
+            f"{counted(len(missing), 'weight')} missing, {_first(missing)}; the weights "
+            "belong to another "
             "model, or the graph's parameter names do"
         )
     extra = sorted(
@@ -314,7 +316,8 @@ def _compare_names(graph: Graph, names: Sequence[str], ignore: Sequence[str]) ->
     )
     if extra:
         raise WeightsError(
-            f"{len(extra)} weights are not used by the graph, {_first(extra)}; if that is meant, "
+            f"{counted(len(extra), 'weight')} not used by the graph, {_first(extra)}; if "
+            "that is meant, "
             f"pass ignore_weights={[_pattern(extra)]!r}"
         )
 

@@ -310,7 +310,7 @@ class _Work:
         found = [(survey(session, state, program), program) for state, program in programs]
         found.sort(key=lambda item: sum(modelled_ns(p.site, p.kernel) for p in item[0]))
         for done, (places, program) in enumerate(found):
-            progress(done, len(found), f"{len(places)} calls")
+            progress(done, len(found), f"{counted(len(places), 'call')}")
             runs = _Runs(session, program, places)
             self._measure(runs, {i: p for i, p in enumerate(places) if self._is_new(p)})
             for some in self._alternatives(places) if self.alternatives else ():

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 from tgbench.errors import RecordsError
 from tgbench.machine import Machine
 from tgbench.strictjson import parsed
+from tgbench.words import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -365,8 +366,8 @@ class Records:
             failed = sum(record.failure is not None for record in found)
             kernels = len({record.kernel for record in found})
             lines.append(
-                f"  {fingerprint}  {machine}: {len(found)} signatures of {kernels} kernels"
-                + (f", {failed} failed" if failed else "")
+                f"  {fingerprint}  {machine}: {counted(len(found), 'signature')} of "
+                f"{counted(kernels, 'kernel')}" + (f", {failed} failed" if failed else "")
             )
         return "\n".join(lines)
 

@@ -68,6 +68,7 @@ from tgbench.simplify import simplify
 from tgbench.states import States
 from tgbench.trace import Call, Trace
 from tgbench.weights import TORCH_DTYPES
+from tgbench.words import counted
 
 Array = NDArray[Any]
 Retain: TypeAlias = Literal["auto", "all"]
@@ -441,7 +442,7 @@ class GraphSession:
                     break
                 made += self._walk(kind, origin)
         except KeyboardInterrupt:
-            self._progress(f"stopped; {made} programs are kept")
+            self._progress(f"stopped; {counted(made, 'program')} kept")
         return made
 
     def _walk(self, kind: BucketClass, origin: tuple[int, ...]) -> int:

@@ -47,7 +47,7 @@ class Trace:
     >>> trace = Trace()
     >>> trace.append(Call(Bucket.of({"x": Region.full((2,))}, {}), False, 2_000_000, 1700000000.0))
     >>> print(trace)
-    trace in memory: 1 call, 0% hits, mean 2.000 ms, 2023-11-14 22:13:20 UTC
+    trace in memory: 1 call, 0% hits, mean 2 ms, 2023-11-14 22:13:20 UTC
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
@@ -123,8 +123,9 @@ class Trace:
         problem = self._writer.order(stop=stop)
         if problem is not None:
             raise TraceError(
-                f"{self.path}: {self._writer.unwritten} calls could not be written ({problem}); "
-                "they are kept in memory: free space or restore the folder, and flush again"
+                f"{self.path}: {counted(self._writer.unwritten, 'call')} could not be written "
+                f"({problem}); they are kept in memory: free space or restore the folder, and "
+                "flush again"
             )
 
     def __enter__(self) -> Trace:

@@ -30,6 +30,7 @@ from tgbench.buckets import Bucket
 from tgbench.calls import Call
 from tgbench.errors import TraceError
 from tgbench.strictjson import parsed
+from tgbench.words import counted
 
 if sys.platform != "win32":
     import fcntl
@@ -230,7 +231,7 @@ class Writer:
         if self.unwritten:
             self.order(stop=True, sync=False)
         if self.unwritten:
-            text = f"{self.path}: {self.unwritten} calls are lost ({self.problem})"
+            text = f"{self.path}: {counted(self.unwritten, 'call')} lost ({self.problem})"
             warnings.warn(text, TraceWarning, stacklevel=1)
 
     def _start(self) -> threading.Thread | None:

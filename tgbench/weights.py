@@ -37,6 +37,7 @@ from safetensors.torch import save_file
 
 from tgbench.errors import TgbenchError, WeightsError
 from tgbench.strictjson import parsed
+from tgbench.words import counted
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -98,7 +99,10 @@ class Header:
 
     def __str__(self) -> str:
         rows = (f"  {t.name}  {t.dtype}{list(t.shape)}" for t in self.tensors.values())
-        title = f"{self.path}: {len(self.tensors)} tensors, {self.file_bytes} bytes"
+        title = (
+            f"{self.path}: {counted(len(self.tensors), 'tensor')}, "
+            f"{counted(self.file_bytes, 'byte')}"
+        )
         return "\n".join((title, *rows))
 
 
@@ -462,7 +466,7 @@ class Weights:
         state = "closed" if self._closed else f"{self.resident_bytes()} bytes resident"
         first = self.headers[0].path
         more = f" and {len(self.headers) - 1} more" if len(self.headers) > 1 else ""
-        return f"Weights({str(first)!r}{more}: {len(self._entries)} tensors, {state})"
+        return f"Weights({str(first)!r}{more}: {counted(len(self._entries), 'tensor')}, {state})"
 
     def close(self) -> None:
         """Forget the tensors. One that is still held elsewhere keeps its memory and stays valid."""

@@ -18,6 +18,7 @@ from tgbench.packing.drawing import draw
 from tgbench.packing.files import read_minimalloc, write_minimalloc
 from tgbench.packing.packer import pack
 from tgbench.packing.problem import Problem, Solution, format_bytes
+from tgbench.words import counted
 
 TOO_HIGH = 3  # exit status: a solution was found, and it is above the capacity
 
@@ -75,7 +76,8 @@ def _said(problem: Problem, solution: Solution, seconds: float) -> str:
     return (
         f"height {format_bytes(solution.height_bytes)} ({solution.height_bytes} B){of}; "
         f"bound {solution.bound_bytes} B, ratio {solution.ratio:.4f}\n"
-        f"{reason}; {len(problem.buffers)} buffers, {solution.steps} steps, {seconds:.3g} s"
+        f"{reason}; {counted(len(problem.buffers), 'buffer')}, "
+        f"{counted(solution.steps, 'step')}, {seconds:.3g} s"
     )
 
 

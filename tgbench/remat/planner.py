@@ -25,6 +25,7 @@ from tgbench.remat.repair import relieved, repair
 from tgbench.remat.schedule import Schedule, budget_error, check_budget, least_bytes
 from tgbench.remat.search import any_taste, neighbour, squeezed, starts
 from tgbench.remat.tape import Tape, record
+from tgbench.words import counted
 
 SQUEEZE = 0.97  # of the peak, where the best start does not pack
 LOWER = 0.99  # of the peak, where better tapes do not pack
@@ -68,7 +69,10 @@ class Rematerialisation:
     history: tuple[tuple[int, float], ...]
 
     def __str__(self) -> str:
-        return f"{self.recipe}; {self.stop.value} after {self.steps} steps (seed {self.seed})"
+        return (
+            f"{self.recipe}; {self.stop.value} after {counted(self.steps, 'step')} (seed "
+            f"{self.seed})"
+        )
 
 
 Tell: TypeAlias = Callable[[Progress], None]

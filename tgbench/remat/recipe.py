@@ -12,6 +12,7 @@ import numpy as np
 from tgbench.packing import Buffer, Problem, format_bytes
 from tgbench.remat.schedule import Schedule
 from tgbench.remat.tape import Ints, Tape, record
+from tgbench.words import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,8 @@ class Recipe:
     def __str__(self) -> str:
         again = len(self.sequence) - len(set(self.sequence))
         return (
-            f"{len(self.sequence)} computations in {len(self.stages)} stages, {again} of them "
+            f"{counted(len(self.sequence), 'computation')} in "
+            f"{counted(len(self.stages), 'stage')}, {again} of them "
             f"repeated: {self.extra:.2%} extra time in {format_bytes(self.height_bytes)}"
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tgbench.views.columns import pack
 from tgbench.views.widget import MOST_ROWS, Selection, View
+from tgbench.words import counted
 
 
 class Listing(View):
@@ -17,6 +18,6 @@ class Listing(View):
         super().__init__(
             selection,
             data=pack({"name": list(names)}),
-            label=f"{len(names)} names",
+            label=f"{counted(len(names), 'name')}",
             table={"header": ["name"], "rows": [[name] for name in names[:MOST_ROWS]]},
         )
