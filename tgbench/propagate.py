@@ -174,7 +174,9 @@ class Propagator:
 
         for node, region in compute.items():
             for i, parent in enumerate(node.inputs):
-                if is_bare(parent) and any(self.rules.reads(node.call, box)[i] for box in region):
+                if is_bare(parent) and any(
+                    self.rules.reads(node.call, box)[i] is not None for box in region
+                ):
                     found.add(storage.views.get(parent, parent))
         for node in self._ends:
             if node in needed and is_bare(node):

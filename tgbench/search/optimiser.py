@@ -371,9 +371,19 @@ class _Search:
             except KeyboardInterrupt:
                 stop = "interrupted"
         if self.best is None:
-            assert self.refused is not None
-            raise self.refused
+            return self._in_force()
         return self._decisions(stop, explained=self.mode != "greedy")
+
+    def _in_force(self) -> Decisions:
+        """The plan that runs go by, where nothing holds all of them: it serves some as larger runs.
+
+        Raises BudgetError if there is none of this size.
+        """
+        budget_bytes = self.of.budget_bytes
+        if self.start is not None and self.start.placement.size_bytes <= (budget_bytes or math.inf):
+            return self.start
+        assert self.refused is not None
+        raise self.refused
 
     # --- beginning -------------------------------------------------------------------------------
 
