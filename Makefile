@@ -29,10 +29,12 @@ demo: setup ## the short tour
 
 test: setup lint types notebooks browser unit ## everything that CI checks
 
-lint: setup ## style: ruff check, ruff format --check
+lint: setup ## style: ruff; which room may import which: import-linter
 	@echo "== ruff"
 	@$(VENV) -m ruff check .
 	@$(VENV) -m ruff format --check .
+	@echo "== import-linter"
+	@$(dir $(VENV))lint-imports --no-logo --no-cache
 
 types: setup ## types: mypy --strict
 	@echo "== mypy (the first run reads torch's types and takes longer)"
@@ -66,61 +68,61 @@ format: setup ## rewrite the sources in the project's style
 	@$(VENV) -m ruff format .
 
 bench-decode: setup ## decode a token at a time, beside transformers
-	@$(VENV) -m tgbench.bench.decode
+	@$(VENV) -m benchmarks.decode
 
 bench-engine: setup ## the cost of the loop itself
-	@$(VENV) -m tgbench.bench.engine
+	@$(VENV) -m benchmarks.engine
 
 bench-optimize: setup ## plans beside online cache policies, on traces and budgets
-	@$(VENV) -m tgbench.bench.optimize --size small
+	@$(VENV) -m benchmarks.optimize --size small
 
 bench-kernels: setup ## single-row kernels, numba beside torch
-	@$(VENV) -m tgbench.bench.kernels
+	@$(VENV) -m benchmarks.kernels
 
 bench-bitwise: setup ## bit-exact mode: 200 edits, and what it costs
-	@OMP_NUM_THREADS=1 $(VENV) -m tgbench.bench.bitwise
+	@OMP_NUM_THREADS=1 $(VENV) -m benchmarks.bitwise
 
 bench-imported: setup ## an imported Gemma 3 beside the hand-built one
-	@$(VENV) -m tgbench.bench.imported --atomic
+	@$(VENV) -m benchmarks.imported --atomic
 
 bench-occlusion: setup ## occlusion maps of three CNNs, beside PyTorch
-	@$(VENV) -m tgbench.bench.occlusion
+	@$(VENV) -m benchmarks.occlusion
 
 bench-specialise: setup ## programs for new places of images
-	@$(VENV) -m tgbench.bench.specialise
+	@$(VENV) -m benchmarks.specialise
 
 bench-stream: setup ## a causal audio net, sample by sample
-	@$(VENV) -m tgbench.bench.stream
+	@$(VENV) -m benchmarks.stream
 
 bench-layout: setup ## laying graphs of thousands of nodes out
-	@$(VENV) -m tgbench.bench.layout
+	@$(VENV) -m benchmarks.layout
 
 bench-zoo: setup ## models of transformers, imported and edited beside PyTorch
-	@OMP_NUM_THREADS=1 $(VENV) -W ignore -m tgbench.bench.zoo_models
+	@OMP_NUM_THREADS=1 $(VENV) -W ignore -m benchmarks.zoo_models
 
 bench-widgets: setup ## views in JupyterLab: time to first paint, frames
-	@$(VENV) -m tgbench.bench.widgets
+	@$(VENV) -m benchmarks.widgets
 
 bench-packed: setup ## weights in the layout that kernels want
-	@$(VENV) -m tgbench.bench.packed
+	@$(VENV) -m benchmarks.packed
 
 bench-packing: setup ## offset packing, heuristics and search, beside CP-SAT
-	@$(VENV) -m tgbench.bench.packing
+	@$(VENV) -m benchmarks.packing
 
 bench-predict: setup ## predicted against measured time, bucket by bucket
-	@$(VENV) -m tgbench.bench.predict
+	@$(VENV) -m benchmarks.predict
 
 bench-remat: setup ## rematerialising inside one run, beside online policies
-	@$(VENV) -m tgbench.bench.remat
+	@$(VENV) -m benchmarks.remat
 
 bench-optimum: setup ## the search beside the exact optimum of small decision processes
-	@$(VENV) -m tgbench.bench.optimum
+	@$(VENV) -m benchmarks.optimum
 
 bench-scoring: setup ## retentions scored a second, and what bounding them takes
-	@$(VENV) -m tgbench.bench.scoring
+	@$(VENV) -m benchmarks.scoring
 
 bench-schedule: setup ## peaks of live bytes, before and after the search for an order
-	@$(VENV) -m tgbench.bench.schedule
+	@$(VENV) -m benchmarks.schedule
 
 # A GPU machine has its own torch, so this uses its Python and makes no .venv.
 gpu: ## GPU tests, with the Python and torch of the machine

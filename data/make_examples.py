@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import tgbench as tg
-from tgbench.models.checkpoints import gemma3_checkpoint, gemma3_reduced
+from tgbench.sources.models.checkpoints import gemma3_checkpoint, gemma3_reduced
 
 HERE = Path(__file__).parent
 TOKENS, PROMPT = 64, 16

@@ -23,10 +23,10 @@ from session_cases import HUGE, PoisonedSession
 from strategies import Array, random_box
 
 from tgbench import ops
-from tgbench.errors import TgbenchError
-from tgbench.graph import Graph, GraphBuilder, Node
-from tgbench.optable import FLOATS, numpy_dtype
-from tgbench.session import GraphSession
+from tgbench.base.errors import TgbenchError
+from tgbench.graph.graph import Graph, GraphBuilder, Node
+from tgbench.graph.op_table import FLOATS, numpy_dtype
+from tgbench.session.session import GraphSession
 
 Rng = np.random.Generator
 RUNS = 4  # of a history

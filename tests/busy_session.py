@@ -7,8 +7,8 @@ import time
 import numpy as np
 from search_cases import COLUMNS, ROWS, busy_case
 
-from tgbench.session import GraphSession
-from tgbench.trace import Call, Trace
+from tgbench.runs.trace import Call, Trace
+from tgbench.session.session import GraphSession
 
 
 def busy_session() -> GraphSession:

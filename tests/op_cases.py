@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from strategies import Array
 
-import tgbench.ops as ops
-from tgbench.graph import Graph, GraphBuilder, Node
-from tgbench.optable import Call, numpy_dtype
-from tgbench.reference import evaluate
+import tgbench.graph.ops as ops
+from tgbench.graph.graph import Graph, GraphBuilder, Node
+from tgbench.graph.op_table import Call, numpy_dtype
+from tgbench.graph.reference import evaluate
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from itertools import permutations
 
 from hypothesis import strategies as st
 
-from tgbench.bench.packing import Box, cut, halves
-from tgbench.packing import PACKERS, Buffer, Problem, Solution, aligned_size
+from benchmarks.packing import Box, cut, halves
+from tgbench.memory.packing import PACKERS, Buffer, Problem, Solution, aligned_size
 
 
 @st.composite

@@ -12,18 +12,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from tgbench.anatomy import Anatomy
-from tgbench.buckets import Bucket
-from tgbench.cost import CostModel
-from tgbench.graph import Graph, GraphBuilder
-from tgbench.optable import Call
-from tgbench.plan import Decisions, Plan
-from tgbench.regions import Box, Region
-from tgbench.rules import Rules
-from tgbench.search.optimiser import Effort, Optimiser
-from tgbench.search.process import SearchTask
-from tgbench.search.workload import Workload
-from tgbench.simplify import simplify
+from tgbench.base.regions import Box, Region
+from tgbench.costs.model import CostModel
+from tgbench.graph.graph import Graph, GraphBuilder
+from tgbench.graph.op_table import Call
+from tgbench.graph.simplify import simplify
+from tgbench.memory.storage import Anatomy
+from tgbench.plans.decisions import Decisions
+from tgbench.plans.plan import Plan
+from tgbench.plans.search.optimiser import Effort, Optimiser
+from tgbench.plans.search.process import SearchTask
+from tgbench.plans.search.workload import Workload
+from tgbench.runs.buckets import Bucket
+from tgbench.runs.rules import Rules
 
 ROWS, COLUMNS = 2, 64
 

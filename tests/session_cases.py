@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from tgbench.buckets import region_of_index
-from tgbench.errors import BudgetError
-from tgbench.graph import Graph, Node
-from tgbench.lowering import Held
-from tgbench.placement import Slot
-from tgbench.reference import evaluate
-from tgbench.regions import Region
-from tgbench.session import GraphSession
+from tgbench.base.errors import BudgetError
+from tgbench.base.regions import Region
+from tgbench.graph.graph import Graph, Node
+from tgbench.graph.reference import evaluate
+from tgbench.memory.placement import Slot
+from tgbench.programs.lowering import Held
+from tgbench.runs.buckets import region_of_index
+from tgbench.session.session import GraphSession
 
 Array = np.ndarray[Any, Any]
 HUGE = np.float32(1e30).tobytes()  # as float64 1e237, as float16 10824 and −13904: all finite

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-import tgbench.ops as ops
-from tgbench.graph import Graph, GraphBuilder, Node
-from tgbench.known import Fact
-from tgbench.optable import numpy_dtype
-from tgbench.propagate import Step, Storage
-from tgbench.regions import EMPTY, Box, Region
-from tgbench.rules import Rules
+import tgbench.graph.ops as ops
+from tgbench.base.known import Fact
+from tgbench.base.regions import EMPTY, Box, Region
+from tgbench.graph.graph import Graph, GraphBuilder, Node
+from tgbench.graph.op_table import numpy_dtype
+from tgbench.runs.propagate import Step, Storage
+from tgbench.runs.rules import Rules
 
 Array = np.ndarray[Any, Any]
 Maker = Callable[[int], dict[str, Array]]

@@ -147,7 +147,7 @@ def minilm() -> Model:
     """sentence-transformers/all-MiniLM-L6-v2 with its real weights."""
     import transformers
 
-    from tgbench.models.checkpoints import find_minilm
+    from tgbench.sources.models.checkpoints import find_minilm
 
     module = transformers.AutoModel.from_pretrained(find_minilm(), attn_implementation="sdpa")
     return Model(module.eval(), (_ids(8),), one_token, wants=({"last_hidden_state": np.s_[:, 0]},))

@@ -1,11 +1,12 @@
 """tgbench: exact incremental programs of tensor graphs under a memory budget."""
 
-from tgbench import models, ops
-from tgbench.arena import Arena
-from tgbench.buckets import Bucket, BucketClass, BucketSpace
-from tgbench.checking import CheckReport, Pair, check, load_pairs, save_pairs
-from tgbench.cost import CostModel
-from tgbench.errors import (
+from tgbench.sources import models
+from tgbench.graph import ops
+from tgbench.memory.arena import Arena
+from tgbench.runs.buckets import Bucket, BucketClass, BucketSpace
+from tgbench.session.check import CheckReport, Pair, check, load_pairs, save_pairs
+from tgbench.costs.model import CostModel
+from tgbench.base.errors import (
     BudgetError,
     CheckError,
     DemandError,
@@ -26,21 +27,21 @@ from tgbench.errors import (
     WeightsError,
     WidgetError,
 )
-from tgbench.estimate import MemoryEstimate, estimate_memory
-from tgbench.graph import Graph, GraphBuilder, Node, dim
-from tgbench.graphfile import load_graph, save_graph
-from tgbench.importers import Imported, Support, from_pt2, from_torch, supported
-from tgbench.plan import Plan
-from tgbench.profiler import profile
-from tgbench.records import Records
-from tgbench.reference import evaluate
-from tgbench.regions import Box, Region
-from tgbench.report import Report
-from tgbench.session import GraphSession
-from tgbench.trace import Trace
+from tgbench.memory.estimate import MemoryEstimate, estimate_memory
+from tgbench.graph.graph import Graph, GraphBuilder, Node, dim
+from tgbench.graph.graph_file import load_graph, save_graph
+from tgbench.sources.torch import Imported, Support, from_pt2, from_torch, supported
+from tgbench.plans.plan import Plan
+from tgbench.session.profile import profile
+from tgbench.costs.records import Records
+from tgbench.graph.reference import evaluate
+from tgbench.base.regions import Box, Region
+from tgbench.session.report import Report
+from tgbench.session.session import GraphSession
+from tgbench.runs.trace import Trace
 from tgbench.views.show import attach as _attach_views
-from tgbench.weights import Weights
-from tgbench.whatif import WhatIf
+from tgbench.base.safetensors import Weights
+from tgbench.session.what_if import WhatIf
 
 _attach_views()
 

@@ -1,6 +1,6 @@
 """`python -m tgbench`: the command line."""
 
-from tgbench.cli import main
+from tgbench.commands.cli import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

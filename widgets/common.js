@@ -1,6 +1,6 @@
 // What all views share: columns, elements, theme, the selection, questions to Python, the camera.
 
-// Columns of a buffer; see tgbench/views/columns.py. Text columns become arrays of strings.
+// Columns of a buffer; see tgbench/views/draw/columns.py. Text columns become arrays of strings.
 export function columns(view) {
   const found = {};
   if (!view || view.byteLength < 4) return found;

@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from tgbench.bench import browsers
+from benchmarks import browsers
 
 BARE = ("playwright", "anywidget")
 LAB = (*BARE, "jupyterlab", "ipykernel")

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from views_cases import painted_share, place, tower, words_lightness
 
-from tgbench.bench import browsers
-from tgbench.bench.widgets import many
-from tgbench.plan import Plan
-from tgbench.views.timeline import Timeline
+from benchmarks import browsers
+from benchmarks.widgets import many
+from tgbench.plans.plan import Plan
+from tgbench.views.values.timeline import Timeline
 
 HOSTILE = '<img src=x onerror="window.hit = 1">'
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tgbench.bench import browsers
+from benchmarks import browsers
 
 
 def test_the_smallest_size_runs(tmp_path: Path) -> None:
     if why := browsers.missing("playwright", "anywidget", "jupyterlab"):
         pytest.skip(why)
     path = tmp_path / "widgets.json"
-    words = [sys.executable, "-m", "tgbench.bench.widgets", "--quick", "--output", str(path)]
+    words = [sys.executable, "-m", "benchmarks.widgets", "--quick", "--output", str(path)]
     subprocess.run(words, check=True, cwd=browsers.ROOT)  # this process has a browser of its own
     (row,) = json.loads(path.read_text())["rows"]
     assert row["rectangles"] == 200

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from views_cases import painted_share, words_lightness
 
-from tgbench.bench import browsers
+from benchmarks import browsers
 
 MAKE = """import numpy as np
 import tgbench as tg

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from views_cases import painted_share
 
-from tgbench.bench import browsers
-from tgbench.graph import Graph, GraphBuilder
-from tgbench.session import GraphSession
+from benchmarks import browsers
+from tgbench.graph.graph import Graph, GraphBuilder
+from tgbench.session.session import GraphSession
 
 HOSTILE = '<img src=x onerror="window.hit = 1">'
 
@@ -151,7 +151,7 @@ def test_the_search_view_asks_and_follows(bare: browsers.Watched, files: str) ->
 
 def test_a_budget_opens_its_plan(bare: browsers.Watched, files: str) -> None:
     from tgbench.views import BudgetCurve
-    from tgbench.views.pareto import curve
+    from tgbench.views.values.pareto import curve
 
     session = session_of(layered(4))
     page = show(bare, files, BudgetCurve(curve(session), use=print))
@@ -162,7 +162,7 @@ def test_a_budget_opens_its_plan(bare: browsers.Watched, files: str) -> None:
 
 
 def test_the_plan_is_exported_as_a_file(bare: browsers.Watched, files: str) -> None:
-    from tgbench.plan import Plan
+    from tgbench.plans.plan import Plan
     from tgbench.views import PlanBar
 
     bar = PlanBar(session_of(layered(2)).plan)

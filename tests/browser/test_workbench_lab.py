@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tgbench.bench import browsers
+from benchmarks import browsers
 
 TESTS = Path(__file__).parents[1]
 CELLS = [

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tgbench.views.timeline import Rectangle, Timeline
+from tgbench.views.values.timeline import Rectangle, Timeline
 
 MARGIN = {"left": 74, "right": 10, "top": 10, "bottom": 26}  # of widgets/memory_timeline.js
 

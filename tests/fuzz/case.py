@@ -24,7 +24,7 @@ from fuzz.bounded import Bounded, exact
 from fuzz.ops.indexing import scattered
 from fuzz.table import TABLE, written
 from tgbench import ops
-from tgbench.graph import Graph
+from tgbench.graph.graph import Graph
 
 Json = dict[str, Any]
 Array = np.ndarray[Any, Any]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from fuzz.replay import Tally
 from fuzz.table import TABLE
-from tgbench.optable import OPS
+from tgbench.graph.op_table import OPS
 
 
 def coverage(tally: Tally, cases: int) -> str:

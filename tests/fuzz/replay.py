@@ -38,8 +38,8 @@ from fuzz.case import (
     updated_states,
 )
 from fuzz.table import basic_index
-from tgbench.errors import BudgetError, GraphError, TgbenchError
-from tgbench.session import GraphSession
+from tgbench.base.errors import BudgetError, GraphError, TgbenchError
+from tgbench.session.session import GraphSession
 
 LITTLE_MORE, MUCH_MORE = 1.15, 4
 MOST_REFUSALS = 2  # runs over budget are refused after a long search: a case ends with the next

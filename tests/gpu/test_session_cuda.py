@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from tgbench.models.checkpoints import gemma3_checkpoint, gemma3_reduced
-from tgbench.models.gemma3 import gemma3
-from tgbench.session import GraphSession
+from tgbench.session.session import GraphSession
+from tgbench.sources.models.checkpoints import gemma3_checkpoint, gemma3_reduced
+from tgbench.sources.models.gemma3 import gemma3
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -1,18 +1,7 @@
 """Kernels: the registry, and importing this fills it."""
 
-from tgbench.kernels import (
-    adapters,
-    fused,
-    numba_cpu,
-    opaque,
-    packed,
-    products,
-    torch_any,
-    torch_conv,
-    torch_layout,
-    torch_order,
-    torch_pool,
-)
+from tgbench.kernels import adapters
+from tgbench.kernels.numba import rows as numba_cpu
 from tgbench.kernels.registry import (
     ARENA,
     KERNELS,
@@ -24,7 +13,13 @@ from tgbench.kernels.registry import (
     register,
     scratch_bytes,
 )
-from tgbench.kernels.torch_any import copy_, fill_
+from tgbench.kernels.torch import conv as torch_conv
+from tgbench.kernels.torch import elementwise as torch_any
+from tgbench.kernels.torch import fused, opaque, packed, products
+from tgbench.kernels.torch import layout as torch_layout
+from tgbench.kernels.torch import order as torch_order
+from tgbench.kernels.torch import pool as torch_pool
+from tgbench.kernels.torch.elementwise import copy_, fill_
 from tgbench.kernels.views import dense
 
 __all__ = [

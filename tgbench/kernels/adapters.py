@@ -13,20 +13,10 @@ from typing import Any
 
 from torch import Tensor
 
-from tgbench.kernels import (  # noqa: F401
-    fused,
-    opaque,
-    products,
-    torch_any,
-    torch_conv,
-    torch_layout,
-    torch_order,
-    torch_pool,
-)
+from tgbench.base.regions import Box
+from tgbench.graph.op_table import Call, TensorType
 from tgbench.kernels.registry import KERNELS, Kernel, Scratch, Site, View, candidates, register
 from tgbench.kernels.views import Bound, dense, is_complete, part, whole_reads
-from tgbench.optable import Call, TensorType
-from tgbench.regions import Box
 
 LAST_NS = 1e12  # after every kernel that computes the op itself
 

@@ -17,12 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tgbench.errors import ExactnessError
-from tgbench.grains import Grain
+from tgbench.base.errors import ExactnessError
+from tgbench.base.regions import Box
+from tgbench.base.tiles import Grain
+from tgbench.graph.op_table import FLOATS, Call
 from tgbench.kernels.registry import KERNELS, Kernel, Scratch, Site, View
 from tgbench.kernels.views import Bound, dense, is_dense, part, same_box, whole_reads
-from tgbench.optable import FLOATS, Call
-from tgbench.regions import Box
 
 
 def of_grain(site: Site, grain: Grain) -> Kernel:

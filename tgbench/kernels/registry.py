@@ -18,11 +18,11 @@ from functools import cache
 from itertools import pairwise
 from typing import Any, TypeAlias
 
-from tgbench.coords import Coord, same, value_of
-from tgbench.errors import KernelError
-from tgbench.known import ConstantData, Pattern
-from tgbench.optable import ITEMSIZE, Call
-from tgbench.regions import Box, row_major
+from tgbench.base.coords import Coord, same, value_of
+from tgbench.base.errors import KernelError
+from tgbench.base.known import ConstantData, Pattern
+from tgbench.base.regions import Box, row_major
+from tgbench.graph.op_table import ITEMSIZE, Call
 
 ARENA = "arena"
 SCRATCH = "scratch"  # stands for a kernel's own scratch memory until the kernel has a place

@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, TypeAlias
 
-from tgbench.coords import Coord, same
+from tgbench.base.coords import Coord, same
+from tgbench.base.regions import Box, Interval, row_major
+from tgbench.graph.op_table import Call
 from tgbench.kernels.registry import ARENA, Function, Site, View
-from tgbench.optable import Call
-from tgbench.regions import Box, Interval, row_major
-from tgbench.rules import Rules
+from tgbench.runs.rules import Rules
 
 Bound: TypeAlias = "tuple[Function, tuple[Any, ...]]"
 

@@ -28,4 +28,4 @@ WIDGETS = {
 def __getattr__(name: str) -> Any:
     if name not in WIDGETS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{WIDGETS[name]}"), name)
+    return getattr(import_module(f"{__name__}.panels.{WIDGETS[name]}"), name)

@@ -13,19 +13,18 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from tgbench.graph import Graph
-from tgbench.importers import Imported
-from tgbench.packing import format_bytes
-from tgbench.placement import Placement
-from tgbench.plan import Plan
-from tgbench.program import Program
-from tgbench.records import Records
-from tgbench.regions import Box, Region
-from tgbench.report import Report
-from tgbench.session import GraphSession
-from tgbench.trace import Trace
-from tgbench.views.tables import Table
-from tgbench.words import counted, format_time
+from tgbench.base.regions import Box, Region
+from tgbench.base.words import counted, format_bytes, format_time
+from tgbench.costs.records import Records
+from tgbench.graph.graph import Graph
+from tgbench.memory.placement import Placement
+from tgbench.plans.plan import Plan
+from tgbench.programs.program import Program
+from tgbench.runs.trace import Trace
+from tgbench.session.report import Report
+from tgbench.session.session import GraphSession
+from tgbench.sources.torch import Imported
+from tgbench.views.draw.tables import Table
 
 Bundle: TypeAlias = dict[str, str]  # MIME type → text
 MOST_ROWS = 50  # of a table; how many are left out is said
@@ -54,7 +53,7 @@ def explore(session: GraphSession, **more: Any) -> Any:
 
     Raises PlanError before the first run, WidgetError without the widget packages.
     """
-    from tgbench.views.workbench import explore as open_workbench
+    from tgbench.views.panels.workbench import explore as open_workbench
 
     return open_workbench(session, **more)
 
@@ -64,14 +63,14 @@ def timeline(session: GraphSession) -> Any:
 
     Raises PlanError before the first run, WidgetError without the widget packages.
     """
-    from tgbench.views.memory_timeline import MemoryTimeline
+    from tgbench.views.panels.memory_timeline import MemoryTimeline
 
     return MemoryTimeline(session)
 
 
 def optimize_async(session: GraphSession, *arguments: Any, **more: Any) -> Any:
     """`optimize` in a process of its own, watched from the notebook; see `views.search`."""
-    from tgbench.views.search import optimize_async as begin
+    from tgbench.views.values.search import optimize_async as begin
 
     return begin(session, *arguments, **more)
 
@@ -83,13 +82,13 @@ ACTS = {"explore": explore, "timeline": timeline, "optimize_async": optimize_asy
 
 
 def _graph(graph: Graph) -> Bundle:
-    from tgbench.views.graphs import picture
+    from tgbench.views.values.graphs import picture
 
     return picture(graph)._repr_mimebundle_()
 
 
 def _region(region: Region) -> Bundle:
-    from tgbench.views.boxes import to_svg
+    from tgbench.views.draw.boxes import to_svg
 
     svg = to_svg(region)
     return {"text/plain": repr(region)} | ({"image/svg+xml": svg} if svg else {})
@@ -112,7 +111,7 @@ def _trace(trace: Trace) -> Bundle:
 
 
 def _plan(plan: Plan) -> Bundle:
-    from tgbench.views.timeline import timeline_from_plan, to_svg
+    from tgbench.views.values.timeline import timeline_from_plan, to_svg
 
     return {"image/svg+xml": to_svg(timeline_from_plan(plan)), "text/plain": str(plan)}
 
@@ -133,7 +132,7 @@ def _placement(placement: Placement) -> Bundle:
 
 
 def _program(program: Program) -> Bundle:
-    from tgbench.views.programs import listing
+    from tgbench.views.values.programs import listing
 
     return listing(program).table().bundle()
 

@@ -1,0 +1,273 @@
+"""The cost model: measured, interpolated, modelled, and it says which."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tgbench.costs.model as cost
+import tgbench.graph.ops as ops
+from tgbench.base.coords import origin_symbol, record
+from tgbench.base.errors import RecordsError
+from tgbench.base.machine import Machine
+from tgbench.base.regions import Box
+from tgbench.costs.model import (
+    CostModel,
+    CostTable,
+    Curve,
+    Estimate,
+    Point,
+    modelled_ns,
+    plain_site,
+    total,
+)
+from tgbench.costs.records import Record, Records
+from tgbench.costs.signature import Signature, source_hash
+from tgbench.graph.graph import GraphBuilder, Node
+from tgbench.kernels.registry import Site, candidates
+from tgbench.runs.propagate import rough_ns
+from tgbench.runs.rules import Rules
+
+RULES = Rules()
+
+
+def product(rows: int, depth: int = 64, columns: int = 64) -> Node:
+    g = GraphBuilder()
+    return ops.linear(g.input("x", (rows, depth)), g.parameter("w", (columns, depth)))
+
+
+def site(node: Node, box: Box | None = None) -> Site:
+    box = box if box is not None else Box.full(node.shape)
+    return plain_site(node.call, box, RULES.reads(node.call, box), "cpu")
+
+
+def measured(node: Node, time_ns: float, **changes: object) -> Record:
+    """A record of the kernel that would be chosen."""
+    where = site(node)
+    kernel, signature = candidates(where)[0], Signature.of(where)
+    made = Record(
+        kernel.name,
+        source_hash(kernel),
+        signature.text,
+        Machine.here().fingerprint,
+        (round(time_ns),) * 3,
+        flops=signature.flops,
+        size_bytes=signature.size_bytes,
+        modelled_ns=modelled_ns(where, kernel),
+        measured_at=1.0,
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Records:
+    return Records(tmp_path / "records.db")
+
+
+def whole(model: CostModel, node: Node) -> Estimate:
+    return model.estimate(node.call, Box.full(node.shape))
+
+
+def test_without_records_everything_is_modelled() -> None:
+    node = product(3)
+    kernel = candidates(site(node))[0]
+    found = whole(CostModel(), node)
+    assert (found.source, found.kernel) == ("modelled", kernel.name)
+    assert found.time_ns == kernel.cost_ns(site(node))
+
+
+def test_a_record_is_what_was_measured(records: Records) -> None:
+    node = product(3)
+    records.add([measured(node, 12_345), measured(node, 12_347, measured_at=2.0)])
+    found = whole(CostModel(records), node)
+    assert (found.source, found.time_ns) == ("measured", 12_346)
+    assert 0 < found.spread < 1e-3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"fingerprint": "another machine"},
+        {"source_hash": "another source"},
+        {"failure": "it broke", "samples_ns": ()},
+    ],
+)
+def test_what_was_measured_elsewhere_is_not_measured_here(
+    change: dict[str, object], records: Records
+) -> None:
+    node = product(3)
+    records.add([measured(node, 12_345, **change)])
+    assert whole(CostModel(records), node).source == "modelled"
+
+
+def test_weights_in_another_place_are_not_measured(records: Records) -> None:
+    node = product(3)
+    records.add([measured(node, 12_345)])
+    assert whole(CostModel(records, streams=False), node).source == "modelled"
+
+
+def test_a_model_is_scaled_by_what_was_measured(records: Records) -> None:
+    node = product(3)
+    plain = whole(CostModel(), node).time_ns
+    records.add([measured(node, 3 * plain)])
+    far = product(3, 640, 640)
+    found, model = whole(CostModel(records), far), whole(CostModel(), far)
+    assert found.source == "modelled"
+    assert math.isclose(found.time_ns, 3 * model.time_ns, rel_tol=1e-3)
+
+
+def truth(node: Node) -> float:
+    signature = Signature.of(site(node))
+    return 500 + 0.02 * signature.flops + 0.05 * signature.size_bytes
+
+
+def test_between_measurements_is_interpolated(records: Records) -> None:
+    sizes = [(rows, depth) for rows in (1, 3, 9) for depth in (32, 64, 128)]
+    nodes = [product(rows, depth) for rows, depth in sizes]
+    records.add([measured(node, truth(node)) for node in nodes])
+    model = CostModel(records)
+    for rows, depth in ((2, 48), (5, 96), (4, 64)):
+        node = product(rows, depth)
+        found = whole(model, node)
+        assert found.source == "interpolated"
+        assert math.isclose(found.time_ns, truth(node), rel_tol=0.02)
+    assert whole(model, product(9, 1024, 512)).source == "modelled"
+
+
+points = st.builds(
+    lambda flops, size_bytes, time_ns, modelled: Point(
+        "k", "a", f"s{flops}/{size_bytes}", time_ns, 0.1, flops, size_bytes, modelled
+    ),
+    st.floats(1, 1e9),
+    st.integers(4, 1 << 30),
+    st.floats(1, 1e9),
+    st.floats(1, 1e9),
+)
+
+
+@given(st.lists(points, min_size=1, max_size=12), st.floats(0, 1e10), st.integers(1, 1 << 31))
+def test_estimates_are_positive_and_repeatable(
+    known: list[Point], flops: float, size_bytes: int
+) -> None:
+    asked = Signature("s", flops, size_bytes)
+    found = Curve(tuple(known)).at(asked, 100.0)
+    assert 0 < found.time_ns < math.inf
+    assert 0 <= found.spread < math.inf
+    assert found == Curve(tuple(known)).at(asked, 100.0)
+
+
+@given(st.lists(points, min_size=3, max_size=8), st.integers(0, 1 << 30))
+def test_no_other_line_is_nearer(known: list[Point], seed: int) -> None:
+    """Against lines drawn at random, none with a smaller relative squared error."""
+    times = np.array([p.time_ns for p in known])
+    work = np.array([(1.0, p.flops, p.size_bytes) for p in known])
+
+    def error(line: np.ndarray) -> float:
+        return float((((work @ line) / times - 1) ** 2).sum())
+
+    found = Curve(tuple(known))._line
+    assert (found >= 0).all()
+    rng = np.random.default_rng(seed)
+    scale = times.mean() / work.mean(axis=0)
+    others = [found * rng.uniform(0.9, 1.1, 3) for _ in range(20)]
+    others += [scale * rng.random(3) * rng.integers(0, 2, 3) for _ in range(20)]
+    assert error(found) <= min(map(error, others)) + 1e-6
+
+
+def test_another_process_gets_the_same_numbers(records: Records) -> None:
+    nodes = [product(rows) for rows in (1, 2, 4, 8)]
+    records.add([measured(node, truth(node)) for node in nodes])
+    model = CostModel(records)
+    table = pickle.loads(pickle.dumps(model.table()))
+    assert isinstance(table, CostTable)
+    copy = CostModel(table)
+    for node in (*nodes, product(3), product(100)):
+        assert whole(copy, node) == whole(model, node)
+
+
+def test_equal_layers_are_asked_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One look for a kernel a shape, whatever the position and however many layers."""
+    looked: list[Site] = []
+
+    def looking(where: Site) -> list[object]:
+        looked.append(where)
+        return list(candidates(where))
+
+    monkeypatch.setattr(cost, "candidates", looking)
+    g, model = GraphBuilder(), CostModel()
+    x = g.input("x", (32, 8))
+    for i in range(12):
+        x = ops.linear(x, g.parameter(f"w{i}", (8, 8)))
+    g.output("y", x)
+    for _ in range(5):
+        for node in g.build().nodes:
+            if not node.is_leaf:
+                for start in range(31):
+                    model.estimate(node.call, Box(((start, start + 1), (0, 8))))
+    assert len(looked) == 1
+
+
+def test_costs_leave_no_guards() -> None:
+    node, u = product(8), origin_symbol(0, 3)
+    model = CostModel()
+    with record() as guards:
+        found = model.estimate(node.call, Box(((u, u + 1), (0, 64))))
+    assert not guards
+    assert found == model.estimate(node.call, Box(((4, 5), (0, 64))))
+
+
+def test_kernels_are_ranked_by_what_was_measured(records: Records) -> None:
+    node = product(40)
+    best, second = (kernel for kernel, _ in CostModel().ranked(site(node))[:2])
+    slow = measured(node, 1e9)
+    quick = replace(slow, kernel=second.name, source_hash=source_hash(second), samples_ns=(10,))
+    records.add([slow, quick])
+    assert slow.kernel == best.name
+    ranking = [kernel.name for kernel, _ in CostModel(records).ranked(site(node))]
+    assert ranking[0] == second.name
+
+
+def test_measurements_of_large_calls_do_not_rank_small_ones(records: Records) -> None:
+    small, large = product(1), product(1, 4096, 4096)
+    usual = [kernel.name for kernel, _ in CostModel().ranked(site(small))]
+    slow = measured(large, 1e9)
+    others = [kernel for kernel in candidates(site(large)) if kernel.name != slow.kernel]
+    quick = [
+        replace(slow, kernel=other.name, source_hash=source_hash(other), samples_ns=(10,))
+        for other in others
+    ]
+    assert slow.kernel in usual
+    records.add([slow, *quick])
+    model = CostModel(records)
+    assert [kernel.name for kernel, _ in model.ranked(site(small))] == usual
+    assert model.ranked(site(large))[-1][0].name == slow.kernel
+
+
+def test_a_call_without_a_kernel_is_modelled_roughly() -> None:
+    node, box = product(3), Box.full((3, 64))
+    model = CostModel(CostTable("abacus:0", True, "", ()))
+    assert model.estimate(node.call, box).time_ns == rough_ns(node.call, box)
+
+
+def test_sums() -> None:
+    parts = [Estimate(300.0, "measured", 0.1), Estimate(100.0, "interpolated", 0.5)]
+    found = total([*parts, Estimate(0.0, "modelled")])
+    assert (found.time_ns, found.source) == (400.0, "interpolated")
+    assert found.share("measured") == 0.75
+    assert math.isclose(found.spread, math.hypot(30, 50) / 400)
+    assert total([found, found]).share("measured") == 0.75
+    assert str(found) == "400 ns ± 15% (75% measured, 25% interpolated)"
+    assert total([]).time_ns == 0.0
+
+
+def test_a_record_without_a_model_is_refused(records: Records) -> None:
+    records.add([measured(product(3), 100, modelled_ns=0.0)])
+    with pytest.raises(RecordsError, match="no modelled time; delete it"):
+        CostModel(records)

@@ -1,0 +1,300 @@
+"""The record database: what goes in comes out, by many processes; damage is told and mended."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import pickle
+import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tgbench.base.errors import RecordsError
+from tgbench.base.machine import Machine
+from tgbench.costs.records import MOST_SAMPLES, GrainRecord, Record, Records, merged, thinned
+
+MACHINE = Machine("cpu", "a chip", "AVX9", 2, 4, "Linux x86_64", (("torch", "9"),))
+
+
+def record(kernel: str = "k", signature: str = "s", samples: tuple[int, ...] = (3, 1, 2)) -> Record:
+    return Record(
+        kernel, "aa", signature, MACHINE.fingerprint, samples, None, 1e-7, 64, 10.0, 20, 5.0, 1.5
+    )
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Records:
+    return Records(tmp_path / "records.db")
+
+
+def test_what_goes_in_comes_out(records: Records) -> None:
+    failed = replace(record("bad"), samples_ns=(), failure="ValueError: no")
+    records.add([record(), failed], MACHINE)
+    assert records.all() == (failed, record())
+    assert records.find(record().key) == record()
+    assert records.find(("k", "other source", "s", MACHINE.fingerprint)) is None
+    assert records.all(fingerprint="another machine") == ()
+    assert records.machines() == {MACHINE.fingerprint: MACHINE}
+    assert Records(records.name).all(kernel="bad") == (failed,)
+
+
+def test_a_set_is_added_once_and_sets_of_a_key_are_merged(records: Records) -> None:
+    later = replace(record(), samples_ns=(9, 8), measured_at=2.0, workspace_bytes=99)
+    records.add([record()])
+    records.add([record(), later])
+    assert len(records) == 2
+    (found,) = records.all()
+    assert found.samples_ns == (3, 1, 2, 9, 8)
+    assert (found.workspace_bytes, found.measured_at) == (99, 2.0)
+
+
+RECORDS = st.builds(
+    Record,
+    st.sampled_from("ab"),
+    st.just("aa"),
+    st.sampled_from("st"),
+    st.just("f"),
+    st.lists(st.integers(1, 1 << 40), max_size=3).map(tuple),
+    st.none() | st.text(max_size=3),
+    st.none() | st.floats(0, 1),
+    st.integers(0, 9),
+    measured_at=st.floats(0, 9),
+)
+
+
+@given(st.lists(RECORDS, max_size=8))
+def test_merging_keeps_every_sample_and_the_worst_findings(sets: list[Record]) -> None:
+    found = {r.key: r for r in merged(sets)}
+    assert set(found) == {r.key for r in sets}
+    for key, one in found.items():
+        mine = [r for r in sets if r.key == key]
+        assert sorted(one.samples_ns) == sorted(n for r in mine for n in r.samples_ns)
+        errors = [r.max_relative_error for r in mine if r.max_relative_error is not None]
+        assert one.max_relative_error == (max(errors) if errors else None)
+        assert one.workspace_bytes == max(r.workspace_bytes for r in mine)
+        assert one.measured_at == max(r.measured_at for r in mine)
+
+
+def test_median_and_spread() -> None:
+    assert record(samples=(5, 1, 2, 4, 3)).median_ns == 3
+    assert record(samples=(5, 1, 2, 4, 3)).spread_ns == 2
+    assert record(samples=(7,)).spread_ns == 0
+    with pytest.raises(RecordsError, match="no samples: broken"):
+        _ = replace(record(), samples_ns=(), failure="broken").median_ns
+
+
+@given(st.integers(0, 5 * MOST_SAMPLES))
+def test_thinning_keeps_few_from_everywhere(count: int) -> None:
+    kept = thinned(range(count))
+    assert len(kept) <= MOST_SAMPLES
+    assert set(kept) <= set(range(count))
+    assert len(kept) == count or (kept[0] == 0 and count - kept[-1] <= count / 2)
+
+
+def _write(job: tuple[str, int]) -> int:
+    torch.set_num_threads(1)
+    records = Records(job[0])
+    for i in range(10):
+        records.add([record(f"k{job[1]}", f"s{i}")], MACHINE)
+    return len(records.all(kernel=f"k{job[1]}"))
+
+
+def test_many_processes_create_and_write_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "records.db"
+    with multiprocessing.get_context("fork").Pool(4) as pool:
+        assert pool.map(_write, [(str(path), i) for i in range(4)]) == [10] * 4
+    assert len(Records(path)) == 40
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_an_interrupted_writer_leaves_the_database_whole(records: Records) -> None:
+    """A second statement fails: nothing of the first one stays."""
+    with pytest.raises(RecordsError, match="modelled_ns"):
+        records.add([record(), replace(record("b"), modelled_ns=float("nan"))])
+    assert records.all() == ()
+
+
+def test_databases_are_put_together(records: Records, tmp_path: Path) -> None:
+    other = Records(tmp_path / "other.db")
+    other.add([record("a"), record("b")], MACHINE)
+    records.add([record("b")])
+    assert records.include(other) == 1
+    assert records.include(other) == 0
+    assert [r.kernel for r in records.all()] == ["a", "b"]
+    assert records.machines() == other.machines()
+
+
+def grain(signature: str = "s", tile: tuple[int, ...] = (8, 6)) -> GrainRecord:
+    return GrainRecord("k", "aa", signature, MACHINE.fingerprint, tile, (40, 6), False, 104, 2, 1.5)
+
+
+def test_grains_go_in_and_come_out(records: Records, tmp_path: Path) -> None:
+    single = replace(grain("of a number"), tile=(), chunk=(), copied=True)
+    records.add_grains([grain(), single], MACHINE)
+    records.add_grains([grain(tile=(16, 6))])  # what is there stays
+    assert records.grains() == (single, grain())
+    assert records.grains("another machine") == ()
+    assert records.grains(MACHINE.fingerprint) == records.grains()
+    assert records.machines() == {MACHINE.fingerprint: MACHINE}
+    assert records.all() == ()
+    assert "k in tiles of [8, 6] at s: 104 boxes" in str(grain())
+    other = Records(tmp_path / "other.db")
+    other.include(records)
+    assert other.grains() == records.grains()
+
+
+def test_it_travels_to_other_processes(records: Records) -> None:
+    records.add([record()])
+    assert pickle.loads(pickle.dumps(records)).all() == records.all()
+
+
+def test_it_prints(records: Records) -> None:
+    records.add([record(), replace(record("b"), samples_ns=(), failure="no")], MACHINE)
+    assert "2 signatures of 2 kernels, 1 failed" in str(records)
+    assert "a chip (AVX9, 2 threads; torch 9)" in str(records)
+    frame = records.to_frame()
+    assert frame.loc[frame.kernel == "k", "median_us"].item() == 0.002
+    assert frame.failure.isna().tolist() == [False, True]
+    assert str(record()) == "k at s: 0.002 µs ± 0.0005"
+
+
+# --- bad databases --------------------------------------------------------------------------------
+
+
+def _change(statement: str) -> Callable[[Path], Any]:
+    def run(path: Path) -> None:
+        with sqlite3.connect(path) as connection:
+            connection.execute(statement)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda path: path.write_bytes(b"no database " * 500), "not a database; the file is dam"),
+        (lambda path: path.write_bytes(path.read_bytes()[:5000]), "malformed; the file is damaged"),
+        (_change("DROP TABLE tgbench_schema"), "holds tables of something else"),
+        (_change("UPDATE tgbench_schema SET version = 1"), "has schema 1, .* reads 2; delete it"),
+        (
+            _change("UPDATE tgbench_schema SET version = 7"),
+            "has schema 7, .* reads 2; update tgbench",
+        ),
+    ],
+)
+def test_a_damaged_or_foreign_file_is_refused(
+    damage: Callable[[Path], Any], message: str, records: Records, tmp_path: Path
+) -> None:
+    records.add([record(f"k{i}") for i in range(100)], MACHINE)
+    path = tmp_path / "records.db"
+    _change("PRAGMA wal_checkpoint(TRUNCATE)")(path)
+    damage(path)
+    with pytest.raises(RecordsError, match=message) as error:
+        Records(path).all()
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("samples_ns", "[1, NaN]"),
+        ("samples_ns", "[1, Infinity]"),
+        ("samples_ns", "[-3]"),
+        ("samples_ns", "[0]"),
+        ("samples_ns", "[1.5]"),
+        ("samples_ns", '["a"]'),
+        ("samples_ns", "__import__('os')"),
+        ("samples_ns", "{}"),
+        ("samples_ns", b"\x80\x04."),
+        ("modelled_ns", "inf"),
+        ("modelled_ns", -1.0),
+        ("max_relative_error", "a"),
+        ("flops", 9e999),
+        ("workspace_bytes", -4),
+        ("kernel", b"\x00"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_row(
+    column: str, value: Any, records: Records, tmp_path: Path
+) -> None:
+    records.add([record()])
+    with sqlite3.connect(tmp_path / "records.db") as connection:
+        connection.execute(f"UPDATE tgbench_records SET {column} = ?", (value,))
+    with pytest.raises(RecordsError, match=f"{column} of record .*DELETE FROM tgbench_records"):
+        records.all()
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("tile", "[0, 6]"),
+        ("tile", "[8.0, 6]"),
+        ("tile", '["8", 6]'),
+        ("tile", "nothing"),
+        ("chunk", "[40]"),
+        ("chunk", "{}"),
+        ("copied", 2),
+        ("copied", "yes"),
+        ("passed", 0),
+        ("refused", -1),
+        ("found_at", "inf"),
+        ("signature", b"\x00"),
+    ],
+)
+def test_a_wrong_grain_is_refused_with_its_row(
+    column: str, value: Any, records: Records, tmp_path: Path
+) -> None:
+    records.add_grains([grain()])
+    with sqlite3.connect(tmp_path / "records.db") as connection:
+        connection.execute(f"UPDATE tgbench_grains SET {column} = ?", (value,))
+    with pytest.raises(RecordsError, match=f"{column} of record .*DELETE FROM tgbench_grains"):
+        records.grains()
+
+
+def test_a_wrong_machine_is_refused(records: Records) -> None:
+    records.add([record()], MACHINE)
+    for text in ("no json", "[1]", json.dumps({"versions": 3}), json.dumps({"versions": []})):
+        _change(f"UPDATE tgbench_machines SET machine = '{text}'")(Path(records.name))
+        with pytest.raises(RecordsError, match="no description of a machine"):
+            records.machines()
+
+
+def test_a_locked_database_says_so(records: Records) -> None:
+    quick = Records(records.name, timeout_s=0.05)
+    blocker = sqlite3.connect(records.name, isolation_level=None)
+    blocker.execute("BEGIN IMMEDIATE")
+    with pytest.raises(RecordsError, match="locked; another process has been writing"):
+        quick.add([record()])
+    assert quick.all() == ()  # reading goes on
+    blocker.execute("ROLLBACK")
+    quick.add([record()])
+    blocker.close()
+
+
+def test_other_places(tmp_path: Path) -> None:
+    with pytest.raises(RecordsError, match="check that the folder exists"):
+        Records(tmp_path / "missing" / "records.db")
+    with pytest.raises(RecordsError, match="'mysql'"):
+        Records("mysql://host/database")
+    (tmp_path / "empty.db").write_bytes(b"")
+    assert len(Records(tmp_path / "empty.db")) == 0
+
+
+# --- the machine ----------------------------------------------------------------------------------
+
+
+def test_a_machine_is_told_apart() -> None:
+    here = Machine.here()
+    assert here == Machine.from_json(here.to_json())
+    assert {"python", "torch", "numpy", "numba"} == {name for name, _ in here.versions}
+    assert replace(here, threads=here.threads + 1).fingerprint != here.fingerprint
+    assert replace(here, processor="other").fingerprint != here.fingerprint
+    assert Machine.here().fingerprint == here.fingerprint

@@ -1,0 +1,386 @@
+"""The numba kernels at the sizes of models: tails, strides, bits, NaN, two threads, no numba.
+
+`test_kernels` already puts every registered kernel, these too, through small boxes, poisoned
+memory, in-place results and moving origins. Here is what shows only at length.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from kernels.test_kernels import (
+    RULES,
+    Memory,
+    causal,
+    evaluate,
+    leaves_of,
+    make_site,
+    run,
+    scratch_views,
+    x,
+)
+
+from tgbench import ops
+from tgbench.base.regions import Box
+from tgbench.graph.graph import GraphBuilder, Node
+from tgbench.graph.op_table import OPS
+from tgbench.kernels import Kernel, Site, candidates
+from tgbench.kernels.registry import Host
+
+pytest.importorskip("numba")
+
+from tgbench.kernels.numba import loops as loops
+from tgbench.kernels.numba import rows, second_core
+
+Array = np.ndarray
+TOLERANCE = {"float32": 2e-6, "float64": 1e-13}
+
+
+def attend(
+    g: GraphBuilder, heads: int, shared: int, keys: int, mask: Any = None, rows: int = 1,
+    depth: int = 20, wide: int = 12,
+) -> Node:  # fmt: skip
+    q = x(g, 1, rows, heads, depth, name="q").permute(0, 2, 1, 3)
+    k = x(g, 1, keys, shared, depth, name="k").permute(0, 2, 1, 3)
+    v = x(g, 1, keys, shared, wide, name="v").permute(0, 2, 1, 3)
+    return ops.attention(q, k, v, None if mask is None else g.constant(mask))
+
+
+def linear(
+    g: GraphBuilder, rows: int, n: int, k: int, bias: bool = False, dtype: str = "float32"
+) -> Node:
+    vector = g.parameter("b", (n,), dtype) if bias else None
+    return ops.linear(x(g, rows, k, dtype=dtype), g.parameter("w", (n, k), dtype), vector)
+
+
+def gated(g: GraphBuilder, rows: int, activation: str) -> Node:
+    gate, up = g.parameter("w", (131, 70)), g.parameter("u", (131, 70))
+    return ops.gated_linear(x(g, rows, 70), gate, up, activation)
+
+
+def random_mask(*shape: int) -> Array:
+    mask = np.random.default_rng(3).random(shape) < 0.5
+    mask[..., 0] = True
+    return mask
+
+
+NODES: dict[str, Callable[[GraphBuilder], Node]] = {}
+for _n in (1, 2, 3, 4, 5, 7, 130):
+    for _rows in (1, 3):
+        NODES[f"linear_{_rows}x{_n}"] = lambda g, r=_rows, n=_n: linear(g, r, n, 257)
+NODES["linear_64"] = lambda g: linear(g, 2, 33, 100, dtype="float64")
+NODES["linear_bias"] = lambda g: linear(g, 5, 67, 384, bias=True)
+NODES["linear_7"] = lambda g: linear(g, 7, 9, 400)  # rows taken in fours, twos and alone
+NODES["linear_many"] = lambda g: linear(g, 40, 67, 129)
+NODES["linear_short"] = lambda g: linear(g, 1, 9, 1)
+for _activation in ("gelu_tanh", "gelu", "silu", "relu"):
+    NODES[f"gated_{_activation}"] = lambda g, a=_activation: gated(g, 2, a)
+for _dtype in ("float32", "float64"):
+    NODES[f"rms_norm_{_dtype}"] = lambda g, d=_dtype: ops.rms_norm(
+        x(g, 3, 641, dtype=d), g.parameter("w", (641,), d)
+    )
+    NODES[f"layer_norm_{_dtype}"] = lambda g, d=_dtype: ops.layer_norm(
+        x(g, 3, 383, dtype=d), g.parameter("w", (383,), d), g.parameter("b", (383,), d)
+    )
+    for _op in ("add", "sub", "mul"):
+        NODES[f"{_op}_{_dtype}"] = lambda g, o=_op, d=_dtype: g.apply(
+            o, x(g, 3, 301, dtype=d), x(g, 3, 301, dtype=d, name="y")
+        )
+        NODES[f"{_op}_row_{_dtype}"] = lambda g, o=_op, d=_dtype: g.apply(
+            o, x(g, 3, 301, dtype=d), x(g, 301, dtype=d, name="y")
+        )
+NODES["sub_number"] = lambda g: x(g, 3, 301) - g.parameter("s", ())
+NODES["sub_from_number"] = lambda g: g.apply("sub", g.parameter("s", ()), x(g, 3, 301))
+NODES["sub_from_row"] = lambda g: g.apply("sub", x(g, 301, name="y"), x(g, 3, 301))
+NODES["softmax"] = lambda g: ops.softmax(x(g, 3, 1001))
+NODES["gelu"] = lambda g: ops.gelu(x(g, 3, 1001))
+NODES["gelu_tanh"] = lambda g: ops.gelu(x(g, 3, 1001), "tanh")
+NODES["silu"] = lambda g: ops.silu(x(g, 3, 1001))
+NODES["relu"] = lambda g: ops.relu(x(g, 3, 1001))
+NODES["rope"] = lambda g: ops.rope(
+    x(g, 1, 3, 4, 70), x(g, 3, 1, 70, name="cos"), x(g, 3, 1, 70, name="sin")
+)
+NODES["gather"] = lambda g: ops.embedding(
+    g.parameter("w", (4, 301)), x(g, 2, 3, dtype="int64", name="index")
+)
+for _keys in (1, 2, 3, 5, 63, 64, 65, 130):
+    NODES[f"attention_{_keys}"] = lambda g, s=_keys: attend(g, 4, 1, s)
+NODES["attention_heads"] = lambda g: attend(g, 6, 3, 130)
+NODES["attention_rows"] = lambda g: attend(g, 4, 2, 70, causal(70, 70, 30), rows=70)
+NODES["attention_mask"] = lambda g: attend(g, 4, 2, 130, random_mask(1, 130))
+NODES["attention_masks"] = lambda g: attend(g, 4, 2, 130, random_mask(1, 4, 1, 130))
+
+
+def of_numba(site: Site) -> Kernel | None:
+    found = [kernel for kernel in candidates(site) if kernel.name.endswith("_numba")]
+    return found[0] if found else None
+
+
+def placed(
+    node: Node, leaves: dict[str, Array], box: Box, memory: Memory, seed: int
+) -> tuple[Site, Kernel]:
+    """A site in random layouts that the numba kernel takes."""
+    values = [evaluate(parent, leaves) for parent in node.inputs]
+    for attempt in range(100):
+        site = make_site(node, box, values, memory, np.random.default_rng((seed, attempt)))
+        kernel = of_numba(site)
+        if kernel is not None:
+            return site, kernel
+    raise AssertionError(f"{node.op} at {box}: no layout suits numba")
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", NODES)
+def test_numba_agrees_with_float64_and_with_torch(name: str, seed: int) -> None:
+    node = NODES[name](GraphBuilder())
+    leaves = leaves_of(node, np.random.default_rng(seed), "normal")
+    memory, box = Memory(), Box.full(node.shape)
+    site, kernel = placed(node, leaves, box, memory, seed)
+    expected = evaluate(node, leaves)
+    tolerance = TOLERANCE[node.dtype]
+    scale = np.abs(expected).max()
+    for other in candidates(site):
+        loose = 1 if other is kernel else 4
+        found = run(other, site, memory)
+        limit = tolerance * loose
+        np.testing.assert_allclose(found, expected, limit, limit * scale, err_msg=other.name)
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_nothing_is_compiled_after_binding(name: str) -> None:
+    node = NODES[name](GraphBuilder())
+    leaves = leaves_of(node, np.random.default_rng(0), "normal")
+    memory = Memory()
+    site, kernel = placed(node, leaves, Box.full(node.shape), memory, 0)
+    function, arguments = kernel.bind(site, scratch_views(kernel, site, memory))
+    before = list(function.signatures)
+    function(*memory.bound(arguments))
+    assert function.signatures == before
+    hosts = [a for a in arguments if isinstance(a, Host)]
+    assert all(memory.argument(a, ()).flags.c_contiguous for a in hosts)
+
+
+@pytest.mark.parametrize("name", [n for n in NODES if not n.startswith(("gather", "relu"))])
+def test_nan_goes_in_and_comes_out(name: str) -> None:
+    node = NODES[name](GraphBuilder())
+    leaves = leaves_of(node, np.random.default_rng(0), "normal")
+    spoilt = "y" if "y" in leaves else "v" if "v" in leaves else "x"
+    leaves[spoilt].reshape(-1)[0] = np.nan
+    memory = Memory()
+    site, kernel = placed(node, leaves, Box.full(node.shape), memory, 0)
+    with np.errstate(invalid="ignore"):
+        expected = evaluate(node, leaves)
+    assert np.isnan(expected).any()
+    np.testing.assert_array_equal(np.isnan(run(kernel, site, memory)), np.isnan(expected))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4, 8])
+def test_few_rows_are_modelled_faster_here_than_by_mm(rows: int) -> None:
+    node = linear(GraphBuilder(), rows, 500, 4096, bias=True)
+    leaves = leaves_of(node, np.random.default_rng(0), "normal")
+    site, kernel = placed(node, leaves, Box.full(node.shape), Memory(), 0)
+    others = [k for k in candidates(site) if k.name.startswith(("linear_row", "linear_columns"))]
+    assert len(others) >= 2
+    assert all(kernel.cost_ns(site) < other.cost_ns(site) for other in others)
+
+
+# --- slices have the bits of the whole -----------------------------------------------------------
+
+
+def bits(node: Node, leaves: dict[str, Array], box: Box, seed: int) -> Array:
+    memory = Memory()
+    site, kernel = placed(node, leaves, box, memory, seed)
+    return run(kernel, site, memory)
+
+
+ROWWISE = (
+    "linear_7", "linear_many", "linear_bias", "gated_gelu_tanh", "rms_norm_float32",
+    "layer_norm_float32", "softmax", "gelu", "gelu_tanh", "silu", "add_float32",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROWWISE)
+def test_a_row_alone_has_the_same_bits(name: str) -> None:
+    node = NODES[name](GraphBuilder())
+    leaves = leaves_of(node, np.random.default_rng(0), "normal")
+    whole = bits(node, leaves, Box.full(node.shape), 0)
+    for row in range(node.shape[0]):
+        alone = bits(node, leaves, Box([(row, row + 1), (0, node.shape[1])]), row + 1)
+        np.testing.assert_array_equal(alone[0], whole[row])
+
+
+@pytest.mark.parametrize("start", [0, 1, 6])
+@pytest.mark.parametrize("stop", [7, 9, 66, 67])
+def test_columns_alone_have_the_same_bits(start: int, stop: int) -> None:
+    node = NODES["linear_bias"](GraphBuilder())
+    leaves = leaves_of(node, np.random.default_rng(0), "normal")
+    whole = bits(node, leaves, Box.full(node.shape), 0)
+    part = bits(node, leaves, Box([(0, 5), (start, stop)]), 1)
+    np.testing.assert_array_equal(part, whole[:, start:stop])
+
+
+@pytest.mark.parametrize("window", [150, 99, 5])
+def test_a_query_row_alone_has_the_same_bits(window: int) -> None:
+    """Though it reads fewer keys: those that only other rows see add nothing to a sum."""
+    node = attend(GraphBuilder(), 4, 2, 150, causal(150, 150, window), rows=150)
+    leaves = leaves_of(node, np.random.default_rng(0), "normal")
+    whole = bits(node, leaves, Box.full(node.shape), 0)
+    for row in (0, 1, 2, 3, 62, 63, 64, 100, 149):
+        box = Box([(0, 1), (0, 4), (row, row + 1), (0, 12)])
+        keys = RULES.reads(node.call, box)[1]
+        assert keys is not None
+        assert keys[2] == (max(0, row + 1 - window), row + 1)
+        np.testing.assert_array_equal(bits(node, leaves, box, 1)[0, :, 0], whole[0, :, row])
+
+
+# --- extremes ------------------------------------------------------------------------------------
+
+
+def test_exp_and_erf_are_right_to_two_units() -> None:
+    values = np.concatenate([np.linspace(-87.2, 88.3, 20_001), np.logspace(-20, 0, 100)])
+    for name, factor in (("exp", 1.0), ("erf", 0.05)):
+        function = getattr(loops, f"{name}32")
+        line = (values * factor).astype(np.float32)
+        expected = OPS[name].reference({}, line.astype(np.float64))
+        found = np.array([function(value) for value in line])
+        unit = np.spacing(np.abs(expected).astype(np.float32))
+        assert (np.abs(found - expected) <= 2 * unit).all()
+    for function in (loops.exp32, loops.erf32):
+        assert np.isnan(function(np.float32(np.nan)))
+    assert loops.exp32(np.float32(-np.inf)) == 0
+    assert loops.exp32(np.float32(np.inf)) == np.inf
+    assert loops.erf32(np.float32(-np.inf)) == -1
+
+
+def test_softmax_of_infinities() -> None:
+    row = np.array([[-np.inf, 1.0, -np.inf, 3e38, -3e38, 3e38]], np.float32)
+    node = ops.softmax(x(GraphBuilder(), 1, 6))
+    found = bits(node, {"x": row}, Box.full(node.shape), 0)
+    np.testing.assert_array_equal(found, [[0, 0, 0, 0.5, 0, 0.5]])
+
+
+def test_gather_refuses_an_index_outside() -> None:
+    node = NODES["gather"](GraphBuilder())
+    leaves = leaves_of(node, np.random.default_rng(0), "normal")
+    leaves["index"] = np.where(leaves["index"] == leaves["index"].max(), 4, leaves["index"])
+    memory = Memory()
+    values = [leaves["w"].astype(np.float64), np.zeros_like(leaves["index"])]
+    for seed in range(100):
+        site = make_site(node, Box.full(node.shape), values, memory, np.random.default_rng(seed))
+        kernel = of_numba(site)
+        if kernel is not None:
+            break
+    assert kernel is not None
+    memory.tensor(site.operand(1)).numpy()[...] = leaves["index"]
+    function, arguments = kernel.bind(site, ())
+    with pytest.raises(IndexError, match="outside the table"):
+        function(*memory.bound(arguments))
+
+
+# --- two threads ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_two_threads_have_the_bits_of_one(
+    threads: int, bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = linear(GraphBuilder(), 3, 1003, 257, bias)
+    leaves = leaves_of(node, np.random.default_rng(0), "normal")
+    alone = bits(node, leaves, Box.full(node.shape), 0)
+    monkeypatch.setattr(rows, "LONG_NS", 0.0)
+    monkeypatch.setattr(rows, "CHUNK_NS", 100.0)
+    monkeypatch.setattr(second_core.torch, "get_num_threads", lambda: threads)
+    for seed in range(20):
+        np.testing.assert_array_equal(bits(node, leaves, Box.full(node.shape), seed), alone)
+
+
+def turns(counter: Any, log: list[int], chunks: int, each: Callable[[int], None]) -> int:
+    """Chunks taken from a counter, in Python."""
+    while True:
+        with LOCK:
+            mine = int(counter[0])
+            counter[0] += 1
+        if mine >= chunks:
+            return chunks
+        each(mine)
+        log.append(mine)
+        with LOCK:
+            counter[1] += 1
+
+
+LOCK = threading.Lock()
+
+
+def test_every_chunk_is_done_once() -> None:
+    helper, who = second_core.Helper(), set()
+
+    def each(chunk: int) -> None:
+        who.add(threading.get_ident())
+        time.sleep(0.001)
+
+    for _ in range(5):
+        log: list[int] = []
+        while not helper.run(turns, log, 40, each):
+            time.sleep(0.001)
+        assert sorted(log) == list(range(40))
+    assert len(who) == 2
+
+
+def test_an_interrupt_waits_for_the_other_thread() -> None:
+    helper, log, main = second_core.Helper(), [], threading.get_ident()
+
+    def each(chunk: int) -> None:
+        if threading.get_ident() != main:
+            time.sleep(0.05)
+        elif chunk > 3:
+            time.sleep(0.01)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        helper.run(lambda *a: _forgiving(turns, *a), log, 8, each)
+    assert helper.turn[1] >= 8
+
+
+def _forgiving(function: Callable[..., int], counter: Any, *rest: Any) -> int:
+    """A chunk that was interrupted in Python counts as done; a compiled one cannot be."""
+    try:
+        return function(counter, *rest)
+    except KeyboardInterrupt:
+        with LOCK:
+            counter[1] += 1
+        raise
+
+
+def test_a_busy_helper_is_not_waited_for() -> None:
+    helper, hold = second_core.Helper(), threading.Event()
+
+    def each(chunk: int) -> None:
+        raise AssertionError("not reached")
+
+    outer = threading.Thread(target=lambda: helper.run(turns, [], 2, lambda chunk: hold.wait(5)))
+    outer.start()
+    time.sleep(0.05)
+    assert not helper.run(turns, [], 4, each)
+    hold.set()
+    outer.join()
+
+
+# --- without numba -------------------------------------------------------------------------------
+
+
+def test_without_numba_nothing_is_registered() -> None:
+    code = (
+        "import sys; sys.modules['numba'] = None\n"
+        "from tgbench.kernels import KERNELS\n"
+        "assert not [k for ks in KERNELS.values() for k in ks if k.name.endswith('_numba')]\n"
+        "assert len(KERNELS) > 40\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,172 @@
+"""Weights in a kernel's own layout: who gets them, what they cost, and images channels-last."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tgbench as tg
+from tgbench import ops
+from tgbench.base.errors import GraphError
+from tgbench.graph.graph import Graph, GraphBuilder
+from tgbench.kernels.registry import prepared_inputs
+from tgbench.kernels.torch.packed import is_built_in
+from tgbench.memory.placement import Slot
+from tgbench.memory.storage import Anatomy
+from tgbench.session.session import GraphSession
+
+pytestmark = pytest.mark.skipif(not is_built_in(), reason="PyTorch was built without oneDNN")
+SIZE, WIDE = 12, 128  # pixels, channels: enough for the other layout to pay
+
+
+def network(repeats: int = 2) -> tuple[Graph, dict[str, np.ndarray]]:
+    """Convolutions, points and a linear layer over a small image."""
+    g, rng = GraphBuilder(), np.random.default_rng(0)
+    arrays: dict[str, np.ndarray] = {}
+
+    def weight(name: str, *shape: int) -> Any:
+        arrays[name] = rng.integers(-2, 3, shape).astype(np.float32)
+        return g.parameter(name, shape)
+
+    h = g.input("x", (1, WIDE, SIZE, SIZE))
+    for i in range(repeats):
+        h = ops.conv(h, weight(f"window{i}", WIDE, WIDE, 3, 3), padding=((1, 1), (1, 1)))
+        h = ops.relu(ops.conv(h, weight(f"point{i}", WIDE, WIDE, 1, 1)))
+        h = ops.minimum(h, 3.0)
+    rows = h.permute(0, 2, 3, 1).reshape(SIZE * SIZE, WIDE)
+    g.output("y", ops.linear(rows, weight("rows", 512, WIDE)))
+    return g.build(), arrays
+
+
+def kernels_of(session: GraphSession) -> set[str]:
+    return {made.kernel for _, _, program in session.programs for made in program.instructions}
+
+
+def edited(session: GraphSession, count: int = 6) -> None:
+    """Edits of many sizes and places, each compared with a run from nothing."""
+    graph, arrays = network()
+    whole = GraphSession(graph, arrays, packed_bytes=0)
+    rng = np.random.default_rng(1)
+    x = rng.integers(-3, 4, (1, WIDE, SIZE, SIZE)).astype(np.float32)
+    session.run({"x": x})
+    for _ in range(count):
+        size = int(rng.integers(1, SIZE))
+        top, left = rng.integers(0, SIZE - size + 1, 2)
+        window = np.s_[:, :, top : top + size, left : left + size]
+        x = x.copy()
+        x[window] = rng.integers(-3, 4, x[window].shape)
+        found = session.run({"x": x})["y"]
+        whole.forget()
+        np.testing.assert_array_equal(found, whole.run({"x": x})["y"])
+
+
+def test_frozen_weights_are_laid_out_once() -> None:
+    graph, arrays = network()
+    session = GraphSession(graph, arrays, calibrate=False)
+    edited(session)
+    assert {"conv_packed", "conv_points", "linear_packed"} <= kernels_of(session)
+    kept = session.pool._prepared
+    assert len(kept) == len({wanted.view.buffer for wanted in kept}) == len(arrays)
+
+
+def test_no_weights_are_kept_twice_without_leave() -> None:
+    graph, arrays = network()
+    session = GraphSession(graph, arrays, packed_bytes=0)
+    edited(session)
+    assert not any("packed" in name or "points" in name for name in kernels_of(session))
+    assert not session.pool._prepared
+    assert session.estimate_memory()["cpu"].packed_bytes == 0
+
+
+def test_small_weights_go_first() -> None:
+    graph, arrays = network()
+    sizes = {name: array.nbytes for name, array in arrays.items()}
+    small = sizes["point0"] + sizes["point1"] + sizes["rows"]
+    limit = small + sizes["window0"]
+    session = GraphSession(graph, arrays, packed_bytes=limit, calibrate=False)
+    edited(session)  # both windows are one call: all of them, or none
+    assert kernels_of(session) >= {"conv_points", "linear_packed"}
+    assert "conv_packed" not in kernels_of(session)
+    assert session.estimate_memory()["cpu"].packed_bytes == small
+    assert "packed, at most" in str(session.estimate_memory()["cpu"])
+
+
+def test_every_bound_gives_the_same_result() -> None:
+    graph, arrays = network()
+    for limit in (None, "300KiB", 100):
+        edited(GraphSession(graph, arrays, packed_bytes=limit), count=2)
+    with pytest.raises(GraphError, match="is not a size"):
+        GraphSession(graph, arrays, packed_bytes=-1)
+
+
+def test_weights_that_change_are_not_kept() -> None:
+    g = GraphBuilder()
+    x, scale = g.input("x", (1, 2, 6, 6)), g.input("scale", (3, 2, 3, 3))
+    g.output("y", ops.conv(x, g.parameter("w", (3, 2, 3, 3)) * scale))
+    session = GraphSession(g.build(), {"w": np.ones((3, 2, 3, 3), np.float32)})
+    image = np.arange(72, dtype=np.float32).reshape(1, 2, 6, 6)
+    for factor in (1.0, -2.0):
+        given = np.full((3, 2, 3, 3), factor, np.float32)
+        found = session.run({"x": image, "scale": given})["y"]
+        expected = torch.conv2d(torch.from_numpy(image), torch.from_numpy(given)).numpy()
+        np.testing.assert_array_equal(found, expected)
+    assert "conv_packed" not in kernels_of(session)
+
+
+# --- images channels-last ------------------------------------------------------------------------
+
+
+def test_slots_of_images_are_channels_last() -> None:
+    slot = Slot(0, (1, 4, 5, 6), (0, 0, 0, 0), (0, 2, 3, 1))
+    assert slot.strides == (120, 1, 24, 4)
+    assert slot.elements == 120
+    assert Slot(0, (1, 4, 5, 6), (0, 0, 0, 0)).strides == (120, 30, 6, 1)
+
+
+def test_images_are_channels_last_but_for_those_shown_flat() -> None:
+    g = GraphBuilder()
+    h = ops.conv(g.input("x", (1, 2, 8, 8)), g.parameter("w", (4, 2, 3, 3)))
+    r = ops.relu(h)
+    pooled = ops.max_pool(r, (2, 2), stride=(2, 2))
+    flat = pooled.reshape(1, 36)
+    g.output("y", ops.linear(flat, g.parameter("v", (3, 36))))
+    anatomy = Anatomy.of(g.build())
+    orders = {node.op: anatomy.order(node) for node in anatomy.stored}
+    assert orders["conv"] == orders["relu"] == (0, 2, 3, 1)
+    assert orders["max_pool"] == orders["linear"] == ()
+    assert all(anatomy.order(leaf) == () for leaf in anatomy.kept)
+
+
+def test_plans_of_images_start_warm(tmp_path: Path) -> None:
+    graph, arrays = network()
+    first = tg.GraphSession(graph, arrays, plan=tmp_path / "plan.json")
+    edited(first, 3)
+    first.save_plan()
+    again = tg.GraphSession(graph, arrays, plan=tmp_path / "plan.json")
+    edited(again, 3)
+    assert again.plan.slots == first.plan.slots
+
+
+def test_other_devices_want_no_other_layout() -> None:
+    assert prepared_inputs("conv", "cpu") == {1}
+    assert prepared_inputs("gated_linear", "cpu") == {1, 2}
+    assert not prepared_inputs("conv", "cuda:0")
+
+
+def test_an_automatic_budget_leaves_room_for_packed_weights() -> None:
+    graph, arrays = network()
+    roomy = GraphSession(graph, arrays, memory="auto", packed_bytes=0)
+    session = GraphSession(graph, arrays, memory="auto")
+    assert session.pool.packed_bytes == sum(array.nbytes for array in arrays.values())
+    assert session.budget_bytes is not None
+    assert session.budget_bytes < (roomy.budget_bytes or 0)
+
+
+def test_a_wrong_size_is_said_before_weights_are_read() -> None:
+    graph, _ = network()
+    with pytest.raises(GraphError, match="is not a size"):
+        GraphSession(graph, "no such file", memory="much")

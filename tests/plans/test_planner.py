@@ -1,0 +1,242 @@
+"""Which nodes are retained, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from session.test_session import causal, causal_values, deep, share_of_examples
+from session_cases import CheckedSession, smallest_budget
+from strategies import Maker, graphs
+
+from tgbench import ops
+from tgbench.base.coords import value_of
+from tgbench.base.errors import BudgetError
+from tgbench.base.regions import Box, Region
+from tgbench.graph.graph import Graph, GraphBuilder
+from tgbench.graph.simplify import simplify
+from tgbench.kernels.registry import Kernel, Site, candidates, scratch_bytes
+from tgbench.memory.storage import Anatomy
+from tgbench.plans.plan import Plan
+from tgbench.plans.planner import Choice, Planner, Scenario, unit_change
+from tgbench.programs.specialiser import Specialiser
+from tgbench.runs.buckets import Bucket
+from tgbench.runs.rules import Rules
+from tgbench.runs.split import WHOLE
+
+
+def planner_of(graph: Graph) -> Planner:
+    return Planner(Anatomy.of(simplify(graph)), Rules(), "cpu")
+
+
+def decode(graph: Graph, at: int = 4) -> Bucket:
+    """Row `at` of x changes, row `at` of y is asked for."""
+    row = Region((Box(((at, at + 1), (0, 2))),))
+    return Bucket.of({"x": row}, {"y": row})
+
+
+def scenarios(planner: Planner, *buckets: Bucket) -> list[Scenario]:
+    found = [bucket.classify(planner.anatomy.graph) for bucket in buckets]
+    return planner.scenarios({kind: (1.0, origin) for kind, origin in found})
+
+
+def choose(graph: Graph, budget: int | None, keep_all: bool = False) -> Choice:
+    planner = planner_of(graph)
+    return planner.plan(scenarios(planner, decode(graph)), budget, keep_all)
+
+
+def names(nodes: Any) -> set[str]:
+    return {node.name for node in nodes}
+
+
+def test_the_frontier_of_decoding_is_what_later_rows_read() -> None:
+    """In this graph k and x itself are read by later rows; scores and sums are not."""
+    graph = causal(rows=16)
+    planner = planner_of(graph)
+    assert names(planner.frontier(scenarios(planner, decode(graph)))) == {"k0", "out0", "k1"}
+
+
+def test_nothing_is_worth_keeping_when_everything_changes() -> None:
+    graph = causal(rows=16)
+    planner = planner_of(graph)
+    whole = {"x": Region.full((16, 2))}, {"y": Region.full((16, 2))}
+    assert planner.frontier(scenarios(planner, Bucket.of(*whole))) == []
+
+
+def test_everything_is_a_candidate_when_all_is_to_be_kept() -> None:
+    graph = causal(rows=16)
+    chosen = choose(graph, None, keep_all=True)
+    assert {"k0", "where", "maximum", "out0", "k1", "where_1"} <= names(chosen.retained)
+
+
+def two_halves() -> Graph:
+    """Two outputs that have nothing in common but an input."""
+    g = GraphBuilder()
+    a, b = g.input("a", (16, 16)), g.input("b", (16, 16))
+    g.output("c", g.name(ops.exp(g.name(a @ b, "product") * 0.01), "c"))
+    g.output("d", g.name(ops.relu(a), "relu") + 1.0)
+    return g.build()
+
+
+@pytest.mark.parametrize("room", [None, 4 << 10, 7 << 9])
+def test_what_no_run_touches_is_not_retained_though_all_is_to_be(room: int | None) -> None:
+    """Of the first run alone; its plan is read again, and the rest comes when it is asked for."""
+    ones = {name: np.ones((16, 16), np.float32) for name in "ab"}
+    first = CheckedSession(two_halves(), ones, retain="all", memory=room)
+    first.run(want={"d": np.s_[0:12]})
+    assert "relu" in first.session.plan.retained or room == 7 << 9
+    assert "product" not in first.session.plan.retained
+    plan = Plan.from_json(first.session.plan.to_json())
+    again = CheckedSession(two_halves(), ones, retain="all", memory=room, plan=plan)
+    again.run(want={"d": np.s_[0:12]})
+    assert again.session.counters.planned == 0
+    if room is None:
+        first.run()
+        assert "product" in first.session.plan.retained
+
+
+@pytest.mark.parametrize("retain", ["auto", "all"])
+def test_of_an_output_nobody_reads_only_the_cross_is_computed(retain: str) -> None:
+    g = GraphBuilder()
+    g.output("c", g.name(g.input("a", (5, 5)) @ g.input("b", (5, 5)), "c"))
+    values = {name: np.ones((5, 5), np.float32) for name in "ab"}
+    session = CheckedSession(g.build(), values, retain=retain)
+    session.run()
+    left, right = values["a"].copy(), values["b"].copy()
+    left[2], right[:, 3] = 2, 3
+    session.run({"a": left, "b": right})
+    report = session.session.last
+    assert report is not None
+    assert report.compute["c"].elements == 9
+
+
+def test_worth_is_what_runs_take_longer_without() -> None:
+    graph = causal(rows=64)
+    planner = planner_of(graph)
+    runs = scenarios(planner, decode(graph, at=40))
+    frontier = planner.frontier(runs)
+    worth = planner.worth(frontier, runs)
+    assert all(value > 0 for value in worth.values())
+    base = planner.expected_ns(planner.propagator(frontier), runs, WHOLE)
+    nothing = planner.expected_ns(planner.propagator([]), runs, WHOLE)
+    assert nothing > base
+    assert max(worth.values()) <= nothing - base + 1e-6
+
+
+def test_less_memory_retains_less_and_never_too_much() -> None:
+    graph = causal(rows=48)
+    roomy = choose(graph, None)
+    kept, sizes = [], []
+    with pytest.raises(BudgetError) as caught:
+        choose(graph, 0)
+    low = caught.value.needed_bytes
+    for share in (1.0, 0.6, 0.3, 0.0):
+        budget = low + int(share * (roomy.placement.size_bytes - low))
+        chosen = choose(graph, budget)
+        assert chosen.placement.size_bytes <= budget
+        assert names(chosen.retained) | names(chosen.dropped) == names(roomy.retained)
+        assert not names(chosen.retained) & names(chosen.dropped)
+        kept.append(len(chosen.retained))
+        sizes.append(chosen.expected_ns)
+    assert kept == sorted(kept, reverse=True), kept
+    assert sizes[0] <= sizes[-1]
+
+
+def test_large_runs_are_cut_before_anything_is_dropped() -> None:
+    graph = deep()
+    values = causal_values(graph, 0)
+    want = {"y": np.s_[63]}
+    roomy = CheckedSession(graph, values)
+    roomy.run(want=want)
+    low = smallest_budget(graph, values, want)
+    tight = CheckedSession(graph, values, memory=(low + roomy.session.placement.size_bytes) // 2)
+    tight.run(want=want)
+    plan = tight.session.plan
+    assert plan.cut[2] > 1
+    assert plan.retained == roomy.session.plan.retained
+    assert not plan.dropped
+
+
+def hungry(site: Site) -> list[Kernel]:
+    """Kernels as if those that want most scratch memory were the fastest."""
+    return sorted(
+        candidates(site), key=lambda kernel: -value_of(scratch_bytes(kernel.scratch(site)))
+    )
+
+
+def test_where_memory_is_short_kernels_that_want_less_are_taken() -> None:
+    """Before anything is dropped, and before runs are cut; the runs then find them."""
+    g = GraphBuilder()
+    x = g.name(ops.exp(g.input("x", (16, 64))), "e")
+    g.output("y", g.name(ops.linear(x, g.parameter("w", (64, 64))), "y"))
+    anatomy = Anatomy.of(simplify(g.build()))
+    planner = Planner(anatomy, Rules(), "cpu", ranking=hungry)
+    everything, row = Region.full((16, 64)), Region((Box(((3, 4), (0, 64))),))
+    runs = scenarios(planner, Bucket.of({"x": everything}, {"y": everything}),
+                     Bucket.of({"x": row}, {"y": everything}))  # fmt: skip
+    roomy = planner.plan(runs, None)
+    wanted = max(room.size_bytes for room in roomy.placement.scratch.values())
+    budget = roomy.placement.size_bytes - wanted // 2
+    tight = planner.plan(runs, budget)
+    assert tight.placement.size_bytes <= budget
+    assert tight.retained == roomy.retained
+    assert tight.cut == WHOLE
+    for run in runs:
+        made = Specialiser(anatomy, tight.placement, WHOLE, Rules(), "cpu", hungry)
+        assert made.specialise({}, run.kind, run.origin).instructions
+
+
+@share_of_examples(2)
+@given(graphs(most_ops=8), st.integers(0, 2000))
+def test_the_budget_that_an_error_names_works(case: tuple[Graph, Maker], budget: int) -> None:
+    graph, make = case
+    session, needed = CheckedSession(graph, make(0), memory=budget), 0
+    try:
+        session.run()
+    except BudgetError as error:
+        needed = error.needed_bytes
+    if needed:
+        assert needed > budget
+        session = CheckedSession(graph, make(0), memory=needed)
+        session.run()
+        assert session.session.placement.size_bytes == needed
+    assert session.session.placement.size_bytes <= max(budget, needed)
+
+
+# --- what may come next ---------------------------------------------------------------------------
+
+
+def test_the_next_run_is_guessed_as_the_smallest_change_at_the_demand() -> None:
+    graph = causal(rows=16)
+    anatomy = Anatomy.of(simplify(graph))
+    first = Bucket.of({"x": Region.full((16, 2))}, {"y": Region((Box(((9, 10), (0, 2))),))})
+    guess = unit_change(first, anatomy, "x")
+    assert guess is not None
+    assert dict(guess.changed)["x"] == Region((Box(((9, 10), (1, 2))),))
+    assert guess.demand == first.demand
+    assert unit_change(Bucket.of({"x": Region.full((16, 2))}, {}), anatomy, "x") is None
+
+
+def test_a_scalar_input_has_no_smaller_change() -> None:
+    g = GraphBuilder()
+    scale = g.input("scale", ())
+    g.output("y", ops.full(g, (4,), 1.0) * scale)
+    anatomy = Anatomy.of(simplify(g.build()))
+    bucket = Bucket.of({"scale": Region.full(())}, {"y": Region.full((4,))})
+    assert unit_change(bucket, anatomy, "scale") is None
+    session = CheckedSession(g.build(), {"scale": np.float32(2.0).reshape(())})
+    session.run()
+    session.run({"scale": np.float32(3.0).reshape(())}, {"y": np.s_[1]})
+
+
+def test_every_class_is_planned_for_at_its_extremes_warm_and_cold() -> None:
+    graph = causal(rows=16)
+    planner = planner_of(graph)
+    found = scenarios(planner, decode(graph, at=4))
+    assert {(s.origin, s.cold) for s in found} == {
+        ((at,), cold) for at in (4, 0, 15) for cold in (False, True)
+    }
+    assert [s.origin for s in found if s.weight] == [(4,)]

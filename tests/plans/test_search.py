@@ -1,0 +1,352 @@
+"""What to keep: the tables, the model, the searches over it, and plans that come of them."""
+
+from __future__ import annotations
+
+from itertools import pairwise, product
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from session.test_session import share_of_examples
+from session_cases import CheckedSession
+from strategies import Maker, changes, graphs, regions
+
+import tgbench as tg
+from tgbench import GraphSession, ops
+from tgbench.base.errors import BudgetError, PlanError, TraceError
+from tgbench.base.regions import Box, Region
+from tgbench.graph.graph import Graph
+from tgbench.graph.simplify import simplify
+from tgbench.memory.placement import Retention
+from tgbench.memory.storage import Anatomy
+from tgbench.plans.checks import check_placement
+from tgbench.plans.decisions import Decisions
+from tgbench.plans.search.exact import Limits, Program
+from tgbench.plans.search.mcts import TreeSearch
+from tgbench.plans.search.model import Model
+from tgbench.plans.search.optimiser import Effort, Mode, Optimiser
+from tgbench.plans.search.tables import nested, tabulate, tabulate_pieces
+from tgbench.plans.search.workload import Workload
+from tgbench.runs.buckets import Bucket
+from tgbench.runs.propagate import rough_ns
+from tgbench.runs.rules import Rules
+from tgbench.runs.split import WHOLE, Cut
+from tgbench.sources.models.checkpoints import gemma3_reduced
+
+Case = tuple[Graph, Maker]
+
+
+def optimiser(graph: Graph, buckets: list[Bucket], budget: int | None, **more: Any) -> Optimiser:
+    anatomy, rules = Anatomy.of(graph), Rules()
+    workload = Workload.of(anatomy, rules, buckets)
+    return Optimiser(anatomy, rules, workload, budget, rough_ns, **more)
+
+
+@st.composite
+def traces(draw: Any, graph: Graph, *, most: int = 6) -> list[Bucket]:
+    """A first run of everything, then random changes and demands."""
+    outputs = {name: Region.full(node.shape) for name, node in graph.outputs.items()}
+    everything = {name: Region.full(node.shape) for name, node in graph.inputs.items()}
+    found = [Bucket.of(everything, outputs)]
+    for _ in range(draw(st.integers(1, most))):
+        asked = {
+            name: draw(regions(node.shape)) if draw(st.booleans()) else Region.full(node.shape)
+            for name, node in graph.outputs.items()
+        }
+        found.append(Bucket.of(draw(changes(graph)), asked))
+    return found
+
+
+# --- plans that come of it -----------------------------------------------------------------------
+
+
+def replayed_on(session: CheckedSession, buckets: list[Bucket], make: Maker) -> None:
+    """Run a trace for real; every run is compared with full recomputation."""
+    for seed, bucket in enumerate(buckets):
+        new, inputs = make(seed), dict(session.values)
+        for name, region in bucket.changed:
+            inputs[name] = inputs[name].copy()
+            for box in region:
+                inputs[name][box.slices()] = new[name][box.slices()]
+        session.run(inputs, want=dict(bucket.demand) or None)
+
+
+@given(st.data())
+def test_any_retention_is_laid_out_safely_and_computes_the_same(data: st.DataObject) -> None:
+    """Random nodes through random classes: the map is safe, and runs equal full recomputation."""
+    graph, make = data.draw(graphs(most_ops=7))
+    assume(graph.inputs)
+    session = CheckedSession(graph, make(0))
+    inner = session.session
+    buckets = data.draw(traces(inner.graph))
+    found = optimiser(inner.graph, buckets, None)
+    turns = found.workload.turns
+    after = {
+        node: frozenset(data.draw(st.sets(st.integers(0, len(turns) - 1))))
+        for node in inner.anatomy.stored
+    }
+    retention = Retention({n: k for n, k in after.items() if k}, turns)
+    placement = found.planner.lay_out(retention, found.scenarios(), WHOLE)
+    check_placement(placement, inner.anatomy)
+    inner._install(
+        Decisions(inner.anatomy, placement, retention, (), WHOLE, dict(found.classes), 0.0)
+    )
+    replayed_on(session, buckets * 2, make)
+
+
+@given(st.data())
+def test_a_search_keeps_every_run_right(data: st.DataObject) -> None:
+    """Any mode, any budget that works: never slower than greedy, never wrong."""
+    graph, make = data.draw(graphs(most_ops=7))
+    assume(graph.inputs)
+    session = CheckedSession(graph, make(0))
+    buckets = data.draw(traces(session.session.graph))
+    replayed_on(session, buckets, make)
+    roomy = session.session.placement.size_bytes
+    budget = data.draw(st.integers(roomy // 4, roomy))
+    try:
+        greedy = session.session.optimize("greedy", budget=budget)
+    except BudgetError:
+        return
+    mode = data.draw(st.sampled_from(["search", "exact"]))
+    plan = session.session.optimize(mode, steps=4)
+    assert plan.size_bytes <= budget
+    assert greedy.search is not None
+    assert plan.search is not None
+    assert plan.search.best_ns <= greedy.search.best_ns
+    assert plan.search.modelled_ns >= plan.search.bound_ns * (1 - 1e-9) or not plan.search.bound_ns
+    replayed_on(session, buckets * 2, make)
+
+
+@pytest.mark.parametrize("mode", ["greedy", "exact", "search"])
+@pytest.mark.parametrize("budget", [None, 2000])
+def test_a_run_that_is_largest_between_its_extremes_is_planned_for(
+    mode: Mode, budget: int | None
+) -> None:
+    """Eight in a row touch one row of m at either end, and two rows where they begin in one."""
+    g = tg.GraphBuilder()
+    m = g.name(ops.softmax(g.input("x", (6, 8))), "m")
+    g.output("y", g.name(m.reshape(48) * 2.0, "y"))
+    everything = {"x": Region.full((6, 8))}
+    asked = [{"y": Region((Box(((at, at + 8),)),))} for at in (12, 0)]
+    buckets = [Bucket.of(everything, want) for want in asked]
+    made = optimiser(simplify(g.build()), buckets, budget).run(mode, Effort(steps=2))
+    rows = {node.name: slot.extents for node, slot in made.placement.slots.items()}
+    assert rows["m"] == (2, 8)
+
+
+@share_of_examples(8)
+@given(st.data())
+def test_what_less_memory_allowed_is_a_candidate_for_more(data: st.DataObject) -> None:
+    """Any trace fits the plan that is made for it, and time never rises with the budget."""
+    graph, _ = data.draw(graphs(most_ops=7))
+    assume(graph.inputs)
+    simple = simplify(graph)
+    buckets = data.draw(traces(simple))[data.draw(st.integers(0, 1)) :]
+    best = optimiser(simple, buckets, None).run("greedy")
+    most, before = best.placement.size_bytes, None
+    for budget in (most // 2, most * 3 // 4, most):
+        try:
+            made = optimiser(simple, buckets, budget).run("greedy", start=before)
+        except BudgetError:
+            continue
+        assert made.placement.size_bytes <= budget
+        assert before is None or made.expected_ns <= before.expected_ns
+        before = made
+
+
+# --- the model, and searches over it -------------------------------------------------------------
+
+
+def tabulated(graph: Graph, buckets: list[Bucket]) -> Model:
+    anatomy, rules = Anatomy.of(graph), Rules()
+    return Model(tabulate(anatomy, rules, Workload.of(anatomy, rules, buckets), rough_ns))
+
+
+def every_retention(model: Model) -> np.ndarray[Any, Any]:
+    """All of them: nodes that cannot matter are left out."""
+    worthwhile = np.flatnonzero(model.tables.worthwhile)
+    bits = list(product([False, True], repeat=model.turns * len(worthwhile)))
+    keep = np.zeros((len(bits), model.turns, model.nodes), bool)
+    keep[:, :, worthwhile] = np.array(bits).reshape(len(bits), model.turns, len(worthwhile))
+    return keep
+
+
+@given(st.data())
+def test_the_integer_program_finds_what_trying_everything_finds(data: st.DataObject) -> None:
+    graph, _ = data.draw(graphs(most_ops=6))
+    assume(graph.inputs)
+    simple = simplify(graph)
+    model = tabulated(simple, data.draw(traces(simple, most=4)))
+    assume(model.turns * int(model.tables.worthwhile.sum()) <= 10)
+    keep = every_retention(model)
+    scores = model.score(keep)
+    low, high = int(scores.size_bytes.min()), int(scores.size_bytes.max())
+    budget = data.draw(st.integers(low, high))
+    best = scores.best(budget)
+    assert best is not None
+    right = float(scores.time_ns[best])
+    relaxed = Program(model, budget).solve(integer=False)
+    solved = Program(model, budget).solve(Limits(gap=1e-9))
+    assert relaxed.bound_ns <= solved.bound_ns * (1 + 1e-4) + 1e-3
+    assert solved.bound_ns <= right * (1 + 1e-6) + 1e-3
+    search = TreeSearch(model, budget, relaxed.share, seed=(1,), bound_ns=relaxed.bound_ns)
+    for _ in range(40):
+        search.step()
+    assert search.best is not None
+    assert search.best.size_bytes <= budget
+    assert search.best.time_ns <= right * 1.01 + 1e-3
+
+
+@pytest.fixture(scope="module")
+def decoder() -> tuple[Graph, list[Bucket]]:
+    """A reduced Gemma 3 that writes, with an edit of what is written now and then."""
+    graph = simplify(tg.models.gemma3(gemma3_reduced(), tokens=64))
+    vocabulary = graph.outputs["logits"].shape[-1]
+
+    def call(start: int, stop: int, asked: int) -> Bucket:
+        rows = Box(((0, 1), (asked, asked + 1), (0, vocabulary)))
+        ids = Box(((0, 1), (start, stop)))
+        return Bucket.of({"ids": Region((ids,))}, {"logits": Region((rows,))})
+
+    calls, written = [call(0, 64, 15)], 16
+    for i in range(30):
+        if i % 7 == 6:
+            calls.append(call(3 * i % written, 3 * i % written + 1, written - 1))
+        else:
+            calls.append(call(written, written + 1, written))
+            written += 1
+    return graph, calls
+
+
+def names_of(nodes: Any) -> set[str]:
+    return {node.name for node in nodes}
+
+
+KV = {f"layer_{i}.{part}" for i in range(2) for part in "kv"}
+
+
+@pytest.mark.parametrize("mode", ["greedy", "search", "exact"])
+def test_k_and_v_are_kept_where_little_else_fits(
+    decoder: tuple[Graph, list[Bucket]], mode: Any
+) -> None:
+    """Nobody says that they exist; the budget is theirs and what one row needs in pieces."""
+    graph, calls = decoder
+    kept = sum(node.type.size_bytes for node in graph.nodes if node.name in KV)
+    budget = 3 * kept if mode == "greedy" else 2 * kept
+    made = optimiser(graph, calls, budget).run(mode, Effort(steps=16))
+    assert names_of(made.retained) >= KV
+    assert made.placement.size_bytes <= budget
+    assert made.search is not None
+    assert made.search.gap < 0.05 or mode == "greedy"
+
+
+def test_the_model_and_the_replay_of_a_trace_agree(decoder: tuple[Graph, list[Bucket]]) -> None:
+    graph, calls = decoder
+    found = optimiser(graph, calls, None)
+    keep = [node for node in found.anatomy.stored if node.name in KV]
+    for nodes in (keep, keep[:2], []):
+        retention = Retention.always(nodes, found.workload.turns)
+        placement = found.planner.lay_out(retention, found.scenarios(), WHOLE)
+        one = found.candidate(retention, WHOLE, placement)
+        assert one is not None
+        assert one.time_ns == pytest.approx(one.modelled_ns, rel=0.02)
+        model = Model(tabulate(found.anatomy, found.rules, found.workload, rough_ns, {
+            node: room.size_bytes for node, room in placement.scratch.items()
+        }))  # fmt: skip
+        size = int(model.score(found.bits(retention)[None]).size_bytes[0])
+        assert size == pytest.approx(placement.size_bytes, rel=0.05)
+
+
+def test_a_larger_budget_is_never_slower(decoder: tuple[Graph, list[Bucket]]) -> None:
+    graph, calls = decoder
+    times = []
+    for budget in (100 << 10, 140 << 10, 200 << 10, 400 << 10):
+        made = optimiser(graph, calls, budget).run("search", Effort(steps=16))
+        assert made.search is not None
+        times.append(made.search.best_ns)
+    assert times == sorted(times, reverse=True)
+
+
+def test_pieces_need_less_than_whole_runs(decoder: tuple[Graph, list[Bucket]]) -> None:
+    graph, calls = decoder
+    found = optimiser(graph, calls, None)
+    keep = found.bits(
+        Retention.always([n for n in found.anatomy.stored if n.name in KV], found.workload.turns)
+    )[None]
+    whole = found.uncut
+    pieces = tabulate_pieces(found.anatomy, found.rules, found.workload, Cut("ids", 1, 8))
+    cut = Model(whole.tables, pieces)
+    assert cut.score(keep).size_bytes[0] < whole.score(keep).size_bytes[0]
+    assert cut.score(keep).time_ns[0] == whole.score(keep).time_ns[0]
+
+
+def test_levels_are_nested_and_few() -> None:
+    rows = [
+        Region((Box(((a, a + n),)),)) for a, n in ((3, 1), (0, 4), (2, 2), (6, 1), (5, 4), (0, 9))
+    ]
+    chain = nested(rows)
+    assert len(chain) <= 4
+    assert all(wide.contains(narrow) for narrow, wide in pairwise(chain))
+    assert all(chain[-1].contains(region) for region in rows)
+    assert nested([]) == []
+
+
+def test_another_order_is_taken_where_it_saves_room() -> None:
+    """Two wide branches: one after the other, only one of them is ever there."""
+    g = tg.GraphBuilder()
+    x = g.input("x", (8, 8))
+    wide = [
+        g.name(ops.maximum(ops.linear(x, g.parameter(f"w{i}", (256, 8))), 0.0), f"wide{i}")
+        for i in range(4)
+    ]
+    narrow = [ops.linear(w, g.parameter(f"v{i}", (8, 256))) for i, w in enumerate(wide)]
+    g.output("y", narrow[0] + narrow[1] + narrow[2] + narrow[3])
+    graph = g.build()
+    values = {n: np.ones(node.shape, np.float32) for n, node in graph.parameters.items()}
+    session = CheckedSession(graph, values | {"x": np.ones((8, 8), np.float32)})
+    session.run()
+    session.run({"x": np.zeros((8, 8), np.float32)})
+    roomy = session.session.placement.size_bytes
+    plan = session.session.optimize("search", budget=roomy // 2, steps=16)
+    assert plan.size_bytes <= roomy // 2
+    assert plan.schedule != tuple(node.name for node in Anatomy.of(session.session.graph).schedule)
+    session.run({"x": np.full((8, 8), 2, np.float32)})
+    again = GraphSession(graph, values, plan=tg.Plan.from_json(plan.to_json()))
+    assert again.plan.schedule == plan.schedule
+
+
+# --- bad input -----------------------------------------------------------------------------------
+
+
+def test_an_empty_trace_is_refused(decoder: tuple[Graph, list[Bucket]]) -> None:
+    with pytest.raises(TraceError, match="the trace is empty; run something first"):
+        optimiser(decoder[0], [], None)
+
+
+def test_a_trace_of_another_graph_is_refused(decoder: tuple[Graph, list[Bucket]]) -> None:
+    other = Bucket.of({"pixels": Region.full((3,))}, {})
+    with pytest.raises(TraceError, match="call 1: the graph has no input 'pixels'"):
+        optimiser(decoder[0], [other], None)
+    outside = Bucket.of({"ids": Region.full((1, 65))}, {})
+    with pytest.raises(TraceError, match=r"outside \[1, 64\]"):
+        optimiser(decoder[0], [outside], None)
+
+
+def test_a_hopeless_budget_names_one_that_works(decoder: tuple[Graph, list[Bucket]]) -> None:
+    graph, calls = decoder
+    with pytest.raises(BudgetError, match="the smallest budget found to work") as found:
+        optimiser(graph, calls, 2_000).run("search", Effort(steps=16))
+    made = optimiser(graph, calls, found.value.needed_bytes).run("greedy")
+    assert made.placement.size_bytes <= found.value.needed_bytes
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -1.0])
+def test_costs_that_are_none_are_refused(decoder: tuple[Graph, list[Bucket]], wrong: float) -> None:
+    graph, calls = decoder
+    anatomy, rules = Anatomy.of(graph), Rules()
+    workload = Workload.of(anatomy, rules, calls)
+    with pytest.raises(PlanError, match="is not a time"):
+        Optimiser(anatomy, rules, workload, None, lambda call, box: wrong).run("greedy")

@@ -1,0 +1,153 @@
+"""Chains on several processes and on a Dask cluster: the same plans, and what lost workers do."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import closing
+from multiprocessing import get_context
+from typing import Any
+
+import pytest
+from search_cases import busy_case
+
+from tgbench.plans.decisions import SearchRecord
+from tgbench.plans.plan import Plan
+from tgbench.plans.search.chain import Progress, run_round
+
+CASE = busy_case()
+STEPS = 64
+CHAINS = (1, 2, 4)
+
+
+@pytest.fixture(scope="module")
+def here() -> dict[int, str]:
+    """Plans of a search in this process, by its number of chains."""
+    return {chains: CASE.plan(STEPS, workers=chains).to_json() for chains in CHAINS}
+
+
+def record_of(plan: Plan) -> SearchRecord:
+    assert plan.search is not None
+    return plan.search
+
+
+class Killer:
+    """As `progress`: kills a process when the search has made so many steps."""
+
+    def __init__(self, pids: Sequence[int], at: str = "step 32") -> None:
+        self.pids, self.at, self.killed = pids, at, 0
+
+    def __call__(self, message: str) -> None:
+        if message.startswith(self.at) and not self.killed:
+            self.killed = self.pids[0]
+            os.kill(self.killed, signal.SIGKILL)
+
+
+def test_processes_change_nothing_and_may_die(here: dict[int, str]) -> None:
+    """Equal chains give equal plans; a pool that breaks down ends the search with its best."""
+    with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as pool:
+        for chains in CHAINS:
+            assert CASE.plan(STEPS, workers=chains, executor=pool).to_json() == here[chains]
+        killer = Killer(list(pool._processes))
+        plan = CASE.plan(100_000, workers=2, executor=pool, progress=killer)
+    record = record_of(plan)
+    assert killer.killed
+    assert record.stop == "workers lost"
+    assert record.steps >= 32
+    assert record.best_ns <= record_of(Plan.from_json(here[2])).greedy_ns
+    assert plan.placement_for(CASE.graph, "cpu").placement.size_bytes <= CASE.budget_bytes
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    """Of a real local cluster of two processes."""
+    distributed = pytest.importorskip("distributed", reason="needs `pip install tgbench[cluster]`")
+    with (
+        distributed.LocalCluster(
+            processes=True, n_workers=2, threads_per_worker=1, dashboard_address=None
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield client
+
+
+def test_a_cluster_changes_nothing(client: Any, here: dict[int, str]) -> None:
+    assert CASE.plan(STEPS, workers=4, executor=client).to_json() == here[4]
+
+
+def test_a_cluster_replaces_a_worker_that_dies(client: Any, here: dict[int, str]) -> None:
+    """Dask starts the chain again elsewhere, so that the plan is the same."""
+    killer = Killer(list(client.run(os.getpid).values()))
+    plan = CASE.plan(STEPS, workers=2, executor=client, progress=killer)
+    assert killer.killed
+    assert plan.to_json() == here[2]
+
+
+def test_a_client_that_is_closed_ends_the_search(client: Any) -> None:
+    distributed = pytest.importorskip("distributed")
+    other = distributed.Client(client.scheduler.address, set_as_default=False)
+    with closing(other):
+        record = record_of(
+            CASE.plan(
+                100_000,
+                workers=2,
+                executor=other,
+                progress=lambda message: other.close() if message.startswith("step 32") else None,
+            )
+        )
+    assert record.stop == "workers lost"
+    assert record.steps >= 32
+
+
+# --- a round, without processes ------------------------------------------------------------------
+
+
+class Given:
+    """An executor whose calls come to what is given: a result, a lost worker, or nothing yet."""
+
+    def __init__(self, *outcomes: Any) -> None:
+        self.outcomes = list(outcomes)
+        self.futures: list[Future[Any]] = []
+
+    def submit(self, function: object, chain: object) -> Future[Any]:
+        outcome, future = self.outcomes.pop(0), Future[Any]()
+        if isinstance(outcome, OSError):
+            future.set_exception(outcome)
+        elif outcome is not None:
+            future.set_result(outcome)
+        self.futures.append(future)
+        return future
+
+
+def test_a_lost_chain_takes_nothing_with_it() -> None:
+    given = Given(Progress(steps=3), OSError("connection lost"), Progress(steps=4))
+    assert run_round([None] * 3, given) == Progress((), 7, 1)  # type: ignore[list-item]
+
+
+def test_an_executor_that_takes_no_more_calls_loses_all_of_them() -> None:
+    assert run_round([None] * 2, Given()) == Progress((), 0, 2)  # type: ignore[list-item]
+
+
+def test_an_error_in_the_search_is_not_a_lost_worker() -> None:
+    with pytest.raises(ZeroDivisionError):
+        run_round([None], Given(ZeroDivisionError()))  # type: ignore[list-item]
+
+
+def test_a_stop_does_not_wait_for_chains_elsewhere() -> None:
+    given = Given(Progress(steps=3), None)
+    asked = iter([False, False, True])
+    assert run_round([None] * 2, given, lambda: next(asked)) == Progress((), 3, 0)  # type: ignore[list-item]
+    assert given.futures[1].cancelled()
+
+
+def test_an_interrupt_cancels_what_is_left() -> None:
+    given = Given(None, None)
+
+    def stop() -> bool:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_round([None] * 2, given, stop)  # type: ignore[list-item]
+    assert all(future.cancelled() for future in given.futures)

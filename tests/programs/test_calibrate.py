@@ -1,0 +1,360 @@
+"""Measured beats modelled: records choose kernels, and what nothing is known of is timed first."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tgbench as tg
+from tgbench import ops
+from tgbench.base.machine import Machine
+from tgbench.costs.records import Record, Records
+from tgbench.costs.signature import source_hash
+from tgbench.graph.graph import Graph, GraphBuilder
+from tgbench.kernels.registry import KERNELS, Site, View
+from tgbench.programs import calibrate
+from tgbench.programs.calibrate import MOST_TURNS, Race, default_records, heaviest
+from tgbench.session.session import GraphSession
+
+DEPTH, COLUMNS, LAYERS = 512, 1024, 3  # 2 MiB a layer: some 60 µs a row
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test has a cache folder of its own, and a machine with nothing else to do."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(calibrate, "_is_busy", lambda: False)
+
+
+def layers(columns: int = COLUMNS) -> Graph:
+    """A few equal products, of which a run computes one row."""
+    g = GraphBuilder()
+    x = g.input("x", (4, DEPTH))
+    for i in range(LAYERS):
+        wide = ops.linear(x, g.parameter(f"up{i}", (columns, DEPTH)))
+        x = ops.linear(wide, g.parameter(f"down{i}", (DEPTH, columns)))
+    g.output("y", x)
+    return g.build()
+
+
+def weights(graph: Graph) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {
+        name: rng.integers(-1, 2, node.shape).astype(np.float32) / 8
+        for name, node in graph.parameters.items()
+    }
+
+
+def session(graph: Graph, **options: object) -> GraphSession:
+    return GraphSession(graph, weights(graph), packed_bytes=0, **options)  # type: ignore[arg-type]
+
+
+def rows(run: GraphSession, value: float) -> set[str]:
+    """The kernels of a run that changes one row and asks for it."""
+    x = np.zeros((4, DEPTH), np.float32)
+    x[1] = value
+    run.run({"x": x}, want={"y": np.s_[1]})
+    assert run.last is not None
+    return {made.kernel for made in run.last.program.instructions}
+
+
+def one_row(run: GraphSession) -> set[str]:
+    """The kernels of a warm run."""
+    rows(run, 1.0)
+    return rows(run, 2.0)
+
+
+def sites(run: GraphSession) -> list[Site]:
+    """One for each kind of product in a warm run."""
+    planner = run._planner(run.anatomy)
+    found = planner.survey(planner.scenarios(run._classes))
+    return list({run.costs.signature(s).text: s for some in found for s in some}.values())
+
+
+def told(run: GraphSession, site: Site, times: dict[str, float]) -> list[Record]:
+    """Records of a machine on which kernels take what we say."""
+    signature = run.costs.signature(site)
+    names = {kernel.name: kernel for kernel, _ in run.costs.ranked(site)}
+    return [
+        Record(
+            name, source_hash(names[name]), signature.text, Machine.here().fingerprint,
+            (round(took),) * 3, flops=signature.flops, size_bytes=signature.size_bytes,
+            modelled_ns=1000.0,
+        )
+        for name, took in times.items() if name in names
+    ]  # fmt: skip
+
+
+UNUSUAL = "linear_rows"  # which no model would choose for one row
+
+
+def absurd(graph: Graph, folder: Path) -> Records:
+    """Records of a machine on which every kernel but one takes a second."""
+    plain, records = session(graph, calibrate=False), Records(folder / "absurd.db")
+    one_row(plain)
+    for site in sites(plain):
+        names = [kernel.name for kernel, _ in plain.costs.ranked(site)]
+        records.add(told(plain, site, dict.fromkeys(names, 1e9) | {UNUSUAL: 2_400.0}))
+    return records
+
+
+# --- records choose ------------------------------------------------------------------------------
+
+
+def test_absurd_records_change_the_program(tmp_path: Path) -> None:
+    graph = layers()
+    assert UNUSUAL not in one_row(session(graph, calibrate=False))
+    records = absurd(graph, tmp_path)
+    assert one_row(session(graph, records=records, calibrate=False)) == {UNUSUAL}
+
+
+def test_planner_and_lowerer_take_the_same_kernel(tmp_path: Path) -> None:
+    graph = layers()
+    records = absurd(graph, tmp_path)
+    run = session(graph, records=records, calibrate=False)
+    assert one_row(run) == {"linear_rows"}
+    assert run.last is not None
+    for made in run.last.program.instructions:
+        estimate = run.costs.estimate(made.node.call, made.box.at(run.last.origin))
+        assert (estimate.kernel, estimate.time_ns) == (made.kernel, 2_400.0)
+
+
+def test_a_search_in_another_process_ranks_alike(tmp_path: Path) -> None:
+    graph = layers()
+    records = absurd(graph, tmp_path)
+    run = session(graph, records=records, calibrate=False)
+    one_row(run)
+    elsewhere = tg.cost.CostModel(run.costs.table())
+    for site in sites(run):
+        assert [k.name for k in elsewhere.kernels(site)] == [
+            k.name for k in run.costs.kernels(site)
+        ]
+
+
+# --- what nothing is known of is timed ------------------------------------------------------------
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, *fastest: str) -> list[str]:
+    """Let some kernels look fastest when they are timed; returns who was called, in order."""
+    called: list[str] = []
+    really = Race.call
+
+    def call(self: Race, name: str) -> int:
+        called.append(name)
+        really(self, name)
+        return 1_000 + fastest.index(name) if name in fastest else 1_000_000
+
+    monkeypatch.setattr(Race, "call", call)
+    return called
+
+
+def test_the_first_plan_times_what_is_heavy_and_takes_the_fastest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pretend(monkeypatch, "linear_rows")
+    run = session(layers())
+    assert one_row(run) == {"linear_rows"}
+    found = Records(default_records()).all(Machine.here().fingerprint)
+    assert {record.kernel for record in found} >= {"linear_rows", "linear_row"}
+
+
+def test_the_next_session_times_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    called = pretend(monkeypatch, "linear_rows")
+    one_row(session(layers()))
+    assert called
+    called.clear()
+    assert one_row(session(layers())) == {"linear_rows"}
+    assert not called
+
+
+def test_an_adopted_plan_is_lowered_by_what_was_timed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    graph, path = layers(), tmp_path / "plan.json"
+    first = session(graph, calibrate=False)
+    one_row(first)
+    first.save_plan(path)
+    pretend(monkeypatch, "linear_rows")
+    second = session(graph, plan=path)
+    assert one_row(second) == {"linear_rows"}
+    assert second.counters.planned == 0
+
+
+def test_no_calibration_leaves_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    called = pretend(monkeypatch, "linear_rows")
+    one_row(session(layers(), calibrate=False))
+    assert not called
+    assert not default_records().exists()
+
+
+def test_a_light_graph_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    called = pretend(monkeypatch, "linear_rows")
+    one_row(session(layers(columns=8)))
+    assert not called
+    assert not default_records().exists()
+
+
+def test_what_was_timed_on_a_busy_machine_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibrate, "_is_busy", lambda: True)
+    pretend(monkeypatch, "linear_rows")
+    assert one_row(session(layers())) == {"linear_rows"}
+    assert len(Records(default_records())) == 0
+
+
+def test_a_cache_that_cannot_be_written_stops_nobody(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    pretend(monkeypatch, "linear_rows")
+    with pytest.warns(UserWarning, match="are not kept: .*calibrate=False"):
+        assert one_row(session(layers())) == {"linear_rows"}
+
+
+def test_an_interrupt_keeps_what_was_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    really, calls = Race.call, []
+
+    def call(self: Race, name: str) -> int:
+        calls.append(name)
+        if len(calls) > 30:
+            raise KeyboardInterrupt
+        return really(self, name)
+
+    monkeypatch.setattr(Race, "call", call)
+    run = session(layers())
+    with pytest.raises(KeyboardInterrupt):
+        one_row(run)
+    assert len(Records(default_records()).all()) > 0
+    monkeypatch.setattr(Race, "call", really)
+    y = run.run({"x": np.ones((4, DEPTH), np.float32)})["y"]
+    assert np.isfinite(y).all()
+
+
+def fail_at(monkeypatch: pytest.MonkeyPatch, kernel: str, where: str) -> list[str]:
+    """Let a kernel raise; returns when it was tried."""
+    tried: list[str] = []
+
+    def fails(*arguments: object) -> None:
+        tried.append(where)
+        if where != "a later turn" or len(tried) > LAYERS:
+            raise ValueError("no such luck")
+
+    def bind(site: Site, scratch: tuple[View, ...]) -> tuple[Any, tuple[Any, ...]]:
+        if where == "bind":
+            fails()
+        return fails, ()
+
+    kernels = [replace(k, bind=bind) if k.name == kernel else k for k in KERNELS["linear"]]
+    monkeypatch.setitem(KERNELS, "linear", kernels)
+    return tried
+
+
+@pytest.mark.parametrize("where", ["bind", "its first call", "a later turn"])
+def test_a_kernel_that_raises_is_out_and_the_plan_goes_on(
+    monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    (first,) = one_row(session(layers(), calibrate=False))
+    tried = fail_at(monkeypatch, first, where)
+    assert first not in one_row(session(layers()))
+    records = Records(default_records())
+    failures = {record.failure for record in records.all(kernel=first)}
+    assert tried
+    assert failures == {"ValueError: no such luck"}
+    tried.clear()
+    assert first not in one_row(session(layers(), records=records))
+    assert not tried
+
+
+def test_kernels_that_all_raise_leave_the_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: Race, name: str) -> int:
+        raise ValueError("no such luck")
+
+    monkeypatch.setattr(Race, "call", fails)
+    assert len(one_row(session(layers()))) == 1
+
+
+def test_a_clear_loser_stops_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    called = pretend(monkeypatch, "linear_rows", "linear_columns")
+    monkeypatch.setattr(calibrate, "LONG_S", 0.0)
+    one_row(session(layers()))
+    kinds = 2  # up and down
+    assert called.count("linear_row") <= 2 * kinds < called.count("linear_rows")
+
+
+def test_turns_go_over_the_weights_of_all_equal_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: dict[str, set[int]] = {}
+    really = Race.call
+
+    def call(self: Race, name: str) -> int:
+        calls = self._calls[name]
+        _, arguments = calls[self._turn % len(calls)]
+        for argument in arguments:
+            if isinstance(argument, torch.Tensor) and argument.numel() == DEPTH * COLUMNS:
+                read.setdefault(str(self.task), set()).add(argument.data_ptr())
+        return really(self, name)
+
+    monkeypatch.setattr(Race, "call", call)
+    one_row(session(layers()))
+    assert read
+    assert all(len(places) == LAYERS for places in read.values())
+
+
+def test_what_is_timed_carries_the_run() -> None:
+    """The calls that are left out make up less than a fiftieth of every run, or are short."""
+    run = session(layers(), calibrate=False)
+    one_row(run)
+    planner = run._planner(run.anatomy)
+    runs = planner.survey(planner.scenarios(run._classes))
+    tasks = heaviest(runs, run.costs)
+    chosen = {task.signature for task in tasks}
+    for some in runs:
+        times = {run.costs.signature(s).text: 0.0 for s in some}
+        for s in some:
+            times[run.costs.signature(s).text] += run.costs.ranked(s)[0][1].time_ns
+        rest = sum(time for text, time in times.items() if text not in chosen)
+        assert rest <= calibrate.REST * sum(times.values())
+
+
+def test_progress_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    one_row(session(layers(), progress=said.append))
+    assert any("timing the kernels of" in line for line in said)
+
+
+def test_right_results_whatever_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are tried on operands of their own: nothing of the session is written."""
+    graph = layers()
+    values = weights(graph)
+    run = GraphSession(graph, values)
+    rng = np.random.default_rng(1)
+    x = rng.integers(-2, 3, (4, DEPTH)).astype(np.float32)
+    for row in range(4):
+        x[row] = rng.integers(-2, 3, DEPTH)
+        expected: np.ndarray = x
+        for i in range(LAYERS):
+            expected = expected @ values[f"up{i}"].T @ values[f"down{i}"].T
+        np.testing.assert_allclose(run.run({"x": x})["y"], expected, rtol=1e-4, atol=1e-2)
+
+
+def test_all_turns_are_bounded() -> None:
+    run = session(layers(), calibrate=False)
+    one_row(run)
+    planner = run._planner(run.anatomy)
+    tasks = heaviest(planner.survey(planner.scenarios(run._classes)), run.costs)
+    races: Sequence[Race] = [Race(task, run.pool, "cpu") for task in tasks]
+    turns = list(calibrate.race(races, []))
+    assert turns[-1] <= MOST_TURNS
+    assert all(one.winner in one.times for one in races)
+
+
+def test_no_warning_where_all_is_well() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        one_row(session(layers()))

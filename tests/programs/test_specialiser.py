@@ -1,0 +1,139 @@
+"""Entries of an origin that stood still are numbers: the same runs, and guards that say so."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tgbench.graph.ops as ops
+from tgbench.base.coords import Domain, Guard, Moving
+from tgbench.base.regions import Box, Region
+from tgbench.graph.graph import Graph, GraphBuilder
+from tgbench.programs.specialiser import Specialised, Standing
+from tgbench.runs.buckets import Bucket, BucketClass
+from tgbench.session.session import GraphSession
+
+SIZE, PATCH = 16, 3
+
+
+def strided() -> Graph:
+    """Two strides of 2 and 3 × 3 windows: the last image is reached nearly whole."""
+    g = GraphBuilder()
+    x = g.input("x", (2, 1, SIZE, SIZE))
+    for i, stride in enumerate((1, 2, 2)):
+        x = ops.relu(ops.conv(x, g.parameter(f"w{i}", (1, 1, 3, 3)), stride=stride, padding=1))
+    g.output("y", x)
+    return g.build()
+
+
+@pytest.fixture(scope="module")
+def session() -> GraphSession:
+    graph = strided()
+    weights = {name: np.ones(n.shape, np.float32) for name, n in graph.parameters.items()}
+    made = GraphSession(graph, weights)
+    whole: Any = np.s_[:]
+    made.plan_for([({"x": whole}, None)])
+    made.run({"x": np.zeros((2, 1, SIZE, SIZE), np.float32)})
+    return made
+
+
+def patched(graph: Graph, places: Any) -> tuple[BucketClass, tuple[int, ...]]:
+    """A patch in every row of the batch."""
+    boxes = [
+        Box(((i, i + 1), (0, 1), (row, row + PATCH), (column, column + PATCH)))
+        for i, (row, column) in enumerate(places)
+    ]
+    demand = {"y": Region.full(graph.outputs["y"].shape)}
+    return Bucket.of({"x": Region.of(*boxes)}, demand).classify(graph)
+
+
+def specialised(session: GraphSession, places: Any) -> Specialised:
+    kind, origin = patched(session.anatomy.graph, places)
+    memory = session._in_force()
+    held = session.states.patterns[session._state].state(origin)
+    return memory.specialiser.specialise(held, kind, origin)
+
+
+def seen_at_edges(session: GraphSession, count: int) -> Standing:
+    """What stands after runs of so many patches: two rows, two columns, and places in the batch."""
+    specialiser = session._in_force().specialiser
+    specialiser.standing = Standing()
+    for at in EDGES:
+        specialised(session, [(at, EDGES[0] + EDGES[1] - at)] * count)
+    return specialiser.standing
+
+
+def decided(made: Specialised, origin: tuple[int, ...]) -> Any:
+    """All that a program does, as numbers."""
+    steps = [
+        {node.name: region.at(origin) for node, region in part.items()}
+        for step, _ in made.pieces
+        for part in (step.dirty, step.needed, step.compute, step.valid)
+    ]
+    calls = [(i.node.name, i.box.at(origin), i.kernel) for i in made.instructions]
+    return steps, calls
+
+
+EDGES = (0, SIZE - PATCH)
+edges = st.integers(0, SIZE - PATCH)
+batches = st.lists(st.tuples(edges, edges), min_size=1, max_size=2)
+
+
+@given(batches)
+@settings(deadline=None)
+def test_what_stands_decides_the_same(session: GraphSession, places: Any) -> None:
+    kind, origin = patched(session.anatomy.graph, places)
+    standing = seen_at_edges(session, len(places))
+    before = standing.of(kind, origin)
+    first = specialised(session, places)
+    numbers = standing.of(kind, origin)
+    assert set(before) <= set(numbers) <= set(Domain(first.guards).standing)
+    second = specialised(session, places)
+    assert decided(first, origin) == decided(second, origin)
+    assert set(numbers) <= set(Domain(second.guards).standing)
+    for made in (first, second):
+        assert Domain(made.guards).holds(origin)
+
+
+@given(batches)
+@settings(deadline=None)
+def test_programs_hold_wherever_their_guards_do(session: GraphSession, places: Any) -> None:
+    """Some entries stand and others do not; elsewhere all is decided again from nothing."""
+    seen_at_edges(session, len(places))
+    kind, origin = patched(session.anatomy.graph, places)
+    made = specialised(session, places)
+    specialiser = session._in_force().specialiser
+    for step, axis in itertools.product((-4, 4), range(len(origin))):
+        near = (*origin[:axis], origin[axis] + step, *origin[axis + 1 :])
+        inside = all(0 <= at <= bound for at, bound in zip(near, kind.bounds, strict=True))
+        if inside and Domain(made.guards).holds(near):
+            specialiser.standing = Standing()
+            held = session.states.patterns[session._state].state(near)
+            again = specialiser.specialise(held, kind, near)
+            assert decided(made, near) == decided(again, near)
+
+
+def test_entries_that_move_are_not_taken_for_numbers() -> None:
+    kind, origin = patched(strided(), [(4, 8)])
+    standing = Standing()
+    assert origin == (0, 4, 8)
+    for row in (4, 3):
+        assert standing.of(kind, origin) == {}
+        pinned = [Guard(-row, ((1, 1),)), Guard(row, ((1, -1),))]
+        standing.learn(kind, (0, row, 8), [*pinned, Guard(9, ((2, -1),))])
+    assert standing.of(kind, origin) == {1: 4}
+    assert standing.of(kind, (0, 5, 8)) == {}
+    assert standing.of(*patched(strided(), [(4, 8), (4, 1)])) == {}  # another matter
+
+
+def test_numbers_leave_nothing_moving(session: GraphSession) -> None:
+    seen_at_edges(session, 2)
+    made = specialised(session, [(0, 0), (0, SIZE - PATCH)])
+    boxes = [box for step, _ in made.pieces for region in step.compute.values() for box in region]
+    numbers = [part for box in boxes for interval in box for part in interval]
+    assert Moving not in map(type, numbers)

@@ -1,0 +1,396 @@
+"""Buckets against brute force: masks of booleans, and every origin that a class allows."""
+
+from __future__ import annotations
+
+from itertools import islice, product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import tgbench.graph.ops  # noqa: F401  registers the op table
+from tgbench.base.coords import Moving
+from tgbench.base.errors import DemandError, GraphError
+from tgbench.base.regions import EMPTY, Box, Region
+from tgbench.graph.graph import Graph, GraphBuilder
+from tgbench.runs.buckets import (
+    MOST_BOXES,
+    Bucket,
+    BucketClass,
+    BucketSpace,
+    boxes_of,
+    difference,
+    region_of_index,
+)
+
+Mask = NDArray[np.bool_]
+untimed = settings(deadline=None)
+shapes = st.lists(st.integers(1, 6), max_size=3).map(tuple)
+
+
+def mask_of(region: Region, shape: tuple[int, ...]) -> Mask:
+    mask = np.zeros(shape, bool)
+    for box in region:
+        assert not mask[box.slices()].any(), "boxes overlap"
+        mask[box.slices()] = True
+    return mask
+
+
+def canonical(region: Region) -> bool:
+    return Region.of(*region.boxes).boxes == region.boxes
+
+
+@st.composite
+def masks(draw: st.DrawFn, shape: tuple[int, ...] | None = None) -> Mask:
+    """Few boxes, scattered elements, or both."""
+    shape = draw(shapes) if shape is None else shape
+    mask = np.zeros(shape, bool)
+    for _ in range(draw(st.integers(0, 4))):
+        corners = [sorted(draw(st.tuples(*[st.integers(0, n)] * 2))) for n in shape]
+        mask[tuple(slice(a, b) for a, b in corners)] = True
+    if draw(st.booleans()):
+        seed = draw(st.integers(0, 2**32 - 1))
+        mask ^= np.random.default_rng(seed).random(shape) < draw(st.sampled_from([0.1, 0.5, 0.9]))
+    return mask
+
+
+# --- what differs -------------------------------------------------------------------------------
+
+
+@untimed
+@given(masks())
+def test_boxes_cover_every_true_element_with_few_boxes(mask: Mask) -> None:
+    region = boxes_of(mask)
+    exact = Region.of(*(Box((i, i + 1) for i in at) for at in np.argwhere(mask).tolist()))
+    covered = mask_of(region, mask.shape)
+    assert (covered >= mask).all()
+    assert len(region) <= MOST_BOXES
+    assert canonical(region)
+    if len(exact) <= MOST_BOXES:
+        assert region == exact
+    else:
+        assert exact.hull().contains(region.hull())
+
+
+def test_a_cross_is_not_its_hull() -> None:
+    mask = np.zeros((5, 5), bool)
+    mask[2], mask[:, 3] = True, True
+    assert str(boxes_of(mask)) == "{[0:2, 3:4], [2:3, 0:5], [3:5, 3:4]}"
+
+
+def test_beyond_the_most_boxes_the_widest_gaps_stay_open() -> None:
+    mask = np.zeros(100, bool)
+    mask[[0, 10, 12, 30, 40, 50, 60, 70, 80, 99]] = True  # ten; two gaps must close
+    assert str(boxes_of(mask)) == (
+        "{[0:1], [10:13], [30:31], [40:41], [50:51], [60:61], [70:81], [99:100]}"
+    )
+
+
+def test_two_noisy_patches_are_two_boxes() -> None:
+    noise = np.random.default_rng(0).random((12, 12)) < 0.5
+    noise[[0, -1], :] = noise[:, [0, -1]] = True
+    mask = np.zeros((64, 64), bool)
+    mask[3:15, 4:16] = mask[40:52, 41:53] = noise
+    region = boxes_of(mask)
+    assert region.hull() == Box(((3, 52), (4, 53)))
+    assert region.elements <= 2 * noise.size
+
+
+def test_a_megapixel_of_noise_takes_no_quadratic_time() -> None:
+    mask = np.random.default_rng(0).random((3, 512, 512)) < 0.5
+    region = boxes_of(mask)
+    assert len(region) <= MOST_BOXES
+    assert (mask_of(region, mask.shape) >= mask).all()
+
+
+DTYPES = ["float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"]
+
+
+@untimed
+@given(st.data(), st.sampled_from(DTYPES), masks())
+def test_difference_is_where_bits_differ(data: st.DataObject, dtype: str, mask: Mask) -> None:
+    generator = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    old = generator.integers(0, 2, mask.shape).astype(dtype)
+    new = np.where(mask, 1 - old.astype("int8"), old).astype(dtype)
+    assert difference(old, new) == boxes_of(mask)
+    assert difference(new.T, old.T) == boxes_of(mask.T)
+    assert difference(old, old.copy()) == EMPTY
+
+
+def test_floats_differ_by_their_bits() -> None:
+    nan, other_nan = np.float32("nan"), np.array([0x7FC00001], "u4").view("f4")[0]
+    old = np.array([0.0, nan, nan, 1.0, np.inf, 0.0], "f4")
+    new = np.array([-0.0, nan, other_nan, 1.0, -np.inf, 1e-45], "f4")
+    assert str(difference(old, new)) == "{[0:1], [2:3], [4:6]}"
+
+
+def test_arrays_without_dimensions_or_elements() -> None:
+    one = Region((Box(()),))
+    assert difference(np.array(1.0), np.array(2.0)) == one
+    assert difference(np.array(1.0), np.array(1.0)) == EMPTY
+    assert boxes_of(np.array(True)) == one
+    assert boxes_of(np.array(False)) == EMPTY
+    assert difference(np.zeros((0, 3)), np.zeros((0, 3))) == EMPTY
+
+
+# --- what is asked for --------------------------------------------------------------------------
+
+
+@st.composite
+def indices(draw: st.DrawFn, shape: tuple[int, ...]) -> Any:
+    """What NumPy also takes: integers, slices inside the shape, one `...`, fewer than all."""
+
+    def part(size: int) -> Any:
+        bound = st.none() | st.integers(-size, size)
+        whole = st.builds(slice, bound, bound, st.sampled_from([None, 1]))
+        return draw(st.integers(-size, size - 1) | whole)
+
+    count = draw(st.integers(0, len(shape)))
+    if not draw(st.booleans()):
+        return tuple(part(size) for size in shape[:count])
+    front = draw(st.integers(0, count))
+    back = shape[len(shape) - (count - front) :]
+    return (*(part(size) for size in shape[:front]), ..., *(part(size) for size in back))
+
+
+@untimed
+@given(st.data(), shapes)
+def test_an_index_is_the_region_numpy_reads(data: st.DataObject, shape: tuple[int, ...]) -> None:
+    parts = data.draw(st.lists(indices(shape), min_size=1, max_size=3))
+    expected = np.zeros(shape, bool)
+    for index in parts:
+        alone = np.zeros(shape, bool)
+        alone[index] = True
+        assert (mask_of(region_of_index(index, shape, "y"), shape) == alone).all()
+        expected |= alone
+    region = region_of_index(parts, shape, "y")
+    assert (mask_of(region, shape) == expected).all()
+    assert canonical(region)
+    assert region_of_index(region, shape, "y") is region
+
+
+def test_numpy_integers_and_bare_indices() -> None:
+    assert region_of_index(np.int64(2), (4,), "y") == Region((Box(((2, 3),)),))
+    assert region_of_index(np.s_[np.int64(1) :], (4,), "y") == Region((Box(((1, 4),)),))
+    assert region_of_index(..., (), "y") == region_of_index((), (), "y") == Region((Box(()),))
+    assert region_of_index([], (4,), "y") == EMPTY
+
+
+BAD_INDICES: list[Any] = [
+    5,
+    -6,
+    np.s_[:6],
+    np.s_[-6:],
+    np.s_[::2],
+    np.s_[::-1],
+    np.s_[0, 0, 0],
+    np.s_[..., 0, 0, 0],
+    np.s_[..., ...],
+    np.s_[0, ..., ...],
+    None,
+    True,
+    1.0,
+    "a",
+    np.s_[1.0:2.0],
+    np.s_["a":"b"],
+    np.array([1, 2]),
+    [0, 7],
+    {"a": 1},
+    Region((Box(((0, 6), (0, 3))),)),
+    Region((Box(((0, 1),)),)),
+    Region((Box(()),)),
+]
+
+
+@pytest.mark.parametrize("index", BAD_INDICES, ids=repr)
+def test_an_index_outside_or_of_another_kind_is_named(index: Any) -> None:
+    with pytest.raises(DemandError, match="logits"):
+        region_of_index(index, (5, 3), "logits")
+
+
+# --- classes ------------------------------------------------------------------------------------
+
+
+def graph_of(shape: tuple[int, ...], out: tuple[int, ...]) -> Graph:
+    g = GraphBuilder()
+    state = g.state("h", shape)
+    g.update(state, state + g.input("x", shape))
+    g.output("y", g.input("z", out) * 2.0)
+    return g.build()
+
+
+@st.composite
+def buckets(draw: st.DrawFn) -> tuple[Graph, Bucket]:
+    shape, out = draw(shapes), draw(shapes)
+    graph = graph_of(shape, out)
+    changed = {name: boxes_of(draw(masks(shape))) for name in ("x", "h")}
+    changed["z"] = boxes_of(draw(masks(out)))
+    return graph, Bucket.of(changed, {"y": boxes_of(draw(masks(out)))})
+
+
+def test_a_bucket_is_sorted_and_holds_nothing_empty() -> None:
+    box = Region((Box(((0, 1),)),))
+    bucket = Bucket.of({"b": box, "a": box, "c": EMPTY}, {"y": EMPTY})
+    assert bucket.changed == (("a", box), ("b", box))
+    assert bucket.demand == ()
+    assert str(bucket) == "a[0:1], b[0:1] → nothing"
+
+
+@untimed
+@given(buckets())
+def test_class_and_origin_make_the_bucket(case: tuple[Graph, Bucket]) -> None:
+    graph, bucket = case
+    kind, origin = bucket.classify(graph)
+    assert kind.bucket(origin) == bucket
+    assert len(origin) == len(kind.bounds) == len(set(origin))
+    assert all(0 <= start <= bound for start, bound in zip(origin, kind.bounds, strict=True))
+    assert hash(kind) == hash(Bucket(bucket.changed, bucket.demand).classify(graph)[0])
+
+
+def shapes_by_name(graph: Graph) -> dict[str, tuple[int, ...]]:
+    leaves = {**graph.inputs, **graph.states, **graph.outputs}
+    return {name: node.shape for name, node in leaves.items()}
+
+
+def fits(graph: Graph, bucket: Bucket) -> bool:
+    shape = shapes_by_name(graph)
+    return all(
+        Region.full(shape[name]).contains(region)
+        for name, region in (*bucket.changed, *bucket.demand)
+    )
+
+
+@untimed
+@given(buckets())
+def test_the_bounds_are_the_last_origins_inside_the_shapes(case: tuple[Graph, Bucket]) -> None:
+    graph, bucket = case
+    kind, origin = bucket.classify(graph)
+    corners = kind.corners(origin)
+    assert corners[0] == origin
+    assert (0,) * len(origin) in corners
+    assert kind.bounds in corners
+    assert len(set(corners)) == len(corners)
+    for corner in corners:
+        assert fits(graph, kind.bucket(corner))
+    for i in range(len(origin)):
+        beyond = [*origin[:i], kind.bounds[i] + 1, *origin[i + 1 :]]
+        assert not fits(graph, kind.bucket(beyond))
+
+
+@untimed
+@given(buckets())
+def test_every_origin_of_a_class_has_that_class(case: tuple[Graph, Bucket]) -> None:
+    """As long as starts that differ stay different, and boxes of one region do not meet."""
+    graph, bucket = case
+    single = [(name, Region(region.boxes[:1])) for name, region in bucket.changed]
+    kind, _ = Bucket.of(dict(single), {}).classify(graph)
+    for origin in islice(product(*(range(bound + 1) for bound in kind.bounds)), 200):
+        if len(set(origin)) == len(origin):
+            assert kind.bucket(origin).classify(graph) == (kind, origin)
+
+
+@untimed
+@given(buckets())
+def test_symbols_give_the_regions_of_the_origin(case: tuple[Graph, Bucket]) -> None:
+    graph, bucket = case
+    kind, origin = bucket.classify(graph)
+    symbols = kind.symbols(origin)
+    assert all(isinstance(symbol, Moving) for symbol in symbols)
+    assert [Region(r.boxes).at(origin) for r in kind.regions("changed", symbols).values()] == [
+        region for _, region in bucket.changed
+    ]
+    assert {n: r.at(origin) for n, r in kind.regions("demand", symbols).items()} == dict(
+        bucket.demand
+    )
+
+
+def appended(at: int) -> Bucket:
+    row = Region((Box(((0, 1), (at, at + 1))),))
+    return Bucket.of({"x": row}, {"y": row})
+
+
+def test_appending_is_one_class_at_all_positions() -> None:
+    graph = graph_of((1, 9), (1, 5))
+    kinds = {appended(at).classify(graph) for at in range(5)}
+    assert {kind for kind, _ in kinds} == {
+        BucketClass((("x", (((None, 1), (0, 1)),)),), (("y", (((None, 1), (0, 1)),)),), (4,))
+    }
+    assert {origin for _, origin in kinds} == {(at,) for at in range(5)}
+    kind = appended(3).classify(graph)[0]
+    assert str(kind) == "x[:, u0:+1] → y[:, u0:+1]"
+    assert kind.corners((3,)) == [(3,), (0,), (4,)]
+
+
+def test_two_positions_are_two_symbols() -> None:
+    graph = graph_of((9,), (9,))
+    bucket = Bucket.of({"x": Region((Box(((2, 4),)),))}, {"y": Region((Box(((5, 6),)),))})
+    kind, origin = bucket.classify(graph)
+    assert str(kind) == "x[u0:+2] → y[u1:+1]"
+    assert (origin, kind.bounds) == ((2, 5), (7, 8))
+    assert kind.corners(origin) == [(2, 5), (0, 0), (7, 8), (0, 8)]
+    assert str(Bucket.of({}, {}).classify(graph)[0]) == "nothing → nothing"
+
+
+# --- rounding -----------------------------------------------------------------------------------
+
+
+@untimed
+@given(st.data(), masks())
+def test_rounding_covers_and_stays_inside(data: st.DataObject, mask: Mask) -> None:
+    words = st.sampled_from(["exact", "pow2", "full"])
+    how = data.draw(words | st.tuples(*[words] * mask.ndim))
+    region = boxes_of(mask)
+    rounded = BucketSpace({"x": how}).round("x", region, mask.shape)
+    assert Region.full(mask.shape).contains(rounded)
+    assert rounded.contains(region)
+    assert canonical(rounded)
+    per_axis = [how] * mask.ndim if isinstance(how, str) else how
+    cells = [_cells(size, word) for size, word in zip(mask.shape, per_axis, strict=True)]
+    expected = np.zeros(mask.shape, bool)
+    for box in region:
+        snug = [_snuggest(a, b, cell) for (a, b), cell in zip(box, cells, strict=True)]
+        expected[tuple(slice(a, b) for a, b in snug)] = True
+    assert (mask_of(rounded, mask.shape) == expected).all()
+
+
+def _cells(size: int, word: str) -> list[tuple[int, int]]:
+    """Every interval that a word allows, brute force."""
+    if word == "exact":
+        return [(a, b) for a in range(size) for b in range(a + 1, size + 1)]
+    widths = [2**k for k in range(6)] if word == "pow2" else [size]
+    return [(a, min(a + w, size)) for w in widths for a in range(0, size, w)]
+
+
+def _snuggest(start: int, stop: int, cells: list[tuple[int, int]]) -> tuple[int, int]:
+    return min((b - a, a, b) for a, b in cells if a <= start and stop <= b)[1:]
+
+
+@example(0, 1, 1)
+@example(7, 9, 16)
+@given(st.integers(0, 99), st.integers(1, 100), st.integers(1, 100))
+def test_pow2_gives_few_classes(start: int, stop: int, size: int) -> None:
+    assume(start < stop <= size)
+    space = BucketSpace({"x": "pow2"})
+    ((first, last),) = space.round("x", Region((Box(((start, stop),)),)), (size,)).boxes[0]
+    width = 1 << (last - first - 1).bit_length()
+    assert first % width == 0
+    assert last == min(first + width, size)
+
+
+def test_other_inputs_stay_exact() -> None:
+    region = Region((Box(((3, 4),)),))
+    assert BucketSpace({"x": "full"}).round("y", region, (9,)) == region
+    assert BucketSpace({}).round("x", EMPTY, (9,)) == EMPTY
+
+
+def test_bad_roundings_are_named() -> None:
+    region = Region((Box(((3, 4), (0, 1))),))
+    with pytest.raises(GraphError, match="x has 2 dimensions, its rounding names 1"):
+        BucketSpace({"x": ["full"]}).round("x", region, (9, 2))
+    with pytest.raises(GraphError, match="x='tiles' is not known; use one of exact, pow2, full"):
+        BucketSpace({"x": "tiles"})  # type: ignore[dict-item]
+    with pytest.raises(GraphError, match="z='pow3' is not known"):
+        BucketSpace({"z": ["full", "pow3"]})  # type: ignore[list-item]

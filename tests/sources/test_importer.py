@@ -1,0 +1,566 @@
+"""The importer: every entry of its table against PyTorch, names, weights, states, and errors."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from importer_cases import FAMILIES, Case
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from tgbench.base.errors import GraphError, ImporterError, UnsupportedOpError, WeightsError
+from tgbench.graph.graph import Graph, GraphBuilder
+from tgbench.graph.graph_file import load_graph, save_graph
+from tgbench.graph.reference import evaluate
+from tgbench.memory.estimate import estimate_memory
+from tgbench.session.session import GraphSession
+from tgbench.sources.torch import Imported, Support, from_pt2, from_torch, supported
+from tgbench.sources.torch.build import Builder
+from tgbench.sources.torch.exporting import lowered
+from tgbench.sources.torch.table import RULES
+
+
+class Family(nn.Module):
+    """Many small functions of the same inputs."""
+
+    def __init__(self, cases: dict[str, Case]) -> None:
+        super().__init__()
+        self.cases = cases
+
+    def forward(self, **inputs: Tensor) -> dict[str, Any]:
+        return {name: case(**inputs) for name, case in self.cases.items()}
+
+
+class Of(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Callable[..., Any], **buffers: Tensor) -> None:
+        super().__init__()
+        self.function = function
+        for name, value in buffers.items():
+            self.register_buffer(name, value)
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.function(self, *inputs)
+
+
+def of(function: Callable[..., Any], **buffers: Tensor) -> nn.Module:
+    return Of(function, **buffers).eval()
+
+
+X = torch.randn(2, 3)
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+@cache
+def family_of(name: str) -> tuple[Graph, frozenset[str]]:
+    """The graph of a family, and the ops that PyTorch exported it as."""
+    inputs, cases = FAMILIES[name]
+    exported = torch.export.export(Family(cases).eval(), (), inputs)
+    built = Builder(lowered(exported, ())).run()
+    Support.of(built).check()
+    assert not built.whole, "an entry does not take a call, which is opaque then"
+    return built.build(), frozenset(built.counts)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_op_is_pytorchs(family: str) -> None:
+    inputs, cases = FAMILIES[family]
+    graph, _ = family_of(family)
+    given = {name: inputs[name].numpy() for name in graph.inputs}
+    found, expected = evaluate(graph, given), Family(cases)(**inputs)
+    assert list(found) == list(cases)
+    for name, right in expected.items():
+        assert str(found[name].dtype) == str(right.dtype).removeprefix("torch."), name
+        assert np.allclose(found[name], right, rtol=2e-5, atol=2e-6, equal_nan=True), name
+
+
+def test_every_entry_has_a_case() -> None:
+    used: set[str] = set().union(*(family_of(name)[1] for name in FAMILIES))
+    assert set(RULES) <= used
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+@dataclass
+class Named:
+    logits: Tensor
+
+
+class Nested(nn.Module):
+    def forward(self, batch: dict[str, Tensor], states: list[Tensor], *, scale: Tensor) -> Any:
+        total = batch["ids"] * scale + states[0] - states[1]
+        return Pair(total, {"deep": [total + 1, total + 2]})
+
+
+def test_nested_inputs_and_outputs_are_called_by_their_paths() -> None:
+    args = ({"ids": X.clone()}, [X.clone(), X.clone()])
+    imported = from_torch(Nested().eval(), args, kwargs={"scale": X.clone()})
+    assert set(imported.graph.inputs) == {"batch.ids", "states[0]", "states[1]", "scale"}
+    assert list(imported.graph.outputs) == ["first", "second.deep[0]", "second.deep[1]"]
+
+
+def test_one_output_is_called_output_and_several_by_number() -> None:
+    assert list(from_torch(of(lambda m, x: x + 1), (X,)).graph.outputs) == ["output"]
+    several = from_torch(of(lambda m, x: (x + 1, x * 2)), (X,))
+    assert list(several.graph.outputs) == ["output[0]", "output[1]"]
+
+
+def test_names_rename_both_ends() -> None:
+    imported = from_torch(nn.ReLU().eval(), (X,), names={"input": "image", "output": "features"})
+    assert list(imported.graph.inputs) == ["image"]
+    assert list(imported.graph.outputs) == ["features"]
+    with pytest.raises(ImporterError, match=r"no such input or output; there are input, output"):
+        from_torch(nn.ReLU().eval(), (X,), names={"x": "image"})
+
+
+def test_nodes_are_called_by_their_modules() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU()).eval()
+    graph = from_torch(model, (X,)).graph
+    assert graph.node("0.linear").op == "linear"
+    assert set(graph.parameters) == set(model.state_dict())
+
+
+# --- weights, constants, states -------------------------------------------------------------------
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(5, 3)
+        self.head = nn.Linear(3, 5, bias=False)
+        self.head.weight = self.table.weight
+        self.register_buffer("scale", torch.full((3,), 2.0))
+        self.register_buffer("steps", torch.arange(3.0), persistent=False)
+        self.register_buffer("order", torch.tensor([2, 0, 1]))
+
+    def forward(self, ids: Tensor) -> Any:
+        hidden = self.table(ids) * self.scale + self.steps
+        return self.head(hidden[..., self.order])
+
+
+def test_tied_weights_are_one_parameter_and_copied_once_or_shared() -> None:
+    module = Tied().eval()
+    copied, shared = (from_torch(module, (torch.tensor([1, 4]),), share=s) for s in (False, True))
+    for imported in (copied, shared):
+        assert set(imported.weights) == {"table.weight", "scale"}
+        own = [place(GraphSession(imported).pool.buffers["table.weight", "float32"]) for _ in "ab"]
+        assert own == [place(imported.weights["table.weight"])] * 2, "sessions copy no more"
+    assert place(shared.weights["table.weight"]) == place(module.head.weight)
+    assert place(copied.weights["table.weight"]) != place(module.head.weight)
+
+
+def place(tensor: Tensor) -> int:
+    return tensor.data_ptr()
+
+
+def test_a_session_takes_the_module_with_its_weights() -> None:
+    module, ids = Tied().eval(), torch.tensor([1, 4, 0])
+    session = GraphSession(from_torch(module, (ids,)))
+    for _ in range(3):
+        found = session.run({"ids": ids})["output"]
+        assert torch.allclose(found, module(ids).detach(), atol=1e-6)
+        ids = (ids * 2 + 1) % 5
+
+
+def normed() -> nn.Sequential:
+    """Folded batch norms, and layers whose weights kernels lay out anew."""
+    torch.manual_seed(0)
+    made = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(),
+        nn.Linear(128, 16), nn.ReLU(), nn.Linear(16, 4),
+    ).eval()  # fmt: skip
+    assert isinstance(made[1], nn.BatchNorm2d)
+    assert made[1].running_mean is not None
+    made[1].running_mean += 0.25
+    return made
+
+
+WRITES: dict[str, Any] = {
+    "mul_": lambda net: net[4].weight.mul_(2),
+    "data.zero_": lambda net: net[6].weight.data.zero_(),
+    "one element": lambda net: net[0].weight.data[1, 2].fill_(9),
+    "NumPy": lambda net: net[4].bias.detach().numpy().fill(5),
+    "batch norm": lambda net: net[1].running_mean.add_(1),
+    "load_state_dict": lambda net: net.load_state_dict(normed().apply(flat).state_dict()),
+}
+UNCOUNTED = ("data.zero_", "one element", "NumPy")
+
+
+def flat(part: nn.Module) -> None:
+    if isinstance(part, nn.Linear):
+        part.weight.data.fill_(0.1)
+
+
+@pytest.mark.parametrize("write", WRITES)
+@torch.no_grad()
+def test_a_session_answers_for_the_weights_it_was_made_with(write: str) -> None:
+    net, image = normed(), torch.rand(2, 3, 4, 4)
+    session, right = GraphSession(from_torch(net, (image,))), normed()
+    session.run({"input": image})
+    WRITES[write](net)
+    for row in range(4):
+        image[row % 2, :, row] += 1
+        found = session.run({"input": image})["output"]
+        assert torch.allclose(found, right(image), atol=1e-5)
+        assert not torch.allclose(found, net(image), atol=1e-3)
+
+
+@pytest.mark.parametrize("write", [write for write in WRITES if write not in UNCOUNTED])
+@torch.no_grad()
+def test_a_session_that_shares_its_weights_notices_writes(write: str) -> None:
+    net, image = normed(), torch.rand(2, 3, 4, 4)
+    session = GraphSession(from_torch(net, (image,), share=True))
+    session.run({"input": image})
+    image[0, 0] += 1
+    assert torch.allclose(session.run({"input": image})["output"], net(image), atol=1e-5)
+    WRITES[write](net)
+    with pytest.raises(
+        WeightsError, match=r"changed in place.*import the module again, or without"
+    ):
+        session.run({"input": image})
+
+
+def test_arrays_given_as_weights_are_copied_and_equal_ones_once() -> None:
+    g = GraphBuilder()
+    x = g.input("x", (1, 2))
+    g.output("y", (x @ g.parameter("a", (2, 2))) @ g.parameter("b", (2, 2)))
+    both, x_ = np.eye(2, dtype="float32"), np.ones((1, 2), "float32")
+    session = GraphSession(g.build(), {"a": both, "b": both})
+    assert session.run(x_)["y"].tolist() == [[1, 1]]
+    both *= 3
+    assert session.run(x_ * 2)["y"].tolist() == [[2, 2]]
+    assert len({place(session.pool.buffers[name, "float32"]) for name in "ab"}) == 1
+
+
+def test_masks_and_tables_become_constants() -> None:
+    def masked(module: Any, x: Tensor) -> Tensor:
+        mask = torch.triu(torch.full((2, 2), torch.finfo(torch.float32).min), diagonal=1)
+        return (x @ x.mT + mask).softmax(-1) + module.bias
+
+    bias = torch.tensor([0.0, -torch.inf])
+    imported = from_torch(of(masked, bias=bias), (X,))
+    assert not imported.graph.parameters  # a mask in a buffer is no weight
+    assert [n.shape for n in imported.graph.nodes if n.op == "constant"] == [(2, 2), (2,)]
+
+
+def test_buffers_that_forward_writes_become_states() -> None:
+    def counted(module: Any, x: Tensor) -> Tensor:
+        module.total.add_(x.sum(0))
+        module.calls += 1
+        return x * module.total / module.calls
+
+    module = of(counted, total=torch.zeros(3), calls=torch.tensor(2.0))
+    imported = from_torch(module, (X,))
+    assert set(imported.graph.states) == {"total", "calls", "calls.is_written"}
+    session = GraphSession(imported)
+    for _ in range(3):
+        expected = module(X)
+        assert torch.allclose(session.run({"inputs_0": X})["output"], expected, atol=1e-6)
+
+
+def test_parameters_that_forward_writes_become_states() -> None:
+    class Averaged(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mean = nn.Parameter(torch.ones(3), requires_grad=False)
+            self.register_buffer("calls", torch.zeros((), dtype=torch.int64), persistent=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            self.mean.copy_(self.mean * 0.5 + x.mean(0))
+            return self.mean * self.calls
+
+    module, x = Averaged().eval(), X.clone()
+    imported = from_torch(module, (x,))
+    assert set(imported.graph.states) == {"mean", "mean.is_written", "calls"}
+    session = GraphSession(imported)
+    for row in (0, 1, 0):
+        expected = module(x)
+        assert torch.allclose(session.run({"x": x})["output"], expected, atol=1e-6)
+        x[row] += 1
+
+
+def test_what_forward_writes_has_one_name() -> None:
+    def written(module: Any, x: Tensor) -> Tensor:
+        module.total.add_(x.sum(0))
+        return x * module.seen
+
+    total = torch.zeros(2, 3)
+    with pytest.raises(ImporterError, match="total, which shares its bytes with seen; clone one"):
+        from_torch(of(written, total=total[0], seen=total[1]), (X,))
+
+
+def test_python_values_and_fixed_tensors_are_constants_and_told() -> None:
+    class Masked(nn.Module):
+        def forward(self, x: Tensor, mask: Tensor, scale: float, flag: bool = True) -> Tensor:
+            return torch.where(mask, x * scale if flag else x, 0.0)
+
+    mask = torch.tensor([True, False, True])
+    module = Masked().eval()
+    imported = from_torch(module, (X, mask, 3.0), kwargs={"flag": True}, fixed=["mask"])
+    assert set(imported.graph.inputs) == {"x"}
+    assert set(imported.specialised) == {"mask", "scale", "flag"}
+    found = evaluate(imported.graph, {"x": X.numpy()})["output"]
+    assert np.array_equal(found, module(X, mask, 3.0))
+    with pytest.raises(ImporterError, match="fixed='masks': no such input; there are x, mask"):
+        from_torch(module, (X, mask, 3.0), fixed=["masks"])
+
+
+def test_inputs_that_nothing_needs_are_told() -> None:
+    imported = from_torch(of(lambda m, x, y: x + 1), (X, X + 1))
+    assert imported.unused == ("inputs_1",)
+
+
+def test_float64_and_bfloat16_run() -> None:
+    for dtype in (torch.float64, torch.bfloat16):
+        module = nn.Sequential(nn.Linear(3, 4), nn.GELU()).eval().to(dtype)
+        x = X.to(dtype)
+        found = GraphSession(from_torch(module, (x,))).run({"input": x})["output"]
+        assert found.dtype == dtype
+        assert torch.allclose(found, module(x).detach(), rtol=0.02)
+
+
+def test_printing_says_what_there_is() -> None:
+    imported = from_torch(nn.Linear(3, 2).eval(), (X,))
+    assert isinstance(imported, Imported)
+    assert str(imported) == (
+        "imported module\nnodes: 4, 1 of them computed\nparameters: 2, 32 B\n"
+        "fused ops: 1 linear\ninput input: float32[2, 3]\noutput output: float32[2, 2]"
+    )
+
+
+def test_an_exported_program_is_imported_too() -> None:
+    module = nn.Sequential(nn.Linear(3, 4), nn.ReLU(inplace=True)).eval()
+    program = torch.export.export(module, (X,))
+    assert from_torch(program).graph.fingerprint == from_torch(module, (X,)).graph.fingerprint
+    with pytest.raises(ImporterError, match="leave example_inputs out"):
+        from_torch(program, (X,))
+
+
+# --- ops without an entry -------------------------------------------------------------------------
+
+
+class Transformed(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.bernoulli(x.sigmoid()) * torch.fft.rfft(x).abs().sum()
+
+
+class Unknown(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Transformed()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x @ x.mT) + torch.rand(1)
+
+
+def test_all_missing_ops_are_named_with_place_and_mend() -> None:
+    with pytest.raises(UnsupportedOpError) as error:
+        from_torch(Unknown().eval(), (X,))
+    text = str(error.value)
+    assert set(error.value.ops) == {"aten.rand.default"}
+    for part in (
+        "sources/test_importer.py",
+        "'inner'",
+        "torch.bernoulli(x",
+        "is random; call `module.eval",
+    ):
+        assert part in text
+
+
+def test_supported_lists_every_op_once() -> None:
+    support = supported(Unknown().eval(), (X,))
+    assert isinstance(support, Support)
+    rows = {row.op: row for row in support.ops}
+    assert rows["aten.matmul.default"].is_supported
+    assert rows["aten.rand.default"].count == 2
+    assert not rows["aten.rand.default"].is_supported
+    assert rows["aten.fft_rfft.default"].answer == "opaque: recomputed whole"
+    assert {row.op for row in support.opaque} == {"aten.fft_rfft.default", "aten.abs.default"}
+    assert str(support).splitlines()[0].split() == ["op", "calls", "supported", "first", "place"]
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+def data_dependent(module: Any, x: Tensor) -> Tensor:
+    return x + 1 if x.sum() > 0 else x - 1
+
+
+def writes_input(module: Any, x: Tensor) -> Tensor:
+    return x.add_(1.0)
+
+
+def complex_result(module: Any, x: Tensor) -> Tensor:
+    return torch.complex(x, x) * 2
+
+
+ERRORS: dict[str, tuple[Callable[[], Any], str]] = {
+    "no tuple": (lambda: from_torch(nn.ReLU().eval(), X), r"pass a tuple .*\(x,\)"),
+    "arrays": (
+        lambda: from_torch(nn.ReLU().eval(), (X.numpy(),)), r"example_inputs\[0\] is a ndarray",
+    ),
+    "not contiguous": (lambda: from_torch(nn.ReLU().eval(), (X.t(),)), "not contiguous; pass"),
+    "shared": (lambda: from_torch(of(lambda m, x, y: x + y), (X, X)), "share their bytes"),
+    "empty": (lambda: from_torch(nn.ReLU().eval(), (X[:0],)), "is empty"),
+    "complex": (lambda: from_torch(nn.ReLU().eval(), (X + 1j,)), "complex64; pass real"),
+    "complex result": (lambda: from_torch(of(complex_result), (X,)), "torch.view_as_real"),
+    "training": (lambda: from_torch(nn.Sequential(nn.Dropout()), (X,)), r"call `module.eval\(\)`"),
+    "part of it training": (
+        lambda: from_torch(nn.Sequential(nn.Dropout()).eval().append(nn.Dropout()), (X,)),
+        "^1 is in training mode",
+    ),
+    "no module": (lambda: from_torch(F.relu, (X,)), "not a torch.nn.Module"),  # type: ignore[arg-type]
+    "device": (
+        lambda: from_torch(nn.Linear(3, 2, device="meta").eval(), (X,)),
+        "inputs are on cpu, the module on meta",
+    ),
+    "branches on values": (lambda: from_torch(of(data_dependent), (X,)), r"torch\.where"),
+    "writes into an input": (lambda: from_torch(of(writes_input), (X.clone(),)), "clone it first"),
+    "no tensor": (lambda: from_torch(of(lambda m, x: 3), (X,)), "returns no tensor"),
+    "shape from values": (
+        lambda: from_torch(of(lambda m, x: x[x > 0]), (X,)), "depends on values, .* torch.where"
+    ),
+    "dynamic": (
+        lambda: from_torch(
+            torch.export.export(
+                nn.ReLU().eval(), (X,), dynamic_shapes=({0: torch.export.Dim("n")},)
+            )
+        ),
+        "dynamic shape .* export without dynamic_shapes",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_an_error_says_what_is_wrong_and_the_mend(case: str) -> None:
+    call, message = ERRORS[case]
+    with pytest.raises(ImporterError, match=message):
+        call()
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+class Saved(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 4), nn.Linear(3, 4)
+        self.second.weight = self.first.weight
+        self.norm = nn.LayerNorm(4)
+        self.register_buffer("steps", torch.arange(4.0), persistent=False)
+
+    def forward(self, x: Tensor, *, more: dict[str, Any]) -> Any:
+        left, right = (self.first(x) + self.steps).split([1, 3], -1)
+        values, places = self.second(more["y"]).topk(2, -1)
+        return {"joined": self.norm(torch.cat([left, right], -1)), "best": [values, places]}
+
+
+def saved(path: Path, **options: Any) -> tuple[nn.Module, dict[str, Tensor]]:
+    module, more = Saved().eval(), {"y": torch.randn(2, 3), "flag": None}
+    torch.export.save(torch.export.export(module, (X,), {"more": more}), path, **options)
+    return module, more
+
+
+def test_a_file_gives_the_same_graph_without_running_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, more = saved(tmp_path / "m.pt2")
+    right = from_torch(module, (X,), kwargs={"more": more})
+
+    def forbidden(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a file was executed")
+
+    for place in ("torch.load", "pickle.loads", "sympy.sympify", "torch.export.load"):
+        monkeypatch.setattr(place, forbidden)
+    found = from_pt2(tmp_path / "m.pt2")
+    assert found.graph.fingerprint == right.graph.fingerprint
+    assert found.specialised == {"more.flag": None}
+    for name, weight in right.weights.items():
+        assert torch.equal(found.weights[name], weight)
+
+
+def rewritten(source: Path, target: Path, member: str, change: Callable[[bytes], bytes]) -> Path:
+    """A copy of an archive with one member changed."""
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
+        for name in old.namelist():
+            data = old.read(name)
+            new.writestr(name, change(data) if name.endswith(member) else data)
+    return target
+
+
+HOSTILE: dict[str, tuple[str, bytes, bytes, str]] = {  # member, old, new, message
+    "foreign call": ("model.json", b"torch.ops.aten.linear.default", b"torch.hub.load", "hub.load"),
+    "another op library": ("model.json", b"torch.ops.aten.add", b"torch.ops.mine.add", "no entry"),
+    "in place": ("model.json", b"aten.add.Tensor", b"aten.add_.Tensor", "run_decompositions"),
+    "pickled weight": ("weights_config.json", b'"use_pickle": false', b'"use_pickle": true',
+                       "could run code"),
+    "expression for a size": ("model.json", b'{"as_int": 2}', b'{"as_expr": {"expr_str": "f()"}}',
+                              "dynamic"),
+    "another schema": ("model.json", b'"major": 8', b'"major": 9', "schema"),
+    "size beyond the bytes": ("weights_config.json", b'{"as_int": 4}', b'{"as_int": 4000}',
+                              "damaged"),
+    "no JSON": ("model.json", b"{", b"", "is not JSON"),
+    "unknown name": ("model.json", b'{"name": "x"}', b'{"name": "z"}', "damaged"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_hostile_file_is_refused(tmp_path: Path, case: str) -> None:
+    member, old, new, message = HOSTILE[case]
+    saved(tmp_path / "m.pt2")
+    bad = rewritten(
+        tmp_path / "m.pt2", tmp_path / "bad.pt2", member, lambda raw: raw.replace(old, new)
+    )
+    with pytest.raises(ImporterError, match=message):
+        from_pt2(bad)
+
+
+def test_a_file_that_is_no_archive_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "m.pt2").write_bytes(b"something else")
+    with pytest.raises(ImporterError, match="cannot be read"):
+        from_pt2(tmp_path / "m.pt2")
+    with pytest.raises(ImporterError, match="cannot be read"):
+        from_pt2(tmp_path / "none.pt2")
+
+
+# --- an import where a graph is taken -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_import_is_taken_where_its_graph_is(tmp_path: Path, dtype: torch.dtype) -> None:
+    module = nn.Linear(3, 4).eval().to(dtype)
+    imported = from_torch(module, (X.to(dtype),))
+    assert estimate_memory(imported) == estimate_memory(imported.graph)
+    saved = load_graph(save_graph(imported, tmp_path / "graph.json"))
+    assert saved.fingerprint == imported.graph.fingerprint
+    found = evaluate(imported, {"input": X.to(dtype).float().numpy()})["output"]
+    np.testing.assert_allclose(found, module.float()(X.to(dtype).float()).detach(), atol=0.02)
+    bias = np.zeros(4, np.float32)
+    moved = evaluate(imported, {"input": X.to(dtype).float().numpy(), "bias": bias})["output"]
+    np.testing.assert_allclose(found - moved, np.tile(module.bias.detach(), (2, 1)), atol=0.02)
+
+
+@pytest.mark.parametrize(
+    "use", [estimate_memory, lambda g: evaluate(g, {}), lambda g: save_graph(g, "graph.json")]
+)
+def test_what_is_no_graph_is_named(use: Callable[[Any], Any]) -> None:
+    with pytest.raises(GraphError, match=r"the graph is a Linear; pass .*`tg\.from_torch"):
+        use(nn.Linear(3, 4))

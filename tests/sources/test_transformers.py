@@ -1,0 +1,72 @@
+"""A few models of the zoo bench, edited at two budgets; no time is asserted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import zoo_models
+from benchmarks.zoo_models import MODELS, QUICK, TOLERANCE, edited, measured, row, totals
+
+pytest.importorskip("transformers")
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_model_is_pytorchs_after_edits_at_two_budgets(name: str) -> None:
+    found = measured(MODELS[name], edits=2)
+    assert found["worst_error"] <= TOLERANCE
+    assert found["nodes"] > 10
+    ample, tight = found["budgets"]["ample"], found["budgets"]["tight"]
+    assert tight["memory_bytes"] <= ample["memory_bytes"]
+    assert 0 < ample["recomputed"] <= 1
+
+
+def test_there_are_at_least_forty_models() -> None:
+    assert len(MODELS) >= 40
+    assert all(name == model.name for name, model in MODELS.items())
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "changed"),
+    [
+        ((1, 16), "int64", 1),
+        ((1, 3, 32, 32), "float32", 3 * 8 * 8),
+        ((1, 1600), "float32", 200),
+        ((1, 64, 32), "float32", 8 * 32),
+    ],
+)
+def test_an_edit_is_a_token_a_patch_or_a_stretch(
+    shape: tuple[int, ...], dtype: str, changed: int
+) -> None:
+    before = {"x": np.zeros(shape, dtype)}
+    after = edited(before, np.random.default_rng(0))
+    assert np.count_nonzero(after["x"]) == changed
+    assert not before["x"].any()
+
+
+def test_a_model_that_fails_loses_nothing() -> None:
+    budget: Any = {"recomputed": 0.5, "run_ns": 1e6, "eager_ns": 2e6}
+    good: Any = {
+        "nodes": 3, "opaque": 0, "worst_error": 1e-7, "budgets": {"ample": budget, "tight": budget}
+    }  # fmt: skip
+    wrong = {**good, "opaque": 1, "worst_error": 1.0}
+    results = {"a": good, "b": wrong, "c": {"error": "ImporterError: no\nmore"}}
+    assert totals(results) == {"models": 3, "imported": 2, "equal": 1, "native": 1}
+    widths = {len(row(name, found)) for name, found in results.items()}
+    assert widths == {9}
+    assert row("b", wrong)[-1] == "differs"
+    assert row("c", results["c"])[-1] == "ImporterError: no"
+
+
+def test_a_process_says_why_it_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[Any] = []
+
+    class Pipe:
+        def send(self, value: Any) -> None:
+            said.append(value)
+
+    monkeypatch.setattr(zoo_models, "measured", lambda model, edits: 1 / 0)
+    zoo_models._tell(Pipe(), MODELS[QUICK[0]], 1)
+    assert said == [{"error": "ZeroDivisionError: division by zero"}]

@@ -1,0 +1,1 @@
+"""What everything stands on: numbers, files, words; nothing here knows of graphs."""

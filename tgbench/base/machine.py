@@ -1,0 +1,108 @@
+"""The machine that times were measured on, and its fingerprint."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+from tgbench.base.strict_json import parsed
+from tgbench.base.words import counted
+
+
+def cache_folder() -> Path:
+    """The user's cache: measured times of kernels, checkpoints of random weights."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "tgbench"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What times depend on besides the kernel and the site.
+
+    Fields:
+        device: "cpu" or "cuda".
+        processor: model of the CPU or GPU, family and stepping included where they are known.
+        instructions: the instruction set that torch uses, or the GPU's compute capability.
+        threads: that torch uses.
+        versions: of Python (major and minor) and of the libraries with kernels.
+    """
+
+    device: str
+    processor: str
+    instructions: str
+    threads: int
+    cores: int
+    system: str
+    versions: tuple[tuple[str, str], ...]
+
+    @staticmethod
+    def here(device: str = "cpu") -> Machine:
+        """This machine, with the threads that torch uses now."""
+        kind = device.split(":")[0]
+        named, instructions = _gpu(device) if kind == "cuda" else _cpu()
+        threads, system = torch.get_num_threads(), f"{platform.system()} {platform.machine()}"
+        cores = os.cpu_count() or 1
+        return Machine(kind, named, instructions, threads, cores, system, _versions(kind))
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of all fields."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @staticmethod
+    def from_json(text: str) -> Machine:
+        """The machine of such a text; raises ValueError for any other."""
+        try:
+            fields = parsed(text, ValueError)
+            versions = tuple((str(name), str(version)) for name, version in fields.pop("versions"))
+            return Machine(versions=versions, **fields)
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"no description of a machine: {text[:60]!r}") from error
+
+    def __str__(self) -> str:
+        packages = ", ".join(f"{name} {version}" for name, version in self.versions)
+        return (
+            f"{self.processor} ({self.instructions}, {counted(self.threads, 'thread')}; {packages})"
+        )
+
+
+@cache
+def _cpu() -> tuple[str, str]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    told = {key.strip(): value.strip() for key, _, value in (x.partition(":") for x in lines)}
+    numbers = [f"{key} {told[key]}" for key in ("cpu family", "model", "stepping") if key in told]
+    name = told.get("model name") or platform.processor() or platform.machine()
+    return ", ".join([name, *numbers]), torch.backends.cpu.get_cpu_capability()
+
+
+@cache
+def _gpu(device: str) -> tuple[str, str]:
+    major, minor = torch.cuda.get_device_capability(device)
+    return torch.cuda.get_device_name(device), f"{major}.{minor}"
+
+
+@cache
+def _versions(kind: str) -> tuple[tuple[str, str], ...]:
+    found = {"python": ".".join(platform.python_version_tuple()[:2]), "torch": torch.__version__}
+    if kind == "cuda":
+        found["cuda"] = str(torch.version.cuda)
+    for package in ("numpy", "numba"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "absent"
+    return tuple(sorted(found.items()))

@@ -1,0 +1,350 @@
+"""Boxes and regions: which elements of a tensor.
+
+    Box      one half-open interval per dimension
+    Region   a set of elements, as disjoint boxes in one canonical order
+    Left     a region less another, not worked out
+
+A region is kept *banded*: cut along dimension 0 at every start and stop, the cross-section of each
+band is a region of one dimension less, and neighbouring bands with equal cross-sections are one.
+Two regions with the same elements are therefore the same boxes.
+
+    dirty row 2 and dirty column 3 of a 5 × 5 matmul (a cross, not its bounding box):
+
+        · · · # ·      [0:2, 3:4]
+        · · · # ·
+        # # # # #      [2:3, 0:5]
+        · · · # ·      [3:5, 3:4]
+        · · · # ·
+
+Coordinates are `coords.Coord`: plain integers, or forms that follow a bucket's origin. All code
+here compares with `<` and `same`, never with `==`, so that forms record their guards.
+
+The banded form generalises the y-x bands of the X11 server's Region to any rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cmp_to_key
+from itertools import pairwise
+from typing import TypeAlias, TypeVar
+
+from tgbench.base.coords import Coord, Moving, at, fixed, same, value_of
+
+Interval: TypeAlias = "tuple[Coord, Coord]"
+Size = TypeVar("Size", int, "int | Moving")
+
+
+class Box(tuple[Interval, ...]):
+    """One half-open interval per dimension, never empty: `Box(((0, 4), (2, 3)))`."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def full(shape: Sequence[Coord]) -> Box:
+        return Box((0, size) for size in shape)
+
+    @property
+    def starts(self) -> tuple[Coord, ...]:
+        return tuple(start for start, _ in self)
+
+    @property
+    def extents(self) -> tuple[Coord, ...]:
+        return tuple(stop - start for start, stop in self)
+
+    @property
+    def elements(self) -> int:
+        """How many elements, at the present origin."""
+        count = 1
+        for start, stop in self:
+            count *= value_of(stop) - value_of(start)
+        return count
+
+    def intersect(self, other: Box) -> Box | None:
+        result = []
+        for (a, b), (c, d) in zip(self, other, strict=True):
+            start = a if c <= a else c
+            stop = b if b <= d else d
+            if not start < stop:
+                return None
+            result.append((start, stop))
+        return Box(result)
+
+    def contains(self, other: Box) -> bool:
+        return all(a <= c and d <= b for (a, b), (c, d) in zip(self, other, strict=True))
+
+    def hull(self, other: Box) -> Box:
+        return Box(
+            (a if a <= c else c, b if d <= b else d)
+            for (a, b), (c, d) in zip(self, other, strict=True)
+        )
+
+    def subtract(self, other: Box) -> list[Box]:
+        """What is left of this box: at most two disjoint pieces per dimension."""
+        inner = self.intersect(other)
+        if inner is None:
+            return [self]
+        pieces: list[Box] = []
+        core = list(self)
+        for axis, ((a, b), (c, d)) in enumerate(zip(self, inner, strict=True)):
+            if a < c:
+                pieces.append(Box([*core[:axis], (a, c), *core[axis + 1 :]]))
+            if d < b:
+                pieces.append(Box([*core[:axis], (d, b), *core[axis + 1 :]]))
+            core[axis] = (c, d)
+        return pieces
+
+    def at(self, origin: Sequence[int]) -> Box:
+        """This box at another origin, as plain integers."""
+        return Box((at(start, origin), at(stop, origin)) for start, stop in self)
+
+    def fixed(self, numbers: Mapping[int, int]) -> Box:
+        """This box where these entries of the origin are numbers."""
+        return Box((fixed(start, numbers), fixed(stop, numbers)) for start, stop in self)
+
+    def slices(self) -> tuple[slice, ...]:
+        """For indexing an array at the present origin."""
+        return tuple([slice(value_of(start), value_of(stop)) for start, stop in self])
+
+    def __repr__(self) -> str:
+        return f"[{', '.join(f'{start}:{stop}' for start, stop in self)}]"
+
+
+class Region:
+    """A set of elements of a tensor of known rank: disjoint boxes, banded, in order.
+
+    >>> row, column = Box(((2, 3), (0, 5))), Box(((0, 5), (3, 4)))
+    >>> Region.of(row, column)
+    {[0:2, 3:4], [2:3, 0:5], [3:5, 3:4]}
+    """
+
+    __slots__ = ("_hash", "boxes")
+
+    def __init__(self, boxes: tuple[Box, ...]) -> None:
+        """`boxes` must be canonical already; use `Region.of` for any others."""
+        self.boxes = boxes
+        self._hash: int | None = None
+
+    @staticmethod
+    def of(*boxes: Box) -> Region:
+        """The union of any boxes of one rank."""
+        disjoint: list[Box] = []
+        for box in boxes:
+            disjoint.extend(_outside([box], disjoint))
+        return _banded(disjoint)
+
+    @staticmethod
+    def full(shape: Sequence[Coord]) -> Region:
+        """Every element of a tensor of this shape; empty when a dimension is 0."""
+        if any(size == 0 for size in shape):
+            return EMPTY
+        return Region((Box.full(shape),))
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.boxes
+
+    @property
+    def elements(self) -> int:
+        """How many elements, at the present origin."""
+        return sum(box.elements for box in self.boxes)
+
+    def hull(self) -> Box:
+        """The smallest box around a region that is not empty."""
+        result = self.boxes[0]
+        for box in self.boxes[1:]:
+            result = result.hull(box)
+        return result
+
+    def union(self, other: Region) -> Region:
+        if not other.boxes or self is other:
+            return self
+        if not self.boxes or self == other:
+            return other
+        extra = _outside(other.boxes, self.boxes)
+        return _banded([*self.boxes, *extra]) if extra else self
+
+    def intersect(self, other: Region) -> Region:
+        if not self.boxes or self is other or self == other:
+            return self
+        if not other.boxes:
+            return EMPTY
+        return _banded(
+            [box for a in self.boxes for b in other.boxes if (box := a.intersect(b)) is not None]
+        )
+
+    def subtract(self, other: Region) -> Region:
+        if not self.boxes or not other.boxes:
+            return self
+        if self is other or self == other:
+            return EMPTY
+        return _banded(_outside(self.boxes, other.boxes))
+
+    def contains(self, other: Region) -> bool:
+        return not _outside(other.boxes, self.boxes)
+
+    def intersects(self, other: Region) -> bool:
+        return any(a.intersect(b) is not None for a in self.boxes for b in other.boxes)
+
+    def at(self, origin: Sequence[int]) -> Region:
+        """This region at another origin, as plain integers."""
+        return Region(tuple(box.at(origin) for box in self.boxes))
+
+    def fixed(self, numbers: Mapping[int, int]) -> Region:
+        """This region where these entries of the origin are numbers."""
+        return Region(tuple(box.fixed(numbers) for box in self.boxes))
+
+    def __iter__(self) -> Iterator[Box]:
+        return iter(self.boxes)
+
+    def __len__(self) -> int:
+        return len(self.boxes)
+
+    def __eq__(self, other: object) -> bool:
+        """The same boxes with the same coordinate forms."""
+        return self is other or (isinstance(other, Region) and self.boxes == other.boxes)
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash(self.boxes)
+        return self._hash
+
+    def __repr__(self) -> str:
+        return "{" + ", ".join(map(repr, self.boxes)) + "}"
+
+
+EMPTY = Region(())
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a change leaves of a node's valid elements: `valid` less `dirty`.
+
+        valid  # # # # # #        left   # # # # # #
+               # # # # # #               # · · # # #      four boxes, and one of them is a hole:
+               # # # # # #               # # # # # #      whoever looks at a part meets only it
+
+    The difference is a tensor with holes, in many boxes, so questions are answered from the two.
+    """
+
+    valid: Region
+    dirty: Region
+
+    @property
+    def region(self) -> Region:
+        """All of it."""
+        return self.valid.subtract(self.dirty)
+
+    def lacking(self, region: Region) -> Region:
+        """What of a region is not there."""
+        return region.intersect(self.dirty).union(region.subtract(self.valid))
+
+    def intersects(self, region: Region) -> bool:
+        """Whether anything of a region is there."""
+        return not self.dirty.contains(self.valid.intersect(region))
+
+    def joined(self, computed: Region) -> Region:
+        """What is there when something was computed besides."""
+        return self.valid.subtract(self.dirty.subtract(computed)).union(computed)
+
+
+NOTHING = Left(EMPTY, EMPTY)
+
+
+def row_major(shape: Sequence[Size]) -> tuple[Size, ...]:
+    """Strides, in elements, of a contiguous array of this shape.
+
+    >>> row_major((2, 3, 4))
+    (12, 4, 1)
+    """
+    strides: list[Size] = []
+    step: Size = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step = step * size
+    return tuple(reversed(strides))
+
+
+def in_order(shape: Sequence[Size], order: Sequence[int]) -> tuple[Size, ...]:
+    """Strides of an array whose dimensions lie in this order, from the outermost.
+
+    >>> in_order((1, 4, 5, 6), (0, 2, 3, 1))
+    (120, 1, 24, 4)
+    """
+    steps = dict(zip(order, row_major([shape[axis] for axis in order]), strict=True))
+    return tuple(steps[axis] for axis in range(len(shape)))
+
+
+def union(regions: Iterable[Region]) -> Region:
+    """The union of any number of regions of one rank."""
+    result = EMPTY
+    for region in regions:
+        result = result.union(region)
+    return result
+
+
+def _outside(boxes: Sequence[Box], holes: Sequence[Box]) -> list[Box]:
+    """The parts of disjoint `boxes` that no hole covers, disjoint."""
+    left = list(boxes)
+    for hole in holes:
+        if not left:
+            break
+        left = [piece for box in left for piece in box.subtract(hole)]
+    return left
+
+
+def _order(a: Coord, b: Coord) -> int:
+    if a < b:
+        return -1
+    return 1 if b < a else 0
+
+
+_coord_key = cmp_to_key(_order)
+
+
+def _cuts(coords: Iterable[Coord]) -> list[Coord]:
+    """Coordinates in order, each number once."""
+    different = set(coords)
+    if Moving not in map(type, different):
+        return sorted(different)
+    ordered = sorted(different, key=_coord_key)
+    result = ordered[:1]
+    for coord in ordered[1:]:
+        if result[-1] < coord:
+            result.append(coord)
+    return result
+
+
+def _banded(boxes: list[Box]) -> Region:
+    """The canonical form of disjoint boxes."""
+    if not boxes:
+        return EMPTY
+    if len(boxes) == 1:
+        return Region((boxes[0],))
+    return Region(tuple(_bands(boxes)))
+
+
+def _bands(boxes: Sequence[Box]) -> list[Box]:
+    if len(boxes) == 1 or not boxes[0]:
+        return [boxes[0]]
+    cuts = _cuts(coord for box in boxes for coord in box[0])
+    bands: list[tuple[Coord, Coord, list[Box]]] = []
+    for start, stop in pairwise(cuts):
+        inside = [Box(box[1:]) for box in boxes if box[0][0] <= start and stop <= box[0][1]]
+        if not inside:
+            continue
+        section = _bands(inside)
+        if bands and same(bands[-1][1], start) and _same_boxes(bands[-1][2], section):
+            bands[-1] = (bands[-1][0], stop, section)
+        else:
+            bands.append((start, stop, section))
+    return [Box(((start, stop), *rest)) for start, stop, section in bands for rest in section]
+
+
+def _same_boxes(a: list[Box], b: list[Box]) -> bool:
+    return len(a) == len(b) and all(
+        same(p, r) and same(q, s)
+        for x, y in zip(a, b, strict=True)
+        for (p, q), (r, s) in zip(x, y, strict=True)
+    )

@@ -1,0 +1,52 @@
+"""Times, sizes, counts and lists for people: the same words in plans, reports, tables, pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+MOST_NAMED = 6  # names or classes in one line; the rest are counted
+UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
+
+
+def format_time(time_ns: float) -> str:
+    """Four digits, in the largest unit that leaves a 1 or more before the point.
+
+    >>> format_time(7_216), format_time(410_000), format_time(1_234_000), format_time(0)
+    ('7.216 µs', '410 µs', '1.234 ms', '0 ns')
+    """
+    rounded = float(f"{time_ns:.4g}")
+    for size, unit in UNITS:
+        if abs(rounded) >= size:
+            return f"{rounded / size:.4g} {unit}"
+    return f"{time_ns:.3g} ns"
+
+
+def counted(count: int, what: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "node"), counted(2, "class"), counted(12_000, "rectangle")
+    ('1 node', '2 classes', '12,000 rectangles')
+    """
+    ending = "" if count == 1 else "es" if what.endswith(("s", "x")) else "s"
+    return f"{count:,} {what}{ending}"
+
+
+def format_bytes(size_bytes: int) -> str:
+    """A byte count for a person: `640 B`, `1.5 KiB`, `11 MiB`."""
+    for exponent, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if size_bytes >= 1024**exponent:
+            return f"{size_bytes / 1024**exponent:.4g} {unit}"
+    return f"{size_bytes} B"
+
+
+def listed(names: Sequence[str]) -> str:
+    """At most a handful of names."""
+    rest = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def shorten(value: Any) -> str:
+    """A value in ASCII, for a message."""
+    text = ascii(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,1 +1,0 @@
-"""Benches: each is a command, `python -m tgbench.bench.<name>`, that writes its raw samples."""

@@ -1,0 +1,102 @@
+"""The command line: one subcommand a line of `COMMANDS`, each in a module of its own.
+
+    tgbench demo        the short tour: Gemma 3 and MiniLM, incrementally, beside transformers
+    tgbench profile     measure the kernels that a model's runs use, into a record database
+    tgbench run         a model file on inputs, one set after the other
+    tgbench check       a model file beside pairs of inputs and outputs from another framework
+    tgbench optimize    the best plan for a model's trace under a budget
+    tgbench plan        what a plan file decides, as text, JSON or a page
+    tgbench report      a plan as a page: memory map, decisions, runs, search
+    tgbench export      a plan, graph or trace for other programs: JSON, SVG, HTML, DOT, CSV
+    tgbench pack        offsets for the buffers of a file
+    tgbench occlusion, stream, edit, complete     applications of exact incremental runs
+
+A subcommand's module is imported when it is asked for, so that `--help` needs no torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import tgbench
+from tgbench.base.errors import TgbenchError
+
+STOPPED = 130  # what a shell expects of a command that Ctrl-C ended
+
+
+@dataclass(frozen=True)
+class Command:
+    """A subcommand: `module` has `configure(parser)` and `run(arguments) -> exit status`.
+
+    The module is imported only when its subcommand is asked for.
+    """
+
+    name: str
+    module: str
+    help: str
+
+
+COMMANDS = (
+    Command("demo", "demo", "the short tour: two models, run incrementally"),
+    Command("profile", "profile", "measure the kernels that a model's runs use"),
+    Command("run", "run", "run a model file, one set of inputs after another"),
+    Command("check", "check", "compare a model with pairs of another framework"),
+    Command("occlusion", "apps.occlusion_command", "what of an image a classifier looks at"),
+    Command("stream", "apps.stream_command", "a causal audio network, block by block"),
+    Command("edit", "apps.edit_command", "the embedding of a document under editing"),
+    Command("complete", "apps.complete_command", "a language model under edited prompts"),
+    Command("optimize", "optimize", "the best plan for a trace and a budget"),
+    Command("plan", "plan", "check a plan file and show what it decides"),
+    Command("report", "report", "a plan as a page that needs no server"),
+    Command("export", "export", "a plan, graph or trace for other programs"),
+    Command("pack", "pack", "give the buffers of a file their offsets"),
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a subcommand; returns the exit status.
+
+    0: done; 1: an error that tgbench foresees, said in one line; 2: wrong arguments; 130: Ctrl-C.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without →, × or ≤ shows ?
+    words = list(sys.argv[1:] if argv is None else argv)
+    parser, modules = _parser(words)
+    arguments = parser.parse_args(words)
+    if arguments.command is None:
+        parser.print_help()
+        return 2
+    try:
+        return int(modules[arguments.command].run(arguments))
+    except TgbenchError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # `tgbench … | head`
+        with contextlib.suppress(OSError):
+            sys.stdout.close()
+        return 1
+    except KeyboardInterrupt:
+        print("\nstopped", file=sys.stderr)
+        return STOPPED
+
+
+def _parser(words: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[str, Any]]:
+    """The parser, with the arguments of the subcommand that is asked for."""
+    parser = argparse.ArgumentParser(prog="tgbench", description=tgbench.__doc__)
+    parser.add_argument("--version", action="version", version=f"tgbench {tgbench.__version__}")
+    below = parser.add_subparsers(dest="command", metavar="command")
+    modules: dict[str, Any] = {}
+    for command in COMMANDS:
+        own = below.add_parser(command.name, help=command.help, description=command.help)
+        if command.name in words:
+            modules[command.name] = module = import_module(f"tgbench.commands.{command.module}")
+            module.configure(own)
+    return parser, modules

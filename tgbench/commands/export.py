@@ -1,0 +1,115 @@
+"""`tgbench export`: a plan, a graph or a trace in a form that other programs read.
+
+$ tgbench export model.pt2 --to model.json
+model.json: graph as json
+
+    plan  (.json)          json, svg   the memory map;  html   the report
+    graph (.json, .pt2)    json        a graph file;    dot    Graphviz;  svg   its layers
+                           png, pdf    every node, as Graphviz lays them out
+    trace (.jsonl)         csv         how often each class of runs came, and its mean time
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tgbench.base.errors import ExportError
+from tgbench.base.safetensors import atomic_path
+from tgbench.base.strict_json import parsed, read_text
+from tgbench.commands.model import add_graph, graph_of
+from tgbench.graph.graph import Graph
+from tgbench.graph.graph_file import graph_to_json, load_graph
+from tgbench.plans.plan import Plan
+from tgbench.runs.trace import Trace
+from tgbench.sources.torch import from_pt2
+from tgbench.views.draw.rendering import rendered
+from tgbench.views.pages.plan_report import page_of_plan
+from tgbench.views.values import graphs, timeline
+from tgbench.views.values.timeline import Timeline, timeline_from_plan, timeline_of_plan
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "file", type=Path, help="a plan or graph (.json), exported program (.pt2) or trace (.jsonl)"
+    )
+    add("--to", type=Path, required=True, help="the file to write: its suffix is the form")
+    add_graph(parser, "what a trace is of; checks a plan against it")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0: the file is written. Raises ExportError for what is not in the table above."""
+    kind, form = kind_of(arguments.file), arguments.to.suffix.removeprefix(".")
+    forms = FORMS[kind]
+    if form not in forms:
+        raise ExportError(
+            f"--to {arguments.to}: a {kind} has no form {form!r}; end the name in "
+            f"{' or '.join(f'.{known}' for known in forms)}"
+        )
+    made = forms[form](READERS[kind](arguments.file), graph_of(arguments))
+    with atomic_path(arguments.to) as temporary:
+        temporary.write_bytes(made if isinstance(made, bytes) else made.encode())
+    print(f"{arguments.to}: {kind} as {form}")
+    return 0
+
+
+def kind_of(path: Path) -> str:
+    """plan, graph or trace, by the suffix and, where two share it, the fields."""
+    if path.suffix in SUFFIXES:
+        return SUFFIXES[path.suffix]
+    fields = _fields(path) if path.suffix == ".json" else ()
+    kind = next((kind for field, kind in FIELDS.items() if field in fields), None)
+    if kind is None:
+        raise ExportError(
+            f"{path}: is no plan or graph (.json), exported program (.pt2) or trace (.jsonl); "
+            "write one with `save_plan`, `save_graph` or a session's `trace=`"
+        )
+    return kind
+
+
+def _fields(path: Path) -> tuple[str, ...]:
+    def refuse(fault: str) -> ExportError:
+        return ExportError(f"{path}: cannot be read ({fault}); check the path, or restore the file")
+
+    data = parsed(read_text(path, refuse), refuse)
+    return tuple(data) if isinstance(data, dict) else ()
+
+
+def _map(plan: Plan, graph: Graph | None) -> Timeline:
+    return timeline_from_plan(plan) if graph is None else timeline_of_plan(plan, graph)
+
+
+def _classes(trace: Trace, graph: Graph | None) -> str:
+    if graph is None:
+        raise ExportError(
+            f"{trace.path}: the classes of a trace depend on its graph; pass --graph model.json"
+        )
+    return str(trace.classes(graph).to_csv(index=False))
+
+
+SUFFIXES = {".jsonl": "trace", ".pt2": "graph"}
+FIELDS = {"slots": "plan", "nodes": "graph"}
+READERS: Mapping[str, Callable[[Path], Any]] = {
+    "plan": Plan.load,
+    "graph": lambda path: from_pt2(path).graph if path.suffix == ".pt2" else load_graph(path),
+    "trace": Trace.load,
+}
+FORMS: Mapping[str, Mapping[str, Callable[[Any, Graph | None], str | bytes]]] = {
+    "plan": {
+        "json": lambda plan, graph: json.dumps(_map(plan, graph).payload()) + "\n",
+        "svg": lambda plan, graph: timeline.to_svg(_map(plan, graph)),
+        "html": page_of_plan,
+    },
+    "graph": {
+        "json": lambda found, _: graph_to_json(found),
+        "dot": lambda found, _: found.to_dot() + "\n",
+        "svg": lambda found, _: graphs.to_svg(graphs.picture(found)),
+        "png": lambda found, _: rendered(found, "png"),
+        "pdf": lambda found, _: rendered(found, "pdf"),
+    },
+    "trace": {"csv": _classes},
+}

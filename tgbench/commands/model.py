@@ -1,0 +1,83 @@
+"""Model files, as commands take them: a graph or an exported program, weights, a session."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tgbench.base.errors import GraphError
+from tgbench.graph.graph import Graph
+from tgbench.graph.graph_file import load_graph
+from tgbench.graph.simplify import simplify
+from tgbench.session.session import GraphSession
+from tgbench.sources.torch import Imported, from_pt2
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `session_of`."""
+    add = parser.add_argument
+    add("model", type=Path, help="a graph (`save_graph`: .json) or exported program (.pt2)")
+    add("--weights", type=Path, help="safetensors file or checkpoint; a .pt2 has its own")
+    add("--memory", help="budget of the arena, such as 64MiB (what is needed)")
+    add("--device", default="cpu", help="cpu or cuda:0 (cpu)")
+    _add_bind(parser)
+
+
+def add_graph(parser: argparse.ArgumentParser, purpose: str) -> None:
+    """The arguments of `graph_of`."""
+    parser.add_argument("--graph", type=Path, help=f"graph or .pt2 file: {purpose}")
+    _add_bind(parser)
+
+
+def _add_bind(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--bind", action="append", default=[], metavar="T=128", help="a symbolic dimension's size"
+    )
+
+
+def session_of(arguments: argparse.Namespace, **more: Any) -> GraphSession:
+    """A session of a model file; `more` goes to `GraphSession`."""
+    model = _read(arguments.model, arguments.bind)
+    return GraphSession(model, arguments.weights, arguments.memory, arguments.device, **more)
+
+
+def graph_of(arguments: argparse.Namespace) -> Graph | None:
+    """The graph that a session of `--graph` would run; None if no file is named."""
+    if arguments.graph is None:
+        return None
+    model = _read(arguments.graph, arguments.bind)
+    return simplify(model.graph if isinstance(model, Imported) else model)
+
+
+def _read(path: Path, bind: Sequence[str]) -> Graph | Imported:
+    kind = path.suffix
+    if kind not in READERS:
+        raise GraphError(
+            f"{path}: {kind or 'no suffix'} is no kind of model; give a graph file "
+            "(.json) or an exported program (.pt2)"
+        )
+    return READERS[kind](path, bind)
+
+
+def _bound(path: Path, bind: Sequence[str]) -> Graph:
+    graph = load_graph(path)
+    sizes = dict(map(_size, bind))
+    missing = [str(symbol) for symbol in graph.symbols if str(symbol) not in sizes]
+    if missing:
+        raise GraphError(f"{path}: pass --bind {missing[0]}=… for that dimension")
+    return graph.bind(**sizes) if graph.symbols else graph
+
+
+def _size(text: str) -> tuple[str, int]:
+    name, _, size = text.partition("=")
+    if not size.isascii() or not size.isdigit():
+        raise GraphError(f"--bind {text}: give a name and a size, such as T=128")
+    return name, int(size)
+
+
+READERS: Mapping[str, Callable[[Path, Sequence[str]], Graph | Imported]] = {
+    ".json": _bound,
+    ".pt2": lambda path, bind: from_pt2(path),  # its dimensions have sizes already
+}

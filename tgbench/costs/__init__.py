@@ -1,0 +1,1 @@
+"""What a call takes: measured, interpolated or modelled."""

@@ -1,0 +1,468 @@
+"""What a call will take: measured, else interpolated from measurements, else modelled.
+
+    measured      this kernel, at this signature, on this machine
+    interpolated  this kernel, at work near what was measured: a fitted line, and what its nearest
+                  measurements differ from it
+    modelled      the kernel's own cost model, scaled by what was measured where that is known
+
+Every estimate says which. Nothing here runs a kernel: planning asks, the profiler measures.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal, TypeAlias, TypeVar
+
+import numpy as np
+
+from tgbench.base.coords import MOST_ENTRIES
+from tgbench.base.errors import KernelError, RecordsError
+from tgbench.base.machine import Machine
+from tgbench.base.regions import Box, row_major
+from tgbench.base.words import format_time
+from tgbench.costs.records import Record, Records
+from tgbench.costs.signature import Signature, numbers, source_hash, without_layout
+from tgbench.graph.op_table import Call
+from tgbench.kernels.registry import Kernel, Site, View, candidates, prepared_inputs
+from tgbench.runs.propagate import rough_ns
+from tgbench.runs.rules import Rules
+
+Source: TypeAlias = Literal["measured", "interpolated", "modelled"]
+ORDER: tuple[Source, ...] = ("measured", "interpolated", "modelled")  # less and less sure
+NEIGHBOURS = 4  # measurements that correct the fitted line
+REACH = math.log(2.0)  # how far outside the measured work a line is still called interpolation
+LEAST_POINTS = 3  # the line has three coefficients
+UNCERTAIN = 0.5  # relative spread of a model that nothing was measured for
+SENTINEL_NS = 1e11  # kernels that are only ever a last resort put such a cost into their model
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """An expected time.
+
+    Fields:
+        source: where it comes from; of a sum, its least sure part.
+        spread: relative uncertainty: the interquartile range over the median of a measurement,
+            what neighbouring measurements disagree by of an interpolation.
+        kernel: the kernel that would run; "" where none was looked for.
+        by_source: nanoseconds of each source in a sum.
+    """
+
+    time_ns: float
+    source: Source
+    spread: float = 0.0
+    kernel: str = ""
+    by_source: tuple[tuple[Source, float], ...] = ()
+
+    def share(self, source: Source) -> float:
+        """Which part of the time comes from a source."""
+        parts = dict(self.by_source) if self.by_source else {self.source: self.time_ns}
+        return parts.get(source, 0.0) / self.time_ns if self.time_ns else 0.0
+
+    def __str__(self) -> str:
+        parts = [f"{self.share(s):.0%} {s}" for s in ORDER if self.share(s) > 0]
+        told = self.source if len(parts) < 2 else ", ".join(parts)
+        return f"{format_time(self.time_ns)} ± {self.spread:.0%} ({told})"
+
+
+def total(estimates: Iterable[Estimate]) -> Estimate:
+    """The sum of estimates; spreads are taken to be independent.
+
+    >>> total([Estimate(300.0, "measured"), Estimate(100.0, "modelled")]).source
+    'modelled'
+    """
+    parts = dict.fromkeys(ORDER, 0.0)
+    variance = 0.0
+    for one in estimates:
+        for source, time_ns in one.by_source or ((one.source, one.time_ns),):
+            parts[source] += time_ns
+        variance += (one.spread * one.time_ns) ** 2
+    time_ns = sum(parts.values())
+    found = tuple((source, part) for source, part in parts.items() if part)
+    worst = found[-1][0] if found else "measured"
+    return Estimate(time_ns, worst, math.sqrt(variance) / time_ns if time_ns else 0.0, "", found)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One measurement, as far as costs need it."""
+
+    kernel: str
+    source_hash: str
+    signature: str
+    time_ns: float
+    spread: float
+    flops: float
+    size_bytes: int
+    modelled_ns: float
+
+
+Failure: TypeAlias = "tuple[str, str, str]"
+Known = TypeVar("Known")  # what a memo holds
+
+
+@dataclass(frozen=True)
+class CostTable:
+    """Everything a cost model knows: plain numbers and text, for another process or a file.
+
+    Fields:
+        streams: weights are read from memory in every run (see `signature.streams`).
+        points: the measurements of one machine, by kernel and signature.
+        failures: (kernel, source hash, signature) of what raised when it was measured.
+    """
+
+    device: str
+    streams: bool
+    fingerprint: str
+    points: tuple[Point, ...]
+    failures: tuple[Failure, ...] = ()
+
+
+class CostModel:
+    """Expected times of calls on this machine.
+
+    Args:
+        records: measurements; None for modelled costs alone. A `CostTable` stands for the model
+            that it came from and gives the same numbers.
+        device: "cpu" or "cuda:0".
+        streams: the graph's weights do not fit the last cache.
+        rules: to share remembered answers with a planner.
+
+    Raises RecordsError for a database that is damaged.
+
+    >>> from tgbench.graph.graph import GraphBuilder
+    >>> g = GraphBuilder()
+    >>> y = g.input("x", (4, 8)) + 1.0
+    >>> CostModel().estimate(y.call, Box.full((4, 8))).source
+    'modelled'
+    """
+
+    def __init__(
+        self,
+        records: Records | CostTable | None = None,
+        device: str = "cpu",
+        *,
+        streams: bool = True,
+        rules: Rules | None = None,
+    ) -> None:
+        known = records if isinstance(records, CostTable) else _table(records, device, streams)
+        self.device, self.streams = known.device, known.streams
+        self.rules = rules if rules is not None else Rules()
+        self._signatures: dict[Any, Signature] = {}
+        self._know(known)
+
+    def _know(self, known: CostTable) -> None:
+        """Start from what a table knows; nothing that was estimated before is remembered."""
+        self._table = known
+        self._curves = _curves(known)
+        self._everywhere = _scale(known.points)
+        self._failures = frozenset(known.failures)
+        self._asked: dict[Any, Estimate] = {}
+        self._plain: dict[Any, Estimate] = {}
+        self._sites: dict[Any, Estimate] = {}
+
+    def table(self) -> CostTable:
+        """What it knows; `CostModel(model.table())` gives the same numbers in any process."""
+        return self._table
+
+    def estimate(self, call: Call, box: Box) -> Estimate:
+        """What computing a box of a call takes, by the kernel that would be chosen.
+
+        Operands are taken to lie row-major. A call that no kernel takes so is modelled roughly.
+        """
+        found = self._asked.get((call, box))
+        if found is None:
+            found = _remembered(self._asked, (call, box), self._estimate(call, numbers(box)))
+        return found
+
+    def time_ns(self, call: Call, box: Box) -> float:
+        """The expected nanoseconds of `estimate`."""
+        return self.estimate(call, box).time_ns
+
+    def of_site(self, site: Site, kernel: Kernel) -> Estimate:
+        """What one kernel takes at a site."""
+        key = (kernel.name, site.call, _position_free(site))
+        found = self._sites.get(key)
+        if found is None:
+            found = _remembered(self._sites, key, self._of_site(site, kernel))
+        return found
+
+    def signature(self, site: Site) -> Signature:
+        """The signature of a site, remembered: every kernel that takes it is asked about it."""
+        key = (site.call, _position_free(site))
+        found = self._signatures.get(key)
+        if found is None:
+            found = Signature.of(site, streams=self.streams)
+            _remembered(self._signatures, key, found)
+        return found
+
+    def has_failed(self, site: Site, kernel: Kernel) -> bool:
+        """Whether a kernel raised when it was measured at such a site."""
+        if not self._failures:
+            return False
+        return (kernel.name, source_hash(kernel), self.signature(site).text) in self._failures
+
+    def ranked(self, site: Site) -> list[tuple[Kernel, Estimate]]:
+        """Every kernel that takes a site, the expected fastest first.
+
+        Where nothing was measured of any of them at about this size, their own models rank them:
+        what large calls take over their models says nothing of small ones. Last resorts stay last,
+        unless they were measured: their models say nothing else. Only those come after them that
+        raised when they were measured.
+        """
+        found = [(kernel, self.of_site(site, kernel)) for kernel in candidates(site)]
+        if any(estimate.source != "modelled" for _, estimate in found):
+            found.sort(key=lambda pair: (_is_last(site, *pair), pair[1].time_ns))
+        return sorted(found, key=lambda pair: self.has_failed(site, pair[0]))
+
+    def kernels(self, site: Site) -> Sequence[Kernel]:
+        """The same without the times: what runs are lowered by. Raises KernelError for none."""
+        if not self._curves and not self._failures:  # the kernels' own models rank them
+            return candidates(site)
+        return [kernel for kernel, _ in self.ranked(site)]
+
+    def learn(self, records: Iterable[Record]) -> None:
+        """Take more measurements of this machine into account, from now on."""
+        points, failures = _split(records)
+        measured = {(point.kernel, point.source_hash, point.signature) for point in points}
+        failures = tuple(sorted({*self._table.failures, *failures} - measured))
+        points = _merged(self._table.points, points)
+        self._know(replace(self._table, points=points, failures=failures))
+
+    def _estimate(self, call: Call, box: Box) -> Estimate:
+        reads = self.rules.reads(call, box)
+        extents = tuple(None if read is None else read.extents for read in reads)
+        key = (call, box.extents, extents, _open_masks(call, reads))
+        found = self._plain.get(key)
+        if found is None:
+            found = _remembered(self._plain, key, self._of_plain(self.site(call, box)))
+        return found
+
+    def site(self, call: Call, box: Box) -> Site:
+        """Where a box of a call is computed: operands row-major, weights at rest."""
+        site = plain_site(call, box, self.rules.reads(call, box), self.device)
+        return site if call not in self.rules.unpacked else replace(site, frozen=frozenset())
+
+    def _of_plain(self, site: Site) -> Estimate:
+        try:
+            kernel = self.kernels(site)[0]
+        except KernelError:
+            return Estimate(rough_ns(site.call, site.out_box), "modelled", UNCERTAIN)
+        return self.of_site(site, kernel)
+
+    def _of_site(self, site: Site, kernel: Kernel) -> Estimate:
+        signature = self.signature(site)
+        modelled = modelled_ns(site, kernel)
+        curve = self._curves.get((kernel.name, source_hash(kernel)))
+        if curve is None:
+            spread = UNCERTAIN
+            return Estimate(modelled * self._everywhere, "modelled", spread, kernel.name)
+        return replace(curve.at(signature, modelled), kernel=kernel.name)
+
+
+def _is_last(site: Site, kernel: Kernel, found: Estimate) -> bool:
+    """Whether a kernel is a last resort that nothing is known of."""
+    return found.source != "measured" and kernel.cost_ns(site) >= SENTINEL_NS
+
+
+def _remembered(memo: dict[Any, Known], key: Any, found: Known) -> Known:
+    if len(memo) >= MOST_ENTRIES:
+        memo.clear()
+    memo[key] = found
+    return found
+
+
+def _open_masks(call: Call, reads: Sequence[Box | None]) -> tuple[bool, ...]:
+    """Which inputs are masks that are open all over: kernels may leave those out."""
+    if not any(fact is not None and fact.constant is not None for fact in call.facts):
+        return ()
+    empty = View("", "bool", (), (), 0)
+    boxes = tuple(box and numbers(box) for box in reads)
+    site = Site(call, Box(()), boxes, empty, (), "")
+    return tuple(site.is_all_open(i) for i in range(len(call.facts)))
+
+
+def plain_site(call: Call, box: Box, reads: Sequence[Box | None], device: str) -> Site:
+    """A site whose operands lie row-major, each in a buffer of its own; weights never change."""
+
+    def laid(buffer: Any, extents: Sequence[Any], dtype: str) -> View:
+        return View(buffer, dtype, tuple(extents), row_major(extents), 0)
+
+    ins = tuple(
+        None if read is None else laid(i, read.extents, call.inputs[i].dtype)
+        for i, read in enumerate(reads)
+    )
+    out, frozen = laid("out", box.extents, call.out.dtype), prepared_inputs(call.op.name, device)
+    return Site(call, box, tuple(reads), out, ins, device, frozen)
+
+
+def modelled_ns(site: Site, kernel: Kernel) -> float:
+    """The kernel's own cost model, or the rough one where it only ranks."""
+    cost = kernel.cost_ns(site)
+    return cost if 0 < cost < SENTINEL_NS else rough_ns(site.call, site.out_box)
+
+
+def _position_free(site: Site) -> tuple[Any, ...]:
+    """What of a site its estimate depends on, besides the call."""
+    views = (site.out, *site.ins)
+    return tuple(None if view is None else (view.shape, view.strides) for view in views) + (
+        _open_masks(site.call, site.in_boxes)
+    )
+
+
+# --- curves ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The measurements of one kernel, and what lies between them.
+
+    The line `launch + flops · a + bytes · b`, no coefficient negative, is the one with the least
+    relative squared error; the nearest measurements say how far off it is around there. With fewer
+    than three measurements the kernel's own model is scaled instead.
+    """
+
+    points: tuple[Point, ...]
+
+    def at(self, signature: Signature, modelled_ns: float) -> Estimate:
+        """The estimate at a signature, where the kernel's own model says `modelled_ns`."""
+        point = self._exact.get(signature.text)
+        point = point or self._alike.get(without_layout(signature.text))
+        if point is not None:
+            return Estimate(point.time_ns, "measured", point.spread)
+        if not self._reaches(signature):
+            return Estimate(modelled_ns * _scale(self.points), "modelled", self._disagreement)
+        return self._between(signature)
+
+    @cached_property
+    def _exact(self) -> dict[str, Point]:
+        return {point.signature: point for point in self.points}
+
+    @cached_property
+    def _alike(self) -> dict[str, Point]:
+        """By signature less layouts: of several, the one with the median time."""
+        found: dict[str, list[Point]] = {}
+        for point in self.points:
+            found.setdefault(without_layout(point.signature), []).append(point)
+        return {text: _middle(points) for text, points in found.items()}
+
+    @cached_property
+    def _work(self) -> Any:
+        """For each measurement, the logarithms of its flops and bytes."""
+        return np.array([_logs(p.flops, p.size_bytes) for p in self.points])
+
+    @cached_property
+    def _line(self) -> Any:
+        """Launch in ns, ns per flop, ns per byte."""
+        from scipy.optimize import nnls
+
+        times = np.array([point.time_ns for point in self.points])
+        rows = np.array([(1.0, p.flops, p.size_bytes) for p in self.points]) / times[:, None]
+        sizes = np.maximum(rows.max(axis=0), 1e-300)
+        found, _ = nnls(rows / sizes, np.ones(len(rows)))
+        return found / sizes
+
+    @cached_property
+    def _residuals(self) -> Any:
+        """For each measurement, the logarithm of its time over the line's."""
+        return np.array(
+            [math.log(p.time_ns / self._on_line(p.flops, p.size_bytes)) for p in self.points]
+        )
+
+    @cached_property
+    def _disagreement(self) -> float:
+        """Relative spread of measured over modelled times."""
+        ratios = [math.log(point.time_ns / point.modelled_ns) for point in self.points]
+        return statistics.pstdev(ratios) if len(ratios) > 1 else UNCERTAIN
+
+    def _on_line(self, flops: float, size_bytes: float) -> float:
+        return max(float(self._line @ (1.0, flops, size_bytes)), 1.0)
+
+    def _reaches(self, signature: Signature) -> bool:
+        if len(self.points) < LEAST_POINTS:
+            return False
+        work = _logs(signature.flops, signature.size_bytes)
+        low, high = self._work.min(axis=0), self._work.max(axis=0)
+        return bool(((low - REACH <= work) & (work <= high + REACH)).all())
+
+    def _between(self, signature: Signature) -> Estimate:
+        work = np.array(_logs(signature.flops, signature.size_bytes))
+        distances = np.hypot(*(self._work - work).T)
+        near = np.argsort(distances, kind="stable")[:NEIGHBOURS]
+        weights = 1.0 / (distances[near] ** 2 + 1e-4)
+        weights /= weights.sum()
+        offset = float(weights @ self._residuals[near])
+        spread = math.sqrt(float(weights @ (self._residuals[near] - offset) ** 2))
+        own = float(weights @ np.array([self.points[i].spread for i in near]))
+        time_ns = self._on_line(signature.flops, signature.size_bytes) * math.exp(offset)
+        return Estimate(time_ns, "interpolated", math.hypot(spread, own))
+
+
+def _logs(flops: float, size_bytes: float) -> tuple[float, float]:
+    return math.log(flops + 1.0), math.log(size_bytes + 1.0)
+
+
+def _middle(points: Sequence[Point]) -> Point:
+    ordered = sorted(points, key=lambda point: (point.time_ns, point.signature))
+    return ordered[len(ordered) // 2]
+
+
+def _scale(points: Sequence[Point]) -> float:
+    """Measured over modelled times, the median; 1 where nothing was measured."""
+    return statistics.median([p.time_ns / p.modelled_ns for p in points] or [1.0])
+
+
+def _curves(table: CostTable) -> dict[tuple[str, str], Curve]:
+    """One curve a kernel, of what was measured with weights where this graph has them.
+
+    A kernel that was only measured with weights elsewhere keeps those: better than none.
+    """
+    here = f"; {'streamed' if table.streams else 'cached'} "
+    found: dict[tuple[str, str], list[Point]] = {}
+    for point in table.points:
+        found.setdefault((point.kernel, point.source_hash), []).append(point)
+    return {
+        key: Curve(tuple([p for p in points if here in p.signature] or points))
+        for key, points in found.items()
+    }
+
+
+def _merged(old: Iterable[Point], new: Iterable[Point]) -> tuple[Point, ...]:
+    """One point a kernel and signature, the new one where there are two."""
+    found = {(p.kernel, p.source_hash, p.signature): p for p in (*old, *new)}
+    return tuple(found[key] for key in sorted(found))
+
+
+def _table(records: Records | None, device: str, streams: bool) -> CostTable:
+    fingerprint = Machine.here(device).fingerprint
+    found = records.all(fingerprint) if records is not None else ()
+    return CostTable(device, streams, fingerprint, *_split(found))
+
+
+def _split(records: Iterable[Record]) -> tuple[tuple[Point, ...], tuple[Failure, ...]]:
+    """What was measured, and what failed."""
+    found = list(records)
+    failed = {(r.kernel, r.source_hash, r.signature) for r in found if r.failure is not None}
+    return tuple(_point(r) for r in found if r.failure is None), tuple(sorted(failed))
+
+
+def _point(record: Record) -> Point:
+    if record.modelled_ns <= 0:
+        raise RecordsError(
+            f"the record of {record.kernel} at {record.signature} has no modelled time; "
+            "delete it and profile again"
+        )
+    return Point(
+        record.kernel,
+        record.source_hash,
+        record.signature,
+        record.median_ns,
+        record.spread_ns / record.median_ns,
+        record.flops,
+        record.size_bytes,
+        record.modelled_ns,
+    )

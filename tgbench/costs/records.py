@@ -1,0 +1,641 @@
+"""Measured times of kernels, and grains of bit-exact mode, in a database that is shared.
+
+    one row = one sample set of (kernel, source hash, signature, fingerprint)
+              or the grain that was found for a call, under the same four
+
+    kernel       its name in the registry
+    source hash  of its compiled functions: a changed kernel is measured anew
+    signature    what of a site its time depends on, positions left out
+    fingerprint  of the machine: a record of another one is never taken for a measurement here
+
+Many processes and machines may use one. Rows are only ever added; several sets of one key are
+merged when they are read. The database is an SQLite file, or PostgreSQL through a URL; what is read
+from it is checked and never executed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from tgbench.base.errors import RecordsError
+from tgbench.base.machine import Machine
+from tgbench.base.strict_json import parsed
+from tgbench.base.words import counted
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from sqlalchemy import Engine, MetaData
+    from sqlalchemy.engine import Connection
+
+SCHEMA_VERSION = 2
+TIMEOUT_S = 30.0  # how long a process waits for another one to finish writing
+MOST_SAMPLES = 200  # of one set; more are thinned out evenly
+Key = tuple[str, str, str, str]  # kernel, source hash, signature, fingerprint
+
+
+# --- a record -------------------------------------------------------------------------------------
+
+
+def failure_of(error: Exception) -> str:
+    """What a record says of an exception: its type and message."""
+    return f"{type(error).__name__}: {error}"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One sample set, or several merged ones.
+
+    Fields:
+        samples_ns: raw times of single calls, in the order they were taken; empty after a failure.
+        failure: type and message of what the kernel raised; None if it ran.
+        max_relative_error: the largest difference from the float64 reference over the reference's
+            largest magnitude; None where no reference was computed.
+        workspace_bytes: scratch memory, and what the library underneath allocates.
+        flops, size_bytes: of the signature, for interpolation.
+        modelled_ns: what the kernel's own cost model says.
+        measured_at: seconds since 1970, of the last set.
+    """
+
+    kernel: str
+    source_hash: str
+    signature: str
+    fingerprint: str
+    samples_ns: tuple[int, ...]
+    failure: str | None = None
+    max_relative_error: float | None = None
+    workspace_bytes: int = 0
+    flops: float = 0.0
+    size_bytes: int = 0
+    modelled_ns: float = 0.0
+    measured_at: float = field(default_factory=time.time)
+
+    @property
+    def key(self) -> Key:
+        return self.kernel, self.source_hash, self.signature, self.fingerprint
+
+    @property
+    def median_ns(self) -> float:
+        """The median sample; raises RecordsError after a failure."""
+        if not self.samples_ns:
+            raise RecordsError(f"{self.kernel} at {self.signature} has no samples: {self.failure}")
+        return float(statistics.median(self.samples_ns))
+
+    @property
+    def spread_ns(self) -> float:
+        """The interquartile range of the samples; 0 for one."""
+        if len(self.samples_ns) < 2:
+            return 0.0
+        low, _, high = statistics.quantiles(self.samples_ns, n=4, method="inclusive")
+        return high - low
+
+    def merge(self, other: Record) -> Record:
+        """Both sets as one: all samples; of what was found out, the worse."""
+        first, last = sorted((self, other), key=lambda r: (r.measured_at, r.samples_ns))
+        errors = [r.max_relative_error for r in (first, last) if r.max_relative_error is not None]
+        return replace(
+            last,
+            samples_ns=first.samples_ns + last.samples_ns,
+            max_relative_error=max(errors, default=None),
+            workspace_bytes=max(first.workspace_bytes, last.workspace_bytes),
+        )
+
+    def __str__(self) -> str:
+        told = self.failure or f"{self.median_ns / 1e3:.3g} µs ± {self.spread_ns / 2e3:.2g}"
+        return f"{self.kernel} at {self.signature}: {told}"
+
+
+@dataclass(frozen=True)
+class GrainRecord:
+    """Which kernel computes a call in bit-exact mode, in what tiles, and what speaks for it.
+
+    Fields:
+        signature: of the whole call, its weights' layout and all that chose among its kernels; the
+            fingerprint holds the thread count.
+        tile, chunk, copied: as in `grains.Grain`.
+        passed: boxes of tiles that were compared with the whole and had its bits.
+        refused: candidates that were to be tried before this one and did not pass.
+        found_at: seconds since 1970.
+    """
+
+    kernel: str
+    source_hash: str
+    signature: str
+    fingerprint: str
+    tile: tuple[int, ...]
+    chunk: tuple[int, ...]
+    copied: bool
+    passed: int
+    refused: int
+    found_at: float = field(default_factory=time.time)
+
+    @property
+    def key(self) -> Key:
+        return self.kernel, self.source_hash, self.signature, self.fingerprint
+
+    @property
+    def id(self) -> str:
+        """Of its row: one for each key."""
+        return hashlib.sha256(repr(self.key).encode()).hexdigest()[:24]
+
+    def __str__(self) -> str:
+        how = " on copies" * self.copied
+        return (
+            f"{self.kernel}{how} in tiles of {list(self.tile)} at {self.signature}: "
+            f"{self.passed} boxes had the bits of the whole"
+        )
+
+
+def thinned(samples: Sequence[int]) -> tuple[int, ...]:
+    """At most `MOST_SAMPLES` of the samples, evenly spread over the time they were taken."""
+    step = max(1, math.ceil(len(samples) / MOST_SAMPLES))
+    return tuple(samples[::step])
+
+
+# --- the database ---------------------------------------------------------------------------------
+
+
+@cache
+def _tables() -> MetaData:
+    """The tables, described once for both kinds of database; sqlalchemy loads here and not before.
+
+    Names have a prefix, because a PostgreSQL database may hold other tables.
+    """
+    from sqlalchemy import BigInteger, Column, Double, Index, Integer, MetaData, Table, Text
+
+    found = MetaData()
+    Table("tgbench_schema", found, Column("version", Integer, primary_key=True))
+    Table(
+        "tgbench_machines",
+        found,
+        Column("fingerprint", Text, primary_key=True),
+        Column("machine", Text, nullable=False),
+    )
+    table = Table(
+        "tgbench_records",
+        found,
+        Column("id", Text, primary_key=True),
+        *(
+            Column(name, Text, nullable=False)
+            for name in ("kernel", "source_hash", "signature", "fingerprint")
+        ),
+        Column("samples_ns", Text, nullable=False),
+        Column("failure", Text),
+        Column("max_relative_error", Double),
+        Column("workspace_bytes", BigInteger, nullable=False),
+        Column("flops", Double, nullable=False),
+        Column("size_bytes", BigInteger, nullable=False),
+        Column("modelled_ns", Double, nullable=False),
+        Column("measured_at", Double, nullable=False),
+    )
+    Index("tgbench_records_by_machine", table.c.fingerprint, table.c.kernel)
+    table = Table(
+        "tgbench_grains",
+        found,
+        Column("id", Text, primary_key=True),
+        *(
+            Column(name, Text, nullable=False)
+            for name in ("kernel", "source_hash", "signature", "fingerprint", "tile", "chunk")
+        ),
+        *(Column(name, Integer, nullable=False) for name in ("copied", "passed", "refused")),
+        Column("found_at", Double, nullable=False),
+    )
+    Index("tgbench_grains_by_machine", table.c.fingerprint)
+    return found
+
+
+class Records:
+    """A record database: an SQLite file, or a PostgreSQL URL.
+
+    Safe for many processes at once. Connections are opened for each question and closed again, so
+    an object may be pickled and may cross a fork.
+
+    Args:
+        where: a path, or a URL such as "postgresql://user@host/database".
+        timeout_s: how long to wait for other writers.
+
+    Raises RecordsError, here and in every method, for a database that is locked, damaged, foreign
+    or unreachable.
+
+    >>> import tempfile, pathlib
+    >>> records = Records(pathlib.Path(tempfile.mkdtemp()) / "records.db")
+    >>> records.add([Record("add", "1f", "add() …", "aa", (1200, 1100, 1300))])
+    >>> records.all()[0].median_ns
+    1200.0
+    """
+
+    def __init__(self, where: str | os.PathLike[str], *, timeout_s: float = TIMEOUT_S) -> None:
+        self.timeout_s = timeout_s
+        self.url = _url(where)
+        self._engine: Engine | None = None
+        self._lock = threading.Lock()
+        with self._explained():
+            self._prepare()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"url": self.url, "timeout_s": self.timeout_s}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state | {"_engine": None, "_lock": threading.Lock()}
+
+    @property
+    def name(self) -> str:
+        """The path, or the URL without its password."""
+        from sqlalchemy import make_url
+
+        url = make_url(self.url)
+        if url.get_backend_name() == "sqlite":
+            return str(url.database)
+        return url.render_as_string(hide_password=True)
+
+    @property
+    def engine(self) -> Engine:
+        with self._lock:
+            if self._engine is None:
+                self._engine = _engine(self.url, self.timeout_s)
+            return self._engine
+
+    # --- writing
+
+    def add(self, records: Iterable[Record], machine: Machine | None = None) -> None:
+        """Add sample sets, all or none; a set that is there already is not added twice."""
+        rows = [_row(record) for record in records]
+        self._insert({"tgbench_machines": _descriptions(machine), "tgbench_records": rows})
+
+    def add_grains(self, grains: Iterable[GrainRecord], machine: Machine | None = None) -> None:
+        """Add grains, all or none; what is there of a key stays."""
+        self._insert(
+            {
+                "tgbench_machines": _descriptions(machine),
+                "tgbench_grains": [_grain_row(record) for record in grains],
+            }
+        )
+
+    def include(self, other: Records) -> int:
+        """Add what another database holds and this one does not; returns how many sets that was."""
+        before = len(self)
+        about = [
+            {"fingerprint": fingerprint, "machine": text}
+            for fingerprint, text in other._descriptions()
+        ]
+        self._insert(
+            {
+                "tgbench_machines": about,
+                "tgbench_records": [_row(record) for record in other._sets({})],
+                "tgbench_grains": [_grain_row(record) for record in other.grains()],
+            }
+        )
+        return len(self) - before
+
+    def _insert(self, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+        tables = _tables().tables
+        with self._transaction(writes=True) as connection:
+            insert = _inserter(connection.dialect.name)
+            for name, some in rows.items():
+                if some:
+                    statement = insert(tables[name]).on_conflict_do_nothing()
+                    connection.execute(statement, list(some))
+
+    # --- reading
+
+    def all(self, fingerprint: str | None = None, kernel: str | None = None) -> tuple[Record, ...]:
+        """Records by key, of one machine or kernel if named; several sets of a key are merged."""
+        wanted = {"fingerprint": fingerprint, "kernel": kernel}
+        return merged(self._sets({k: v for k, v in wanted.items() if v is not None}))
+
+    def find(self, key: Key) -> Record | None:
+        """The record of a key, or None."""
+        names = ("kernel", "source_hash", "signature", "fingerprint")
+        found = merged(self._sets(dict(zip(names, key, strict=True))))
+        return found[0] if found else None
+
+    def grains(self, fingerprint: str | None = None) -> tuple[GrainRecord, ...]:
+        """Grains by key, of one machine if named."""
+        wanted = {} if fingerprint is None else {"fingerprint": fingerprint}
+        rows = self._rows("tgbench_grains", wanted)
+        return tuple(sorted(map(self._grain, rows), key=lambda record: record.key))
+
+    def machines(self) -> dict[str, Machine]:
+        """The machines that were measured, by fingerprint."""
+        return {fingerprint: self._machine(text) for fingerprint, text in self._descriptions()}
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row a record, the samples summed up."""
+        import pandas as pd
+
+        found = self.all()
+        columns = {
+            "kernel": [r.kernel for r in found],
+            "signature": [r.signature for r in found],
+            "median_us": [r.median_ns / 1e3 if r.samples_ns else math.nan for r in found],
+            "spread_us": [r.spread_ns / 1e3 for r in found],
+            "samples": [len(r.samples_ns) for r in found],
+            "max_relative_error": [r.max_relative_error for r in found],
+            "workspace_bytes": [r.workspace_bytes for r in found],
+            "failure": [r.failure for r in found],
+            "fingerprint": [r.fingerprint for r in found],
+        }
+        return pd.DataFrame(columns)
+
+    def __len__(self) -> int:
+        """How many sample sets there are."""
+        from sqlalchemy import func, select
+
+        table = _tables().tables["tgbench_records"]
+        with self._transaction() as connection:
+            return int(connection.execute(select(func.count()).select_from(table)).scalar_one())
+
+    def __repr__(self) -> str:
+        return f"Records({self.name!r})"
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}: {len(self)} sample sets"]
+        for fingerprint, machine in self.machines().items():
+            found = self.all(fingerprint)
+            failed = sum(record.failure is not None for record in found)
+            kernels = len({record.kernel for record in found})
+            lines.append(
+                f"  {fingerprint}  {machine}: {counted(len(found), 'signature')} of "
+                f"{counted(kernels, 'kernel')}" + (f", {failed} failed" if failed else "")
+            )
+        return "\n".join(lines)
+
+    def _sets(self, wanted: Mapping[str, str]) -> list[Record]:
+        found = map(self._record, self._rows("tgbench_records", wanted))
+        return sorted(found, key=lambda record: record.measured_at)
+
+    def _rows(self, name: str, wanted: Mapping[str, str]) -> Sequence[Mapping[Any, Any]]:
+        from sqlalchemy import select
+
+        table = _tables().tables[name]
+        query = select(table).order_by(table.c.id)
+        for column, value in wanted.items():
+            query = query.where(table.c[column] == value)
+        with self._transaction() as connection:
+            return connection.execute(query).mappings().all()
+
+    def _descriptions(self) -> list[tuple[str, str]]:
+        from sqlalchemy import select
+
+        table = _tables().tables["tgbench_machines"]
+        with self._transaction() as connection:
+            found = connection.execute(select(table).order_by(table.c.fingerprint))
+            return [(str(fingerprint), str(text)) for fingerprint, text in found]
+
+    def _record(self, row: Mapping[Any, Any]) -> Record:
+        """A row, checked: whatever else may stand in it, it is numbers and text."""
+        values = {name: value for name, value in row.items() if name != "id"}
+        values["samples_ns"] = self._counts(row, "samples_ns", "tgbench_records")
+        for name, check in _CHECKS.items():
+            if not check(values[name]):
+                raise self._wrong(row, name, "tgbench_records")
+        return Record(**values)
+
+    def _grain(self, row: Mapping[Any, Any]) -> GrainRecord:
+        values = {name: value for name, value in row.items() if name != "id"}
+        for name in ("tile", "chunk"):
+            values[name] = self._counts(row, name, "tgbench_grains")
+        for name, check in _GRAIN_CHECKS.items():
+            if not check(values[name]):
+                raise self._wrong(row, name, "tgbench_grains")
+        if len(values["tile"]) != len(values["chunk"]):
+            raise self._wrong(row, "chunk", "tgbench_grains")
+        return GrainRecord(**values | {"copied": bool(values["copied"])})
+
+    def _counts(self, row: Mapping[Any, Any], name: str, table: str) -> tuple[int, ...]:
+        """A JSON list of positive integers."""
+        try:
+            found = parsed(row[name], ValueError)
+        except (TypeError, ValueError):
+            raise self._wrong(row, name, table) from None
+        if not isinstance(found, list) or not all(type(n) is int and n > 0 for n in found):
+            raise self._wrong(row, name, table)
+        return tuple(found)
+
+    def _wrong(self, row: Mapping[Any, Any], name: str, table: str) -> RecordsError:
+        shown = repr(row[name])
+        shown = shown if len(shown) < 80 else f"{shown[:76]} …"
+        return RecordsError(
+            f"{self.name}: {name} of record {row['id']!r} is {shown}; delete that row "
+            f"(DELETE FROM {table} WHERE id = '{row['id']}') and profile again"
+        )
+
+    def _machine(self, text: str) -> Machine:
+        try:
+            return Machine.from_json(text)
+        except ValueError:
+            raise RecordsError(
+                f"{self.name}: tgbench_machines holds {text[:60]!r}, no description of a machine; "
+                "delete that row and profile again"
+            ) from None
+
+    # --- the connection
+
+    @contextmanager
+    def _transaction(self, *, writes: bool = False) -> Iterator[Connection]:
+        with self._explained(), self.engine.connect() as connection:
+            connection = connection.execution_options(tgbench_writes=writes)
+            with connection.begin():
+                yield connection
+
+    def _prepare(self) -> None:
+        """Make the tables in an empty database; refuse one of another kind or version."""
+        with self._transaction() as connection:
+            version, foreign = _version(connection)
+        if version is None and not foreign:
+            with self._transaction(writes=True) as connection:
+                if connection.dialect.name == "postgresql":
+                    connection.exec_driver_sql("SELECT pg_advisory_xact_lock(846242011)")
+                version, foreign = _version(connection)  # another process may have been quicker
+                if version is None and not foreign:
+                    version = SCHEMA_VERSION
+                    tables = _tables()
+                    tables.create_all(connection)
+                    schema = tables.tables["tgbench_schema"]
+                    connection.execute(schema.insert(), {"version": version})
+        if foreign:
+            raise RecordsError(
+                f"{self.name}: holds tables of something else ({', '.join(foreign[:3])}); "
+                "give a path of its own to the records"
+            )
+        if version != SCHEMA_VERSION:
+            raise RecordsError(
+                f"{self.name}: has schema {version}, this tgbench reads {SCHEMA_VERSION}; "
+                f"{'update tgbench' if (version or 0) > SCHEMA_VERSION else 'delete it'}, "
+                "or give another path"
+            )
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """What the database says, as a RecordsError with the mend."""
+        from sqlalchemy.exc import SQLAlchemyError
+
+        try:
+            yield
+        except SQLAlchemyError as error:
+            told = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+            mend = next((mend for words, mend in _MENDS if re.search(words, told)), _LAST_MEND)
+            raise RecordsError(f"{self.name}: {told}; {mend}") from error
+
+
+_MENDS = (
+    (
+        "database is locked",
+        "another process has been writing for longer than the timeout: let it finish or stop it, "
+        "then run the same command again",
+    ),
+    (
+        "not a database|malformed|disk image|unsupported file format",
+        "the file is damaged or no record database: delete it, or restore a copy, "
+        "then profile again",
+    ),
+    (
+        "unable to open|readonly|permission denied|disk I/O",
+        "check that the folder exists and that file and folder may be written",
+    ),
+    ("disk is full|No space left", "free some disk space, then run the same command again"),
+    (
+        "connection|could not translate|password|authentication|does not exist",
+        "check the URL (postgresql://user:password@host:port/database), the server, and that the "
+        "user may create tables",
+    ),
+)
+_LAST_MEND = "check the database with its own tools, or give another path"
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value) and value >= 0
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+_CHECKS: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("kernel", "source_hash", "signature", "fingerprint"), _is_text),
+    "failure": lambda value: value is None or _is_text(value),
+    "max_relative_error": lambda value: value is None or _is_number(value),
+    "workspace_bytes": _is_count,
+    "flops": _is_number,
+    "size_bytes": _is_count,
+    "modelled_ns": _is_number,
+    "measured_at": _is_number,
+}
+
+
+_GRAIN_CHECKS: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("kernel", "source_hash", "signature", "fingerprint"), _is_text),
+    "copied": lambda value: type(value) in (int, bool) and value in (0, 1),
+    "passed": lambda value: _is_count(value) and value > 0,
+    "refused": _is_count,
+    "found_at": _is_number,
+}
+
+
+def merged(sets: Iterable[Record]) -> tuple[Record, ...]:
+    """One record a key, by key."""
+    found: dict[Key, Record] = {}
+    for record in sets:
+        found[record.key] = found[record.key].merge(record) if record.key in found else record
+    return tuple(found[key] for key in sorted(found))
+
+
+def _row(record: Record) -> dict[str, Any]:
+    row = asdict(record) | {"samples_ns": json.dumps(record.samples_ns)}
+    for name, check in _CHECKS.items():
+        if not check(row[name]):
+            raise RecordsError(f"{name} of {record.kernel} is {row[name]!r}; measure it again")
+    if not all(type(n) is int and n > 0 for n in record.samples_ns):
+        raise RecordsError(f"a sample of {record.kernel} is no positive number of nanoseconds")
+    return row | {"id": hashlib.sha256(repr(sorted(row.items())).encode()).hexdigest()[:24]}
+
+
+def _grain_row(record: GrainRecord) -> dict[str, Any]:
+    row = asdict(record) | {"tile": json.dumps(record.tile), "chunk": json.dumps(record.chunk)}
+    return row | {"copied": int(record.copied), "id": record.id}
+
+
+def _descriptions(machine: Machine | None) -> list[dict[str, str]]:
+    if machine is None:
+        return []
+    return [{"fingerprint": machine.fingerprint, "machine": machine.to_json()}]
+
+
+def _url(where: str | os.PathLike[str]) -> str:
+    """A URL that sqlalchemy takes; raises RecordsError for a kind of database that is not known."""
+    text = os.fspath(where)
+    kind, there, rest = text.partition("://")
+    if not there:
+        return f"sqlite:///{text}"
+    if kind in ("postgresql", "postgres", "postgresql+psycopg"):
+        return f"postgresql+psycopg://{rest}"
+    if kind == "sqlite":
+        return text
+    raise RecordsError(
+        f"records cannot be kept in {kind!r}; give a path for SQLite or a postgresql:// URL"
+    )
+
+
+def _engine(url: str, timeout_s: float) -> Engine:
+    from sqlalchemy import create_engine, event
+    from sqlalchemy.pool import NullPool
+
+    if url.startswith("sqlite"):
+        engine = create_engine(url, poolclass=NullPool, connect_args={"timeout": timeout_s})
+        event.listen(engine, "connect", _sqlite_opened)
+        event.listen(engine, "begin", _sqlite_begun)
+        return engine
+    try:
+        return create_engine(
+            url, poolclass=NullPool, connect_args={"connect_timeout": max(2, round(timeout_s))}
+        )
+    except ImportError as error:
+        raise RecordsError(
+            "PostgreSQL needs the package psycopg; install it: pip install 'tgbench[cluster]'"
+        ) from error
+
+
+def _sqlite_opened(connection: Any, entry: Any) -> None:
+    connection.isolation_level = None  # transactions begin where `_sqlite_begun` says
+    if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
+        connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+
+
+def _sqlite_begun(connection: Connection) -> None:
+    """A writer takes the lock when it begins, so that waiting for it cannot fail half-way."""
+    writes = connection.get_execution_options().get("tgbench_writes")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _inserter(dialect: str) -> Any:
+    """`insert` of a dialect: the standard has no way to skip a row that is there already."""
+    from sqlalchemy.dialects import postgresql, sqlite
+
+    return {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[dialect]
+
+
+def _version(connection: Connection) -> tuple[int | None, list[str]]:
+    """The schema's version, None where there is none; and tables that are not ours, in SQLite."""
+    from sqlalchemy import inspect, select
+
+    found = inspect(connection).get_table_names()
+    if "tgbench_schema" not in found:
+        return None, sorted(found) if connection.dialect.name == "sqlite" else []
+    version = connection.execute(select(_tables().tables["tgbench_schema"].c.version)).scalar()
+    return int(version or 0), []

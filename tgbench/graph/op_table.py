@@ -1,0 +1,184 @@
+"""The op table: one entry per op, and everything the engine knows about it.
+
+    atomic op   forward   regions of the inputs → region of the output that depends on them
+                needed    box of the output     → regions of the inputs that it reads
+                reference NumPy
+    fused op    decompose into atomic ops; forward, needed and known follow from that
+
+Shape inference is `forward` with every input full (there is no second definition of a shape).
+`forward` and `needed` are sound, never too small, and tight: for one box they give the smallest
+region the op's index map allows, less what `facts` show to be known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tgbench.base.errors import GraphError
+from tgbench.base.known import Fact
+from tgbench.base.regions import Box, Region
+
+Array: TypeAlias = NDArray[Any]
+Dim: TypeAlias = Any  # int, or a sympy expression until the graph is bound
+Node: TypeAlias = Any  # `graph.Node`: nodes are made with this table, which cannot import them
+Attrs: TypeAlias = Mapping[str, Any]
+Facts: TypeAlias = "tuple[Fact | None, ...]"
+
+ITEMSIZE = {
+    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2,
+    "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
+}  # fmt: skip
+FLOATS = ("float64", "float32", "float16", "bfloat16")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Shape and dtype of a tensor value."""
+
+    shape: tuple[Dim, ...]
+    dtype: str
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def itemsize(self) -> int:
+        return ITEMSIZE[self.dtype]
+
+    @property
+    def elements(self) -> Any:
+        count: Any = 1
+        for size in self.shape:
+            count = count * size
+        return count
+
+    @property
+    def size_bytes(self) -> Any:
+        return self.elements * self.itemsize
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+def numpy_dtype(dtype: str) -> np.dtype[Any]:
+    """NumPy's dtype; bfloat16, which NumPy lacks, is computed in float32 by the references."""
+    return np.dtype("float32" if dtype == "bfloat16" else dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """An op applied to inputs of given types: what its rules need to know, and no more.
+
+    Equal layers of a model share their calls (`Graph` interns them), so a rule's answer is
+    remembered once for all of them. `facts` holds what is known of each input, `fact` of the
+    output.
+    """
+
+    op: OpDef
+    attrs: Attrs
+    inputs: tuple[TensorType, ...]
+    out: TensorType
+    facts: tuple[Fact | None, ...] = ()
+    fact: Fact | None = None
+
+    @cached_property
+    def in_shapes(self) -> tuple[tuple[Dim, ...], ...]:
+        return tuple(type_.shape for type_ in self.inputs)
+
+
+@dataclass(frozen=True)
+class OpDef:
+    """One entry of the op table.
+
+    Fields:
+        name: the key in `OPS`.
+        dtype: (attrs, input dtypes) → output dtype.
+        forward: (call, input regions) → output region. `call.out` is not known yet when this
+            runs for shape inference.
+        needed: (call, output box) → one region per input.
+        reference: (attrs, *arrays) → array.
+        check: raises GraphError for attributes or types that make no sense.
+        known: (call, input facts) → fact about the output.
+        relates: (inputs, their facts) → facts, with what one input says about another.
+        tames: whether no output is huge, however huge the inputs are.
+        flops: (call, output box) → floating-point operations.
+        multiplies: whether those are two per multiply–add: products and convolutions.
+        decompose: (attrs, *nodes) → node built of other ops. Fused ops give this and leave
+            `forward` and `needed` out.
+        view: (call) → how the output indexes its first input, for ops that move no bytes.
+        whole: (call) → dimensions that kernels of this op always compute whole.
+        aligned: inputs that a kernel reads at exactly the (broadcast) output box, so that what is
+            not needed of that box must be readable all the same.
+        inplace: inputs whose bytes a kernel may overwrite with the output, element by element.
+        place: (call, output box) → what of the box's place kernels can tell, besides the shapes
+            and strides of what they are given; asked where nothing of the inputs is known.
+    """
+
+    name: str
+    dtype: Callable[[Attrs, tuple[str, ...]], str]
+    reference: Callable[..., Array]
+    forward: Callable[[Call, tuple[Region, ...]], Region] | None = None
+    needed: Callable[[Call, Box], tuple[Region, ...]] | None = None
+    check: Callable[[Attrs, tuple[TensorType, ...]], None] | None = None
+    known: Callable[[Call, Facts], Fact | None] | None = None
+    relates: Callable[[tuple[Node, ...], Facts], Facts] | None = None
+    tames: bool = False
+    flops: Callable[[Call, Box], int] = field(default=lambda call, box: box.elements)
+    multiplies: bool = False
+    decompose: Callable[..., Node] | None = None
+    view: Callable[[Call], ViewMap | None] | None = None
+    whole: Callable[[Call], tuple[int, ...]] = field(default=lambda call: ())
+    aligned: tuple[int, ...] = ()
+    inplace: tuple[int, ...] = ()
+    place: Callable[[Call, Box], Hashable] = field(default=lambda call, box: box)
+
+    @property
+    def is_fused(self) -> bool:
+        return self.decompose is not None
+
+
+@dataclass(frozen=True, slots=True)
+class ViewMap:
+    """How a view's coordinates move through its base.
+
+    Fields:
+        dims: for each view dimension, (base dimension, elements of it per step), or None where
+            the view repeats the base (expand, a new axis of size 1).
+        start: for each base dimension, the index that the view's coordinate 0 stands at.
+        dense: base dimensions that must be stored whole and contiguous, because the view
+            runs over them and their outer neighbour in one dimension.
+    """
+
+    dims: tuple[tuple[int, int] | None, ...]
+    start: tuple[int, ...]
+    dense: frozenset[int] = frozenset()
+
+
+LEAVES = ("input", "parameter", "constant", "state")
+OPS: dict[str, OpDef] = {}
+
+
+def register(op: OpDef) -> OpDef:
+    """Put an op into the table."""
+    if op.name in OPS or op.name in LEAVES:
+        raise GraphError(f"op {op.name!r} is already in the table; choose another name")
+    if not op.is_fused and (op.forward is None or op.needed is None):
+        raise GraphError(f"atomic op {op.name!r} needs both `forward` and `needed`")
+    OPS[op.name] = op
+    return op
+
+
+def same_dtype(attrs: Attrs, dtypes: tuple[str, ...]) -> str:
+    """The dtype rule of ops whose inputs must agree."""
+    if len(set(dtypes)) > 1:
+        raise GraphError(
+            f"inputs have different dtypes {', '.join(dtypes)}; cast one of them (`x.cast(dtype)`)"
+        )
+    return dtypes[0]

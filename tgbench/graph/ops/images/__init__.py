@@ -1,0 +1,1 @@
+"""Ops on images: windows that slide, pools, convolutions, other sizes."""

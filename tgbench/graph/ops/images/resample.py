@@ -1,0 +1,160 @@
+"""Upsampling (or shrinking) of the spatial dimensions: nearest, and linear in each dimension.
+
+Both are a fixed map along each dimension, so the regions follow from what they decompose to: a
+gather at constant indices, and a product with a constant matrix that has two open elements a row.
+The maps are those of PyTorch's `interpolate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tgbench.base.errors import GraphError
+from tgbench.graph.graph import Node
+from tgbench.graph.op_table import FLOATS, Array, Attrs, OpDef, TensorType, register, same_dtype
+from tgbench.graph.ops.images.pool import along
+from tgbench.graph.ops.images.windows import per_axis
+from tgbench.graph.ops.index import gather
+
+MODES = ("nearest", "nearest_exact", "linear")
+
+
+@cache
+def nearest_index(size: int, count: int, scale: float | None, exact: bool) -> Array:
+    """Which input each output copies; `scale` is inputs per output, where it is given.
+
+    In float32, as PyTorch computes it.
+    """
+    step = np.float32(size / count if scale is None else scale)
+    at = np.arange(count, dtype=np.float32) + np.float32(0.5 if exact else 0.0)
+    index: Array = np.minimum(np.floor(at * step), size - 1).astype(np.int64)
+    index.setflags(write=False)
+    return index
+
+
+@cache
+def linear_matrix(size: int, count: int, scale: float | None, align_corners: bool) -> Array:
+    """[count, size]: how much of each input is in each output; float64."""
+    outputs = np.arange(count, dtype=np.float64)
+    if align_corners:
+        at = outputs * ((size - 1) / (count - 1) if count > 1 else 0.0)
+    else:
+        at = np.maximum((outputs + 0.5) * (size / count if scale is None else scale) - 0.5, 0.0)
+    first = np.minimum(np.floor(at).astype(np.int64), size - 1)
+    second = np.minimum(first + 1, size - 1)
+    share = at - first
+    matrix = np.zeros((count, size))
+    rows = np.arange(count)
+    np.add.at(matrix, (rows, first), 1 - share)
+    np.add.at(matrix, (rows, second), share)
+    matrix.setflags(write=False)
+    return matrix
+
+
+def changed_axes(attrs: Attrs, shape: Sequence[Any]) -> list[tuple[int, int, int, float | None]]:
+    """(axis, size, count, scale) of the dimensions that are not copied as they are."""
+    rows = zip(shape[2:], attrs["size"], attrs["scales"], strict=True)
+    return [
+        (axis, size, count, scale)
+        for axis, (size, count, scale) in enumerate(rows, start=2)
+        if size != count or scale not in (None, 1.0)
+    ]
+
+
+def _check(attrs: Attrs, types: tuple[TensorType, ...]) -> None:
+    if len(types) != 1 or types[0].rank != 2 + len(attrs["size"]) or types[0].rank < 3:
+        raise GraphError(
+            f"upsample to {attrs['size']} needs one [batch, channels, *S], got {types}"
+        )
+    if attrs["mode"] not in MODES or min(attrs["size"]) < 1:
+        raise GraphError(f"upsample mode {attrs['mode']!r}; use one of {', '.join(MODES)}")
+    if attrs["mode"] == "linear" and types[0].dtype not in FLOATS:
+        raise GraphError(f"linear upsampling needs floats, got {types[0].dtype}; cast it first")
+
+
+def _decompose(attrs: Attrs, x: Node) -> Node:
+    for axis, size, count, scale in changed_axes(attrs, x.shape):
+        if attrs["mode"] == "linear":
+            x = along(x, linear_matrix(size, count, scale, attrs["align_corners"]), axis)
+        else:
+            exact = attrs["mode"] == "nearest_exact"
+            index = x.builder.constant(nearest_index(size, count, scale, exact))
+            x = gather(x, index, axis)
+    return x
+
+
+def _reference(attrs: Attrs, x: Array) -> Array:
+    dtype = x.dtype
+    for axis, size, count, scale in changed_axes(attrs, x.shape):
+        if attrs["mode"] == "linear":
+            matrix = linear_matrix(size, count, scale, attrs["align_corners"])
+            x = np.moveaxis(np.tensordot(x, matrix, ([axis], [1])), -1, axis)
+        else:
+            exact = attrs["mode"] == "nearest_exact"
+            x = np.take(x, nearest_index(size, count, scale, exact), axis=axis)
+    return np.asarray(x).astype(dtype)
+
+
+register(
+    OpDef(
+        "upsample",
+        same_dtype,
+        _reference,
+        check=_check,
+        decompose=_decompose,
+        flops=lambda call, box: (
+            box.elements * (2 ** (len(box) - 1) if _is_linear(call.attrs) else 0)
+        ),
+    )
+)
+
+
+def _is_linear(attrs: Attrs) -> bool:
+    return bool(attrs["mode"] == "linear")
+
+
+def upsample(
+    x: Node,
+    *,
+    size: int | Sequence[int] | None = None,
+    scale: float | Sequence[float] | None = None,
+    mode: str = "nearest",
+    align_corners: bool = False,
+) -> Node:
+    """x [N, C, *S] at another spatial size, as PyTorch's `interpolate` does it.
+
+    Args:
+        size: the new size; or else
+        scale: outputs per input: sizes are ⌊S · scale⌋, and positions follow the scale itself.
+        mode: "nearest", "nearest_exact" or "linear" (bilinear, trilinear by the rank).
+        align_corners: linear: the corner elements keep their values.
+
+    >>> from tgbench.graph.graph import GraphBuilder
+    >>> upsample(GraphBuilder().input("x", (1, 2, 3, 3)), scale=2).shape
+    (1, 2, 6, 6)
+    """
+    rank = x.rank - 2
+    if (size is None) == (scale is None):
+        raise GraphError("upsample needs either size= or scale=")
+    if scale is None:
+        assert size is not None
+        sizes = per_axis(size, rank, "size")
+        scales: tuple[float | None, ...] = (None,) * rank
+    else:
+        factors = (scale,) * rank if isinstance(scale, (int, float)) else tuple(scale)
+        if len(factors) != rank:
+            raise GraphError(f"scale={scale!r} has {len(factors)} entries for {rank} dimensions")
+        sizes = tuple(int(n * f) for n, f in zip(x.shape[2:], factors, strict=True))
+        scales = tuple(1.0 / f for f in factors)
+    return x.builder.apply(
+        "upsample", x, size=sizes, scales=scales, mode=mode, align_corners=align_corners
+    )
+
+
+def upsample_nearest(x: Node, scale: int) -> Node:
+    """Every element `scale` times in each spatial dimension."""
+    return upsample(x, scale=float(scale))

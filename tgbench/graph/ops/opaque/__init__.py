@@ -1,0 +1,1 @@
+"""Operators of PyTorch that are computed whole."""

@@ -1,0 +1,1 @@
+"""Matrix products, and Einstein sums made of them."""

@@ -1,0 +1,1 @@
+"""Kernels compiled by numba, for few rows on the CPU."""

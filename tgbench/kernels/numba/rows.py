@@ -1,0 +1,410 @@
+"""Numba kernels for few rows on the CPU: no torch call, no dispatcher, nothing allocated.
+
+A torch call costs 1 to 10 µs before it computes anything, and `mv` uses less than half of the
+memory bandwidth; these loops cost 0.3 µs and stream weights at the speed of one core. Without
+numba (the extra `cpu`) this module registers nothing.
+
+A kernel hands over flat arrays and strides (`span`, see `numba_functions`), so one compiled
+function serves every layout whose rows are contiguous. It is compiled, or loaded from the folder
+`__pycache__`, when it is first bound; never in the middle of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tgbench.base.coords import Coord, same, value_of
+from tgbench.kernels.numba.second_core import shared
+from tgbench.kernels.registry import Host, Kernel, Scratch, Site, View, register
+from tgbench.kernels.torch.fused import Heads, heads_of
+from tgbench.kernels.torch.products import Rows, rows_of
+from tgbench.kernels.views import Bound, first_row, inputs, is_complete, is_one, same_box
+
+try:
+    from tgbench.kernels.numba import loops as loops
+except ImportError:
+    loops = None  # type: ignore[assignment]
+
+TYPES = ("float32", "float64")
+SINGLE = ("float32",)  # where an exponential is taken
+CALL_NS = 350.0
+STREAM = 45.0  # bytes of a weight matrix a nanosecond
+DOTS = 70.0  # multiplications a nanosecond beside that, one core
+CACHED = 250.0  # of keys and values, which the last cache holds
+PRODUCTS = 80.0  # multiplications a nanosecond, one core
+LONG_NS = 10_000_000.0  # from here on the second core helps; below, being preempted costs more
+CHUNK_NS = 30_000.0
+SMALL = 16_384  # elements, up to which one core is enough for element-wise work
+
+
+# --- views as flat arrays ------------------------------------------------------------------------
+
+
+def span(view: View) -> Host:
+    """From the first element of a view to its last, as a flat array."""
+    size: Coord = 1
+    for extent, stride in zip(view.shape, view.strides, strict=True):
+        size = size + (extent - 1) * stride
+    return Host(View(view.buffer, view.dtype, (size,), (1,), view.offset))
+
+
+def _lines(view: View | None) -> View | None:
+    """[rows, n] with contiguous rows; a single number has no lines."""
+    flat = view.rows() if view is not None and view.rank else None
+    return flat if flat is not None and _is_flat(flat) else None
+
+
+def _is_flat(view: View) -> bool:
+    forward = all(not stride < 0 for stride in view.strides)
+    return forward and view.is_row_contiguous
+
+
+def _rows(view: View) -> tuple[Host, Coord]:
+    """The arguments that stand for a view [rows, n]: its elements, and the stride of its rows."""
+    return span(view), view.strides[0]
+
+
+def _compiled(function: Any, arguments: tuple[Any, ...]) -> Bound:
+    """A function, compiled for the kinds of these arguments."""
+    return loops.compiled(function, *map(_kind, arguments)), arguments
+
+
+def _kind(argument: Any) -> str:
+    if isinstance(argument, Host):
+        return argument.view.dtype
+    if isinstance(argument, np.ndarray):
+        return str(argument.dtype)
+    return "float" if isinstance(argument, float) else "int"
+
+
+def _add(name: str, op: str, find: Any, cost: Any, bind: Any, **more: Any) -> None:
+    """Register a kernel that takes the sites in which `find` finds what it needs."""
+    if loops is not None:
+        register(
+            Kernel(name, op, lambda s: find(s) is not None, cost, bind, devices=("cpu",), **more)
+        )
+
+
+def _per_element(cost_ns: float) -> Callable[[Site], float]:
+    return lambda site: CALL_NS + cost_ns * site.out.elements
+
+
+# --- linear --------------------------------------------------------------------------------------
+
+
+def _product(site: Site) -> Rows | None:
+    p = rows_of(site)
+    if p is None or p.dtype not in TYPES:
+        return None
+    if p.bias is not None and not _is_flat(p.bias):
+        return None
+    flat = _lines(p.x), _lines(p.out), *map(_lines, p.weights)
+    return None if None in flat else p
+
+
+def _gated_product(site: Site) -> Rows | None:
+    return _product(site) if site.out.dtype in SINGLE else None
+
+
+def _matrices(p: Rows) -> tuple[View, View, list[View]]:
+    x, out, *weights = (_lines(view) for view in (p.x, p.out, *p.weights))
+    assert x is not None
+    assert out is not None
+    return x, out, [weight for weight in weights if weight is not None]
+
+
+def _linear_cost(site: Site) -> float:
+    p = _product(site)
+    assert p is not None
+    count = value_of(p.rows) * value_of(p.depth) * value_of(p.columns) * len(p.weights)
+    return CALL_NS + p.weight_bytes / STREAM + count / DOTS
+
+
+def _bind_linear(site: Site, scratch: tuple[View, ...]) -> Bound:
+    p = _product(site)
+    assert p is not None
+    x, out, (weight,) = _matrices(p)
+    start, stop = (*_rows(x), *_rows(weight)), (*_rows(out), p.rows, p.columns, p.depth)
+    cost = _linear_cost(site)
+    if cost < LONG_NS and p.bias is None:
+        return _compiled(loops.linear, (*start, *stop))
+    bias = loops.NO_BIAS[p.dtype] if p.bias is None else span(p.bias)
+    if cost < LONG_NS:
+        return _compiled(loops.linear_bias, (*start, bias, *stop))
+    chunk = max(1, round(value_of(p.columns) * CHUNK_NS / cost / 4)) * 4
+    arguments = (*start, bias, *stop, chunk)
+    turns = loops.compiled(loops.linear_turns, "int64", *map(_kind, arguments))
+    return shared, (turns, *arguments)
+
+
+def _bind_gated(site: Site, scratch: tuple[View, ...]) -> Bound:
+    p = _product(site)
+    assert p is not None
+    x, out, (gate, up) = _matrices(p)
+    operands = (*_rows(x), *_rows(gate), *_rows(up), *_rows(out), span(scratch[0]))
+    code = loops.ACTIVATIONS[site.call.attrs["activation"]]
+    return _compiled(loops.gated_linear, (*operands, p.rows, p.columns, p.depth, code))
+
+
+def _gated_scratch(site: Site) -> tuple[Scratch, ...]:
+    p = _product(site)
+    assert p is not None
+    return (((p.rows, p.columns), p.dtype),)
+
+
+_add("linear_numba", "linear", _product, _linear_cost, _bind_linear)
+_add(
+    "gated_linear_numba",
+    "gated_linear",
+    _gated_product,
+    _linear_cost,
+    _bind_gated,
+    scratch=_gated_scratch,
+)
+
+
+# --- norms, softmax, activations -----------------------------------------------------------------
+
+
+def _line_views(site: Site, dtypes: tuple[str, ...]) -> tuple[View, ...] | None:
+    """x and out as [rows, n], then the other operands; None unless x is read at the output box."""
+    box = site.in_boxes[0]
+    if site.out.dtype not in dtypes or site.out.elements > 4 * SMALL or not is_complete(site):
+        return None
+    if box is None or not same_box(box, site.out_box):
+        return None
+    x, *others = inputs(site)
+    flat, out = _lines(x), _lines(site.out)
+    if flat is None or out is None or not all(o.rank == 1 and _is_flat(o) for o in others):
+        return None
+    return flat, out, *others
+
+
+def _whole_lines(site: Site, dtypes: tuple[str, ...] = TYPES) -> tuple[View, ...] | None:
+    """As `_line_views`, where rows of the output are rows of the tensor."""
+    full = same(site.out.shape[-1], int(site.call.in_shapes[0][-1]))
+    return _line_views(site, dtypes) if full else None
+
+
+def _bind_norm(site: Site, scratch: tuple[View, ...]) -> Bound:
+    views = _whole_lines(site)
+    assert views is not None
+    x, out, *others = views
+    function = loops.rms_norm if site.call.op.name == "rms_norm" else loops.layer_norm
+    last = (*_rows(out), *out.shape, float(site.call.attrs["eps"]))
+    return _compiled(function, (*_rows(x), *map(span, others), *last))
+
+
+def _softmax_lines(site: Site) -> tuple[View, ...] | None:
+    last = site.call.attrs["axis"] == site.out.rank - 1
+    return _whole_lines(site, SINGLE) if last else None
+
+
+def _bind_softmax(site: Site, scratch: tuple[View, ...]) -> Bound:
+    views = _softmax_lines(site)
+    assert views is not None
+    x, out = views
+    return _compiled(loops.softmax, (*_rows(x), *_rows(out), *out.shape))
+
+
+def _activation_lines(site: Site) -> tuple[View, ...] | None:
+    return _line_views(site, SINGLE)
+
+
+def _bind_activation(site: Site, scratch: tuple[View, ...]) -> Bound:
+    views = _activation_lines(site)
+    assert views is not None
+    x, out = views
+    name = site.call.op.name
+    if site.call.attrs.get("approximate") == "tanh":
+        name = "gelu_tanh"
+    code = loops.ACTIVATIONS[name]
+    return _compiled(loops.activate, (*_rows(x), *_rows(out), *out.shape, code))
+
+
+_add("rms_norm_numba", "rms_norm", _whole_lines, _per_element(0.1), _bind_norm)
+_add("layer_norm_numba", "layer_norm", _whole_lines, _per_element(0.15), _bind_norm)
+_add("softmax_numba", "softmax", _softmax_lines, _per_element(0.25), _bind_softmax)
+_add("silu_numba", "silu", _activation_lines, _per_element(0.25), _bind_activation)
+_add("gelu_numba", "gelu", _activation_lines, _per_element(0.4), _bind_activation)
+_add("relu_numba", "relu", _activation_lines, _per_element(0.07), _bind_activation)
+
+
+# --- add, sub, mul -------------------------------------------------------------------------------
+
+Operand = tuple[View, bool]  # [rows, n], and whether it is one number
+
+
+def _operand(view: View, out: View) -> Operand | None:
+    if all(map(is_one, view.shape)) and not all(map(is_one, out.shape)):
+        return view, True
+    flat = _lines(view.expand(*out.shape))
+    return None if flat is None else (flat, False)
+
+
+def _pair(site: Site) -> tuple[Operand, Operand, View, bool] | None:
+    """First operand, second, out; and whether the operands stand exchanged.
+
+    The loop copies the first operand into the output, so a number, or an operand whose memory
+    the output takes over, comes where that does no harm.
+    """
+    if site.out.dtype not in TYPES or site.out.elements > SMALL or not is_complete(site):
+        return None
+    out = _lines(site.out)
+    a, b = (_operand(view, site.out) for view in inputs(site))
+    if out is None or a is None or b is None or (a[1] and b[1]):
+        return None
+    turned = a[1] or (not b[1] and _is_same_place(b[0], out))
+    return (b, a, out, True) if turned else (a, b, out, False)
+
+
+def _is_same_place(a: View, b: View) -> bool:
+    return a.buffer == b.buffer and a.offset == b.offset
+
+
+def _bind_pair(site: Site, scratch: tuple[View, ...]) -> Bound:
+    found = _pair(site)
+    assert found is not None
+    (a, _), (b, is_number), out, turned = found
+    code = loops.COMBINATIONS[site.call.op.name]
+    if turned and code == loops.SUB:
+        code = loops.SUB_FROM
+    first, stride = (span(b), 0) if is_number else _rows(b)
+    arguments = (*_rows(a), first, stride, int(is_number), *_rows(out), *out.shape, code)
+    return _compiled(loops.combine, arguments)
+
+
+for _name in ("add", "sub", "mul"):
+    _add(f"{_name}_numba", _name, _pair, _per_element(0.1), _bind_pair)
+
+
+# --- rope ----------------------------------------------------------------------------------------
+
+
+def _planes(site: Site) -> tuple[View, ...] | None:
+    """x, cos, sin and out as [outer, inner, depth]; the other dimensions are 1 wide."""
+    depth = int(site.call.in_shapes[0][-1])
+    if site.out.dtype not in TYPES or site.out.elements > 4 * SMALL or not is_complete(site):
+        return None
+    if depth % 2 or not same(site.out.shape[-1], depth):
+        return None
+    wide = [axis for axis, size in enumerate(site.out.shape[:-1]) if not is_one(size)]
+    views = *inputs(site), site.out
+    full = all(view.rank and same(view.shape[-1], depth) and _is_flat(view) for view in views)
+    if len(wide) > 2 or not full:
+        return None
+    return tuple(_plane(view.expand(*site.out.shape), wide) for view in views)
+
+
+def _plane(view: View, wide: list[int]) -> View:
+    for axis in reversed(range(view.rank - 1)):
+        if axis not in wide:
+            view = view.select(axis, 0)
+    while view.rank < 3:
+        view = view.insert(0)
+    return view
+
+
+def _bind_rope(site: Site, scratch: tuple[View, ...]) -> Bound:
+    planes = _planes(site)
+    assert planes is not None
+    arguments: list[Any] = []
+    for view in planes:
+        arguments += [span(view), *view.strides[:2]]
+    return _compiled(loops.rope, (*arguments, *planes[-1].shape))
+
+
+_add("rope_numba", "rope", _planes, _per_element(0.1), _bind_rope)
+
+
+# --- gather --------------------------------------------------------------------------------------
+
+
+def _picked(site: Site) -> tuple[View, View, View] | None:
+    """Table [rows, n], indices [count], out [count, n]."""
+    if site.call.attrs["axis"] != 0 or site.out.dtype not in TYPES or not is_complete(site):
+        return None
+    if not same(first_row(site), 0):
+        return None
+    table, index = inputs(site)
+    rank = index.rank
+    if table.rank != 2 or rank == 0 or index.dtype not in ("int64", "int32"):
+        return None
+    flat, out = index.flatten(0, rank), site.out.flatten(0, rank)
+    if flat is None or out is None or site.out.elements > 4 * SMALL:
+        return None
+    return (table, flat, out) if all(map(_is_flat, (table, flat, out))) else None
+
+
+def _bind_gather(site: Site, scratch: tuple[View, ...]) -> Bound:
+    found = _picked(site)
+    assert found is not None
+    table, index, out = found
+    height = int(site.call.in_shapes[0][0])
+    arguments = (*_rows(table), span(index), *_rows(out), index.shape[0], height, out.shape[1])
+    return _compiled(loops.gather, arguments)
+
+
+_add("gather_numba", "gather", _picked, _per_element(0.1), _bind_gather)
+
+
+# --- attention -----------------------------------------------------------------------------------
+
+
+def _heads(site: Site) -> Heads | None:
+    """What attends to what, where keys and values are of the same rows and a mask is boolean."""
+    h = heads_of(site)
+    if h is None or site.out.dtype not in SINGLE or not all(map(_is_flat, (h.q, h.k, h.v, h.out))):
+        return None
+    if h.mask is not None and (h.mask.dtype != "bool" or any(s < 0 for s in h.mask.strides)):
+        return None
+    return h if same(h.first, 0) and same(h.k.shape[2], h.v.shape[2]) else None
+
+
+def _attention_cost(site: Site) -> float:
+    h = _heads(site)
+    assert h is not None
+    rows, count = value_of(h.q.shape[2]), value_of(h.k.shape[2])
+    lines = value_of(h.q.shape[0]) * value_of(h.q.shape[1]) * rows
+    products = lines * count * (value_of(h.k.shape[3]) + value_of(h.v.shape[3]))
+    moved = rows * (h.k.size_bytes + h.v.size_bytes)
+    return 2 * CALL_NS + moved / CACHED + products / (0.75 * PRODUCTS)
+
+
+def _attention_scratch(site: Site) -> tuple[Scratch, ...]:
+    h = _heads(site)
+    assert h is not None
+    return (((h.group, h.k.shape[2] + 2 * loops.PAD), "float32"),)
+
+
+def _bind_attention(site: Site, scratch: tuple[View, ...]) -> Bound:
+    h = _heads(site)
+    assert h is not None
+    batch, heads, rows, depth = h.q.shape
+    _, shared_heads, count, wide = h.v.shape
+    arguments: list[Any] = []
+    for view in (h.q, h.k, h.v):
+        arguments += [span(view), *view.strides[:3]]
+    if h.mask is None:
+        arguments += [loops.NO_MASK, 0, 0, 0, -1]
+    else:
+        mask = h.mask.expand(batch, heads, rows, count)
+        arguments += [span(mask), *mask.strides]
+    arguments += [span(h.out), *h.out.strides[:3], span(scratch[0])]
+    keys = site.in_boxes[1]
+    assert keys is not None
+    sizes = (batch, heads, shared_heads, rows, keys[2][0], count, depth, wide, h.scale)
+    return _compiled(loops.attention, (*arguments, *sizes))
+
+
+_add(
+    "attention_numba",
+    "attention",
+    _heads,
+    _attention_cost,
+    _bind_attention,
+    scratch=_attention_scratch,
+)

@@ -1,0 +1,250 @@
+"""Cumulative sums, arg max, top k; elements picked and put by index; more functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tgbench.base.coords import Coord, same
+from tgbench.graph.ops.functions import FLOAT_FUNCTIONS
+from tgbench.kernels.registry import Kernel, Scratch, Site, View, register
+from tgbench.kernels.torch.elementwise import (
+    BYTES_PER_NS,
+    CALL_NS,
+    calls_cost,
+    pointwise,
+    torch_dtype,
+)
+from tgbench.kernels.views import Bound, inputs, is_complete, whole_reads
+
+# --- cumsum --------------------------------------------------------------------------------------
+
+
+def _cumsum(x: Tensor, axis: int, dtype: Any, whole: Tensor, tail: Tensor | None, out: Any) -> None:
+    torch.cumsum(x, axis, dtype=dtype, out=whole)
+    if tail is not None:
+        out.copy_(tail)
+
+
+def _starts_at_0(site: Site) -> bool:
+    return same(site.out_box[site.call.attrs["axis"]][0], 0)
+
+
+def _cumsum_scratch(site: Site) -> tuple[Scratch, ...]:
+    return () if _starts_at_0(site) else ((inputs(site)[0].shape, site.out.dtype),)
+
+
+def _bind_cumsum(site: Site, scratch: tuple[View, ...]) -> Bound:
+    (x,), axis, dtype = inputs(site), site.call.attrs["axis"], torch_dtype(site.out.dtype)
+    if not scratch:
+        return _cumsum, (x, axis, dtype, site.out, None, None)
+    start, stop = site.out_box[axis]
+    tail = scratch[0].narrow(axis, start, stop - start)
+    return _cumsum, (x, axis, dtype, scratch[0], tail, site.out)
+
+
+register(Kernel("cumsum", "cumsum", is_complete, calls_cost(2), _bind_cumsum, _cumsum_scratch))
+
+
+# --- arg max, arg min, top k ---------------------------------------------------------------------
+
+
+def _arg(function: Callable[..., Any]) -> Callable[..., None]:
+    def run(x: Tensor, axis: int, out: Tensor) -> None:
+        function(x, axis, True, out=out)
+
+    return run
+
+
+def _bind_arg(run: Callable[..., None]) -> Callable[[Site, tuple[View, ...]], Bound]:
+    return lambda site, scratch: (run, (*inputs(site), site.call.attrs["axis"], site.out))
+
+
+for _name, _function in (("arg_max", torch.argmax), ("arg_min", torch.argmin)):
+    register(Kernel(_name, _name, is_complete, calls_cost(3), _bind_arg(_arg(_function))))
+
+
+def _lines(site: Site) -> View:
+    return inputs(site)[0]
+
+
+def _sorted_cost(site: Site) -> float:
+    return 10 * CALL_NS + 40 * _lines(site).elements
+
+
+def _top_scratch(site: Site) -> tuple[Scratch, ...]:
+    """All of the lines in order, and where each stood."""
+    shape = _lines(site).shape
+    return (shape, _lines(site).dtype), (shape, "int64")
+
+
+def _sort(
+    x: Tensor, axis: int, largest: bool, values: Tensor, indices: Tensor, kept: Tensor, out: Tensor
+) -> None:
+    torch.sort(x, dim=axis, descending=largest, stable=True, out=(values, indices))
+    out.copy_(kept)
+
+
+def _bind_sort(site: Site, scratch: tuple[View, ...]) -> Bound:
+    axis, largest = site.call.attrs["axis"], site.call.attrs["largest"]
+    values, indices = scratch
+    start, stop = site.out_box[axis]
+    source = values if site.call.op.name == "top_values" else indices
+    kept = source.narrow(axis, start, stop - start)
+    return _sort, (_lines(site), axis, largest, values, indices, kept, site.out)
+
+
+for _name in ("top_values", "top_indices"):
+    register(Kernel(_name, _name, is_complete, _sorted_cost, _bind_sort, _top_scratch))
+
+
+# --- elements by index ---------------------------------------------------------------------------
+
+
+def _wrapped(index: Tensor, size: int, low: int, wide: Tensor, below: Tensor) -> None:
+    """`wide` = indices counted from row `low`; negative ones count from the end."""
+    wide.copy_(index)
+    torch.signbit(wide, out=below)
+    wide.add_(below, alpha=size)
+    wide.sub_(low)
+
+
+def _gather_elements(
+    x: Tensor, axis: int, size: int, low: int, index: Tensor, wide: Tensor, below: Tensor,
+    out: Tensor,
+) -> None:  # fmt: skip
+    _wrapped(index, size, low, wide, below)
+    torch.gather(x, axis, wide, out=out)
+
+
+def _element_scratch(site: Site) -> tuple[Scratch, ...]:
+    shape = inputs(site)[1].shape
+    return (shape, "int64"), (shape, "bool")
+
+
+def _bind_gather_elements(site: Site, scratch: tuple[View, ...]) -> Bound:
+    x, index = inputs(site)
+    axis, have = site.call.attrs["axis"], whole_reads(site.call, site.out_box)[0]
+    assert have is not None
+    size, low = int(site.call.in_shapes[0][axis]), have[axis][0]
+    return _gather_elements, (x, axis, size, low, index, *scratch, site.out)
+
+
+register(
+    Kernel(
+        "gather_elements",
+        "gather_elements",
+        is_complete,
+        lambda site: 5 * CALL_NS + 6 * site.out.size_bytes / BYTES_PER_NS,
+        _bind_gather_elements,
+        _element_scratch,
+    )
+)
+
+
+def _scatter_elements(
+    x: Tensor, axis: int, size: int, adds: bool, index: Tensor, value: Tensor, wide: Tensor,
+    below: Tensor, whole: Tensor, inside: Tensor, out: Tensor,
+) -> None:  # fmt: skip
+    _wrapped(index, size, 0, wide, below)
+    inside.copy_(x)
+    if adds:
+        whole.scatter_add_(axis, wide, value)
+    else:
+        whole.scatter_(axis, wide, value)
+    out.copy_(inside)
+
+
+def _scatter_scratch(site: Site) -> tuple[Scratch, ...]:
+    axis, shape = site.call.attrs["axis"], inputs(site)[1].shape
+    whole: tuple[Coord, ...] = (
+        *site.out.shape[:axis], site.call.in_shapes[0][axis], *site.out.shape[axis + 1 :],
+    )  # fmt: skip
+    return (shape, "int64"), (shape, "bool"), (whole, site.out.dtype)
+
+
+def _reads_index(site: Site) -> bool:
+    return is_complete(site) and whole_reads(site.call, site.out_box)[1] is not None
+
+
+def _bind_scatter_elements(site: Site, scratch: tuple[View, ...]) -> Bound:
+    """An index may lie outside the box that is asked for, so the axis is written whole."""
+    x, index, value = inputs(site)
+    axis, (wide, below, whole) = site.call.attrs["axis"], scratch
+    start, stop = site.out_box[axis]
+    inside = whole.narrow(axis, start, stop - start)
+    size, adds = int(site.call.in_shapes[0][axis]), site.call.attrs["add"]
+    arguments = (x, axis, size, adds, index, value, wide, below, whole, inside, site.out)
+    return _scatter_elements, arguments
+
+
+def _bind_untouched(site: Site, scratch: tuple[View, ...]) -> Bound:
+    return Tensor.copy_, (site.out, site.operand(0))
+
+
+register(
+    Kernel(
+        "scatter_elements",
+        "scatter_elements",
+        _reads_index,
+        calls_cost(6),
+        _bind_scatter_elements,
+        _scatter_scratch,
+    )
+)
+register(
+    Kernel(
+        "scatter_elements_none",
+        "scatter_elements",
+        lambda site: is_complete(site) and not _reads_index(site),
+        calls_cost(1),
+        _bind_untouched,
+    )
+)
+
+
+# --- element-wise --------------------------------------------------------------------------------
+
+
+def _unary(function: Callable[..., Any]) -> Callable[[Tensor, Tensor], None]:
+    def run(x: Tensor, out: Tensor) -> None:
+        function(x, out=out)
+
+    return run
+
+
+def _binary(function: Callable[..., Any]) -> Callable[[Tensor, Tensor, Tensor], None]:
+    def run(a: Tensor, b: Tensor, out: Tensor) -> None:
+        function(a, b, out=out)
+
+    return run
+
+
+def _is_nan(x: Tensor, out: Tensor) -> None:
+    torch.ne(x, x, out=out)
+
+
+def _is_inf(x: Tensor, positive: Tensor, out: Tensor) -> None:
+    torch.isposinf(x, out=positive)
+    torch.isneginf(x, out=out)
+    out.logical_or_(positive)
+
+
+for _name in FLOAT_FUNCTIONS:
+    pointwise(_name, _unary(getattr(torch, _name)), calls=2)
+pointwise("isnan", _is_nan)
+pointwise("arctan2", _binary(torch.arctan2), calls=2)
+pointwise("logical_xor", _binary(torch.logical_xor))
+register(
+    Kernel(
+        "isinf",
+        "isinf",
+        is_complete,
+        calls_cost(3),
+        lambda site, scratch: (_is_inf, (*inputs(site), *scratch, site.out)),
+        lambda site: ((site.out.shape, "bool"),),
+    )
+)

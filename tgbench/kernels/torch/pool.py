@@ -1,0 +1,288 @@
+"""Pools tap by tap, resampling, and norms over channels, on slices.
+
+A pool is the output box combined with one strided view of the input per tap of its window; taps
+that see padding are left out. Nothing is copied and nothing allocated, for any rank and dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from tgbench.base.coords import same
+from tgbench.base.regions import Box
+from tgbench.graph.op_table import FLOATS
+from tgbench.graph.ops.images.pool import least, pool_windows
+from tgbench.graph.ops.images.resample import changed_axes, linear_matrix, nearest_index
+from tgbench.kernels.registry import Kernel, Site, View, register
+from tgbench.kernels.torch.conv import tap_views
+from tgbench.kernels.torch.elementwise import (
+    BYTES_PER_NS,
+    CALL_NS,
+    calls_cost,
+    pointwise,
+    torch_dtype,
+)
+from tgbench.kernels.views import Bound, inputs, is_complete, whole_reads
+
+# --- pools ---------------------------------------------------------------------------------------
+
+
+def _pool(function: Any, start: float, out: Tensor, *rest: Tensor) -> None:
+    out.fill_(start)
+    for i in range(0, len(rest), 2):
+        function(rest[i], rest[i + 1], out=rest[i])
+
+
+def _pool_from(function: Any, first: Tensor, out: Tensor, *rest: Tensor) -> None:
+    out.copy_(first)
+    for source in rest:
+        function(out, source, out=out)
+
+
+def _bind_pool(site: Site, function: Any, start: float) -> Bound:
+    have = whole_reads(site.call, site.out_box)[0]
+    if have is None:
+        return _pool, (function, start, site.out)
+    (x,) = inputs(site)
+    windows = pool_windows(site.call.attrs, site.call.in_shapes[0])
+    taps = tap_views(windows, x, have, site.out, site.out_box)
+    if all(_is_all(target, site.out) for _, _, target in taps):
+        sources = [source for _, source, _ in taps]
+        return _pool_from, (function, sources[0], site.out, *sources[1:])
+    views = [view for _, source, target in taps for view in (target, source)]
+    return _pool, (function, start, site.out, *views)
+
+
+def _is_all(target: View, out: View) -> bool:
+    return all(same(a, b) for a, b in zip(target.shape, out.shape, strict=True))
+
+
+def _pool_cost(site: Site) -> float:
+    taps = prod(site.call.attrs["kernel"])
+    return (1 + taps) * (1.3 * CALL_NS + 3 * site.out.size_bytes / BYTES_PER_NS)
+
+
+def _bind_max(site: Site, scratch: tuple[View, ...]) -> Bound:
+    return _bind_pool(site, torch.maximum, least(site.out.dtype))
+
+
+def _bind_sum(site: Site, scratch: tuple[View, ...]) -> Bound:
+    return _bind_pool(site, torch.add, 0)
+
+
+register(Kernel("max_pool", "max_pool", is_complete, _pool_cost, _bind_max))
+register(Kernel("sum_pool", "sum_pool", is_complete, _pool_cost, _bind_sum))
+
+
+# --- resampling ----------------------------------------------------------------------------------
+
+
+def _is_whole(site: Site) -> bool:
+    """Whether all is asked for, and all is read: shrinking may leave rows at the end unread."""
+    box = site.in_boxes[0]
+    return (
+        is_complete(site)
+        and box is not None
+        and _is_spatially(site.out_box, site.call.out.shape)
+        and _is_spatially(box, site.call.in_shapes[0])
+    )
+
+
+def _is_spatially(box: Box, shape: Sequence[int]) -> bool:
+    """Whether a box has every spatial dimension from end to end."""
+    return all(same(a, 0) and same(b, n) for (a, b), n in zip(box[2:], shape[2:], strict=True))
+
+
+_MODES = {3: "linear", 4: "bilinear", 5: "trilinear"}
+
+
+def _upsample(x: Tensor, out: Tensor, options: dict[str, Any]) -> None:
+    out.copy_(interpolate(x, **options))
+
+
+def _takes_whole(site: Site) -> bool:
+    is_given = [scale is not None for scale in site.call.attrs["scales"]]
+    return _is_whole(site) and site.out.dtype in FLOATS and not any(is_given) and site.out.rank <= 5
+
+
+def _bind_upsample(site: Site, scratch: tuple[View, ...]) -> Bound:
+    attrs, mode = site.call.attrs, site.call.attrs["mode"]
+    options: dict[str, Any] = {"size": attrs["size"], "mode": mode.replace("_", "-")}
+    if mode == "linear":
+        options |= {"mode": _MODES[site.out.rank], "align_corners": attrs["align_corners"]}
+    return _upsample, (*inputs(site), site.out, options)
+
+
+register(
+    Kernel(
+        "upsample",
+        "upsample",
+        _takes_whole,
+        lambda site: 3 * CALL_NS + 4 * site.out.size_bytes / BYTES_PER_NS,
+        _bind_upsample,
+        allocates=lambda site: site.out.size_bytes,
+    )
+)
+
+
+@lru_cache(4096)
+def _rows(key: tuple[Any, ...], first: int, stop: int, low: int, dtype: str) -> Tensor:
+    """The indices of these outputs, counted from the input slice's first row."""
+    return torch.tensor(nearest_index(*key)[first:stop] - low)
+
+
+@lru_cache(4096)
+def _matrix(key: tuple[Any, ...], first: int, stop: int, low: int, high: int, dtype: str) -> Tensor:
+    """How much of each row of the input slice is in each of these outputs."""
+    return torch.tensor(linear_matrix(*key)[first:stop, low:high], dtype=torch_dtype(dtype))
+
+
+def _resample(x: Tensor, out: Tensor, *steps: Any) -> None:
+    for axis, numbers in zip(steps[::2], steps[1::2], strict=True):
+        if numbers.ndim == 1:
+            x = torch.index_select(x, axis, numbers)
+        else:
+            x = torch.movedim(torch.matmul(x.movedim(axis, -1), numbers.T), -1, axis)
+    out.copy_(x)
+
+
+def _bind_resample(site: Site, scratch: tuple[View, ...]) -> Bound:
+    (x,), have = inputs(site), whole_reads(site.call, site.out_box)[0]
+    attrs = site.call.attrs
+    assert have is not None
+    steps: list[Any] = []
+    for axis, *key in changed_axes(attrs, site.call.in_shapes[0]):
+        first, stop = int(site.out_box[axis][0]), int(site.out_box[axis][1])
+        low, high = int(have[axis][0]), int(have[axis][1])
+        dtype = site.out.dtype
+        if attrs["mode"] == "linear":
+            with_ends = (*key, attrs["align_corners"])
+            steps += [axis, _matrix(with_ends, first, stop, low, high, dtype)]
+        else:
+            exact = attrs["mode"] == "nearest_exact"
+            steps += [axis, _rows((*key, exact), first, stop, low, dtype)]
+    return _resample, (x, site.out, *steps)
+
+
+def _resample_cost(site: Site) -> float:
+    read = site.operand(0)
+    steps = len(site.call.attrs["size"])
+    per = prod(int(n) for n in read.shape[2:]) if site.call.attrs["mode"] == "linear" else 1
+    return float(steps * (4 * CALL_NS + site.out.size_bytes / BYTES_PER_NS * (2 + per**0.5 / 10)))
+
+
+register(
+    Kernel(
+        "upsample_slice",
+        "upsample",
+        is_complete,
+        _resample_cost,
+        _bind_resample,
+        devices=("cpu",),
+        allocates=lambda site: 2 * site.out.size_bytes,
+    )
+)
+
+
+# --- norms ---------------------------------------------------------------------------------------
+
+
+def _column(vector: View, rank: int) -> View:
+    for _ in range(rank - 2):
+        vector = vector.insert(vector.rank)
+    return vector
+
+
+def _channel_affine(x: Tensor, scale: Tensor, shift: Tensor, out: Tensor) -> None:
+    torch.addcmul(shift, x, scale, out=out)
+
+
+def _bind_affine(site: Site, scratch: tuple[View, ...]) -> Bound:
+    x, scale, shift = inputs(site)
+    rank = site.out.rank
+    return _channel_affine, (x, _column(scale, rank), _column(shift, rank), site.out)
+
+
+register(Kernel("channel_affine", "channel_affine", is_complete, calls_cost(1.2), _bind_affine))
+
+
+def _group_norm(
+    x: Tensor, groups: int, eps: float, first: int, scale: Any, shift: Any, out: Tensor
+) -> None:
+    made = torch.group_norm(x, groups, None, None, eps).narrow(1, first, out.shape[1])
+    if scale is None:
+        out.copy_(made)
+    else:
+        torch.addcmul(shift, made, scale, out=out)
+
+
+def _bind_group_norm(site: Site, scratch: tuple[View, ...]) -> Bound:
+    """Whole groups are normalised; of the vectors only the output's channels are there."""
+    x, *vectors = inputs(site)
+    have = whole_reads(site.call, site.out_box)[0]
+    assert have is not None
+    width = site.call.in_shapes[0][1] // site.call.attrs["groups"]
+    start, stop = (int(end) // width * width for end in (have[1][0], have[1][1] + width - 1))
+    groups, first = (stop - start) // width, int(site.out_box[1][0]) - start
+    columns: list[View | None] = [_column(vector, site.out.rank) for vector in vectors]
+    columns = columns or [None, None]
+    return _group_norm, (x, groups, site.call.attrs["eps"], first, *columns, site.out)
+
+
+register(
+    Kernel(
+        "group_norm",
+        "group_norm",
+        lambda site: is_complete(site) and site.out.dtype in FLOATS,
+        calls_cost(6),
+        _bind_group_norm,
+        allocates=lambda site: 2 * site.operand(0).size_bytes,
+    )
+)
+
+
+# --- activations ---------------------------------------------------------------------------------
+
+
+def _clamp(x: Tensor, low: float, high: float, out: Tensor) -> None:
+    torch.clamp(x, low, high, out=out)
+
+
+def _leaky_relu(x: Tensor, slope: float, out: Tensor) -> None:
+    torch.ops.aten.leaky_relu.out(x, slope, out=out)
+
+
+def _elu(x: Tensor, alpha: float, out: Tensor) -> None:
+    torch.ops.aten.elu.out(x, alpha, out=out)
+
+
+def _softplus(x: Tensor, beta: float, threshold: float, out: Tensor) -> None:
+    torch.ops.aten.softplus.out(x, beta, threshold, out=out)
+
+
+def _hardsigmoid(x: Tensor, out: Tensor) -> None:
+    torch.ops.aten.hardsigmoid.out(x, out=out)
+
+
+def _hardswish(x: Tensor, out: Tensor) -> None:
+    torch.ops.aten.hardswish.out(x, out=out)
+
+
+def _mish(x: Tensor, out: Tensor) -> None:
+    torch.ops.aten.mish.out(x, out=out)
+
+
+pointwise("clamp", _clamp, "low", "high")
+pointwise("leaky_relu", _leaky_relu, "slope")
+pointwise("elu", _elu, "alpha", calls=2)
+pointwise("softplus", _softplus, "beta", "threshold", calls=3)
+pointwise("hardsigmoid", _hardsigmoid)
+pointwise("hardswish", _hardswish)
+pointwise("mish", _mish, calls=4)

@@ -1,0 +1,99 @@
+"""Packing a problem: heuristics first, then the complete search where it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from tgbench.memory.packing.heuristics import PROMOTIONS, Prepared, attempts
+from tgbench.memory.packing.problem import Ints, Problem, Solution, StopReason
+from tgbench.memory.packing.search import Limits, Rules, Search
+
+EVERYTHING = Rules()
+LARGE = 2_000  # buffers from which a node of the search costs as much as a pass of a heuristic
+PROMOTIONS_IF_LARGE = 40  # there, before the search: about 3 s for 5,000 buffers
+
+
+def pack(
+    problem: Problem,
+    *,
+    search: bool = False,
+    seconds: float | None = None,
+    max_steps: int | None = None,
+    rules: Rules = EVERYTHING,
+    should_stop: Callable[[], bool] | None = None,
+) -> Solution:
+    """A packing as low as the capacity asks for; without a capacity, as low as is found.
+
+    The heuristics stop at the first solution that meets the capacity or the lower bound. With
+    `search`, the complete search goes on from there until it meets the same, proves that it
+    cannot, or a limit ends it: `seconds` on the clock, `max_steps` nodes, or `should_stop`, which
+    is asked several times a second. What was best by then is returned, and `stop_reason` says why.
+    Without limits on time, equal calls give equal solutions. The result may be higher than
+    `capacity_bytes`; the caller decides what follows.
+
+    Raises `ValueError` when two pins clash, or for limits without `search`; `PackingError` when
+    `search` is asked for and numba is not installed.
+
+    >>> from tgbench.memory.packing import Buffer
+    >>> pack(Problem((Buffer("a", 64, 0, 2), Buffer("b", 64, 2, 3)))).height_bytes
+    64
+    """
+    limits = Limits(seconds, max_steps, should_stop)
+    if not search and limits != Limits(began=limits.began):
+        raise ValueError("limits are for the complete search; call pack with search=True as well")
+    prepared = Prepared.of(problem)
+    is_large = search and len(prepared.buffers) > LARGE
+    best = _heuristic(prepared, PROMOTIONS_IF_LARGE if is_large else PROMOTIONS, limits)
+    if best.stop_reason is StopReason.NO_SEARCH and search:
+        return _searched(prepared, best, rules, limits)
+    return best
+
+
+def _heuristic(prepared: Prepared, promotions: int, limits: Limits) -> Solution:
+    """The lowest solution of the heuristics; between equals the earliest."""
+    problem, unit = prepared.problem, prepared.problem.alignment
+    bound = prepared.bound
+    capacity = problem.capacity_bytes
+    aim = bound if capacity is None else max(bound, capacity // unit)
+    best: Solution | None = None
+    for solution in attempts(prepared, aim, promotions):
+        if best is None or solution.height_bytes < best.height_bytes:
+            best = solution
+        if best.height_bytes <= aim * unit or limits.reached() not in (None, StopReason.STEPS):
+            break
+    assert best is not None
+    return replace(best, bound_bytes=bound * unit, stop_reason=_reason(best, bound, problem))
+
+
+def _reason(solution: Solution, bound: int, problem: Problem) -> StopReason:
+    """Why the heuristics need not, or may not, be followed by a search."""
+    capacity, lowest = problem.capacity_bytes, bound * problem.alignment
+    if capacity is not None and lowest > capacity:
+        return StopReason.INFEASIBLE
+    if solution.height_bytes <= lowest:
+        return StopReason.OPTIMAL
+    if capacity is not None and solution.height_bytes <= capacity:
+        return StopReason.FITS
+    return StopReason.NO_SEARCH
+
+
+def _searched(prepared: Prepared, best: Solution, rules: Rules, limits: Limits) -> Solution:
+    problem, unit = prepared.problem, prepared.problem.alignment
+    early = limits.reached()
+    if early is not None:
+        return replace(best, stop_reason=early)
+    search = Search.of(prepared, _units(prepared, best), rules, limits)
+    capacity = problem.capacity_bytes
+    reason = search.minimise() if capacity is None else search.fit(capacity // unit)
+    found = prepared.solution(search.offsets, "search")
+    lower = found if found.height_bytes < best.height_bytes else best
+    return replace(lower, bound_bytes=search.bound * unit, stop_reason=reason, steps=limits.steps)
+
+
+def _units(prepared: Prepared, solution: Solution) -> Ints:
+    """The offsets of the buffers that can clash, in alignment units."""
+    lows = [solution.offsets[buffer.name] for buffer in prepared.buffers]
+    return np.array(lows, np.int64) // prepared.problem.alignment

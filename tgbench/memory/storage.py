@@ -1,0 +1,225 @@
+"""The fixed shape of a graph in memory: who has bytes, who shows another's, who lives when.
+
+    leaf       input and state: in the arena, always kept; parameter and constant: in the pool
+    frozen     depends on no input or state: computed once, then in the pool
+    view       reshape, permute, slice, expand: no bytes, a strided look at its base
+    stored     everything else: bytes in the arena
+
+Nothing here depends on sizes chosen later (which nodes are retained, which buckets run).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from tgbench.base.regions import Box, row_major
+from tgbench.graph.graph import Graph, Node
+from tgbench.graph.op_table import OPS, ViewMap
+from tgbench.runs.propagate import Propagator, Storage
+from tgbench.runs.rules import Rules
+
+IMAGE_RANK = 4  # batch, channels, height, width
+ON_IMAGES = frozenset(
+    ("conv", "conv_transpose", "max_pool", "sum_pool", "upsample", "channel_affine", "group_norm")
+)
+
+
+@dataclass(frozen=True)
+class LiveRange:
+    """Half-open: from the step that defines a value to the first step that no longer reads it."""
+
+    start: int
+    stop: int
+
+
+def identity_map(rank: int) -> ViewMap:
+    return ViewMap(tuple((axis, 1) for axis in range(rank)), (0,) * rank)
+
+
+def compose(
+    outer: ViewMap, inner: ViewMap, shape: Sequence[int], base: Sequence[int]
+) -> ViewMap | None:
+    """The map of a view of a view onto the base, or None where memory order does not allow it.
+
+    Args:
+        outer: the view of the middle.
+        inner: the middle as a view of the base.
+        shape: the middle's shape.
+        base: the base's shape.
+    """
+    strides = row_major(base)
+    start = list(inner.start)
+    dense = set(inner.dense)
+    for axis, index in enumerate(outer.start):
+        mapped = inner.dims[axis]
+        if mapped is not None:
+            start[mapped[0]] += index * mapped[1]
+        elif index:
+            pass  # a repeated dimension: every index shows the same element
+    for axis in outer.dense:
+        joined = _joined(axis, inner, shape, strides)
+        if joined is None:
+            return None
+        dense |= joined
+    dims: list[tuple[int, int] | None] = []
+    for mapped in outer.dims:
+        through = inner.dims[mapped[0]] if mapped is not None else None
+        if mapped is None or (through is None and shape[mapped[0]] == 1):
+            dims.append(None)
+        elif through is None:
+            dims.append(None)  # steps along a repeated dimension stay where they are
+        else:
+            dims.append((through[0], through[1] * mapped[1]))
+    return ViewMap(tuple(dims), tuple(start), frozenset(dense))
+
+
+def _joined(
+    axis: int, inner: ViewMap, shape: Sequence[int], strides: Sequence[int]
+) -> set[int] | None:
+    """Base dimensions to keep dense so that the middle's `axis` runs on from the one before."""
+    outer_axis = axis - 1
+    while outer_axis >= 0 and shape[outer_axis] == 1:
+        outer_axis -= 1
+    near, far = inner.dims[axis], inner.dims[outer_axis] if outer_axis >= 0 else None
+    if near is None or far is None:
+        return None
+    if strides[far[0]] * far[1] != strides[near[0]] * near[1] * shape[axis]:
+        return None
+    return set(range(far[0] + 1, near[0] + 1))
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """Which nodes have bytes, and how the others look at them.
+
+    Fields:
+        schedule: the executable nodes (not leaves, not frozen), in order.
+        frozen: nodes computed once, before the first run.
+        base: for every node, the node whose bytes it shows (itself, unless it is a view).
+        maps: for every node, how its coordinates run through the base.
+        dense: for every base, dimensions to be stored whole.
+    """
+
+    graph: Graph
+    schedule: tuple[Node, ...]
+    frozen: frozenset[Node]
+    base: Mapping[Node, Node]
+    maps: Mapping[Node, ViewMap]
+    dense: Mapping[Node, frozenset[int]]
+
+    @staticmethod
+    def of(graph: Graph, schedule: Sequence[Node] | None = None) -> Anatomy:
+        frozen = graph.frozen
+        base: dict[Node, Node] = {}
+        maps: dict[Node, ViewMap] = {}
+        dense: dict[Node, frozenset[int]] = {}
+        for node in graph.nodes:
+            base[node], maps[node] = node, identity_map(node.rank)
+            dense[node] = frozenset()
+            if node.is_leaf or OPS[node.op].view is None:
+                continue
+            mapped = _view_of(node, base, maps)
+            if mapped is not None:
+                parent = base[node.inputs[0]]
+                base[node], maps[node] = parent, mapped
+                dense[parent] |= mapped.dense
+        order = tuple(
+            node for node in (schedule or graph.nodes) if not node.is_leaf and node not in frozen
+        )
+        return Anatomy(graph, order, frozen, base, maps, dense)
+
+    @cached_property
+    def position(self) -> dict[Node, int]:
+        return {node: step for step, node in enumerate(self.schedule)}
+
+    @cached_property
+    def views(self) -> dict[Node, Node]:
+        return {node: base for node, base in self.base.items() if base is not node}
+
+    @cached_property
+    def stored(self) -> tuple[Node, ...]:
+        """Executable nodes with bytes of their own, in schedule order."""
+        return tuple(node for node in self.schedule if self.base[node] is node)
+
+    @cached_property
+    def channels_last(self) -> frozenset[Node]:
+        """Images whose channels lie side by side.
+
+        What changes of an image is a window of it. With the channels innermost, a line of a window
+        is one piece of memory, not one for each channel; and convolutions want them so. What is
+        handed out lies row-major, as its receivers expect, and so does what another node shows as
+        fewer dimensions.
+        """
+        handed_out = {self.base[node] for node in self.graph.ends}
+        found: set[Node] = set()
+        for node in self.stored:
+            if node.rank < IMAGE_RANK or self.dense[node] or node in handed_out:
+                continue
+            op = OPS[node.op]
+            sources = [node.inputs[i] for i in {*op.aligned, *op.inplace}]
+            if node.op in ON_IMAGES or any(
+                self.base[source] in found and source.shape == node.shape for source in sources
+            ):
+                found.add(node)
+        return frozenset(found)
+
+    def order(self, node: Node) -> tuple[int, ...]:
+        """Dimensions of a stored node from the outermost to the innermost; () for row-major."""
+        return (0, *range(2, node.rank), 1) if node in self.channels_last else ()
+
+    @cached_property
+    def kept(self) -> tuple[Node, ...]:
+        """Inputs and states: always in the arena."""
+        return tuple(n for n in self.graph.nodes if n.op in ("input", "state"))
+
+    @cached_property
+    def live(self) -> dict[Node, LiveRange]:
+        """When each stored node's bytes must stay untouched, in whatever run computes it."""
+        end = len(self.schedule) + 1
+        last = {node: self.position[node] + 1 for node in self.stored}
+        for node in self.schedule:
+            for parent in node.inputs:
+                base = self.base[parent]
+                if base in last and self.base[node] is node:
+                    last[base] = max(last[base], self.position[node] + 1)
+        for node in self.graph.ends:
+            if self.base[node] in last:
+                last[self.base[node]] = end
+        return {node: LiveRange(self.position[node], stop) for node, stop in last.items()}
+
+    def retaining(self, nodes: Iterable[Node]) -> Storage:
+        """A memory that retains these nodes, beside inputs and states, and shares no bytes."""
+        return Storage(self.views, self.frozen, frozenset([*nodes, *self.kept]), {})
+
+    def propagator(self, rules: Rules, retained: Iterable[Node]) -> Propagator:
+        """How runs are decided in such a memory, in this schedule."""
+        return Propagator(self.graph, self.retaining(retained), rules, self.schedule)
+
+    def base_box(self, node: Node, box: Box, rules: Rules) -> tuple[Node, Box]:
+        """A box of a view as a box of its base."""
+        base = self.base[node]
+        while node is not base:
+            node, box = node.inputs[0], rules.shown(node.call, box)
+        return base, box
+
+    def stored_box(self, node: Node, box: Box) -> Box:
+        """A box rounded up to the dimensions that must be stored whole."""
+        dense = self.dense[node]
+        if not dense:
+            return box
+        return Box(
+            (0, node.shape[axis]) if axis in dense else interval
+            for axis, interval in enumerate(box)
+        )
+
+
+def _view_of(node: Node, base: Mapping[Node, Node], maps: Mapping[Node, ViewMap]) -> ViewMap | None:
+    """A node as a view of its input's base, or None if it has to be copied."""
+    view = OPS[node.op].view
+    own = view(node.call) if view is not None else None
+    if own is None:
+        return None
+    parent = node.inputs[0]
+    return compose(own, maps[parent], parent.shape, base[parent].shape)

@@ -1,7 +1,0 @@
-"""Models as graph builders, their checkpoints, and text in and out."""
-
-from tgbench.models.bert import bert
-from tgbench.models.gemma3 import gemma3
-from tgbench.models.text import Tokenizer, complete, generate, stream
-
-__all__ = ["Tokenizer", "bert", "complete", "gemma3", "generate", "stream"]

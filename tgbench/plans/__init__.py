@@ -1,0 +1,1 @@
+"""What to retain and why: plans, their making, their reading, their search."""

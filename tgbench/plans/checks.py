@@ -1,0 +1,127 @@
+"""Whether a plan fits a graph: every pair of live ranges looked at, every box and every cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tgbench.base.errors import PlanError
+from tgbench.base.words import shorten
+from tgbench.graph.graph import Graph, Node
+from tgbench.graph.op_table import OPS
+from tgbench.memory.placement import ALIGNMENT, Placement, aligned
+from tgbench.memory.storage import Anatomy
+from tgbench.plans.decisions import PlanBucket
+from tgbench.runs.buckets import Span
+from tgbench.runs.split import WHOLE
+
+
+def check_placement(placement: Placement, anatomy: Anatomy) -> None:
+    """Raise PlanError if a map is unsafe: the planner's own rules, checked the slow way."""
+    ends = [s.offset_bytes + aligned(placement.size_of(n)) for n, s in placement.slots.items()]
+    ends += [s.offset_bytes + aligned(s.size_bytes) for s in placement.scratch.values()]
+    if placement.size_bytes > max(ends, default=0) or placement.kept_bytes > placement.size_bytes:
+        raise PlanError(f"size_bytes: {placement.size_bytes} is not what the slots reach up to")
+    for node, scratch in placement.scratch.items():
+        reaches = scratch.offset_bytes + scratch.size_bytes <= placement.size_bytes
+        if not reaches or scratch.offset_bytes % ALIGNMENT or node not in anatomy.live:
+            raise PlanError(f"slots.{node.name}.scratch_offset_bytes: no scratch can be there")
+    for node, slot in placement.slots.items():
+        if node not in anatomy.live and node not in anatomy.kept:
+            raise PlanError(f"slots.{node.name}: not a node with bytes")
+        if slot.offset_bytes < 0 or slot.offset_bytes % node.type.itemsize:
+            raise PlanError(f"slots.{node.name}.offset_bytes: {slot.offset_bytes} is not usable")
+        if slot.offset_bytes + placement.size_of(node) > placement.size_bytes:
+            raise PlanError(
+                f"slots.{node.name}: reaches past the arena's {placement.size_bytes} bytes"
+            )
+        for axis, (first, extent, size) in enumerate(
+            zip(slot.start, slot.extents, node.shape, strict=True)
+        ):
+            if extent < 1 or first < 0 or first + extent > size:
+                raise PlanError(f"slots.{node.name}.extents[{axis}]: {extent} does not fit {size}")
+        if node.is_leaf and slot.extents != node.shape:
+            raise PlanError(f"slots.{node.name}.extents: inputs are kept whole")
+        donor = placement.donors.get(node)
+        if donor is not None:
+            _check_donor(node, donor, placement, anatomy)
+    for leaf in anatomy.kept:
+        if leaf not in placement.slots or leaf not in placement.retained:
+            raise PlanError(f"slots.{leaf.name}: missing; inputs are always kept")
+    clash = first_clash(placement, anatomy)
+    if clash is not None:
+        raise PlanError(f"slots: {clash[0]} and {clash[1]} share bytes while both are live")
+
+
+def _check_donor(node: Node, donor: Node, placement: Placement, anatomy: Anatomy) -> None:
+    legal = (
+        donor in placement.slots
+        and node not in placement.retained
+        and donor not in placement.retained
+        and donor.type == node.type
+        and any(node.inputs[i] is donor for i in OPS[node.op].inplace)
+        and anatomy.live[donor].stop == anatomy.position[node] + 1
+        and placement.slots[donor] == placement.slots[node]
+    )
+    if not legal:
+        raise PlanError(f"slots.{node.name}.donor: {donor.name} cannot give its bytes to it")
+
+
+def first_clash(placement: Placement, anatomy: Anatomy) -> tuple[str, str] | None:
+    """Two things that are live at one step and share bytes, or None. Every pair is looked at."""
+    end = len(anatomy.schedule) + 1
+    spans: list[tuple[int, int, int, int, str, Node]] = []
+    for node, slot in placement.slots.items():
+        span = anatomy.live.get(node)
+        always = span is None or slot.offset_bytes < placement.kept_bytes
+        live = (0, end) if always or span is None else (span.start, span.stop)
+        stop = slot.offset_bytes + aligned(placement.size_of(node))
+        spans.append((slot.offset_bytes, stop, *live, node.name, placement.group(node)))
+    for node, scratch in placement.scratch.items():
+        step = anatomy.position[node]
+        stop = scratch.offset_bytes + scratch.size_bytes
+        name = f"{node.name} (scratch)"
+        spans.append((scratch.offset_bytes, stop, step, step + 1, name, node))
+    spans.sort(key=lambda span: span[0])
+    for i, (_, stop, begin, end_, name, group) in enumerate(spans):
+        for low, _, other_begin, other_end, other, other_group in spans[i + 1 :]:
+            if low >= stop:
+                break
+            together = begin < other_end and other_begin < end_
+            scratch_pair = name.endswith("(scratch)") or other.endswith("(scratch)")
+            if together and (scratch_pair or group is not other_group):
+                return name, other
+    return None
+
+
+def check_cut(cut: tuple[str, int, int], graph: Graph) -> None:
+    """Raise PlanError unless a cut divides an input that this graph has."""
+    name, axis, parts = cut
+    leaf = graph.inputs.get(name)
+    fits = leaf is not None and axis < leaf.rank and 2 <= parts <= leaf.shape[axis]
+    if not fits and cut != (WHOLE.input, WHOLE.axis, WHOLE.parts):
+        raise PlanError(f"cut: {shorten(list(cut))} cuts no input of this graph")
+
+
+def check_bucket(bucket: PlanBucket, graph: Graph, where: str) -> None:
+    """Raise PlanError unless a class of runs is one that this graph can have."""
+    if len(bucket.origin) != len(bucket.bounds):
+        raise PlanError(f"{where}.origin: {len(bucket.origin)} numbers for {len(bucket.bounds)}")
+    if any(at > bound for at, bound in zip(bucket.origin, bucket.bounds, strict=True)):
+        raise PlanError(f"{where}.origin: {shorten(bucket.origin)} passes its bounds")
+    sides = (("changed", {**graph.inputs, **graph.states}), ("demand", dict(graph.outputs)))
+    for key, nodes in sides:
+        seen: set[str] = set()
+        for name, boxes in getattr(bucket, key):
+            node = nodes.get(name)
+            if node is None or name in seen or not boxes:
+                raise PlanError(f"{where}.{key}: {shorten(name)} is not one of {', '.join(nodes)}")
+            seen.add(name)
+            if not all(_is_inside(box, node, bucket.bounds) for box in boxes):
+                raise PlanError(f"{where}.{key}: a box of {name} is not inside {node.type}")
+
+
+def _is_inside(box: Sequence[Span], node: Node, bounds: Sequence[int]) -> bool:
+    return len(box) == node.rank and all(
+        extent + (0 if symbol is None else bounds[symbol]) <= size
+        for (symbol, extent), size in zip(box, node.shape, strict=True)
+    )

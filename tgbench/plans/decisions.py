@@ -1,0 +1,170 @@
+"""What a plan decides: over the nodes of a graph, and by names as a file holds it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from tgbench.graph.graph import Node
+from tgbench.memory.placement import ANY, Placement, Retention, Turn
+from tgbench.memory.storage import Anatomy
+from tgbench.runs.buckets import BucketClass
+from tgbench.runs.split import Cut
+
+VERSION = 3
+
+
+@dataclass(frozen=True)
+class PlanSlot:
+    """One node's bytes, as in `placement.Slot`.
+
+    Fields:
+        size_bytes: what the extents take.
+        retained: laid out in absolute coordinates, and kept between runs.
+        through: positions of the turns after whose runs a retained node is still there, where it
+            shares its bytes; None: it has them for itself.
+    """
+
+    node: str
+    offset_bytes: int
+    size_bytes: int
+    extents: tuple[int, ...]
+    start: tuple[int, ...]
+    retained: bool
+    scratch_offset_bytes: int = 0
+    scratch_bytes: int = 0
+    donor: str = ""
+    through: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class PlanReason:
+    """What retaining a node takes, and what it saves a run, all else as it is."""
+
+    node: str
+    size_bytes: int
+    saves_ns: float
+
+
+@dataclass(frozen=True)
+class SearchRecord:
+    """How a plan was found, as far as another search can go on from it.
+
+    Fields:
+        mode: greedy, search or exact.
+        seed, steps: where the search stands; steps of all calls together.
+        stop: why it stopped.
+        best_ns: mean run of the replayed trace, and
+        warm_up_ns: its first run, which finds nothing.
+        modelled_ns: mean run in the tabulated model, which `bound_ns` is about.
+        greedy_ns: what `best_ns` was for the greedy plan.
+        bound_ns: no plan of the tabulated model within the budget has a faster mean run.
+        history: (step, best_ns) whenever a better plan was found.
+    """
+
+    mode: str
+    seed: int
+    steps: int
+    stop: str
+    best_ns: float
+    modelled_ns: float
+    warm_up_ns: float
+    greedy_ns: float
+    bound_ns: float
+    history: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def gap(self) -> float:
+        """How far the plan may be from the best one in the model, as a share of the bound."""
+        return max(self.modelled_ns / self.bound_ns - 1.0, 0.0) if self.bound_ns else math.inf
+
+
+@dataclass(frozen=True)
+class PlanBucket:
+    """One class that the plan was made for, how often it came, and where it was last seen."""
+
+    changed: tuple[tuple[str, tuple[tuple[tuple[int | None, int], ...], ...]], ...]
+    demand: tuple[tuple[str, tuple[tuple[tuple[int | None, int], ...], ...]], ...]
+    bounds: tuple[int, ...]
+    weight: float
+    origin: tuple[int, ...]
+
+
+Classes: TypeAlias = "dict[BucketClass, tuple[float, tuple[int, ...]]]"  # weight, last origin
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """A plan over the nodes of a graph at hand.
+
+    Fields:
+        anatomy: with the schedule that was chosen.
+        retention: over turns of `classes`.
+        dropped: nodes whose earlier values are read again, but which are not kept throughout.
+        expected_ns: the modelled mean run.
+        worth: (bytes, nanoseconds saved a run) of retaining a node, where weighed.
+        price_ns: what one more byte of memory would save a run, at the margin.
+    """
+
+    anatomy: Anatomy
+    placement: Placement
+    retention: Retention
+    dropped: tuple[Node, ...]
+    cut: Cut
+    classes: Classes
+    expected_ns: float
+    worth: Mapping[Node, tuple[int, float]] = field(default_factory=dict)
+    price_ns: float = 0.0
+    search: SearchRecord | None = None
+
+    @property
+    def retained(self) -> tuple[Node, ...]:
+        """What is kept after the runs of some class, in graph order."""
+        return tuple(sorted(self.retention.nodes, key=lambda node: node.index))
+
+
+@dataclass(frozen=True)
+class PlanFields:
+    """What a plan file holds: retention, cut, memory map and buckets of a session.
+
+    Fields:
+        graph: fingerprint of the (simplified) graph.
+        device: what it was planned for.
+        schedule: names of the executable nodes, in order.
+        slots: the memory map.
+        retained: the chosen nodes, by name.
+        dropped: nodes whose earlier values runs need again, but which are not retained.
+        cut: (input, dimension, parts) of the planned splitting; parts 1 means none.
+        size_bytes, kept_bytes, bound_bytes: the arena, its fixed part, the packing's lower bound.
+        expected_ns: the modelled mean run.
+        buckets: what it was planned for.
+        turns: which runs the retention tells apart, by positions in `buckets`.
+        reasons, price_ns: what retaining each candidate takes and saves; see `explain`.
+        search: how it was found; None for a plan that was made to get going.
+        exact: "bitwise" if slices are made of whole tiles (see `grains`); None otherwise.
+        machine: where it was made; plans may move between machines.
+    """
+
+    graph: str
+    device: str
+    schedule: tuple[str, ...]
+    slots: tuple[PlanSlot, ...]
+    retained: tuple[str, ...]
+    dropped: tuple[str, ...]
+    cut: tuple[str, int, int]
+    size_bytes: int
+    kept_bytes: int
+    bound_bytes: int
+    bound_step: int
+    expected_ns: float
+    budget_bytes: int | None
+    buckets: tuple[PlanBucket, ...] = ()
+    turns: tuple[Turn, ...] = ANY
+    machine: Mapping[str, str] = field(default_factory=dict)
+    reasons: tuple[PlanReason, ...] = ()
+    price_ns: float = 0.0
+    search: SearchRecord | None = None
+    exact: str | None = None
+    version: int = VERSION

@@ -1,0 +1,249 @@
+"""The plan: everything decided for a session, as JSON that any process can start from.
+
+A plan carries no code and no weights: names, numbers and the graph's fingerprint. The schema is
+`schemas/plan-3.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from tgbench.base.errors import PlanError
+from tgbench.base.safetensors import atomic_path
+from tgbench.base.words import counted, format_bytes, format_time, shorten
+from tgbench.graph.graph import Graph, Node
+from tgbench.memory.placement import (
+    Placement,
+    Retention,
+    Scratch,
+    Slot,
+)
+from tgbench.memory.storage import Anatomy
+from tgbench.plans.checks import check_bucket, check_cut, check_placement
+from tgbench.plans.decisions import Decisions, PlanBucket, PlanFields, PlanReason, PlanSlot
+from tgbench.plans.diff import PlanDiff
+from tgbench.plans.explain import Explanation, explain
+from tgbench.plans.reader import parse, read
+from tgbench.runs.buckets import BucketClass
+from tgbench.runs.split import Cut
+
+if TYPE_CHECKING:
+    from tgbench.programs.exact.findings import Exactness
+
+
+@dataclass(frozen=True)
+class Plan(PlanFields):
+    """What a session starts from: the fields of its file, and what they say of a graph at hand."""
+
+    @staticmethod
+    def of(
+        graph: Graph,
+        made: Decisions,
+        device: str,
+        budget_bytes: int | None,
+        exact: str | None = None,
+    ) -> Plan:
+        """Decisions over a graph's nodes, by name."""
+        placement, cut = made.placement, made.cut
+        slots = tuple(
+            _plan_slot(node, placement, made.retention)
+            for node in sorted(placement.slots, key=lambda n: n.index)
+        )
+        buckets = tuple(
+            PlanBucket(kind.changed, kind.demand, kind.bounds, weight, origin)
+            for kind, (weight, origin) in made.classes.items()
+        )
+        return Plan(
+            graph.fingerprint,
+            device,
+            tuple(node.name for node in made.anatomy.schedule),
+            slots,
+            tuple(node.name for node in made.retained),
+            tuple(node.name for node in made.dropped),
+            (cut.input, cut.axis, cut.parts),
+            placement.size_bytes,
+            placement.kept_bytes,
+            placement.bound_bytes,
+            placement.bound_step,
+            made.expected_ns,
+            budget_bytes,
+            buckets,
+            made.retention.turns,
+            machine(),
+            tuple(PlanReason(node.name, *worth) for node, worth in made.worth.items()),
+            made.price_ns,
+            made.search,
+            exact,
+        )
+
+    def explain(
+        self, node: str, graph: Graph | None = None, exactness: Exactness | None = None
+    ) -> Explanation:
+        """Why a node is or is not retained, and what would change that; see `explain.explain`.
+
+        Raises PlanError for an unknown node, with the names nearest to it.
+        """
+        return explain(self, node, graph, exactness)
+
+    def diff(self, other: Plan) -> PlanDiff:
+        """What the other plan decides otherwise; false if nothing, and it prints."""
+        return PlanDiff(self, other)
+
+    def to_json(self) -> str:
+        """The same plan gives the same text, byte for byte."""
+        return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
+
+    def save(self, path: str | Path) -> None:
+        """Write atomically: a reader sees the old file or the new one."""
+        with atomic_path(path) as temporary:
+            temporary.write_text(self.to_json())
+
+    @staticmethod
+    def load(path: str | Path) -> Plan:
+        """Read and check a plan file; raises PlanError naming the file, the field and the mend."""
+        return Plan(**vars(read(path)))
+
+    @staticmethod
+    def from_json(text: str) -> Plan:
+        """The plan of a file's text; raises PlanError naming the field and the mend."""
+        return Plan(**vars(parse(text)))
+
+    def placement_for(self, graph: Graph, device: str) -> Decisions:
+        """The plan's decisions over this graph's nodes.
+
+        Raises PlanError for another graph, and for a map in which live values would overlap.
+        """
+        if self.graph != graph.fingerprint:
+            raise PlanError(
+                f"the plan is for graph {self.graph[:12]}, this is {graph.fingerprint[:12]}; "
+                "use the graph it was made for, or delete the plan to make another"
+            )
+        if self.device.split(":")[0] != device.split(":")[0]:
+            raise PlanError(f"the plan is for {self.device}, the session runs on {device}")
+        nodes = {node.name: node for node in graph.nodes}
+        anatomy = Anatomy.of(graph, _order(self.schedule, nodes, graph))
+        after: dict[Node, frozenset[int]] = {}
+        slots, scratch, donors = {}, {}, {}
+        for slot in self.slots:
+            node = _known(nodes, slot.node)
+            if node in slots:
+                raise PlanError(f"slots: {slot.node} is there twice")
+            if len(slot.extents) != node.rank or len(slot.start) != node.rank:
+                raise PlanError(f"slots.{slot.node}: rank {len(slot.extents)} is not {node.rank}")
+            slots[node] = Slot(slot.offset_bytes, slot.extents, slot.start, anatomy.order(node))
+            if slot.size_bytes != slots[node].elements * node.type.itemsize:
+                raise PlanError(f"slots.{slot.node}.size_bytes: not what its extents take")
+            if slot.scratch_bytes:
+                scratch[node] = Scratch(slot.scratch_offset_bytes, slot.scratch_bytes)
+            if slot.donor:
+                donors[node] = _known(nodes, slot.donor)
+            if slot.retained and not node.is_leaf:
+                through = range(len(self.turns)) if slot.through is None else slot.through
+                after[node] = frozenset(through)
+        keep = frozenset(_known(nodes, slot.node) for slot in self.slots if slot.retained)
+        placement = Placement(
+            slots, keep, scratch, donors, self.size_bytes, self.kept_bytes,
+            self.bound_bytes, self.bound_step, (),
+        )  # fmt: skip
+        check_placement(placement, anatomy)
+        check_cut(self.cut, graph)
+        for i, bucket in enumerate(self.buckets):
+            check_bucket(bucket, graph, f"buckets[{i}]")
+        classes = {
+            BucketClass(b.changed, b.demand, b.bounds): (b.weight, b.origin) for b in self.buckets
+        }
+        shared = frozenset(_known(nodes, s.node) for s in self.slots if s.through is not None)
+        for name in self.retained:
+            if _known(nodes, name, "retained") not in after:
+                raise PlanError(f"retained: {shorten(name)} has no slot that is")
+        return Decisions(
+            anatomy,
+            placement,
+            Retention(after, self.turns, shared),
+            tuple(_known(nodes, name, "dropped") for name in self.dropped),
+            Cut(*self.cut),
+            classes,
+            self.expected_ns,
+            {_known(nodes, r.node, "reasons"): (r.size_bytes, r.saves_ns) for r in self.reasons},
+            self.price_ns,
+            self.search,
+        )
+
+    def __str__(self) -> str:
+        lines = [
+            f"plan for {self.graph[:12]} on {self.device}: {format_bytes(self.size_bytes)} "
+            f"(bound {format_bytes(self.bound_bytes)}), "
+            f"{counted(len(self.retained), 'node')} retained in {format_bytes(self.kept_bytes)}, "
+            f"expected {format_time(self.expected_ns)} a run"
+        ]
+        if self.cut[2] > 1:
+            lines.append(f"  large runs cut in {self.cut[2]} along {self.cut[0]}[{self.cut[1]}]")
+        if self.dropped:
+            names = ", ".join(self.dropped[:6]) + (" …" if len(self.dropped) > 6 else "")
+            dropped = counted(len(self.dropped), "node")
+            lines.append(f"  computed again when needed, {dropped}: {names}")
+        for bucket in self.buckets:
+            kind = BucketClass(bucket.changed, bucket.demand, bucket.bounds)
+            lines.append(f"  {bucket.weight:8g} × {kind}")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def _known(nodes: Mapping[str, Node], name: str, where: str = "slots") -> Node:
+    if name not in nodes:
+        raise PlanError(
+            f"{where}: the graph has no node {shorten(name)}; delete the plan to plan anew"
+        )
+    return nodes[name]
+
+
+def _order(schedule: Sequence[str], nodes: Mapping[str, Node], graph: Graph) -> tuple[Node, ...]:
+    """A schedule's nodes; raises PlanError unless it is an order of this graph's."""
+    order = tuple(_known(nodes, name, "schedule") for name in schedule)
+    if set(order) != set(Anatomy.of(graph).schedule) or len(set(order)) != len(order):
+        raise PlanError("schedule: not the graph's nodes; delete the plan to plan anew")
+    position = {node: i for i, node in enumerate(order)}
+    for node in order:
+        for parent in node.inputs:
+            if position.get(parent, -1) > position[node]:
+                raise PlanError(
+                    f"schedule: {node.name} comes before {parent.name}, which it reads; "
+                    "delete the plan to plan anew"
+                )
+    return order
+
+
+def _plan_slot(node: Node, placement: Placement, retention: Retention) -> PlanSlot:
+    slot, scratch = placement.slots[node], placement.scratch.get(node)
+    donor = placement.donors.get(node)
+    partial = node in retention.after and retention.is_partial(node)
+    return PlanSlot(
+        node.name,
+        slot.offset_bytes,
+        placement.size_of(node),
+        slot.extents,
+        slot.start,
+        node in placement.retained,
+        scratch.offset_bytes if scratch is not None else 0,
+        scratch.size_bytes if scratch is not None else 0,
+        donor.name if donor is not None else "",
+        tuple(sorted(retention.after[node])) if partial else None,
+    )
+
+
+def machine() -> dict[str, str]:
+    """What a plan remembers of where it was made."""
+    return {
+        "processor": platform.processor() or platform.machine(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "threads": str(torch.get_num_threads()),
+    }

@@ -1,0 +1,154 @@
+"""Independent searches side by side, the best shared between rounds.
+
+    round 1   chain 0  chain 1  chain 2  chain 3      each from its own seed
+                 └────────┴─ best ──┴────────┘
+    round 2   chain 0  chain 1  …                     each begins with that
+
+What a chain does depends on its seed, its round and what it begins with, never on timing: any
+number of workers gives the same result for the same number of chains.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tgbench.plans.search.mcts import Found, TreeSearch
+from tgbench.plans.search.model import Model
+from tgbench.plans.search.tables import Floats, Tables
+
+ROUND = 16  # steps a chain takes before the best is shared
+HANDED_BACK = 8  # of a chain's retentions, the fastest: not every one of them packs
+ASKED_EVERY_S = 0.02  # how often `stop` is asked while chains run elsewhere
+
+Stop: TypeAlias = Callable[[], bool]
+
+
+def never() -> bool:
+    """The `stop` of a search that runs to its end."""
+    return False
+
+
+class Submits(Protocol):
+    """What chains run on: a `concurrent.futures` executor, a Dask client."""
+
+    def submit(self, function: Any, /, *arguments: Any) -> Any:
+        """Start a call; what it gives has `done()`, `result()` and `cancel()`."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What chains came to.
+
+    Fields:
+        found: retentions; of each chain, each better than the one before.
+        steps: how many were taken.
+        lost: how many chains ended with their worker.
+    """
+
+    found: tuple[Found, ...] = ()
+    steps: int = 0
+    lost: int = 0
+
+    def __add__(self, other: Progress) -> Progress:
+        return Progress(self.found + other.found, self.steps + other.steps, self.lost + other.lost)
+
+
+LOST = Progress(lost=1)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """One search, as plain data.
+
+    Fields:
+        tables, pieces, whole: what the model is made of.
+        share, bound_ns: of the relaxed program.
+        starts: retentions to begin with.
+        seed: numbers that decide everything: the user's, the round's, the chain's.
+    """
+
+    tables: Tables
+    pieces: Tables | None
+    whole: bool
+    budget_bytes: int
+    share: Floats
+    bound_ns: float
+    starts: tuple[NDArray[np.bool_], ...]
+    seed: tuple[int, ...]
+    steps: int
+
+    def run(self, stop: Stop = never) -> Progress:
+        """Search; `stop` is asked before every step."""
+        search = TreeSearch(
+            Model(self.tables, self.pieces, self.whole), self.budget_bytes, self.share, self.starts,
+            self.seed, self.bound_ns,
+        )  # fmt: skip
+        found = {search.best.keep.tobytes(): search.best} if search.best is not None else {}
+        while search.steps < self.steps and not stop():
+            one = search.step()
+            if one is not None:
+                found.setdefault(one.keep.tobytes(), one)
+        ranked = sorted(found.values(), key=lambda f: (f.time_ns, f.size_bytes))
+        return Progress(tuple(ranked[:HANDED_BACK]), search.steps)
+
+
+def run_chain(chain: Chain) -> Progress | Exception:
+    """`Chain.run`, by a name that another process can import.
+
+    A fault of the search is handed back, so that nobody takes it for a worker that died.
+    """
+    try:
+        return chain.run()
+    except MemoryError:
+        raise
+    except Exception as error:
+        return error
+
+
+def run_round(
+    chains: Sequence[Chain], executor: Submits | None = None, stop: Stop = never
+) -> Progress:
+    """All chains of a round: on an executor, or here where there is none.
+
+    A stop ends chains here at their next step; chains elsewhere are cancelled or left alone, and
+    what they find is not waited for.
+    """
+    if executor is None:
+        return sum((chain.run(stop) for chain in chains), Progress())
+    futures = [_submitted(executor, chain) for chain in chains]
+    try:
+        while not stop() and not all(future.done() for future in futures):
+            time.sleep(ASKED_EVERY_S)
+        return sum((_collected(future) for future in futures if future.done()), Progress())
+    finally:
+        for future in futures:
+            if not future.done():
+                future.cancel()
+
+
+def _submitted(executor: Submits, chain: Chain) -> Any:
+    """A future, also where the executor has broken down and takes no more calls."""
+    try:
+        return executor.submit(run_chain, chain)
+    except Exception as error:
+        failed: Future[Any] = Future()
+        failed.set_exception(error)
+        return failed
+
+
+def _collected(future: Any) -> Progress:
+    """What a chain found."""
+    try:
+        found: Progress | Exception = future.result()
+    except Exception:  # a worker that died takes its chain with it, no more
+        return LOST
+    if isinstance(found, Exception):
+        raise found
+    return found

@@ -1,0 +1,345 @@
+"""Retention as an integer program: the optimum of the tabulated model, or a bound on it.
+
+    keep[k, n]      1: node n is kept after every run of turn k
+    level[s, n, i]  1: situation s asks for level i of n, or a higher one
+    afresh[s, n, i] 1: that level of n is asked for, and what was there before is not there
+
+    minimise        Σ weight · time of what is computed
+    so that         afresh ≥ level − keep of the turn before
+                    a level computed asks for the levels that it reads
+                    what is kept after a turn was there before, or is made by it
+                    at every step of every turn: kept + live slices + inputs ≤ budget
+
+Given `keep`, everything else is decided by propagation, so only `keep` has to be integer. The
+relaxation in which it is not gives a bound that no retention of the model can beat.
+
+Source: the formulation is ours; Jain et al., "Checkmate" (MLSys 2020), plan one run in this manner.
+Solver: HiGHS, through `scipy.optimize.milp`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tgbench.plans.search.model import Keep, Model
+from tgbench.plans.search.tables import Floats, NodeTable
+
+TIE = 2e-5  # weight of a tie-breaker, as a share of the time with nothing retained
+INFEASIBLE = 2  # status of `scipy.optimize.milp`
+
+
+@dataclass(frozen=True)
+class Relaxed:
+    """What the program says.
+
+    Fields:
+        keep: the best retention found, [1, turn, node]; None if time ran out before one was.
+        share: [turn, node] how much of a node is kept where `keep` need not be integer.
+        bound_ns: no retention of the model within the budget is faster.
+        is_optimal: whether `keep` was proven to be within the tolerance of the bound.
+        seconds: how long it took.
+    """
+
+    keep: Keep | None
+    share: Floats
+    bound_ns: float
+    is_optimal: bool
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to stop: after so many seconds, or nodes of the search tree, or at this gap."""
+
+    seconds: float = 60.0
+    gap: float = 1e-4
+    nodes: int | None = None
+
+
+class Program:
+    """The integer program of one model under one budget."""
+
+    def __init__(self, model: Model, budget_bytes: int) -> None:
+        self.model = model
+        self.budget_bytes = budget_bytes
+        self._slowest_ns = float(model.score(model.none()).time_ns[0])
+        self._rows = _Rows()
+        self._cost: list[float] = []
+        self._level: dict[tuple[int, int, int], int] = {}
+        self._afresh: dict[tuple[int, int, int], int] = {}
+        keep = model.turns * model.nodes
+        self._cost += [0.0] * keep
+        self._high = [float(w) for _ in range(model.turns) for w in model.tables.worthwhile]
+        self._build()
+
+    # --- variables -------------------------------------------------------------------------------
+
+    def _keep(self, k: int, n: int) -> int:
+        return k * self.model.nodes + n
+
+    def _variable(self, cost: float = 0.0, high: float = 1.0) -> int:
+        self._cost.append(cost)
+        self._high.append(high)
+        return len(self._cost) - 1
+
+    # --- constraints -----------------------------------------------------------------------------
+
+    def _build(self) -> None:
+        tables = self.model.tables
+        weighed = [s for s, situation in enumerate(tables.situations) if situation.weight > 0]
+        for s in weighed:
+            self._situation(s)
+        self._made(weighed)
+        for k in range(self.model.turns):
+            rows = [s for s in weighed if tables.situations[s].of == k]
+            self._memory(k, rows)
+        self._memory_of_slices()
+
+    def _situation(self, s: int) -> None:
+        tables, nodes = self.model.tables, range(self.model.nodes)
+        reached = self._reached(s)
+        for n in nodes:
+            for i, extra in enumerate(
+                zip(*_increments(tables.table[n], s, reached[n]), strict=True)
+            ):
+                self._node_level(s, n, i + 1, *extra)
+        for n in nodes:
+            if reached[n]:
+                self._asks(s, n, tables.table[n], reached)
+
+    def _reached(self, s: int) -> list[int]:
+        """The highest level that anything may ask of each node."""
+        tables = self.model.tables
+        reached = [0] * self.model.nodes
+        for n in range(self.model.nodes - 1, -1, -1):
+            table = tables.table[n]
+            reached[n] = max(reached[n], int(table.demanded[s]))
+            k = table.levels
+            codes = [*range(1, reached[n] + 1), *range(k + 1, k + reached[n] + 1)]
+            for parent, asks in table.asks:
+                reached[parent] = max(reached[parent], int(asks[s, codes].max(initial=0)))
+        return reached
+
+    def _node_level(
+        self, s: int, n: int, i: int, either_ns: float, afresh_ns: float, there_ns: float
+    ) -> None:
+        situation, table = self.model.tables.situations[s], self.model.tables.table[n]
+        level = self._level[s, n, i] = self._variable(situation.weight * either_ns)
+        if i > 1:
+            self._rows.add([(self._level[s, n, i - 1], 1.0), (level, -1.0)], 0.0)
+        if int(table.demanded[s]) >= i:
+            self._rows.add([(level, 1.0)], 1.0)
+        new = self._afresh[s, n, i] = self._variable(situation.weight * afresh_ns)
+        keep = self._keep(situation.before, n)
+        self._rows.add([(new, 1.0), (level, -1.0), (keep, 1.0)], 0.0)
+        if there_ns:  # many small boxes may take longer than all of it
+            there = self._variable(situation.weight * there_ns)
+            self._rows.add([(there, 1.0), (level, -1.0), (keep, -1.0)], -1.0)
+
+    def _asks(self, s: int, n: int, table: NodeTable, reached: Sequence[int]) -> None:
+        for parent, asks in table.asks:
+            before = 0
+            for i in range(1, reached[n] + 1):
+                there, new = int(asks[s, i]), int(asks[s, table.levels + i])
+                if there > before:
+                    self._implies(self._level[s, n, i], self._level[s, parent, there])
+                if new > there:
+                    self._implies(self._afresh[s, n, i], self._level[s, parent, new])
+                before = there
+
+    def _implies(self, one: int, other: int) -> None:
+        self._rows.add([(other, 1.0), (one, -1.0)], 0.0)
+
+    def _made(self, weighed: Sequence[int]) -> None:
+        """What is kept after a turn was there before its run, or is made by it."""
+        situations = self.model.tables.situations
+        for k in range(self.model.turns):
+            runs = [(s, situations[s]) for s in weighed if situations[s].of == k]
+            total = sum(run.weight for _, run in runs)
+            for n in map(int, np.flatnonzero(self.model.tables.worthwhile)):
+                terms = {self._keep(k, n): -total}
+                for s, run in runs:
+                    for source in (self._level.get((s, n, 1)), self._keep(run.before, n)):
+                        if source is not None:
+                            terms[source] = terms.get(source, 0.0) + run.weight
+                self._rows.add(list(terms.items()), 0.0)
+
+    def _memory(self, k: int, rows: Sequence[int]) -> None:
+        """At each step of a turn: what is live from the start, from its step on, and for good."""
+        model, unit = self.model, float(max(self.budget_bytes, 1))
+        sizes = model.tables.kept_bytes / unit
+        room = (self.budget_bytes - model.tables.base_bytes) / unit
+        worthwhile = np.flatnonzero(model.tables.worthwhile).tolist()
+        early = {n: self._early(k, n, rows) for n in worthwhile}
+        within = {n: self._within(k, n, rows, early.get(n)) for n in range(model.nodes)}
+        kept, kept_upto = self._sum([], {}), -1
+        first, first_from = self._sum([(early[n], sizes[n]) for n in worthwhile], {}), -1
+        for members in model.live_sets:
+            step = members[-1]
+            ended = [n for n in worthwhile if kept_upto < model.ends[n] <= step]
+            kept = self._sum([(self._keep(k, n), sizes[n]) for n in ended], {kept: 1.0})
+            begun = [n for n in worthwhile if first_from < n <= step]
+            first = self._sum([(early[n], -sizes[n]) for n in begun], {first: 1.0})
+            kept_upto = first_from = step
+            live: list[tuple[int, float]] = []
+            for n in members:
+                variable, least = within[n], model.least_slots[n] / unit
+                if variable is not None:
+                    live.append((variable, -least))
+                if n in early:
+                    live.append((early[n], least - sizes[n]))
+            self._rows.add([(kept, -1.0), (first, -1.0), *live], -room)
+        ended = [n for n in worthwhile if model.ends[n] > kept_upto]
+        kept = self._sum([(self._keep(k, n), sizes[n]) for n in ended], {kept: 1.0})
+        self._rows.add([(kept, -1.0)], -room)
+
+    def _sum(self, terms: Sequence[tuple[int, float]], before: Mapping[int, float]) -> int:
+        """A variable that is at least a sum."""
+        total = self._variable(high=np.inf)
+        parts = [*terms, *before.items()]
+        self._rows.add([(total, 1.0), *((v, -float(c)) for v, c in parts)], 0.0)
+        return total
+
+    def _early(self, k: int, n: int, rows: Sequence[int]) -> int:
+        """1 where a node is live from the first step of a turn's runs."""
+        variable, situations = self._variable(), self.model.tables.situations
+        sources = {situations[s].before for s in rows if self.model.tables.left[s, n]}
+        for j in sources:
+            through = [(self._keep(j, n), -1.0), (self._keep(k, n), -1.0)]
+            bound = -1.0 if j != k else 0.0
+            self._rows.add([(variable, 1.0), *(through if j != k else through[:1])], bound)
+        for s in rows:
+            level = self._level.get((s, n, 1))
+            if level is not None and self.model.tables.left[s, n]:
+                read = [(self._keep(situations[s].before, n), -1.0), (level, -1.0)]
+                self._rows.add([(variable, 1.0), *read], -1.0)
+        return variable
+
+    def _within(self, k: int, n: int, rows: Sequence[int], early: int | None) -> int | None:
+        """1 where a node is live over its range in the schedule; None if it never is."""
+        levels = [(s, self._level[s, n, 1]) for s in rows if (s, n, 1) in self._level]
+        if early is None and not levels:
+            return None
+        variable = self._variable()
+        for s, level in levels:
+            afresh = self._afresh[s, n, 1]
+            made = level if self._computes(s, n) else afresh
+            self._rows.add([(variable, 1.0), (made, -1.0)], 0.0)
+        if early is not None:
+            self._rows.add([(variable, 1.0), (early, -1.0)], 0.0)
+        return variable
+
+    def _computes(self, s: int, n: int) -> bool:
+        """Whether something is computed of a node even where its earlier value is there."""
+        return bool(self.model.tables.table[n].size_bytes[s, 1] > 0)
+
+    def _memory_of_slices(self) -> None:
+        """Every slice of the plan, once: what no turn may ever let overlap."""
+        model, unit = self.model, float(max(self.budget_bytes, 1))
+        tables = model.tables
+        always: dict[int, int] = {}
+        stacked = tables.worthwhile & ~model.shareable
+        for n in map(int, np.flatnonzero(stacked)):
+            variable = always[n] = self._variable()
+            terms = [(self._keep(k, n), -1.0) for k in range(model.turns)]
+            self._rows.add([(variable, 1.0), *terms], 1.0 - model.turns)
+        total = self._variable()
+        sizes = [(v, -float(tables.kept_bytes[n]) / unit) for n, v in always.items()]
+        self._rows.add([(total, 1.0), *sizes], 0.0)
+        room = (self.budget_bytes - tables.base_bytes) / unit
+        for members in self.model.live_sets:
+            terms, fixed = [(total, -1.0)], 0.0
+            for n in members:
+                size = float(self.model.least_slots[n]) / unit
+                fixed += size
+                if size and n in always:
+                    terms.append((always[n], size))
+            self._rows.add(terms, fixed - room)
+
+    # --- solving ---------------------------------------------------------------------------------
+
+    def solve(self, limits: Limits | None = None, *, integer: bool = True) -> Relaxed:
+        """Minimise; with `integer` False, only the bound and the shares."""
+        from scipy.optimize import Bounds, LinearConstraint, milp
+
+        limits = limits or Limits()
+        began = time.monotonic()
+        keep = self.model.turns * self.model.nodes
+        cost = np.array(self._cost)
+        if integer:  # of equally fast ones, the retention that keeps the least
+            cost[:keep] += TIE * self._slowest_ns / max(keep, 1)
+        integrality = np.zeros(len(self._cost))
+        integrality[:keep] = 1 if integer else 0
+        matrix, low = self._rows.matrix(len(self._cost))
+        result = milp(
+            cost,
+            integrality=integrality,
+            bounds=Bounds(np.zeros(len(self._cost)), np.array(self._high)),
+            constraints=LinearConstraint(matrix, low, np.full(len(low), np.inf)),
+            options={"time_limit": limits.seconds, "mip_rel_gap": limits.gap}
+            | ({"node_limit": limits.nodes} if limits.nodes is not None else {}),
+        )
+        seconds = time.monotonic() - began
+        if result.x is None:
+            infeasible = result.status == INFEASIBLE
+            bound = math.inf if infeasible else float(result.mip_dual_bound or 0.0)
+            nothing = np.zeros((self.model.turns, self.model.nodes))
+            return Relaxed(None, nothing, bound, infeasible, seconds)
+        share = np.asarray(result.x[:keep]).reshape(self.model.turns, self.model.nodes)
+        proven: float | None = result.mip_dual_bound if integer else None
+        chosen = (share > 0.5)[None] if integer else None
+        return Relaxed(
+            chosen,
+            share,
+            float(result.fun if proven is None else proven) - (TIE * self._slowest_ns * integer),
+            integer and result.status == 0,
+            seconds,
+        )
+
+
+def _increments(table: NodeTable, s: int, reached: int) -> tuple[Floats, Floats, Floats]:
+    """Time per level that is reached: in any case, more where nothing is there, more where it is.
+
+    Rounded down to rise with the level, as a sum of increments has to.
+    """
+    k = table.levels
+    there = table.cost_ns[s, 1 : reached + 1]
+    afresh = table.cost_ns[s, k + 1 : k + reached + 1]
+    either = np.minimum(there, afresh)
+    return _rising(either), _rising(afresh - either), _rising(there - either)
+
+
+def _rising(values: Floats) -> Floats:
+    least = np.minimum.accumulate(values[::-1])[::-1]
+    found: Floats = np.diff(least, prepend=0.0)
+    return found
+
+
+class _Rows:
+    """Sparse constraints: Σ coefficient · variable ≥ low."""
+
+    def __init__(self) -> None:
+        self._low: list[float] = []
+        self._row: list[int] = []
+        self._column: list[int] = []
+        self._value: list[float] = []
+
+    def add(self, terms: Sequence[tuple[int, float]], low: float) -> None:
+        number = len(self._low)
+        self._low.append(low)
+        for column, value in terms:
+            self._row.append(number)
+            self._column.append(column)
+            self._value.append(value)
+
+    def matrix(self, columns: int) -> tuple[Any, Floats]:
+        from scipy.sparse import csr_array
+
+        shape = (len(self._low), columns)
+        return csr_array((self._value, (self._row, self._column)), shape=shape), np.array(self._low)

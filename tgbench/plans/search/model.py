@@ -1,0 +1,341 @@
+"""The time and memory of whole populations of retentions, by table lookup.
+
+A retention is a boolean array [turn, node]: node n is kept after every run of turn k, and so is
+there when the next one begins.
+
+    time    weighted mean over the transitions, each node's time by its code (see `tables`)
+    memory  the largest, over all steps of a turn's runs, of: inputs, and the values that are live.
+            A value is live from the first step if it was kept and is read, or is kept on; else
+            from where it is computed. It is live to the last step if it is kept, else to its last
+            read. What is kept after all turns stacks below, on bytes of its own.
+
+Both leave out what offsets add: holes in the packing cost memory, and values that nobody happens to
+write over save time. `replay` sees both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tgbench.plans.search.tables import ALWAYS, Floats, Tables
+
+Keep = NDArray[np.bool_]  # [population, turn, node]
+MOST_PASSES = 3  # to find out what is really there, where not all that is kept is also made
+
+
+@dataclass(frozen=True)
+class Scores:
+    """One number per member of a population.
+
+    Fields:
+        time_ns: modelled mean time of a run.
+        size_bytes: modelled arena.
+    """
+
+    time_ns: Floats
+    size_bytes: NDArray[np.int64]
+
+    def best(self, budget_bytes: float) -> int | None:
+        """The fastest member that fits; None if none does. The smaller one of equals."""
+        fits = np.flatnonzero(self.size_bytes <= budget_bytes)
+        if not fits.size:
+            return None
+        order = np.lexsort((self.size_bytes[fits], self.time_ns[fits]))
+        return int(fits[order[0]])
+
+
+@dataclass(frozen=True)
+class _Used:
+    """What a population computes.
+
+    Fields:
+        made: [node, population, situation] whether anything of it is computed.
+        there: [node, population, situation] whether its earlier value is available.
+        asked: [node, population, situation] whether anything of it is needed.
+        slots: [population, node] bytes of its largest slice in runs from nothing, and
+        typical: in the weighed ones.
+    """
+
+    made: NDArray[np.bool_]
+    there: NDArray[np.bool_]
+    asked: NDArray[np.bool_]
+    slots: NDArray[np.int64]
+    typical: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class _Edge:
+    parent: int
+    asks: NDArray[np.uint8]  # flattened [situation, code]
+
+
+class _Lookup:
+    """One pass over tables, from the last node to the first."""
+
+    def __init__(self, tables: Tables) -> None:
+        self.tables = tables
+        self.weights = np.array([s.weight for s in tables.situations])
+        self._edges = [
+            [_Edge(parent, asks.reshape(-1)) for parent, asks in table.asks]
+            for table in tables.table
+        ]
+        self._times = [(t.cost_ns * self.weights[:, None]).reshape(-1) for t in tables.table]
+        self._sizes = [table.size_bytes.reshape(-1) for table in tables.table]
+        self._rows = np.arange(len(tables.situations))
+        self._from_nothing = self.weights == 0
+
+    def run(self, keep: Keep) -> tuple[Floats, _Used]:
+        """The weighed times of all members, and what they compute."""
+        tables, population = self.tables, len(keep)
+        nodes, situations = len(tables.table), len(tables.situations)
+        by_node = np.ascontiguousarray(keep.transpose(2, 0, 1))  # [node, population, turn]
+        always: NDArray[np.bool_] = np.all(by_node, axis=2, keepdims=True)
+        there = self._there(by_node, always)
+        made = np.zeros((nodes, population, situations), bool)
+        slots, typical = np.zeros((2, population, nodes), np.int64)
+        level = np.zeros((nodes, population, situations), np.uint8)
+        time = np.zeros(population)
+        for n in range(nodes - 1, -1, -1):
+            table, mine = tables.table[n], level[n]
+            if table.demanded.any():
+                np.maximum(mine, table.demanded, out=mine)
+            if table.wished.any():
+                np.maximum(mine, table.wished * always[n], out=mine)
+            if not mine.any():
+                continue
+            code = mine + np.where(there[n], 0, table.levels) * (mine > 0)
+            place = code + self._rows * (2 * table.levels + 1)
+            time += self._times[n][place].sum(axis=1)
+            sizes = self._sizes[n][place]
+            made[n] = sizes > 0
+            slots[:, n] = sizes[:, self._from_nothing].max(axis=1, initial=0)
+            typical[:, n] = sizes[:, ~self._from_nothing].max(axis=1, initial=0)
+            for edge in self._edges[n]:
+                below = level[edge.parent]
+                np.maximum(below, edge.asks[place], out=below)
+        return time, _Used(made, there, level > 0, slots, typical)
+
+    def one(self, s: int, there: NDArray[np.bool_]) -> tuple[Floats, NDArray[np.bool_]]:
+        """A single situation: times of all members, and [node, population] what they compute.
+
+        Args:
+            there: [node, population] whose earlier values are really there.
+        """
+        nodes, population = there.shape
+        made = np.zeros((nodes, population), bool)
+        level = np.zeros((nodes, population), np.uint8)
+        time = np.zeros(population)
+        for n in range(nodes - 1, -1, -1):
+            table, mine = self.tables.table[n], level[n]
+            if table.demanded[s]:
+                np.maximum(mine, table.demanded[s], out=mine)
+            if not mine.any():
+                continue
+            code = mine + np.where(there[n], 0, table.levels) * (mine > 0)
+            time += table.cost_ns[s][code]
+            made[n] = table.size_bytes[s][code] > 0
+            for parent, asks in table.asks:
+                np.maximum(level[parent], asks[s][code], out=level[parent])
+        return time, made
+
+    def _there(self, by_node: NDArray[np.bool_], always: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """[node, population, situation] whether the earlier value is available."""
+        found = np.zeros((*by_node.shape[:2], len(self.tables.situations)), bool)
+        for s, situation in enumerate(self.tables.situations):
+            if situation.before >= 0:
+                found[:, :, s] = by_node[:, :, situation.before]
+            elif situation.before == ALWAYS:
+                found[:, :, s] = always[:, :, 0]
+        return found
+
+
+class Model:
+    """Scores retentions over the tables of one workload.
+
+    Args:
+        tables: of whole runs.
+        pieces: of runs in pieces, where large runs are cut: they say how large slices are.
+        whole: where large runs are cut, the weighed ones are not: slices hold those too.
+
+    Where no run is cut, a node that is kept after all turns, but of which some turn leaves
+    nothing, shares its bytes too: they are free until that turn's runs compute it.
+    """
+
+    def __init__(self, tables: Tables, pieces: Tables | None = None, whole: bool = False) -> None:
+        self.tables, self.pieces, self.whole = tables, pieces, whole
+        self._whole = _Lookup(tables)
+        self._cut = _Lookup(pieces) if pieces is not None else None
+        self.weights = self._whole.weights
+        self.of = np.array([s.of for s in tables.situations])
+
+    @property
+    def nodes(self) -> int:
+        return len(self.tables.table)
+
+    @property
+    def turns(self) -> int:
+        return self.tables.turns
+
+    def none(self) -> Keep:
+        """Nothing retained: a population of one."""
+        return np.zeros((1, self.turns, self.nodes), bool)
+
+    def score(self, keep: Keep) -> Scores:
+        """Time and memory of every member of a population."""
+        time, used = self._run(keep)
+        return Scores(time, self._memory(keep, used))
+
+    # --- time ------------------------------------------------------------------------------------
+
+    def walked_ns(self, keep: Keep) -> Floats:
+        """Mean times over the trace, where a value is there only since a run has made it.
+
+        The score takes what most runs of a turn leave for what all of them do; here every call
+        finds what the ones before it left. Nothing is there at first, and the first call does not
+        count.
+        """
+        by_turn = np.ascontiguousarray(keep.transpose(1, 2, 0))  # [turn, node, population]
+        there = np.zeros(by_turn.shape[1:], bool)
+        total = np.zeros(len(keep))
+        for i, s in enumerate(self.tables.walk.tolist()):
+            time, made = self._whole.one(s, there)
+            there = by_turn[self.of[s]] & (made | (there & self.tables.left[s][:, None]))
+            total += time * (i > 0)
+        found: Floats = total / max(len(self.tables.walk) - 1, 1)
+        return found
+
+    def _run(self, keep: Keep) -> tuple[Floats, _Used]:
+        """The mean times; and what is computed where, and how large."""
+        there = keep
+        for _ in range(MOST_PASSES):
+            time, used = self._whole.run(there)
+            lost = self._lost(there, used.there, used.made)
+            if not lost.any():
+                break
+            there = there & ~lost
+        if self._cut is not None:
+            slots = self._cut.run(keep)[1].slots
+            used = replace(used, slots=np.maximum(slots, used.typical) if self.whole else slots)
+        return time, used
+
+    def _lost(self, keep: Keep, there: NDArray[np.bool_], made: NDArray[np.bool_]) -> Keep:
+        """What is kept in name only: it was not there, and most runs of a turn do not make it."""
+        has = there | made
+        lost = np.zeros_like(keep)
+        for k in range(self.turns):
+            rows = self.rows[k]
+            if rows.size:
+                share = (has[:, :, rows] * self.weights[rows]).sum(axis=2)
+                lost[:, k] = keep[:, k] & (share < self.weights[rows].sum() / 2).T
+        return lost
+
+    # --- memory ----------------------------------------------------------------------------------
+
+    @cached_property
+    def rows(self) -> list[NDArray[np.int64]]:
+        """For each turn, its weighed situations."""
+        weighed = self.weights > 0
+        return [np.flatnonzero((self.of == k) & weighed) for k in range(self.turns)]
+
+    @cached_property
+    def shareable(self) -> NDArray[np.bool_]:
+        """[node] whether some turn leaves nothing of an earlier value, so that bytes are free."""
+        if self.pieces is not None:
+            return np.zeros(self.nodes, bool)
+        left = [self.tables.left[rows].any(axis=0) for rows in self.rows if rows.size]
+        found: NDArray[np.bool_] = ~np.all(left, axis=0) if left else np.zeros(self.nodes, bool)
+        return found
+
+    def _memory(self, keep: Keep, used: _Used) -> NDArray[np.int64]:
+        tables = self.tables
+        some, stacked = keep.any(axis=1), keep.all(axis=1) & ~self.shareable
+        slots = np.where(some, tables.kept_bytes, used.slots)
+        moving = (slots > 0) & ~stacked
+        never = np.zeros_like(moving)
+        peak = (stacked * tables.kept_bytes).sum(axis=1)
+        peak = peak + self._peak(np.where(moving, slots, 0), moving, never, never)
+        if (some & ~stacked).any():
+            for k, rows in enumerate(self.rows):
+                if rows.size:
+                    peak = np.maximum(peak, self._class_peak(keep[:, k], used, slots, rows))
+        found: NDArray[np.int64] = tables.base_bytes + peak
+        return found
+
+    def _class_peak(
+        self,
+        kept: NDArray[np.bool_],
+        used: _Used,
+        slots: NDArray[np.int64],
+        rows: NDArray[np.int64],
+    ) -> NDArray[np.int64]:
+        """The most bytes live in the runs of one turn; `kept` is [population, node]."""
+        usable = used.there[:, :, rows] & self.tables.left[rows].T[:, None, :]
+        read = (usable & used.asked[:, :, rows]).any(axis=2).T
+        from_start = read | (usable.any(axis=2).T & kept)
+        made: NDArray[np.bool_] = np.any(used.made[:, :, rows], axis=2).T
+        sizes = np.where(from_start | made, slots, 0)
+        return self._peak(sizes, made, from_start, kept)
+
+    def _peak(
+        self,
+        sizes: NDArray[np.int64],
+        runs: NDArray[np.bool_],
+        from_start: NDArray[np.bool_],
+        to_end: NDArray[np.bool_],
+    ) -> NDArray[np.int64]:
+        """The most bytes live at one step; arrays are [population, node].
+
+        A node is live over its range in the schedule, or from the first step, or to the last.
+        """
+        begun = np.where(from_start, 0, sizes).cumsum(axis=1)
+        ending = np.where(to_end, 0, sizes)
+        ended = np.zeros((len(sizes), self.nodes + 1), np.int64)
+        np.cumsum(ending[:, self._by_stop], axis=1, out=ended[:, 1:])
+        live = begun - ended[:, self._ended_before] + runs * self.tables.scratch_bytes
+        first = np.where(from_start, sizes, 0).sum(axis=1)
+        found: NDArray[np.int64] = first + live.max(axis=1, initial=0)
+        return found
+
+    @cached_property
+    def _by_stop(self) -> NDArray[np.int64]:
+        return np.argsort(self.tables.stop, kind="stable")
+
+    @cached_property
+    def _ended_before(self) -> NDArray[np.int64]:
+        """For each node, how many live ranges have ended when it is defined."""
+        ordered = self.tables.stop[self._by_stop]
+        found: NDArray[np.int64] = np.searchsorted(ordered, self.tables.start, side="right")
+        return found
+
+    @cached_property
+    def least_slots(self) -> NDArray[np.int64]:
+        """[node] bytes of the slice that a node needs whatever is retained."""
+        used = [self._run(keep)[1] for keep in (self.none(), ~self.none())]
+        least = np.minimum(*(one.slots[0] for one in used))
+        found: NDArray[np.int64] = np.minimum(least, self.tables.kept_bytes)
+        return found
+
+    @cached_property
+    def ends(self) -> NDArray[np.int64]:
+        """[node] the first node that is defined after its live range."""
+        found: NDArray[np.int64] = np.searchsorted(self.tables.start, self.tables.stop)
+        return found
+
+    @cached_property
+    def live_sets(self) -> list[list[int]]:
+        """Nodes live together, at the steps where no larger set is."""
+        found: list[list[int]] = []
+        live: list[int] = []
+        grew = False
+        for n in range(self.nodes):
+            gone = [m for m in live if self.tables.stop[m] <= self.tables.start[n]]
+            if gone and grew:
+                found.append(live)
+                grew = False
+            live = [m for m in live if m not in gone] + [n]
+            grew = True
+        return [*found, live] if live else found

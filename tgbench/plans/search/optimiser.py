@@ -1,0 +1,770 @@
+"""The best plan that a budget and some time allow, with a bound on how much better any could be.
+
+    greedy plan ─┐
+    saved plan ──┼─→ best ←── really laid out, really replayed ←── retentions of the model
+    relaxed program per cut: bound, where to look ──→ tree search, integer program ──┘
+
+The tabulated model proposes; offsets and the replayed trace dispose. A retention whose slices do
+not pack is tried again with as much less memory as it was over. What was found is never given up
+for less: the result is as fast as the greedy plan at least, and as the plan it began with.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tgbench.base.coords import value_of
+from tgbench.base.errors import BudgetError, PlanError, check_choice
+from tgbench.base.regions import Box
+from tgbench.base.words import format_bytes, format_time
+from tgbench.graph.graph import Node
+from tgbench.graph.op_table import Call
+from tgbench.kernels.registry import Ranking, candidates
+from tgbench.memory.placement import ALIGNMENT, ANY, Placement, Retention, Turn, aligned
+from tgbench.memory.schedule import lowest_peak
+from tgbench.memory.storage import Anatomy
+from tgbench.plans.decisions import Classes, Decisions, SearchRecord
+from tgbench.plans.planner import Cost, Planner, Scenario
+from tgbench.plans.search.chain import ROUND, Chain, Submits, run_round
+from tgbench.plans.search.exact import Limits, Program, Relaxed
+from tgbench.plans.search.mcts import worth_ns
+from tgbench.plans.search.model import Model
+from tgbench.plans.search.polish import polished
+from tgbench.plans.search.replay import Misfit, Replayed, replay
+from tgbench.plans.search.tables import Tables, tabulate, tabulate_pieces
+from tgbench.plans.search.workload import Workload
+from tgbench.programs.program import Instruction
+from tgbench.runs.buckets import BucketClass
+from tgbench.runs.rules import Rules
+from tgbench.runs.split import WHOLE, Cut
+
+Mode: TypeAlias = Literal["greedy", "search", "exact"]
+MODES: tuple[Mode, ...] = ("greedy", "search", "exact")
+FILL_NS = 1_000.0  # putting known values where somebody looks
+CLOSE = 1e-4  # a gap that counts as none
+LOWER = 0.99  # what another order of the graph has to save to be taken
+ORDER_STEPS = 500_000  # of the search for one
+SAMPLED = 2e-3  # what examples of transitions may be off from all of them
+MOST_SPARE = 0.25  # of the budget: how much less the model is given, because packing takes more
+SMALLER = (0.75, 0.5)  # of the budget: what keeps less may be in fewer pieces, and faster
+TRIED_A_ROUND = 3  # retentions laid out and replayed
+MOST_TRIES = 6  # of one retention, each with less memory than the one before
+MOST_PARTS = 32  # of a cut run
+FINER = 0.998  # a finer cut has to promise to be this much faster
+MOST_AXES = 3  # input dimensions along which runs may be cut
+BONUS = 1.02  # a retention the model puts this much behind the best may be ahead when replayed
+
+
+@dataclass(frozen=True)
+class Effort:
+    """When to stop: whatever comes first. With `steps` alone the result is reproducible.
+
+    Fields:
+        seconds: wall time.
+        steps: rollouts of the tree search.
+    """
+
+    seconds: float | None = None
+    steps: int | None = None
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A plan that fits, and what its trace takes.
+
+    Fields:
+        modelled_ns: mean run in the tabulated model.
+        time_ns: mean run of the replayed trace; modelled where hardly two of its runs are alike
+            and replaying them all would take too long.
+    """
+
+    retention: Retention
+    cut: Cut
+    placement: Placement
+    replayed: Replayed
+    modelled_ns: float
+    time_ns: float
+
+    @property
+    def key(self) -> tuple[float, int]:
+        """Faster first, then smaller."""
+        return self.time_ns, self.placement.size_bytes
+
+
+@dataclass
+class Arm:
+    """One way of cutting large runs, and the model of it.
+
+    Fields:
+        optimum_ns: of its integer program, where that packed at once.
+        spare_bytes: what packing took beyond the model, so far.
+    """
+
+    cut: Cut
+    model: Model
+    relaxed: Relaxed
+    optimum_ns: float = math.inf
+    spare_bytes: int = 0
+    tried: set[bytes] = field(default_factory=set)
+
+
+class Optimiser:
+    """Searches one graph's plans for one workload.
+
+    Args:
+        cost: expected nanoseconds of one box of one call.
+        classes: every class that has to fit, with how often it came and where it was last seen.
+        executor: anything with `submit(function, *arguments) → future`: a process pool, a Dask
+            client; None to search here.
+        stop: asked now and then; True ends the search.
+        watch: shown every better plan, and the best one after every round.
+        ranking: which kernels take a site, the best first; the same that runs use.
+    """
+
+    def __init__(
+        self,
+        anatomy: Anatomy,
+        rules: Rules,
+        workload: Workload,
+        budget_bytes: int | None,
+        cost: Cost,
+        device: str = "cpu",
+        *,
+        classes: Classes | None = None,
+        executor: Submits | None = None,
+        workers: int = 1,
+        progress: Callable[[str], None] | None = None,
+        stop: Callable[[], bool] | None = None,
+        watch: Callable[[Decisions], None] | None = None,
+        ranking: Ranking = candidates,
+    ) -> None:
+        self.anatomy, self.rules, self.device = anatomy, rules, device
+        self.workload, self.cost = workload, checked(cost)
+        self.budget_bytes = budget_bytes
+        rare = {k: v for k, v in (classes or {}).items() if k not in workload.seen}
+        common = {kind: workload.seen[kind] for kind in workload.kinds}
+        self.classes: Classes = {**common, **workload.seen, **rare}
+        self.tell = progress or (lambda message: None)
+        self.planner = Planner(anatomy, rules, device, self.cost, progress, ranking)
+        self.executor = executor
+        self.workers = workers
+        self.stops = stop or (lambda: False)
+        self.watch = watch or (lambda decisions: None)
+        self._places: dict[tuple[BucketClass, tuple[int, ...]], None] = {}  # that maps lacked
+        self._times: dict[tuple[Any, ...], float] = {}
+
+    # --- what is common to all modes -------------------------------------------------------------
+
+    def run(
+        self,
+        mode: Mode = "search",
+        effort: Effort | None = None,
+        seed: int = 0,
+        start: Decisions | None = None,
+    ) -> Decisions:
+        """Plan; goes on from `start` if that is a plan for the same graph.
+
+        Raises BudgetError if nothing fits, PlanError for an unknown mode.
+        """
+        check_choice(PlanError, "mode", mode, MODES)
+        effort = effort or Effort(seconds=30.0)
+        begun = [_Search(of, mode, effort, seed, start) for of in self._orders()]
+        for search in begun:
+            search.begin()
+        return min(begun, key=_Search.standing).run()
+
+    def _orders(self) -> list[Optimiser]:
+        """This one, and the same over another order of the graph if slices then take less.
+
+        Only the graph's own order is improved on: a plan's was chosen already.
+        """
+        budget_bytes, graph = self.budget_bytes, self.anatomy.graph
+        if budget_bytes is None or self.anatomy.schedule != Anatomy.of(graph).schedule:
+            return [self]
+        scenarios = self.planner.scenarios(self.classes)
+        everything = Retention.always(self.planner.frontier(scenarios))
+        placed = self.planner.lay_out(everything, scenarios, WHOLE)
+        if placed.size_bytes <= budget_bytes:
+            return [self]
+        slices = [node for node in placed.slots if node not in placed.retained]
+        found = lowest_peak(
+            graph,
+            {node: aligned(placed.size_of(node)) for node in slices},
+            scratch={node: aligned(room.size_bytes) for node, room in placed.scratch.items()},
+            max_steps=ORDER_STEPS,
+        )
+        if found.peak_bytes > LOWER * found.given_bytes:
+            return [self]
+        other = Optimiser(
+            Anatomy.of(graph, found.schedule), self.rules, self.workload, budget_bytes, self.cost,
+            self.device, classes=self.classes, executor=self.executor, workers=self.workers,
+            progress=self.tell, stop=self.stops, watch=self.watch, ranking=self.planner.ranking,
+        )  # fmt: skip
+        packed = other.planner.lay_out(everything, scenarios, WHOLE)
+        if packed.size_bytes > LOWER * placed.size_bytes:
+            return [self]
+        self.tell(
+            f"another order: {format_bytes(placed.size_bytes)} → {format_bytes(packed.size_bytes)}"
+        )
+        return [self, other]
+
+    def scenarios(self) -> list[Scenario]:
+        """Everything that has to fit, and the weighed transitions.
+
+        Classes fit at their extremes; where a map had no room for a run in between, there too.
+        """
+        found = self.planner.scenarios(self.classes)
+        for kind, origin in self._places:
+            found += [Scenario(kind, origin, 0.0, cold=cold) for cold in (False, True)]
+        for row in self.workload.rows:
+            kind = self.workload.kind(row.of)
+            found.append(Scenario(kind, row.origin, 0.0, False, row.of, row.before, row.valid))
+        return found
+
+    def candidate(
+        self, retention: Retention, cut: Cut, placement: Placement, *, modelled: bool = True
+    ) -> Candidate | None:
+        """A plan with its replayed trace; None if some call of the trace does not fit it.
+
+        That call is one of the `scenarios` then.
+
+        Without `modelled` the tables are not made for it, and the replay stands for the model.
+        """
+        try:
+            replayed = replay(
+                self.anatomy, self.rules, placement, cut, self.workload.circle, self.instruction_ns,
+                self.device, self.planner.ranking, self.classes,
+            )  # fmt: skip
+        except Misfit as found:
+            self._places[found.kind, found.origin] = None
+            return None
+        tabulated = modelled or not replayed.is_whole
+        modelled_ns = self.modelled_ns(retention) if tabulated else replayed.mean_ns
+        time_ns = replayed.mean_ns if replayed.is_whole else modelled_ns
+        return Candidate(retention, cut, placement, replayed, modelled_ns, time_ns)
+
+    @cached_property
+    def uncut(self) -> Model:
+        """The model with whole runs; its times hold for every cut."""
+        return Model(tabulate(self.anatomy, self.rules, self.workload, self.cost))
+
+    def bits(self, retention: Retention) -> NDArray[np.bool_]:
+        """A retention as [class, node]."""
+        keep = np.zeros((self.uncut.turns, self.uncut.nodes), bool)
+        for n, node in enumerate(self.anatomy.stored):
+            for k in retention.after.get(node, ()):
+                keep[k, n] = True
+        return keep
+
+    def modelled_ns(self, retention: Retention) -> float:
+        return float(self.uncut.score(self.bits(retention)[None]).time_ns[0])
+
+    def instruction_ns(self, made: Instruction, origin: tuple[int, ...]) -> float:
+        """The expected time of one instruction, at an origin."""
+        if made.kernel == "fill":
+            return FILL_NS
+        box = made.box.at(origin)
+        key = (made.node.call, box)
+        found = self._times.get(key)
+        if found is None:
+            found = self._times[key] = self.cost(made.node.call, box)
+        return found
+
+
+def checked(cost: Cost) -> Cost:
+    """The same cost, which raises PlanError where it is not a number of nanoseconds."""
+
+    def found(call: Call, box: Box) -> float:
+        time_ns = cost(call, box)
+        if not 0 <= time_ns < math.inf:
+            raise PlanError(
+                f"the cost of {call.op.name}{box} is {time_ns}, which is not a time; "
+                "mend the cost model or the records that it reads"
+            )
+        return time_ns
+
+    return found
+
+
+def told_anew(start: Decisions, workload: Workload) -> Retention:
+    """A plan's retention over a workload's turns: what it keeps after all that a turn may be."""
+    old, kinds = start.retention, list(start.classes)
+    theirs = [_named(turn, kinds) for turn in old.turns]
+    alike = [
+        frozenset(k for k, their in enumerate(theirs) if _alike(own, their))
+        for own in (_named(turn, workload.kinds) for turn in workload.turns)
+    ]
+    everything = frozenset(range(len(workload.turns)))
+    after = {
+        node: frozenset(t for t, same in enumerate(alike) if same and same <= turns)
+        for node, turns in old.after.items()
+    }
+    after |= {node: everything for node, turns in old.after.items() if len(turns) == len(theirs)}
+    return Retention({n: t for n, t in after.items() if t}, workload.turns, old.shared)
+
+
+Named: TypeAlias = "tuple[BucketClass | None, BucketClass | None]"  # a turn by its classes
+
+
+def _named(turn: Turn, kinds: Sequence[BucketClass]) -> Named:
+    of = kinds[turn.of] if turn.of < len(kinds) else None
+    return of, None if turn.before is None else kinds[turn.before]
+
+
+def _alike(one: Named, other: Named) -> bool:
+    """Whether a run may be of both turns."""
+    free = one[1] is None or other[1] is None
+    return one[0] is not None and one[0] == other[0] and (free or one[1] == other[1])
+
+
+class _Search:
+    """One call of `Optimiser.run`: the best so far, and when to stop."""
+
+    def __init__(
+        self, optimiser: Optimiser, mode: Mode, effort: Effort, seed: int, start: Decisions | None
+    ) -> None:
+        self.of = optimiser
+        self.mode, self.effort, self.seed = mode, effort, seed
+        before = start.search if start is not None and start.search is not None else None
+        self.resumes = before is not None and before.seed == seed
+        self.steps_before = before.steps if before is not None and self.resumes else 0
+        self.history = list(before.history) if before is not None and self.resumes else []
+        self.start = start
+        self.steps = 0
+        self.began = time.monotonic()
+        self.best: Candidate | None = None
+        self.refused: BudgetError | None = None  # what greedy planning said, if nothing fitted
+        self.greedy_ns = 0.0
+        self.bound_ns = 0.0
+        self.arms: list[Arm] = []
+        self.frontier: tuple[Node, ...] = ()
+
+    @property
+    def scenarios(self) -> list[Scenario]:
+        return self.of.scenarios()
+
+    def begin(self) -> None:
+        """The greedy plan, and the saved one."""
+        self._greedy()
+        if self.start is not None:
+            self._resume(self.start)
+
+    def standing(self) -> tuple[float, int]:
+        """How good the best plan so far is; what fits comes first."""
+        return self.best.key if self.best is not None else (math.inf, 0)
+
+    def run(self) -> Decisions:
+        """Go on from where `begin` left it. Raises BudgetError if nothing fits."""
+        stop = "greedy"
+        if self.mode != "greedy":
+            try:
+                stop = self._improve()
+            except KeyboardInterrupt:
+                stop = "interrupted"
+        if self.best is None:
+            return self._in_force()
+        return self._decisions(stop, explained=self.mode != "greedy")
+
+    def _in_force(self) -> Decisions:
+        """The plan that runs go by, where nothing holds all of them: it serves some as larger runs.
+
+        Raises BudgetError if there is none of this size.
+        """
+        budget_bytes = self.of.budget_bytes
+        if self.start is not None and self.start.placement.size_bytes <= (budget_bytes or math.inf):
+            return self.start
+        assert self.refused is not None
+        raise self.refused
+
+    # --- beginning -------------------------------------------------------------------------------
+
+    def _greedy(self) -> None:
+        """The plan for the runs of the trace; one that lacks a run of it is made again with it."""
+        of, found, searches = self.of, None, self.mode != "greedy"
+        while found is None:
+            scenarios = self.scenarios
+            try:
+                made = of.planner.plan(scenarios, of.budget_bytes)
+            except BudgetError as error:
+                self.refused = error
+                self.frontier = tuple(of.planner.frontier(scenarios))
+                return
+            retention = Retention.always(made.retained, of.workload.turns)
+            found = of.candidate(retention, made.cut, made.placement, modelled=searches)
+            if found is None and len(self.scenarios) == len(scenarios):
+                raise PlanError("a run does not fit the plan made for it; this is an error of ours")
+        self.frontier = (*made.retained, *made.dropped)
+        self.greedy_ns = found.time_ns
+        self._take(found, "greedy")
+
+    def _resume(self, start: Decisions) -> None:
+        """What an earlier search found counts, as far as it fits this workload and budget."""
+        as_it_is = self._as_saved(start)
+        if as_it_is is not None:
+            self._take(as_it_is, "saved plan")
+            return
+        found = self._realised(told_anew(start, self.of.workload), start.cut)
+        if found is not None:
+            self._take(found, "saved plan")
+
+    def _as_saved(self, start: Decisions) -> Candidate | None:
+        """The saved plan's own map, where it is for the same classes, schedule and budget."""
+        of, kinds = self.of, list(self.of.workload.kinds)
+        fits = of.budget_bytes is None or start.placement.size_bytes <= of.budget_bytes
+        same = list(start.classes)[: len(kinds)] == kinds
+        same = same and start.retention.turns in (of.workload.turns, ANY)
+        if not (fits and same and start.anatomy.schedule == of.anatomy.schedule):
+            return None
+        return of.candidate(told_anew(start, of.workload), start.cut, start.placement)
+
+    # --- improving -------------------------------------------------------------------------------
+
+    def _improve(self) -> str:
+        if self.of.budget_bytes is None:
+            return "everything fits"
+        reason = self._open_arms()
+        if reason is not None:
+            return reason
+        if self.mode == "exact":
+            return "optimal" if self._is_optimal() else "packed"
+        return self._tree_search()
+
+    def _reason_to_stop(self) -> str | None:
+        effort = self.effort
+        if self._is_optimal():
+            return "optimal"
+        if effort.steps is not None and self.steps >= effort.steps:
+            return "steps"
+        if effort.seconds is not None and time.monotonic() - self.began >= effort.seconds:
+            return "time"
+        return "stopped" if self.of.stops() else None
+
+    def _is_late(self) -> bool:
+        """Half of the time is gone, or somebody said stop: no more arms are opened."""
+        seconds = self.effort.seconds
+        gone = time.monotonic() - self.began
+        return self.of.stops() or (seconds is not None and gone >= seconds / 2)
+
+    def _is_optimal(self) -> bool:
+        """The model knows nothing better, and the trace takes what the model says."""
+        best = self.best
+        if best is None or not self.arms:
+            return False
+        exact = best.modelled_ns <= self.bound_ns * (1 + CLOSE)
+        return exact and best.time_ns <= best.modelled_ns * (1 + SAMPLED)
+
+    def _open_arms(self) -> str | None:
+        """The ways of cutting that may make a difference, coarse ones first, each with its bound.
+
+        A finer cut is looked at while the best plan so far is slower than it promises to be.
+        """
+        of = self.of
+        known = self._scratch()
+        scratch = np.array([aligned(known.get(n, 0)) for n in of.anatomy.stored], np.int64)
+        tables = replace(of.uncut.tables, scratch_bytes=scratch)
+        for cut in self._cuts():
+            if self.arms and self._is_late():
+                break
+            of.tell(f"bounding {'uncut runs' if cut == WHOLE else cut}")
+            pieces = None if cut == WHOLE else self._pieces(cut)
+            for whole in (True, False) if pieces is not None else (False,):
+                model = Model(tables, pieces, whole)
+                relaxed = Program(model, self._budget).solve(self._limits(), integer=False)
+                self.bound_ns = min(self.bound_ns or math.inf, relaxed.bound_ns)
+                promise = relaxed.bound_ns / FINER
+                if self.best is not None and promise > self.best.time_ns:
+                    continue
+                if any(promise > arm.optimum_ns for arm in self.arms):
+                    continue
+                arm = Arm(cut, model, relaxed)
+                self.arms.append(arm)
+                if (reason := self._reason_to_stop()) is not None:
+                    return reason
+                self._exactly(arm)
+        return None if self.arms else "nothing better"
+
+    def _pieces(self, cut: Cut) -> Tables:
+        return tabulate_pieces(self.of.anatomy, self.of.rules, self.of.workload, cut)
+
+    @property
+    def _budget(self) -> int:
+        assert self.of.budget_bytes is not None
+        return self.of.budget_bytes
+
+    def _scratch(self) -> dict[Node, int]:
+        if self.best is None:
+            return {}
+        return {node: room.size_bytes for node, room in self.best.placement.scratch.items()}
+
+    def _cuts(self) -> list[Cut]:
+        """Uncut, the greedy plan's cut, and along each input dimension as long as slices shrink."""
+        of = self.of
+        found = [WHOLE]
+        axes = [
+            (name, axis, size)
+            for name, node in of.anatomy.graph.inputs.items()
+            for axis, size in enumerate(node.shape)
+            if size > 1
+        ]
+        for name, axis, size in sorted(axes, key=lambda a: -a[2])[:MOST_AXES]:
+            parts, last = 2, self._slices_of(WHOLE)
+            while parts <= min(size, MOST_PARTS):
+                cut = Cut(name, axis, parts)
+                bytes_now = self._slices_of(cut)
+                if bytes_now > 0.97 * last:
+                    break
+                found.append(cut)
+                parts, last = parts * 2, bytes_now
+        if self.best is None or self.best.cut in found:
+            return found
+        return [*found, self.best.cut]
+
+    def _slices_of(self, cut: Cut) -> int:
+        """The largest slices when everything that is read again is retained."""
+        planner = self.of.planner
+        total: dict[Node, int] = {}
+        cold = [s for s in self.scenarios if s.cold]
+        retention = Retention.always(self.frontier)
+        for _, steps in planner.runs(retention, cold, cut):
+            for step in steps:
+                for node, region in step.compute.items():
+                    if node not in retention.after:
+                        size = value_of(region.hull().elements) * node.type.itemsize
+                        total[node] = max(total.get(node, 0), size)
+        return sum(total.values())
+
+    def _limits(self) -> Limits:
+        """For one program: reproducible where steps are what counts."""
+        if self.effort.seconds is None or self.effort.steps is not None:
+            return Limits(seconds=3600.0, nodes=2_000)
+        left = self.effort.seconds - (time.monotonic() - self.began)
+        return Limits(seconds=max(left / 3, 1.0))
+
+    def _exactly(self, arm: Arm) -> None:
+        """The model's optimum, laid out; again with less memory while it does not fit.
+
+        The program may take too little memory for what nodes share, never too much: what a
+        solution really takes in the model is taken off what the program is given next.
+        """
+        less_bytes = 0
+        for attempt in range(MOST_TRIES):
+            if not self._may_be_better(arm.relaxed.bound_ns):
+                return
+            self.of.tell(f"integer program, {arm.cut.parts} pieces")
+            room = self._budget - arm.spare_bytes
+            solved = Program(arm.model, room - less_bytes).solve(self._limits())
+            if solved.keep is None:
+                return
+            over = int(arm.model.score(solved.keep).size_bytes[0]) - room
+            if over > 0:
+                less_bytes += max(over, ALIGNMENT)
+            elif self._try(arm, solved.keep[0]):
+                self._try(arm, self._throughout(solved.keep[0]))
+                arm.optimum_ns = solved.bound_ns if attempt == 0 else math.inf
+                break
+        for share in SMALLER if arm.cut == WHOLE else ():
+            solved = Program(arm.model, int(share * self._budget)).solve(self._limits())
+            if solved.keep is not None and self._may_be_better(solved.bound_ns):
+                self._try(arm, solved.keep[0])
+
+    def _tree_search(self) -> str:
+        """Rounds of chains, over the arms that may still hold something better."""
+        number = self.steps_before
+        while True:
+            arms = [arm for arm in self.arms if self._may_be_better(arm.relaxed.bound_ns)]
+            if not arms or (self.best is None and number > self.steps_before):
+                return "nothing better" if self.best is not None else "nothing fits"
+            limit = self.effort.steps
+            if limit is not None and self.steps and self.steps + ROUND * self.of.workers > limit:
+                return "steps"  # rounds are whole, so that more steps only add to what was done
+            for arm in arms:
+                if (reason := self._reason_to_stop()) is not None:
+                    return reason
+                number += 1
+                if (reason := self._round(arm, number)) is not None:
+                    return reason
+
+    def _round(self, arm: Arm, number: int) -> str | None:
+        effort, workers, steps = self.effort, self.of.workers, ROUND
+        if effort.steps is not None:
+            steps = min(steps, -(-(effort.steps - self.steps) // workers))
+        best = self.best
+        starts = (self.of.bits(best.retention),) if best and best.cut == arm.cut else ()
+        chains = [
+            Chain(
+                arm.model.tables, arm.model.pieces, arm.model.whole, self._budget - arm.spare_bytes,
+                arm.relaxed.share, arm.relaxed.bound_ns, starts, (self.seed, number, chain), steps,
+            )
+            for chain in range(workers)
+        ]  # fmt: skip
+        made = run_round(chains, self.of.executor, lambda: self._reason_to_stop() is not None)
+        self.steps += made.steps
+        self._show(f"step {self.steps_before + self.steps}")
+        tries = 0
+        for time_ns, keep in self._ranked(
+            arm, [*starts, *(one.keep for one in made.found)], number
+        ):
+            new = keep.tobytes() not in arm.tried and self._may_be_better(time_ns)
+            if new and tries < TRIED_A_ROUND and not self.of.stops():
+                tries += 1
+                self._try(arm, keep)
+        return "workers lost" if made.lost == workers else None
+
+    def _ranked(
+        self, arm: Arm, found: Sequence[NDArray[np.bool_]], number: int
+    ) -> list[tuple[float, NDArray[np.bool_]]]:
+        """What was found, the best of it polished, and each kept throughout; the fastest first."""
+        keeps = {keep.tobytes(): keep for one in found for keep in (one, self._throughout(one))}
+        if not keeps:
+            return []
+        first = self._timed(arm, list(keeps.values()))[0][1]
+        room = self._budget - arm.spare_bytes
+        better = polished(arm.model, room, first, (self.seed, number))
+        if better is not None:
+            keeps[better.keep.tobytes()] = better.keep
+        return self._timed(arm, list(keeps.values()))
+
+    @staticmethod
+    def _timed(
+        arm: Arm, keeps: Sequence[NDArray[np.bool_]]
+    ) -> list[tuple[float, NDArray[np.bool_]]]:
+        """Retentions with their mean times over the trace, the fastest first."""
+        times = arm.model.walked_ns(np.stack(keeps)).tolist()
+        return sorted(zip(times, keeps, strict=True), key=lambda pair: (pair[0], pair[1].tobytes()))
+
+    @staticmethod
+    def _throughout(keep: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """The same nodes, kept after all classes: nothing is then left to chance."""
+        found: NDArray[np.bool_] = np.broadcast_to(keep.any(axis=0), keep.shape).copy()
+        return found
+
+    def _may_be_better(self, modelled_ns: float) -> bool:
+        best = self.best
+        return best is None or modelled_ns < BONUS * max(best.modelled_ns, best.time_ns)
+
+    # --- candidates ------------------------------------------------------------------------------
+
+    def _try(self, arm: Arm, keep: NDArray[np.bool_]) -> bool:
+        """Lay a retention of the model out; what packing adds to it is remembered."""
+        if keep.tobytes() in arm.tried:
+            return True
+        arm.tried.add(keep.tobytes())
+        nodes = self.of.anatomy.stored
+        after = {
+            nodes[n]: frozenset(np.flatnonzero(keep[:, n]).tolist())
+            for n in np.flatnonzero(keep.any(axis=0))
+        }
+        retention = Retention(after, self.of.workload.turns)
+        placement = self._placed(retention, arm)
+        if placement.size_bytes > self._budget and (shared := self._shareable(arm, retention)):
+            retention = replace(retention, shared=shared)
+            placement = self._placed(retention, arm)
+        if placement.size_bytes > self._budget:
+            modelled = int(arm.model.score(keep[None]).size_bytes[0])
+            spare = max(arm.spare_bytes + ALIGNMENT, placement.size_bytes - modelled)
+            arm.spare_bytes = min(spare, int(MOST_SPARE * self._budget))
+            return False
+        found = self.of.candidate(retention, arm.cut, placement)
+        if found is not None:
+            self._take(found, "retention")
+        return True
+
+    def _placed(self, retention: Retention, arm: Arm) -> Placement:
+        return self.of.planner.lay_out(
+            retention, self.scenarios, arm.cut, arm.model.whole, self._budget
+        )
+
+    def _shareable(self, arm: Arm, retention: Retention) -> frozenset[Node]:
+        """Retained nodes whose bytes are free until some class's runs compute them."""
+        nodes, can = self.of.anatomy.stored, arm.model.shareable
+        return (
+            frozenset(n for n, shares in zip(nodes, can, strict=True) if shares) & retention.nodes
+        )
+
+    def _realised(self, retention: Retention, cut: Cut) -> Candidate | None:
+        budget_bytes = self.of.budget_bytes
+        placement = self.of.planner.lay_out(
+            retention, self.scenarios, cut, budget_bytes=budget_bytes
+        )
+        if budget_bytes is not None and placement.size_bytes > budget_bytes:
+            return None
+        return self.of.candidate(retention, cut, placement)
+
+    def _take(self, found: Candidate, what: str) -> None:
+        if self.best is not None and found.key >= self.best.key:
+            return
+        self.best = found
+        if not self.history or found.time_ns < self.history[-1][1]:
+            self.history.append((self.steps_before + self.steps, found.time_ns))
+        self._show(what)
+
+    def _show(self, what: str) -> None:
+        if self.best is not None:
+            self.of.watch(self._decisions("running", explained=False))
+        self.of.tell(f"{what}: {self._said()}")
+
+    def _said(self) -> str:
+        if self.best is None:
+            return "nothing fits yet"
+        bound = f", bound {format_time(self.bound_ns)}" if self.bound_ns else ""
+        return f"best {format_time(self.best.time_ns)} a run{bound}"
+
+    # --- the result ------------------------------------------------------------------------------
+
+    def _decisions(self, stop: str, *, explained: bool = True) -> Decisions:
+        best, of = self.best, self.of
+        assert best is not None
+        bound_ns = self.bound_ns if math.isfinite(self.bound_ns) else 0.0
+        record = SearchRecord(
+            mode=self.mode,
+            seed=self.seed,
+            steps=self.steps_before + self.steps,
+            stop=stop,
+            best_ns=best.time_ns,
+            modelled_ns=best.modelled_ns,
+            warm_up_ns=best.replayed.warm_up_ns,
+            greedy_ns=self.greedy_ns,
+            bound_ns=bound_ns,
+            history=tuple(self.history),
+        )
+        everywhere = len(best.retention.turns)
+        kept = {n for n, k in best.retention.after.items() if len(k) == everywhere}
+        dropped = {*self.frontier, *best.retention.nodes} - kept
+        worth, price = self._worth(best) if explained else ({}, 0.0)
+        return Decisions(
+            of.anatomy,
+            best.placement,
+            best.retention,
+            tuple(sorted(dropped, key=lambda node: node.index)),
+            best.cut,
+            of.classes,
+            best.time_ns,
+            worth,
+            price,
+            record,
+        )
+
+    def _worth(self, best: Candidate) -> tuple[Mapping[Node, tuple[int, float]], float]:
+        """What retaining each candidate saves beside the best plan; the last byte's worth."""
+        arm = next((arm for arm in self.arms if arm.cut == best.cut), None)
+        model = arm.model if arm is not None else self.of.uncut
+        keep = self.of.bits(best.retention)
+        worth = worth_ns(model, keep)
+        found = {
+            node: (int(model.tables.kept_bytes[n]), float(worth[n]))
+            for n, node in enumerate(self.of.anatomy.stored)
+            if worth[n] > 0 or keep[:, n].any()
+        }
+        if arm is None or not math.isfinite(arm.relaxed.bound_ns):
+            return found, 0.0
+        more = max(self._budget // 100, 1)
+        richer = Program(model, self._budget + more).solve(self._limits(), integer=False)
+        return found, max(arm.relaxed.bound_ns - richer.bound_ns, 0.0) / more

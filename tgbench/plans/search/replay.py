@@ -1,0 +1,110 @@
+"""The last word on a plan's speed: its trace again, decided run by run as the session would.
+
+Every run is propagated and lowered over the real memory map, so values that survive in shared bytes
+count, and so do holes, fills and runs in pieces. Times are those of the instructions' kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tgbench.base.coords import Guard
+from tgbench.base.errors import TgbenchError
+from tgbench.kernels.registry import Ranking, candidates
+from tgbench.memory.placement import Placement
+from tgbench.memory.storage import Anatomy
+from tgbench.plans.search.walk import Walk
+from tgbench.programs.lowering import DoesNotFit, State
+from tgbench.programs.program import Instruction
+from tgbench.programs.specialiser import Specialiser
+from tgbench.runs.buckets import BucketClass
+from tgbench.runs.rules import Rules
+from tgbench.runs.split import Cut
+
+InstructionCost: TypeAlias = Callable[[Instruction, tuple[int, ...]], float]  # ns at an origin
+
+MOST_DECIDED = 64  # each takes tens of milliseconds
+
+
+class Misfit(TgbenchError):  # noqa: N818  (a signal to plan for it)
+    """A call of the trace that a map has no room for, even from nothing.
+
+    Attributes:
+        kind, origin: which one, and where.
+    """
+
+    def __init__(self, kind: BucketClass, origin: tuple[int, ...]) -> None:
+        super().__init__(f"{kind} does not fit at {origin}")
+        self.kind = kind
+        self.origin = origin
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What each call of a trace costs under a plan.
+
+    Fields:
+        times_ns: per call, in order.
+        instructions: per call, how many it runs.
+        decided: how many different situations there were.
+        is_whole: whether the trace was walked to its end.
+    """
+
+    times_ns: tuple[float, ...]
+    instructions: tuple[int, ...]
+    decided: int
+    is_whole: bool
+
+    @property
+    def warm_up_ns(self) -> float:
+        """The first call, which finds nothing."""
+        return self.times_ns[0]
+
+    @property
+    def mean_ns(self) -> float:
+        """The mean of all calls after the first."""
+        later = self.times_ns[1:]
+        return sum(later) / len(later) if later else self.times_ns[0]
+
+
+def replay(
+    anatomy: Anatomy,
+    rules: Rules,
+    placement: Placement,
+    cut: Cut,
+    calls: Sequence[tuple[BucketClass, tuple[int, ...]]],
+    cost: InstructionCost,
+    device: str = "cpu",
+    ranking: Ranking = candidates,
+    classes: Mapping[BucketClass, tuple[float, tuple[int, ...]]] | None = None,
+) -> Replayed:
+    """Walk a trace over a memory map; no further than `MOST_DECIDED` situations.
+
+    Where what is there makes a run too large for the map, the run goes from nothing.
+
+    Raises Misfit for a call that the map cannot hold.
+    """
+    specialiser = Specialiser(anatomy, placement, cut, rules, device, ranking, classes)
+
+    def decide(
+        held: State, kind: BucketClass, origin: tuple[int, ...]
+    ) -> tuple[tuple[Instruction, ...], State, frozenset[Guard]]:
+        for there in (held, {}):
+            try:
+                made = specialiser.specialise(there, kind, origin)
+            except DoesNotFit:
+                continue
+            return made.instructions, made.after, made.guards
+        raise Misfit(kind, origin)
+
+    walk = Walk(decide)
+    times, counts = [], []
+    for kind, origin in calls:
+        if walk.decided >= MOST_DECIDED:
+            break
+        instructions = walk.step(kind, origin)
+        times.append(sum(cost(made, origin) for made in instructions))
+        counts.append(len(instructions))
+    return Replayed(tuple(times), tuple(counts), walk.decided, len(times) == len(calls))

@@ -1,0 +1,239 @@
+"""What a session is used for: kinds of runs, what follows what, and an example of each.
+
+    trace:  P d d d d e d d d P …      P prefill, d decode, e edit
+    rows:   P→d  d→d  d→e  e→d  d→P    each with its share of all transitions
+
+The trace is read as a circle: its last run is followed by its first. The shares are then the
+steady state of the transition matrix that the trace estimates.
+
+What is best kept after a run may depend on what ran before it: a class of several predecessors is
+told apart by them, as far as `MOST_TURNS` allows. A class after another is a *turn*.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tgbench.base.coords import Coord, Guard, record, value_of
+from tgbench.base.errors import TraceError
+from tgbench.base.regions import Box, Region
+from tgbench.graph.graph import Graph, Node
+from tgbench.memory.placement import Turn
+from tgbench.memory.storage import Anatomy
+from tgbench.plans.search.walk import Decide, Walk
+from tgbench.programs.lowering import Held, State
+from tgbench.runs.buckets import Bucket, BucketClass
+from tgbench.runs.propagate import changes, handed_out, joined
+from tgbench.runs.rules import Rules
+from tgbench.runs.trace import require_of
+
+Valid = Mapping[Node, Region]
+MOST_CLASSES = 12  # rarer classes must fit, and are not weighed
+MOST_TURNS = 12
+MOST_PAIRS = 64
+EXAMPLES = 48  # of all transitions together
+
+
+@dataclass(frozen=True)
+class Row:
+    """An example of one turn after another: the unit that costs are weighed over.
+
+    Fields:
+        before, of: positions of the two turns.
+        origin: where it happened.
+        weight: what share of all transitions it stands for.
+        valid: what of every node would be there by then, if everything were retained.
+    """
+
+    before: int
+    of: int
+    origin: tuple[int, ...]
+    weight: float
+    valid: Valid
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The classes, the transitions between them, and the calls that they were read from.
+
+    Fields:
+        kinds: the classes, the most frequent first.
+        turns: what a retention tells apart; `turns[i].of` is a position in `kinds`.
+        rows: the weighed transitions; their weights sum to 1.
+        calls: what happened, in order.
+        told_by: for every call after the first, and the first again: the row that stands for it;
+            -1 where none does.
+        seen: for every class of the trace, how often it came and where it came last.
+    """
+
+    kinds: tuple[BucketClass, ...]
+    turns: tuple[Turn, ...]
+    rows: tuple[Row, ...]
+    calls: tuple[tuple[BucketClass, tuple[int, ...]], ...]
+    told_by: tuple[int, ...]
+    seen: Mapping[BucketClass, tuple[float, tuple[int, ...]]]
+
+    @staticmethod
+    def of(anatomy: Anatomy, rules: Rules, buckets: Iterable[Bucket]) -> Workload:
+        """Read a trace; raises TraceError for an empty one, and for one of another graph."""
+        calls = tuple(_calls(anatomy.graph, buckets))
+        if not calls:
+            raise TraceError("the trace is empty; run something first, or open one with trace=path")
+        counts = Counter(kind for kind, _ in calls)
+        seen = {kind: (float(counts[kind]), origin) for kind, origin in calls}
+        kinds = tuple(kind for kind, _ in counts.most_common(MOST_CLASSES))
+        turns = _turns(calls, kinds)
+        rows, told_by = _rows(anatomy, rules, calls, kinds, turns)
+        return Workload(kinds, turns, rows, calls, told_by, seen)
+
+    def kind(self, turn: int) -> BucketClass:
+        """The class that runs in a turn."""
+        return self.kinds[self.turns[turn].of]
+
+    def first_turn(self, of: int) -> int:
+        """Any turn of a class: for what does not depend on what ran before."""
+        return next(i for i, turn in enumerate(self.turns) if turn.of == of)
+
+    @property
+    def circle(self) -> tuple[tuple[BucketClass, tuple[int, ...]], ...]:
+        """The calls, and the first one again: what is replayed."""
+        return (*self.calls, self.calls[0])
+
+
+def _calls(
+    graph: Graph, buckets: Iterable[Bucket]
+) -> Iterator[tuple[BucketClass, tuple[int, ...]]]:
+    known: dict[Bucket, tuple[BucketClass, tuple[int, ...]]] = {}
+    for number, bucket in enumerate(buckets, 1):
+        if bucket not in known:
+            require_of(graph, bucket, f"call {number}")
+            known[bucket] = bucket.classify(graph)
+        yield known[bucket]
+
+
+def _turns(
+    calls: Sequence[tuple[BucketClass, tuple[int, ...]]], kinds: Sequence[BucketClass]
+) -> tuple[Turn, ...]:
+    """The classes, the most frequent ones told apart by what ran before them."""
+    position = {kind: i for i, kind in enumerate(kinds)}
+    places = [position.get(kind) for kind, _ in calls]
+    before: dict[int, dict[int, None]] = {of: {} for of in range(len(kinds))}
+    for one, other in pairwise([places[-1], *places]):
+        if one is not None and other is not None:
+            before[other].setdefault(one)
+    spare, found = MOST_TURNS - len(kinds), []
+    for of, ran in before.items():
+        splits = 1 < len(ran) <= spare + 1
+        spare -= (len(ran) - 1) * splits
+        found += [Turn(of, one) for one in sorted(ran)] if splits else [Turn(of)]
+    return tuple(found)
+
+
+def _taken(
+    calls: Sequence[tuple[BucketClass, tuple[int, ...]]],
+    kinds: Sequence[BucketClass],
+    turns: Sequence[Turn],
+) -> list[int | None]:
+    """The turn of each call, the trace read as a circle; None for rare ones."""
+    position = {kind: i for i, kind in enumerate(kinds)}
+    places = [position.get(kind) for kind, _ in calls]
+    number = {turn: i for i, turn in enumerate(turns)}
+    found = []
+    for before, of in pairwise([places[-1], *places]):
+        turn = None if of is None else number.get(Turn(of), number.get(Turn(of, before)))
+        found.append(turn)
+    return found
+
+
+def _rows(
+    anatomy: Anatomy,
+    rules: Rules,
+    calls: Sequence[tuple[BucketClass, tuple[int, ...]]],
+    kinds: Sequence[BucketClass],
+    turns: Sequence[Turn],
+) -> tuple[tuple[Row, ...], tuple[int, ...]]:
+    """Examples of every transition, and for each call the one that stands for it."""
+    circle = [*calls, calls[0]]
+    taken = _taken(calls, kinds, turns)
+    happened: dict[tuple[int, int], list[int]] = {}
+    for i, (before, of) in enumerate(pairwise([*taken, taken[0]])):
+        if before is not None and of is not None:
+            happened.setdefault((before, of), []).append(i)
+    often = sorted(happened, key=lambda pair: (-len(happened[pair]), pair))[:MOST_PAIRS]
+    total = sum(len(happened[pair]) for pair in often)
+    stands_for: dict[int, int] = {}  # call → the call that is its example
+    examples: dict[int, tuple[tuple[int, int], float]] = {}
+    for pair in often:
+        most = EXAMPLES * len(happened[pair]) // total
+        chosen = _examples(happened[pair], circle, most)
+        stands_for |= chosen
+        for i in dict.fromkeys(chosen.values()):
+            share = sum(one == i for one in chosen.values()) / len(chosen)
+            examples[i] = pair, len(happened[pair]) / total * share
+    walk = Walk(all_retained(anatomy, rules))
+    walk.step(*calls[0])
+    rows: dict[int, Row] = {}
+    for i, (kind, origin) in enumerate(circle[1:]):
+        if i in examples:
+            (before, of), weight = examples[i]
+            valid = numbers(walk.state(kind, origin))
+            rows[i] = Row(before, of, origin, weight, valid)
+        walk.step(kind, origin)
+    order = sorted(rows, key=lambda i: _rank(rows[i]))
+    number = {i: n for n, i in enumerate(order)}
+    told_by = tuple(number.get(stands_for.get(i, -1), -1) for i in range(len(calls)))
+    return tuple(rows[i] for i in order), told_by
+
+
+def _rank(row: Row) -> tuple[float, int, int, tuple[int, ...]]:
+    return -row.weight, row.of, row.before, row.origin
+
+
+def _examples(
+    happened: Sequence[int],
+    circle: Sequence[tuple[BucketClass, tuple[int, ...]]],
+    most: int,
+) -> dict[int, int]:
+    """For each of a transition's occurrences, the one of `most` that stands for it.
+
+    They are spread evenly over where it happened.
+    """
+    count = max(min(len(happened), most), 1)
+    by_place = sorted(happened, key=lambda i: (circle[i + 1][1], i))
+    groups = [n * count // len(by_place) for n in range(len(by_place))]
+    middle = [(2 * e + 1) * len(by_place) // (2 * count) for e in range(count)]
+    return {i: by_place[middle[group]] for i, group in zip(by_place, groups, strict=True)}
+
+
+def all_retained(anatomy: Anatomy, rules: Rules) -> Decide[None]:
+    """How a run is decided with everything retained; what it leaves is all that is valid."""
+    propagator = anatomy.propagator(rules, anatomy.stored)
+
+    def decide(
+        state: State, kind: BucketClass, origin: tuple[int, ...]
+    ) -> tuple[None, State, frozenset[Guard]]:
+        with record() as guards:
+            changed, demand = asked(anatomy, kind, kind.symbols(origin))
+            valid = {node: held.valid for node, held in state.items()}
+            step = propagator.step(valid, changed, demand)
+        left = {node: Held(region, (0,) * node.rank) for node, region in step.valid.items()}
+        return None, left, frozenset(guards)
+
+    return decide
+
+
+def asked(anatomy: Anatomy, kind: BucketClass, origin: Sequence[Coord]) -> tuple[Valid, Valid]:
+    """What of the leaves changed, and what of the graph is demanded, in a run of a class."""
+    demand = joined(handed_out(anatomy.graph, kind, origin).values())
+    return changes(anatomy.graph, kind, origin), demand
+
+
+def numbers(state: State) -> dict[Node, Region]:
+    """What is valid, without the memory of how it depends on the origin."""
+    return {
+        node: Region(tuple(Box((value_of(a), value_of(b)) for a, b in box) for box in held.valid))
+        for node, held in state.items()
+    }

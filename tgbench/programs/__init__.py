@@ -1,0 +1,1 @@
+"""Flat lists of bound calls, and what they leave behind."""

@@ -1,0 +1,456 @@
+"""Kernels timed before a plan, where nothing is known of the calls that carry its runs.
+
+    sites of the planned runs ─→ heaviest signatures ─→ what takes them, in turns ─→ records
+
+Only what counts is timed: the calls that make up all but a fiftieth of a run's modelled time, and
+of each the kernels that are modelled anywhere near the best. Alternatives take turns, and turns go
+over the weights of all equal layers: one matrix used again and again would lie in the cache, where
+a run does not find it. What is clearly slower than the best gets one turn and no more.
+
+The source of the method is autotuning as cuTENSOR and cuDNN do it; what is different here is that
+the weights timed are those that run.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from tqdm import tqdm
+
+from tgbench.base.errors import RecordsError
+from tgbench.base.machine import Machine, cache_folder
+from tgbench.base.regions import Box
+from tgbench.base.safetensors import TORCH_DTYPES
+from tgbench.base.words import counted
+from tgbench.costs.model import SENTINEL_NS, CostModel, modelled_ns
+from tgbench.costs.probe import bound
+from tgbench.costs.records import Record, Records, failure_of
+from tgbench.costs.signature import last_cache_bytes, source_hash
+from tgbench.graph.graph import Node
+from tgbench.graph.op_table import FLOATS
+from tgbench.kernels.registry import ARENA, Function, Kernel, Prepared, Site, View, candidates
+from tgbench.programs.pool import Pool
+
+LEAST_NS = 20_000.0  # shorter calls are mostly dispatch, and a clock disturbs them
+REST = 0.02  # of a run: lighter calls are not timed
+WITHIN = 8.0  # kernels modelled at most so many times as slow as the best are timed
+LOSER = 1.5  # times the best: gets no second turn
+SECONDS = 3.0  # of timing before one plan; heaviest first, and the rest before the next one
+LONG_S = 0.2  # of calls of one signature: then the least turns are enough
+LEAST_TURNS, MOST_TURNS = 3, 9
+MOST_ROUNDS = 3
+MOST_EQUAL = 24  # of equal layers that turns go over
+OUT = -1  # names the buffer of the result; operands have their number, weights a name
+Bound: TypeAlias = "tuple[Function, tuple[Any, ...]]"
+Progress: TypeAlias = "Callable[[str], None]"
+
+
+def default_records() -> Path:
+    """Where the user's own database of measured times lies."""
+    return cache_folder() / "records.db"
+
+
+def users_records() -> Records:
+    """The user's own database; raises OSError or RecordsError where it cannot be opened."""
+    default_records().parent.mkdir(parents=True, exist_ok=True)
+    return Records(default_records())
+
+
+@dataclass
+class Task:
+    """Equal calls, and how much of a run they are.
+
+    Fields:
+        sites: one for each place, in schedule order; only their weights differ.
+        kernels: those worth timing, the modelled fastest first.
+    """
+
+    signature: str
+    sites: list[Site] = field(default_factory=list)
+    kernels: tuple[Kernel, ...] = ()
+
+    def __str__(self) -> str:
+        return self.signature.partition(" = ")[0]
+
+
+class Calibrator:
+    """Times kernels for one session, and teaches its cost model.
+
+    Args:
+        records: where times are looked up and kept; None for the user's own database, which is
+            opened when there is something to time. Where that cannot be written, and while other
+            programs have the processors, what is timed serves this session alone.
+        progress: told what is going on; None for a bar on a terminal.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        costs: CostModel,
+        records: Records | None,
+        device: str,
+        progress: Progress | None,
+    ) -> None:
+        self.pool, self.costs, self.records = pool, costs, records
+        self.device, self.progress = device, progress
+        self._opened = records is not None
+
+    def may_learn(self, nodes: Iterable[Node]) -> bool:
+        """Whether any of these is worth timing, if all of it is computed."""
+        whole = ((node.call, Box.full(node.shape)) for node in nodes)
+        return any(self.costs.time_ns(call, box) >= LEAST_NS for call, box in whole)
+
+    def learn(self, runs: Sequence[Sequence[Site]]) -> int:
+        """Time what is not known of the heaviest calls of some runs; returns how many were timed.
+
+        What is timed by an interrupt is kept.
+        """
+        tasks = heaviest(runs, self.costs)
+        if tasks and not self._opened:
+            self._open()
+            tasks = heaviest(runs, self.costs)
+        timed = 0
+        for _ in range(MOST_ROUNDS):  # what is measured tells what else is heavy
+            if not tasks:
+                break
+            timed += self._time(tasks)
+            tasks = heaviest(runs, self.costs)
+        return timed
+
+    def _time(self, tasks: Sequence[Task]) -> int:
+        found: list[Record] = []
+        try:
+            found += self._timed(tasks)
+        finally:
+            self.costs.learn(found)
+            self._keep(found)
+        return len(found)
+
+    def _open(self) -> None:
+        """Find what this machine knows already."""
+        self._opened = True
+        try:
+            self.records = users_records()
+            self.costs.learn(self.records.all(Machine.here(self.device).fingerprint))
+        except (OSError, RecordsError) as error:
+            self.records = None
+            _warn(error)
+
+    def _keep(self, found: Sequence[Record]) -> None:
+        if self.records is None or not found or _is_busy():
+            return
+        try:
+            self.records.add(found, Machine.here(self.device))
+        except RecordsError as error:
+            _warn(error)
+
+    def _timed(self, tasks: Sequence[Task]) -> Iterator[Record]:
+        """Records of some tasks; nothing of those that there was no time for."""
+        told = f"timing the kernels of {counted(len(tasks), 'call')}, once a machine"
+        self._tell(told)
+        with tqdm(
+            desc=told, total=1 + MOST_TURNS, delay=0.5, leave=False, disable=self._bar
+        ) as bar:
+            races = [Race(task, self.pool, self.device) for task in tasks]
+            flushed = rest_of(races, self.pool) if self.costs.streams else []
+            try:
+                for turn in race(races, flushed):
+                    bar.update()
+                    self._tell(f"{told}: turn {turn}")
+                    if turn and sum(one.spent_ns for one in races) > SECONDS * 1e9:
+                        break
+            finally:
+                fingerprint = Machine.here(self.device).fingerprint
+                for one in races:
+                    yield from self._records(one, fingerprint)
+
+    @property
+    def _bar(self) -> bool | None:
+        """Whether no bar is drawn; None for none where nobody is looking."""
+        return None if self.progress is None else True
+
+    def _tell(self, message: str) -> None:
+        if self.progress is not None:
+            self.progress(message)
+
+    def _records(self, one: Race, fingerprint: str) -> Iterator[Record]:
+        """What a race found; programs will want what the winner prepared."""
+        site = one.task.sites[0]
+        signature = self.costs.signature(site)
+        if any(one.times.values()):
+            self.pool.keep(one.prepared[one.winner])
+        for kernel in one.task.kernels:
+            times, failure = one.times.get(kernel.name), one.failures.get(kernel.name)
+            if not times and failure is None:
+                continue
+            yield Record(
+                kernel.name,
+                source_hash(kernel),
+                signature.text,
+                fingerprint,
+                tuple(times or ()),
+                failure,
+                flops=signature.flops,
+                size_bytes=signature.size_bytes,
+                modelled_ns=modelled_ns(site, kernel),
+            )
+
+
+def _is_busy() -> bool:
+    """Whether others had the processors while something was timed: true for now, not for good."""
+    return hasattr(os, "getloadavg") and os.getloadavg()[0] > 1 + (os.cpu_count() or 1)
+
+
+def _warn(error: Exception) -> None:
+    warnings.warn(
+        f"measured times of kernels are not kept: {error}; pass records=, or calibrate=False",
+        stacklevel=2,
+    )
+
+
+# --- what to time -----------------------------------------------------------------------------
+
+
+def heaviest(runs: Sequence[Sequence[Site]], costs: CostModel) -> list[Task]:
+    """The calls that make up nearly all of some run and of which too little is known."""
+    found: dict[str, Task] = {}
+    weights: dict[str, float] = defaultdict(float)
+    for sites in runs:
+        tasks, times = _grouped(sites, costs)
+        total = left = sum(times.values())
+        for text in sorted(times, key=lambda text: -times[text]):
+            if left < REST * total:
+                break
+            left -= times[text]
+            task = tasks[text]
+            if times[text] / len(task.sites) >= LEAST_NS:
+                found.setdefault(text, task)
+                weights[text] += times[text]
+    known = [found[text] for text in sorted(found, key=lambda text: -weights[text])]
+    for task in known:
+        task.kernels = _unknown(task.sites[0], costs)
+    return [task for task in known if task.kernels]
+
+
+def _grouped(sites: Sequence[Site], costs: CostModel) -> tuple[dict[str, Task], dict[str, float]]:
+    """Equal calls of a run, and the expected nanoseconds of them all."""
+    tasks: dict[str, Task] = {}
+    times: dict[str, float] = defaultdict(float)
+    for site in sites:
+        text = costs.signature(site).text
+        tasks.setdefault(text, Task(text)).sites.append(site)
+        times[text] += costs.of_site(site, costs.kernels(site)[0]).time_ns
+    return tasks, times
+
+
+def _unknown(site: Site, costs: CostModel) -> tuple[Kernel, ...]:
+    """The kernels to be timed at a site; none where there is no choice, or all is measured."""
+    own = [(k, k.cost_ns(site)) for k in candidates(site) if not costs.has_failed(site, k)]
+    limit = WITHIN * min((cost for _, cost in own), default=0.0)
+    worth = [kernel for kernel, cost in own if cost <= limit and cost < SENTINEL_NS]
+    if len(worth) < 2 or all(costs.of_site(site, k).source == "measured" for k in worth):
+        return ()
+    return tuple(worth)
+
+
+# --- how it is timed ----------------------------------------------------------------------------
+
+
+class Race:
+    """The kernels of one task, taking turns.
+
+    Fields:
+        racing: who is not clearly slower than the best.
+        times: nanoseconds of single calls, by kernel; first calls, which find nothing in place,
+            are not among them.
+        failures: what kernels raised that are out of it for that.
+        spent_ns: of all calls.
+    """
+
+    def __init__(self, task: Task, pool: Pool, device: str) -> None:
+        self.task, self.device = task, device
+        first = _apart(task.sites[0])
+        sites = [_with_weights(first, site) for site in task.sites[:MOST_EQUAL]]
+        self.weights = _weights(sites, pool)
+        self.prepared: dict[str, dict[Prepared, Any]] = {k.name: {} for k in task.kernels}
+        buffers = pool.buffers | _operands(first, device)
+        _touch(self.weights.values())
+        self.racing = [kernel.name for kernel in task.kernels]
+        self.times: dict[str, list[int]] = {name: [] for name in self.racing}
+        self.failures: dict[str, str] = {}
+        self._calls: dict[str, list[Bound]] = {}
+        for kernel in task.kernels:
+            made = self.prepared[kernel.name]
+            with self._or_out(kernel.name):
+                self._calls[kernel.name] = [bound(kernel, s, buffers, device, made) for s in sites]
+        self.spent_ns, self._turn = 0, 0
+
+    @contextmanager
+    def _or_out(self, name: str) -> Iterator[None]:
+        """Whatever a kernel may raise is a finding about it: it is out of the race."""
+        try:
+            yield
+        except Exception as error:
+            self.failures[name] = failure_of(error)
+            self.racing = [other for other in self.racing if other != name]
+            del self.times[name]
+
+    def take_turn(self, name: str, *, counts: bool) -> None:
+        """Call a kernel once, and note the time if that counts."""
+        with self._or_out(name):
+            took = self.call(name)
+            if counts:
+                self.times[name].append(took)
+
+    def call(self, name: str) -> int:
+        """One call, with the weights that were used longest ago; its nanoseconds."""
+        calls = self._calls[name]
+        function, arguments = calls[self._turn % len(calls)]
+        self._turn += 1
+        self._wait()
+        began = time.perf_counter_ns()
+        function(*arguments)
+        self._wait()
+        took = max(time.perf_counter_ns() - began, 1)
+        self.spent_ns += took
+        return took
+
+    def _wait(self) -> None:
+        if self.device.startswith("cuda"):
+            torch.cuda.synchronize()
+
+    def drop_losers(self) -> None:
+        """Leave those in the race that were ever nearly as fast as the fastest.
+
+        One sample says little on a machine that does other things, too: only long calls, which
+        are dear and hardly disturbed, are judged by it.
+        """
+        if not self.racing or (not self._is_long and self._turns < LEAST_TURNS):
+            return
+        limit = LOSER * min(map(min, self.times.values()))
+        self.racing = [name for name in self.racing if min(self.times[name]) <= limit]
+
+    @property
+    def _is_long(self) -> bool:
+        return self.spent_ns > LONG_S * 1e9
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is one left, or it was timed often enough."""
+        most = LEAST_TURNS if self._is_long else MOST_TURNS
+        return self._turns >= most or len(self.racing) < (2 if self._turns else 1)
+
+    @property
+    def _turns(self) -> int:
+        return max(map(len, self.times.values()), default=0)
+
+    @property
+    def winner(self) -> str:
+        """The fastest by the median of its times."""
+        timed = [name for name, times in self.times.items() if times]
+        best = [name for name in timed if name in self.racing] or timed
+        return min(best, key=lambda name: statistics.median(self.times[name]))
+
+
+def race(races: Sequence[Race], flushed: Sequence[torch.Tensor]) -> Iterator[int]:
+    """Turn after turn, every kernel of every race once; yields the number of the turn.
+
+    Kernels of one race are as far from each other as can be: what lies between them is the weights
+    of all others, and `flushed`, which are read where those would fit the cache.
+    """
+    for turn in range(1 + MOST_TURNS):
+        going = [one for one in races if not one.is_over]
+        if not going:
+            return
+        lanes = [(one, list(one.racing)) for one in going]
+        for k in range(max(len(names) for _, names in lanes)):
+            for tensor in flushed:
+                tensor.sum()
+            for one, names in lanes:
+                if k < len(names):
+                    one.take_turn(names[(k + turn) % len(names)], counts=turn > 0)
+        for one in going if turn else ():
+            one.drop_losers()
+        yield turn
+
+
+def rest_of(races: Sequence[Race], pool: Pool) -> list[torch.Tensor]:
+    """Weights to read in between, where those of all races would stay in the cache."""
+    own = {key for one in races for key in one.weights}
+    missing = 2 * last_cache_bytes() - sum(pool.buffers[key].nbytes for key in own)
+    found = []
+    for key, tensor in pool.buffers.items():
+        if key not in own and missing > 0 and tensor.numel():
+            part = tensor.view(-1)[: 1 + missing // tensor.element_size()]
+            found.append(part)
+            missing -= part.nbytes
+    return found
+
+
+def _weights(sites: Sequence[Site], pool: Pool) -> dict[tuple[Any, str], torch.Tensor]:
+    """What never changes and is read at some sites."""
+    views = [view for site in sites for view in site.ins if view is not None]
+    keys = {(view.buffer, view.dtype): None for view in views}
+    return {key: pool.buffers[key] for key in keys if key in pool.buffers}
+
+
+def _touch(weights: Iterable[torch.Tensor]) -> None:
+    """Bring weights in from their file, which is not what is timed."""
+    for tensor in weights:
+        tensor.view(-1).view(torch.uint8)[::4096].sum()
+
+
+def _apart(site: Site) -> Site:
+    """The same site with what lies in the arena in buffers of its own, as it lies there.
+
+    A result that goes where an operand lies keeps doing so: kernels may ask.
+    """
+    views = [(OUT, site.out), *enumerate(site.ins)]
+    names: dict[tuple[Any, str], Any] = {}
+
+    def named(name: Any, view: View | None) -> View | None:
+        if view is None or view.buffer != ARENA:
+            return view
+        buffer = names.setdefault((view.offset, view.dtype), name)
+        return replace(view, buffer=buffer, offset=0)
+
+    out, *ins = (named(name, view) for name, view in views)
+    assert out is not None
+    return replace(site, out=out, ins=tuple(ins))
+
+
+def _with_weights(site: Site, other: Site) -> Site:
+    """The call of another layer, with this one's operands but that layer's weights."""
+    ins = tuple(
+        view if view is None or isinstance(view.buffer, int) else theirs
+        for view, theirs in zip(site.ins, other.ins, strict=True)
+    )
+    return replace(other, out=site.out, ins=ins)
+
+
+def _operands(site: Site, device: str) -> dict[tuple[Any, str], torch.Tensor]:
+    """Buffers for what is no weight: small floats, none denormal; True; the first index."""
+    found: dict[tuple[Any, str], torch.Tensor] = {}
+    for view in (site.out, *site.ins):
+        if view is None or not isinstance(view.buffer, int):
+            continue
+        size = 1 + sum((n - 1) * step for n, step in zip(view.shape, view.strides, strict=True))
+        dtype = TORCH_DTYPES[view.dtype]
+        if view.dtype in FLOATS:
+            values = torch.linspace(0.5, 1.0, int(size), device=device).to(dtype)
+        elif view.dtype == "bool":
+            values = torch.ones(int(size), dtype=dtype, device=device)
+        else:
+            values = torch.zeros(int(size), dtype=dtype, device=device)
+        found[view.buffer, view.dtype] = values
+    return found

@@ -1,0 +1,1 @@
+"""Which kernels give the same bits in every run."""

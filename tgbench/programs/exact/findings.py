@@ -1,0 +1,608 @@
+"""Which kernels give the same bits in every run, and for which tiles: found out by trying them.
+
+    candidates   every kernel × as it lies, or on copies × every tile of a ladder
+    trial        draws of operands at the session's own shapes, its weights, its masks (`trials`)
+
+The first to pass, in the order of what a small edit and everything are modelled to take, computes
+the call in every run. What was found is remembered, and kept in a record database if there is one.
+Where one call over many tiles keeps no bits, tiles are computed one by one, each on copies of its
+operands that lie side by side: the same kernel on the same numbers in the same places, which has
+the same bits if the kernel is deterministic. In the end a tile is the whole tensor. Only a kernel
+that differs from itself is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from tgbench.base.errors import ExactnessError, RecordsError, TgbenchError
+from tgbench.base.machine import Machine
+from tgbench.base.regions import EMPTY, Box, Region
+from tgbench.base.tiles import Grain, Sizes
+from tgbench.base.words import counted
+from tgbench.costs.model import SENTINEL_NS, plain_site
+from tgbench.costs.records import GrainRecord, Records
+from tgbench.costs.signature import attributes, code_hash, source_hash
+from tgbench.graph.graph import Node
+from tgbench.graph.op_table import Call
+from tgbench.kernels.copied import copied
+from tgbench.kernels.registry import KERNELS, Kernel
+from tgbench.memory.storage import Anatomy
+from tgbench.programs.exact.trials import (
+    Buffers,
+    Trial,
+    ends,
+    is_elementwise,
+    keeps_elements,
+    orders_of,
+)
+from tgbench.programs.lowering import Addresser, layout
+from tgbench.runs.propagate import rough_ns
+from tgbench.runs.rules import Rules
+
+MOST_CALLS = 256  # for one run from nothing
+MOST_TILES = 256  # of which it is seen that a kernel takes them: all those of separate calls
+MOST_FLOPS = 2e9  # of one chunk
+MOST_ELEMENTS = 1 << 24  # of one chunk
+ROWS = (4, 8, 16, 32, 64)  # of a tile
+LEAST_ROWS = 16  # of a chunk
+
+Calls: TypeAlias = frozenset[Call]
+Tell: TypeAlias = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Exactness:
+    """How every call of a graph is computed so that no bit depends on the run.
+
+    Fields:
+        grains: by call.
+        nodes: names of the nodes of each call; equal layers share theirs.
+        threads: that torch had; the bits are those of so many.
+    """
+
+    grains: Mapping[Call, Grain]
+    nodes: Mapping[Call, tuple[str, ...]]
+    threads: int
+
+    @property
+    def spread(self) -> tuple[str, ...]:
+        """Nodes that are computed whole, so that any change of an operand makes all of them dirty.
+
+        Those that kernels compute whole in any case are left out.
+        """
+        found = [call for call, grain in self.grains.items() if _spreads(call, grain)]
+        return tuple(name for call in found for name in self.nodes[call])
+
+    @property
+    def by_node(self) -> dict[str, Grain]:
+        """The grain of each node that a session computes, by name."""
+        return {name: grain for call, grain in self.grains.items() for name in self.nodes[call]}
+
+    def told(self, node: str) -> str:
+        """What a node computes together, in words; "" for single elements and lines."""
+        calls = (call for call, names in self.nodes.items() if node in names)
+        return next((told(call, self.grains[call]) for call in calls), "")
+
+    def check_threads(self) -> None:
+        """Raise ExactnessError if torch uses another number of threads now."""
+        now = torch.get_num_threads()
+        if now != self.threads:
+            raise ExactnessError(
+                f"torch has {now} threads, and {self.threads} when the session was made: bits may "
+                f"differ; call torch.set_num_threads({self.threads}), or make the session anew"
+            )
+
+    def __str__(self) -> str:
+        lines = [f"{counted(len(self.grains), 'call')}, with {counted(self.threads, 'thread')}"]
+        for call, grain in self.grains.items():
+            names = self.nodes[call]
+            lines.append(
+                f"  {call.op.name} {call.out}: {grain.kernel}{' on copies' * grain.copied}, tiles "
+                f"of {list(grain.tile)}{_together(call, grain)}; {names[0]}"
+                + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+            )
+        return "\n".join(lines)
+
+
+def _spreads(call: Call, grain: Grain) -> bool:
+    return grain.tile == call.out.shape and grain.tile != _least_tile(call)
+
+
+def _together(call: Call, grain: Grain) -> str:
+    if grain.tile == call.out.shape:
+        return ""
+    return ", one by one" if grain.tile == grain.chunk else ""
+
+
+def told(call: Call, grain: Grain) -> str:
+    """What a call computes together, in words; "" for single elements and lines."""
+    if _spreads(call, grain):
+        return (
+            f"computed whole, by {grain.kernel}: any change of what it reads makes all of it dirty "
+            "(no part of it kept its bits, or none that was modelled faster)"
+        )
+    if all(size == 1 for size in grain.tile[:-1]) or grain.tile == _least_tile(call):
+        return ""
+    alone = ", each alone on copies of what it reads" if grain.tile == grain.chunk else ""
+    return (
+        f"computed in tiles of {list(grain.tile)} counted from 0{alone}, by {grain.kernel}: "
+        "an element is as dirty as its tile"
+    )
+
+
+def find(
+    anatomy: Anatomy,
+    buffers: Buffers,
+    device: str,
+    tell: Tell | None = None,
+    records: Records | None = None,
+    unpacked: Calls = frozenset(),
+) -> Exactness:
+    """A grain for every call that a session computes.
+
+    Args:
+        buffers: weights, constants and frozen nodes, as the session has them.
+        records: what is in there for this machine and these sources is not tried again; what is
+            found out is added.
+        unpacked: calls whose weights stay as they lie.
+
+    Raises ExactnessError for a call whose kernels all differ from themselves, RecordsError where
+    the database fails or holds what cannot be.
+    """
+    finder, grains = Finder(anatomy, buffers, device, records, unpacked), {}
+    for i, (call, nodes) in enumerate(finder.calls.items()):
+        if tell is not None:
+            tell(f"trying kernels for equal bits {i + 1}/{len(finder.calls)} {nodes[0].name}")
+        grains[call] = finder.grain(call)
+    names = {call: tuple(node.name for node in nodes) for call, nodes in finder.calls.items()}
+    return Exactness(grains, names, torch.get_num_threads())
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A grain, and what speaks for it.
+
+    Fields:
+        passed: boxes of tiles that were compared with the whole and had its bits.
+        refused: candidates that came before it and did not pass.
+    """
+
+    grain: Grain
+    passed: int
+    refused: int
+
+
+_remembered: dict[tuple[str, str], Finding] = {}  # by machine and signature
+
+
+class Finder:
+    """Grains of a session's calls: remembered in this process, or recorded, or found by trials."""
+
+    def __init__(
+        self,
+        anatomy: Anatomy,
+        buffers: Buffers,
+        device: str,
+        records: Records | None = None,
+        unpacked: Calls = frozenset(),
+    ) -> None:
+        self.device, self.records, self.unpacked = device, records, unpacked
+        self.calls: dict[Call, list[Node]] = {}
+        for node in anatomy.stored:
+            self.calls.setdefault(node.call, []).append(node)
+        self.machine = Machine.here(device)
+        self._ends = {anatomy.base[node] for node in anatomy.graph.ends}
+        self._given = (anatomy, buffers, device)
+
+    def grain(self, call: Call) -> Grain:
+        """The grain of a call; raises as `find` does."""
+        anatomy, nodes = self._given[0], self.calls[call]
+        weights = [_weights(node, anatomy) for node in nodes]
+        stays = tuple(sorted(set(weights[0]).intersection(*weights)))
+        kernels = _kernels(call, self.device, self.unpacked)
+        by_orders = {str(orders_of(node, anatomy)): node for node in reversed(nodes)}
+        variants = [by_orders[orders] for orders in sorted(by_orders)]
+        signature = _signature(nodes[0], stays, anatomy, self.device, kernels, sorted(by_orders))
+        key = self.machine.fingerprint, signature
+        found = _remembered.get(key) or self._recorded(call, stays, signature)
+        if found is None:
+            found = _Search(nodes[0], *self._given, kernels, stays, variants).finding()
+        _remembered[key] = found
+        self._record(call, found, signature)
+        return replace(found.grain, hands_out=not self._ends.isdisjoint(nodes))
+
+    @cached_property
+    def _known(self) -> dict[str, list[GrainRecord]]:
+        found: dict[str, list[GrainRecord]] = {}
+        if self.records is not None:
+            for record in self.records.grains(self.machine.fingerprint):
+                found.setdefault(record.signature, []).append(record)
+        return found
+
+    def _recorded(self, call: Call, stays: tuple[int, ...], signature: str) -> Finding | None:
+        """What is recorded for kernels as they are now; records that disagree count for nothing."""
+        kernels = _kernels(call, self.device, self.unpacked)
+        sources = {kernel.name: source_hash(kernel) for kernel in kernels}
+        found = [
+            record
+            for record in self._known.get(signature, ())
+            if sources.get(record.kernel) == record.source_hash
+        ]
+        if len(found) != 1:
+            return None
+        (record,) = found
+        grain = Grain(record.kernel, record.tile, record.chunk, record.copied, stays)
+        if not _may_be(call, grain):
+            raise RecordsError(
+                f"the record of a grain, {record}, is none that would be tried; delete it "
+                f"(DELETE FROM tgbench_grains WHERE id = '{record.id}') and make the session again"
+            )
+        return Finding(grain, record.passed, record.refused)
+
+    def _record(self, call: Call, found: Finding, signature: str) -> None:
+        if self.records is None:
+            return
+        kernel = next(k for k in KERNELS[call.op.name] if k.name == found.grain.kernel)
+        row = GrainRecord(
+            kernel.name,
+            source_hash(kernel),
+            signature,
+            self.machine.fingerprint,
+            found.grain.tile,
+            found.grain.chunk,
+            found.grain.copied,
+            found.passed,
+            found.refused,
+        )
+        there = self._known.setdefault(signature, [])
+        if row.key not in {record.key for record in there}:
+            self.records.add_grains([row], self.machine)
+            there.append(row)
+
+
+def _weights(node: Node, anatomy: Anatomy) -> list[int]:
+    """Inputs that follow from weights and constants alone."""
+    return [i for i, leaf in enumerate(node.inputs) if anatomy.base[leaf] in anatomy.frozen]
+
+
+def _may_be(call: Call, grain: Grain) -> bool:
+    """Whether a grain is one of those that are tried."""
+    if grain.tile not in tiles(call):
+        return False
+    if grain.tile == grain.chunk:
+        return grain.copied
+    return grain.chunk in chunks(call) and _fits(grain.tile, grain.chunk, call.out.shape)
+
+
+# --- what a finding depends on --------------------------------------------------------------------
+
+
+def _signature(
+    node: Node,
+    stays: tuple[int, ...],
+    anatomy: Anatomy,
+    device: str,
+    kernels: Sequence[Kernel],
+    orders: Sequence[str],
+) -> str:
+    """Call, known elements, where weights lie, and whatever chooses among the kernels, as a digest.
+
+    Kernels that were not chosen count as well: without them another one might have been.
+    """
+    call, op, kind = node.call, node.call.op, device.split(":")[0]
+    frozen = Addresser(lambda leaf: layout(leaf, anatomy, {}), {})
+    lying = [frozen.view(node.inputs[i], Box.full(node.inputs[i].shape)) for i in stays]
+    parts = [
+        *map(_fact, (*call.facts, call.fact)),
+        *(f"{i} {view.strides}" for i, view in zip(stays, lying, strict=True)),
+        code_hash(op.flops, op.whole, op.forward, op.needed, op.decompose),
+        *orders,
+        *(f"{kernel.name} {_ways(kernel)}" for kernel in kernels),
+        sources(),
+    ]
+    types = f"{call.out} = {', '.join(map(str, call.inputs))}"
+    digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+    return f"{op.name}({attributes(call.attrs)}) {types}; {kind}; {digest}"
+
+
+def _fact(fact: Any) -> str:
+    if fact is None:
+        return ""
+    if fact.constant is not None:
+        return str(fact.constant.digest)
+    return f"{fact.value} {hashlib.sha256(np.packbits(fact.open.array).tobytes()).hexdigest()}"
+
+
+@cache
+def _ways(kernel: Kernel) -> str:
+    """All of a kernel: what it does, what it takes, and what it says that it costs."""
+    return code_hash(kernel.bind, kernel.scratch, kernel.accepts, kernel.cost_ns)
+
+
+@cache
+def sources(root: Path = Path(__file__).parents[2]) -> str:
+    """A digest of every source file in a folder, however deep: another version looks again.
+
+    Which of them decide what grain is found is not written down: files move.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        code = path.read_bytes()
+        digest.update(f"{path.relative_to(root).as_posix()} {len(code)}\n".encode() + code)
+    return digest.hexdigest()
+
+
+def _kernels(call: Call, device: str, unpacked: Calls) -> list[Kernel]:
+    """Kernels of a call on a device, but for those that want weights in another layout than it."""
+    kind, found = device.split(":")[0], KERNELS.get(call.op.name, ())
+    plain = call in unpacked
+    return [k for k in found if kind in k.devices and not (plain and k.prepares)]
+
+
+# --- tiles ----------------------------------------------------------------------------------------
+
+
+def tiles(call: Call) -> list[Sizes]:
+    """The tiles that are tried, each once: single elements, lines, blocks of rows, the whole."""
+    shape, rank = call.out.shape, call.out.rank
+    least = _least_tile(call)
+    if not rank:
+        return [least]
+    last, rows = rank - 1, _row_axis(shape)
+    wholes = [(), (last,), *([(1,), (1, last)] if rank > 3 else [])]
+    found = [_tile(least, shape, whole, {}) for whole in wholes]
+    for count in ROWS:
+        found.append(_tile(least, shape, (last,), {rows: count}))
+        if rank > 3:
+            found.append(_tile(least, shape, (1, last), {rows: count}))
+            found.append(_tile(least, shape, (1,), {rank - 2: count, last: count}))
+    return list(dict.fromkeys([*found, tuple(shape)]))
+
+
+def _least_tile(call: Call) -> Sizes:
+    rank = call.out.rank
+    whole = {axis % rank for axis in call.op.whole(call)} if rank else set()
+    return tuple(size if axis in whole else 1 for axis, size in enumerate(call.out.shape))
+
+
+def _tile(least: Sizes, shape: Sizes, whole: Sequence[int], rows: Mapping[int, int]) -> Sizes:
+    return tuple(
+        size if axis in whole else min(size, max(least[axis], rows.get(axis, 1)))
+        for axis, size in enumerate(shape)
+    )
+
+
+def _row_axis(shape: Sizes) -> int:
+    """The longest dimension before the last one."""
+    return max(range(max(len(shape) - 1, 1)), key=lambda axis: shape[axis])
+
+
+def chunks(call: Call) -> Iterator[Sizes]:
+    """The whole of a result and ever fewer rows of it, as far as one call can be tried."""
+    shape = call.out.shape
+    if not shape:
+        yield shape
+        return
+    axis = _row_axis(shape)
+    rows = shape[axis]
+    while True:
+        sizes = (*shape[:axis], rows, *shape[axis + 1 :])
+        if rows <= LEAST_ROWS or not _is_too_much(call, sizes):
+            yield sizes
+        if rows <= LEAST_ROWS:
+            return
+        rows = max(LEAST_ROWS, 1 << ((rows - 1).bit_length() - 1))
+
+
+def _is_too_much(call: Call, sizes: Sizes) -> bool:
+    return prod(sizes) > MOST_ELEMENTS or call.op.flops(call, Box.full(sizes)) > MOST_FLOPS
+
+
+def _fits(tile: Sizes, chunk: Sizes, shape: Sizes) -> bool:
+    """Whether chunks begin and end where tiles do."""
+    sides = zip(tile, chunk, shape, strict=True)
+    return tile != shape and all(c % t == 0 or c == n for t, c, n in sides)
+
+
+def _some_tiles(shape: Sizes, tile: Sizes) -> Iterator[Box]:
+    """All tiles of a result; of too many those near its borders, and some inside."""
+    counts = [-(-n // size) for n, size in zip(shape, tile, strict=True)]
+    most = max(counts, default=1)
+    while prod(min(n, most) for n in counts) > MOST_TILES:
+        most -= 1
+    for at in product(*(_near_ends(n, most) for n in counts)):
+        yield Box(
+            (i * size, min((i + 1) * size, n)) for i, size, n in zip(at, tile, shape, strict=True)
+        )
+
+
+def _near_ends(count: int, most: int) -> Sequence[int]:
+    if count <= most:
+        return range(count)
+    low = most // 2
+    return [*range(low), count // 2, *range(count - (most - 1 - low), count)]
+
+
+# --- candidates -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A grain that has to be tried.
+
+    Fields:
+        joins: whether one call takes many tiles.
+        score: the modelled times of a small edit and of everything, multiplied.
+    """
+
+    kernel: Kernel
+    grain: Grain
+    joins: bool
+    score: float
+
+
+class _Search:
+    """The grain of one node's call."""
+
+    def __init__(
+        self,
+        node: Node,
+        anatomy: Anatomy,
+        buffers: Buffers,
+        device: str,
+        kernels: Sequence[Kernel],
+        stays: tuple[int, ...] = (),
+        variants: Sequence[Node] = (),
+    ) -> None:
+        self.node = node
+        self.variants = variants or (node,)
+        self.call = node.call
+        self.device = device
+        self.kernels = kernels
+        self.stays = stays
+        self.rules = Rules()
+        self._given = (node, anatomy, buffers, device)
+
+    @cached_property
+    def edit(self) -> Region:
+        """What of the result one changed element can change: of the operand for which it is least.
+
+        The element is the middle one; weights do not change.
+        """
+        found = []
+        for i, type_ in enumerate(self.call.inputs):
+            if i not in self.stays:
+                middle = Region((Box((n // 2, n // 2 + 1) for n in type_.shape),))
+                parts = [EMPTY] * len(self.call.inputs)
+                parts[i] = middle
+                region = self.rules.dirty(self.call, tuple(parts))
+                found += [region] if region.boxes else []
+        return min(found, key=lambda region: region.elements, default=self._all)
+
+    @cached_property
+    def _all(self) -> Region:
+        return Region.full(self.call.out.shape)
+
+    @cached_property
+    def trials(self) -> list[Trial]:
+        _, anatomy, buffers, device = self._given
+        return [Trial(one, anatomy, buffers, device) for one in self.variants]
+
+    def finding(self) -> Finding:
+        """The best candidate that passes."""
+        differs: dict[str, None] = {}
+        for refused, candidate in enumerate(sorted(self._candidates(), key=_order)):
+            try:
+                if passed := self._passed(candidate):
+                    return Finding(candidate.grain, passed, refused)
+            except Exception:  # a kernel that fails at its trial is not for this call
+                continue
+            if not candidate.joins:
+                differs[candidate.kernel.name] = None
+        raise ExactnessError(
+            f"{self.call.op.name} ({self.node.name}): "
+            f"{', '.join(differs) or 'no kernel'} gave two results for the same operands; "
+            "register a deterministic kernel for the op, or leave out exact='bitwise'"
+        )
+
+    def _passed(self, candidate: Candidate) -> int:
+        """How many boxes had the bits that they should; 0 if one did not."""
+        if candidate.joins and not self._joins(candidate):
+            return 0
+        if candidate.kernel.repeats and not candidate.joins and self.device == "cpu":
+            return 1
+        check = Trial.joins if candidate.joins else Trial.repeats
+        total = 0
+        for trial in self.trials:
+            passed = check(trial, candidate.kernel, candidate.grain)
+            if not passed:
+                return 0
+            total += passed
+        return total if self._takes_tiles(candidate) else 0
+
+    def _joins(self, candidate: Candidate) -> bool:
+        """Whether an element-wise kernel keeps the bits of elements among other neighbours."""
+        if not is_elementwise(self.call):
+            return True
+        operands = enumerate(zip(self.call.inputs, self.trials[0].draws[0], strict=True))
+        numbers = [
+            operand.item() if i in self.stays and type_.elements == 1 else None
+            for i, (type_, operand) in operands
+        ]
+        return keeps_elements(candidate.kernel, self.call, numbers, self.device)
+
+    def _takes_tiles(self, candidate: Candidate) -> bool:
+        """Whether the kernel takes every tile: those at a border may see padding alone."""
+        form, grain = self._form(candidate.kernel, candidate.grain), candidate.grain
+        boxes = _some_tiles(self.call.out.shape, grain.tile)
+        return all(self._site_cost(form, box) is not None for box in boxes)
+
+    def _candidates(self) -> Iterator[Candidate]:
+        for kernel in self.kernels:
+            for tile in tiles(self.call):
+                for is_copied in (False, True):
+                    yield from self._joining(kernel, tile, is_copied)
+                yield from self._separate(kernel, tile)
+
+    def _joining(self, kernel: Kernel, tile: Sizes, is_copied: bool) -> Iterator[Candidate]:
+        """Many tiles a call, as many as the kernel takes."""
+        for chunk in chunks(self.call):
+            if _fits(tile, chunk, self.call.out.shape):
+                grain = Grain(kernel.name, tile, chunk, is_copied, self.stays)
+                if (score := self._score(kernel, grain)) is not None:
+                    yield Candidate(kernel, grain, True, score)
+                    return
+
+    def _separate(self, kernel: Kernel, tile: Sizes) -> Iterator[Candidate]:
+        grain = Grain(kernel.name, tile, tile, True, self.stays)
+        if (score := self._score(kernel, grain)) is not None:
+            yield Candidate(kernel, grain, False, score)
+
+    def _score(self, kernel: Kernel, grain: Grain) -> float | None:
+        """The modelled times of a small edit and of everything, multiplied."""
+        form = self._form(kernel, grain)
+        shape = self.call.out.shape
+        count = int(prod(-(-n // size) for n, size in zip(shape, grain.chunk, strict=True)))
+        tile = self._cost(form, grain.tile) if count <= MOST_CALLS else None
+        whole = self._cost(form, grain.chunk) if tile is not None else None
+        if whole is None:
+            return None
+        edit = 0.0
+        for box in grain.rounded(self.edit, shape):
+            parts = list(grain.calls(box))
+            edit += len(parts) * (self._site_cost(form, parts[0]) or whole)
+        return edit * count * whole
+
+    def _form(self, kernel: Kernel, grain: Grain) -> Kernel:
+        return copied(kernel, self.stays) if grain.copied else kernel
+
+    def _cost(self, kernel: Kernel, sizes: Sizes) -> float | None:
+        """The modelled time of a tile of a size; None unless the kernel takes them all."""
+        costs = [self._site_cost(kernel, box) for box in ends(self.call.out.shape, sizes)]
+        found = [cost for cost in costs if cost is not None]
+        return max(found) if len(found) == len(costs) else None
+
+    def _site_cost(self, kernel: Kernel, box: Box) -> float | None:
+        site = plain_site(self.call, box, self.rules.reads(self.call, box), self.device)
+        try:
+            cost = kernel.cost_ns(site) if kernel.takes(site) else None
+        except TgbenchError:
+            return None
+        return rough_ns(self.call, box) if cost == 0 else cost
+
+
+def _order(candidate: Candidate) -> tuple[float, bool, str, Sizes]:
+    grain = candidate.grain
+    score = min(candidate.score, SENTINEL_NS**2)
+    return score, grain.copied, grain.kernel, grain.tile

@@ -1,0 +1,468 @@
+"""From a decided run to instructions: where every operand lies, and which kernel computes it.
+
+    Step (what to compute)  +  Placement (where bytes lie)  →  instructions on view descriptions
+
+Equal layers differ in where their bytes lie and in nothing else: a kernel is chosen and bound
+once for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from tgbench.base.coords import Coord, Memo, fixed, value_of
+from tgbench.base.errors import TgbenchError
+from tgbench.base.regions import EMPTY, NOTHING, Box, Left, Region, row_major
+from tgbench.graph.graph import Node
+from tgbench.graph.op_table import ITEMSIZE, Call
+from tgbench.kernels.copied import of_grain
+from tgbench.kernels.registry import (
+    ARENA,
+    SCRATCH,
+    Host,
+    Kernel,
+    Prepared,
+    Ranking,
+    Scratch,
+    Site,
+    View,
+    candidates,
+    frozen_inputs,
+    scratch_bytes,
+    scratch_views,
+)
+from tgbench.kernels.torch.elementwise import fill_
+from tgbench.memory.placement import Placement, Slot, touched
+from tgbench.memory.storage import Anatomy
+from tgbench.programs.program import Instruction
+from tgbench.runs.propagate import Step
+from tgbench.runs.rules import Rules
+
+
+class DoesNotFit(TgbenchError):  # noqa: N818  (a signal to split or plan anew)
+    """A run needs more room than the placement gives a node; the session splits or plans anew."""
+
+    def __init__(self, node: Node, needs: object, has: object) -> None:
+        super().__init__(f"{node.name} needs {needs} but the plan has {has}")
+        self.node = node
+
+
+class Unreadable(Exception):  # noqa: N818  (a signal to compute again)
+    """A cached slice lies where this run cannot read it whole; it has to be computed again."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node.name)
+        self.node = node
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a node's bytes hold between runs.
+
+    Fields:
+        valid: elements that hold the value for the current inputs.
+        start: coordinates of the first element of its slot.
+    """
+
+    valid: Region
+    start: tuple[Coord, ...]
+
+    def fixed(self, numbers: Mapping[int, int]) -> Held:
+        """The same where these entries of the origin are numbers."""
+        return Held(self.valid.fixed(numbers), tuple(fixed(at, numbers) for at in self.start))
+
+
+State = Mapping[Node, Held]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a node's elements are laid out, wherever its base begins in a run.
+
+    Fields:
+        base: the node whose bytes it shows, and its strides.
+        steps: elements of the base per step along each dimension.
+        first: offset of coordinate 0 when the base begins at its own coordinate 0.
+        buffer: the arena, or a tensor of the pool.
+    """
+
+    base: Node
+    strides: tuple[int, ...]
+    steps: tuple[int, ...]
+    first: int
+    buffer: str
+
+
+def layout(node: Node, anatomy: Anatomy, slots: Mapping[Node, Slot]) -> Layout:
+    """The layout of a node: in its slot, or whole in the pool if it is frozen."""
+    base, mapped = anatomy.base[node], anatomy.maps[node]
+    if base in anatomy.frozen:
+        strides, offset, buffer = row_major(base.shape), 0, base.name
+    else:
+        slot = slots[base]
+        strides, buffer = slot.strides, ARENA
+        offset = slot.offset_bytes // base.type.itemsize
+    steps = tuple(0 if to is None else strides[to[0]] * to[1] for to in mapped.dims)
+    first = offset + sum(a * stride for a, stride in zip(mapped.start, strides, strict=True))
+    return Layout(base, strides, steps, first, buffer)
+
+
+class Written:
+    """What holds a number by now: valid and clean elements, and what a run has written so far."""
+
+    def __init__(self, step: Step, state: State, retained: frozenset[Node]) -> None:
+        self._left = {
+            node: Left(held.valid, step.dirty.get(node, EMPTY))
+            for node, held in state.items()
+            if node in retained or not (node in step.compute or node in step.filled)
+        }
+        self._boxes: dict[Node, list[Box]] = {}
+
+    def add(self, node: Node, box: Box) -> None:
+        """A box is written."""
+        self._boxes.setdefault(node, []).append(box)
+
+    def lacking(self, node: Node, box: Box) -> Region:
+        """What of a box holds nothing yet."""
+        missing = Region((box,)).subtract(Region.of(*self._boxes.get(node, ())))
+        return self._left.get(node, NOTHING).lacking(missing)
+
+
+class Addresser:
+    """Views of any node's boxes, given where its bytes start in this run."""
+
+    def __init__(
+        self, layouts: Callable[[Node], Layout], starts: Mapping[Node, tuple[Coord, ...]]
+    ) -> None:
+        self.layouts = layouts
+        self.starts = starts
+        self._views: dict[tuple[Node, Box], View] = {}
+
+    def view(self, node: Node, box: Box) -> View:
+        found = self._views.get((node, box))
+        if found is None:
+            found = self._views[node, box] = self._view(node, box)
+        return found
+
+    def _view(self, node: Node, box: Box) -> View:
+        laid = self.layouts(node)
+        where: Coord = laid.first
+        for (start, _), step in zip(box, laid.steps, strict=True):
+            if type(start) is not int or start:
+                where = where + start * step
+        if laid.buffer == ARENA:
+            for begins, stride in zip(self.starts[laid.base], laid.strides, strict=True):
+                if type(begins) is not int or begins:
+                    where = where - begins * stride
+        return View(laid.buffer, node.dtype, box.extents, laid.steps, where)
+
+
+@dataclass(frozen=True)
+class Option:
+    """A kernel that takes a site, and the scratch memory it wants there."""
+
+    kernel: Kernel
+    shapes: tuple[Scratch, ...]
+    used_bytes: Coord
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """A lowered run, before it is bound to an origin's guards."""
+
+    instructions: tuple[Instruction, ...]
+    after: dict[Node, Held]
+    outputs: dict[str, tuple[tuple[Box, View], ...]]
+
+
+class Lowerer:
+    """Turns steps into instructions over one placement.
+
+    Args:
+        ranking: which kernels take a site, the best first; by their own models if left out.
+    """
+
+    def __init__(
+        self,
+        anatomy: Anatomy,
+        placement: Placement,
+        rules: Rules,
+        device: str,
+        ranking: Ranking = candidates,
+    ) -> None:
+        self.anatomy = anatomy
+        self.placement = placement
+        self.rules = rules
+        self.device = device
+        self.ranking = ranking
+        self._options, self._binds = Memo(), Memo()
+        self._layout = cache(lambda node: layout(node, anatomy, placement.slots))
+        self._fixed = {
+            node: slot.start for node, slot in placement.slots.items() if node in placement.retained
+        }
+
+    def lower(
+        self,
+        step: Step,
+        state: State,
+        demand: Mapping[str, tuple[Node, Region]] | None = None,
+    ) -> Lowering:
+        """Instructions for a step, and views of what was demanded, by name.
+
+        Raises DoesNotFit where the placement is too small, Unreadable where a cached slice does
+        not hold all that a kernel would touch.
+        """
+        starts = self._starts(step, state)
+        addresser = Addresser(self._layout, starts)
+        written = Written(step, state, self.placement.retained)
+        instructions: list[Instruction] = []
+        for node, region in step.compute.items():
+            for box in self.rules.parts(node.call, region):
+                instructions += self._fills_for(node, box, written, addresser)
+                instructions.append(self._instruction(node, box, addresser))
+                written.add(node, box)
+        for node, region in (demand or {}).values():
+            for box in region:
+                instructions += self._fills(node, box, written, addresser)
+        after = {
+            node: Held(region, starts[node])
+            for node, region in step.valid.items()
+            if node in starts  # a planner may retain what no run touches
+        }
+        return Lowering(tuple(instructions), after, _demanded(demand or {}, addresser))
+
+    def _starts(self, step: Step, state: State) -> dict[Node, tuple[Coord, ...]]:
+        """Where each node's bytes begin in this run; checks that everything fits."""
+        placement = self.placement
+        boxes = touched(step, self.anatomy, self.rules)
+        groups: dict[Node, Box] = {}
+        for node, box in boxes.items():
+            if node.is_leaf:
+                continue
+            if node not in placement.slots:
+                raise DoesNotFit(node, box, "no place for it")
+            if node not in placement.retained and (node in step.compute or node in step.filled):
+                first = placement.group(node)
+                groups[first] = groups[first].hull(box) if first in groups else box
+        starts: dict[Node, tuple[Coord, ...]] = dict(self._fixed)
+        for node, held in state.items():
+            if node not in placement.retained:
+                starts[node] = held.start
+        for node in (*step.compute, *step.filled):
+            if node not in placement.retained and node in boxes:
+                starts[node] = groups[placement.group(node)].starts
+        for node, box in boxes.items():
+            if not node.is_leaf:
+                cached = node not in step.compute and node not in step.filled
+                self._check_inside(node, box, starts[node], cached)
+        self._check_donors(step, starts)
+        return starts
+
+    def _check_inside(self, node: Node, box: Box, start: tuple[Coord, ...], cached: bool) -> None:
+        slot = self.placement.slots[node]
+        for (a, b), first, extent in zip(box, start, slot.extents, strict=True):
+            if a < first or first + extent < b:
+                if cached and node not in self.placement.retained:
+                    raise Unreadable(node)
+                raise DoesNotFit(node, box, f"{list(slot.extents)} from {list(start)}")
+
+    def _check_donors(self, step: Step, starts: Mapping[Node, tuple[Coord, ...]]) -> None:
+        """A cached operand that is overwritten in place must start where the result does."""
+        for node in step.compute:
+            operand = self.placement.donors.get(node)
+            if operand is None or operand in step.compute or operand not in step.reused:
+                continue
+            if any(a < b or b < a for a, b in zip(starts[node], starts[operand], strict=True)):
+                raise Unreadable(operand)
+
+    def _fills_for(
+        self, node: Node, box: Box, written: Written, addresser: Addresser
+    ) -> list[Instruction]:
+        """Fills of all that computing a box reads. What is needed, and no view, was computed."""
+        rules, maps = self.rules, self.anatomy.base
+        return [
+            fill
+            for parent, read, is_needed in zip(
+                node.inputs,
+                rules.reads(node.call, box),
+                rules.reads_needed(node.call, box),
+                strict=True,
+            )
+            if read is not None and not (is_needed and maps[parent] is parent)
+            for fill in self._fills(parent, read, written, addresser)
+        ]
+
+    def _fills(
+        self, node: Node, box: Box, written: Written, addresser: Addresser
+    ) -> list[Instruction]:
+        """Calls that put known values, or zeros nobody cares about, where somebody will look.
+
+        A mask is put there as closed as it is: what is read beside a maximum stays below it.
+        """
+        base, inside = self.anatomy.base_box(node, box, self.rules)
+        if base.is_leaf or base in self.anatomy.frozen:
+            return []
+        missing = written.lacking(base, inside)
+        for part in missing:
+            written.add(base, part)
+        fact = base.call.fact
+        value = fact.value if fact is not None and fact.value is not None else 0.0
+        return [
+            Instruction(base, part, "fill", fill_, (addresser.view(base, part), value))
+            for part in missing
+        ]
+
+    def _site(self, node: Node, box: Box, addresser: Addresser) -> Site:
+        """Where a box of a node is computed."""
+        reads = self.rules.reads(node.call, box)
+        ins = tuple(
+            None if read is None else addresser.view(parent, read)
+            for parent, read in zip(node.inputs, reads, strict=True)
+        )
+        frozen = frozen_inputs(ins) if node.call not in self.rules.unpacked else frozenset()
+        return Site(node.call, box, reads, addresser.view(node, box), ins, self.device, frozen)
+
+    def _instruction(self, node: Node, box: Box, addresser: Addresser) -> Instruction:
+        """One bound call. Equal layers differ in where their bytes lie and in nothing else, so
+        a kernel is chosen and bound once, over operands at offset 0, and then moved.
+        """
+        there = self._site(node, box, addresser)
+        site = _canonical(there)
+        key = (node.call, _place(node.call, box), site.out, site.ins, site.frozen)
+        options = self._options.get(key, self._ranked, site)
+        option = self._chosen(options, node)
+        bind = option.kernel.bind
+        function, arguments = self._binds.get(
+            (key, option.kernel.name), lambda: bind(site, scratch_views(option.shapes))
+        )
+        room = self.placement.scratch.get(node)
+        places: dict[Any, Any] = dict(enumerate(there.ins))
+        places |= {OUT: there.out, SCRATCH: room.offset_bytes if room is not None else 0}
+        moved = tuple([_moved(argument, places) for argument in arguments])
+        used = value_of(option.used_bytes)
+        allocates = option.kernel.allocates(site)
+        return Instruction(node, box, option.kernel.name, function, moved, used, allocates)
+
+    def _ranked(self, site: Site) -> tuple[Option, ...]:
+        """Kernels that take a site, best first; where bits must agree, the one of the grain."""
+        grain = self.rules.grains.get(site.call)
+        found = []
+        for kernel in self.ranking(site) if grain is None else [of_grain(site, grain)]:
+            shapes = kernel.scratch(site)
+            found.append(Option(kernel, shapes, scratch_bytes(shapes)))
+        return tuple(found)
+
+    def _chosen(self, options: Sequence[Option], node: Node) -> Option:
+        """The fastest kernel whose scratch memory fits what is reserved."""
+        room = self.placement.scratch.get(node)
+        reserved = room.size_bytes if room is not None else 0
+        for option in options:
+            if option.used_bytes <= reserved:
+                return option
+        raise DoesNotFit(node, f"{options[0].used_bytes} bytes of scratch", reserved)
+
+
+class Sizer(Lowerer):
+    """Lowers steps over a map without scratch memory, to see how much their kernels want.
+
+    Fields:
+        wants: of every node, what each of its calls would take: the best kernel's bytes first.
+    """
+
+    def __init__(
+        self,
+        anatomy: Anatomy,
+        placement: Placement,
+        rules: Rules,
+        device: str,
+        ranking: Ranking = candidates,
+    ) -> None:
+        super().__init__(anatomy, placement, rules, device, ranking)
+        self.wants: dict[Node, set[tuple[int, ...]]] = {}
+
+    def _chosen(self, options: Sequence[Option], node: Node) -> Option:
+        sizes = tuple(value_of(option.used_bytes) for option in options)
+        self.wants.setdefault(node, set()).add(sizes)
+        return options[0]
+
+
+class Surveyor(Lowerer):
+    """Lowers a step to see its sites; chooses and binds nothing.
+
+    Fields:
+        sites: of every call that was lowered, in order.
+    """
+
+    def __init__(self, anatomy: Anatomy, placement: Placement, rules: Rules, device: str) -> None:
+        super().__init__(anatomy, placement, rules, device)
+        self.sites: list[Site] = []
+
+    def _instruction(self, node: Node, box: Box, addresser: Addresser) -> Instruction:
+        self.sites.append(self._site(node, box, addresser))
+        return Instruction(node, box, "", fill_, ())
+
+
+def _place(call: Call, box: Box) -> Hashable:
+    """What of a box's place a kernel can tell; all of it where something is known, or moves.
+
+    Guards of a choice are about the coordinates that it was made at.
+    """
+    if any(fact is not None for fact in call.facts) or any(
+        type(side) is not int for interval in box for side in interval
+    ):
+        return box
+    return call.op.place(call, box)
+
+
+OUT = "out"
+
+
+def _canonical(site: Site) -> Site:
+    """The site with every operand at offset 0 of a buffer of its own.
+
+    An input that lies exactly where the output does keeps that: kernels may ask.
+    """
+    out = site.out
+    ins = tuple(
+        None
+        if view is None
+        else View(OUT if _same_place(view, out) else i, view.dtype, view.shape, view.strides, 0)
+        for i, view in enumerate(site.ins)
+    )
+    plain = View(OUT, out.dtype, out.shape, out.strides, 0)
+    return Site(site.call, site.out_box, site.in_boxes, plain, ins, site.device, site.frozen)
+
+
+def _same_place(a: View, b: View) -> bool:
+    return a.buffer == b.buffer and a.offset == b.offset and a.dtype == b.dtype
+
+
+def _moved(argument: Any, places: Mapping[Any, Any]) -> Any:
+    """An argument bound over canonical operands, where the operands really lie."""
+    if isinstance(argument, Host | Prepared):
+        return replace(argument, view=_moved(argument.view, places))
+    if not isinstance(argument, View):
+        return argument
+    place = places[argument.buffer]
+    if isinstance(place, View):
+        return View(
+            place.buffer,
+            argument.dtype,
+            argument.shape,
+            argument.strides,
+            argument.offset + place.offset,
+        )
+    offset = argument.offset + place // ITEMSIZE[argument.dtype]
+    return View(ARENA, argument.dtype, argument.shape, argument.strides, offset)
+
+
+def _demanded(
+    demand: Mapping[str, tuple[Node, Region]], addresser: Addresser
+) -> dict[str, tuple[tuple[Box, View], ...]]:
+    return {
+        name: tuple((box, addresser.view(node, box)) for box in region)
+        for name, (node, region) in demand.items()
+    }

@@ -1,0 +1,335 @@
+"""The pool: parameters, constants and what follows from them alone. Bound once, never moved.
+
+Parameters in the file's own dtype are the mapped file itself; tied ones are one tensor. Arrays that
+somebody may write into are copied, so that all that is made of them (frozen nodes, layouts of
+kernels, values kept between runs) is always made of the same weights. A frozen node (`weight + 1`)
+is computed once, here, by the same kernels that run everything else.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from tgbench.base.errors import WeightsError
+from tgbench.base.regions import Box
+from tgbench.base.safetensors import TORCH_DTYPES, Weights
+from tgbench.base.words import counted
+from tgbench.graph.graph import Graph, Node
+from tgbench.graph.op_table import Call
+from tgbench.kernels.registry import (
+    SCRATCH,
+    Host,
+    Prepared,
+    Site,
+    View,
+    candidates,
+    prepared_inputs,
+    scratch_bytes,
+    scratch_views,
+)
+from tgbench.memory.storage import Anatomy
+from tgbench.programs.lowering import Addresser, layout
+from tgbench.runs.rules import Rules
+
+
+@dataclass
+class Pool:
+    """Tensors that never change, by (name, dtype).
+
+    Fields:
+        parameter_bytes: as stored in the graph's dtypes, tied ones once.
+        owned_bytes: what had to be copied or computed (constants, frozen nodes, conversions).
+        packed_bytes: at most what kernels that keep weights in another layout take for that.
+        unpacked: calls whose weights are read as they lie, as they would take more than allowed.
+    """
+
+    buffers: dict[tuple[Any, str], torch.Tensor] = field(default_factory=dict)
+    parameter_bytes: int = 0
+    owned_bytes: int = 0
+    packed_bytes: int = 0
+    unpacked: frozenset[Call] = frozenset()
+    _prepared: dict[Prepared, Any] = field(default_factory=dict)
+    _watched: dict[str, torch.Tensor] = field(default_factory=dict)
+    _versions: list[int] = field(default_factory=list)
+
+    @staticmethod
+    def load(
+        graph: Graph,
+        anatomy: Anatomy,
+        weights: Any,
+        device: str,
+        ignore: Sequence[str] = (),
+        packed_bytes: int | None = 0,
+        as_they_lie: bool = False,
+    ) -> Pool:
+        """Read what the graph needs; raises WeightsError for missing, extra or wrong tensors.
+
+        Args:
+            packed_bytes: what weights in another layout may take; None for any number.
+            as_they_lie: whether arrays are taken without a copy, as nobody will write into them.
+        """
+        pool = Pool()
+        pool._parameters(graph, weights, device, ignore, as_they_lie)
+        for node in graph.nodes:
+            if node.op == "constant":
+                pool._own(node.name, torch.tensor(node.attrs["data"].array), node.dtype, device)
+        pool._freeze(anatomy, device)
+        pool._allow(_packable(anatomy, device), packed_bytes)
+        return pool
+
+    def _allow(self, packable: Mapping[Call, frozenset[Node]], limit: int | None) -> None:
+        """Which calls may keep their weights in another layout: many small ones before large ones.
+
+        Equal layers all may, or none: a run chooses one kernel for them all.
+        """
+        unpacked = set()
+        for call, weights in sorted(packable.items(), key=lambda one: _largest_bytes(one[1])):
+            size = sum(weight.type.size_bytes for weight in weights)
+            if limit is not None and self.packed_bytes + size > limit:
+                unpacked.add(call)
+            else:
+                self.packed_bytes += size
+        self.unpacked = frozenset(unpacked)
+
+    def prepared(self, wanted: Prepared) -> Any:
+        """An argument that is made once of something in the pool, and kept as long as that."""
+        found = self._prepared.get(wanted)
+        if found is None:
+            flat = self.buffers[wanted.view.buffer, wanted.view.dtype]
+            found = self._prepared[wanted] = wanted.make(_seen(flat, wanted.view), *wanted.details)
+        return found
+
+    def keep(self, prepared: Mapping[Prepared, Any]) -> None:
+        """Take over what was made elsewhere, so that `prepared` need not make it again."""
+        self._prepared.update(prepared)
+
+    def watch(self, names: Iterable[str]) -> None:
+        """From now on `check_unchanged` tells whether these parameters were written into.
+
+        PyTorch counts what it writes into a tensor, through whatever view. It does not count what
+        goes through `.data` or NumPy, and nothing at all of tensors made in inference mode.
+        """
+        held = {name: tensor for (name, _), tensor in self.buffers.items()}
+        self._watched = {name: held[name] for name in names if not held[name].is_inference()}
+        self._versions = [tensor._version for tensor in self._watched.values()]
+
+    def check_unchanged(self) -> None:
+        """Raise WeightsError if a watched parameter was written into."""
+        if not self._watched:
+            return
+        now = [tensor._version for tensor in self._watched.values()]
+        if now != self._versions:
+            changed = zip(self._watched, now, self._versions, strict=True)
+            names = [name for name, after, before in changed if after != before]
+            raise WeightsError(
+                f"{counted(len(names), 'weight')} changed in place since the session read them, "
+                f"{_first(names)}; import the module again, or without share=True, which lets a "
+                "session keep the weights that it was made with"
+            )
+
+    def _parameters(
+        self, graph: Graph, weights: Any, device: str, ignore: Sequence[str], as_they_lie: bool
+    ) -> None:
+        if weights is None:
+            weights = {}
+        source: _FromArrays | _FromFile
+        if isinstance(weights, Mapping):
+            names, source = tuple(weights), _FromArrays(weights, device, as_they_lie)
+        else:
+            opened = weights if isinstance(weights, Weights) else Weights(_source(weights))
+            names, source = opened.names(), _FromFile(opened, device)
+        _compare_names(graph, names, ignore)
+        for name, node in graph.parameters.items():
+            tensor = source.tensor(name, node)
+            self.buffers[name, node.dtype] = tensor
+            size = tensor.numel() * tensor.element_size()
+            self.parameter_bytes += size
+            self.owned_bytes += 0 if source.is_mapped(name, node) else size
+
+    def _own(self, name: str, tensor: torch.Tensor, dtype: str, device: str) -> None:
+        owned = tensor.to(device=device, dtype=TORCH_DTYPES[dtype]).contiguous()
+        self.buffers[name, dtype] = owned
+        self.owned_bytes += owned.numel() * owned.element_size()
+
+    def _freeze(self, anatomy: Anatomy, device: str) -> None:
+        """Compute the frozen nodes, and keep those that runs read."""
+        rules = Rules()
+        wanted = _read_by_runs(anatomy)
+        made = [n for n in anatomy.graph.nodes if n in anatomy.frozen and not n.is_leaf]
+        for node in made:
+            if anatomy.base[node] is node:
+                out = torch.zeros(node.shape, dtype=TORCH_DTYPES[node.dtype], device=device)
+                self.buffers[node.name, node.dtype] = out
+                _compute(node, anatomy, self.buffers, rules, device)
+        for node in made:
+            if anatomy.base[node] is node and node not in wanted:
+                del self.buffers[node.name, node.dtype]
+            elif anatomy.base[node] is node:
+                self.owned_bytes += node.type.size_bytes
+
+
+def _packable(anatomy: Anatomy, device: str) -> dict[Call, frozenset[Node]]:
+    """The weights of calls that some kernel wants in another layout."""
+    found: dict[Call, frozenset[Node]] = {}
+    for node in anatomy.schedule:
+        bases = {anatomy.base[node.inputs[i]] for i in prepared_inputs(node.op, device)}
+        if weights := bases & anatomy.frozen:
+            found[node.call] = found.get(node.call, frozenset()) | weights
+    return found
+
+
+def _largest_bytes(weights: frozenset[Node]) -> int:
+    return max(int(weight.type.size_bytes) for weight in weights)
+
+
+def _seen(flat: torch.Tensor, view: View) -> torch.Tensor:
+    place: Callable[..., torch.Tensor] = flat.as_strided
+    return place(view.shape, view.strides, flat.storage_offset() + view.offset)
+
+
+def _read_by_runs(anatomy: Anatomy) -> set[Node]:
+    read = {anatomy.base[parent] for node in anatomy.schedule for parent in node.inputs} | {
+        anatomy.base[node] for node in anatomy.graph.ends
+    }
+    return {node for node in read if node in anatomy.frozen}
+
+
+def _compute(
+    node: Node,
+    anatomy: Anatomy,
+    buffers: Mapping[tuple[Any, str], torch.Tensor],
+    rules: Rules,
+    device: str,
+) -> None:
+    """Run one node whole, outside any program."""
+    whole = Box.full(node.shape)
+    addresser = Addresser(lambda frozen: layout(frozen, anatomy, {}), {})
+    reads = rules.reads(node.call, whole)
+    site = Site(
+        node.call,
+        whole,
+        reads,
+        addresser.view(node, whole),
+        tuple(
+            None if box is None else addresser.view(parent, box)
+            for parent, box in zip(node.inputs, reads, strict=True)
+        ),
+        device,
+    )
+    kernel = candidates(site)[0]
+    shapes = kernel.scratch(site)
+    room = torch.zeros(int(scratch_bytes(shapes)) + 64, dtype=torch.uint8, device=device)
+    function, arguments = kernel.bind(site, scratch_views(shapes))
+
+    def tensor(view: View) -> torch.Tensor:
+        if view.buffer == SCRATCH:
+            flat = room[: room.numel() // 16 * 16].view(TORCH_DTYPES[view.dtype])
+        else:
+            flat = buffers[view.buffer, view.dtype]
+        return _seen(flat, view)
+
+    function(
+        *(
+            tensor(a)
+            if isinstance(a, View)
+            else tensor(a.view).numpy()
+            if isinstance(a, Host)
+            else a
+            for a in arguments
+        )
+    )
+
+
+class _FromFile:
+    def __init__(self, weights: Weights, device: str) -> None:
+        self.weights, self.device = weights, device
+
+    def tensor(self, name: str, node: Node) -> torch.Tensor:
+        info = self.weights.info(name)
+        if tuple(info.shape) != node.shape:
+            raise WeightsError(
+                f"weight {name!r} has shape {list(info.shape)} in the file, the graph has "
+                f"{list(node.shape)}; check the configuration that the graph was built with"
+            )
+        self.weights.check_finite(name)
+        return self.weights.tensor(name, node.dtype, self.device)
+
+    def is_mapped(self, name: str, node: Node) -> bool:
+        """Whether the tensor is the file itself, neither converted nor moved."""
+        return self.device == "cpu" and self.weights.info(name).dtype == node.dtype
+
+
+class _FromArrays:
+    """Arrays by name, as they lie or copied; of those that are the same bytes there is one copy."""
+
+    def __init__(self, arrays: Mapping[str, Any], device: str, as_they_lie: bool) -> None:
+        self.arrays, self.device, self.as_they_lie = arrays, device, as_they_lie
+        self._copies: dict[tuple[Any, ...], torch.Tensor] = {}
+
+    def tensor(self, name: str, node: Node) -> torch.Tensor:
+        value = torch.as_tensor(self.arrays[name]).detach()
+        if tuple(value.shape) != node.shape:
+            raise WeightsError(
+                f"weight {name!r} has shape {list(value.shape)}, the graph has {list(node.shape)}"
+            )
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            raise WeightsError(f"weight {name!r} holds NaN or infinity; mend it before use")
+        dtype = TORCH_DTYPES[node.dtype]
+        if self.as_they_lie:
+            return value.to(device=self.device, dtype=dtype).contiguous()
+        place = value.data_ptr(), value.stride(), value.dtype, value.shape, dtype
+        if place not in self._copies:
+            copy = torch.empty(value.shape, dtype=dtype, device=self.device)
+            self._copies[place] = copy.copy_(value)
+        return self._copies[place]
+
+    def is_mapped(self, name: str, node: Node) -> bool:
+        return False
+
+
+def _source(weights: Any) -> Any:
+    if isinstance(weights, (str, os.PathLike, Sequence)):
+        return weights
+    raise WeightsError(
+        f"weights are a {type(weights).__name__}; pass a safetensors file, a checkpoint directory, "
+        "or arrays by parameter name"
+    )
+
+
+def _compare_names(graph: Graph, names: Sequence[str], ignore: Sequence[str]) -> None:
+    wanted, given = set(graph.parameters), set(names)
+    missing = sorted(wanted - given)
+    if missing:
+        raise WeightsError(
+            f"{counted(len(missing), 'weight')} missing, {_first(missing)}; the weights "
+            "belong to another "
+            "model, or the graph's parameter names do"
+        )
+    extra = sorted(
+        name for name in given - wanted if not any(fnmatch.fnmatch(name, p) for p in ignore)
+    )
+    if extra:
+        raise WeightsError(
+            f"{counted(len(extra), 'weight')} not used by the graph, {_first(extra)}; if "
+            "that is meant, "
+            f"pass ignore_weights={[_pattern(extra)]!r}"
+        )
+
+
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:3])) + (" …" if len(names) > 3 else "")
+
+
+def _pattern(names: Sequence[str]) -> str:
+    """A pattern that covers these names: what they have in common in front."""
+    first, last = min(names), max(names)
+    length = next(
+        (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first)
+    )
+    return first if first == last else f"{first[:length]}*"

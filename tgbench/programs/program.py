@@ -1,0 +1,272 @@
+"""A program: a flat list of bound calls, right wherever its guards hold.
+
+Program.bind     → (function, arguments) with real tensors; the hot loop is
+
+                       for function, arguments in program.calls:
+                           function(*arguments)
+
+Program.move_to  → the same tensors, re-pointed for another origin
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tgbench.base.coords import Coord, Domain, Guard, Moving, Terms, value_of
+from tgbench.base.regions import Box
+from tgbench.graph.graph import Node
+from tgbench.graph.op_table import ITEMSIZE
+from tgbench.kernels.registry import Function, Host, Prepared, View
+from tgbench.runs.propagate import Step
+
+Maker: TypeAlias = Callable[[tuple[int, ...]], Any]  # origin → argument
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One call: what it computes, and how.
+
+    Fields:
+        node: the value it computes, or fills a part of.
+        box: which elements.
+        kernel: the kernel's name; `fill` puts a known value in place.
+        function, arguments: `View`s among the arguments stand for tensors.
+        scratch_bytes: temporary memory it was given.
+        allocates: bytes the called library takes for itself.
+    """
+
+    node: Node
+    box: Box
+    kernel: str
+    function: Function
+    arguments: tuple[Any, ...]
+    scratch_bytes: int = 0
+    allocates: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.node.name}{self.box} ← {self.kernel}"
+
+
+@dataclass
+class Program:
+    """A flat list of calls for one (state, bucket class), at any origin its guards allow.
+
+    Fields:
+        instructions: in execution order.
+        guards: over the origin; where they hold the program is right.
+        after: the number of the state it leaves behind (see `states`).
+        outputs: per output name, the demanded boxes and views of them.
+        steps: the decisions it was lowered from, one per piece.
+        spared: for runs that keep nothing, at one origin: what is written over, and its copies.
+    """
+
+    instructions: tuple[Instruction, ...]
+    guards: frozenset[Guard]
+    after: int
+    outputs: Mapping[str, tuple[tuple[Box, View], ...]]
+    steps: tuple[Step, ...]
+    calls: list[tuple[Function, tuple[Any, ...]]] = field(default_factory=list)
+    results: dict[str, list[tuple[Box, torch.Tensor]]] = field(default_factory=dict)
+    origin: tuple[int, ...] | None = None
+    spared: tuple[tuple[int, ...], list[tuple[torch.Tensor, torch.Tensor]]] | None = None
+    _tensors: dict[View, torch.Tensor] = field(default_factory=dict)
+    _moving: list[_Moving] = field(default_factory=list)
+    _rebuilt: list[_Rebuilt] = field(default_factory=list)
+    _makers: list[Maker] = field(default_factory=list)  # of arguments that differ
+
+    def __post_init__(self) -> None:
+        self.domain = Domain(self.guards)
+
+    def bind(
+        self,
+        buffers: Mapping[tuple[Any, str], torch.Tensor],
+        origin: tuple[int, ...],
+        prepared: Callable[[Prepared], Any],
+    ) -> None:
+        """Make the tensors, once, for the origin at hand; the pool has what is `prepared`."""
+        numbers: dict[Any, int] = {}
+        for i, instruction in enumerate(self.instructions):
+            arguments = [
+                prepared(a) if isinstance(a, Prepared) else self._bound(a, buffers, origin)
+                for a in instruction.arguments
+            ]
+            self.calls.append((instruction.function, tuple(arguments)))
+            places = []
+            for position, argument in enumerate(instruction.arguments):
+                if _is_made_anew(argument):
+                    which = numbers.setdefault(argument, len(numbers))
+                    if which == len(self._makers):
+                        self._makers.append(_maker(argument, buffers))
+                    places.append((position, which))
+            if places:
+                self._rebuilt.append(_Rebuilt(i, instruction.function, arguments, places))
+        for parts in self.outputs.values():
+            for _, view in parts:
+                self._tensor(view, buffers, origin)
+        for name, parts in self.outputs.items():
+            self.results[name] = [(box, self._tensors[view]) for box, view in parts]
+        self.origin = origin
+
+    def _bound(
+        self,
+        argument: Any,
+        buffers: Mapping[tuple[Any, str], torch.Tensor],
+        origin: tuple[int, ...],
+    ) -> Any:
+        if isinstance(argument, View):
+            return self._tensor(argument, buffers, origin)
+        if isinstance(argument, Host):
+            return _pointed(argument.view, buffers, origin).numpy()
+        return argument.at(origin) if isinstance(argument, Moving) else argument
+
+    def _tensor(
+        self, view: View, buffers: Mapping[tuple[Any, str], torch.Tensor], origin: tuple[int, ...]
+    ) -> torch.Tensor:
+        found = self._tensors.get(view)
+        if found is None:
+            found = self._tensors[view] = _pointed(view, buffers, origin)
+            if _moves(view):
+                lead = int(buffers[view.buffer, view.dtype].storage_offset())
+                self._moving.append(_Moving(found, _Place(view, lead)))
+        return found
+
+    def move_to(self, origin: tuple[int, ...]) -> None:
+        """Point every moving tensor at another origin's memory."""
+        self.origin = None  # an interrupt in between leaves it nowhere: the next run moves it again
+        for moving in self._moving:
+            moving.tensor.as_strided_(*moving.place.at(origin))
+        made = [make(origin) for make in self._makers]
+        for rebuilt in self._rebuilt:
+            arguments = rebuilt.arguments
+            for position, which in rebuilt.places:
+                arguments[position] = made[which]
+            self.calls[rebuilt.index] = (rebuilt.function, tuple(arguments))
+        self.origin = origin
+
+    @property
+    def moving_views(self) -> int:
+        """How many tensors a move re-points, and how many arguments it makes anew."""
+        return len(self._moving) + len(self._makers)
+
+    @property
+    def size_bytes(self) -> int:
+        """A fair estimate of what keeping this program costs."""
+        return 2_000 + 900 * len(self.instructions)
+
+    def __len__(self) -> int:
+        return len(self.instructions)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.instructions))
+
+    __repr__ = __str__
+
+
+def _moves(view: View) -> bool:
+    return (
+        type(view.offset) is Moving
+        or Moving in map(type, view.shape)
+        or Moving in map(type, view.strides)
+    )
+
+
+def _pointed(
+    view: View, buffers: Mapping[tuple[Any, str], torch.Tensor], origin: tuple[int, ...]
+) -> torch.Tensor:
+    flat = buffers[view.buffer, view.dtype]
+    lead = int(flat.storage_offset())
+    if _moves(view):
+        return flat.as_strided(*_Place(view, lead).at(origin))
+    return flat.as_strided(view.shape, view.strides, lead + view.offset)  # type: ignore[arg-type]
+
+
+def _is_made_anew(argument: Any) -> bool:
+    """Whether an argument is a new object at each origin; tensors move in place."""
+    return type(argument) is Moving or (type(argument) is Host and _moves(argument.view))
+
+
+def _maker(argument: Any, buffers: Mapping[tuple[Any, str], torch.Tensor]) -> Maker:
+    """How to make such an argument."""
+    if type(argument) is Moving:
+        return argument.at
+    memory = buffers[argument.view.buffer, argument.view.dtype].numpy()
+    place, itemsize = _Place(argument.view, 0), ITEMSIZE[argument.view.dtype]
+    if place.forms is None and len(place.terms) == 1:
+        return _sliding(place, memory, itemsize)
+
+    def array(origin: tuple[int, ...]) -> NDArray[Any]:
+        shape, strides, offset = place.at(origin)
+        steps = [step * itemsize for step in strides]
+        return np.ndarray(shape, memory.dtype, memory, offset * itemsize, steps)
+
+    return array
+
+
+def _sliding(place: _Place, memory: NDArray[Any], itemsize: int) -> Maker:
+    """The common case, and so the quick one: only the offset moves, with one symbol."""
+    ((index, coefficient),) = place.terms
+    shape, first, step = tuple(place.shape), place.offset * itemsize, coefficient * itemsize
+    strides, dtype = tuple(stride * itemsize for stride in place.strides), memory.dtype
+    per = place.per
+
+    def array(origin: tuple[int, ...]) -> NDArray[Any]:
+        start = (first + step * origin[index]) // per
+        return np.ndarray(shape, dtype, memory, start, strides)
+
+    return array
+
+
+class _Place:
+    """Shape, strides and offset of a view at any origin; only the offset, where it alone moves."""
+
+    __slots__ = ("forms", "offset", "per", "shape", "strides", "terms")
+
+    def __init__(self, view: View, lead: int) -> None:
+        moves = any(isinstance(part, Moving) for part in (*view.shape, *view.strides))
+        self.forms = (view.shape, view.strides) if moves else None
+        self.shape, self.strides = (
+            list(map(value_of, view.shape)),
+            list(map(value_of, view.strides)),
+        )
+        form = view.offset
+        self.per = form.per if isinstance(form, Moving) else 1
+        self.offset: int = lead * self.per + (form.const if isinstance(form, Moving) else form)
+        self.terms: Terms = form.terms if isinstance(form, Moving) else ()
+
+    def at(self, origin: tuple[int, ...]) -> tuple[list[int], list[int], int]:
+        offset = self.offset
+        for index, coefficient in self.terms:
+            offset += coefficient * origin[index]
+        offset //= self.per
+        if self.forms is None:
+            return self.shape, self.strides, offset
+        shape, strides = self.forms
+        return _numbers(shape, origin), _numbers(strides, origin), offset
+
+
+@dataclass(frozen=True, slots=True)
+class _Moving:
+    """A tensor that follows the origin."""
+
+    tensor: torch.Tensor
+    place: _Place
+
+
+@dataclass(frozen=True, slots=True)
+class _Rebuilt:
+    """A call some of whose arguments are made anew at each origin."""
+
+    index: int
+    function: Function
+    arguments: list[Any]
+    places: list[tuple[int, int]]  # position among the arguments, number of the maker
+
+
+def _numbers(coords: Sequence[Coord], origin: tuple[int, ...]) -> list[int]:
+    return [coord.at(origin) if isinstance(coord, Moving) else coord for coord in coords]

@@ -1,0 +1,202 @@
+"""One run decided and lowered for one memory map, before it is bound to any bytes.
+
+    (what is there, class, origin) ─→ whole if it fits, else in pieces, else more than is asked for
+                                   ─→ steps and instructions
+
+Nothing here touches memory: a session binds the result, an optimiser only looks at it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from tgbench.base.coords import Domain, Guard, fixed, origin_symbol, record
+from tgbench.base.regions import Region
+from tgbench.graph.graph import Node
+from tgbench.kernels.registry import Ranking, candidates
+from tgbench.memory.placement import Placement
+from tgbench.memory.storage import Anatomy
+from tgbench.programs.lowering import DoesNotFit, Lowerer, Lowering, State, Unreadable
+from tgbench.programs.program import Instruction
+from tgbench.runs.buckets import BucketClass
+from tgbench.runs.propagate import Propagator, Step, changes, handed_out, joined
+from tgbench.runs.rules import Rules
+from tgbench.runs.split import WHOLE, Cut, Demand, cuts, demands, supersets
+
+
+@dataclass(frozen=True)
+class Specialised:
+    """A run in one or several pieces, right wherever its guards hold.
+
+    Fields:
+        pieces: what each piece decides, and its instructions.
+        guards: over the origin.
+    """
+
+    pieces: tuple[tuple[Step, Lowering], ...]
+    guards: frozenset[Guard]
+
+    @property
+    def instructions(self) -> tuple[Instruction, ...]:
+        """Of all pieces, in execution order."""
+        return tuple(made for _, lowering in self.pieces for made in lowering.instructions)
+
+    @property
+    def after(self) -> State:
+        """What is there when the last piece is done."""
+        return self.pieces[-1][1].after
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a run is computed.
+
+    Fields:
+        cut: in which pieces.
+        more: of the supersets of what is asked for, which one is computed; 0 for none of them.
+        afresh: nothing that is there is used.
+    """
+
+    cut: Cut
+    more: int = 0
+    afresh: bool = False
+
+
+class Standing:
+    """Where entries of an origin could not move: a program made there was right there alone.
+
+    A coordinate that moves costs comparisons and their guards, and buys programs that are right at
+    many origins. In a deep convolutional network it buys nothing: strides add up to congruences,
+    borders clip, and what is left is one position per program. So where a program turned out to be
+    right for one value of an entry, the next run of that entry at that value takes it for a number.
+
+    Runs whose boxes have other extents are another matter. And one value says little: a prompt
+    always starts at 0, and what rules remember of it is in the form that moves.
+    """
+
+    def __init__(self) -> None:
+        self._seen: defaultdict[Hashable, set[int]] = defaultdict(set)
+
+    def of(self, kind: BucketClass, origin: Sequence[int]) -> dict[int, int]:
+        """The entries of an origin that are taken for numbers."""
+        found = {}
+        for i, value in enumerate(origin):
+            values = [self._seen[kind.extents, use] for use in kind.uses[i]]
+            if all(len(seen) > 1 and value in seen for seen in values):
+                found[i] = value
+        return found
+
+    def learn(self, kind: BucketClass, origin: Sequence[int], guards: Iterable[Guard]) -> None:
+        """Take note of a program's guards."""
+        for i in Domain(guards).standing:
+            for use in kind.uses[i]:
+                self._seen[kind.extents, use].add(origin[i])
+
+
+class Specialiser:
+    """Decides and lowers runs over one placement."""
+
+    def __init__(
+        self,
+        anatomy: Anatomy,
+        placement: Placement,
+        cut: Cut,
+        rules: Rules,
+        device: str,
+        ranking: Ranking = candidates,
+        classes: Mapping[BucketClass, tuple[float, tuple[int, ...]]] | None = None,
+    ) -> None:
+        self.anatomy = anatomy
+        self.cut = cut
+        self.classes = classes or {}
+        storage = placement.storage(anatomy)
+        self.propagator = Propagator(anatomy.graph, storage, rules, anatomy.schedule)
+        self.lowerer = Lowerer(anatomy, placement, rules, device, ranking)
+        self.standing = Standing()
+
+    @cached_property
+    def planned(self) -> list[Demand]:
+        """What the map was made for: the demands of its classes, where they have to fit."""
+        places = [(kind, at) for kind, (_, o) in self.classes.items() for at in kind.corners(o)]
+        found = [joined(handed_out(self.anatomy.graph, *place).values()) for place in places]
+        return [demand for i, demand in enumerate(found) if demand not in found[:i]]
+
+    def specialise(
+        self, held: State, kind: BucketClass, origin: tuple[int, ...], *, or_more: bool = True
+    ) -> Specialised:
+        """Whole if it fits, else cut as planned, else in ever smaller pieces; else more of it.
+
+        Args:
+            or_more: where it does not fit, compute more than what is asked for, or all afresh.
+
+        Raises DoesNotFit if nothing fits.
+        """
+        for way in self._ways(kind, origin, or_more):
+            try:
+                with record() as guards:
+                    made = self._lowered(held, kind, origin, way)
+            except DoesNotFit as error:
+                failure = error
+                continue
+            self.standing.learn(kind, origin, guards)
+            return Specialised(tuple(made), frozenset(guards))
+        raise failure
+
+    def _ways(self, kind: BucketClass, origin: tuple[int, ...], or_more: bool) -> Iterator[Way]:
+        own = [WHOLE, *([self.cut] if self.cut != WHOLE else [])]
+        yield from (Way(cut) for cut in [*own, *cuts(self.propagator)])
+        if not or_more:
+            return
+        demand = joined(handed_out(self.anatomy.graph, kind, origin).values())
+        larger = range(1, len(supersets(demand, self.planned)) + 1)
+        yield from (Way(cut, more) for more in larger for cut in own)
+        yield from (Way(cut, more, afresh=True) for more in (0, *larger) for cut in own)
+
+    def _lowered(
+        self, held: State, kind: BucketClass, origin: tuple[int, ...], way: Way
+    ) -> list[tuple[Step, Lowering]]:
+        numbers = self.standing.of(kind, origin)
+        for index, value in numbers.items():
+            origin_symbol(index, value).pin()
+        held = {} if way.afresh else held
+        held = {node: there.fixed(numbers) for node, there in held.items()} if numbers else held
+        symbols = [fixed(symbol, numbers) for symbol in kind.symbols(origin)]
+        changed: Mapping[Node, Region] = changes(self.anatomy.graph, kind, symbols)
+        named = handed_out(self.anatomy.graph, kind, symbols)
+        demand: Demand = joined(named.values())
+        if way.more:
+            demand = supersets(demand, self.planned)[way.more - 1]
+        asked: Sequence[Demand] = [demand]
+        if way.cut != WHOLE:
+            whole = self.propagator.step(_valid(held), changed, demand)
+            asked = demands(self.propagator, whole, way.cut, demand)
+        made = []
+        for i, part in enumerate(asked):
+            names = named if i == len(asked) - 1 else {}
+            step, lowering = self._readable(held, changed, part, names)
+            made.append((step, lowering))
+            held, changed = lowering.after, {}
+        return made
+
+    def _readable(
+        self,
+        held: State,
+        changed: Mapping[Node, Region],
+        demand: Mapping[Node, Region],
+        named: Mapping[str, tuple[Node, Region]],
+    ) -> tuple[Step, Lowering]:
+        """Decide and lower, computing again what a kernel could not read where it lies."""
+        avoid: list[Node] = []
+        while True:
+            step = self.propagator.step(_valid(held), changed, demand, avoid)
+            try:
+                return step, self.lowerer.lower(step, held, named)
+            except Unreadable as found:
+                avoid.append(found.node)
+
+
+def _valid(state: State) -> dict[Node, Region]:
+    return {node: held.valid for node, held in state.items()}

@@ -1,0 +1,180 @@
+"""Validity between runs, as patterns that do not mention positions.
+
+After "append at t" the K of every layer holds rows [0, t+1); before the next append, at t' = t + 1,
+that is [0, t'). Written over the run's origin u the two states are one pattern, `K: [0:u0]`, and
+one small integer stands for it. Programs are keyed by that integer and the bucket class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tgbench.base.coords import Coord, Moving, Terms
+from tgbench.base.regions import Box, Region
+from tgbench.graph.graph import Node
+from tgbench.programs.lowering import Held, State
+from tgbench.runs.buckets import BucketClass
+
+Form: TypeAlias = "int | tuple[int, Terms, int]"  # a number, or (const + terms) / per
+Entry: TypeAlias = "tuple[Node, tuple[tuple[tuple[Form, Form], ...], ...], tuple[Form, ...]]"
+Change: TypeAlias = Callable[[Form, int], Form]  # (form, size of its dimension) → form
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """What the arena holds, over some run's origin: (node, valid boxes, slot start) entries."""
+
+    entries: tuple[Entry, ...]
+
+    @staticmethod
+    def of(state: State) -> Pattern:
+        ordered = sorted(state.items(), key=lambda item: item[0].index)
+        return Pattern(
+            tuple(
+                (
+                    node,
+                    tuple(tuple((_form(a), _form(b)) for a, b in box) for box in held.valid),
+                    tuple(map(_form, held.start)),
+                )
+                for node, held in ordered
+            )
+        )
+
+    def state(self, origin: Sequence[int]) -> dict[Node, Held]:
+        """The state this is at an origin, as coordinates that remember it."""
+        return {
+            node: Held(
+                Region(
+                    tuple(
+                        Box((_coord(a, origin), _coord(b, origin)) for a, b in box) for box in boxes
+                    )
+                ),
+                tuple(_coord(form, origin) for form in start),
+            )
+            for node, boxes, start in self.entries
+        }
+
+    def changed(self, change: Change, stop: Change | None = None) -> Pattern:
+        """The same with every form rewritten; where boxes stop, by `stop` if that is given."""
+        ends = change if stop is None else stop
+        return Pattern(
+            tuple(
+                (
+                    node,
+                    tuple(
+                        tuple(
+                            (change(a, size), ends(b, size))
+                            for (a, b), size in zip(box, node.shape, strict=True)
+                        )
+                        for box in boxes
+                    ),
+                    tuple(change(form, size) for form, size in zip(start, node.shape, strict=True)),
+                )
+                for node, boxes, start in self.entries
+            )
+        )
+
+
+def _form(coord: Coord) -> Form:
+    return (coord.const, coord.terms, coord.per) if isinstance(coord, Moving) else coord
+
+
+def _coord(form: Form, origin: Sequence[int]) -> Coord:
+    if isinstance(form, int):
+        return form
+    return Moving(_value(form, origin), *form)
+
+
+def _value(form: Form, origin: Sequence[int]) -> int:
+    if isinstance(form, int):
+        return form
+    const, terms, per = form
+    return (const + sum(k * origin[i] for i, k in terms)) // per
+
+
+EMPTY_STATE = Pattern(())
+
+
+class States:
+    """All patterns seen, each with its small integer; 0 is the empty one."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Pattern, int] = {EMPTY_STATE: 0}
+        self.patterns: list[Pattern] = [EMPTY_STATE]
+        self._moves: dict[object, int] = {}
+
+    def number(self, pattern: Pattern) -> int:
+        found = self._numbers.get(pattern)
+        if found is None:
+            self.patterns.append(pattern)  # first: an interrupt in between wastes a number
+            found = self._numbers[pattern] = len(self.patterns) - 1
+        return found
+
+    def forget_others(self, number: int) -> int:
+        """Drop every pattern but one (and the empty one); returns that one's new number.
+
+        What names numbers goes before what they stand for, in case of an interrupt.
+        """
+        kept = self.patterns[number]
+        self._moves, self._numbers, self.patterns = {}, {EMPTY_STATE: 0}, [EMPTY_STATE]
+        return self.number(kept)
+
+    def __len__(self) -> int:
+        return len(self.patterns)
+
+    def moved(
+        self,
+        number: int,
+        before: tuple[BucketClass | None, tuple[int, ...]],
+        now: tuple[BucketClass, tuple[int, ...]],
+    ) -> int:
+        """The state left by the run `before`, written over the origin of the run `now`."""
+        if number == 0:
+            return 0
+        if before[0] == now[0]:
+            delta = tuple(b - a for a, b in zip(before[1], now[1], strict=True))
+            key: object = (number, delta)
+        else:
+            key = (number, before[1], now[1])
+        found = self._moves.get(key)
+        if found is None:
+            pattern = self.patterns[number]
+            if before[0] == now[0]:
+                pattern = pattern.changed(lambda form, size: _shifted(form, delta))
+            else:
+                pattern = pattern.changed(
+                    lambda form, size: _value(form, before[1]),
+                    lambda form, size: _recognised(_value(form, before[1]), now[1], size),
+                )
+            found = self._moves[key] = self.number(pattern)
+        return found
+
+
+def _shifted(form: Form, delta: Sequence[int]) -> Form:
+    """The same number, over an origin that lies `delta` further."""
+    if isinstance(form, int):
+        return form
+    const, terms, per = form
+    return const - sum(k * delta[i] for i, k in terms), terms, per
+
+
+def _recognised(value: int, origin: Sequence[int], size: int) -> Form:
+    """A number inside its dimension that equals the origin is written as the origin.
+
+    It is asked where boxes stop: what grows, grows there. A start that equals the origin once (the
+    first column behind a padding, say) stays where it is, and would fall behind run after run.
+
+    Which way it is written changes no answer: guards hold every form to what was decided from it.
+    """
+    if 0 < value < size:
+        for i, start in enumerate(origin):
+            if start == value:
+                return 0, ((i, 1),), 1
+    return value
+
+
+def describe(state: Mapping[Node, Held]) -> str:
+    """One line per node: what of it is valid."""
+    return "\n".join(f"{node.name}: {held.valid}" for node, held in state.items())

@@ -1,0 +1,411 @@
+"""Buckets: the signature of one kind of run.
+
+    bucket   which boxes of the inputs changed, which boxes of the outputs are asked for
+    class    the same without the positions:      ids[0, u0:+1] → logits[0, u0:+1]
+    origin   the positions:                       u0 = 130
+
+Starts that are equal share a symbol, so that "append at t, ask for row t" is one class for all t.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice, pairwise
+from math import prod
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tgbench.base.coords import Coord, origin_symbol, value_of
+from tgbench.base.errors import DemandError, GraphError, check_choice
+from tgbench.base.regions import EMPTY, Box, Region
+from tgbench.graph.graph import Graph
+
+Boxes: TypeAlias = "tuple[tuple[str, Region], ...]"  # by name, sorted, no empty regions
+Rounding: TypeAlias = Literal["exact", "pow2", "full"]
+Span: TypeAlias = "tuple[int | None, int]"  # symbol (None: the start is fixed at 0), extent
+Use: TypeAlias = "tuple[str, str, int]"  # part, name, dimension of a box that moves
+MOST_BOXES = 8  # a comparison that would find more changed boxes than this takes larger ones
+
+
+@dataclass(frozen=True)
+class BucketClass:
+    """A bucket without its positions.
+
+    Fields:
+        changed, demand: (name, boxes) pairs; each box is a tuple of spans.
+        bounds: for each origin symbol, the largest value it can take.
+    """
+
+    changed: tuple[tuple[str, tuple[tuple[Span, ...], ...]], ...]
+    demand: tuple[tuple[str, tuple[tuple[Span, ...], ...]], ...]
+    bounds: tuple[int, ...]
+
+    def __hash__(self) -> int:
+        """Computed once: every run looks its class up several times."""
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.changed, self.demand, self.bounds))
+
+    def regions(
+        self, part: Literal["changed", "demand"], origin: Sequence[Coord]
+    ) -> dict[str, Region]:
+        """The regions at an origin, of integers or of symbols."""
+        spans = self.changed if part == "changed" else self.demand
+        return {name: Region.of(*(_placed(box, origin) for box in boxes)) for name, boxes in spans}
+
+    @cached_property
+    def extents(self) -> tuple[tuple[str, tuple[tuple[int, ...], ...]], ...]:
+        """How large its boxes are, wherever they stand."""
+        return tuple(
+            (name, tuple(tuple(extent for _, extent in box) for box in boxes))
+            for name, boxes in (*self.changed, *self.demand)
+        )
+
+    @cached_property
+    def uses(self) -> tuple[tuple[Use, ...], ...]:
+        """For each origin symbol, what of the inputs and outputs starts there."""
+        found: list[dict[Use, None]] = [{} for _ in self.bounds]
+        for part, spans in (("changed", self.changed), ("demand", self.demand)):
+            for name, boxes in spans:
+                for box in boxes:
+                    for axis, (symbol, _) in enumerate(box):
+                        if symbol is not None:
+                            found[symbol][part, name, axis] = None
+        return tuple(map(tuple, found))
+
+    @property
+    def elements(self) -> int:
+        """Changed and demanded elements together: how large its slices are."""
+        return sum(
+            prod(extent for _, extent in box)
+            for _, boxes in (*self.changed, *self.demand)
+            for box in boxes
+        )
+
+    def symbols(self, origin: Sequence[int]) -> tuple[Coord, ...]:
+        """The origin as coordinates that remember that they are the origin."""
+        return tuple(origin_symbol(i, value) for i, value in enumerate(origin))
+
+    def bucket(self, origin: Sequence[int]) -> Bucket:
+        return Bucket(
+            tuple(sorted(self.regions("changed", origin).items())),
+            tuple(sorted(self.regions("demand", origin).items())),
+        )
+
+    def corners(self, origin: Sequence[int]) -> list[tuple[int, ...]]:
+        """The origin at hand and the extreme ones, for sizing."""
+        low, high = (0,) * len(self.bounds), self.bounds
+        first_low = tuple(0 if i == 0 else bound for i, bound in enumerate(self.bounds))
+        return list(dict.fromkeys([tuple(origin), low, high, first_low]))
+
+    def __str__(self) -> str:
+        changed = ", ".join(_show(name, box) for name, boxes in self.changed for box in boxes)
+        demand = ", ".join(_show(name, box) for name, boxes in self.demand for box in boxes)
+        return f"{changed or 'nothing'} → {demand or 'nothing'}"
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """One run's changed input boxes and demanded output boxes, at their positions."""
+
+    changed: Boxes
+    demand: Boxes
+
+    @staticmethod
+    def of(changed: Mapping[str, Region], demand: Mapping[str, Region]) -> Bucket:
+        def listed(regions: Mapping[str, Region]) -> Boxes:
+            return tuple(sorted((name, region) for name, region in regions.items() if region.boxes))
+
+        return Bucket(listed(changed), listed(demand))
+
+    def classify(self, graph: Graph) -> tuple[BucketClass, tuple[int, ...]]:
+        """Its class and its origin."""
+        symbols: dict[Any, int] = {}
+        bounds: list[int] = []
+        sides = []
+        for part in (self.changed, self.demand):
+            named = []
+            for name, region in part:
+                shape = (
+                    _leaf_shape(graph, name) if part is self.changed else graph.outputs[name].shape
+                )
+                boxes = []
+                for box in region.boxes:
+                    spans: list[Span] = []
+                    for (start, stop), size in zip(box, shape, strict=True):
+                        room = size - value_of(stop - start)
+                        if not room:
+                            spans.append((None, size))
+                            continue
+                        symbol = symbols.setdefault(start, len(symbols))
+                        if symbol == len(bounds):
+                            bounds.append(room)
+                        elif room < bounds[symbol]:
+                            bounds[symbol] = room
+                        spans.append((symbol, size - room))
+                    boxes.append(tuple(spans))
+                named.append((name, tuple(boxes)))
+            sides.append(tuple(named))
+        return BucketClass(sides[0], sides[1], tuple(bounds)), tuple(symbols)
+
+    def __str__(self) -> str:
+        def listed(boxes: Boxes) -> str:
+            return (
+                ", ".join(f"{name}{box}" for name, region in boxes for box in region) or "nothing"
+            )
+
+        return f"{listed(self.changed)} → {listed(self.demand)}"
+
+
+def _leaf_shape(graph: Graph, name: str) -> tuple[int, ...]:
+    return (graph.inputs if name in graph.inputs else graph.states)[name].shape
+
+
+def _placed(spans: tuple[Span, ...], origin: Sequence[Coord]) -> Box:
+    return Box(
+        (0, extent) if symbol is None else (origin[symbol], origin[symbol] + extent)
+        for symbol, extent in spans
+    )
+
+
+def _show(name: str, spans: tuple[Span, ...]) -> str:
+    parts = [":" if symbol is None else f"u{symbol}:+{extent}" for symbol, extent in spans]
+    return f"{name}[{', '.join(parts)}]"
+
+
+# --- rounding ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BucketSpace:
+    """How changed boxes are rounded up, per input dimension, so that fewer classes arise.
+
+    Fields:
+        rounding: input name → one of "exact", "pow2" (extent up to a power of two, start aligned
+            to it) and "full" per dimension, or one word for all of them.
+    """
+
+    rounding: Mapping[str, Rounding | Sequence[Rounding]]
+
+    def __post_init__(self) -> None:
+        for name, how in self.rounding.items():
+            for word in (how,) if isinstance(how, str) else how:
+                check_choice(GraphError, f"rounding of {name}", word, get_args(Rounding))
+
+    def check(self, shapes: Mapping[str, Sequence[int]]) -> None:
+        """Raise GraphError for a name that is not there, and a wrong number of dimensions."""
+        for name in self.rounding:
+            check_choice(GraphError, "buckets", name, shapes)
+            self.round(name, EMPTY, shapes[name])
+
+    def round(self, name: str, region: Region, shape: Sequence[int]) -> Region:
+        how = self.rounding.get(name, "exact")
+        if how == "exact":
+            return region
+        per_axis: Sequence[Rounding] = [how] * len(shape) if isinstance(how, str) else how
+        if len(per_axis) != len(shape):
+            raise GraphError(
+                f"{name} has {len(shape)} dimensions, its rounding names {len(per_axis)}"
+            )
+        boxes = (
+            Box(_rounded(a, b, n, r) for (a, b), n, r in zip(box, shape, per_axis, strict=True))
+            for box in region
+        )
+        return Region.of(*boxes)
+
+
+def _rounded(start: Any, stop: Any, size: int, how: Rounding) -> tuple[int, int]:
+    if how == "full":
+        return 0, size
+    if how == "exact":
+        return start, stop
+    width = 1
+    while start // width * width + width < stop:
+        width *= 2
+    first = start // width * width
+    return first, min(first + width, size)
+
+
+# --- finding what changed, reading what is asked for ---------------------------------------------
+
+
+def difference(old: NDArray[Any], new: NDArray[Any]) -> Region:
+    """The boxes where two arrays of one shape and dtype differ, bit for bit (NaN equals itself)."""
+    if new.dtype.kind in "iub":
+        return boxes_of(np.asarray(old != new))
+    bits = f"u{new.itemsize}"
+    return boxes_of(np.asarray(old.view(bits) != new.view(bits)))
+
+
+def boxes_of(flags: NDArray[np.bool_]) -> Region:
+    """True elements as at most `MOST_BOXES` boxes: exactly if that many do, else with some more."""
+    where = flags.reshape(-1).nonzero()[0]
+    if not len(where):
+        return EMPTY
+    if flags.ndim == 0:
+        return Region((Box(()),))
+    if len(where) == 1:
+        return Region((_unit(int(where[0]), flags.shape),))
+    hull = _hull(flags, Box.full(flags.shape))
+    inside = flags[hull.slices()]
+    if inside.all():
+        return Region((hull,))
+    boxes = list(islice(_cut(inside, hull.starts), MOST_BOXES + 1))
+    return Region.of(*boxes) if len(boxes) <= MOST_BOXES else _coarse(flags, hull)
+
+
+def _unit(position: int, shape: Sequence[int]) -> Box:
+    """The box of one element, from its row-major position."""
+    index = []
+    for size in reversed(shape):
+        position, at = divmod(position, size)
+        index.append((at, at + 1))
+    return Box(reversed(index))
+
+
+def _hull(flags: NDArray[np.bool_], box: Box) -> Box:
+    """The smallest box around the true elements in a box that has some."""
+    part = flags[box.slices()]
+    intervals = []
+    for axis, (start, _) in enumerate(box):
+        used = np.flatnonzero(part.any(axis=_all_but(part.ndim, axis)))
+        intervals.append((start + int(used[0]), start + int(used[-1]) + 1))
+    return Box(intervals)
+
+
+def _all_but(rank: int, *axes: int) -> tuple[int, ...]:
+    return tuple(axis for axis in range(rank) if axis not in axes)
+
+
+def _cut(flags: NDArray[np.bool_], starts: Sequence[Any]) -> Iterator[Box]:
+    """Runs along the first axis whose cross-sections are equal, cut further inside."""
+    if flags.ndim == 1:
+        edges = np.flatnonzero(np.diff(np.concatenate(([0], flags.view(np.int8), [0]))))
+        for a, b in zip(edges[::2], edges[1::2], strict=True):
+            yield Box(((starts[0] + int(a), starts[0] + int(b)),))
+        return
+    flat = flags.reshape(flags.shape[0], -1)
+    breaks = np.flatnonzero((flat[1:] != flat[:-1]).any(axis=1)) + 1
+    edges = np.concatenate(([0], breaks, [flags.shape[0]]))
+    for a, b in pairwise(edges):
+        if flat[a].any():
+            front = (starts[0] + int(a), starts[0] + int(b))
+            for rest in _cut(flags[a], starts[1:]):
+                yield Box((front, *rest))
+
+
+def _coarse(flags: NDArray[np.bool_], hull: Box) -> Region:
+    """The hull, cut in two where that saves most, again and again while the boxes stay few."""
+    boxes, region = [hull], Region((hull,))
+    while True:
+        cuts = [_best_cut(flags[box.slices()]) for box in boxes]
+        saved, axis, at = max(cuts)
+        if not saved:
+            return region
+        i = cuts.index((saved, axis, at))
+        start, stop = boxes[i][axis]
+        halves = [
+            Box((*boxes[i][:axis], interval, *boxes[i][axis + 1 :]))
+            for interval in ((start, start + at), (start + at, stop))
+        ]
+        boxes[i : i + 1] = [_hull(flags, half) for half in halves]
+        finer = Region.of(*boxes)
+        if len(finer) > MOST_BOXES:
+            return region
+        region = finer
+
+
+def _best_cut(flags: NDArray[np.bool_]) -> tuple[int, int, int]:
+    """Elements saved, axis and position: where the hulls of the two sides are smallest together.
+
+    The flags touch every side of their array, so no hull is empty.
+    """
+    best = (0, 0, 0)
+    for axis in range(flags.ndim):
+        left: Any = 1  # elements of the hull of what is before each position; right: from it on
+        right: Any = 1
+        for other in range(flags.ndim):
+            low, high = _spans(flags, axis, other)
+            left = left * _running_extent(low, high)
+            right = right * _running_extent(low[::-1], high[::-1])[::-1]
+        saved = flags.size - left[:-1] - right[1:]
+        if saved.size and saved.max() > best[0]:
+            best = int(saved.max()), axis, int(saved.argmax()) + 1
+    return best
+
+
+def _spans(flags: NDArray[np.bool_], axis: int, other: int) -> tuple[Any, Any]:
+    """First and last + 1 true position along `other`, for every position along `axis`."""
+    size = flags.shape[other]
+    used = np.asarray(flags.any(axis=_all_but(flags.ndim, axis, other)))
+    if axis == other:
+        at = np.arange(size)
+        return np.where(used, at, size), np.where(used, at + 1, 0)
+    used = used if axis < other else used.T
+    some = used.any(axis=1)
+    low = np.where(some, used.argmax(axis=1), size)
+    return low, np.where(some, size - used[:, ::-1].argmax(axis=1), 0)
+
+
+def _running_extent(low: Any, high: Any) -> Any:
+    return np.maximum.accumulate(high) - np.minimum.accumulate(low)
+
+
+def region_of_index(index: Any, shape: Sequence[int], what: str) -> Region:
+    """A NumPy-style basic index, or a list of them, as a region.
+
+    Raises DemandError naming `what` for anything outside the shape.
+    """
+    if type(index) is tuple and set(map(type, index)) == {int} and len(index) <= len(shape):
+        rest = shape[len(index) :]
+        if all(0 <= part < size for part, size in zip(index, shape, strict=False)):
+            intervals = [(part, part + 1) for part in index] + [(0, size) for size in rest]
+            return Region((Box(intervals),))
+    if isinstance(index, Region):
+        inside = Region.full(tuple(shape))
+        if any(len(box) != len(shape) for box in index) or not inside.contains(index):
+            raise DemandError(f"{what}: {index} lies outside {list(shape)}")
+        return index
+    if isinstance(index, list):
+        return Region.of(*(box for part in index for box in region_of_index(part, shape, what)))
+    parts = index if isinstance(index, tuple) else (index,)
+    dots = [i for i, part in enumerate(parts) if part is Ellipsis]
+    if len(dots) > 1:
+        raise DemandError(f"{what}: `...` stands {len(dots)} times; leave one")
+    given = len(parts) - len(dots)
+    if given > len(shape):
+        raise DemandError(f"{what}: {given} indices for {len(shape)} dimensions")
+    for at in dots:
+        parts = (*parts[:at], *[slice(None)] * (len(shape) - given), *parts[at + 1 :])
+    parts = (*parts, *[slice(None)] * (len(shape) - len(parts)))
+    intervals = [
+        _interval(part, size, f"{what} dimension {axis}")
+        for axis, (part, size) in enumerate(zip(parts, shape, strict=True))
+    ]
+    return EMPTY if any(a >= b for a, b in intervals) else Region((Box(intervals),))
+
+
+def _interval(part: Any, size: int, what: str) -> tuple[int, int]:
+    if isinstance(part, slice):
+        if part.step not in (None, 1):
+            raise DemandError(f"{what}: step {part.step} is not 1; ask for the enclosing range")
+        for bound in (part.start, part.stop):
+            if bound is None:
+                continue
+            if not isinstance(bound, (int, np.integer)):
+                raise DemandError(f"{what}: {bound!r} is not an integer")
+            if not -size <= bound <= size:
+                raise DemandError(f"{what}: {bound} is outside 0..{size}")
+        start, stop, _ = part.indices(size)
+        return start, stop
+    if isinstance(part, (int, np.integer)) and not isinstance(part, bool):
+        if not -size <= part < size:
+            raise DemandError(f"{what}: index {part} is outside 0..{size - 1}")
+        return int(part) % size, int(part) % size + 1
+    raise DemandError(f"{what}: {part!r} is not an integer or a slice (use `np.s_[0, 3:5]`)")

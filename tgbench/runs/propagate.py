@@ -1,0 +1,339 @@
+"""One run, decided: what is dirty, what is needed, what is computed, what stays valid.
+
+    1  forward   dirty[n] from the inputs;               valid'[n] = valid[n] − dirty[n]
+    2  backward  needed[outputs] = demand
+                 compute[n] = needed[n] − valid'[n] − known[n]
+                 needed[parents] from what is computed
+    3  a cached value that an overlapping write destroys before its last read is unusable: repeat 2
+    4  valid''[n] = valid'[n] ∪ compute[n], less what later writes destroyed
+
+A node computes when something needed is not there; nothing else is ever run. Where bits are to be
+the same in every run, what is dirty and what is computed are whole tiles (`grains`): an element is
+then as dirty as its tile, for its last bits may follow from its neighbours' operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from tgbench.base.coords import Coord
+from tgbench.base.regions import EMPTY, NOTHING, Box, Left, Region
+from tgbench.graph.graph import Graph, Node
+from tgbench.graph.op_table import Call
+from tgbench.runs.buckets import BucketClass
+from tgbench.runs.rules import Rules, less_known
+
+ALWAYS = 1 << 60  # later than every step: demanded outputs are read after the last one
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Where values live, as far as propagation has to know.
+
+    Fields:
+        views: nodes without bytes, with the node whose bytes they show.
+        frozen: nodes that depend on no input; they are computed once, before the first run.
+        retained: nodes kept in absolute coordinates: what is computed adds to what is there.
+        overlaps: for every stored node that shares bytes, those whose computation destroys it.
+    """
+
+    views: Mapping[Node, Node] = field(default_factory=dict)
+    frozen: frozenset[Node] = frozenset()
+    retained: frozenset[Node] = frozenset()
+    overlaps: Mapping[Node, tuple[Node, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one run does, before it is lowered to instructions.
+
+    Fields:
+        dirty, needed: for every node where they are not empty.
+        compute: for every executed node, in schedule order.
+        reused: parts that were needed and already there.
+        valid: for every stored node, what holds its value afterwards.
+        unusable: cached values that could not be used, because this run overwrites them.
+        filled: slices of which only known values are read: they are put there, not computed.
+    """
+
+    dirty: Mapping[Node, Region]
+    needed: Mapping[Node, Region]
+    compute: Mapping[Node, Region]
+    reused: Mapping[Node, Region]
+    valid: Mapping[Node, Region]
+    unusable: tuple[Node, ...]
+    filled: frozenset[Node] = frozenset()
+
+
+class Propagator:
+    """Decides runs of one graph, in one schedule, over one storage."""
+
+    def __init__(
+        self, graph: Graph, storage: Storage, rules: Rules, schedule: Sequence[Node] | None = None
+    ) -> None:
+        self.graph = graph
+        self.storage = storage
+        self.rules = rules
+        self.schedule = [
+            node
+            for node in (schedule or graph.nodes)
+            if not node.is_leaf and node not in storage.frozen
+        ]
+        self.position = {node: i for i, node in enumerate(self.schedule)}
+        self._ends = graph.ends
+
+    def forward(self, changed: Mapping[Node, Region]) -> dict[Node, Region]:
+        """dirty[n] for every node that can differ when these leaves did."""
+        dirty = {node: region for node, region in changed.items() if region.boxes}
+        rules, views = self.rules.dirty, self.storage.views
+        for node in self.schedule:
+            parents = tuple([dirty.get(parent, EMPTY) for parent in node.inputs])
+            region = rules(node.call, parents)
+            if node not in views:
+                region = self.rules.rounded(node.call, region)
+            if region.boxes:
+                dirty[node] = region
+        return dirty
+
+    def step(
+        self,
+        valid: Mapping[Node, Region],
+        changed: Mapping[Node, Region],
+        demand: Mapping[Node, Region],
+        avoid: Iterable[Node] = (),
+    ) -> Step:
+        """Decide a run: which parts changed, which are asked for, which are still there.
+
+        Cached values of the nodes in `avoid` are computed again if they are needed.
+        """
+        dirty = self.forward(changed)
+        left = {node: Left(region, dirty.get(node, EMPTY)) for node, region in valid.items()}
+        unusable: dict[Node, None] = dict.fromkeys(avoid)
+        while True:
+            usable = {node: there for node, there in left.items() if node not in unusable}
+            needed, compute, reused = self._backward(usable, demand)
+            filled = self._filled(needed, compute, reused)
+            lost = self._destroyed_before_read(needed, compute, reused, filled)
+            if not lost:
+                break
+            unusable.update(dict.fromkeys(lost))
+        after = self._valid_after(left, compute, filled)
+        return Step(dirty, needed, compute, reused, after, tuple(unusable), filled)
+
+    def _backward(
+        self, usable: Mapping[Node, Left], demand: Mapping[Node, Region]
+    ) -> tuple[dict[Node, Region], dict[Node, Region], dict[Node, Region]]:
+        needed = dict(demand)
+        compute: dict[Node, Region] = {}
+        reused: dict[Node, Region] = {}
+        views, retained, rules = self.storage.views, self.storage.retained, self.rules.needed
+        for node in reversed(self.schedule):
+            region = needed.get(node)
+            if region is None or not region.boxes:
+                continue
+            if node not in views:
+                there = usable.get(node, NOTHING)
+                if there.valid.boxes:
+                    missing = self.rules.lacking(there, region)
+                    if not missing.boxes:
+                        reused[node] = region
+                        continue
+                    if node in retained:
+                        kept = self.rules.subtract(region, missing)
+                        if kept.boxes:
+                            reused[node] = kept
+                        region = missing
+                region = widened(node.call, less_known(node.call, region))
+                if not region.boxes:
+                    continue
+                region = self.rules.rounded(node.call, region)
+                region = covered(node.call, region, there if node in retained else NOTHING)
+                compute[node] = region
+            for parent, part in zip(node.inputs, rules(node.call, region), strict=True):
+                if part.boxes:
+                    before = needed.get(parent)
+                    needed[parent] = part if before is None else self.rules.union(before, part)
+        return needed, dict(reversed(compute.items())), reused
+
+    def _filled(
+        self,
+        needed: Mapping[Node, Region],
+        compute: Mapping[Node, Region],
+        reused: Mapping[Node, Region],
+    ) -> frozenset[Node]:
+        """Slices that a kernel or the caller looks at although all that it needs there is known."""
+        storage, found = self.storage, set()
+
+        def is_bare(node: Node) -> bool:
+            base = storage.views.get(node, node)
+            alone = base in storage.retained and not storage.overlaps.get(base)
+            elsewhere = base.is_leaf or base in storage.frozen or alone
+            return not (elsewhere or base in compute or base in reused)
+
+        for node, region in compute.items():
+            for i, parent in enumerate(node.inputs):
+                if is_bare(parent) and any(
+                    self.rules.reads(node.call, box)[i] is not None for box in region
+                ):
+                    found.add(storage.views.get(parent, parent))
+        for node in self._ends:
+            if node in needed and is_bare(node):
+                found.add(storage.views.get(node, node))
+        return frozenset(found)
+
+    def _last_reads(
+        self, needed: Mapping[Node, Region], compute: Mapping[Node, Region]
+    ) -> dict[Node, int]:
+        """For each stored node, the last executed step that reads its bytes."""
+        views = self.storage.views
+        last: dict[Node, int] = {}
+        for node in compute:
+            for parent in node.inputs:
+                last[views.get(parent, parent)] = self.position[node]
+        for node in self._ends:
+            if node in needed:
+                last[views.get(node, node)] = ALWAYS
+        return last
+
+    def _destroyed_before_read(
+        self,
+        needed: Mapping[Node, Region],
+        compute: Mapping[Node, Region],
+        reused: Mapping[Node, Region],
+        filled: frozenset[Node],
+    ) -> list[Node]:
+        overlaps = self.storage.overlaps
+        cached = [node for node in reused if overlaps.get(node)]
+        if not cached:
+            return []
+        last = self._last_reads(needed, compute)
+        return [
+            node
+            for node in cached
+            if self._is_destroyed(node, -1, last.get(node, ALWAYS), compute, filled)
+        ]
+
+    def _valid_after(
+        self,
+        left: Mapping[Node, Left],
+        compute: Mapping[Node, Region],
+        filled: frozenset[Node],
+    ) -> dict[Node, Region]:
+        retained, position = self.storage.retained, self.position
+        after: dict[Node, Region] = {}
+        for node, there in left.items():
+            if node in compute or node in filled:
+                continue
+            region = self.rules.subtract(there.valid, there.dirty)
+            if region.boxes and not self._is_destroyed(node, -1, ALWAYS, compute, filled):
+                after[node] = region
+        for node, region in compute.items():
+            at = position[node]
+            if self._is_destroyed(node, at, ALWAYS, compute, filled):
+                continue
+            adds = node in retained and not self._is_destroyed(node, -1, at, compute, filled)
+            there = left.get(node, NOTHING) if adds else NOTHING
+            after[node] = self.rules.joined(there, region)
+        return after
+
+    def _is_destroyed(
+        self,
+        node: Node,
+        first: int,
+        last: int,
+        compute: Mapping[Node, Region],
+        filled: frozenset[Node],
+    ) -> bool:
+        """Whether something written after step `first` and before step `last` lies over it."""
+        return any(
+            (other in compute or other in filled) and first < self.position[other] < last
+            for other in self.storage.overlaps.get(node, ())
+        )
+
+
+Asked: TypeAlias = "dict[str, tuple[Node, Region]]"  # what is handed out, by name
+
+
+def changes(graph: Graph, kind: BucketClass, origin: Sequence[Coord]) -> dict[Node, Region]:
+    """What of the inputs and states changed in a run of a class."""
+    leaves = {**graph.inputs, **graph.states}
+    return {leaves[name]: region for name, region in kind.regions("changed", origin).items()}
+
+
+def handed_out(graph: Graph, kind: BucketClass, origin: Sequence[Coord]) -> Asked:
+    """What a run of a class is asked for: demanded outputs, and the states' next values."""
+    wanted = kind.regions("demand", origin)
+    found = {name: (graph.outputs[name], region) for name, region in wanted.items()}
+    for name, writes in graph.writes.items():
+        for node in (node for write in writes for node in write.nodes):
+            found[update_key(name, node)] = (node, Region.full(node.shape))
+    return found
+
+
+def update_key(name: str, node: Node) -> str:
+    """The name under which what a state becomes, or where, is handed out."""
+    return f"update {name} {node.name}"
+
+
+def joined(parts: Iterable[tuple[Node, Region]]) -> dict[Node, Region]:
+    """One region per node: several outputs may be the same node."""
+    found: dict[Node, Region] = {}
+    for node, region in parts:
+        found[node] = found[node].union(region) if node in found else region
+    return found
+
+
+def widened(call: Call, region: Region) -> Region:
+    """A region rounded up to the dimensions that kernels of this op compute whole."""
+    axes = call.op.whole(call)
+    if not axes or not region.boxes:
+        return region
+    shape = call.out.shape
+    whole = {axis % len(shape) for axis in axes}
+    wide = Region.of(
+        *(
+            Box((0, shape[i]) if i in whole else interval for i, interval in enumerate(box))
+            for box in region
+        )
+    )
+    return less_known(call, wide)
+
+
+# Two cores of a present server: enough to rank choices, until costs are measured.
+LAUNCH_NS = 2_000.0
+BYTES_PER_NS = 25.0
+FLOPS_PER_NS = 120.0
+
+
+def _streamed_bytes(call: Call) -> int:
+    """Bytes of weights that a call reads whatever its box."""
+    if call.op.name in ("conv", "conv_transpose"):
+        return int(call.inputs[1].size_bytes)
+    return sum(t.size_bytes for t in call.inputs if t.rank == 2) if call.op.is_fused else 0
+
+
+def rough_ns(call: Call, box: Box) -> float:
+    """A modelled time for one box: launch, arithmetic, and the bytes of weights it streams."""
+    moved = _streamed_bytes(call) + box.elements * call.out.itemsize * 2
+    return LAUNCH_NS + call.op.flops(call, box) / FLOPS_PER_NS + moved / BYTES_PER_NS
+
+
+def covered(call: Call, region: Region, keep: Region | Left) -> Region:
+    """The region as few boxes as pay: two boxes become their hull where that is modelled faster.
+
+    A hull never covers `keep`, elements that are valid already and must not change their bits.
+    """
+    boxes = list(region.boxes)
+    times = [rough_ns(call, box) for box in boxes] if len(boxes) > 1 else []
+    i = 0
+    while i + 1 < len(boxes):
+        hull = boxes[i].hull(boxes[i + 1])
+        together = rough_ns(call, hull)
+        if together <= times[i] + times[i + 1] and not keep.intersects(Region((hull,))):
+            boxes[i : i + 2], times[i : i + 2] = [hull], [together]
+            i = max(i - 1, 0)
+        else:
+            i += 1
+    return Region.of(*boxes) if len(boxes) != len(region) else region

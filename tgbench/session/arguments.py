@@ -1,0 +1,298 @@
+"""What comes into a session: inputs checked, wishes read, changes found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tgbench.base.errors import DemandError, HintError, InputError, TgbenchError
+from tgbench.base.regions import EMPTY, Region
+from tgbench.graph.graph import Graph, Node
+from tgbench.graph.op_table import FLOATS, numpy_dtype
+from tgbench.runs.buckets import Bucket, BucketSpace, difference, region_of_index
+
+Array = NDArray[Any]
+PLAIN = (list, tuple, int, float, np.generic)  # numbers, as opposed to arrays of a dtype
+NUMBERS = "biuf"  # NumPy's kinds
+WIDER = {("bfloat16", "float32"), ("bfloat16", "float64")} | {
+    (small, "bfloat16") for small in ("bool", "int8", "uint8")
+}
+
+
+class Intake:
+    """Reads the arguments of `run` against one graph.
+
+    `unused` are inputs that no output depends on: they are checked and go no further.
+    """
+
+    def __init__(self, graph: Graph, space: BucketSpace, unused: Mapping[str, Node]) -> None:
+        self.graph = graph
+        self.space = space
+        self.unused = unused
+        self._limits = _index_limits(graph)
+        self._known = {**graph.inputs, **unused}
+        leaves = {**self._known, **graph.states}
+        space.check({name: node.shape for name, node in leaves.items()})
+        self._dtypes = {name: numpy_dtype(node.dtype) for name, node in leaves.items()}
+
+    def named(self, inputs: Any) -> Mapping[str, Any]:
+        """Inputs by name; a graph's only input may come without it."""
+        return _by_name(inputs, self._known, "inputs", InputError)
+
+    def arrays(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
+        """The inputs that are given, as checked arrays."""
+        for name in inputs:
+            self._require_known(name)
+            if name in self.unused:
+                self._checked(name, self.unused[name], inputs[name])
+        known = self.graph.inputs
+        return {
+            name: self._checked(name, known[name], inputs[name]) for name in known if name in inputs
+        }
+
+    def completed(self, given: Mapping[str, Array], held: Mapping[str, Array]) -> dict[str, Array]:
+        """Every input; those left out keep the value they are `held` at."""
+        arrays: dict[str, Array] = {}
+        for name, node in self.graph.inputs.items():
+            if name in given:
+                arrays[name] = given[name]
+            elif name in held:
+                arrays[name] = held[name]
+            else:
+                raise InputError(f"input {name!r} ({node.type}) has no value yet; pass it")
+        return arrays
+
+    def _require_known(self, name: str) -> None:
+        if name not in self._known:
+            known = ", ".join(self._known)
+            raise InputError(f"unknown input {name!r}; this graph takes {known}")
+
+    def hints(self, changed: Any) -> dict[str, Region] | None:
+        """`changed=` as regions by name; that of a graph's only input may come without it."""
+        if changed is None:
+            return None
+        found = {}
+        for name, index in _by_name(changed, self._known, "changed", HintError).items():
+            self._require_known(name)
+            found[name] = region_of_index(index, self._known[name].shape, f"changed {name}")
+        return found
+
+    def rounded_states(self, changed: Mapping[str, Region]) -> dict[str, Region]:
+        """What changed of the states, rounded so that few classes arise.
+
+        Where no rounding is asked for, states that are written whole change in boxes of extents
+        that are powers of two: which of their elements move is in the numbers, not in the graph.
+        """
+        found = {}
+        for name, region in changed.items():
+            shape = self.graph.states[name].shape
+            writes = self.graph.writes.get(name, ())
+            is_whole = any(write.value.shape == shape for write in writes)
+            plain = is_whole and name not in self.space.rounding
+            space = BucketSpace({name: "pow2"}) if plain else self.space
+            found[name] = space.round(name, region, shape)
+        return found
+
+    def checked_state(self, node: Node, value: Any) -> Array:
+        """A state's new value as an array; raises InputError like an input's does."""
+        array = self._checked(node.name, node, value)
+        if node.dtype in FLOATS and not np.isfinite(array).all():
+            raise InputError(f"state {node.name!r} cannot hold NaN or infinity; mend the value")
+        return array
+
+    def _checked(self, name: str, node: Node, value: Any) -> Array:
+        array = self._array(name, node, value)
+        if array.shape != node.shape:
+            raise InputError(f"{name} has shape {list(array.shape)}, the graph takes {node.type}")
+        return array
+
+    def _array(self, name: str, node: Node, value: Any) -> Array:
+        """A value as an array of the input's dtype, if that can hold what the value's can."""
+        target = self._dtypes[name]
+        if type(value) is np.ndarray and value.dtype == target:
+            return value
+        array, source = _read(name, value)
+        if isinstance(value, PLAIN):
+            converted = _of_numbers(array, target)
+        else:
+            goal = node.dtype if isinstance(value, torch.Tensor) else target.name
+            holds = array.dtype.kind in NUMBERS and _is_lossless(source, goal)
+            converted = array.astype(target, copy=False) if holds else None
+        if converted is None:
+            raise InputError(
+                f"{name} is {source}, the graph takes {node.type}, which does not hold all such "
+                f"values; convert it (`{_conversion(name, node, value)}`)"
+            )
+        return converted
+
+    def rounded(self, bucket: Bucket) -> Bucket:
+        """A bucket as runs with such changes will have it: an input that nothing reads is out."""
+        shapes = {name: node.shape for name, node in self.graph.inputs.items()}
+        changed = {
+            name: self.space.round(name, region, shapes[name])
+            for name, region in bucket.changed
+            if name in shapes
+        }
+        return Bucket.of(changed, dict(bucket.demand))
+
+    def check_values(self, name: str, array: Array, region: Region) -> None:
+        """Raise InputError for values that no graph can take, in the part that is new."""
+        limit, node = self._limits.get(name), self.graph.inputs[name]
+        if limit is None and node.dtype not in FLOATS:
+            return
+        for box in region:
+            part = array[box.slices()]
+            if node.dtype in FLOATS and not np.isfinite(part).all():
+                found = np.argwhere(~np.isfinite(array))[0]
+                where = tuple(int(i) for i in found)
+                raise InputError(
+                    f"{name} is {array[where]} at {where}; inputs must be finite: "
+                    f"{_finite(node, float(array[where]))}"
+                )
+            if limit is None:
+                continue
+            least, most = (part.item(),) * 2 if part.size == 1 else (part.min(), part.max())
+            if not 0 <= least <= most < limit:
+                raise InputError(
+                    f"{name} holds {array.min()}..{array.max()}, but it picks rows of a table "
+                    f"with {limit}; values must be in 0..{limit - 1}"
+                )
+
+    def wanted(self, want: Any) -> dict[str, tuple[Region, Any]]:
+        """The region of each wanted output, and the index it was asked for by."""
+        outputs = self.graph.outputs
+        if want is None:
+            return {name: (Region.full(node.shape), ...) for name, node in outputs.items()}
+        result = {}
+        for name, index in _by_name(want, outputs, "want", DemandError).items():
+            if name not in outputs:
+                raise DemandError(f"unknown output {name!r}; this graph gives {', '.join(outputs)}")
+            shape = outputs[name].shape
+            parts = index if isinstance(index, list) and index else ()
+            for part in parts:
+                if region_of_index(part, shape, name).is_empty:
+                    raise DemandError(f"{name}: {part} asks for nothing; leave it out of `want`")
+            region = region_of_index(index, shape, name)
+            if region.is_empty:
+                raise DemandError(f"{name}: {index} asks for nothing; leave it out of `want`")
+            result[name] = (region, index)
+        return result
+
+    def differences(
+        self,
+        arrays: Mapping[str, Array],
+        held: Mapping[str, Array],
+        changed: Mapping[str, Region] | None,
+        check: bool,
+    ) -> dict[str, Region]:
+        """The parts of the inputs that differ from what they were `held` at, rounded up."""
+        found: dict[str, Region] = {}
+        for name, array in arrays.items():
+            if array is held[name]:
+                continue
+            if changed is None:
+                region = difference(held[name], array)
+            else:
+                region = changed.get(name, EMPTY)
+                if check:
+                    _check_hint(name, region, difference(held[name], array))
+            if region.boxes:
+                self.check_values(name, array, region)
+                found[name] = self.space.round(name, region, array.shape)
+        return found
+
+
+def _by_name(
+    value: Any, known: Mapping[str, Node], what: str, error: type[TgbenchError]
+) -> Mapping[str, Any]:
+    """Values by name; where there is one name only, a value may come without it."""
+    if type(value) is dict or isinstance(value, Mapping):  # the first is the quick one
+        return value
+    if len(known) == 1 and not isinstance(value, str):
+        return dict.fromkeys(known, value)
+    example = f"{{{next(iter(known))!r}: …}}" if known else "{}"
+    raise error(
+        f"{what} is a {type(value).__name__}, and this graph has {', '.join(known) or 'none'}; "
+        f"pass it by name: {example}"
+    )
+
+
+def _finite(node: Node, found: float) -> str:
+    """What to pass in place of a number that is not finite."""
+    if found != -np.inf:
+        return "mend the value"
+    library = (
+        "torch.finfo(torch.bfloat16)" if node.dtype == "bfloat16" else f"np.finfo('{node.dtype}')"
+    )
+    return f"where it closes a mask, {library}.min gives the same weights, exactly 0"
+
+
+def _conversion(name: str, node: Node, value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{name}.to(torch.{node.dtype})"
+    array = name if hasattr(value, "astype") else f"np.asarray({name})"
+    return f"{array}.astype('{numpy_dtype(node.dtype)}')"
+
+
+def _read(name: str, value: Any) -> tuple[Array, str]:
+    """A value as an array, and the name of its dtype."""
+    try:
+        if isinstance(value, torch.Tensor):
+            tensor = value.detach().cpu()
+            is_wide = tensor.dtype == torch.bfloat16
+            array = (tensor.float() if is_wide else tensor).numpy()
+            return array, "bfloat16" if is_wide else array.dtype.name
+        if np.ma.is_masked(value):
+            raise ValueError("some of it is masked: call its `filled`")
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"{name} is a {type(value).__name__} that is no array ({error}); pass a dense array, a "
+            "tensor or nested lists of numbers"
+        ) from error
+    return array, array.dtype.name
+
+
+def _of_numbers(array: Array, target: np.dtype[Any]) -> Array | None:
+    """Numbers as they are written in Python: integers exactly, others rounded to the dtype."""
+    if array.dtype.kind not in NUMBERS or not np.can_cast(array.dtype, target, "same_kind"):
+        return None
+    with np.errstate(over="ignore"):
+        converted = array.astype(target)
+    return converted if array.dtype.kind == "f" or np.array_equal(converted, array) else None
+
+
+def _is_lossless(source: str, target: str) -> bool:
+    """Whether a dtype holds every value of another.
+
+    >>> _is_lossless("int32", "int64"), _is_lossless("int64", "float32")
+    (True, False)
+    """
+    if "bfloat16" in (source, target):
+        return source == target or (source, target) in WIDER
+    return np.can_cast(source, target)
+
+
+def _check_hint(name: str, hint: Region, found: Region) -> None:
+    missed = found.subtract(hint)
+    if missed.boxes:
+        raise HintError(f"{name} changed at {missed}, which `changed` leaves out; widen it")
+
+
+def _index_limits(graph: Graph) -> dict[str, int]:
+    """Inputs that pick rows of a table, with the smallest such table's length."""
+    limits: dict[str, int] = {}
+    for node in graph.nodes:
+        if node.op not in ("gather", "scatter"):
+            continue
+        index = node.inputs[1]
+        while index.op in ("reshape", "permute", "slice", "expand", "cast"):
+            index = index.inputs[0]
+        if index.op == "input":
+            length = int(node.inputs[0].shape[node.attrs["axis"]])
+            limits[index.name] = min(limits.get(index.name, length), length)
+    return limits

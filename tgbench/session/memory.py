@@ -1,0 +1,424 @@
+"""A plan in force: its bytes of the arena, and programs specialised to them.
+
+`Memory` writes changed inputs, turns a (state, bucket class) pair into a bound
+program, and carries states from one run to the next. `Library` remembers programs.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tgbench.base.errors import KernelError
+from tgbench.base.regions import EMPTY, Box, Region
+from tgbench.base.safetensors import TORCH_DTYPES
+from tgbench.graph.graph import Node, Write
+from tgbench.graph.op_table import ITEMSIZE, numpy_dtype
+from tgbench.kernels.registry import ARENA, Ranking
+from tgbench.memory.arena import Seat
+from tgbench.memory.storage import Anatomy
+from tgbench.plans.decisions import Decisions
+from tgbench.programs.pool import Pool
+from tgbench.programs.program import Program
+from tgbench.programs.specialiser import Specialiser
+from tgbench.programs.states import Pattern, States
+from tgbench.runs.buckets import BucketClass, boxes_of
+from tgbench.runs.propagate import Propagator, update_key
+from tgbench.runs.rules import Rules
+
+Saved: TypeAlias = "list[tuple[torch.Tensor, torch.Tensor]]"  # (where it lies, its copy)
+
+
+class Memory:
+    """One plan's bytes, where its seat in the arena was when this was made."""
+
+    def __init__(
+        self,
+        anatomy: Anatomy,
+        decisions: Decisions,
+        pool: Pool,
+        rules: Rules,
+        states: States,
+        seat: Seat,
+        ranking: Ranking,
+    ) -> None:
+        self.anatomy = anatomy
+        self.decisions = decisions
+        self.pool = pool
+        self.rules = rules
+        self.states = states
+        self.ranking = ranking
+        self.seat, self.part = seat, seat.part
+        self.placement = seat.map(decisions.placement)
+        self.arena = seat.arena.bytes
+        self.buffers = pool.buffers | _typed(self.arena)
+        self.specialiser = Specialiser(
+            anatomy, self.placement, decisions.cut, rules, seat.arena.device, ranking,
+            decisions.classes,
+        )  # fmt: skip
+        self.held = {name: self._host(node) for name, node in anatomy.graph.inputs.items()}
+        self._replaced: list[tuple[Node, tuple[slice, ...], Any]] = []
+        self._aside = torch.empty(0, dtype=torch.uint8)  # what runs that keep nothing write over
+
+    @property
+    def propagator(self) -> Propagator:
+        """How runs are decided over this map."""
+        return self.specialiser.propagator
+
+    def place(self, node: Node) -> torch.Tensor:
+        """The whole of an input or a state, where it lies in the arena."""
+        slot = self.placement.slots[node]
+        first = slot.offset_bytes // node.type.itemsize
+        return self.buffers[ARENA, node.dtype][first : first + slot.elements].view(node.shape)
+
+    def _host(self, node: Node) -> NDArray[Any]:
+        """Where the session reads an input's last value: the arena itself, if NumPy can."""
+        if self._is_read_in_place(node):
+            return self.place(node).numpy()
+        return np.zeros(node.shape, numpy_dtype(node.dtype))
+
+    def _is_read_in_place(self, node: Node) -> bool:
+        return self.arena.device.type == "cpu" and node.dtype != "bfloat16"
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the arena still has the seat where it was; if not, see `followed`."""
+        return self.part == self.seat.part and self.arena is self.seat.arena.bytes
+
+    def followed(self) -> Memory:
+        """The same over the bytes that the arena moved this one's values to."""
+        found = Memory(
+            self.anatomy, self.decisions, self.pool, self.rules, self.states, self.seat,
+            self.ranking,
+        )  # fmt: skip
+        for name, node in self.anatomy.graph.inputs.items():
+            if not self._is_read_in_place(node):
+                found.held[name] = self.held[name]
+        found._replaced = self._replaced
+        return found
+
+    def outliving(self, state: int) -> int:
+        """What of a state is left when another session has used the common part."""
+        placement = self.decisions.placement
+        entries = self.states.patterns[state].entries
+        fixed = [e for e in entries if placement.slots[e[0]].offset_bytes < placement.kept_bytes]
+        return self.states.number(Pattern(tuple(fixed)))
+
+    # --- what a run writes, and how it is undone --------------------------------------------------
+    #
+    # Every part of an input or a state is noted down before it is written over. A run that came to
+    # its end throws the notes away in one step (`settle`); until then `take_back` undoes it, in
+    # whatever line it stopped, and may itself be stopped and called again.
+
+    def write(self, arrays: Mapping[str, NDArray[Any]], differ: Mapping[str, Region]) -> None:
+        """Take over the changed boxes of the inputs."""
+        for name, region in differ.items():
+            if name not in arrays:
+                continue  # a state: its bytes are there already
+            node, held = self.anatomy.graph.inputs[name], self.held[name]
+            for box in region:
+                index = box.slices()
+                self._replaced.append((node, index, held[index].copy()))
+                self._hold(node, index, arrays[name][index])
+
+    def _hold(self, node: Node, index: tuple[slice, ...], part: Any) -> None:
+        """Let a state hold a part, or an input: on the host and in the arena."""
+        if node.op == "state":
+            self.place(node)[index].copy_(part)
+            return
+        self.held[node.name][index] = part
+        if not self._is_read_in_place(node):
+            self.place(node)[index].copy_(torch.from_numpy(np.array(part, order="C")))
+
+    def take_back(self) -> None:
+        """Let inputs and states hold what they did before a run that did not come to its end."""
+        while self._replaced:
+            self._hold(*self._replaced[-1])
+            self._replaced.pop()
+
+    def settle(self) -> None:
+        """The run is over: what it wrote stays."""
+        self._replaced.clear()
+
+    # --- runs that leave no trace -----------------------------------------------------------------
+
+    def saved(self, program: Program) -> Saved:
+        """Copies of the values that a program writes over although they may still be wanted."""
+        assert program.origin is not None
+        spared = program.spared
+        if spared is None or spared[0] != program.origin:
+            spared = program.spared = (program.origin, self._spared(program))
+        for place, copy in spared[1]:
+            copy.copy_(place)
+        return spared[1]
+
+    def _spared(self, program: Program) -> Saved:
+        """Where those values lie, and where copies of them go."""
+        assert program.origin is not None
+        kept = self.placement.retained
+        boxes = {
+            (made.node, made.box.at(program.origin))
+            for made in program.instructions
+            if made.node in kept
+        }
+        places = [self._part(node, box) for node, box in boxes]
+        size = sum(place.numel() * place.element_size() for place in places)
+        if self._aside.numel() < size:
+            self._aside = torch.empty(size, dtype=torch.uint8, device=self.arena.device)
+        copies, first = [], 0
+        for place in sorted(places, key=lambda place: -place.element_size()):
+            stop = first + place.numel() * place.element_size()
+            copy = _like(place, self._aside[first:stop].view(place.dtype))
+            copies.append((place, copy))
+            first = stop
+        return copies
+
+    def _part(self, node: Node, box: Box) -> torch.Tensor:
+        """A box of a retained node, where it lies."""
+        slot = self.placement.slots[node]
+        first = slot.offset_bytes // node.type.itemsize
+        whole = self.buffers[ARENA, node.dtype].as_strided(slot.extents, slot.strides, first)
+        index = tuple(
+            slice(start - at, stop - at) for (start, stop), at in zip(box, slot.start, strict=True)
+        )
+        return whole[index]
+
+    def put_back(self, saved: Saved) -> None:
+        """Undo what a run wrote into inputs and retained values; states it did not touch."""
+        for place, copy in saved:
+            place.copy_(copy)
+        self.take_back()
+
+    def surviving(self, state: int, program: Program) -> int:
+        """What of a state is left when a program ran and what it retains was put back.
+
+        Slices are given up even where no byte of theirs was written: fewer states, fewer programs.
+        """
+        written = {made.node for made in program.instructions}
+        kept, overlaps = self.placement.retained, self.placement.overlaps
+        left = [
+            entry
+            for entry in self.states.patterns[state].entries
+            if entry[0] in kept and written.isdisjoint(overlaps.get(entry[0], ()))
+        ]
+        return self.states.number(Pattern(tuple(left)))
+
+    def state_values(self) -> dict[str, torch.Tensor]:
+        """Copies of what the states hold."""
+        return {name: self.place(n).clone() for name, n in self.anatomy.graph.states.items()}
+
+    def put_state(self, name: str, array: NDArray[Any]) -> Region:
+        """Let a state hold an array; returns what of it changed."""
+        place = self.place(self.anatomy.graph.states[name])
+        new = torch.from_numpy(np.array(array, order="C")).to(place.device, place.dtype)
+        changed = _differing(place, new)
+        if changed is None:
+            return EMPTY
+        place.copy_(new)
+        return Region((changed,))
+
+    def put(self, inputs: Mapping[str, NDArray[Any]], states: Mapping[str, torch.Tensor]) -> None:
+        """Begin with the last values of another plan's memory; states without one begin at 0."""
+        for name, value in inputs.items():
+            self.held[name][...] = value
+        for name, node in self.anatomy.graph.states.items():
+            place = self.place(node)
+            place.copy_(states[name]) if name in states else place.zero_()
+
+    def update_states(self, program: Program) -> dict[str, Region]:
+        """Give the states their new values; what of them changed is dirty in the next run.
+
+        Only the parts that the graph writes are looked at; a part that changed anywhere is dirty
+        throughout, so that all such runs are of one class. All states advance, or none.
+        Raises KernelError for an index that a state does not have.
+        """
+        graph = self.anatomy.graph
+        pending: dict[str, Region] = {}
+        after = [
+            (name, box, value)
+            for name, writes in graph.writes.items()
+            for write in writes
+            for box, value in self._blocks(program, name, write)
+        ]
+        for name, box, new in after:
+            state, index = graph.states[name], box.slices()
+            place = self.place(state)[index]
+            differ = _differing(place, new)
+            if differ is not None:
+                dirty = Region((box if box != Box.full(state.shape) else differ,))
+                pending[name] = pending.get(name, EMPTY).union(dirty)
+                self._replaced.append((state, index, place.clone()))
+                place.copy_(new)
+        return pending
+
+    def _blocks(
+        self, program: Program, name: str, write: Write
+    ) -> Iterator[tuple[Box, torch.Tensor]]:
+        """Where a write goes, and what it puts there: neighbouring slices as one block."""
+        new = self._handed(program, name, write.value)
+        if write.indices is None:
+            sizes = zip(write.start, new.shape, strict=True)
+            yield Box((start, start + size) for start, size in sizes), new
+            return
+        shape, axis = self.anatomy.graph.states[name].shape, write.axis
+        indices = self._handed(program, name, write.indices).tolist()
+        wrong = next((at for at in indices if not -shape[axis] <= at < shape[axis]), None)
+        if wrong is not None:
+            raise KernelError(
+                f"state {name!r} has no slice {wrong} along dimension {axis}, it has "
+                f"{shape[axis]}; set it back (`session.set_state`), or make it larger"
+            )
+        for start, source, count in _neighbours(indices, shape[axis]):
+            box = Box((start, start + count) if i == axis else (0, n) for i, n in enumerate(shape))
+            yield box, new.narrow(axis, source, count)
+
+    def _handed(self, program: Program, name: str, node: Node) -> torch.Tensor:
+        """A node's whole value after a run, safe from what updates write into states."""
+        found = program.results[update_key(name, node)][0][1]
+        return found.clone() if self.anatomy.base[node].op == "state" else found
+
+    def specialise(
+        self, state: int, kind: BucketClass, origin: tuple[int, ...], *, or_more: bool
+    ) -> Program:
+        """Decide, lower and bind a run; right at every origin that makes the same decisions.
+
+        See `Specialiser.specialise`. Raises DoesNotFit if nothing fits.
+        """
+        with lasting():
+            held = self.states.patterns[state].state(origin)
+            made = self.specialiser.specialise(held, kind, origin, or_more=or_more)
+            program = Program(
+                instructions=made.instructions,
+                guards=made.guards,
+                after=self.states.number(Pattern.of(made.after)),
+                outputs=made.pieces[-1][1].outputs,
+                steps=tuple(step for step, _ in made.pieces),
+            )
+            program.bind(self.buffers, origin, self.pool.prepared)
+            return program
+
+
+def _like(tensor: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:
+    """As many elements, side by side, in the order in which the tensor's lie."""
+    order = np.argsort([-step for step in tensor.stride()], kind="stable").tolist()
+    shape = [tensor.shape[axis] for axis in order]
+    return flat.view(shape).permute([order.index(axis) for axis in range(tensor.dim())])
+
+
+def _differing(old: torch.Tensor, new: torch.Tensor) -> Box | None:
+    """The smallest box around what differs, bit for bit; None where nothing does."""
+    whole = _BITS[old.dtype.itemsize]
+    differ = boxes_of((old.view(whole) != new.view(whole)).cpu().numpy())
+    return differ.hull() if differ.boxes else None
+
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def _neighbours(indices: Sequence[int], size: int) -> Iterator[tuple[int, int, int]]:
+    """Runs (first index, its position, length) of indices in a row; of equal ones, the last.
+
+    >>> list(_neighbours([4, 5, 0, -1], 8))
+    [(0, 2, 1), (4, 0, 2), (7, 3, 1)]
+    """
+    last = {at % size: i for i, at in enumerate(indices)}
+    order = sorted(last)
+    breaks = [0, *(i for i in range(1, len(order)) if not _goes_on(order, last, i)), len(order)]
+    for first, stop in pairwise(breaks):
+        yield order[first], last[order[first]], stop - first
+
+
+def _goes_on(order: Sequence[int], source: Mapping[int, int], i: int) -> bool:
+    before, here = order[i - 1], order[i]
+    return here == before + 1 and source[here] == source[before] + 1
+
+
+@contextmanager
+def lasting() -> Iterator[None]:
+    """Let what is made inside join the oldest generation of the garbage collector, unseen.
+
+    A program, and what planning remembers, is thousands of small objects that last. The collector
+    would look at each of them three times as they grow old, and after some dozens of programs at
+    everything that the process holds, which takes longer than making all of them. What was young
+    before is collected first, so that garbage of others waits no longer than it did. Where the
+    process keeps objects frozen, they stay so.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.collect(1)
+    gc.disable()
+    try:
+        yield
+    finally:
+        if not gc.get_freeze_count():
+            gc.freeze()
+            gc.unfreeze()
+        gc.enable()
+
+
+def _typed(arena: torch.Tensor) -> dict[tuple[Any, str], torch.Tensor]:
+    """The arena as one flat tensor per dtype."""
+    flat: dict[tuple[Any, str], torch.Tensor] = {}
+    for dtype, itemsize in ITEMSIZE.items():
+        whole = arena.numel() // itemsize * itemsize
+        flat[ARENA, dtype] = arena[:whole].view(TORCH_DTYPES[dtype])
+    return flat
+
+
+class Library:
+    """Programs by (state, bucket class), bounded in bytes; the least used go first."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.size_bytes = 0
+        self.evicted = 0
+        self._shelves: OrderedDict[tuple[int, BucketClass], list[Program]] = OrderedDict()
+
+    def find(self, state: int, kind: BucketClass, origin: tuple[int, ...]) -> Program | None:
+        """A program that is right at this origin, if one is there."""
+        shelf = self._shelves.get((state, kind))
+        for program in shelf or ():
+            if program.domain.holds(origin):
+                self._shelves.move_to_end((state, kind))
+                return program
+        return None
+
+    def add(self, state: int, kind: BucketClass, program: Program) -> None:
+        key = state, kind
+        self._shelves[key] = [program, *self._shelves.get(key, ())]  # no shelf is ever empty
+        self._shelves.move_to_end(key)
+        self.size_bytes += program.size_bytes
+        while self.size_bytes > self.limit_bytes and len(self) > 1:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        key, (*rest, oldest) = next(iter(self._shelves.items()))
+        self.size_bytes -= oldest.size_bytes
+        self.evicted += 1
+        if rest:
+            self._shelves[key] = rest
+        else:
+            del self._shelves[key]
+
+    def clear(self) -> None:
+        self._shelves.clear()
+        self.size_bytes = 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self._shelves.values()))
+
+    def __iter__(self) -> Any:
+        return (
+            (state, kind, program)
+            for (state, kind), shelf in self._shelves.items()
+            for program in shelf
+        )

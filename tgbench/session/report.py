@@ -1,0 +1,158 @@
+"""What a run did, and how often things happened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tgbench.base.regions import EMPTY, Region
+from tgbench.base.words import counted, format_time
+from tgbench.programs.exact.findings import told
+from tgbench.programs.program import Program
+from tgbench.runs.buckets import Bucket, BucketClass
+from tgbench.runs.propagate import Propagator, Step, joined
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Where a change of a part becomes a change of everything.
+
+    Fields:
+        node: its name.
+        op: what it computes.
+        inputs: the changed share of what it reads, by name, where a part of it changed.
+    """
+
+    node: str
+    op: str
+    inputs: Mapping[str, float]
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{share:.1%} of {name}" for name, share in self.inputs.items())
+        return f"{self.node} ({self.op}): {parts} changed, and with it all of {self.node}"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one run did; prints as a few lines.
+
+    Fields:
+        bucket, kind, origin: its signature.
+        specialised: the program was made in this run.
+        moved: a program made for another origin was re-pointed.
+        compute: node name → elements computed, at this origin.
+        instructions: calls executed.
+        recomputed: computed share of what the same demand takes from nothing, by flops.
+        times in nanoseconds: `decide_ns` (compare, look up, specialise), `execute_ns`, `total_ns`.
+    """
+
+    bucket: Bucket
+    kind: BucketClass
+    origin: tuple[int, ...]
+    specialised: bool
+    moved: bool
+    program: Program
+    decide_ns: int
+    execute_ns: int
+    total_ns: int
+    propagator: Propagator
+
+    @property
+    def instructions(self) -> int:
+        return len(self.program.instructions)
+
+    @property
+    def compute(self) -> dict[str, Region]:
+        found: dict[str, Region] = {}
+        for step in self.program.steps:
+            for node, region in step.compute.items():
+                here = region.at(self.origin)
+                found[node.name] = found.get(node.name, EMPTY).union(here)
+        return found
+
+    @property
+    def multiply_adds(self) -> int:
+        """Of products and convolutions: those that this run executed."""
+        return flops(self.program.steps, self.origin, products=True) // 2
+
+    @property
+    def dirty(self) -> dict[str, Region]:
+        """Node name → elements that could differ from the run before; only where there are any."""
+        found = self.program.steps[0].dirty
+        return {node.name: region.at(self.origin) for node, region in found.items()}
+
+    @property
+    def spread(self) -> Spread | None:
+        """The first node all of which changed although a part of its inputs did; None without one.
+
+        From there on nothing can be saved: every later node depends on something that changed.
+        """
+        dirty = {n: r.at(self.origin) for n, r in self.program.steps[0].dirty.items()}
+        for node in self.propagator.schedule:
+            if dirty.get(node, EMPTY) != Region.full(node.shape):
+                continue
+            parts = {n: dirty[n].elements / Region.full(n.shape).elements
+                     for n in node.inputs if n in dirty}  # fmt: skip
+            if all(share < 1 for share in parts.values()):
+                return Spread(node.name, node.op, {n.name: share for n, share in parts.items()})
+        return None
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.kind}",
+            f"{self.recomputed:.1%} of what a run from nothing computes; "
+            f"{counted(self.instructions, 'call')}, {self.multiply_adds:,} multiply–adds, "
+            f"{format_time(self.total_ns)}",
+        ]
+        spread = self.spread
+        if spread is not None:
+            lines.append(f"the change spreads to everything at {spread}")
+            lines += [self.tiles[spread.node]] if spread.node in self.tiles else []
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    @property
+    def tiles(self) -> dict[str, str]:
+        """Computed node → in what tiles, in words; of bit-exact mode, less single lines."""
+        grains = self.propagator.rules.grains
+        nodes = [node for step in self.program.steps for node in step.compute]
+        found = {n.name: told(n.call, grains[n.call]) for n in nodes if n.call in grains}
+        return {name: words for name, words in found.items() if words}
+
+    @property
+    def recomputed(self) -> float:
+        graph = self.propagator.graph
+        demand = joined((graph.outputs[name], region) for name, region in self.bucket.demand)
+        changed = {leaf: Region.full(leaf.shape) for leaf in graph.inputs.values()}
+        whole = flops([self.propagator.step({}, changed, demand)], ())
+        return flops(self.program.steps, self.origin) / whole if whole else 0.0
+
+
+def flops(steps: Sequence[Step], origin: tuple[int, ...], *, products: bool = False) -> int:
+    """Of all ops, or of products and convolutions alone."""
+    return sum(
+        node.call.op.flops(node.call, box.at(origin))
+        for step in steps
+        for node, region in step.compute.items()
+        if node.call.op.multiplies or not products
+        for box in region
+    )
+
+
+def taken_bytes(program: Program) -> int:
+    """What a run takes beside the arena: what a library allocates in a call, and the results."""
+    in_calls = max((made.allocates for made in program.instructions), default=0)
+    handed = [tensor for parts in program.results.values() for _, tensor in parts]
+    return in_calls + sum(tensor.numel() * tensor.element_size() for tensor in handed)
+
+
+@dataclass
+class Counters:
+    """How often things happened in a session."""
+
+    runs: int = 0
+    specialised: int = 0
+    moved: int = 0
+    planned: int = 0
+    evicted: int = 0

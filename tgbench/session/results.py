@@ -1,0 +1,100 @@
+"""What a session hands out: parts of outputs as the caller indexed them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from tgbench.base.regions import Box, Region
+from tgbench.runs.buckets import region_of_index
+
+Parts = Sequence[tuple[Box, torch.Tensor]]
+
+
+def gather(
+    parts: Parts,
+    origin: tuple[int, ...],
+    region: Region,
+    index: Any,
+    shape: Sequence[int],
+    copy: bool,
+    as_torch: bool,
+) -> Any:
+    """The wanted part of an output of this shape as the caller indexed it, NumPy or torch.
+
+    `parts` are the boxes of the demanded region, over a program's origin, with their tensors.
+    What is not a copy is a view that cannot be written through.
+    """
+    if len(parts) == 1 and not isinstance(index, (Region, list)):
+        dropped = _dropped(index, len(region.boxes[0]))
+        return _handed(parts[0][1], dropped, copy, as_torch)
+    parts = [(box.at(origin), tensor) for box, tensor in parts]
+    if isinstance(index, Region):
+        return [_piece(parts, box, ..., copy, as_torch) for box in index]
+    if isinstance(index, list):
+        hulls = [region_of_index(part, shape, "part").hull() for part in index]
+        return [
+            _piece(parts, hull, part, copy, as_torch)
+            for hull, part in zip(hulls, index, strict=True)
+        ]
+    return _piece(parts, region.hull(), index, copy, as_torch)
+
+
+def _piece(parts: Parts, hull: Box, index: Any, copy: bool, as_torch: bool) -> Any:
+    for box, tensor in parts:
+        if box.contains(hull):
+            found = tensor[_inside(hull, box)]
+            break
+    else:
+        found = _assembled(parts, hull)
+    return _handed(found, _dropped(index, len(hull)), copy, as_torch)
+
+
+def _handed(found: torch.Tensor, dropped: Sequence[int], copy: bool, as_torch: bool) -> Any:
+    """NumPy copies on one core: torch's copy of a few rows waits for threads that may be busy."""
+    if not found.is_cpu or found.dtype == torch.bfloat16:
+        for axis in reversed(dropped):
+            found = found.select(axis, 0)
+        owned = found.clone() if copy else found
+        if as_torch:
+            return owned
+        return (owned.float() if owned.dtype == torch.bfloat16 else owned).cpu().numpy()
+    array = found.numpy()
+    if dropped:
+        array = array[tuple([0 if axis in dropped else slice(None) for axis in range(array.ndim)])]
+        array = np.asarray(array)
+    if not copy:
+        array.flags.writeable = False
+        return array
+    owned_array = array.copy()
+    return torch.from_numpy(owned_array) if as_torch else owned_array
+
+
+def _assembled(parts: Parts, hull: Box) -> torch.Tensor:
+    """A box that lies across several demanded ones."""
+    first = parts[0][1]
+    found = torch.empty([b - a for a, b in hull], dtype=first.dtype, device=first.device)  # type: ignore[misc]
+    for box, tensor in parts:
+        shared = box.intersect(hull)
+        if shared is not None:
+            found[_inside(shared, hull)] = tensor[_inside(shared, box)]
+    return found
+
+
+def _inside(box: Box, outer: Box) -> tuple[slice, ...]:
+    """A box relative to the start of an outer one."""
+    return tuple(slice(a - start, b - start) for (a, b), (start, _) in zip(box, outer, strict=True))
+
+
+def _dropped(index: Any, rank: int) -> list[int]:
+    """Axes that an index takes away: those given as integers."""
+    parts = index if isinstance(index, tuple) else (index,)
+    if set(map(type, parts)) == {int}:
+        return list(range(len(parts)))
+    if any(part is Ellipsis for part in parts):
+        at = next(i for i, part in enumerate(parts) if part is Ellipsis)
+        parts = (*parts[:at], *[slice(None)] * (rank - len(parts) + 1), *parts[at + 1 :])
+    return [axis for axis, part in enumerate(parts) if isinstance(part, (int, np.integer))]

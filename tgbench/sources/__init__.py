@@ -1,0 +1,1 @@
+"""Where graphs come from: PyTorch, and models written out here."""

@@ -1,0 +1,192 @@
+"""From a module to a functional exported program of ops that have entries.
+
+Checks come before `torch.export`, whose own errors are wrapped. Ops without an entry that PyTorch
+can write in others are written so, and no others: what has an entry (attention, norms, linear,
+convolutions) stays whole.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+
+from tgbench.base.errors import ImporterError
+from tgbench.sources.torch.program import NO_CACHE, Program, read
+from tgbench.sources.torch.table import RULES
+
+LONGEST = 400  # characters of PyTorch's own message
+
+
+def exported_program(
+    module: nn.Module, args: Any, kwargs: Mapping[str, Any] | None
+) -> ExportedProgram:
+    """`torch.export.export` with fixed shapes; raises ImporterError with the mend."""
+    checked = check_inputs(args, kwargs or {})
+    check_module(module, pytree.tree_leaves((checked, dict(kwargs or {}))))
+    try:
+        with torch.no_grad(), _quiet():
+            return torch.export.export(module, checked, dict(kwargs or {}), strict=False)
+    except Exception as error:
+        raise ImporterError(_explained(module, error)) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without torch's own reports of what an error of ours says, and without its deprecations."""
+    logger = logging.getLogger("torch")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def check_inputs(args: Any, kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Example inputs as a tuple of contiguous tensors that share no bytes, and Python values."""
+    if isinstance(args, torch.Tensor) or not isinstance(args, (tuple, list)):
+        raise ImporterError(
+            f"example_inputs is a {type(args).__name__}; pass a tuple of what forward takes: "
+            "tg.from_torch(module, (x,))"
+        )
+    owners: dict[int, str] = {}
+    for path, value in pytree.tree_leaves_with_path((tuple(args), dict(kwargs))):
+        where, *rest = path
+        side = "kwargs" if where == pytree.SequenceKey(1) else "example_inputs"
+        _check_input(side + pytree.keystr(tuple(rest)), value, owners)
+    return tuple(args)
+
+
+def _check_input(name: str, value: Any, owners: dict[int, str]) -> None:
+    if value is None or isinstance(value, (bool, int, float, str, torch.dtype, torch.device)):
+        return
+    if not isinstance(value, torch.Tensor):
+        raise ImporterError(
+            f"{name} is a {type(value).__name__}; pass torch tensors "
+            "(torch.from_numpy makes one of an array), numbers, bools or None"
+        )
+    if value.dtype.is_complex:
+        raise ImporterError(f"{name} is {value.dtype}; pass real and imaginary parts")
+    if value.layout is not torch.strided or not value.is_contiguous():
+        raise ImporterError(f"{name} is not contiguous; pass `.contiguous()` of it")
+    if not value.numel():
+        raise ImporterError(f"{name} is empty; graphs hold no empty tensors")
+    other = owners.setdefault(value.untyped_storage().data_ptr(), name)
+    if other != name:
+        raise ImporterError(
+            f"{other} and {name} share their bytes; pass `.clone()` of one: inputs "
+            "change one by one"
+        )
+
+
+def check_module(module: nn.Module, inputs: Sequence[Any]) -> None:
+    """In evaluation mode, and on the device of the inputs."""
+    if not isinstance(module, nn.Module):
+        raise ImporterError(f"{type(module).__name__} is not a torch.nn.Module; wrap it in one")
+    training = [name or "the module" for name, part in module.named_modules() if part.training]
+    if training:
+        raise ImporterError(
+            f"{training[0]} is in training mode, where dropout and batch norm compute something "
+            "else; call `module.eval()` first"
+        )
+    devices = {value.device for value in inputs if isinstance(value, torch.Tensor)}
+    own = {tensor.device for tensor in (*module.parameters(), *module.buffers())}
+    if len(devices | own) > 1:
+        raise ImporterError(
+            f"example inputs are on {_listed(devices)}, the module on {_listed(own)}; move them to "
+            "one device"
+        )
+
+
+def _listed(devices: set[torch.device]) -> str:
+    return ", ".join(sorted(map(str, devices))) or "no device"
+
+
+def _explained(module: nn.Module, error: Exception) -> str:
+    """What PyTorch said, and what to do."""
+    text = " ".join(str(error).split())
+    brief = text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+    name = type(module).__name__
+    if "data-dependent" in text.lower() or "GuardOnDataDependent" in type(error).__name__:
+        mend = (
+            "its Python code branches on, or takes sizes from, values of tensors; use torch.where "
+            "instead, or wrap the module so that what it branches on is made inside"
+        )
+    elif "cache" in text.lower():
+        mend = NO_CACHE
+    else:
+        mend = f"call torch.export.export({name}, …, strict=False) to see it whole"
+    return f"torch.export of {name} failed: {mend}. {type(error).__name__}: {brief}"
+
+
+# --- ops written in others ------------------------------------------------------------------------
+
+
+def lowered(
+    exported: ExportedProgram, fixed: Sequence[str], whole: Collection[str] = ()
+) -> Program:
+    """A functional program whose ops have entries wherever PyTorch can give that.
+
+    Those in `whole` are not written in others.
+    """
+    tried: set[Any] = set()
+    must = any(_mutates(node.target) for node in exported.graph.nodes if node.op == "call_function")
+    while True:
+        program = None if must else read(exported, fixed)
+        without = [] if program is None else _without_entry(program)
+        known = torch.export.default_decompositions() if without else {}
+        table = {
+            op: known[op]
+            for op in without
+            if op in known and op not in tried and str(op) not in whole
+        }
+        if program is not None and not table:
+            return program
+        exported = _written_in_others(exported, table)
+        tried, must = tried | set(table), False
+
+
+def _written_in_others(exported: ExportedProgram, table: dict[Any, Any]) -> ExportedProgram:
+    try:
+        with _quiet():
+            written: ExportedProgram = exported.run_decompositions(table)
+            return written
+    except Exception as error:
+        brief = " ".join(str(error).split())[:LONGEST]
+        raise ImporterError(
+            "PyTorch cannot write the exported program without assignments; register tensors that "
+            f"forward writes as buffers. {type(error).__name__}: {brief}"
+        ) from error
+
+
+def _without_entry(program: Program) -> list[Any]:
+    varying = program.varying()
+    targets = [node.target for node in program.alive() if node in varying]
+    overloads = [t for t in targets if isinstance(t, torch._ops.OpOverload)]
+    return [op for op in dict.fromkeys(overloads) if str(op) not in RULES]
+
+
+def _mutates(target: Any) -> bool:
+    """Ops that write into an operand, and blocks of code, which lowering puts in line."""
+    if isinstance(target, torch._ops.OpOverload):
+        return target._schema.is_mutable and str(target) != "aten.detach_.default"
+    return isinstance(target, torch._ops.HigherOrderOperator)
+
+
+def written_from(node: fx.Node) -> list[str]:
+    """The ops that a call comes from, of which PyTorch wrote each in the one before it."""
+    found, sources = [], node.meta.get("from_node")
+    while sources:
+        found.append(str(sources[0].target))
+        sources = sources[0].from_node
+    return found

@@ -1,0 +1,172 @@
+"""Graphs from PyTorch: modules, exported programs, and what of a module is supported.
+
+imported = tg.from_torch(model.eval(), (ids,), kwargs={"use_cache": False})
+session = tg.GraphSession(imported)
+session.run({"input_ids": ids})["logits"]
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.export import ExportedProgram
+
+import tgbench.sources.torch.rows.elementwise
+import tgbench.sources.torch.rows.indexing
+import tgbench.sources.torch.rows.layout
+import tgbench.sources.torch.rows.neural
+import tgbench.sources.torch.rows.reduction  # noqa: F401  (these five fill the table)
+from tgbench.base.errors import ImporterError
+from tgbench.graph.ops.opaque.aten import refusal
+from tgbench.graph.recognise import recognise
+from tgbench.graph.simplify import simplify
+from tgbench.sources.torch.build import Builder
+from tgbench.sources.torch.exporting import exported_program, lowered, written_from
+from tgbench.sources.torch.imported import Imported
+from tgbench.sources.torch.pt2 import read_pt2
+from tgbench.sources.torch.support import Support
+from tgbench.sources.torch.table import RULES
+
+
+def from_torch(
+    module: nn.Module | ExportedProgram,
+    example_inputs: Sequence[Any] = (),
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    names: Mapping[str, str] | None = None,
+    fixed: Sequence[str] = (),
+    share: bool = False,
+) -> Imported:
+    """The graph of a module, with its weights as they are now.
+
+    Shapes are those of the example inputs; their values do not count, but for Python values and
+    for `fixed` tensors, which become constants. Parameters and buffers keep their names in the
+    state dict. Buffers that forward writes become states. Inputs are called as `forward` calls
+    them, nested ones by path (`batch.ids`); outputs by field or path, a single one `output`.
+
+    Args:
+        module: in evaluation mode; or what `torch.export.export` gave, without `dynamic_shapes`.
+        example_inputs: what forward takes by position, as a tuple; left out for a program.
+        kwargs: what it takes by name.
+        names: other names for inputs and outputs, by the name they would have.
+        fixed: names of tensor inputs that never change: masks, positions.
+        share: take the module's own tensors instead of a copy of them. Nobody may write into them
+            as long as sessions use them. A run that finds that somebody did (an optimiser,
+            `load_state_dict`, `weight.mul_`) raises WeightsError; what PyTorch does not count
+            (`weight.data.mul_`, NumPy views) goes unseen and mixes old and new weights.
+
+    Raises:
+        UnsupportedOpError: for random ops and values that decide shapes, all, with their places.
+        ImporterError: for anything else that no graph can be made of.
+
+    >>> import torch, tgbench as tg
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU()).eval()
+    >>> print(tg.from_torch(model, (torch.zeros(3, 4),)))
+    2 ops, 2 weights, 0.0 MiB
+    input input: float32[3, 4]
+    output output: float32[3, 2]
+    """
+    built = _built(_exported(module, example_inputs, kwargs), fixed, names or {})
+    Support.of(built).check()
+    imported = _imported(built)
+    weights = imported.weights if share else _copies(imported.weights)
+    return replace(imported, weights=weights, shared=share)
+
+
+def from_pt2(path: str | os.PathLike[str], *, names: Mapping[str, str] | None = None) -> Imported:
+    """The graph in a file that `torch.export.save` wrote; nothing in the file is executed.
+
+    Its ops must have entries: save `program.run_decompositions()` of a program where one has none.
+
+    Raises:
+        ImporterError: for a damaged file, and for one that holds pickles or foreign ops.
+    """
+    program = read_pt2(path).renamed(names or {})
+    built = Builder(program).run()
+    Support.of(built).check()
+    return _imported(built)
+
+
+def supported(
+    module: nn.Module | ExportedProgram,
+    example_inputs: Sequence[Any] = (),
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    fixed: Sequence[str] = (),
+) -> Support:
+    """Every op of a module, how often it stands there, and whether the importer knows it.
+
+    An opaque one is computed whole, by PyTorch, whenever anything that it reads has changed.
+
+    >>> import torch, tgbench as tg
+    >>> class Volume(torch.nn.Module):
+    ...     def forward(self, x):
+    ...         return torch.linalg.det(x.relu())
+    >>> for row in tg.supported(Volume().eval(), (torch.eye(3),)).ops:
+    ...     print(row.op, row.answer)
+    aten.linalg_det.default opaque: recomputed whole
+    aten.relu.default yes
+    """
+    return Support.of(_built(_exported(module, example_inputs, kwargs), fixed, {}))
+
+
+def _exported(
+    module: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None
+) -> ExportedProgram:
+    if not isinstance(module, ExportedProgram):
+        return exported_program(module, args, kwargs)
+    if len(args) or kwargs:
+        raise ImporterError("an exported program has its inputs already; leave example_inputs out")
+    return module
+
+
+def _copies(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The same numbers, which are nobody else's."""
+    return {name: torch.empty_like(w, memory_format=torch.contiguous_format).copy_(w)
+            for name, w in weights.items()}  # fmt: skip
+
+
+def _built(exported: ExportedProgram, fixed: Sequence[str], names: Mapping[str, str]) -> Builder:
+    """A builder that has run.
+
+    What PyTorch writes in other ops is so written if each of them has an entry. If one has none,
+    the op stays as it is, and is opaque as a whole.
+    """
+    whole: set[str] = set()
+    while True:
+        built = Builder(lowered(exported, fixed, whole).renamed(names)).run()
+        broken = _broken(exported, (*built.whole, *built.refused)) - whole
+        if not broken:
+            return built
+        whole |= broken
+
+
+def _broken(exported: ExportedProgram, without_entry: Iterable[fx.Node]) -> set[str]:
+    """The ops that these calls are parts of, if they may be opaque themselves."""
+    calls: dict[str, list[fx.Node]] = {}
+    for node in exported.graph.nodes:
+        calls.setdefault(str(node.target), []).append(node)
+    found = set()
+    for node in without_entry:
+        origin = next((op for op in reversed(written_from(node)) if op in calls), "")
+        is_part = origin not in ("", str(node.target), *RULES)
+        if is_part and not any(map(_refusal, calls[origin])):
+            found.add(origin)
+    return found
+
+
+def _refusal(node: fx.Node) -> str:
+    return refusal(node.target, node.args, node.kwargs)
+
+
+def _imported(built: Builder) -> Imported:
+    program, graph = built.program, recognise(simplify(built.build()))
+    kept = {name: built.weights[name] for name in graph.parameters}
+    specialised = program.specialised
+    unused = [n for n in program.inputs if n not in graph.inputs and n not in specialised]
+    return Imported(graph, kept, specialised, tuple(unused))

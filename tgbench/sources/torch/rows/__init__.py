@@ -1,0 +1,1 @@
+"""One entry per PyTorch op, by family."""

@@ -1,0 +1,1 @@
+"""Shapes, charts and tables that know nothing of sessions."""

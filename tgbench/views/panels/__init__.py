@@ -1,0 +1,1 @@
+"""The interactive views of a notebook."""

@@ -1,0 +1,1 @@
+"""What a view shows, as plain data; tested without a browser."""

@@ -1,0 +1,244 @@
+"""How fast the best plan is as the memory it may use grows: a point per budget, each with its plan.
+
+time │ ●
+     │  ╲
+     │   ●──●
+     │       ╲___●────●
+     └──────────────────→ bytes of the arena
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tgbench.base import words
+from tgbench.base.errors import BudgetError, WidgetError
+from tgbench.base.words import counted, format_bytes, format_time
+from tgbench.plans.decisions import Decisions
+from tgbench.plans.plan import Plan
+from tgbench.plans.search.optimiser import Effort, Mode
+from tgbench.plans.search.process import BackgroundSearch
+from tgbench.session.session import GraphSession
+from tgbench.views.draw.curves import Axis, Series, chart
+
+POLL_S = 0.05
+POINTS = 6  # budgets that are tried where none are named
+
+
+Unit: TypeAlias = tuple[float, str]
+TIME_UNITS: Sequence[Unit] = (*words.UNITS, (1.0, "ns"))
+BYTE_UNITS: Sequence[Unit] = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
+
+
+def _unit(values: npt.NDArray[np.float64], units: Sequence[Unit]) -> Unit:
+    """The largest unit that the largest value reaches."""
+    most = values.max(initial=0.0)
+    return next((unit for unit in units if most >= unit[0]), units[-1])
+
+
+@dataclass(frozen=True)
+class Point:
+    """The best plan that was found for one budget."""
+
+    budget_bytes: int
+    plan: Plan
+
+    @property
+    def time_ns(self) -> float:
+        """The expected mean run."""
+        return self.plan.expected_ns
+
+    @property
+    def bound_ns(self) -> float:
+        """No plan within the budget is modelled faster; 0 where nothing is known."""
+        return self.plan.search.bound_ns if self.plan.search is not None else 0.0
+
+    def __str__(self) -> str:
+        kept = counted(len(self.plan.retained), "node")
+        return (
+            f"within {format_bytes(self.budget_bytes)}: {format_time(self.time_ns)} a run in "
+            f"{format_bytes(self.plan.size_bytes)}, {kept} retained"
+        )
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Points in order of their budgets, and the least budget that any plan needs."""
+
+    points: tuple[Point, ...]
+    least_bytes: int = 0
+
+    def columns(self) -> dict[str, Any]:
+        """Plain columns for a script."""
+        return {
+            "budget": np.array([p.budget_bytes for p in self.points], np.float64),
+            "size": np.array([p.plan.size_bytes for p in self.points], np.float64),
+            "time": np.array([p.time_ns for p in self.points], np.float64),
+            "bound": np.array([p.bound_ns for p in self.points], np.float64),
+            "words": [str(p) for p in self.points],
+        }
+
+    def rows(self) -> list[list[str]]:
+        """A row a point: the text alternative."""
+        return [
+            [
+                format_bytes(p.budget_bytes), format_bytes(p.plan.size_bytes),
+                format_time(p.time_ns), str(len(p.plan.retained)),
+            ]
+            for p in self.points
+        ]  # fmt: skip
+
+    def to_plotly(self) -> Any:
+        """The curve as a figure of Plotly, to zoom and to lay beside others.
+
+        Raises WidgetError where plotly is not installed.
+
+        >>> Curve(()).to_plotly().layout.yaxis.title.text
+        'mean run, ns'
+        """
+        try:
+            from plotly import graph_objects
+        except ModuleNotFoundError as error:
+            raise WidgetError(
+                f"the figure needs {error.name}; install it with: pip install 'tgbench[lab]'"
+            ) from error
+        columns = self.columns()
+        byte, size_unit = _unit(columns["size"], BYTE_UNITS)
+        ns, time_unit = _unit(columns["time"], TIME_UNITS)
+        figure = graph_objects.Figure()
+        for name, key, dash in (("best plan", "time", "solid"), ("bound", "bound", "dash")):
+            known = np.where(columns[key] > 0, columns[key], np.nan)
+            if np.isfinite(known).any():
+                figure.add_scatter(
+                    x=columns["size"] / byte, y=known / ns, name=name, text=columns["words"],
+                    mode="lines+markers", line_dash=dash,
+                )  # fmt: skip
+        figure.update_layout(
+            xaxis_title=f"arena, {size_unit}", yaxis_title=f"mean run, {time_unit}"
+        )
+        return figure
+
+    def __str__(self) -> str:
+        budgets = counted(len(self.points), "budget")
+        lines = [f"{budgets}; the least is {format_bytes(self.least_bytes)}"]
+        return "\n".join([*lines, *(f"  {point}" for point in self.points)])
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return {"image/svg+xml": to_svg(self), "text/plain": str(self)}
+
+
+def curve(
+    session: GraphSession,
+    budgets: Iterable[int] | None = None,
+    mode: Mode = "greedy",
+    *,
+    steps: int = 32,
+    seed: int = 0,
+    progress: Callable[[str], None] | None = None,
+) -> Curve:
+    """The best plan for each budget; the session stays as it is.
+
+    A plan for less memory is where the search for more begins, so that time never rises.
+
+    Args:
+        budgets: in bytes; from the least one to what keeps everything, if none are named.
+        mode, steps, seed: as in `session.optimize`.
+
+    Raises TraceError for a session that nothing ran in, BudgetError if no budget works.
+    """
+    say = progress or (lambda message: None)
+    task = session.search(mode, seed=seed).task
+    optimiser = replace(task, start_json=None, budget_bytes=None).optimiser()
+    effort = Effort(steps=steps)
+
+    def best(budget_bytes: int | None, less: Decisions | None = None) -> Decisions:
+        optimiser.budget_bytes = budget_bytes
+        start = None if less is None else replace(less, search=None)
+        return optimiser.run(mode, effort, seed, start)
+
+    wanted = sorted(budgets) if budgets is not None else _budgets(best)
+    found, least, made = [], math.inf, None
+    for i, budget_bytes in enumerate(wanted):
+        say(f"{i + 1}/{len(wanted)} {format_bytes(budget_bytes)}")
+        try:
+            made = best(budget_bytes, made)
+        except BudgetError as error:
+            least, refused = error.needed_bytes, error
+            continue
+        plan = Plan.of(session.graph, made, session.device, budget_bytes, session.exact)
+        found.append(Point(budget_bytes, plan))
+    if not found:
+        raise refused
+    return Curve(tuple(found), int(min(least, found[0].plan.size_bytes)))
+
+
+def _budgets(best: Callable[[int | None], Decisions]) -> list[int]:
+    """Evenly spaced on a logarithmic scale, from the least budget to what keeps everything."""
+    most = best(None).placement.size_bytes
+    try:
+        least = best(1).placement.size_bytes
+    except BudgetError as error:
+        least = min(error.needed_bytes, most)
+    return _spaced(least, most)
+
+
+def _spaced(least: int, most: int) -> list[int]:
+    ratio = (most / least) ** (1 / (POINTS - 1))
+    return sorted({*(math.ceil(least * ratio**i) for i in range(POINTS - 1)), most})
+
+
+async def curve_async(
+    session: GraphSession,
+    mode: Mode = "greedy",
+    *,
+    steps: int = 32,
+    seed: int = 0,
+    told: Callable[[Curve], None] | None = None,
+) -> Curve:
+    """`curve` in processes of its own, one after the other: a notebook goes on beside it.
+
+    `told` is called with every longer curve. Raises what `curve` raises.
+    """
+    task = replace(session.search(mode, seed=seed).task, start_json=None)
+
+    async def best(budget_bytes: int | None, less: Plan | None = None) -> Plan:
+        start = None if less is None else replace(less, search=None).to_json()
+        own = replace(task, budget_bytes=budget_bytes, start_json=start)
+        with BackgroundSearch(own, mode, seed) as search:
+            search.start(steps=steps)
+            while search.is_running:
+                await asyncio.sleep(POLL_S)
+            return search.result()
+
+    most = await best(None)
+    try:
+        smallest = await best(1)
+        least = smallest.size_bytes
+    except BudgetError as error:
+        least = min(error.needed_bytes, most.size_bytes)
+    points: list[Point] = []
+    plan = None
+    for budget_bytes in _spaced(least, most.size_bytes):
+        plan = await best(budget_bytes, plan)
+        points.append(Point(budget_bytes, plan))
+        if told is not None:
+            told(Curve(tuple(points), least))
+    return Curve(tuple(points), least)
+
+
+def to_svg(shown: Curve) -> str:
+    """The curve as one SVG."""
+    points = [(p.plan.size_bytes, p.time_ns, str(p)) for p in shown.points]
+    bounds = [(p.plan.size_bytes, p.bound_ns, "") for p in shown.points if p.bound_ns]
+    series = [Series("best plan", points)]
+    if bounds:
+        series.append(Series("bound", bounds, "b", is_dashed=True))
+    size = Axis("bytes of the arena", lambda b: format_bytes(int(b)), base=2)
+    return chart("expected time by memory", series, size, Axis("mean run", format_time))
