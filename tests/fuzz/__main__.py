@@ -34,6 +34,8 @@ def main() -> int:
                 failures[failure.kind, failure.what] += 1
                 if failures[failure.kind, failure.what] == 1:
                     _show(case, failure, arguments)
+                else:
+                    print(f"\nseed {seed}: {failure.kind}: {failure.what}, once more", flush=True)
             seed += 1
             if time.monotonic() - spoken > 10:
                 spoken = time.monotonic()

@@ -372,6 +372,12 @@ class GraphBuilder:
             self._add(key, "constant", (), {"data": content}, type_, None, self._fresh("constant"))
         return self._interned[key]
 
+    def constant_apart(self, array: Any) -> Node:
+        """A constant that is one of its own, whatever else has its content: an input that is."""
+        node = self.constant(array)
+        self._interned = {key: other for key, other in self._interned.items() if other is not node}
+        return node
+
     def scalar(self, value: Scalar, dtype: str) -> Node:
         if dtype == "bfloat16":
             return self.constant(value, "float32").cast(dtype)
@@ -559,7 +565,7 @@ def expansion(
 
 def _placeholder(builder: GraphBuilder, i: int, type_: TensorType, fact: Fact | None) -> Node:
     if fact is not None and fact.constant is not None:
-        return builder.constant(fact.constant.array).cast(type_.dtype)
+        return builder.constant_apart(fact.constant.array).cast(type_.dtype)
     node = builder.input(f"in{i}", type_.shape, type_.dtype)
     if fact is not None and (fact.is_mask or fact.wild):
         builder.given[node] = fact  # zeros stop here: kernels of norms need them in their lines

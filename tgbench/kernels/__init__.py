@@ -1,7 +1,7 @@
 """Kernels: the registry, and importing this fills it."""
 
-from tgbench.kernels import adapters
-from tgbench.kernels.numba import rows as numba_cpu
+from tgbench.kernels import adapters, copied
+from tgbench.kernels.numba import rows
 from tgbench.kernels.registry import (
     ARENA,
     KERNELS,
@@ -13,17 +13,24 @@ from tgbench.kernels.registry import (
     register,
     scratch_bytes,
 )
-from tgbench.kernels.torch import conv as torch_conv
-from tgbench.kernels.torch import elementwise as torch_any
-from tgbench.kernels.torch import fused, opaque, packed, products
-from tgbench.kernels.torch import layout as torch_layout
-from tgbench.kernels.torch import order as torch_order
-from tgbench.kernels.torch import pool as torch_pool
+from tgbench.kernels.torch import (
+    conv,
+    elementwise,
+    fused,
+    layout,
+    opaque,
+    order,
+    packed,
+    pool,
+    products,
+)
 from tgbench.kernels.torch.elementwise import copy_, fill_
 from tgbench.kernels.views import dense
 
+adapters.register_adapters()
+
 __all__ = [
-    "ARENA", "KERNELS", "Kernel", "Scratch", "Site", "View", "adapters", "candidates", "copy_",
-    "dense", "fill_", "fused", "numba_cpu", "opaque", "packed", "products", "register",
-    "scratch_bytes", "torch_any", "torch_conv", "torch_layout", "torch_order", "torch_pool",
+    "ARENA", "KERNELS", "Kernel", "Scratch", "Site", "View", "adapters", "candidates", "conv",
+    "copied", "copy_", "dense", "elementwise", "fill_", "fused", "layout", "opaque", "order",
+    "packed", "pool", "products", "register", "rows", "scratch_bytes",
 ]  # fmt: skip

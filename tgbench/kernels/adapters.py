@@ -175,25 +175,27 @@ def _widened(function: Callable[..., Any], count: int) -> Callable[..., None]:
     return run
 
 
-for _name in list(KERNELS):
-    register(
-        Kernel(
-            f"{_name}_completed",
-            _name,
-            lambda site: not is_complete(site),
-            lambda site: LAST_NS,
-            _bind_completed,
-            _completed_scratch,
+def register_adapters() -> None:
+    """Adapters of every op that has kernels: called when the table is full."""
+    for op in list(KERNELS):
+        register(
+            Kernel(
+                f"{op}_completed",
+                op,
+                lambda site: not is_complete(site),
+                lambda site: LAST_NS,
+                _bind_completed,
+                _completed_scratch,
+            )
         )
-    )
-for _name in WIDER:
-    register(
-        Kernel(
-            f"{_name}_widened",
-            _name,
-            _takes_wide,
-            lambda site: 0.0 if site.out.dtype in _HALVES else LAST_NS / 2,
-            _bind_widened,
-            _widened_scratch,
+    for op in WIDER:
+        register(
+            Kernel(
+                f"{op}_widened",
+                op,
+                _takes_wide,
+                lambda site: 0.0 if site.out.dtype in _HALVES else LAST_NS / 2,
+                _bind_widened,
+                _widened_scratch,
+            )
         )
-    )
