@@ -320,7 +320,7 @@ def cp_sat(problem: Problem, seconds: float) -> tuple[str, float]:
 
 COLD = """
 import time
-from tgbench.packing import Buffer, Problem, pack
+from tgbench.memory.packing import Buffer, Problem, pack
 from benchmarks.packing import cut
 problem = cut(40, 60, 0.0, seed=2)
 began = time.process_time()

@@ -31,7 +31,7 @@ MOVES = 60  # of the pointer, in one drag
 
 CELLS = """from benchmarks.widgets import many
 from tgbench.views import MemoryTimeline
-from tgbench.views.timeline import Timeline
+from tgbench.views.values.timeline import Timeline
 shown = many({count})"""
 # The payload is packed anew each time: nothing of an earlier round is remembered.
 SHOW = "MemoryTimeline(Timeline(shown.rectangles, shown.steps, shown.size_bytes, 0))"

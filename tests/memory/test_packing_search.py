@@ -179,8 +179,8 @@ def test_only_the_search_needs_numba() -> None:
     code = """
 import sys
 sys.modules["numba"] = None
-from tgbench.errors import PackingError
-from tgbench.packing import Buffer, Problem, pack
+from tgbench.base.errors import PackingError
+from tgbench.memory.packing import Buffer, Problem, pack
 
 easy = Problem((Buffer("a", 64, 0, 2), Buffer("b", 64, 2, 3)))
 assert pack(easy, search=True).height_bytes == 64  # at the bound before any search

@@ -216,9 +216,9 @@ def test_many_lines_are_settled_by_a_mask() -> None:
 def test_a_source_file_that_moves_is_seen(tmp_path: Path) -> None:
     shutil.copytree(Path(tgbench.__file__).parent / "kernels", tmp_path / "kernels")
     digests = [sources.__wrapped__(tmp_path)]
-    deeper = tmp_path / "kernels" / "torch"
+    deeper = tmp_path / "kernels" / "deeper"
     deeper.mkdir()
-    moved = (tmp_path / "kernels" / "torch_any.py").rename(deeper / "any.py")
+    moved = (tmp_path / "kernels" / "copied.py").rename(deeper / "copied.py")
     digests.append(sources.__wrapped__(tmp_path))
     moved.write_text(moved.read_text() + "\n")
     digests.append(sources.__wrapped__(tmp_path))

@@ -131,7 +131,7 @@ def test_a_search_in_another_process_ranks_alike(tmp_path: Path) -> None:
     records = absurd(graph, tmp_path)
     run = session(graph, records=records, calibrate=False)
     one_row(run)
-    elsewhere = tg.cost.CostModel(run.costs.table())
+    elsewhere = tg.CostModel(run.costs.table())
     for site in sites(run):
         assert [k.name for k in elsewhere.kernels(site)] == [
             k.name for k in run.costs.kernels(site)

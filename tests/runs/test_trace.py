@@ -409,9 +409,10 @@ def test_a_line_torn_by_another_process_is_cut_before_writing(path: Path) -> Non
 
 PRELUDE = """
 import os, sys
-from tgbench.buckets import Bucket
-from tgbench.regions import Box, Region
-from tgbench.trace import Call, Trace
+from tgbench.runs.buckets import Bucket
+from tgbench.base.regions import Box, Region
+from tgbench.runs.entry import Call
+from tgbench.runs.trace import Trace
 def step(ns):
     return Call(Bucket.of({"ids": Region((Box(((0, 1), (2, 3))),))}, {}), True, ns, 1.7e9)
 trace = Trace(sys.argv[1])

@@ -404,7 +404,7 @@ def test_the_second_run_of_a_class_decides_nothing(
 CHILD = """
 import json, sys
 import numpy as np
-from tgbench.models import gemma3
+from tgbench.sources.models import gemma3
 from tgbench.session import GraphSession
 
 path, plan, batch, tokens = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])

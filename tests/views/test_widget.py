@@ -20,8 +20,8 @@ PLAN = ROOT / "data" / "decode.plan.json"
 WITHOUT = """
 import sys
 sys.modules["anywidget"] = None
-from tgbench.plan import Plan
-from tgbench.views.timeline import timeline_from_plan
+from tgbench.plans.plan import Plan
+from tgbench.views.values.timeline import timeline_from_plan
 print(len(timeline_from_plan(Plan.load(sys.argv[1])).rectangles))
 import tgbench.views
 try:

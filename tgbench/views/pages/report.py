@@ -148,7 +148,7 @@ def embedded(value: Any) -> str:
 
 
 def _file(name: str) -> str:
-    return files("tgbench.views").joinpath(name).read_text(encoding="utf-8")
+    return files("tgbench.views.pages").joinpath(name).read_text(encoding="utf-8")
 
 
 # --- one study ----------------------------------------------------------------------------------
