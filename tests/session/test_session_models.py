@@ -405,7 +405,7 @@ CHILD = """
 import json, sys
 import numpy as np
 from tgbench.sources.models import gemma3
-from tgbench.session import GraphSession
+from tgbench.session.session import GraphSession
 
 path, plan, batch, tokens = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 ids = np.array(json.loads(sys.argv[5]))

@@ -98,7 +98,7 @@ def rematerialise(
     >>> a, b, c = Value("a", 5, 64), Value("b", 90, 64, (0,)), Value("c", 90, 128, (1,))
     >>> d = Value("d", 90, 64, (0, 2), output=True)
     >>> print(rematerialise(Schedule((a, b, c, d)), 256).recipe)
-    4 computations in 1 stages, 0 of them repeated: 0.00% extra time in 256 B
+    4 computations in 1 stage, 0 of them repeated: 0.00% extra time in 256 B
 
     Sources: the objective is that of Jain et al., "Checkmate" (2020); values as intervals are
     Bartan et al., "Moccasin" (2023); the search is Shaw's large-neighbourhood search (1998). Left

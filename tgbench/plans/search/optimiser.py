@@ -378,9 +378,11 @@ class _Search:
 
         Raises BudgetError if there is none of this size.
         """
-        budget_bytes = self.of.budget_bytes
-        if self.start is not None and self.start.placement.size_bytes <= (budget_bytes or math.inf):
-            return self.start
+        budget_bytes, start = self.of.budget_bytes, self.start
+        if start is not None and (
+            budget_bytes is None or start.placement.size_bytes <= budget_bytes
+        ):
+            return start
         assert self.refused is not None
         raise self.refused
 
