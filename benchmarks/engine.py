@@ -122,11 +122,11 @@ class Decoder:
     def start_over(self, plan: Plan | None = None) -> None:
         """As a new session over the same weights: no plan or this one, nothing remembered."""
         session = self.session
-        session.rules = Rules()
+        session.rules = session.planning.rules = Rules()
         session.programs.clear()
         session.forget()
         session._memory = None
-        session._classes.clear()
+        session.planning.classes.clear()
         if plan is not None:
             session._adopt(plan)
 

@@ -457,9 +457,9 @@ def test_sessions_run_in_the_order_that_was_found(retain: str, data: st.DataObje
     session = checked.session
     if data.draw(st.booleans()):
         found = lowest_peak(session.graph, bytes_of(session.graph)).schedule
-        session.anatomy = Anatomy.of(session.graph, found)
+        session.planning.anatomy = Anatomy.of(session.graph, found)
     else:
-        session.anatomy = reordered(session.graph, data.draw(st.integers(0, 1000)))
+        session.planning.anatomy = reordered(session.graph, data.draw(st.integers(0, 1000)))
     checked.run()
     for seed in (1, 2):
         change = data.draw(changes(graph))
@@ -473,7 +473,9 @@ def test_a_session_fits_a_smaller_budget_in_the_order_that_was_found() -> None:
         CheckedSession(graph, values, memory="2KiB").run()
     checked = CheckedSession(graph, values, memory="2KiB")
     own = checked.session
-    own.anatomy = Anatomy.of(own.graph, lowest_peak(own.graph, bytes_of(own.graph)).schedule)
+    own.planning.anatomy = Anatomy.of(
+        own.graph, lowest_peak(own.graph, bytes_of(own.graph)).schedule
+    )
     checked.run()
 
 

@@ -108,7 +108,7 @@ def play(
 
 def most_plans(session: GraphSession) -> int:
     """A class is planned for when it comes and does not fit; never again and again."""
-    return len(session._classes) + 1
+    return len(session.planning.classes) + 1
 
 
 # --- the properties -------------------------------------------------------------------------------

@@ -11,12 +11,12 @@ specialised on the spot, remembered and counted.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from enum import Enum
 from glob import escape
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -44,18 +44,14 @@ from tgbench.memory.estimate import (
     Budget,
     MemoryEstimate,
     estimate_memory,
-    parse_bytes,
-    total_bytes,
 )
 from tgbench.memory.placement import Placement
 from tgbench.memory.storage import Anatomy
 from tgbench.plans.decisions import Decisions
 from tgbench.plans.plan import Plan
-from tgbench.plans.planner import Planner, Scenario, unit_change
 from tgbench.plans.search.chain import Submits
-from tgbench.plans.search.optimiser import MODES, Effort, Mode, Optimiser
-from tgbench.plans.search.process import BackgroundSearch, SearchTask
-from tgbench.plans.search.workload import Workload
+from tgbench.plans.search.optimiser import MODES, Effort, Mode
+from tgbench.plans.search.process import BackgroundSearch
 from tgbench.programs.calibrate import Calibrator
 from tgbench.programs.exact.findings import Exactness, find
 from tgbench.programs.lowering import DoesNotFit
@@ -66,13 +62,13 @@ from tgbench.runs.buckets import Bucket, BucketClass, BucketSpace
 from tgbench.runs.rules import Rules
 from tgbench.runs.trace import Call, Trace
 from tgbench.session.arguments import Intake
-from tgbench.session.memory import Library, Memory, lasting
+from tgbench.session.memory import Library, Memory
+from tgbench.session.planning import Planning, Retain, Runs, Search, parsed
 from tgbench.session.report import Counters, Report, taken_bytes
 from tgbench.session.results import gather
 from tgbench.sources.torch.imported import Imported
 
 Array = NDArray[Any]
-Retain: TypeAlias = Literal["auto", "all"]
 MOST_STATES = 10_000  # patterns remembered; past this they and their programs start again
 RUNS_AHEAD = 3  # how far `prepare` follows a class: two runs reach its steady state
 LONGEST_NAME = 60  # of a session, in messages
@@ -178,43 +174,41 @@ class GraphSession:
                 f"pass device={self.arena.device!r}, or make an arena on {device}"
             )
         Budget.parse(memory)  # a size that is none is said before weights are read
-        self.anatomy = Anatomy.of(self.graph)
+        anatomy = Anatomy.of(self.graph)
         unused = [escape(n) for n in graph.parameters if n not in self.graph.parameters]
         ignored = [*ignore_weights, *unused]
         limit = Budget.parse(packed_bytes).limit_bytes
         self.pool = Pool.load(
-            self.graph, self.anatomy, weights, device, ignored, limit, imported is not None
+            self.graph, anatomy, weights, device, ignored, limit, imported is not None
         )
         if imported is not None and imported.shared:
             self.pool.watch(self.graph.parameters)
-        self.budget_bytes = self._parsed(memory)
+        budget_bytes = parsed(memory, self.graph, self.arena, self.pool)
         known = records if isinstance(records, Records) or records is None else Records(records)
         self.exactness: Exactness | None = None
         if exact is not None:
             self.exactness = find(
-                self.anatomy, self.pool.buffers, device, progress, known, self.pool.unpacked
+                anatomy, self.pool.buffers, device, progress, known, self.pool.unpacked
             )
         grains = self.exactness.grains if self.exactness is not None else None
         self.rules = Rules(grains, self.pool.unpacked)
         from_memory = streams(self.pool.parameter_bytes)
         self.costs = CostModel(known, device, streams=from_memory, rules=self.rules)
         self._progress = progress or (lambda message: None)
-        self._calibrator = (
+        calibrator = (
             Calibrator(self.pool, self.costs, known, device, progress)
             if calibrate and self.exactness is None
             else None
         )
         self._seat = self.arena.join(_name_of(self.graph), self.pool.parameter_bytes)
+        self.planning = Planning(
+            anatomy, self.pool, self.rules, self.costs, self.exactness, self._seat,
+            self._progress, calibrator, retain, budget_bytes,
+        )  # fmt: skip
         self.trace = trace if isinstance(trace, Trace) else Trace(trace)
-        self.retain: Retain = retain
         self.counters = Counters()
         self.states = States()
         self._last: tuple[Any, ...] | None = None
-        self._classes: dict[BucketClass, tuple[float, tuple[int, ...]]] = {}
-        self._places: dict[BucketClass, set[tuple[int, ...]]] = {}  # where they have to fit too
-        self._calibrated: set[BucketClass] = set()  # whose calls were looked at
-        self._missed: set[BucketClass] = set()  # whose runs fitted once in nothing but a new plan
-        self._in_pieces: set[BucketClass] = set()  # unplanned classes that ran so
         self.programs = Library(program_bytes)
         self._intake = Intake(
             self.graph,
@@ -246,10 +240,32 @@ class GraphSession:
             raise PlanError("nothing has run yet; call `run` first")
         return Report(*self._last)
 
+    @property
+    def anatomy(self) -> Anatomy:
+        """Who reads whom, and when each value is live, in the order in force."""
+        return self.planning.anatomy
+
+    @property
+    def retain(self) -> Retain:
+        """What is kept between runs; see the class. Another value counts from the next plan on."""
+        return self.planning.retain
+
+    @retain.setter
+    def retain(self, retain: Retain) -> None:
+        self.planning.retain = retain
+
+    @property
+    def budget_bytes(self) -> int | None:
+        """Budget of the arena; another value counts from the next plan on."""
+        return self.planning.budget_bytes
+
+    @budget_bytes.setter
+    def budget_bytes(self, budget_bytes: int | None) -> None:
+        self.planning.budget_bytes = budget_bytes
+
     def estimate_memory(self) -> dict[str, MemoryEstimate]:
         """Bytes per device, before anything of the arena is allocated."""
-        bounds = [b for b in (self.budget_bytes, self._seat.room_bytes) if b is not None]
-        budget, others = min(bounds, default=None), self._seat.others_fixed_bytes
+        budget, others = self.planning.limit_bytes, self._seat.others_fixed_bytes
         found = self._memory.decisions.placement if self._memory is not None else None
         arena = found.size_bytes if found is not None else None
         fixed = found.kept_bytes if found is not None else None
@@ -288,7 +304,7 @@ class GraphSession:
     @property
     def exact(self) -> str | None:
         """What is promised of bits: "bitwise", or None; see `exactness` for how."""
-        return None if self.exactness is None else "bitwise"
+        return self.planning.exact
 
     def plan_for(self, runs: Iterable[tuple[Mapping[str, Any], Mapping[str, Any] | None]]) -> Plan:
         """Plan for runs that have not happened yet, so that none of them has to plan anew.
@@ -349,41 +365,30 @@ class GraphSession:
                 graph. BudgetError: if nothing fits.
         """
         check_choice(PlanError, "mode", mode, MODES)
-        with self._budgeted(budget):
+        with self.budgeted(budget):
             if self.retain == "all":
                 self._plan()
                 return self.plan
             effort = Effort(30.0 if seconds is None and steps is None else seconds, steps)
-            self._calibrate(self.anatomy)
-            before = self._memory.decisions if self._memory is not None else None
-            workload = Workload.of(self.anatomy, self.rules, self._history())
+            search = Search(mode, effort, seed, executor, workers, stop)
+            start = self._memory.decisions if self._memory is not None else None
+            self.planning.calibrate(self.anatomy)
             with self.arena.lock:
-                made = self._seat.choose(
-                    lambda room: Optimiser(
-                        self.anatomy, self.rules, workload, room, self.costs.time_ns, self.device,
-                        classes=self._classes, executor=executor, workers=workers,
-                        progress=self._progress, stop=stop, ranking=self.costs.kernels,
-                    ).run(mode, effort, seed, before),
-                    self.budget_bytes,
-                )  # fmt: skip
-                self._classes = dict(made.classes)
+                found = self.planning.searched(search, self._happened, start)
+                self.planning.classes = dict(found.classes)
                 self.counters.planned += 1
-                self._install(made)
+                self._install(found)
         if self.plan_path is not None:
             self.save_plan()
         return self.plan
 
-    @contextmanager
-    def _budgeted(self, budget: int | str | None) -> Iterator[None]:
+    def budgeted(self, budget: int | str | None) -> AbstractContextManager[None]:
         """Another budget, where one is given; taken back if what is done under it fails."""
-        before = self.budget_bytes
-        try:
-            if budget is not None:
-                self.budget_bytes = self._parsed(budget)
-            yield
-        except BaseException:
-            self.budget_bytes = before
-            raise
+        return self.planning.budgeted(budget)
+
+    @property
+    def _happened(self) -> list[Bucket]:
+        return [call.bucket for call in self.trace]
 
     def search(self, mode: Mode = "search", *, seed: int = 0, workers: int = 1) -> BackgroundSearch:
         """The search of `optimize` in a process of its own, not started yet.
@@ -394,27 +399,14 @@ class GraphSession:
         Raises PlanError for an unknown mode, TraceError for an empty trace.
         """
         check_choice(PlanError, "mode", mode, MODES)
-        buckets = self._history()
-        rooms = [b for b in (self.budget_bytes, self._seat.room_bytes) if b is not None]
         start = self.plan if self._memory is not None else None
-        task = SearchTask.of(
-            self.anatomy, buckets, min(rooms, default=None), self.costs, self.device,
-            self._classes, start,
-            self.exactness.by_node if self.exactness is not None else None, self.rules.unpacked,
-        )  # fmt: skip
+        task = self.planning.task(self._happened, start)
         return BackgroundSearch(task, mode, seed, workers)
 
     def adopt(self, plan: Plan) -> None:
         """Put a plan for this graph in force; raises PlanError for one that does not fit."""
         with self.arena.lock:
             self._adopt(plan)
-
-    def _history(self) -> list[Bucket]:
-        """What happened; before anything did, the classes that a plan was made for."""
-        buckets = [call.bucket for call in self.trace]
-        if not buckets:
-            buckets = [kind.bucket(origin) for kind, (_, origin) in self._classes.items()]
-        return buckets
 
     def prepare(self, seconds: float | None = None) -> int:
         """Make programs ahead of time for the planned classes, largest slices first.
@@ -433,7 +425,9 @@ class GraphSession:
         self._follow_arena()
         made, end = 0, time.monotonic() + (seconds if seconds is not None else 1e9)
         walks = [
-            (kind, at) for kind, (_, origin) in self._classes.items() for at in kind.corners(origin)
+            (kind, at)
+            for kind, (_, origin) in self.planning.classes.items()
+            for at in kind.corners(origin)
         ]
         walks.sort(key=lambda walk: -walk[0].elements)
         try:
@@ -461,10 +455,6 @@ class GraphSession:
                 break
         return made
 
-    def _parsed(self, memory: int | str | None) -> int | None:
-        peak, packed = self.arena.compute_peak_bytes, self.pool.packed_bytes
-        return parse_bytes(memory, self.graph, self.device, peak, packed)
-
     def _in_force(self) -> Memory:
         if self._memory is None:
             raise PlanError("nothing is planned yet; call `run` or `optimize` first")
@@ -475,80 +465,24 @@ class GraphSession:
 
     def _adopt(self, plan: Plan) -> None:
         """Use a plan as it is: no planning happens."""
-        found = plan.placement_for(self.graph, self.device)
-        if plan.exact != self.exact:
-            raise PlanError(
-                f"exact: the plan is for exact={plan.exact!r}, the session for {self.exact!r}; "
-                f"make the session with exact={plan.exact!r}, or delete the plan to plan anew"
-            )
-        if self.budget_bytes is not None and found.placement.size_bytes > self.budget_bytes:
-            raise PlanError(
-                f"the plan needs {found.placement.size_bytes} bytes, the budget is "
-                f"{self.budget_bytes}; raise memory=, or drop plan= to plan for this budget"
-            )
-        if found.placement.size_bytes > total_bytes(self.device):
-            raise PlanError(
-                f"size_bytes: {found.placement.size_bytes} is more than {self.device} has; "
-                "delete the plan to plan anew"
-            )
         with self.arena.lock:
-            if self._seat.excess_bytes(found.placement) > 0:
-                raise PlanError(
-                    f"the plan needs {found.placement.size_bytes} bytes, of which "
-                    f"{self._seat.room_bytes} are left in the arena; make it larger, or drop plan= "
-                    "to plan for what is left"
-                )
-            self._classes.update(found.classes)
-            self._calibrate(found.anatomy)
+            found = self.planning.checked(plan)
+            self.planning.take_over(found)
             self._install(found)
 
-    def _planner(self, anatomy: Anatomy) -> Planner:
-        costs = self.costs
-        return Planner(
-            anatomy, self.rules, self.device, costs.time_ns, self._progress, costs.kernels
-        )
-
-    def _calibrate(self, anatomy: Anatomy) -> None:
-        """Time what counts in the runs of the classes at hand and was never timed here."""
-        new = {kind: how for kind, how in self._classes.items() if kind not in self._calibrated}
-        if self._calibrator is None or not new:
-            return
-        if self._calibrator.may_learn(anatomy.schedule):
-            planner = self._planner(anatomy)
-            self._calibrator.learn(planner.survey(planner.scenarios(new)))
-        self._calibrated.update(new)
-
     def _plan(self) -> None:
-        """Plan for the classes at hand, quickly: what happened in which order does not count."""
-        self._calibrate(self.anatomy)
-        planner = self._planner(self.anatomy)
-        scenarios = planner.scenarios(self._classes)
-        for kind, places in self._places.items():
-            scenarios += [Scenario(kind, at, 0.0) for at in sorted(places)]
+        """Plan for the classes at hand, and put it in force."""
+        self.planning.calibrate(self.anatomy)
         with self.arena.lock:
-            with lasting():
-                made = self._seat.choose(
-                    lambda budget: planner.plan(scenarios, budget, self.retain == "all"),
-                    self.budget_bytes,
-                )
+            made = self.planning.quick()
             self.counters.planned += 1
-            self._install(
-                Decisions(
-                    self.anatomy,
-                    made.placement,
-                    made.retention,
-                    made.dropped,
-                    made.cut,
-                    dict(self._classes),
-                    made.expected_ns,
-                )
-            )
+            self._install(made)
 
     def _install(self, decisions: Decisions) -> None:
         """Put a plan that fits in force; an interrupt leaves none, and every value as it was."""
         check_map(decisions.placement)
         self._follow_arena()
-        self.anatomy = decisions.anatomy
+        self.planning.anatomy = decisions.anatomy
         if self._memory is not None:
             self._held = {name: array.copy() for name, array in self._held.items()}
             self._state_values = self._memory.state_values()
@@ -738,27 +672,19 @@ class GraphSession:
             bucket = Bucket.of(differ, demand)
             kind, origin = bucket.classify(self.graph)
             if self._memory is None:
-                self._first_plan(bucket, kind, origin)
+                self._plan_for(self.planning.first_runs(bucket, kind, origin, self._intake))
             try:
                 program, specialised = self._program(kind, origin, self._state, self._before)
             except DoesNotFit as error:
                 failure = str(error)  # an error kept in its own frame keeps the session alive
-                self._missed.add(kind)
+                self.planning.missed.add(kind)
                 self._plan_for([(kind, origin)])
                 continue
-            if self._deserves_a_plan(kind, program):
+            if self.planning.deserves_a_plan(kind, program):
                 self._plan_for([(kind, origin)])
                 continue
             return Decided(arrays, differ, bucket, kind, origin, program, specialised)
         raise KernelError(f"{kind} fits no plan made for it: {failure}")
-
-    def _deserves_a_plan(self, kind: BucketClass, program: Program) -> bool:
-        """Whether an unplanned class comes again in pieces, although no budget asks for them."""
-        if self.budget_bytes is not None or len(program.steps) == 1 or kind in self._classes:
-            return False
-        again = kind in self._in_pieces
-        self._in_pieces.add(kind)
-        return again
 
     def _differences(
         self, arrays: Mapping[str, Array], changed: Mapping[str, Region] | None, check: bool
@@ -782,27 +708,10 @@ class GraphSession:
             decided - began, done - decided, done - began, self._in_force().propagator,
         )  # fmt: skip
 
-    def _first_plan(self, bucket: Bucket, kind: BucketClass, origin: tuple[int, ...]) -> None:
-        """With no history: this run, and the smallest change that may follow it."""
-        runs = [(kind, origin)]
-        for name in self.graph.inputs:
-            next_one = unit_change(bucket, self.anatomy, name)
-            if next_one is not None:
-                runs.append(self._intake.rounded(next_one).classify(self.graph))
-        self._plan_for(runs)
-
-    def _plan_for(self, runs: Sequence[tuple[BucketClass, tuple[int, ...]]]) -> None:
+    def _plan_for(self, runs: Runs) -> None:
         """Plan for some more runs; if that fails or is interrupted, all stays as it was."""
-        before = dict(self._classes), {kind: set(at) for kind, at in self._places.items()}
-        try:
-            for kind, origin in runs:
-                weight = self._classes[kind][0] if kind in self._classes else 1.0
-                self._classes[kind] = (weight, origin)
-                self._places.setdefault(kind, set()).add(origin)
+        with self.planning.adding(runs):
             self._plan()
-        except BaseException:
-            self._classes, self._places = before
-            raise
 
     def _program(
         self,
@@ -817,20 +726,11 @@ class GraphSession:
         if known is not None:
             return known, False
         program = self._in_force().specialise(
-            state, kind, origin, or_more=self._takes_more(kind, origin)
+            state, kind, origin, or_more=self.planning.takes_more(kind, origin)
         )
         self.programs.add(state, kind, program)
         self.counters.specialised += 1
         return program, True
-
-    def _takes_more(self, kind: BucketClass, origin: tuple[int, ...]) -> bool:
-        """Whether a run is rather computed as a larger one, or afresh, than planned for.
-
-        Where it was planned for, another plan is the same plan; and where its class was once
-        planned for in vain, as it fits from nothing but not from what is there, elsewhere as well.
-        """
-        is_corner = kind in self._classes and origin in kind.corners(self._classes[kind][1])
-        return is_corner or kind in self._missed or origin in self._places.get(kind, ())
 
     def _results(
         self,

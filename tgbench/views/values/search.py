@@ -345,12 +345,7 @@ def optimize_async(
     before = session.budget_bytes
     if session.retain == "all":
         raise PlanError("retain='all' leaves nothing to search; make the session without it")
-    try:
-        if budget is not None:
-            session.budget_bytes = session._parsed(budget)
+    with session.budgeted(budget):
         run = SearchRun(session, mode, seed=seed, workers=workers)
         run.otherwise_bytes = before
         return run.start(seconds, steps)
-    except TgbenchError:
-        session.budget_bytes = before
-        raise

@@ -1,0 +1,282 @@
+"""What a session plans for, and how: classes of runs in, decisions that fit out.
+
+    runs ── adding ──→ classes, places ── calibrate ── quick | searched ──→ Decisions
+                                          a plan file ───────── checked ──→ Decisions
+
+What is decided comes back as a value; the session puts it in force, under the lock of its arena. A
+run comes with a class and a place, its *origin*. Of each class the last place counts, and every
+place where a run did not fit has to fit from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from tgbench.base.errors import PlanError
+from tgbench.costs.model import CostModel
+from tgbench.graph.graph import Graph
+from tgbench.memory.arena import Arena, Seat
+from tgbench.memory.estimate import parse_bytes, total_bytes
+from tgbench.memory.placement import Placement
+from tgbench.memory.storage import Anatomy
+from tgbench.plans.decisions import Classes, Decisions
+from tgbench.plans.plan import Plan
+from tgbench.plans.planner import Choice, Planner, Progress, Scenario, unit_change
+from tgbench.plans.search.chain import Submits
+from tgbench.plans.search.optimiser import Effort, Mode, Optimiser
+from tgbench.plans.search.process import SearchTask
+from tgbench.plans.search.workload import Workload
+from tgbench.programs.calibrate import Calibrator
+from tgbench.programs.exact.findings import Exactness
+from tgbench.programs.pool import Pool
+from tgbench.programs.program import Program
+from tgbench.runs.buckets import Bucket, BucketClass
+from tgbench.runs.rules import Rules
+from tgbench.session.arguments import Intake
+from tgbench.session.memory import lasting
+
+Retain: TypeAlias = Literal["auto", "all"]
+Runs: TypeAlias = Sequence[tuple[BucketClass, tuple[int, ...]]]  # a class and a place of each
+
+
+@dataclass(frozen=True)
+class Search:
+    """How to look for a better plan.
+
+    Fields:
+        mode, effort, seed: where it looks, how long, and in which of many ways.
+        executor, workers: where chains of the search run, and how many.
+        stop: asked now and then; True ends the search.
+    """
+
+    mode: Mode
+    effort: Effort
+    seed: int = 0
+    executor: Submits | None = None
+    workers: int = 1
+    stop: Callable[[], bool] | None = None
+
+
+@dataclass(eq=False)
+class Planning:
+    """One session's plans: what they are for, and how they are made.
+
+    Fields:
+        anatomy: the graph's, with the schedule in force.
+        pool, rules, costs, exactness: of the session.
+        seat: its place in the arena, which bounds a plan as well.
+        progress: told what is going on.
+        calibrator: times kernels before a plan; None where models do.
+        retain: "auto", or "all" to keep everything that is read again.
+        budget_bytes: of the arena; None for what is needed.
+        classes: what is planned for: how often, and where last.
+        places: where the runs of a class have to fit too.
+        calibrated: classes whose calls were looked at.
+        missed: classes whose runs fitted once in nothing but a new plan.
+        in_pieces: unplanned classes that ran so.
+    """
+
+    anatomy: Anatomy
+    pool: Pool
+    rules: Rules
+    costs: CostModel
+    exactness: Exactness | None
+    seat: Seat
+    progress: Progress
+    calibrator: Calibrator | None
+    retain: Retain
+    budget_bytes: int | None
+    classes: Classes = field(default_factory=dict)
+    places: dict[BucketClass, set[tuple[int, ...]]] = field(default_factory=dict)
+    calibrated: set[BucketClass] = field(default_factory=set)
+    missed: set[BucketClass] = field(default_factory=set)
+    in_pieces: set[BucketClass] = field(default_factory=set)
+
+    @property
+    def graph(self) -> Graph:
+        return self.anatomy.graph
+
+    @property
+    def device(self) -> str:
+        return self.seat.arena.device
+
+    @property
+    def exact(self) -> str | None:
+        """What is promised of bits, as a plan file says it."""
+        return None if self.exactness is None else "bitwise"
+
+    # --- budgets ---------------------------------------------------------------------------------
+
+    @property
+    def limit_bytes(self) -> int | None:
+        """What a plan may take: the budget, or what the arena has left if that is less."""
+        bounds = [b for b in (self.budget_bytes, self.seat.room_bytes) if b is not None]
+        return min(bounds, default=None)
+
+    @contextmanager
+    def budgeted(self, budget: int | str | None) -> Iterator[None]:
+        """Another budget, where one is given; taken back if what is done under it fails."""
+        before = self.budget_bytes
+        try:
+            if budget is not None:
+                self.budget_bytes = parsed(budget, self.graph, self.seat.arena, self.pool)
+            yield
+        except BaseException:
+            self.budget_bytes = before
+            raise
+
+    # --- what to plan for ------------------------------------------------------------------------
+
+    def first_runs(
+        self, bucket: Bucket, kind: BucketClass, origin: tuple[int, ...], intake: Intake
+    ) -> Runs:
+        """With no history: this run, and the smallest change that may follow it."""
+        changes = (unit_change(bucket, self.anatomy, name) for name in self.graph.inputs)
+        following = [intake.rounded(b).classify(self.graph) for b in changes if b is not None]
+        return [(kind, origin), *following]
+
+    @contextmanager
+    def adding(self, runs: Runs) -> Iterator[None]:
+        """Some more runs to plan for; taken back if what is done for them fails."""
+        before = dict(self.classes), {kind: set(at) for kind, at in self.places.items()}
+        try:
+            for kind, origin in runs:
+                weight = self.classes[kind][0] if kind in self.classes else 1.0
+                self.classes[kind] = (weight, origin)
+                self.places.setdefault(kind, set()).add(origin)
+            yield
+        except BaseException:
+            self.classes, self.places = before
+            raise
+
+    def history(self, happened: Iterable[Bucket]) -> list[Bucket]:
+        """What happened; before anything did, the classes that a plan was made for."""
+        return list(happened) or [kind.bucket(at) for kind, (_, at) in self.classes.items()]
+
+    def deserves_a_plan(self, kind: BucketClass, program: Program) -> bool:
+        """Whether an unplanned class comes again in pieces, although no budget asks for them."""
+        if self.budget_bytes is not None or len(program.steps) == 1 or kind in self.classes:
+            return False
+        again = kind in self.in_pieces
+        self.in_pieces.add(kind)
+        return again
+
+    def takes_more(self, kind: BucketClass, origin: tuple[int, ...]) -> bool:
+        """Whether a run is rather computed as a larger one, or afresh, than planned for.
+
+        Where it was planned for, another plan is the same plan; and where its class was once
+        planned for in vain, as it fits from nothing but not from what is there, elsewhere as well.
+        """
+        is_corner = kind in self.classes and origin in kind.corners(self.classes[kind][1])
+        return is_corner or kind in self.missed or origin in self.places.get(kind, ())
+
+    # --- how a plan is made ----------------------------------------------------------------------
+
+    def planner(self, anatomy: Anatomy) -> Planner:
+        """Plans for an order of the graph's nodes with what this session knows of times."""
+        costs = self.costs
+        return Planner(
+            anatomy, self.rules, self.device, costs.time_ns, self.progress, costs.kernels
+        )
+
+    def calibrate(self, anatomy: Anatomy) -> None:
+        """Time what counts in the runs of the classes at hand and was never timed here."""
+        new = {kind: how for kind, how in self.classes.items() if kind not in self.calibrated}
+        if self.calibrator is None or not new:
+            return
+        if self.calibrator.may_learn(anatomy.schedule):
+            planner = self.planner(anatomy)
+            self.calibrator.learn(planner.survey(planner.scenarios(new)))
+        self.calibrated.update(new)
+
+    def quick(self) -> Decisions:
+        """A plan for the classes at hand: what happened in which order does not count."""
+        self.calibrate(self.anatomy)
+        planner = self.planner(self.anatomy)
+        scenarios = planner.scenarios(self.classes)
+        for kind, places in self.places.items():
+            scenarios += [Scenario(kind, at, 0.0) for at in sorted(places)]
+        with lasting():
+            made = self.seat.choose(
+                lambda budget: planner.plan(scenarios, budget, self.retain == "all"),
+                self.budget_bytes,
+            )
+        return self._decided(made)
+
+    def _decided(self, made: Choice) -> Decisions:
+        """A planner's choice for the classes at hand."""
+        return Decisions(
+            self.anatomy, made.placement, made.retention, made.dropped, made.cut,
+            dict(self.classes), made.expected_ns,
+        )  # fmt: skip
+
+    def searched(
+        self, search: Search, happened: Iterable[Bucket], start: Decisions | None
+    ) -> Decisions:
+        """The best plan that a search finds for what happened, from `start` on."""
+        workload = Workload.of(self.anatomy, self.rules, self.history(happened))
+        return self.seat.choose(
+            lambda room: self._optimiser(workload, room, search).run(
+                search.mode, search.effort, search.seed, start
+            ),
+            self.budget_bytes,
+        )
+
+    def _optimiser(self, workload: Workload, room: int | None, search: Search) -> Optimiser:
+        return Optimiser(
+            self.anatomy, self.rules, workload, room, self.costs.time_ns, self.device,
+            classes=self.classes, executor=search.executor, workers=search.workers,
+            progress=self.progress, stop=search.stop, ranking=self.costs.kernels,
+        )  # fmt: skip
+
+    def task(self, happened: Iterable[Bucket], start: Plan | None) -> SearchTask:
+        """The same search, as what a process of its own is given."""
+        return SearchTask.of(
+            self.anatomy, self.history(happened), self.limit_bytes, self.costs, self.device,
+            self.classes, start,
+            self.exactness.by_node if self.exactness is not None else None, self.rules.unpacked,
+        )  # fmt: skip
+
+    # --- plans from elsewhere --------------------------------------------------------------------
+
+    def checked(self, plan: Plan) -> Decisions:
+        """A plan as it is, if it is for this session and fits; raises PlanError if not."""
+        found = plan.placement_for(self.graph, self.device)
+        if plan.exact != self.exact:
+            raise PlanError(
+                f"exact: the plan is for exact={plan.exact!r}, the session for {self.exact!r}; "
+                f"make the session with exact={plan.exact!r}, or delete the plan to plan anew"
+            )
+        self._check_size(found.placement)
+        return found
+
+    def _check_size(self, placement: Placement) -> None:
+        """Raise PlanError for a map that is larger than the budget, the device or the arena."""
+        size = placement.size_bytes
+        if self.budget_bytes is not None and size > self.budget_bytes:
+            raise PlanError(
+                f"the plan needs {size} bytes, the budget is {self.budget_bytes}; raise memory=, "
+                "or drop plan= to plan for this budget"
+            )
+        if size > total_bytes(self.device):
+            raise PlanError(
+                f"size_bytes: {size} is more than {self.device} has; delete the plan to plan anew"
+            )
+        if self.seat.excess_bytes(placement) > 0:
+            raise PlanError(
+                f"the plan needs {size} bytes, of which {self.seat.room_bytes} are left in the "
+                "arena; make it larger, or drop plan= to plan for what is left"
+            )
+
+    def take_over(self, decisions: Decisions) -> None:
+        """Plan from now on also for what a plan from elsewhere is for, and time what counts."""
+        self.classes.update(decisions.classes)
+        self.calibrate(decisions.anatomy)
+
+
+def parsed(memory: int | str | None, graph: Graph, arena: Arena, pool: Pool) -> int | None:
+    """`memory=` in bytes, for a graph with these weights beside this arena."""
+    return parse_bytes(memory, graph, arena.device, arena.compute_peak_bytes, pool.packed_bytes)
