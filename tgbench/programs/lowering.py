@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from tgbench.base.coords import Coord, Memo, fixed, value_of
+from tgbench.base.coords import Coord, Memo, fixed, same, value_of
 from tgbench.base.errors import TgbenchError
 from tgbench.base.regions import EMPTY, NOTHING, Box, Left, Region, row_major
 from tgbench.graph.graph import Node
@@ -330,7 +330,7 @@ class Lowerer:
         a kernel is chosen and bound once, over operands at offset 0, and then moved.
         """
         there = self._site(node, box, addresser)
-        site = _canonical(there)
+        site = _canonical(there, self._taken(node))
         key = (node.call, _place(node.call, box), site.out, site.ins, site.frozen)
         options = self._options.get(key, self._ranked, site)
         option = self._chosen(options, node)
@@ -354,6 +354,13 @@ class Lowerer:
             shapes = kernel.scratch(site)
             found.append(Option(kernel, shapes, scratch_bytes(shapes)))
         return tuple(found)
+
+    def _taken(self, node: Node) -> frozenset[int]:
+        """The inputs whose bytes a node's result takes over."""
+        donor = self.placement.donors.get(node)
+        if donor is None:
+            return frozenset()
+        return frozenset(i for i, n in enumerate(node.inputs) if self.anatomy.base[n] is donor)
 
     def _chosen(self, options: Sequence[Option], node: Node) -> Option:
         """The fastest kernel whose scratch memory fits what is reserved."""
@@ -420,24 +427,26 @@ def _place(call: Call, box: Box) -> Hashable:
 OUT = "out"
 
 
-def _canonical(site: Site) -> Site:
+def _canonical(site: Site, taken: frozenset[int]) -> Site:
     """The site with every operand at offset 0 of a buffer of its own.
 
-    An input that lies exactly where the output does keeps that: kernels may ask.
+    An input that lies exactly where the output does keeps that: kernels may ask. It can only be one
+    of those whose bytes are `taken`, and at other coordinates it may lie elsewhere: `same` guards.
     """
     out = site.out
+
+    def is_there(i: int, view: View) -> bool:
+        alike = i in taken and view.buffer == out.buffer and view.dtype == out.dtype
+        return alike and same(view.offset, out.offset)
+
     ins = tuple(
         None
         if view is None
-        else View(OUT if _same_place(view, out) else i, view.dtype, view.shape, view.strides, 0)
+        else View(OUT if is_there(i, view) else i, view.dtype, view.shape, view.strides, 0)
         for i, view in enumerate(site.ins)
     )
     plain = View(OUT, out.dtype, out.shape, out.strides, 0)
     return Site(site.call, site.out_box, site.in_boxes, plain, ins, site.device, site.frozen)
-
-
-def _same_place(a: View, b: View) -> bool:
-    return a.buffer == b.buffer and a.offset == b.offset and a.dtype == b.dtype
 
 
 def _moved(argument: Any, places: Mapping[Any, Any]) -> Any:

@@ -262,7 +262,7 @@ def _pair(site: Site) -> tuple[Operand, Operand, View, bool] | None:
 
 
 def _is_same_place(a: View, b: View) -> bool:
-    return a.buffer == b.buffer and a.offset == b.offset
+    return a.buffer == b.buffer and same(a.offset, b.offset)
 
 
 def _bind_pair(site: Site, scratch: tuple[View, ...]) -> Bound:
