@@ -22,7 +22,6 @@ from tgbench.base.regions import Box
 from tgbench.graph.op_table import ITEMSIZE, Attrs
 from tgbench.kernels.registry import Kernel, Site, View
 
-PARTLY_READ = {"gather": (0,)}  # inputs of which no more is read than the output holds
 LONG = 64  # characters of an attribute, past which its digest stands for it
 
 
@@ -88,8 +87,7 @@ def numbers(box: Box) -> Box:
 
 
 def _moved_bytes(site: Site) -> int:
-    partly = PARTLY_READ.get(site.call.op.name, ())
-    most = dict.fromkeys(partly, site.out.elements)
+    most = dict.fromkeys(site.call.op.picks, site.out.elements)
     read = sum(
         min(view.elements, most.get(i, view.elements)) * ITEMSIZE[view.dtype]
         for i, view in enumerate(site.ins)

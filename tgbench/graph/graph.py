@@ -626,15 +626,21 @@ def _writes(state: Node, node: Node) -> tuple[Write, ...] | None:
     """How `node` is the state with parts replaced, in order; None if it is something else."""
     if node is state:
         return ()
-    if node.op not in ("scatter", "update"):
-        return None
-    before = _writes(state, node.inputs[0])
+    op = OPS.get(node.op)
+    before = _writes(state, node.inputs[0]) if op is not None and op.writes is not None else None
     if before is None:
         return None
-    if node.op == "update":
-        return (*before, Write(node.inputs[1], node.attrs["start"]))
-    _, indices, value = node.inputs
-    return (*before, Write(value, (0,) * state.rank, indices, node.attrs["axis"]))
+    return (*before, _write(node))
+
+
+def _write(node: Node) -> Write:
+    """What one op replaces of its first input."""
+    op = node.call.op
+    assert op.writes is not None
+    value = node.inputs[op.writes]
+    if op.index is None:
+        return Write(value, node.attrs["start"])
+    return Write(value, (0,) * value.rank, node.inputs[op.index], node.attrs["axis"])
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,17 @@ class Call:
         return tuple(type_.shape for type_ in self.inputs)
 
 
+def matrices(call: Call) -> tuple[int, ...]:
+    """Inputs of a fused op that are of rank 2."""
+    return tuple(i for i, t in enumerate(call.inputs) if t.rank == 2) if call.op.is_fused else ()
+
+
+def known_value(call: Call, i: int) -> float:
+    """What is known of an input where it is not computed; 0 where nothing is."""
+    fact = call.facts[i] if call.facts else None
+    return fact.value if fact is not None and fact.value is not None else 0.0
+
+
 @dataclass(frozen=True)
 class OpDef:
     """One entry of the op table.
@@ -119,6 +130,23 @@ class OpDef:
         inplace: inputs whose bytes a kernel may overwrite with the output, element by element.
         place: (call, output box) → what of the box's place kernels can tell, besides the shapes
             and strides of what they are given; asked where nothing of the inputs is known.
+        on_images: whether kernels want the channels of an image side by side: the result lies so.
+        streams: (call) → inputs, weights, that kernels read whole whatever box they compute; the
+            matrices, of a fused op.
+        index: the input that names slices of the first one along `attrs["axis"]`, counted from
+            the front.
+        picks: inputs of which no more is read than the output holds: what an index names.
+        writes: the input that replaces a part of the first one: the slices that `index` names, or
+            else the block at `attrs["start"]`.
+        converts: whether the output is the first input in another dtype.
+        absent: (call, input) → what elements of the input are that a site leaves out.
+        cancels: (attrs, *absolute values) → what the rounding of this op is relative to, for sums
+            whose parts may cancel.
+        neutral: (input, value): with this value throughout, the result is the other input.
+        same_as: (call, inputs) → the input that the output equals where it has its type, or None.
+        merges: (inner call, call) → attributes of one such op that does what both do in turn, or
+            None.
+        undoes_itself: whether the op of the op of x is x.
     """
 
     name: str
@@ -138,6 +166,18 @@ class OpDef:
     aligned: tuple[int, ...] = ()
     inplace: tuple[int, ...] = ()
     place: Callable[[Call, Box], Hashable] = field(default=lambda call, box: box)
+    on_images: bool = False
+    streams: Callable[[Call], tuple[int, ...]] = field(default=matrices)
+    index: int | None = None
+    picks: tuple[int, ...] = ()
+    writes: int | None = None
+    converts: bool = False
+    absent: Callable[[Call, int], float] = field(default=known_value)
+    cancels: Callable[..., Array] | None = None
+    neutral: tuple[tuple[int, float], ...] = ()
+    same_as: Callable[[Call, tuple[Node, ...]], int | None] = field(default=lambda call, ins: None)
+    merges: Callable[[Call, Call], Attrs | None] = field(default=lambda inner, call: None)
+    undoes_itself: bool = False
 
     @property
     def is_fused(self) -> bool:
@@ -182,3 +222,13 @@ def same_dtype(attrs: Attrs, dtypes: tuple[str, ...]) -> str:
             f"inputs have different dtypes {', '.join(dtypes)}; cast one of them (`x.cast(dtype)`)"
         )
     return dtypes[0]
+
+
+def first_input(call: Call, inputs: tuple[Node, ...]) -> int:
+    """The `same_as` of ops that leave their first input as it is wherever the type stays."""
+    return 0
+
+
+def last_decides(inner: Call, call: Call) -> Attrs:
+    """The `merges` of ops that need not be done twice: the outer one alone does it."""
+    return call.attrs

@@ -6,9 +6,10 @@
     where            with a condition that is constant throughout
     concat           of one
 
-Each rule looks at one node whose inputs are simple already, and answers with a node or None. They
-are tried until none applies; then the next node is looked at. A node is only replaced by one of
-the same type. What nothing reads any more is gone from the new graph.
+Each rule looks at one node whose inputs are simple already, asks the op's entry what holds of it,
+and answers with a node or None. They are tried until none applies; then the next node is looked at.
+A node is only replaced by one of the same type. What nothing reads any more is gone from the new
+graph.
 
 −0 counts as 0 here, so x + 0 is x although (−0) + 0 is +0.
 """
@@ -22,7 +23,7 @@ import numpy as np
 import tgbench.graph.ops  # noqa: F401  (fills the op table)
 from tgbench.base.errors import GraphError
 from tgbench.graph.graph import Graph, GraphBuilder, Node, copy_node
-from tgbench.graph.op_table import Array, numpy_dtype
+from tgbench.graph.op_table import Array
 
 LARGEST_BYTES = 64 << 20  # of a constant that folding makes
 Rule = Callable[[Node], "Node | None"]
@@ -60,7 +61,7 @@ def _make(builder: GraphBuilder, node: Node, inputs: tuple[Node, ...]) -> Node:
 
 
 def _rules(node: Node) -> tuple[Rule, ...]:
-    return () if node.is_leaf else (*_RULES.get(node.op, ()), _folded)
+    return () if node.is_leaf else (_neutral, _same_input, _undone, _merged, _folded)
 
 
 # --- constants ------------------------------------------------------------------------------------
@@ -85,11 +86,12 @@ def _folded(node: Node) -> Node | None:
 
 def _is_all(node: Node, value: float) -> bool:
     """Whether a node is a constant, or a cast of one, with one value throughout."""
-    array = _constant(node.inputs[0] if node.op == "cast" else node)
+    converted = not node.is_leaf and node.call.op.converts
+    array = _constant(node.inputs[0] if converted else node)
     return array is not None and bool((array == value).all())
 
 
-# --- identities -----------------------------------------------------------------------------------
+# --- what an op's entry says of it ----------------------------------------------------------------
 
 
 def _same(node: Node, candidate: Node) -> Node | None:
@@ -97,153 +99,36 @@ def _same(node: Node, candidate: Node) -> Node | None:
     return candidate if candidate.type == node.type else None
 
 
-def _neutral(value: float, *places: int) -> Rule:
-    """x where the operand at one of these places is `value` throughout."""
-
-    def rule(node: Node) -> Node | None:
-        for place in places:
-            if _is_all(node.inputs[place], value):
-                found = _same(node, node.inputs[1 - place])
-                if found is not None:
-                    return found
-        return None
-
-    return rule
+def _neutral(node: Node) -> Node | None:
+    """x + 0, x · 1, x − 0, x / 1, x¹ are x."""
+    for place, value in node.call.op.neutral:
+        found = _same(node, node.inputs[1 - place])
+        if found is not None and _is_all(node.inputs[place], value):
+            return found
+    return None
 
 
-def _undone_by_itself(node: Node) -> Node | None:
-    """−(−x) and ¬(¬x), the latter of booleans."""
-    inner = node.inputs[0]
-    return _same(node, inner.inputs[0]) if inner.op == node.op else None
-
-
-def _idempotent(node: Node) -> Node | None:
-    """abs(abs(x)), floor(floor(x)), relu(relu(x)), … are the inner one."""
-    return node.inputs[0] if node.inputs[0].op == node.op else None
-
-
-def _no_change_of_shape(node: Node) -> Node | None:
-    """A reshape or expand to the shape that is there."""
-    return _same(node, node.inputs[0])
-
-
-def _permute_in_order(node: Node) -> Node | None:
-    axes = node.attrs["axes"]
-    return node.inputs[0] if axes == tuple(range(len(axes))) else None
-
-
-def _slice_of_everything(node: Node) -> Node | None:
-    steps_are_one = all(step == 1 for step in node.attrs["steps"])
-    return _same(node, node.inputs[0]) if steps_are_one else None
-
-
-def _pad_by_nothing(node: Node) -> Node | None:
-    return _same(node, node.inputs[0])
-
-
-def _concat_of_one(node: Node) -> Node | None:
-    return node.inputs[0] if len(node.inputs) == 1 else None
-
-
-def _where_decided(node: Node) -> Node | None:
-    condition = _constant(node.inputs[0])
-    if condition is None:
-        return None
-    if condition.all():
-        return _same(node, node.inputs[1])
-    return None if condition.any() else _same(node, node.inputs[2])
-
-
-def _where_of_one(node: Node) -> Node | None:
-    """Both branches are the same node."""
-    return _same(node, node.inputs[1]) if node.inputs[1] is node.inputs[2] else None
-
-
-# --- merging --------------------------------------------------------------------------------------
+def _same_input(node: Node) -> Node | None:
+    """A reshape to the shape that is there, a slice of everything, a decided `where`, …"""
+    place = node.call.op.same_as(node.call, node.inputs)
+    return None if place is None else _same(node, node.inputs[place])
 
 
 def _inner(node: Node) -> Node | None:
     """The op of the same kind under this one."""
-    return node.inputs[0] if node.inputs[0].op == node.op else None
+    return node.inputs[0] if node.inputs and node.inputs[0].op == node.op else None
 
 
-def _reshape_merged(node: Node) -> Node | None:
+def _undone(node: Node) -> Node | None:
+    """−(−x) and ¬(¬x), the latter of booleans."""
+    inner = _inner(node) if node.call.op.undoes_itself else None
+    return None if inner is None else _same(node, inner.inputs[0])
+
+
+def _merged(node: Node) -> Node | None:
+    """reshape(reshape(x)), slice(slice(x)), abs(abs(x)), … as one op."""
     inner = _inner(node)
-    return None if inner is None else inner.inputs[0].reshape(node.shape)
-
-
-def _expand_merged(node: Node) -> Node | None:
-    inner = _inner(node)
-    return None if inner is None else inner.inputs[0].expand(*node.shape)
-
-
-def _permute_merged(node: Node) -> Node | None:
-    inner = _inner(node)
-    if inner is None:
+    attrs = None if inner is None else node.call.op.merges(inner.call, node.call)
+    if inner is None or attrs is None:
         return None
-    return inner.inputs[0].permute(*(inner.attrs["axes"][axis] for axis in node.attrs["axes"]))
-
-
-def _slice_merged(node: Node) -> Node | None:
-    inner = _inner(node)
-    if inner is None or not all(isinstance(size, int) for size in inner.inputs[0].shape):
-        return None
-    picked = [
-        range(*part)[slice(first, stop if stop >= 0 else None, step)]
-        for part, first, stop, step in zip(
-            _parts(inner), *(node.attrs[key] for key in ("starts", "stops", "steps")), strict=True
-        )
-    ]
-    return node.builder.apply(
-        "slice",
-        inner.inputs[0],
-        starts=tuple(part.start for part in picked),
-        stops=tuple(part.stop for part in picked),
-        steps=tuple(part.step for part in picked),
-    )
-
-
-def _parts(node: Node) -> list[tuple[int, int, int]]:
-    attrs = node.attrs
-    return list(zip(attrs["starts"], attrs["stops"], attrs["steps"], strict=True))
-
-
-def _cast_merged(node: Node) -> Node | None:
-    """A cast of a cast that lost nothing; none at all where it comes back to where it was."""
-    inner = _inner(node)
-    if inner is None or not _is_lossless(inner.inputs[0].dtype, inner.dtype):
-        return None
-    return inner.inputs[0].cast(node.dtype)
-
-
-def _is_lossless(source: str, target: str) -> bool:
-    """Whether every value of one dtype is a value of the other."""
-    if "bfloat16" in (source, target):
-        return source == target or (source == "bfloat16" and target in ("float32", "float64"))
-    if (source, target) == ("int64", "float64"):
-        return False  # safe for NumPy, but integers above 2⁵³ are rounded
-    return np.can_cast(numpy_dtype(source), numpy_dtype(target), casting="safe")
-
-
-_RULES: dict[str, tuple[Rule, ...]] = {
-    "add": (_neutral(0, 0, 1),),
-    "sub": (_neutral(0, 1),),
-    "mul": (_neutral(1, 0, 1),),
-    "div": (_neutral(1, 1),),
-    "pow": (_neutral(1, 1),),
-    "neg": (_undone_by_itself,),
-    "logical_not": (_undone_by_itself,),
-    "abs": (_idempotent,),
-    "floor": (_idempotent,),
-    "ceil": (_idempotent,),
-    "round": (_idempotent,),
-    "relu": (_idempotent,),
-    "reshape": (_no_change_of_shape, _reshape_merged),
-    "expand": (_no_change_of_shape, _expand_merged),
-    "permute": (_permute_in_order, _permute_merged),
-    "slice": (_slice_of_everything, _slice_merged),
-    "pad": (_pad_by_nothing,),
-    "cast": (_no_change_of_shape, _cast_merged),
-    "concat": (_concat_of_one,),
-    "where": (_where_decided, _where_of_one),
-}
+    return node.builder.apply(node.op, inner.inputs[0], **attrs)

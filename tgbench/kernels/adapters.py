@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -22,14 +22,6 @@ LAST_NS = 1e12  # after every kernel that computes the op itself
 
 
 # --- completed ---------------------------------------------------------------------------------
-
-
-def _known_value(site: Site, i: int) -> float:
-    """What the elements are that were left out of an input's box."""
-    if site.call.op.name == "attention" and i == 3:
-        return 0.0 if site.call.inputs[3].dtype == "bool" else float("-inf")
-    fact = site.call.facts[i]
-    return fact.value if fact is not None and fact.value is not None else 0.0
 
 
 def _missing(site: Site) -> list[tuple[int, Box]]:
@@ -73,7 +65,7 @@ def _bind_completed(site: Site, scratch: tuple[View, ...]) -> Bound:
     fills: list[Any] = []
     for (i, want), view in zip(missing, scratch, strict=False):
         have, given = site.in_boxes[i], site.ins[i]
-        fills += [view, _known_value(site, i)]
+        fills += [view, site.call.op.absent(site.call, i)]
         if have is None or given is None:
             fills += [None, None]
             continue
@@ -98,13 +90,13 @@ def _completed(function: Callable[..., Any], count: int) -> Callable[..., None]:
 
 # --- widened -----------------------------------------------------------------------------------
 
-_HALVES = {"float16": "float32", "bfloat16": "float32"}
-WIDER: dict[str, dict[str, str]] = {
-    "rms_norm": _HALVES,
-    "layer_norm": _HALVES,
-    "matmul": {"bool": "float32"},
-    "linear": {"bool": "float32"},
-}
+HALVES = {"float16": "float32", "bfloat16": "float32"}
+WIDER: dict[str, Mapping[str, str]] = {}
+
+
+def widen(op: str, dtypes: Mapping[str, str]) -> None:
+    """Have an op's results of these dtypes computed in wider ones."""
+    WIDER[op] = dtypes
 
 
 def _wide_dtype(site: Site) -> str | None:
@@ -194,7 +186,7 @@ def register_adapters() -> None:
                 f"{op}_widened",
                 op,
                 _takes_wide,
-                lambda site: 0.0 if site.out.dtype in _HALVES else LAST_NS / 2,
+                lambda site: 0.0 if site.out.dtype in HALVES else LAST_NS / 2,
                 _bind_widened,
                 _widened_scratch,
             )

@@ -143,23 +143,15 @@ def _over(
 
 def _filled(site: Site, i: int, view: View, want: Box | None) -> tuple[Any, ...]:
     """(where it goes, what is known of it or None, the part that is there, its source)."""
-    have, source = site.in_boxes[i], site.ins[i]
+    have, source, absent = site.in_boxes[i], site.ins[i], site.call.op.absent(site.call, i)
     assert want is not None
     if have is None or source is None:
-        return view, known_value(site.call, i), None, None
+        return view, absent, None, None
     if same_box(have, want):
         return view, None, view, source
     inside = want.intersect(have)
     assert inside is not None
-    return view, known_value(site.call, i), part(view, want, inside), part(source, have, inside)
-
-
-def known_value(call: Call, i: int) -> float:
-    """What the elements of an input are that a site leaves out."""
-    if call.op.name == "attention" and i == 3:
-        return 0.0 if call.inputs[3].dtype == "bool" else float("-inf")
-    fact = call.facts[i] if call.facts else None
-    return fact.value if fact is not None and fact.value is not None else 0.0
+    return view, absent, part(view, want, inside), part(source, have, inside)
 
 
 @cache

@@ -95,13 +95,11 @@ def is_matrix(view: View) -> bool:
     return same(over, 1) and rows <= along
 
 
-BY_INDEX = ("gather", "gather_elements")  # their kernels read the rows that constants name
-
-
 @cache
 def _bare(call: Call) -> Call:
-    facts = call.facts if call.op.name in BY_INDEX else ()
-    kept = (None, *facts[1:]) if facts else (None,) * len(call.inputs)
+    """The call less what is known, but for constants that name what kernels read."""
+    picks, facts = call.op.picks, call.facts or (None,) * len(call.inputs)
+    kept = tuple(fact if picks and i not in picks else None for i, fact in enumerate(facts))
     return Call(call.op, call.attrs, call.inputs, call.out, kept, None)
 
 

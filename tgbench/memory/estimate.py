@@ -16,6 +16,7 @@ import torch
 from tgbench.base.errors import GraphError
 from tgbench.base.words import format_bytes
 from tgbench.graph.graph import Graph, Weighted, graph_of
+from tgbench.graph.op_table import OPS
 
 UNMEASURED_COMPUTE_BYTES = 1 << 30  # left free for compute peaks while none has been measured
 
@@ -107,7 +108,7 @@ def estimate_memory(
     sizes: dict[str, Any] = {"parameter": 0, "constant": 0, "input": 0, "state": 0, "value": 0}
     graph = graph_of(graph)
     for node in graph.nodes:
-        if node.op in ("reshape", "permute", "slice", "expand"):
+        if not node.is_leaf and OPS[node.op].view is not None:
             continue
         kind = node.op if node.is_leaf else "constant" if node in graph.frozen else "value"
         sizes[kind] = sizes[kind] + node.type.size_bytes

@@ -21,9 +21,6 @@ from tgbench.runs.propagate import Propagator, Storage
 from tgbench.runs.rules import Rules
 
 IMAGE_RANK = 4  # batch, channels, height, width
-ON_IMAGES = frozenset(
-    ("conv", "conv_transpose", "max_pool", "sum_pool", "upsample", "channel_affine", "group_norm")
-)
 
 
 @dataclass(frozen=True)
@@ -159,7 +156,7 @@ class Anatomy:
                 continue
             op = OPS[node.op]
             sources = [node.inputs[i] for i in {*op.aligned, *op.inplace}]
-            if node.op in ON_IMAGES or any(
+            if op.on_images or any(
                 self.base[source] in found and source.shape == node.shape for source in sources
             ):
                 found.add(node)

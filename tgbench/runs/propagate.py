@@ -309,9 +309,7 @@ FLOPS_PER_NS = 120.0
 
 def _streamed_bytes(call: Call) -> int:
     """Bytes of weights that a call reads whatever its box."""
-    if call.op.name in ("conv", "conv_transpose"):
-        return int(call.inputs[1].size_bytes)
-    return sum(t.size_bytes for t in call.inputs if t.rank == 2) if call.op.is_fused else 0
+    return sum(int(call.inputs[i].size_bytes) for i in call.op.streams(call))
 
 
 def rough_ns(call: Call, box: Box) -> float:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tgbench.base.errors import DemandError, HintError, InputError, TgbenchError
 from tgbench.base.regions import EMPTY, Region
 from tgbench.graph.graph import Graph, Node
-from tgbench.graph.op_table import FLOATS, numpy_dtype
+from tgbench.graph.op_table import FLOATS, OPS, OpDef, numpy_dtype
 from tgbench.runs.buckets import Bucket, BucketSpace, difference, region_of_index
 
 Array = NDArray[Any]
@@ -287,12 +287,18 @@ def _index_limits(graph: Graph) -> dict[str, int]:
     """Inputs that pick rows of a table, with the smallest such table's length."""
     limits: dict[str, int] = {}
     for node in graph.nodes:
-        if node.op not in ("gather", "scatter"):
+        place = None if node.is_leaf else OPS[node.op].index
+        if place is None:
             continue
-        index = node.inputs[1]
-        while index.op in ("reshape", "permute", "slice", "expand", "cast"):
+        index = node.inputs[place]
+        while not index.is_leaf and _shows_its_input(OPS[index.op]):
             index = index.inputs[0]
         if index.op == "input":
             length = int(node.inputs[0].shape[node.attrs["axis"]])
             limits[index.name] = min(limits.get(index.name, length), length)
     return limits
+
+
+def _shows_its_input(op: OpDef) -> bool:
+    """Whether the values are those of the first input, elsewhere or in another dtype."""
+    return op.view is not None or op.converts

@@ -24,6 +24,8 @@ from tgbench.graph.op_table import (
     Facts,
     OpDef,
     TensorType,
+    first_input,
+    last_decides,
     numpy_dtype,
     register,
     same_dtype,
@@ -93,6 +95,7 @@ def _pointwise(
     tames: bool = False,
     check: Callable[[str, int], Callable[[Attrs, tuple[TensorType, ...]], None]] = _arity,
     cost: int = 1,
+    **facts: Any,
 ) -> OpDef:
     def reference(attrs: Attrs, *arrays: Array) -> Array:
         with np.errstate(all="ignore"):
@@ -113,6 +116,7 @@ def _pointwise(
             aligned=tuple(range(count)),
             inplace=tuple(range(count)) if dtype is same_dtype else (),
             place=_anywhere,
+            **facts,
         )
     )
 
@@ -253,13 +257,20 @@ def _known_cast(call: Call, facts: Facts) -> Fact | None:
     return pattern_fact(value, fact.open.array)
 
 
-_pointwise("add", np.add, 2, known=_known_add)
-_pointwise("sub", np.subtract, 2, check=_numbers_only, known=_known_sub, relates=_less_its_peak)
-_pointwise("mul", np.multiply, 2, known=_known_mul)
-_pointwise("div", np.true_divide, 2, known=_known_div, check=_floats_only)
+def _added(attrs: Attrs, a: Array, b: Array) -> Array:
+    return np.asarray(np.add(a, b))
+
+
+_pointwise("add", np.add, 2, known=_known_add, cancels=_added, neutral=((0, 0), (1, 0)))
+_pointwise(
+    "sub", np.subtract, 2, check=_numbers_only, known=_known_sub, relates=_less_its_peak,
+    cancels=_added, neutral=((1, 0),),
+)  # fmt: skip
+_pointwise("mul", np.multiply, 2, known=_known_mul, neutral=((0, 1), (1, 1)))
+_pointwise("div", np.true_divide, 2, known=_known_div, check=_floats_only, neutral=((1, 1),))
 _pointwise("floordiv", np.floor_divide, 2, check=_numbers_only)
 _pointwise("mod", np.mod, 2, check=_numbers_only)
-_pointwise("pow", np.power, 2, check=_numbers_only, cost=10)
+_pointwise("pow", np.power, 2, check=_numbers_only, cost=10, neutral=((1, 1),))
 _pointwise("maximum", np.maximum, 2)
 _pointwise("minimum", np.minimum, 2)
 for _name, _function in {
@@ -273,13 +284,13 @@ for _name, _function in {
     "logical_or": np.logical_or,
 }.items():
     _pointwise(_name, _function, 2, dtype=_to_bool)
-_pointwise("logical_not", np.logical_not, 1, dtype=_to_bool)
-_pointwise("neg", np.negative, 1, check=_numbers_only, known=_keeps_zero)
-_pointwise("abs", np.abs, 1, known=_keeps_zero)
+_pointwise("logical_not", np.logical_not, 1, dtype=_to_bool, undoes_itself=True)
+_pointwise("neg", np.negative, 1, check=_numbers_only, known=_keeps_zero, undoes_itself=True)
+_pointwise("abs", np.abs, 1, known=_keeps_zero, merges=last_decides)
 _pointwise("sign", np.sign, 1, check=_numbers_only, known=_keeps_zero, tames=True)
-_pointwise("floor", np.floor, 1, check=_floats_only, known=_keeps_zero)
-_pointwise("ceil", np.ceil, 1, check=_floats_only, known=_keeps_zero)
-_pointwise("round", np.rint, 1, check=_floats_only, known=_keeps_zero)
+_pointwise("floor", np.floor, 1, check=_floats_only, known=_keeps_zero, merges=last_decides)
+_pointwise("ceil", np.ceil, 1, check=_floats_only, known=_keeps_zero, merges=last_decides)
+_pointwise("round", np.rint, 1, check=_floats_only, known=_keeps_zero, merges=last_decides)
 _pointwise("exp", np.exp, 1, check=_floats_only, known=_known_exp, tames=True, cost=10)
 _pointwise("log", np.log, 1, check=_floats_only, cost=10)
 _pointwise("sqrt", np.sqrt, 1, check=_floats_only, known=_keeps_zero, cost=4)
@@ -316,6 +327,21 @@ def _cast_dtype(attrs: Attrs, dtypes: tuple[str, ...]) -> str:
     return dtype
 
 
+def _casts(inner: Call, call: Call) -> Attrs | None:
+    """A cast of a cast that lost nothing."""
+    lost_nothing = _is_lossless(inner.inputs[0].dtype, inner.out.dtype)
+    return call.attrs if lost_nothing else None
+
+
+def _is_lossless(source: str, target: str) -> bool:
+    """Whether every value of one dtype is a value of the other."""
+    if "bfloat16" in (source, target):
+        return source == target or (source == "bfloat16" and target in ("float32", "float64"))
+    if (source, target) == ("int64", "float64"):
+        return False  # safe for NumPy, but integers above 2⁵³ are rounded
+    return np.can_cast(numpy_dtype(source), numpy_dtype(target), casting="safe")
+
+
 register(
     OpDef(
         "cast",
@@ -326,6 +352,9 @@ register(
         check=_arity("cast", 1),
         known=_known_cast,
         aligned=(0,),
+        converts=True,
+        same_as=first_input,
+        merges=_casts,
     )
 )
 
@@ -403,6 +432,17 @@ def _known_as(fact: Fact | None, value: float, rank: int) -> Array | None:
     return None
 
 
+def _taken_throughout(call: Call, inputs: tuple[Node, ...]) -> int | None:
+    """The branch that a constant condition takes everywhere, or either where both are one node."""
+    condition, a, b = inputs
+    if a is b:
+        return 1
+    if condition.op != "constant":
+        return None
+    array = condition.attrs["data"].array
+    return 1 if array.all() else None if array.any() else 2
+
+
 register(
     OpDef(
         "where",
@@ -414,6 +454,7 @@ register(
         known=_known_where,
         aligned=(0, 1, 2),
         inplace=(1, 2),
+        same_as=_taken_throughout,
     )
 )
 

@@ -133,6 +133,8 @@ register(
         _gather_needed,
         check=lambda attrs, types: _index_check("gather", attrs, types, 2),
         flops=lambda call, box: 0,
+        index=1,
+        picks=(0,),
     )
 )
 
@@ -192,6 +194,8 @@ register(
         _scatter_needed,
         check=_scatter_check,
         flops=lambda call, box: 0,
+        index=1,
+        writes=2,
     )
 )
 
@@ -275,6 +279,7 @@ register(
         _update_needed,
         check=_update_check,
         flops=lambda call, box: 0,
+        writes=1,
     )
 )
 
@@ -361,6 +366,7 @@ register(
         _gather_elements_needed,
         check=lambda attrs, types: _elements_check("gather_elements", attrs, types, 2),
         flops=lambda call, box: 0,
+        picks=(0,),
     )
 )  # fmt: skip
 

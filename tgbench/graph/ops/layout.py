@@ -29,6 +29,8 @@ from tgbench.graph.op_table import (
     OpDef,
     TensorType,
     ViewMap,
+    first_input,
+    last_decides,
     numpy_dtype,
     register,
     same_dtype,
@@ -191,6 +193,8 @@ register(
         check=_reshape_check,
         known=_reshape_known,
         view=_reshape_view,
+        same_as=first_input,
+        merges=last_decides,
         flops=lambda call, box: 0,
     )
 )
@@ -222,6 +226,10 @@ def _permute_known(call: Call, facts: Facts) -> Fact | None:
     return pattern_fact(fact.value, fact.open.array.transpose(call.attrs["axes"]), hard=fact.hard)
 
 
+def _permute_same(call: Call, inputs: tuple[Node, ...]) -> int | None:
+    return 0 if call.attrs["axes"] == tuple(range(call.out.rank)) else None
+
+
 register(
     OpDef(
         "permute",
@@ -236,6 +244,10 @@ register(
         view=lambda call: ViewMap(
             tuple((axis, 1) for axis in call.attrs["axes"]), (0,) * len(call.attrs["axes"])
         ),
+        same_as=_permute_same,
+        merges=lambda inner, call: {
+            "axes": tuple(inner.attrs["axes"][axis] for axis in call.attrs["axes"])
+        },
         flops=lambda call, box: 0,
     )
 )
@@ -335,6 +347,26 @@ def _slice_view(call: Call) -> ViewMap | None:
     return ViewMap(dims, tuple(call.attrs["starts"]))
 
 
+def _parts(call: Call) -> list[tuple[int, int, int]]:
+    attrs = call.attrs
+    return list(zip(attrs["starts"], attrs["stops"], attrs["steps"], strict=True))
+
+
+def _slices(inner: Call, call: Call) -> Attrs | None:
+    """A slice of a slice; of a symbolic dimension, none."""
+    if not all(isinstance(size, int) for size in inner.in_shapes[0]):
+        return None
+    picked = [
+        range(*part)[slice(first, stop if stop >= 0 else None, step)]
+        for part, (first, stop, step) in zip(_parts(inner), _parts(call), strict=True)
+    ]
+    return {
+        "starts": tuple(part.start for part in picked),
+        "stops": tuple(part.stop for part in picked),
+        "steps": tuple(part.step for part in picked),
+    }
+
+
 register(
     OpDef(
         "slice",
@@ -345,6 +377,8 @@ register(
         check=_slice_check,
         known=_slice_known,
         view=_slice_view,
+        same_as=lambda call, ins: 0 if all(step == 1 for step in call.attrs["steps"]) else None,
+        merges=_slices,
         flops=lambda call, box: 0,
     )
 )
@@ -418,6 +452,8 @@ register(
         check=_expand_check,
         known=_expand_known,
         view=_expand_view,
+        same_as=first_input,
+        merges=last_decides,
         flops=lambda call, box: 0,
     )
 )
@@ -510,6 +546,7 @@ register(
         check=_concat_check,
         known=_concat_known,
         flops=lambda call, box: 0,
+        same_as=lambda call, inputs: 0 if len(inputs) == 1 else None,
     )
 )
 
@@ -593,6 +630,7 @@ register(
         check=_pad_check,
         known=_pad_known,
         flops=lambda call, box: 0,
+        same_as=first_input,
     )
 )
 

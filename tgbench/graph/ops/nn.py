@@ -14,7 +14,16 @@ import numpy as np
 from tgbench.base.errors import GraphError
 from tgbench.base.regions import Box
 from tgbench.graph.graph import Node
-from tgbench.graph.op_table import Array, Attrs, Call, OpDef, TensorType, register
+from tgbench.graph.op_table import (
+    Array,
+    Attrs,
+    Call,
+    OpDef,
+    TensorType,
+    known_value,
+    last_decides,
+    register,
+)
 from tgbench.graph.ops.create import full
 from tgbench.graph.ops.elementwise import (
     _erf,
@@ -58,6 +67,7 @@ def _fused(
     multiplies: bool = False,
     arity: Sequence[int] = (1,),
     check: Callable[[Attrs, tuple[TensorType, ...]], None] | None = None,
+    **facts: Any,
 ) -> None:
     def checked(attrs: Attrs, types: tuple[TensorType, ...]) -> None:
         if len(types) not in arity:
@@ -78,6 +88,7 @@ def _fused(
             inplace=inplace,
             flops=flops,
             multiplies=multiplies,
+            **facts,
         )
     )
 
@@ -197,6 +208,7 @@ _fused(
     arity=(3,),
     check=_channels_check,
     flops=lambda call, box: 2 * box.elements,
+    on_images=True,
 )
 
 
@@ -258,6 +270,7 @@ _fused(
     check=_group_norm_check,
     whole=lambda call: tuple(range(2, len(call.out.shape))),
     inplace=(),
+    on_images=True,
 )
 
 
@@ -317,7 +330,7 @@ _fused(
     check=_gelu_check,
 )
 _fused("silu", _silu, lambda attrs, x: np.asarray(x / (1 + np.exp(-x))))
-_fused("relu", _relu, lambda attrs, x: np.maximum(x, 0).astype(x.dtype))
+_fused("relu", _relu, lambda attrs, x: np.maximum(x, 0).astype(x.dtype), merges=last_decides)
 
 
 def gelu(x: Node, approximate: str = "none") -> Node:
@@ -486,6 +499,7 @@ _fused(
     multiplies=True,
     arity=(2, 3),
     check=_linear_check,
+    cancels=_linear_reference,
 )
 
 
@@ -619,6 +633,13 @@ def _attention_check(attrs: Attrs, types: tuple[TensorType, ...]) -> None:
         raise GraphError(f"attention of q {q}, k {k}, v {v}: batch, length or depth differ")
 
 
+def _attention_absent(call: Call, i: int) -> float:
+    """Of the mask, what closes: queries and keys are read only where it is open."""
+    if i != 3:
+        return known_value(call, i)
+    return 0.0 if call.inputs[3].dtype == "bool" else float("-inf")
+
+
 _fused(
     "attention",
     _attention,
@@ -630,6 +651,7 @@ _fused(
     inplace=(),
     flops=_attention_flops,
     multiplies=True,
+    absent=_attention_absent,
 )
 
 

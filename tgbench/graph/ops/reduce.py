@@ -158,6 +158,7 @@ def _reduction(
             check=_CHECKS.get(name, _check),
             known=known,
             tames=name in ("max", "min"),
+            cancels=reference if name in ("sum", "mean") else None,
             flops=lambda call, box: _lines(call, box).elements,
         )
     )

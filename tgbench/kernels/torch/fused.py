@@ -15,6 +15,7 @@ from torch import Tensor
 from tgbench.base.coords import Coord, same, value_of
 from tgbench.base.regions import Box
 from tgbench.graph.ops.broadcasting import down
+from tgbench.kernels.adapters import HALVES, widen
 from tgbench.kernels.registry import Kernel, Scratch, Site, View, register
 from tgbench.kernels.torch.elementwise import BYTES_PER_NS, CALL_NS, calls_cost, pointwise
 from tgbench.kernels.torch.products import ACTIVATIONS, GEMM_FLOPS_PER_NS, GEMM_NS, gelu_
@@ -528,3 +529,5 @@ register(Kernel("attention_row", "attention", _attends_one_row, _row_cost, _bind
 register(
     Kernel("attention_rows", "attention", _attends, _attend_cost, _bind_attend, _attend_scratch)
 )
+for _op in ("rms_norm", "layer_norm"):
+    widen(_op, HALVES)  # torch squares in the narrow dtype

@@ -21,6 +21,7 @@ from tgbench.base.coords import Coord, value_of
 from tgbench.base.regions import Box
 from tgbench.graph.op_table import FLOATS, ITEMSIZE
 from tgbench.graph.ops.broadcasting import down
+from tgbench.kernels.adapters import widen
 from tgbench.kernels.registry import Kernel, Scratch, Site, View, register
 from tgbench.kernels.torch.elementwise import BYTES_PER_NS, CALL_NS, calls_cost, fill_
 from tgbench.kernels.views import Bound, is_matrix, is_one, is_single, line, reshaped, same_box
@@ -717,3 +718,5 @@ register(
 register(
     Kernel("matmul_known", "matmul", lambda s: None in s.in_boxes, calls_cost(0.5), _bind_zero)
 )
+for _op in ("linear", "matmul"):
+    widen(_op, {"bool": "float32"})  # torch has no products of booleans

@@ -30,7 +30,6 @@ from tgbench.session.check.copies import parameters, twin
 from tgbench.session.session import GraphSession
 
 CHUNK_BYTES = 256 << 20  # of node values that are looked at together
-SUMS = {"add": "add", "sub": "add"} | {op: op for op in ("matmul", "linear", "sum", "mean", "conv")}
 
 
 @dataclass(frozen=True)
@@ -115,8 +114,9 @@ def _checked(
 ) -> NodeCheck:
     allowed = tolerance_of(node.dtype, tolerance)
     own = difference(found, _reference(node, given), allowed)
-    if own.relative > allowed and node.op in SUMS:
-        absolute = _reference(node, [np.abs(array) for array in given], SUMS[node.op])
+    cancels = OPS[node.op].cancels
+    if own.relative > allowed and cancels is not None:
+        absolute = _reference(node, [np.abs(array) for array in given], cancels)
         own = difference(found, _reference(node, given), allowed, largest(absolute))
     total = difference(found, right, allowed)
     apart: Difference | None = None
@@ -209,14 +209,21 @@ def _exact_values(
     return exact
 
 
-def _reference(node: Node, given: Sequence[Array], op: str | None = None) -> Array:
-    """One op in float64, where it is one of floats."""
+def _reference(
+    node: Node, given: Sequence[Array], rule: Callable[..., Array] | None = None
+) -> Array:
+    """One op in float64, where it is one of floats; tables it picks from, which may be large, as
+    they are.
+    """
     attrs = {key: _widened(value) for key, value in node.attrs.items()}
-    picks = node.op == "gather"  # rows of a table that may be large, as they are
-    wide = [a.astype(np.float64) if a.dtype.kind == "f" and not picks else a for a in given]
+    op = OPS[node.op]
+    wide = [
+        a.astype(np.float64) if a.dtype.kind == "f" and i not in op.picks else a
+        for i, a in enumerate(given)
+    ]
     try:
         with np.errstate(all="ignore"):
-            made = OPS[op or node.op].reference(attrs, *wide)
+            made = (rule or op.reference)(attrs, *wide)
     except Exception as error:
         raise KernelError(f"the reference of {node!r} failed: {error}") from error
     if made.dtype.kind != "f" and made.dtype != numpy_dtype(node.dtype):

@@ -194,6 +194,9 @@ register(
         flops=_conv_flops,
         multiplies=True,
         place=_conv_place,
+        on_images=True,
+        streams=lambda call: (1,),
+        cancels=_conv_reference,
     )
 )
 
@@ -365,6 +368,8 @@ register(
         check=_transpose_check,
         flops=_transpose_flops,
         multiplies=True,
+        on_images=True,
+        streams=lambda call: (1,),
     )
 )
 

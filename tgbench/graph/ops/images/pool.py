@@ -126,6 +126,7 @@ for _name, _function in (
             check=_check(_name),
             flops=_flops,
             place=lambda call, box: overhangs(_windows(call), box),
+            on_images=True,
         )
     )
 

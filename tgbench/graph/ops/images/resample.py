@@ -109,6 +109,7 @@ register(
         flops=lambda call, box: (
             box.elements * (2 ** (len(box) - 1) if _is_linear(call.attrs) else 0)
         ),
+        on_images=True,
     )
 )
 

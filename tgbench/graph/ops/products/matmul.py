@@ -133,6 +133,7 @@ register(
         known=_known,
         flops=_flops,
         multiplies=True,
+        cancels=lambda attrs, a, b: np.matmul(a, b),
     )
 )
 
