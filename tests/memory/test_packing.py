@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from packing_cases import cut_rectangle, live_steps, optimum, pinned_problems, problems
 
 from tgbench.base.errors import PackingError
+from tgbench.base.stopping import StopReason
 from tgbench.base.words import format_bytes
 from tgbench.memory.check import Finding, OutOfBounds, validate
 from tgbench.memory.packing import (
@@ -24,7 +25,6 @@ from tgbench.memory.packing import (
     LowerBound,
     Problem,
     Solution,
-    StopReason,
     aligned_size,
     draw,
     lower_bound,

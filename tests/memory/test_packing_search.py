@@ -15,6 +15,7 @@ from places import DATA
 
 import tgbench
 from benchmarks.packing import instances, packed, reshaped
+from tgbench.base.stopping import StopReason
 from tgbench.memory.check import validate
 from tgbench.memory.packing import (
     PACKERS,
@@ -22,7 +23,6 @@ from tgbench.memory.packing import (
     Problem,
     Rules,
     Solution,
-    StopReason,
     lower_bound,
     pack,
     search,
@@ -161,7 +161,7 @@ def test_it_says_which_limit_ended_it() -> None:
     timed = pack(problem, search=True, seconds=0.05)
     assert timed.stop_reason is StopReason.SECONDS
     asked = pack(problem, search=True, should_stop=lambda: True)
-    assert (asked.stop_reason, asked.steps) == (StopReason.INTERRUPTED, 0)
+    assert (asked.stop_reason, asked.steps) == (StopReason.STOPPED, 0)
     assert asked.packer in PACKERS
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from benchmarks.remat import layered
 from tgbench.base.errors import BudgetError
+from tgbench.base.stopping import StopReason
 from tgbench.memory.packing import Problem, Solution, pack
 from tgbench.memory.remat import (
     POLICIES,
@@ -24,7 +25,6 @@ from tgbench.memory.remat import (
     Rematerialisation,
     Schedule,
     Stage,
-    StopReason,
     Value,
     least_bytes,
     planner,

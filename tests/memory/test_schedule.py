@@ -262,7 +262,7 @@ def test_no_time_is_no_search() -> None:
     graph, sizes = drawn(5, 120)
     found = lowest_peak(graph, sizes, seconds=0)
     check(graph, found, sizes)
-    assert (found.stop, found.steps) == ("seconds", 0)
+    assert (found.stop, found.steps) == ("time", 0)
 
 
 @pytest.mark.parametrize(("count", "width", "fan"), [(60, 1000, 3), (150, 12, 2), (200, 40, 4)])

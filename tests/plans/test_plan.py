@@ -170,6 +170,7 @@ DAMAGE: dict[str, tuple[tuple[Any, ...], Any, str]] = {
     "steps": (("search", "steps"), 1.5, "search.steps: 1.5 is not a whole number"),
     "mode": (("search", "mode"), None, "search.mode: None is not text"),
     "stop": (("search", "stop"), 3, "search.stop: 3 is not text"),
+    "another stop": (("search", "stop"), "tired", "search.stop: .*tired.* is not one of greedy, "),
     "best": (("search", "best_ns"), "fast", "search.best_ns: 'fast' is not a number"),
     "bound": (("search", "bound_ns"), True, "search.bound_ns: True is not a number"),
     "history": (("search", "history"), {}, "search.history: {} is not a list"),

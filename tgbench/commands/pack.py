@@ -14,12 +14,21 @@ import time
 from pathlib import Path
 
 from tgbench.base.errors import PackingError
+from tgbench.base.stopping import StopReason
 from tgbench.base.words import counted, format_bytes
 from tgbench.memory.packing.drawing import draw
 from tgbench.memory.packing.files import read_minimalloc, write_minimalloc
 from tgbench.memory.packing.packer import pack
 from tgbench.memory.packing.problem import Problem, Solution
 
+MEANINGS = {
+    StopReason.OPTIMAL: "no packing is lower",
+    StopReason.FITS: "the capacity is met",
+    StopReason.INFEASIBLE: "no packing meets the capacity",
+    StopReason.NO_SEARCH: "the heuristics are through, and no search was asked for",
+    StopReason.STEPS: "the limit of search steps is reached",
+    StopReason.SECONDS: "the time limit is reached",
+}
 TOO_HIGH = 3  # exit status: a solution was found, and it is above the capacity
 
 
@@ -72,7 +81,7 @@ def _fits(problem: Problem, solution: Solution) -> bool:
 def _said(problem: Problem, solution: Solution, seconds: float) -> str:
     capacity = problem.capacity_bytes
     of = "" if capacity is None else f" of {format_bytes(capacity)} ({capacity} B)"
-    reason = solution.stop_reason.value if solution.stop_reason else ""
+    reason = MEANINGS[solution.stop_reason] if solution.stop_reason else ""
     return (
         f"height {format_bytes(solution.height_bytes)} ({solution.height_bytes} B){of}; "
         f"bound {solution.bound_bytes} B, ratio {solution.ratio:.4f}\n"

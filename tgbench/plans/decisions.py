@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from tgbench.base.stopping import StopReason
 from tgbench.graph.graph import Node
 from tgbench.memory.placement import ANY, Placement, Retention, Turn
 from tgbench.memory.storage import Anatomy
@@ -67,7 +68,7 @@ class SearchRecord:
     mode: str
     seed: int
     steps: int
-    stop: str
+    stop: StopReason
     best_ns: float
     modelled_ns: float
     warm_up_ns: float

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tgbench.base.errors import PlanError
+from tgbench.base.stopping import StopReason
 from tgbench.base.strict_json import bounded_text, parsed
 from tgbench.base.words import shorten
 from tgbench.memory.placement import Turn
@@ -193,7 +194,7 @@ class _Reader:
             mode=self._text(item, "mode", where),
             seed=self._count(item, "seed", where),
             steps=self._count(item, "steps", where),
-            stop=self._text(item, "stop", where),
+            stop=self._stop(item, where),
             best_ns=self._real(item, "best_ns", where),
             modelled_ns=self._real(item, "modelled_ns", where),
             warm_up_ns=self._real(item, "warm_up_ns", where),
@@ -204,6 +205,12 @@ class _Reader:
                 for i, entry in enumerate(history)
             ),
         )
+
+    def _stop(self, item: Mapping[str, Any], where: str) -> StopReason:
+        word = self._text(item, "stop", where)
+        if word not in list(StopReason):
+            raise PlanError(f"{where}.stop: {shorten(word)} is not one of {', '.join(StopReason)}")
+        return StopReason(word)
 
     def _bucket(self, item: Any, where: str) -> PlanBucket:
         self._object(item, where, PlanBucket)

@@ -16,7 +16,7 @@ from tgbench.memory.packing.drawing import draw
 from tgbench.memory.packing.files import read_minimalloc, write_minimalloc
 from tgbench.memory.packing.heuristics import PACKERS, Heuristic
 from tgbench.memory.packing.packer import pack
-from tgbench.memory.packing.problem import Buffer, Problem, Solution, StopReason, aligned_size
+from tgbench.memory.packing.problem import Buffer, Problem, Solution, aligned_size
 from tgbench.memory.packing.search import Rules
 
 __all__ = [
@@ -27,7 +27,6 @@ __all__ = [
     "Problem",
     "Rules",
     "Solution",
-    "StopReason",
     "aligned_size",
     "draw",
     "lower_bound",

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from tgbench.base.stopping import StopReason
 from tgbench.memory.packing.heuristics import PROMOTIONS, Prepared, attempts
-from tgbench.memory.packing.problem import Ints, Problem, Solution, StopReason
+from tgbench.memory.packing.problem import Ints, Problem, Solution
 from tgbench.memory.packing.search import Limits, Rules, Search
 
 EVERYTHING = Rules()

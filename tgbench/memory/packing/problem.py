@@ -16,11 +16,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from tgbench.base.stopping import StopReason
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Steps: TypeAlias = tuple[int, int]  # start, stop; half-open
@@ -84,18 +85,6 @@ class Problem:
             raise ValueError(f"buffer name {_first_repeated(self.buffers)!r} is used twice")
         for name, offset in self.pinned.items():
             _check_pin(name, offset, self.alignment, names)
-
-
-class StopReason(Enum):
-    """Why `pack` returned what it did."""
-
-    OPTIMAL = "no packing is lower"
-    FITS = "the capacity is met"
-    INFEASIBLE = "no packing meets the capacity"
-    NO_SEARCH = "the heuristics are through, and no search was asked for"
-    STEPS = "the limit of search steps is reached"
-    SECONDS = "the time limit is reached"
-    INTERRUPTED = "the caller asked to stop"
 
 
 @dataclass(frozen=True, slots=True)

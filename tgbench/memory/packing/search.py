@@ -30,8 +30,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tgbench.base.errors import PackingError
+from tgbench.base.stopping import StopReason
 from tgbench.memory.packing.heuristics import FREE, Order, Prepared, by_area, by_pressure
-from tgbench.memory.packing.problem import Ints, StopReason
+from tgbench.memory.packing.problem import Ints
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 FIRST_LIMIT, GROWTH = 500, 1.5  # nodes of the first attempts; by how much they grow
@@ -135,7 +136,7 @@ class Limits:
         if self.seconds is not None and time.monotonic() - self.began >= self.seconds:
             return StopReason.SECONDS
         if self.should_stop is not None and self.should_stop():
-            return StopReason.INTERRUPTED
+            return StopReason.STOPPED
         return None
 
     def left(self, wanted: int) -> int:

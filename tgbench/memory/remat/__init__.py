@@ -8,7 +8,7 @@ The order of a sequence is free: a value is computed again, or for the first tim
 cheapest. An engine takes the sequence in stages, each in schedule order.
 """
 
-from tgbench.memory.remat.planner import Progress, Rematerialisation, StopReason, rematerialise
+from tgbench.memory.remat.planner import Progress, Rematerialisation, rematerialise
 from tgbench.memory.remat.policies import POLICIES, Policy, simulate
 from tgbench.memory.remat.recipe import Recipe, Stage
 from tgbench.memory.remat.replay import replay
@@ -22,7 +22,6 @@ __all__ = [
     "Rematerialisation",
     "Schedule",
     "Stage",
-    "StopReason",
     "Value",
     "least_bytes",
     "rematerialise",

@@ -13,12 +13,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from enum import Enum
 from math import inf
 from random import Random
 from typing import TypeAlias
 
 from tgbench.base.errors import BudgetError
+from tgbench.base.stopping import StopReason
 from tgbench.base.words import counted
 from tgbench.memory.packing import pack
 from tgbench.memory.remat.recipe import Recipe, packing_problem, recipe_of, tops
@@ -36,13 +36,12 @@ SLACK = (0.002, 0.01)  # of the least cost, that a tape may be dearer: before, a
 CHANCE = (0.05, 0.5)  # that a dearer tape is followed: before, and after that
 
 
-class StopReason(Enum):
-    """Why a search ended."""
-
-    OPTIMAL = "nothing is computed twice"
-    STEPS = "max_steps reached"
-    SECONDS = "seconds are over"
-    INTERRUPTED = "interrupted"
+MEANINGS = {
+    StopReason.OPTIMAL: "nothing is computed twice",
+    StopReason.STEPS: "max_steps reached",
+    StopReason.SECONDS: "seconds are over",
+    StopReason.INTERRUPTED: "interrupted",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ class Rematerialisation:
 
     def __str__(self) -> str:
         return (
-            f"{self.recipe}; {self.stop.value} after {counted(self.steps, 'step')} (seed "
+            f"{self.recipe}; {MEANINGS[self.stop]} after {counted(self.steps, 'step')} (seed "
             f"{self.seed})"
         )
 

@@ -22,13 +22,14 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tgbench.base.stopping import StopReason
 from tgbench.graph.graph import Graph, Node
-from tgbench.memory.schedule.search import Clock, Progress, Search, Stop
+from tgbench.memory.schedule.search import Clock, Progress, Search
 from tgbench.memory.schedule.tasks import Tasks
 from tgbench.memory.schedule.units import units_of
 from tgbench.memory.storage import Anatomy
 
-__all__ = ["Order", "Progress", "Stop", "lowest_peak"]
+__all__ = ["Order", "Progress", "lowest_peak"]
 
 MAX_STEPS = 5_000_000
 
@@ -41,8 +42,8 @@ class Order:
         schedule: executable nodes; the given ones where nothing better was found.
         given_bytes, peak_bytes: the most bytes live at one step, before and after.
         bound_bytes: no order has a lower peak.
-        stop: why the search ended. "optimal": the peak is the bound; "settled": nothing that is
-            tried improves it; or a limit.
+        stop: why the search ended: OPTIMAL, the peak is the bound; SETTLED, nothing that is tried
+            improves it; or a limit.
         steps: computations of a unit that were tried.
     """
 
@@ -50,7 +51,7 @@ class Order:
     given_bytes: int
     peak_bytes: int
     bound_bytes: int
-    stop: Stop
+    stop: StopReason
     steps: int
     seed: int
 
@@ -90,7 +91,7 @@ def lowest_peak(
     >>> graph = g.build()
     >>> sizes = {node: node.type.size_bytes for node in graph.nodes if not node.is_leaf}
     >>> found = lowest_peak(graph, sizes)
-    >>> found.given_bytes, found.peak_bytes, found.stop
+    >>> found.given_bytes, found.peak_bytes, str(found.stop)
     (68, 40, 'optimal')
 
     Source: the cuts and the step taken at once rest on the bytes live in a state being a
@@ -112,7 +113,7 @@ def lowest_peak(
         bound = search.bound if tasks.is_regular else bound
     peak = tasks.peak_bytes(search.order)
     best = min(peak, given_bytes)
-    stop: Stop = "optimal" if best <= bound else clock.stopped or "settled"
+    stop = StopReason.OPTIMAL if best <= bound else clock.stopped or StopReason.SETTLED
     schedule = anatomy.schedule
     if peak < given_bytes:
         schedule = _with_views(anatomy, tasks, search.order)

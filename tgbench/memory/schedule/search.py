@@ -15,13 +15,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
+from tgbench.base.stopping import StopReason
 from tgbench.memory.schedule.tasks import Tasks, covers, highest
 from tgbench.memory.schedule.units import Unit, cuts_of
 from tgbench.memory.schedule.window import Window, bits, window_of
 
-Stop: TypeAlias = Literal["optimal", "settled", "steps", "seconds"]
 Progress: TypeAlias = Callable[[str], None]
 Path: TypeAlias = "tuple[int, Path] | None"  # the last unit, and what came before it
 Ready: TypeAlias = "tuple[int, ...]"
@@ -50,11 +50,11 @@ class Clock:
         return max(0, self.max_steps - self.steps)
 
     @property
-    def stopped(self) -> Stop | None:
+    def stopped(self) -> StopReason | None:
         if self.steps >= self.max_steps:
-            return "steps"
+            return StopReason.STEPS
         late = self.seconds is not None and time.monotonic() - self.began >= self.seconds
-        return "seconds" if late else None
+        return StopReason.SECONDS if late else None
 
 
 # --- through the states ---------------------------------------------------------------------------

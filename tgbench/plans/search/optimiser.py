@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from tgbench.base.coords import value_of
 from tgbench.base.errors import BudgetError, PlanError, check_choice
 from tgbench.base.regions import Box
+from tgbench.base.stopping import StopReason
 from tgbench.base.words import format_bytes, format_time
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import Call
@@ -363,12 +364,12 @@ class _Search:
 
     def run(self) -> Decisions:
         """Go on from where `begin` left it. Raises BudgetError if nothing fits."""
-        stop = "greedy"
+        stop = StopReason.NO_SEARCH
         if self.mode != "greedy":
             try:
                 stop = self._improve()
             except KeyboardInterrupt:
-                stop = "interrupted"
+                stop = StopReason.INTERRUPTED
         if self.best is None:
             return self._in_force()
         return self._decisions(stop, explained=self.mode != "greedy")
@@ -429,25 +430,25 @@ class _Search:
 
     # --- improving -------------------------------------------------------------------------------
 
-    def _improve(self) -> str:
+    def _improve(self) -> StopReason:
         if self.of.budget_bytes is None:
-            return "everything fits"
+            return StopReason.FITS
         reason = self._open_arms()
         if reason is not None:
             return reason
         if self.mode == "exact":
-            return "optimal" if self._is_optimal() else "packed"
+            return StopReason.OPTIMAL if self._is_optimal() else StopReason.PACKED
         return self._tree_search()
 
-    def _reason_to_stop(self) -> str | None:
+    def _reason_to_stop(self) -> StopReason | None:
         effort = self.effort
         if self._is_optimal():
-            return "optimal"
+            return StopReason.OPTIMAL
         if effort.steps is not None and self.steps >= effort.steps:
-            return "steps"
+            return StopReason.STEPS
         if effort.seconds is not None and time.monotonic() - self.began >= effort.seconds:
-            return "time"
-        return "stopped" if self.of.stops() else None
+            return StopReason.SECONDS
+        return StopReason.STOPPED if self.of.stops() else None
 
     def _is_late(self) -> bool:
         """Half of the time is gone, or somebody said stop: no more arms are opened."""
@@ -463,7 +464,7 @@ class _Search:
         exact = best.modelled_ns <= self.bound_ns * (1 + CLOSE)
         return exact and best.time_ns <= best.modelled_ns * (1 + SAMPLED)
 
-    def _open_arms(self) -> str | None:
+    def _open_arms(self) -> StopReason | None:
         """The ways of cutting that may make a difference, coarse ones first, each with its bound.
 
         A finer cut is looked at while the best plan so far is slower than it promises to be.
@@ -491,7 +492,7 @@ class _Search:
                 if (reason := self._reason_to_stop()) is not None:
                     return reason
                 self._exactly(arm)
-        return None if self.arms else "nothing better"
+        return None if self.arms else StopReason.NOTHING_BETTER
 
     def _pieces(self, cut: Cut) -> Tables:
         return tabulate_pieces(self.of.anatomy, self.of.rules, self.of.workload, cut)
@@ -577,16 +578,18 @@ class _Search:
             if solved.keep is not None and self._may_be_better(solved.bound_ns):
                 self._try(arm, solved.keep[0])
 
-    def _tree_search(self) -> str:
+    def _tree_search(self) -> StopReason:
         """Rounds of chains, over the arms that may still hold something better."""
         number = self.steps_before
         while True:
             arms = [arm for arm in self.arms if self._may_be_better(arm.relaxed.bound_ns)]
             if not arms or (self.best is None and number > self.steps_before):
-                return "nothing better" if self.best is not None else "nothing fits"
+                found_one = self.best is not None
+                return StopReason.NOTHING_BETTER if found_one else StopReason.INFEASIBLE
             limit = self.effort.steps
             if limit is not None and self.steps and self.steps + ROUND * self.of.workers > limit:
-                return "steps"  # rounds are whole, so that more steps only add to what was done
+                # rounds are whole, so that more steps only add to what was done
+                return StopReason.STEPS
             for arm in arms:
                 if (reason := self._reason_to_stop()) is not None:
                     return reason
@@ -594,7 +597,7 @@ class _Search:
                 if (reason := self._round(arm, number)) is not None:
                     return reason
 
-    def _round(self, arm: Arm, number: int) -> str | None:
+    def _round(self, arm: Arm, number: int) -> StopReason | None:
         effort, workers, steps = self.effort, self.of.workers, ROUND
         if effort.steps is not None:
             steps = min(steps, -(-(effort.steps - self.steps) // workers))
@@ -618,7 +621,7 @@ class _Search:
             if new and tries < TRIED_A_ROUND and not self.of.stops():
                 tries += 1
                 self._try(arm, keep)
-        return "workers lost" if made.lost == workers else None
+        return StopReason.WORKERS_LOST if made.lost == workers else None
 
     def _ranked(
         self, arm: Arm, found: Sequence[NDArray[np.bool_]], number: int
@@ -710,7 +713,7 @@ class _Search:
 
     def _show(self, what: str) -> None:
         if self.best is not None:
-            self.of.watch(self._decisions("running", explained=False))
+            self.of.watch(self._decisions(StopReason.RUNNING, explained=False))
         self.of.tell(f"{what}: {self._said()}")
 
     def _said(self) -> str:
@@ -721,7 +724,7 @@ class _Search:
 
     # --- the result ------------------------------------------------------------------------------
 
-    def _decisions(self, stop: str, *, explained: bool = True) -> Decisions:
+    def _decisions(self, stop: StopReason, *, explained: bool = True) -> Decisions:
         best, of = self.best, self.of
         assert best is not None
         bound_ns = self.bound_ns if math.isfinite(self.bound_ns) else 0.0

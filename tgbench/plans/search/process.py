@@ -30,6 +30,7 @@ from typing import Any, TypeAlias
 
 from tgbench.base import errors
 from tgbench.base.errors import SearchError, TgbenchError
+from tgbench.base.stopping import StopReason
 from tgbench.base.tiles import Grain
 from tgbench.costs.model import CostModel, CostTable
 from tgbench.graph.graph import Graph, GraphBuilder, Node
@@ -389,7 +390,7 @@ class _Inbox:
         self.changed = threading.Condition()
         self.events: deque[Event] = deque(maxlen=MOST_EVENTS)
         self.leg, self.is_running = 0, False
-        self.stop = ""  # why the last leg ended, where its plan cannot say so
+        self.stop: StopReason | None = None  # why the last leg ended, where its plan cannot say so
         self.failure: _Failed | None = None
         self.step = 0
         self.best_ns, self.plan_json = float("inf"), plan_json
@@ -397,10 +398,10 @@ class _Inbox:
     def begin(self) -> int:
         with self.changed:
             self.leg += 1
-            self.is_running, self.stop, self.failure = True, "", None
+            self.is_running, self.stop, self.failure = True, None, None
             return self.leg
 
-    def end(self, stop: str) -> None:
+    def end(self, stop: StopReason) -> None:
         """The leg is over, whatever its process says later."""
         with self.changed:
             if self.is_running:
@@ -495,7 +496,7 @@ def _receive(connection: Connection, process: BaseProcess, inbox: _Inbox) -> Non
         while True:
             inbox.put(connection.recv())
     process.join()
-    inbox.end("process lost")
+    inbox.end(StopReason.PROCESS_LOST)
 
 
 class BackgroundSearch:
@@ -567,7 +568,7 @@ class BackgroundSearch:
         if self.is_running and self._child is not None:
             self._child.outbox.put(_Stop(self._inbox.leg))
             if not self.wait(grace_s):
-                self._inbox.end("stopped")
+                self._inbox.end(StopReason.STOPPED)
                 self.close()
         return self.result()
 
@@ -593,7 +594,7 @@ class BackgroundSearch:
 
     def close(self) -> None:
         """End the process; what was found stays."""
-        self._inbox.end("stopped")
+        self._inbox.end(StopReason.STOPPED)
         if self._child is not None:
             self._child.end()
             self._child = None

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from tgbench.base.errors import PlanError, SearchError, TgbenchError
+from tgbench.base.stopping import StopReason
 from tgbench.base.words import format_time
 from tgbench.plans.decisions import SearchRecord
 from tgbench.plans.plan import Plan
@@ -304,12 +305,15 @@ class SearchRun:
         return {"image/svg+xml": to_svg(self.history), "text/plain": str(self)}
 
 
-ENDS = {"steps": "all steps taken", "time": "time is over"}  # what does not explain itself
+ENDS = {  # what does not explain itself
+    StopReason.STEPS: "all steps taken",
+    StopReason.SECONDS: "time is over",
+}
 
 
 def ended(record: SearchRecord) -> str:
     """Why a search was over, for people."""
-    return ENDS.get(record.stop, record.stop)
+    return ENDS.get(record.stop, str(record.stop))
 
 
 def _look_at_failure(watch: asyncio.Task[Plan]) -> None:
