@@ -13,6 +13,8 @@ from hypothesis import HealthCheck, settings
 _CACHE = tempfile.TemporaryDirectory(prefix="tgbench-tests-")
 os.environ["XDG_CACHE_HOME"] = _CACHE.name
 
+os.environ.setdefault("TGBENCH_CHECK", "1")  # every memory map that a planner makes is checked
+
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 
 settings.register_profile(

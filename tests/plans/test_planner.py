@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,14 @@ from strategies import Maker, graphs
 
 from tgbench import ops
 from tgbench.base.coords import value_of
-from tgbench.base.errors import BudgetError
+from tgbench.base.errors import BudgetError, PlanError
 from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.graph.simplify import simplify
 from tgbench.kernels.registry import Kernel, Site, candidates, scratch_bytes
+from tgbench.memory.placement import Placement, place
 from tgbench.memory.storage import Anatomy
+from tgbench.plans import planner as planner_module
 from tgbench.plans.plan import Plan
 from tgbench.plans.planner import Choice, Planner, Scenario, unit_change
 from tgbench.programs.specialiser import Specialiser
@@ -57,6 +60,28 @@ def test_the_frontier_of_decoding_is_what_later_rows_read() -> None:
     graph = causal(rows=16)
     planner = planner_of(graph)
     assert names(planner.frontier(scenarios(planner, decode(graph)))) == {"k0", "out0", "k1"}
+
+
+def all_at_0(*arguments: Any) -> Placement:
+    """A packer that has forgotten what it is for."""
+    made = place(*arguments)
+    slots = {n: s if n.is_leaf else replace(s, offset_bytes=0) for n, s in made.slots.items()}
+    found = replace(made, slots=slots, scratch={}, donors={})
+    size = found.reach_bytes
+    return replace(found, size_bytes=size, kept_bytes=min(made.kept_bytes, size))
+
+
+@pytest.mark.parametrize("asked", ["1", "0"])
+def test_a_broken_planner_is_caught_where_that_is_asked_for(
+    asked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planner_module, "place", all_at_0)
+    monkeypatch.setenv("TGBENCH_CHECK", asked)
+    if asked == "0":
+        assert choose(causal(rows=16), None).placement.size_bytes
+    else:
+        with pytest.raises(PlanError, match="share bytes while both are live"):
+            choose(causal(rows=16), None)
 
 
 def test_nothing_is_worth_keeping_when_everything_changes() -> None:

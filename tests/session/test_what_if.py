@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 import tgbench as tg
 from tgbench.base.errors import PlanError
+from tgbench.memory.check import clashes
 from tgbench.memory.placement import aligned
 from tgbench.session.session import GraphSession
-from tgbench.session.what_if import Ground, WhatIf, clashes
+from tgbench.session.what_if import Ground, WhatIf
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,7 @@ def test_a_buffer_moved_above_all_others_is_valid(what: WhatIf, session: GraphSe
 def test_a_clash_names_both_and_the_step(what: WhatIf) -> None:
     verdict = what.moved("h1", 0).verdict()
     assert not verdict.is_valid
-    assert {clash.first for clash in verdict.clashes} == {"x"}
+    assert {clash.a for clash in verdict.clashes} == {"x"}
     assert "live at once on the same bytes: x and" in str(verdict)
     with pytest.raises(PlanError, match="live at once"):
         _ = what.moved("h1", 0).plan
@@ -135,5 +136,5 @@ def test_clashes_are_those_of_every_pair(session: GraphSession, name: str, block
         for (a, mine, one), (b, theirs, other) in combinations(taken, 2)
         if mine & theirs and (one is None or one is not other)
     }
-    found = {frozenset((c.first, c.second)) for c in clashes(placement, anatomy)}
+    found = {frozenset((c.a, c.b)) for c in clashes(placement, anatomy)}
     assert found == right

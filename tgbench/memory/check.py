@@ -1,7 +1,11 @@
-"""A slow, obvious checker of packings. It shares no code with the packers.
+"""A slow, obvious checker of packings and memory maps. It shares no code with what makes them.
 
-It takes the data classes of `packing` and nothing else from it, compares every pair of buffers,
-and returns what is wrong as named findings; an empty list means the solution is valid.
+It takes the data classes of `packing` and `placement` and nothing else from them, compares every
+pair of buffers, and returns what is wrong as named findings; an empty list means that all is well.
+
+    bytes 128 ┌───────┐          LiveBytes(low=0, high=128, start=0, stop=3, name="a")
+              │ a  ┌──┼────┐     LiveBytes(low=64, high=192, start=2, stop=5, name="b")
+            0 └────┴──┘ b  │     → Overlap("a", "b", at_step=2)
 
 A buffer owns whole alignment units, `[offset, offset + size rounded up)`, at the steps of its range
 that are in none of its gaps.
@@ -9,21 +13,41 @@ that are in none of its gaps.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import combinations
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from tgbench.memory.packing import Buffer, Problem, Solution
+from tgbench.memory.placement import Placement, aligned
+from tgbench.memory.storage import Anatomy
+
+
+@dataclass(frozen=True, slots=True)
+class LiveBytes:
+    """Bytes that somebody owns at some steps; both ranges are half-open.
+
+    Fields:
+        group: members of one group may own the same bytes; None shares with nobody.
+    """
+
+    low: int
+    high: int
+    start: int
+    stop: int
+    name: str
+    group: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
     """Two buffers own a common byte at a step where both are live."""
 
-    a: str  # the earlier of the two in the problem
+    a: str  # of a packing: the earlier of the two in the problem; of a map: the lower one
     b: str
     at_step: int  # the first such step
+
+    def __str__(self) -> str:
+        return f"{self.a} and {self.b} from step {self.at_step} on"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +111,49 @@ Finding: TypeAlias = (
 )
 
 
+def overlaps(owned: Iterable[LiveBytes]) -> Iterator[Overlap]:
+    """Every pair that owns a byte at one step, the lowest first.
+
+    >>> a, b = LiveBytes(0, 128, 0, 3, "a"), LiveBytes(64, 192, 2, 5, "b")
+    >>> list(overlaps([b, a]))
+    [Overlap(a='a', b='b', at_step=2)]
+    """
+    spans = sorted((span for span in owned if span.low < span.high), key=lambda span: span.low)
+    for i, one in enumerate(spans):
+        for other in spans[i + 1 :]:
+            if other.low >= one.high:
+                break  # nor does any after it reach down to this one
+            first = max(one.start, other.start)
+            is_shared = one.group is not None and one.group == other.group
+            if first < min(one.stop, other.stop) and not is_shared:
+                yield Overlap(one.name, other.name, first)
+
+
+def live_bytes(placement: Placement, anatomy: Anatomy) -> Iterator[LiveBytes]:
+    """Who owns what of a memory map, and when: slots and scratch.
+
+    What lies below `kept_bytes`, and inputs, are there at every step. A slice is live from its
+    definition to its last use; so is a node that some runs keep, as it may be written over then.
+    In-place results share their bytes with what they were given.
+    """
+    end = len(anatomy.schedule) + 1
+    for node, slot in placement.slots.items():
+        live = anatomy.live.get(node)
+        always = live is None or slot.offset_bytes < placement.kept_bytes
+        start, stop = (0, end) if always or live is None else (live.start, live.stop)
+        high = slot.offset_bytes + aligned(placement.size_of(node))
+        group = placement.group(node)
+        yield LiveBytes(slot.offset_bytes, high, start, stop, node.name, group)
+    for node, scratch in placement.scratch.items():
+        step, high = anatomy.position[node], scratch.offset_bytes + scratch.size_bytes
+        yield LiveBytes(scratch.offset_bytes, high, step, step + 1, f"{node.name} (scratch)")
+
+
+def clashes(placement: Placement, anatomy: Anatomy) -> list[Overlap]:
+    """All pairs of a memory map that are live at one step and share bytes, by offset."""
+    return list(overlaps(live_bytes(placement, anatomy)))
+
+
 def validate(problem: Problem, solution: Solution) -> list[Finding]:
     """Everything wrong with the solution; an empty list when it is valid.
 
@@ -98,8 +165,7 @@ def validate(problem: Problem, solution: Solution) -> list[Finding]:
     findings: list[Finding] = list(_names(problem, solution))
     for buffer in placed:
         findings.extend(_alone(problem, solution, buffer))
-    for one, other in combinations(placed, 2):
-        findings.extend(_together(problem, solution, one, other))
+    findings.extend(_together(problem, solution, placed))
     ends = [_end(problem, solution, buffer) for buffer in placed if buffer.size_bytes > 0]
     height = max(ends, default=0)
     if solution.height_bytes != height:
@@ -138,23 +204,16 @@ def _alone(problem: Problem, solution: Solution, buffer: Buffer) -> Iterator[Fin
         yield Moved(name, offset, problem.pinned[name])
 
 
-def _together(
-    problem: Problem, solution: Solution, one: Buffer, other: Buffer
-) -> Iterator[Overlap]:
-    byte = max(solution.offsets[one.name], solution.offsets[other.name])
-    if byte >= min(_end(problem, solution, one), _end(problem, solution, other)):
-        return
-    begins = [step for buffer in (one, other) for step in _begins(buffer)]
-    clashes = [step for step in begins if _is_live(one, step) and _is_live(other, step)]
-    if clashes:
-        yield Overlap(one.name, other.name, min(clashes))
-
-
-def _begins(buffer: Buffer) -> list[int]:
-    """The steps at which it may become live: what is shared begins with one of these."""
-    return [buffer.start] + [stop for _, stop in buffer.gaps]
-
-
-def _is_live(buffer: Buffer, step: int) -> bool:
-    in_gap = any(start <= step < stop for start, stop in buffer.gaps)
-    return buffer.start <= step < buffer.stop and not in_gap
+def _together(problem: Problem, solution: Solution, placed: list[Buffer]) -> list[Overlap]:
+    """Each pair once, at its first step, in the problem's order."""
+    owned = [
+        LiveBytes(solution.offsets[b.name], _end(problem, solution, b), start, stop, b.name, b.name)
+        for b in placed
+        for start, stop in b.intervals
+    ]
+    order = {buffer.name: i for i, buffer in enumerate(placed)}
+    first: dict[tuple[int, int], int] = {}
+    for found in overlaps(owned):
+        i, j = sorted((order[found.a], order[found.b]))
+        first[i, j] = min(found.at_step, first.get((i, j), found.at_step))
+    return [Overlap(placed[i].name, placed[j].name, step) for (i, j), step in sorted(first.items())]

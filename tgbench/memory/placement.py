@@ -132,6 +132,13 @@ class Placement:
         """Retained nodes that no run writes over."""
         return tuple(node for node in self.retained if not self.overlaps.get(node))
 
+    @property
+    def reach_bytes(self) -> int:
+        """Where the last slot or scratch ends."""
+        ends = [s.offset_bytes + aligned(self.size_of(n)) for n, s in self.slots.items()]
+        ends += [s.offset_bytes + aligned(s.size_bytes) for s in self.scratch.values()]
+        return max(ends, default=0)
+
     def size_of(self, node: Node) -> int:
         return self.slots[node].elements * node.type.itemsize
 

@@ -8,7 +8,8 @@ from tgbench.base.errors import PlanError
 from tgbench.base.words import shorten
 from tgbench.graph.graph import Graph, Node
 from tgbench.graph.op_table import OPS
-from tgbench.memory.placement import ALIGNMENT, Placement, aligned
+from tgbench.memory.check import clashes
+from tgbench.memory.placement import ALIGNMENT, Placement
 from tgbench.memory.storage import Anatomy
 from tgbench.plans.decisions import PlanBucket
 from tgbench.runs.buckets import Span
@@ -17,9 +18,7 @@ from tgbench.runs.split import WHOLE
 
 def check_placement(placement: Placement, anatomy: Anatomy) -> None:
     """Raise PlanError if a map is unsafe: the planner's own rules, checked the slow way."""
-    ends = [s.offset_bytes + aligned(placement.size_of(n)) for n, s in placement.slots.items()]
-    ends += [s.offset_bytes + aligned(s.size_bytes) for s in placement.scratch.values()]
-    if placement.size_bytes > max(ends, default=0) or placement.kept_bytes > placement.size_bytes:
+    if placement.size_bytes > placement.reach_bytes or placement.kept_bytes > placement.size_bytes:
         raise PlanError(f"size_bytes: {placement.size_bytes} is not what the slots reach up to")
     for node, scratch in placement.scratch.items():
         reaches = scratch.offset_bytes + scratch.size_bytes <= placement.size_bytes
@@ -47,9 +46,8 @@ def check_placement(placement: Placement, anatomy: Anatomy) -> None:
     for leaf in anatomy.kept:
         if leaf not in placement.slots or leaf not in placement.retained:
             raise PlanError(f"slots.{leaf.name}: missing; inputs are always kept")
-    clash = first_clash(placement, anatomy)
-    if clash is not None:
-        raise PlanError(f"slots: {clash[0]} and {clash[1]} share bytes while both are live")
+    for clash in clashes(placement, anatomy):
+        raise PlanError(f"slots: {clash.a} and {clash.b} share bytes while both are live")
 
 
 def _check_donor(node: Node, donor: Node, placement: Placement, anatomy: Anatomy) -> None:
@@ -64,33 +62,6 @@ def _check_donor(node: Node, donor: Node, placement: Placement, anatomy: Anatomy
     )
     if not legal:
         raise PlanError(f"slots.{node.name}.donor: {donor.name} cannot give its bytes to it")
-
-
-def first_clash(placement: Placement, anatomy: Anatomy) -> tuple[str, str] | None:
-    """Two things that are live at one step and share bytes, or None. Every pair is looked at."""
-    end = len(anatomy.schedule) + 1
-    spans: list[tuple[int, int, int, int, str, Node]] = []
-    for node, slot in placement.slots.items():
-        span = anatomy.live.get(node)
-        always = span is None or slot.offset_bytes < placement.kept_bytes
-        live = (0, end) if always or span is None else (span.start, span.stop)
-        stop = slot.offset_bytes + aligned(placement.size_of(node))
-        spans.append((slot.offset_bytes, stop, *live, node.name, placement.group(node)))
-    for node, scratch in placement.scratch.items():
-        step = anatomy.position[node]
-        stop = scratch.offset_bytes + scratch.size_bytes
-        name = f"{node.name} (scratch)"
-        spans.append((scratch.offset_bytes, stop, step, step + 1, name, node))
-    spans.sort(key=lambda span: span[0])
-    for i, (_, stop, begin, end_, name, group) in enumerate(spans):
-        for low, _, other_begin, other_end, other, other_group in spans[i + 1 :]:
-            if low >= stop:
-                break
-            together = begin < other_end and other_begin < end_
-            scratch_pair = name.endswith("(scratch)") or other.endswith("(scratch)")
-            if together and (scratch_pair or group is not other_group):
-                return name, other
-    return None
 
 
 def check_cut(cut: tuple[str, int, int], graph: Graph) -> None:

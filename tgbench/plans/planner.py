@@ -17,6 +17,7 @@ from itertools import accumulate
 from tgbench.base.coords import value_of
 from tgbench.base.errors import BudgetError
 from tgbench.base.regions import EMPTY, Box, Region
+from tgbench.base.switches import checks
 from tgbench.base.words import counted, format_bytes
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import Call
@@ -32,6 +33,7 @@ from tgbench.memory.placement import (
     place,
 )
 from tgbench.memory.storage import Anatomy
+from tgbench.plans.checks import check_placement
 from tgbench.programs.lowering import Held, Sizer, Surveyor
 from tgbench.runs.buckets import Bucket, BucketClass
 from tgbench.runs.propagate import Propagator, Step, changes, handed_out, joined, rough_ns
@@ -271,7 +273,22 @@ class Planner:
             whole: cut what only has to fit, and hold weighed transitions uncut.
             budget_bytes: where the fastest kernels' scratch memory is too much for it, others are
                 taken that want less.
+
+        Raises PlanError for a map in which live values overlap, if `TGBENCH_CHECK` is set.
         """
+        found = self._laid_out(retention, scenarios, cut, whole, budget_bytes)
+        if checks():
+            check_placement(found, self.anatomy)
+        return found
+
+    def _laid_out(
+        self,
+        retention: Retention,
+        scenarios: Sequence[Scenario],
+        cut: Cut,
+        whole: bool,
+        budget_bytes: int | None,
+    ) -> Placement:
         partial = any(map(retention.is_partial, retention.after))
         if not whole and not partial:
             scenarios = [scenario for scenario in scenarios if scenario.of is None]

@@ -11,7 +11,7 @@ the trace's, replayed over the new map (`search.replay`). Nothing is run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -21,8 +21,8 @@ from tgbench.base.words import format_bytes, format_time
 from tgbench.costs.model import CostModel
 from tgbench.graph.graph import Graph, Node
 from tgbench.memory.arena import check_map
-from tgbench.memory.placement import ALIGNMENT, Placement, Retention, aligned
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.check import Overlap, clashes
+from tgbench.memory.placement import ALIGNMENT, Retention
 from tgbench.plans.checks import check_placement
 from tgbench.plans.decisions import Decisions
 from tgbench.plans.plan import Plan
@@ -50,23 +50,6 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Clash:
-    """Two buffers that share bytes while both are live.
-
-    Fields:
-        first, second: node names; scratch is said of the node whose kernel has it.
-        at_step: the first schedule step at which both are live.
-    """
-
-    first: str
-    second: str
-    at_step: int
-
-    def __str__(self) -> str:
-        return f"{self.first} and {self.second} from step {self.at_step} on"
-
-
-@dataclass(frozen=True)
 class Verdict:
     """What comes of some changes.
 
@@ -80,7 +63,7 @@ class Verdict:
 
     is_valid: bool
     message: str
-    clashes: tuple[Clash, ...] = ()
+    clashes: tuple[Overlap, ...] = ()
     size_bytes: int = 0
     before_ns: float | None = None
     expected_ns: float | None = None
@@ -270,7 +253,7 @@ class WhatIf:
             for node, slot in placement.slots.items()
         }
         moved = replace(placement, slots=slots)
-        return replace(made, placement=replace(moved, size_bytes=reach_bytes(moved)))
+        return replace(made, placement=replace(moved, size_bytes=moved.reach_bytes))
 
     def _retain(self, made: Decisions, change: Change) -> Decisions:
         old = self.ground.told(made)
@@ -303,47 +286,3 @@ _CHANGES: Mapping[str, Callable[[WhatIf, Decisions, Change], Decisions]] = {
     "retained": WhatIf._retain,
     "dropped": WhatIf._drop,
 }
-
-
-def reach_bytes(placement: Placement) -> int:
-    """Where the last slot or scratch ends."""
-    ends = [s.offset_bytes + aligned(placement.size_of(n)) for n, s in placement.slots.items()]
-    ends += [s.offset_bytes + aligned(s.size_bytes) for s in placement.scratch.values()]
-    return max(ends, default=0)
-
-
-def clashes(placement: Placement, anatomy: Anatomy) -> Iterator[Clash]:
-    """All pairs that are live at one step and share bytes, by offset; see `plan.first_clash`."""
-    spans = sorted(_spans(placement, anatomy), key=lambda span: span.low)
-    for i, one in enumerate(spans):
-        for other in spans[i + 1 :]:
-            if other.low >= one.high:
-                break
-            begin, end = max(one.start, other.start), min(one.stop, other.stop)
-            if begin < end and (one.group is None or one.group is not other.group):
-                yield Clash(one.name, other.name, begin)
-
-
-@dataclass(frozen=True, slots=True)
-class _Span:
-    """Bytes and steps of one buffer; `group` is None for scratch, which shares with nobody."""
-
-    low: int
-    high: int
-    start: int
-    stop: int
-    name: str
-    group: Node | None
-
-
-def _spans(placement: Placement, anatomy: Anatomy) -> Iterator[_Span]:
-    end = len(anatomy.schedule) + 1
-    for node, slot in placement.slots.items():
-        live = anatomy.live.get(node)
-        always = live is None or slot.offset_bytes < placement.kept_bytes
-        start, stop = (0, end) if always or live is None else (live.start, live.stop)
-        high = slot.offset_bytes + aligned(placement.size_of(node))
-        yield _Span(slot.offset_bytes, high, start, stop, node.name, placement.group(node))
-    for node, scratch in placement.scratch.items():
-        step, high = anatomy.position[node], scratch.offset_bytes + scratch.size_bytes
-        yield _Span(scratch.offset_bytes, high, step, step + 1, f"{node.name} (scratch)", None)
