@@ -304,7 +304,7 @@ def where(condition: Bounded, a: Bounded, b: Bounded) -> Bounded:
 
 def cast(x: Bounded, dtype: str) -> Bounded:
     if dtype == "bool":
-        return stepped(lambda v: v != 0, x, "bool")
+        return Bounded(x.value != 0, beyond((x.error > 0) & (x.value.abs() <= x.error)), "bool")
     if dtype in FLOATS:
         return _to_float(x, dtype)
     if not x.is_float:
