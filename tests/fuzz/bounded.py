@@ -304,7 +304,11 @@ def where(condition: Bounded, a: Bounded, b: Bounded) -> Bounded:
 
 def cast(x: Bounded, dtype: str) -> Bounded:
     if dtype == "bool":
-        return Bounded(x.value != 0, beyond((x.error > 0) & (x.value.abs() <= x.error)), "bool")
+        return Bounded(
+            x.value != 0,
+            beyond((x.error > 0) & (x.value.to(torch.float64).abs() <= x.error)),
+            "bool",
+        )
     if dtype in FLOATS:
         return _to_float(x, dtype)
     if not x.is_float:
