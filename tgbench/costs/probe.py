@@ -7,7 +7,7 @@ longest dimension before the last one. Which slices keep their bits is for `exac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -20,25 +20,17 @@ from tgbench.base.regions import Box, row_major
 from tgbench.base.safetensors import TORCH_DTYPES
 from tgbench.graph.graph import GraphBuilder
 from tgbench.graph.op_table import FLOATS, Attrs, Call, TensorType
+from tgbench.kernels.binding import Buffers, bound
 from tgbench.kernels.registry import (
-    SCRATCH,
-    Function,
-    Host,
     Kernel,
-    Prepared,
     Site,
     View,
     prepared_inputs,
-    scratch_bytes,
-    scratch_views,
 )
 from tgbench.runs.rules import Rules
 
 MOST_ELEMENTS = 1 << 22  # of all operands and the result of a twin
 MOST_FLOPS = 4e8
-SLACK_BYTES = 64  # behind the scratch memory, so that every dtype divides it
-
-Buffers = Mapping[tuple[Any, str], torch.Tensor]
 
 
 def relative_error(kernel: Kernel, call: Call, device: str) -> float | None:
@@ -212,44 +204,3 @@ def _rows(box: Box, axis: int, start: int, stop: int) -> Box:
     if not box:
         return box
     return Box((*box[:axis], (start, stop), *box[axis + 1 :]))
-
-
-# --- a kernel at a site, outside any program ------------------------------------------------------
-
-
-def bound(
-    kernel: Kernel,
-    site: Site,
-    buffers: Buffers,
-    device: str,
-    prepared: dict[Prepared, Any] | None = None,
-) -> tuple[Function, tuple[Any, ...]]:
-    """A kernel's function and its arguments at a site of plain numbers, with scratch of its own.
-
-    Args:
-        prepared: where what is made once of weights is looked up, and left.
-    """
-    made = {} if prepared is None else prepared
-    shapes = kernel.scratch(site)
-    size = int(scratch_bytes(shapes)) + SLACK_BYTES
-    room = torch.zeros(size // 16 * 16, dtype=torch.uint8, device=device)
-    function, arguments = kernel.bind(site, scratch_views(shapes))
-
-    def tensor(view: View) -> torch.Tensor:
-        if view.buffer == SCRATCH:
-            flat = room.view(TORCH_DTYPES[view.dtype])
-        else:
-            flat = buffers[view.buffer, view.dtype].view(-1)
-        place: Callable[..., torch.Tensor] = flat.as_strided
-        return place(view.shape, view.strides, flat.storage_offset() + view.offset)
-
-    def argument(given: Any) -> Any:
-        if isinstance(given, View):
-            return tensor(given)
-        if isinstance(given, Prepared):
-            if given not in made:
-                made[given] = given.make(tensor(given.view), *given.details)
-            return made[given]
-        return tensor(given.view).numpy() if isinstance(given, Host) else given
-
-    return function, tuple(map(argument, arguments))

@@ -33,12 +33,13 @@ from tgbench.base.regions import Box
 from tgbench.base.safetensors import TORCH_DTYPES
 from tgbench.base.words import counted
 from tgbench.costs.model import SENTINEL_NS, CostModel, modelled_ns
-from tgbench.costs.probe import bound
 from tgbench.costs.records import Record, Records, failure_of
 from tgbench.costs.signature import last_cache_bytes, source_hash
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import FLOATS
-from tgbench.kernels.registry import ARENA, Function, Kernel, Prepared, Site, View, candidates
+from tgbench.kernels.binding import bound
+from tgbench.kernels.registry import ARENA, Kernel, Prepared, Site, View, candidates
+from tgbench.kernels.views import Bound
 from tgbench.programs.pool import Pool
 
 LEAST_NS = 20_000.0  # shorter calls are mostly dispatch, and a clock disturbs them
@@ -51,7 +52,6 @@ LEAST_TURNS, MOST_TURNS = 3, 9
 MOST_ROUNDS = 3
 MOST_EQUAL = 24  # of equal layers that turns go over
 OUT = -1  # names the buffer of the result; operands have their number, weights a name
-Bound: TypeAlias = "tuple[Function, tuple[Any, ...]]"
 Progress: TypeAlias = "Callable[[str], None]"
 
 

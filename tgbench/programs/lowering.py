@@ -160,6 +160,16 @@ class Addresser:
         return View(laid.buffer, node.dtype, box.extents, laid.steps, where)
 
 
+def site_of(node: Node, box: Box, addresser: Addresser, rules: Rules, device: str) -> Site:
+    """Where a box of a node is computed, and reads what; nothing may be prepared for it."""
+    reads = rules.reads(node.call, box)
+    ins = tuple(
+        None if read is None else addresser.view(parent, read)
+        for parent, read in zip(node.inputs, reads, strict=True)
+    )
+    return Site(node.call, box, reads, addresser.view(node, box), ins, device)
+
+
 @dataclass(frozen=True)
 class Option:
     """A kernel that takes a site, and the scratch memory it wants there."""
@@ -316,14 +326,10 @@ class Lowerer:
         ]
 
     def _site(self, node: Node, box: Box, addresser: Addresser) -> Site:
-        """Where a box of a node is computed."""
-        reads = self.rules.reads(node.call, box)
-        ins = tuple(
-            None if read is None else addresser.view(parent, read)
-            for parent, read in zip(node.inputs, reads, strict=True)
-        )
-        frozen = frozen_inputs(ins) if node.call not in self.rules.unpacked else frozenset()
-        return Site(node.call, box, reads, addresser.view(node, box), ins, self.device, frozen)
+        site = site_of(node, box, addresser, self.rules, self.device)
+        if node.call in self.rules.unpacked:
+            return site
+        return replace(site, frozen=frozen_inputs(site.ins))
 
     def _instruction(self, node: Node, box: Box, addresser: Addresser) -> Instruction:
         """One bound call. Equal layers differ in where their bytes lie and in nothing else, so

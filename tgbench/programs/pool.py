@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,19 +22,14 @@ from tgbench.base.safetensors import TORCH_DTYPES, Weights
 from tgbench.base.words import counted
 from tgbench.graph.graph import Graph, Node
 from tgbench.graph.op_table import Call
+from tgbench.kernels.binding import bound, made_of
 from tgbench.kernels.registry import (
-    SCRATCH,
-    Host,
     Prepared,
-    Site,
-    View,
     candidates,
     prepared_inputs,
-    scratch_bytes,
-    scratch_views,
 )
 from tgbench.memory.storage import Anatomy
-from tgbench.programs.lowering import Addresser, layout
+from tgbench.programs.lowering import Addresser, layout, site_of
 from tgbench.runs.rules import Rules
 
 
@@ -101,8 +96,7 @@ class Pool:
         """An argument that is made once of something in the pool, and kept as long as that."""
         found = self._prepared.get(wanted)
         if found is None:
-            flat = self.buffers[wanted.view.buffer, wanted.view.dtype]
-            found = self._prepared[wanted] = wanted.make(_seen(flat, wanted.view), *wanted.details)
+            found = self._prepared[wanted] = made_of(wanted, self.buffers)
         return found
 
     def keep(self, prepared: Mapping[Prepared, Any]) -> None:
@@ -188,11 +182,6 @@ def _largest_bytes(weights: frozenset[Node]) -> int:
     return max(int(weight.type.size_bytes) for weight in weights)
 
 
-def _seen(flat: torch.Tensor, view: View) -> torch.Tensor:
-    place: Callable[..., torch.Tensor] = flat.as_strided
-    return place(view.shape, view.strides, flat.storage_offset() + view.offset)
-
-
 def _read_by_runs(anatomy: Anatomy) -> set[Node]:
     read = {anatomy.base[parent] for node in anatomy.schedule for parent in node.inputs} | {
         anatomy.base[node] for node in anatomy.graph.ends
@@ -210,40 +199,9 @@ def _compute(
     """Run one node whole, outside any program."""
     whole = Box.full(node.shape)
     addresser = Addresser(lambda frozen: layout(frozen, anatomy, {}), {})
-    reads = rules.reads(node.call, whole)
-    site = Site(
-        node.call,
-        whole,
-        reads,
-        addresser.view(node, whole),
-        tuple(
-            None if box is None else addresser.view(parent, box)
-            for parent, box in zip(node.inputs, reads, strict=True)
-        ),
-        device,
-    )
-    kernel = candidates(site)[0]
-    shapes = kernel.scratch(site)
-    room = torch.zeros(int(scratch_bytes(shapes)) + 64, dtype=torch.uint8, device=device)
-    function, arguments = kernel.bind(site, scratch_views(shapes))
-
-    def tensor(view: View) -> torch.Tensor:
-        if view.buffer == SCRATCH:
-            flat = room[: room.numel() // 16 * 16].view(TORCH_DTYPES[view.dtype])
-        else:
-            flat = buffers[view.buffer, view.dtype]
-        return _seen(flat, view)
-
-    function(
-        *(
-            tensor(a)
-            if isinstance(a, View)
-            else tensor(a.view).numpy()
-            if isinstance(a, Host)
-            else a
-            for a in arguments
-        )
-    )
+    site = site_of(node, whole, addresser, rules, device)
+    function, arguments = bound(candidates(site)[0], site, buffers, device)
+    function(*arguments)
 
 
 class _FromFile:

@@ -22,6 +22,7 @@ from tgbench.base.coords import Coord, Domain, Guard, Moving, Terms, value_of
 from tgbench.base.regions import Box
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import ITEMSIZE
+from tgbench.kernels.binding import argument_of, tensor_of
 from tgbench.kernels.registry import Function, Host, Prepared, View
 from tgbench.runs.propagate import Step
 
@@ -91,9 +92,16 @@ class Program:
     ) -> None:
         """Make the tensors, once, for the origin at hand; the pool has what is `prepared`."""
         numbers: dict[Any, int] = {}
+
+        def tensor(view: View) -> torch.Tensor:
+            return self._tensor(view, buffers, origin)
+
+        def lent(view: View) -> torch.Tensor:
+            return _pointed(view, buffers, origin)
+
         for i, instruction in enumerate(self.instructions):
             arguments = [
-                prepared(a) if isinstance(a, Prepared) else self._bound(a, buffers, origin)
+                a.at(origin) if isinstance(a, Moving) else argument_of(a, tensor, prepared, lent)
                 for a in instruction.arguments
             ]
             self.calls.append((instruction.function, tuple(arguments)))
@@ -108,22 +116,10 @@ class Program:
                 self._rebuilt.append(_Rebuilt(i, instruction.function, arguments, places))
         for parts in self.outputs.values():
             for _, view in parts:
-                self._tensor(view, buffers, origin)
+                tensor(view)
         for name, parts in self.outputs.items():
             self.results[name] = [(box, self._tensors[view]) for box, view in parts]
         self.origin = origin
-
-    def _bound(
-        self,
-        argument: Any,
-        buffers: Mapping[tuple[Any, str], torch.Tensor],
-        origin: tuple[int, ...],
-    ) -> Any:
-        if isinstance(argument, View):
-            return self._tensor(argument, buffers, origin)
-        if isinstance(argument, Host):
-            return _pointed(argument.view, buffers, origin).numpy()
-        return argument.at(origin) if isinstance(argument, Moving) else argument
 
     def _tensor(
         self, view: View, buffers: Mapping[tuple[Any, str], torch.Tensor], origin: tuple[int, ...]
@@ -179,11 +175,10 @@ def _moves(view: View) -> bool:
 def _pointed(
     view: View, buffers: Mapping[tuple[Any, str], torch.Tensor], origin: tuple[int, ...]
 ) -> torch.Tensor:
+    if not _moves(view):
+        return tensor_of(view, buffers)
     flat = buffers[view.buffer, view.dtype]
-    lead = int(flat.storage_offset())
-    if _moves(view):
-        return flat.as_strided(*_Place(view, lead).at(origin))
-    return flat.as_strided(view.shape, view.strides, lead + view.offset)  # type: ignore[arg-type]
+    return flat.as_strided(*_Place(view, int(flat.storage_offset())).at(origin))
 
 
 def _is_made_anew(argument: Any) -> bool:

@@ -29,10 +29,11 @@ from tgbench.base.errors import ExactnessError
 from tgbench.base.machine import Machine
 from tgbench.base.words import counted
 from tgbench.costs.model import SENTINEL_NS, CostModel, Estimate, modelled_ns, total
-from tgbench.costs.probe import bound, relative_error
+from tgbench.costs.probe import relative_error
 from tgbench.costs.records import Record, Records, failure_of, thinned
 from tgbench.costs.signature import Signature, source_hash, streams
 from tgbench.graph.op_table import Call, OpDef, TensorType
+from tgbench.kernels.binding import bound
 from tgbench.kernels.copied import of_grain
 from tgbench.kernels.registry import (
     KERNELS,

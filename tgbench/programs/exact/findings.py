@@ -35,11 +35,11 @@ from tgbench.costs.records import GrainRecord, Records
 from tgbench.costs.signature import attributes, code_hash, source_hash
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import Call
+from tgbench.kernels.binding import Buffers
 from tgbench.kernels.copied import copied
 from tgbench.kernels.registry import KERNELS, Kernel
 from tgbench.memory.storage import Anatomy
 from tgbench.programs.exact.trials import (
-    Buffers,
     Trial,
     ends,
     is_elementwise,

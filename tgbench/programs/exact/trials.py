@@ -13,7 +13,7 @@ hands out one of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, cached_property
 from math import prod
 from typing import Any, TypeAlias
@@ -25,9 +25,10 @@ from numpy.typing import NDArray
 from tgbench.base.regions import Box, in_order
 from tgbench.base.safetensors import TORCH_DTYPES
 from tgbench.base.tiles import Grain, Sizes
-from tgbench.costs.probe import bound, drawn, same_bits, twin_call
+from tgbench.costs.probe import drawn, same_bits, twin_call
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import FLOATS, Attrs, Call, OpDef, TensorType
+from tgbench.kernels.binding import Buffers, bound, tensor_of
 from tgbench.kernels.copied import formed
 from tgbench.kernels.registry import Kernel, Site, View
 from tgbench.memory.storage import Anatomy
@@ -48,7 +49,6 @@ POOLS = (1 << 16, 1 << 13)  # so many numbers an element-wise kernel is tried on
 ROW = 1024  # as long as the rows are that others are compared with
 WIDTHS = (1, 2, 3, 5, 8, 13, 16, 17, 31, 64, 71)  # of the rows that they lie in
 
-Buffers: TypeAlias = Mapping[tuple[Any, str], torch.Tensor]
 Operands: TypeAlias = "list[torch.Tensor]"
 Run: TypeAlias = Callable[[Operands], torch.Tensor]
 
@@ -314,12 +314,6 @@ def ends(shape: Sequence[Any], size: Sizes, starts: Sequence[Any] | None = None)
         first.append((begin, begin + min(part, whole)))
         last.append((begin + (whole - 1) // part * part, begin + whole))
     return list(dict.fromkeys((Box(first), Box(last))))
-
-
-def tensor_of(view: View, buffers: Buffers) -> torch.Tensor:
-    flat = buffers[view.buffer, view.dtype].view(-1)
-    place: Callable[..., torch.Tensor] = flat.as_strided
-    return place(view.shape, view.strides, flat.storage_offset() + view.offset)
 
 
 def agree(a: torch.Tensor, b: torch.Tensor) -> bool:
