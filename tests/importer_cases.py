@@ -398,6 +398,9 @@ IMAGE: dict[str, Case] = {
     "linear default": lambda sig, **_: aten.upsample_linear1d.default(sig, [20], False),
     "bilinear default": lambda img, **_: aten.upsample_bilinear2d.default(img, [12, 12], True),
     "trilinear default": lambda vol, **_: aten.upsample_trilinear3d.default(vol, [6, 6, 6], False),
+    "fold": lambda vol, **_: F.fold(
+        vol.flatten()[:96].reshape(1, 8, 12), (7, 9), (2, 2), (1, 2), 1, (2, 3)
+    ),
     "pixel_shuffle": lambda img, **_: F.pixel_shuffle(img, 2),
 }  # fmt: skip
 

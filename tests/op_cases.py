@@ -694,6 +694,29 @@ for _name, (_x, _options, _torchs) in _UPSAMPLES.items():
         independent=_resampled(**_torchs),
     )
 
+
+def _folded(**options: Any) -> Callable[..., Any]:
+    import torch
+
+    def fold(attrs: Any, x: Array) -> Array:
+        columns = torch.tensor(x).flatten(1, 3).flatten(2)
+        made = torch.nn.functional.fold(columns, attrs["size"], x.shape[2:4], **options)
+        return np.asarray(made)
+
+    return fold
+
+
+for _name, _x, _size, _kernel, _options in (
+    ("shared", (1, 4, 4), (3, 3), 2, {}),
+    ("strided", (2, 8, 9), (5, 4), 2, {"stride": (2, 1), "padding": (1, 0)}),
+    ("gaps", (1, 4, 4), (5, 5), (2, 2), {"stride": 2, "dilation": 2, "padding": 0}),
+):
+    case(
+        f"fold {_name}",
+        lambda g, x=_x, s=_size, k=_kernel, o=_options: ops.fold(x_of(g, *x), s, kernel=k, **o),
+        independent=_folded(**_options),
+    )
+
 # --- norms over channels, activations -------------------------------------------------------------
 
 case(

@@ -388,6 +388,15 @@ for _name, _x, _options in (
             x(g, *x_, dtype="int32" if n == "ints" else "float32"), **o
         ),
     )
+for _count, _options in (
+    (24, {}), (18, {"stride": (2, 1), "padding": (0, 1)}),
+    (6, {"stride": 3, "dilation": 2, "padding": 2}),
+):  # fmt: skip
+    case(
+        f"fold_{_count}",
+        lambda g, n=_count, o=_options: ops.fold(x(g, 2, 18, n), (7, 6), kernel=(2, 3), **o),
+        "integers",
+    )
 case(
     "channel_affine",
     lambda g: ops.channel_affine(x(g, 2, 3, 4, 2), g.parameter("s", (3,)), g.parameter("t", (3,))),

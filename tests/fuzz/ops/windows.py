@@ -208,6 +208,33 @@ def _parts(x: Bounded, size: Sequence[int]) -> Bounded:
 op("adaptive_avg_pool", "ops.adaptive_avg_pool({0}, {size})", _parts, _adaptive, 0.7)
 
 
+def _fold(d: Drawing) -> int:
+    size, kernel, stride, padding, dilation = (
+        [d.integer(low, high) for _ in range(2)]
+        for low, high in ((2, 6), (1, 2), (1, 3), (0, 1), (1, 2))
+    )
+    rows = zip(size, kernel, stride, padding, dilation, strict=True)
+    counts = [(n + 2 * p - t * (k - 1) - 1) // s + 1 for n, k, s, p, t in rows]
+    if min(counts) < 1:
+        raise Unfit
+    x = d.leaf([d.integer(1, 2), d.integer(1, 2) * prod(kernel), prod(counts)])
+    return d.apply(
+        "fold", x, size=size, kernel=kernel, stride=stride, padding=padding, dilation=dilation
+    )
+
+
+def _folded(x: Bounded, size: Sequence[int], kernel: Sequence[int], **options: Any) -> Bounded:
+    def fold(v: Tensor) -> Tensor:
+        return functional.fold(v.double(), size, kernel, **options).to(v.dtype)
+
+    return b.multilinear(fold, x, terms=prod(kernel))
+
+
+op("fold",
+   "ops.fold({0}, {size}, kernel={kernel}, stride={stride}, padding={padding}, "
+   "dilation={dilation})", _folded, _fold)  # fmt: skip
+
+
 # --- resampling -----------------------------------------------------------------------------------
 
 _LINEAR = {3: "linear", 4: "bilinear", 5: "trilinear"}

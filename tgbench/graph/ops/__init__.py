@@ -39,6 +39,7 @@ from tgbench.graph.ops.functions import (
     trunc,
 )
 from tgbench.graph.ops.images.conv import conv, conv_transpose
+from tgbench.graph.ops.images.fold import fold
 from tgbench.graph.ops.images.pool import adaptive_avg_pool, avg_pool, max_pool
 from tgbench.graph.ops.images.resample import upsample, upsample_nearest
 from tgbench.graph.ops.index import (
@@ -98,8 +99,8 @@ __all__ = [
     "adaptive_avg_pool", "arccos", "arcsin", "arctan", "arctan2", "argmax", "argmin", "attention",
     "avg_pool", "batch_norm", "ceil", "channel_affine", "clamp", "concat", "conv",
     "conv_transpose", "cos", "cosh", "cumsum", "einsum", "elu", "embedding", "erf", "exp", "exp2",
-    "expm1", "flip", "floor", "full", "gated_linear", "gather", "gather_elements", "gelu", "glu",
-    "group_norm", "hardsigmoid", "hardswish", "index_select", "iota", "isinf", "isnan",
+    "expm1", "flip", "floor", "fold", "full", "gated_linear", "gather", "gather_elements", "gelu",
+    "glu", "group_norm", "hardsigmoid", "hardswish", "index_select", "iota", "isinf", "isnan",
     "layer_norm", "leaky_relu", "linear", "log", "log1p", "log2", "log10", "log_softmax",
     "logical_xor", "logsumexp", "matmul", "max_", "max_pool", "maximum", "mean", "min_",
     "minimum", "mish", "opaque", "pad", "pad_with", "prod", "reciprocal", "relu", "relu6", "repeat",

@@ -11,13 +11,15 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from tgbench.base.coords import same
+from tgbench.base.coords import same, value_of
 from tgbench.base.regions import Box
 from tgbench.graph.op_table import FLOATS
+from tgbench.graph.ops.images.fold import tap_windows
 from tgbench.graph.ops.images.pool import least, pool_windows
 from tgbench.graph.ops.images.resample import changed_axes, linear_matrix, nearest_index
 from tgbench.kernels.registry import Kernel, Site, View, register
@@ -187,6 +189,58 @@ register(
         _bind_resample,
         devices=("cpu",),
         allocates=lambda site: 2 * site.out.size_bytes,
+    )
+)
+
+
+# --- fold ----------------------------------------------------------------------------------------
+
+
+def _zero(out: Tensor) -> None:
+    out.zero_()
+
+
+def _fold(x: Tensor, out: Tensor, *places: Any) -> None:
+    out.zero_()
+    for source, place in zip(places[::2], places[1::2], strict=True):
+        out[place].add_(x[source])
+
+
+def _bind_fold(site: Site, scratch: tuple[View, ...]) -> Bound:
+    have = whole_reads(site.call, site.out_box)[0]
+    if have is None:  # no window stands there
+        return _zero, (site.out,)
+    places: list[Any] = []
+    for tap in np.ndindex(*site.call.in_shapes[0][2:4]):
+        places += _tap_places(site, have, tap)
+    return _fold, (*inputs(site), site.out, *places)
+
+
+def _tap_places(site: Site, have: Box, tap: Sequence[int]) -> tuple[Any, ...]:
+    """What of the columns' view one tap adds, and where in the result; nothing where it misses."""
+    source: list[Any] = [k - int(first) for k, (first, _) in zip(tap, have[2:4], strict=True)]
+    place: list[Any] = []
+    windows = tap_windows(site.call.attrs, site.call.in_shapes[0], tap)
+    for window, wanted, (first, _) in zip(windows, site.out_box[2:], have[4:], strict=True):
+        rows = window.reached(wanted)
+        if not rows:
+            return ()
+        start, stop = window.extent(rows[0])
+        source.append(slice(int(rows[0][0] - first), int(rows[0][1] - first)))
+        place.append(slice(int(start - wanted[0]), int(stop - wanted[0]), window.stride))
+    return (slice(None), slice(None), *source), (..., *place)
+
+
+register(
+    Kernel(
+        "fold",
+        "fold",
+        is_complete,
+        lambda site: (
+            prod(site.call.in_shapes[0][2:4])
+            * (2 * CALL_NS + 2 * value_of(site.out.size_bytes) / BYTES_PER_NS)
+        ),
+        _bind_fold,
     )
 )
 

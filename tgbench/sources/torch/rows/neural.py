@@ -407,6 +407,15 @@ for _name in ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d"
     lowers(f"aten.{_name}.default", f"aten.{_name}.vec")(_interpolated)
 
 
+@lowers("aten.col2im.default")
+def _fold(
+    site: Site, x: Node, size: Sizes, kernel: Sizes, dilation: Sizes, padding: Sizes, stride: Sizes
+) -> Node:
+    columns = x if x.rank == 3 else x[None]
+    options = {"stride": stride, "padding": padding, "dilation": dilation}
+    return ops.fold(columns, size, kernel=kernel, **options).reshape(*site.shape)
+
+
 @lowers("aten.pixel_shuffle.default")
 def _pixel_shuffle(site: Site, x: Node, factor: int) -> Node:
     *lead, channels, height, width = x.shape
