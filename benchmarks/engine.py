@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-import tgbench.session.session as session_module
+import tgbench.session.running as running
 from benchmarks.decode import LARGE, QUICK, TOY, Size, checkpoint
 from benchmarks.measure import Samples, Stopwatch, ms, run_models, take_turns, timed
 from tgbench.base.errors import BudgetError
@@ -66,8 +66,8 @@ PARTS: dict[str, tuple[Any, str]] = {
     "look up the program": (Library, "find"),
     "move it": (Program, "move_to"),
     "write the inputs": (Memory, "write"),
-    "copy the outputs": (session_module, "gather"),
-    "finish, trace": (GraphSession, "_finish"),
+    "copy the outputs": (running, "gather"),
+    "finish, trace": (running.Runner, "finish"),
 }
 
 
@@ -122,13 +122,12 @@ class Decoder:
     def start_over(self, plan: Plan | None = None) -> None:
         """As a new session over the same weights: no plan or this one, nothing remembered."""
         session = self.session
+        session.release()
         session.rules = session.planning.rules = Rules()
-        session.programs.clear()
-        session.forget()
-        session._memory = None
         session.planning.classes.clear()
+        session.planning.places.clear()
         if plan is not None:
-            session._adopt(plan)
+            session.adopt(plan)
 
     def prefill(self) -> Report:
         self.session.forget()
@@ -388,7 +387,7 @@ def planning(decoder: Decoder, effort: Effort) -> Results:
         note(f"planning for {name}")
         session.budget_bytes = parse_bytes(memory, session.graph, session.device)
         decoder.start_over()
-        watch = Stopwatch({"plan": (GraphSession, "_plan")})
+        watch = Stopwatch({"plan": (running.Runner, "plan")})
         with watch:
             outcome = _planned(decoder)
         took = watch.times_ns["plan"]

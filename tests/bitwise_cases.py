@@ -415,7 +415,7 @@ def played(made: Made, rng: Rng, runs: int = RUNS) -> Outcome:
         return Outcome(refused=f"{type(error).__name__}: {error}")
     except Exception as error:
         return Outcome(raised=f"making: {type(error).__name__}: {error}")
-    session.poison = HUGE
+    session.runner.poison = HUGE
     compared = differing = 0
     for step in range(runs):
         if step and inputs:

@@ -20,7 +20,10 @@ from tgbench.graph.reference import evaluate
 from tgbench.memory.placement import Slot
 from tgbench.programs.lowering import Held
 from tgbench.runs.buckets import region_of_index
+from tgbench.session.memory import Memory
+from tgbench.session.running import Decision, Outcome, Runner
 from tgbench.session.session import GraphSession
+from tgbench.session.standing import Keeper
 
 Array = np.ndarray[Any, Any]
 HUGE = np.float32(1e30).tobytes()  # as float64 1e237, as float16 10824 and −13904: all finite
@@ -30,35 +33,40 @@ class Wrong(AssertionError):  # noqa: N818
     """A result, or something held to be valid, differs from full recomputation."""
 
 
-class PoisonedSession(GraphSession):
+class PoisonedRunner(Runner):
     """Before every run, fills each byte of the arena that holds nothing valid with garbage."""
 
     poison: bytes = HUGE
 
-    def _execute(self, *arguments: Any) -> Any:
-        fill_invalid(self, self.poison)
-        return super()._execute(*arguments)
+    def execute(self, run: Decision) -> Outcome:
+        fill_invalid(self.keeper, self.poison)
+        return super().execute(run)
 
 
-def held_values(session: GraphSession) -> dict[Node, Held]:
+class PoisonedSession(GraphSession):
+    runs_by = PoisonedRunner
+
+
+def held_values(keeper: Keeper) -> dict[Node, Held]:
     """What the session says that its arena holds, at the last run's origin."""
-    pattern = session.states.patterns[session._state]
-    return pattern.state(session._before[1])
+    standing = keeper.standing
+    if standing.last is None:
+        return {}
+    return keeper.states.patterns[standing.valid].state(standing.last.origin)
 
 
-def valid_bytes(session: GraphSession) -> Array:
+def valid_bytes(keeper: Keeper) -> Array:
     """A flag per byte of the arena: whether an input, a state or a valid element lies there."""
-    placement = session.placement
-    flags = np.zeros(session._memory.arena.numel(), bool)  # type: ignore[union-attr]
-    for node in placement.slots:
+    memory = keeper.memory
+    flags = np.zeros(memory.arena.numel(), bool)
+    for node in memory.placement.slots:
         if node.is_leaf:
-            flags[_bytes_of(session, node)] = True
-    if session._fresh:
-        for node, held in held_values(session).items():
-            slot = placement.slots[node]
-            inside = in_slot(flags[_bytes_of(session, node)], slot)
-            for box in held.valid:
-                inside[_within(box, held.start)] = True
+            flags[_bytes_of(memory, node)] = True
+    for node, held in held_values(keeper).items():
+        slot = memory.placement.slots[node]
+        inside = in_slot(flags[_bytes_of(memory, node)], slot)
+        for box in held.valid:
+            inside[_within(box, held.start)] = True
     return flags
 
 
@@ -69,8 +77,8 @@ def in_slot(flat: Array, slot: Slot) -> Array:
     return shaped.transpose(*map(order.index, range(len(order))), len(order))
 
 
-def _bytes_of(session: GraphSession, node: Node) -> slice:
-    slot = session.placement.slots[node]
+def _bytes_of(memory: Memory, node: Node) -> slice:
+    slot = memory.placement.slots[node]
     return slice(slot.offset_bytes, slot.offset_bytes + slot.elements * node.type.itemsize)
 
 
@@ -78,22 +86,22 @@ def _within(box: Any, start: Any) -> tuple[slice, ...]:
     return tuple(slice(int(a - s), int(b - s)) for (a, b), s in zip(box, start, strict=True))
 
 
-def fill_invalid(session: GraphSession, poison: bytes) -> None:
-    arena = session._memory.arena.numpy()  # type: ignore[union-attr]
+def fill_invalid(keeper: Keeper, poison: bytes) -> None:
+    arena = keeper.memory.arena.numpy()
     garbage = np.frombuffer(poison * (arena.size // len(poison) + 1), np.uint8)[: arena.size]
-    np.copyto(arena, garbage, where=~valid_bytes(session))
+    np.copyto(arena, garbage, where=~valid_bytes(keeper))
 
 
-def held_array(session: GraphSession, node: Node, held: Held) -> list[tuple[Any, Array]]:
+def held_array(memory: Memory, node: Node, held: Held) -> list[tuple[Any, Array]]:
     """The valid boxes of a node, with the numbers that the arena has there."""
-    slot = session.placement.slots[node]
-    place = in_slot(_flat(session, node).numpy(), slot)[..., 0]
+    slot = memory.placement.slots[node]
+    place = in_slot(_flat(memory, node).numpy(), slot)[..., 0]
     return [(box, place[_within(box, held.start)]) for box in held.valid]
 
 
-def _flat(session: GraphSession, node: Node) -> torch.Tensor:
-    slot = session.placement.slots[node]
-    flat = session._memory.buffers["arena", node.dtype]  # type: ignore[union-attr]
+def _flat(memory: Memory, node: Node) -> torch.Tensor:
+    slot = memory.placement.slots[node]
+    flat = memory.buffers["arena", node.dtype]
     first = slot.offset_bytes // node.type.itemsize
     return flat[first : first + slot.elements]
 
@@ -109,7 +117,7 @@ class CheckedSession:
     ) -> None:
         parameters = {name: values[name] for name in graph.parameters}
         self.session = PoisonedSession(graph, weights=parameters, **options)
-        self.session.poison = poison
+        self.session.runner.poison = poison
         self.graph = graph
         self.parameters = parameters
         self.values = {name: values[name] for name in graph.inputs}
@@ -144,12 +152,12 @@ class CheckedSession:
 
     def _check_validity(self, leaves: Mapping[str, Array]) -> None:
         """What is called valid holds the value for these inputs, asked for or not."""
-        held = held_values(self.session)
+        held = held_values(self.session.keeper)
         graph = self.session.graph
         used = {n: a for n, a in leaves.items() if any(n in group for group in _leaves(graph))}
         right = evaluate(graph, used, nodes=[node.name for node in held])
         for node, what in held.items():
-            for box, found in held_array(self.session, node, what):
+            for box, found in held_array(self.session.memory, node, what):
                 if not np.array_equal(found, right[node.name][box.slices()]):
                     raise Wrong(
                         f"{node!r} is held to be valid at {box}, holding\n{found}\n"

@@ -377,7 +377,7 @@ def _net_session(rng: np.random.Generator) -> CheckedSession:
 def _computed(session: GraphSession, name: str) -> list[Box]:
     assert session.last is not None
     found = [i for i in session.last.program.instructions if i.node.name == name]
-    return [i.box.at(session._before[1]) for i in found if i.kernel != "fill"]
+    return [i.box.at(session.standing.last.origin) for i in found if i.kernel != "fill"]
 
 
 def _patched(image: Array, row: int, column: int, size: int = 2) -> Array:

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from session.test_state import lines
-from session_cases import HUGE, CheckedSession, PoisonedSession, in_slot
+from session_cases import HUGE, CheckedSession, in_slot
 from strategies import Array, changes, edited, graphs
 
 from tgbench import ops
@@ -27,6 +27,7 @@ from tgbench.memory.arena import Arena, Part, Seat, ceiling, check_map, lay_out,
 from tgbench.memory.placement import ALIGNMENT, Placement, aligned
 from tgbench.plans.plan import Plan
 from tgbench.programs.lowering import Held
+from tgbench.session.running import Decision, Outcome, Runner
 from tgbench.session.session import GraphSession
 from tgbench.sources.models import bert, gemma3
 from tgbench.sources.models.checkpoints import (
@@ -121,27 +122,33 @@ def test_a_map_whose_parts_run_into_each_other_is_refused() -> None:
 # --- sessions that are checked --------------------------------------------------------------------
 
 
-class Tenant(PoisonedSession):
-    """Its bytes are where the arena has them; what nobody holds is garbage before each run."""
+class TenantRunner(Runner):
+    """What nobody in the arena holds is garbage before each run."""
+
+    def execute(self, run: Decision) -> Outcome:
+        poison(self)
+        return super().execute(run)
+
+
+class Tenant(GraphSession):
+    """Its bytes are where the arena has them."""
+
+    runs_by = TenantRunner
 
     @property
     def placement(self) -> Placement:
-        return self._in_force().placement
-
-    def _execute(self, *arguments: Any) -> Any:
-        poison(self)
-        return GraphSession._execute(self, *arguments)
+        return self.memory.placement
 
 
-def poison(runner: Tenant) -> None:
+def poison(runner: TenantRunner) -> None:
     arena = runner.arena
     holds = np.zeros(arena.size_bytes, bool)
     for session in TENANTS[id(arena)]:
-        if session._memory is None:
+        if not session.is_planned:
             continue
-        placement = session._seat.map(session._memory.decisions.placement)
-        assert session._memory.is_in_place or session is not runner
-        last = session if session is runner else None
+        placement = session.seat.map(session.memory.decisions.placement)
+        assert session.memory.is_in_place or session.runner is not runner
+        last = session if session.runner is runner else None
         for node, held in held_by(session, last is not None).items():
             slot = placement.slots[node]
             span = slice(slot.offset_bytes, slot.offset_bytes + placement.size_of(node))
@@ -158,10 +165,11 @@ def poison(runner: Tenant) -> None:
 
 
 def held_by(session: Tenant, whole: bool) -> Mapping[Any, Held]:
-    if not session._fresh:
+    standing = session.standing
+    if standing.last is None:
         return {}
-    state = session._state if whole else session._in_force().outliving(session._state)
-    return session.states.patterns[state].state(session._before[1])
+    state = standing.valid if whole else session.memory.outliving(standing.valid)
+    return session.states.patterns[state].state(standing.last.origin)
 
 
 TENANTS: dict[int, list[Tenant]] = {}
@@ -194,9 +202,9 @@ def check(arena: Arena) -> None:
     assert disjoint(parts, arena.size_bytes)
     assert arena.used_bytes <= arena.size_bytes or not parts
     for session in TENANTS[id(arena)]:
-        if session._memory is not None:
-            plan = session._memory.decisions.placement
-            part = parts[session._seat.number]
+        if session.is_planned:
+            plan = session.memory.decisions.placement
+            part = parts[session.seat.number]
             assert part.fixed_bytes == aligned(plan.kept_bytes)
             assert part.common_bytes == plan.size_bytes - plan.kept_bytes
 
@@ -407,7 +415,7 @@ def test_a_run_that_fails_leaves_the_others_fine(monkeypatch: pytest.MonkeyPatch
         raise RuntimeError("no more")
 
     with monkeypatch.context() as patched:
-        patched.setattr(other.session._memory, "update_states", fail)
+        patched.setattr(other.session.memory, "update_states", fail)
         with pytest.raises(KernelError, match="no more"):
             other.session.run({"x": other.values["x"] + 1})
     mine.run({"x": mine.values["x"] + 1})
@@ -578,7 +586,7 @@ def test_an_interrupt_while_a_plan_is_put_in_force_loses_no_state(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("tgbench.session.session.Memory", stop)
+        patched.setattr("tgbench.session.standing.Memory", stop)
         with pytest.raises(KeyboardInterrupt):
             session.optimize()
     assert (session.run({})["y"] == 2 * (before + 1)).all()

@@ -396,7 +396,7 @@ def test_a_plan_reads_well() -> None:
 
 def test_bytes_of_the_plan_are_the_bytes_of_the_arena() -> None:
     session = decoded().session
-    assert session._memory.arena.numel() == session.plan.size_bytes  # type: ignore[union-attr]
+    assert session.memory.arena.numel() == session.plan.size_bytes
     assert session.estimate_memory()["cpu"].arena_bytes == session.plan.size_bytes
     assert session.plan.bound_bytes <= session.plan.size_bytes
 

@@ -90,7 +90,7 @@ def test_any_retention_is_laid_out_safely_and_computes_the_same(data: st.DataObj
     retention = Retention({n: k for n, k in after.items() if k}, turns)
     placement = found.planner.lay_out(retention, found.scenarios(), WHOLE)
     check_placement(placement, inner.anatomy)
-    inner._install(
+    inner.keeper.install(
         Decisions(inner.anatomy, placement, retention, (), WHOLE, dict(found.classes), 0.0)
     )
     replayed_on(session, buckets * 2, make)

@@ -16,7 +16,7 @@ from session.test_session import histories
 from session_cases import HUGE, PoisonedSession
 from strategies import Array, Maker, edited, graphs
 
-import tgbench.session.session
+import tgbench.session.opening
 from tgbench import ops
 from tgbench.base.coords import origin_symbol, record
 from tgbench.base.errors import BudgetError, ExactnessError, PlanError, RecordsError
@@ -87,7 +87,7 @@ def play(graph: Graph, make: Maker, history: Any, **options: Any) -> None:
     values = numbers(make, 0)
     weights = {name: values[name] for name in graph.parameters}
     session = PoisonedSession(graph, weights, exact="bitwise", **options)
-    session.poison = HUGE
+    session.runner.poison = HUGE
     inputs = {name: values[name] for name in graph.inputs}
     for i, (change, want, _) in enumerate(history):
         inputs = edited(inputs, change, numbers(make, i))
@@ -160,7 +160,7 @@ def test_any_tiles_computed_alone_keep_their_bits(case: Case, data: Any, seed: i
     graph, make = case
     with pytest.MonkeyPatch.context() as patch:
         found = lambda anatomy, *_: any_grains(anatomy, seed)  # noqa: E731
-        patch.setattr(tgbench.session.session, "find", found)
+        patch.setattr(tgbench.session.opening, "find", found)
         play(graph, make, data.draw(histories(graph, most=4)))
 
 
@@ -505,7 +505,7 @@ def test_other_threads_are_refused() -> None:
 def test_an_optimised_plan_keeps_the_bits_and_another_process_makes_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tgbench.session.session, "find", lambda anatomy, *_: any_grains(anatomy, 5))
+    monkeypatch.setattr(tgbench.session.opening, "find", lambda anatomy, *_: any_grains(anatomy, 5))
     session = GraphSession(exponentials(), exact="bitwise")
     assert session.exactness is not None
     assert any(1 < grain.tile[0] < 40 for grain in session.exactness.grains.values())

@@ -54,14 +54,14 @@ def patched(graph: Graph, places: Any) -> tuple[BucketClass, tuple[int, ...]]:
 
 def specialised(session: GraphSession, places: Any) -> Specialised:
     kind, origin = patched(session.anatomy.graph, places)
-    memory = session._in_force()
-    held = session.states.patterns[session._state].state(origin)
+    memory = session.memory
+    held = session.states.patterns[session.standing.valid].state(origin)
     return memory.specialiser.specialise(held, kind, origin)
 
 
 def seen_at_edges(session: GraphSession, count: int) -> Standing:
     """What stands after runs of so many patches: two rows, two columns, and places in the batch."""
-    specialiser = session._in_force().specialiser
+    specialiser = session.memory.specialiser
     specialiser.standing = Standing()
     for at in EDGES:
         specialised(session, [(at, EDGES[0] + EDGES[1] - at)] * count)
@@ -107,13 +107,13 @@ def test_programs_hold_wherever_their_guards_do(session: GraphSession, places: A
     seen_at_edges(session, len(places))
     kind, origin = patched(session.anatomy.graph, places)
     made = specialised(session, places)
-    specialiser = session._in_force().specialiser
+    specialiser = session.memory.specialiser
     for step, axis in itertools.product((-4, 4), range(len(origin))):
         near = (*origin[:axis], origin[axis] + step, *origin[axis + 1 :])
         inside = all(0 <= at <= bound for at, bound in zip(near, kind.bounds, strict=True))
         if inside and Domain(made.guards).holds(near):
             specialiser.standing = Standing()
-            held = session.states.patterns[session._state].state(near)
+            held = session.states.patterns[session.standing.valid].state(near)
             again = specialiser.specialise(held, kind, near)
             assert decided(made, near) == decided(again, near)
 

@@ -656,7 +656,7 @@ def test_the_checks_of_these_tests_see_a_wrong_number(session: CheckedSession) -
     """A session that forgets to compute would be found."""
     session.run(want={"y": np.s_[5]})
     kept = session.session.placement.slots[session.session.graph.node("k0")]
-    session.session._memory.arena[kept.offset_bytes :] = 1  # type: ignore[union-attr]
+    session.session.memory.arena[kept.offset_bytes :] = 1
     x = session.values["x"].copy()
     x[7] += 1
     with pytest.raises(Wrong):

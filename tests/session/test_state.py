@@ -24,6 +24,7 @@ from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.plans.plan import Plan
 from tgbench.session.memory import _neighbours
 from tgbench.session.session import GraphSession
+from tgbench.session.standing import Standing
 
 Array = np.ndarray[Any, Any]
 
@@ -144,7 +145,7 @@ def test_only_the_rows_that_are_appended_are_dirty_in_the_next_run() -> None:
     rng = np.random.default_rng(2)
     for step in range(6):
         session.run(history.step(rng, 1))
-        assert {n: str(r) for n, r in session._pending.items()} == {
+        assert {n: str(r) for n, r in session.standing.pending.items()} == {
             "keys": f"{{[0:2, {step}:{step + 1}, 0:4]}}",
             "values": f"{{[0:2, {step}:{step + 1}, 0:4]}}",
         }
@@ -340,6 +341,35 @@ def test_what_ifs_after_a_new_plan_start_from_one_run_of_what_was_held() -> None
     assert session.last.kind.bucket(session.last.origin).changed[0][1].elements == 1  # type: ignore[union-attr]
 
 
+def test_what_stands_between_two_runs_is_one_value() -> None:
+    session, x = GraphSession(counting()), np.array([1, 2, 3], "float32")
+    assert session.standing == Standing()
+    session.run({"x": x})
+    session.run({"x": x})
+    after = session.standing
+    assert after.is_fresh
+    assert after.last == (session.last.kind, session.last.origin)
+    session.run({"x": 2 * x}, keep=False)
+    assert session.standing._replace(valid=after.valid) == after, "a what-if leaves no trace"
+    session.forget()
+    assert session.standing == after.stale()
+    assert not session.standing.is_fresh
+    session.release()
+    assert session.standing == Standing()
+
+
+def test_an_interrupted_run_leaves_what_stood_and_nothing_computed() -> None:
+    session, x = GraphSession(counting()), np.array([1, 2, 3], "float32")
+    session.run({"x": x})
+    before = session.standing
+    failing_at(session, 0)
+    with pytest.raises(KeyboardInterrupt):
+        session.run({"x": 2 * x})
+    assert session.standing == before.stale()
+    assert (session.run({})["y"] == 2 * x).all()
+    assert (session.state_value("total") == 2 * x).all()
+
+
 # --- faults, plans, budgets -----------------------------------------------------------------------
 
 
@@ -347,7 +377,7 @@ def failing_at(
     session: GraphSession, call: int, error: type[BaseException] = KeyboardInterrupt
 ) -> None:
     """Make one call of the next program raise."""
-    made = session._program
+    made = session.runner.program
 
     def program(*arguments: Any) -> Any:
         found, is_new = made(*arguments)
@@ -357,10 +387,10 @@ def failing_at(
             raise error
 
         kept, found.calls[call] = found.calls[call], (fail, ())
-        session._program = made  # type: ignore[method-assign]
+        session.runner.program = made  # type: ignore[method-assign]
         return found, is_new
 
-    session._program = program  # type: ignore[assignment,method-assign]
+    session.runner.program = program  # type: ignore[assignment,method-assign]
 
 
 @pytest.mark.parametrize("call", [0, 3, -1])
@@ -501,14 +531,14 @@ def test_all_states_advance_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
         return real(self, other)
 
     real = torch.Tensor.copy_
-    place = session.session._memory.update_states  # type: ignore[union-attr]
+    place = session.session.memory.update_states
 
     def update_states(program: Any) -> Any:
         with monkeypatch.context() as patch:
             patch.setattr(torch.Tensor, "copy_", copy_)
             return place(program)
 
-    monkeypatch.setattr(session.session._memory, "update_states", update_states)
+    monkeypatch.setattr(session.session.memory, "update_states", update_states)
     with pytest.raises(KernelError, match="no more"):
         session.session.run({"x": np.full((2, 3), 2, "float32")})
     for name, value in before.items():
@@ -570,7 +600,7 @@ def test_a_state_that_changes_here_and_there_has_few_classes() -> None:
     full = GraphSession(session.graph, weights={"a": a}, buckets={"h": "full"})
     for _ in range(3):
         full.run({"x": rng.standard_normal((2, 5)).astype("float32")})
-        assert [str(region) for region in full._pending.values()] == ["{[0:2, 0:32]}"]
+        assert [str(region) for region in full.standing.pending.values()] == ["{[0:2, 0:32]}"]
 
 
 def test_a_zero_that_changes_its_sign_is_a_change() -> None:

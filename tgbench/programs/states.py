@@ -15,7 +15,7 @@ from tgbench.base.coords import Coord, Moving, Terms
 from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import Node
 from tgbench.programs.lowering import Held, State
-from tgbench.runs.buckets import BucketClass
+from tgbench.runs.buckets import Spot
 
 Form: TypeAlias = "int | tuple[int, Terms, int]"  # a number, or (const + terms) / per
 Entry: TypeAlias = "tuple[Node, tuple[tuple[tuple[Form, Form], ...], ...], tuple[Form, ...]]"
@@ -124,29 +124,25 @@ class States:
     def __len__(self) -> int:
         return len(self.patterns)
 
-    def moved(
-        self,
-        number: int,
-        before: tuple[BucketClass | None, tuple[int, ...]],
-        now: tuple[BucketClass, tuple[int, ...]],
-    ) -> int:
+    def moved(self, number: int, before: Spot | None, now: Spot) -> int:
         """The state left by the run `before`, written over the origin of the run `now`."""
-        if number == 0:
+        if number == 0 or before is None:
             return 0
-        if before[0] == now[0]:
-            delta = tuple(b - a for a, b in zip(before[1], now[1], strict=True))
+        is_alike = before.kind == now.kind
+        if is_alike:
+            delta = tuple(b - a for a, b in zip(before.origin, now.origin, strict=True))
             key: object = (number, delta)
         else:
-            key = (number, before[1], now[1])
+            key = (number, before.origin, now.origin)
         found = self._moves.get(key)
         if found is None:
             pattern = self.patterns[number]
-            if before[0] == now[0]:
+            if is_alike:
                 pattern = pattern.changed(lambda form, size: _shifted(form, delta))
             else:
                 pattern = pattern.changed(
-                    lambda form, size: _value(form, before[1]),
-                    lambda form, size: _recognised(_value(form, before[1]), now[1], size),
+                    lambda form, size: _value(form, before.origin),
+                    lambda form, size: _recognised(_value(form, before.origin), now.origin, size),
                 )
             found = self._moves[key] = self.number(pattern)
         return found

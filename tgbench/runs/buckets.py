@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, pairwise
 from math import prod
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,6 +110,13 @@ class BucketClass:
         return f"{changed or 'nothing'} → {demand or 'nothing'}"
 
 
+class Spot(NamedTuple):
+    """A class of runs, and where one of them happens: its origin."""
+
+    kind: BucketClass
+    origin: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class Bucket:
     """One run's changed input boxes and demanded output boxes, at their positions."""
@@ -124,7 +131,7 @@ class Bucket:
 
         return Bucket(listed(changed), listed(demand))
 
-    def classify(self, graph: Graph) -> tuple[BucketClass, tuple[int, ...]]:
+    def classify(self, graph: Graph) -> Spot:
         """Its class and its origin."""
         symbols: dict[Any, int] = {}
         bounds: list[int] = []
@@ -152,7 +159,7 @@ class Bucket:
                     boxes.append(tuple(spans))
                 named.append((name, tuple(boxes)))
             sides.append(tuple(named))
-        return BucketClass(sides[0], sides[1], tuple(bounds)), tuple(symbols)
+        return Spot(BucketClass(sides[0], sides[1], tuple(bounds)), tuple(symbols))
 
     def __str__(self) -> str:
         def listed(boxes: Boxes) -> str:

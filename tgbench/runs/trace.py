@@ -26,7 +26,7 @@ from tgbench.base.errors import TraceError
 from tgbench.base.regions import Region
 from tgbench.base.words import counted, format_time, shorten
 from tgbench.graph.graph import Graph
-from tgbench.runs.buckets import Bucket, BucketClass
+from tgbench.runs.buckets import Bucket, BucketClass, Spot
 from tgbench.runs.entry import Call
 from tgbench.runs.log import TraceWarning, Writer, append, explained, read
 
@@ -141,13 +141,13 @@ class Trace:
 
         Raises TraceError for a call that this graph cannot have made.
         """
-        return Counter(self._classes(graph, last))
+        return Counter(self.kinds(graph, last))
 
     def pairs(
         self, graph: Graph, last: int | None = None
     ) -> Counter[tuple[BucketClass, BucketClass]]:
         """How often each class came right after each other: keys are (before, after)."""
-        return Counter(pairwise(self._classes(graph, last)))
+        return Counter(pairwise(self.kinds(graph, last)))
 
     def origins(self, graph: Graph) -> dict[BucketClass, tuple[int, ...]]:
         """Where each class was seen last.
@@ -156,14 +156,15 @@ class Trace:
         """
         return dict(self._placed(graph, None))
 
-    def _classes(self, graph: Graph, last: int | None) -> list[BucketClass]:
+    def kinds(self, graph: Graph, last: int | None = None) -> list[BucketClass]:
+        """The class of each of the `last` calls (None: all), in order."""
         return [kind for kind, _ in self._placed(graph, last)]
 
-    def _placed(self, graph: Graph, last: int | None) -> list[tuple[BucketClass, tuple[int, ...]]]:
+    def _placed(self, graph: Graph, last: int | None) -> list[Spot]:
         """Class and origin of each call."""
         calls = self._window(last)
         first = len(self._calls) - len(calls)
-        known: dict[Bucket, tuple[BucketClass, tuple[int, ...]]] = {}
+        known: dict[Bucket, Spot] = {}
         for number, call in enumerate(calls, first + 1):
             if call.bucket not in known:
                 require_of(graph, call.bucket, f"{self._name}, call {number}")
@@ -181,7 +182,7 @@ class Trace:
         """One row a class, the most frequent first: class, count, share, mean_ms, last (UTC)."""
         calls = self._window(last)
         frame = pd.DataFrame({
-            "class": pd.Series(list(map(str, self._classes(graph, len(calls)))), dtype=str),
+            "class": pd.Series(list(map(str, self.kinds(graph, len(calls)))), dtype=str),
             "ms": np.array([call.duration_ns / 1e6 for call in calls], float),
             "time": _times(calls),
         })  # fmt: skip
@@ -192,7 +193,7 @@ class Trace:
 
     def transition_counts(self, graph: Graph, last: int | None = None) -> pd.DataFrame:
         """How often the class of the column came right after the class of the row."""
-        kinds = list(dict.fromkeys(self._classes(graph, last)))
+        kinds = list(dict.fromkeys(self.kinds(graph, last)))
         position = {kind: i for i, kind in enumerate(kinds)}
         counts = np.zeros((len(kinds), len(kinds)), np.int64)
         for (before, after), count in self.pairs(graph, last).items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from tgbench.base.errors import DemandError, HintError, InputError, TgbenchError
 from tgbench.base.regions import EMPTY, Region
 from tgbench.graph.graph import Graph, Node
 from tgbench.graph.op_table import FLOATS, OPS, OpDef, numpy_dtype
-from tgbench.runs.buckets import Bucket, BucketSpace, difference, region_of_index
+from tgbench.runs.buckets import Bucket, BucketSpace, Spot, difference, region_of_index
 
 Array = NDArray[Any]
 PLAIN = (list, tuple, int, float, np.generic)  # numbers, as opposed to arrays of a dtype
@@ -21,6 +21,13 @@ NUMBERS = "biuf"  # NumPy's kinds
 WIDER = {("bfloat16", "float32"), ("bfloat16", "float64")} | {
     (small, "bfloat16") for small in ("bool", "int8", "uint8")
 }
+
+
+class Wish(NamedTuple):
+    """What is wanted of an output: a region, and the index that it was asked for by."""
+
+    region: Region
+    index: Any
 
 
 class Intake:
@@ -97,6 +104,18 @@ class Intake:
             found[name] = space.round(name, region, shape)
         return found
 
+    def spot(self, changed: Any, want: Any) -> Spot:
+        """The class and the place of a run with such arguments."""
+        demand = {name: wish.region for name, wish in self.wanted(want).items()}
+        return self.rounded(Bucket.of(self.hints(changed) or {}, demand)).classify(self.graph)
+
+    def state(self, name: str) -> Node:
+        """A state by name; raises InputError for an unknown one."""
+        if name not in self.graph.states:
+            known = ", ".join(self.graph.states) or "none"
+            raise InputError(f"unknown state {name!r}; this graph has {known}")
+        return self.graph.states[name]
+
     def checked_state(self, node: Node, value: Any) -> Array:
         """A state's new value as an array; raises InputError like an input's does."""
         array = self._checked(node.name, node, value)
@@ -162,11 +181,11 @@ class Intake:
                     f"with {limit}; values must be in 0..{limit - 1}"
                 )
 
-    def wanted(self, want: Any) -> dict[str, tuple[Region, Any]]:
-        """The region of each wanted output, and the index it was asked for by."""
+    def wanted(self, want: Any) -> dict[str, Wish]:
+        """What is wanted of each output."""
         outputs = self.graph.outputs
         if want is None:
-            return {name: (Region.full(node.shape), ...) for name, node in outputs.items()}
+            return {name: Wish(Region.full(node.shape), ...) for name, node in outputs.items()}
         result = {}
         for name, index in _by_name(want, outputs, "want", DemandError).items():
             if name not in outputs:
@@ -179,7 +198,7 @@ class Intake:
             region = region_of_index(index, shape, name)
             if region.is_empty:
                 raise DemandError(f"{name}: {index} asks for nothing; leave it out of `want`")
-            result[name] = (region, index)
+            result[name] = Wish(region, index)
         return result
 
     def differences(

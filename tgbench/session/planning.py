@@ -33,13 +33,13 @@ from tgbench.programs.calibrate import Calibrator
 from tgbench.programs.exact.findings import Exactness
 from tgbench.programs.pool import Pool
 from tgbench.programs.program import Program
-from tgbench.runs.buckets import Bucket, BucketClass
+from tgbench.runs.buckets import Bucket, BucketClass, Spot
 from tgbench.runs.rules import Rules
 from tgbench.session.arguments import Intake
 from tgbench.session.memory import lasting
 
 Retain: TypeAlias = Literal["auto", "all"]
-Runs: TypeAlias = Sequence[tuple[BucketClass, tuple[int, ...]]]  # a class and a place of each
+Runs: TypeAlias = Sequence[Spot]
 
 
 @dataclass(frozen=True)
@@ -130,13 +130,11 @@ class Planning:
 
     # --- what to plan for ------------------------------------------------------------------------
 
-    def first_runs(
-        self, bucket: Bucket, kind: BucketClass, origin: tuple[int, ...], intake: Intake
-    ) -> Runs:
+    def first_runs(self, bucket: Bucket, spot: Spot, intake: Intake) -> Runs:
         """With no history: this run, and the smallest change that may follow it."""
         changes = (unit_change(bucket, self.anatomy, name) for name in self.graph.inputs)
         following = [intake.rounded(b).classify(self.graph) for b in changes if b is not None]
-        return [(kind, origin), *following]
+        return [spot, *following]
 
     @contextmanager
     def adding(self, runs: Runs) -> Iterator[None]:
@@ -164,14 +162,22 @@ class Planning:
         self.in_pieces.add(kind)
         return again
 
-    def takes_more(self, kind: BucketClass, origin: tuple[int, ...]) -> bool:
+    def takes_more(self, spot: Spot) -> bool:
         """Whether a run is rather computed as a larger one, or afresh, than planned for.
 
         Where it was planned for, another plan is the same plan; and where its class was once
         planned for in vain, as it fits from nothing but not from what is there, elsewhere as well.
         """
+        kind, origin = spot
         is_corner = kind in self.classes and origin in kind.corners(self.classes[kind][1])
         return is_corner or kind in self.missed or origin in self.places.get(kind, ())
+
+    def corners(self) -> list[Spot]:
+        """Where the planned classes lie last and at the ends, largest slices first."""
+        found = [
+            Spot(kind, at) for kind, (_, last) in self.classes.items() for at in kind.corners(last)
+        ]
+        return sorted(found, key=lambda spot: -spot.kind.elements)
 
     # --- how a plan is made ----------------------------------------------------------------------
 

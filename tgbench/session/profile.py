@@ -100,7 +100,7 @@ def survey(session: GraphSession, state: int, program: Program) -> tuple[Place, 
     Args:
         state: the number of the state that the program begins in.
     """
-    memory, origin = session._in_force(), program.origin
+    memory, origin = session.memory, program.origin
     assert origin is not None
     surveyor = Surveyor(memory.anatomy, memory.placement, session.rules, session.device)
     held: Any = memory.states.patterns[state].state(origin)
@@ -271,7 +271,7 @@ def profile(
     """
     work = _Work(session, records, seconds, alternatives)
     try:
-        with session.arena.lock, _arena_kept(session._in_force()):
+        with session.arena.lock, _arena_kept(session.memory):
             every = [(state, program) for state, _, program in session.programs]
             work.run(progress, every if programs is None else programs)
             if programs is None:
@@ -411,7 +411,7 @@ class _Runs:
         self.device = session.device
         self.program = program
         self.places = places
-        self.memory = session._in_force()
+        self.memory = session.memory
         self._scrubs = _reads_slices(program, self.memory)
         _scrub(self.memory)
 

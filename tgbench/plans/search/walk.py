@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 from tgbench.base.coords import Domain, Guard
 from tgbench.programs.lowering import State
 from tgbench.programs.states import Pattern, States
-from tgbench.runs.buckets import BucketClass
+from tgbench.runs.buckets import BucketClass, Spot
 
 Made = TypeVar("Made")
 Decide = Callable[[State, BucketClass, tuple[int, ...]], tuple[Made, State, frozenset[Guard]]]
@@ -41,19 +41,19 @@ class Walk(Generic[Made]):
         self._decide = decide
         self._known: dict[tuple[int, BucketClass], list[_Known[Made]]] = {}
         self._state = 0
-        self._before: tuple[BucketClass | None, tuple[int, ...]] = (None, ())
+        self._before: Spot | None = None
         self.decided = 0  # how many situations had to be thought through
 
     def state(self, kind: BucketClass, origin: tuple[int, ...]) -> State:
         """What is there before a run of this class at this origin, were it the next one."""
-        number = self.states.moved(self._state, self._before, (kind, origin))
+        number = self.states.moved(self._state, self._before, Spot(kind, origin))
         return self.states.patterns[number].state(origin)
 
     def step(self, kind: BucketClass, origin: tuple[int, ...]) -> Made:
         """The next run."""
-        state = self.states.moved(self._state, self._before, (kind, origin))
+        state = self.states.moved(self._state, self._before, Spot(kind, origin))
         known = self._find(state, kind, origin)
-        self._state, self._before = known.after, (kind, origin)
+        self._state, self._before = known.after, Spot(kind, origin)
         return known.made
 
     def _find(self, state: int, kind: BucketClass, origin: tuple[int, ...]) -> _Known[Made]:

@@ -143,7 +143,7 @@ def inspect_class(
     placement = session.placement
     planner = Planner(session.anatomy, session.rules, session.device, session.costs.time_ns)
     propagator = planner.propagator(placement.retained)
-    cut = session._in_force().decisions.cut
+    cut = session.memory.decisions.cut
     steps = planner.steps(propagator, Scenario(kind, place.origin, 1.0), cut)
     title = f"{kind} {place}".rstrip()
     return Inspection(title, session.graph, _joined(steps, place.origin))

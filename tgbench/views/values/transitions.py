@@ -116,7 +116,7 @@ class Matrix:
 def matrix(trace: Trace, graph: Graph) -> Matrix:
     """The transitions of a trace; raises TraceError for calls of another graph."""
     calls = trace.calls[:]
-    kinds = trace._classes(graph, len(calls))
+    kinds = trace.kinds(graph, len(calls))
     order = list(dict.fromkeys(kinds))
     number = {kind: i for i, kind in enumerate(order)}
     followers: dict[tuple[int, int], list[int]] = {}

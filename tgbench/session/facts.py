@@ -1,0 +1,126 @@
+"""What a session says of itself, at any time, without doing anything."""
+
+from __future__ import annotations
+
+from tgbench.base.errors import PlanError
+from tgbench.graph.graph import Graph
+from tgbench.memory.arena import Seat
+from tgbench.memory.estimate import MemoryEstimate, estimate_memory
+from tgbench.memory.placement import Placement
+from tgbench.memory.storage import Anatomy
+from tgbench.plans.plan import Plan
+from tgbench.programs.pool import Pool
+from tgbench.runs.buckets import BucketSpace
+from tgbench.session.arguments import Intake
+from tgbench.session.memory import Memory
+from tgbench.session.planning import Planning, Retain
+from tgbench.session.report import Report
+from tgbench.session.running import Runner
+from tgbench.session.standing import Keeper, Standing
+
+
+class Facts:
+    """What is planned, in force and done; a session gives it its parts.
+
+    Fields:
+        graph: as it runs, simplified.
+        device: "cpu" or "cuda:0".
+        pool: weights.
+        seat: the session's place in the arena.
+        intake: reads arguments.
+        planning, keeper, runner: what decides, what stands between runs, what runs.
+    """
+
+    graph: Graph
+    device: str
+    pool: Pool
+    seat: Seat
+    intake: Intake
+    planning: Planning
+    keeper: Keeper
+    runner: Runner
+
+    @property
+    def last(self) -> Report | None:
+        """What the last run did; None before the first."""
+        finished = self.runner.finished
+        return finished.report if finished is not None else None
+
+    def report(self) -> Report:
+        """What the last run did, in words when printed; raises PlanError before the first."""
+        if self.runner.finished is None:
+            raise PlanError("nothing has run yet; call `run` first")
+        return self.runner.finished.report
+
+    @property
+    def standing(self) -> Standing:
+        """What stands between the last run and the next, as a value."""
+        return self.keeper.standing
+
+    @property
+    def memory(self) -> Memory:
+        """The plan in force and its bytes; raises PlanError before the first plan."""
+        return self.keeper.memory
+
+    def estimate_memory(self) -> dict[str, MemoryEstimate]:
+        """Bytes per device, before anything of the arena is allocated."""
+        budget, others = self.planning.limit_bytes, self.seat.others_fixed_bytes
+        found = self.placement if self.is_planned else None
+        arena = found.size_bytes if found is not None else None
+        fixed = found.kept_bytes if found is not None else None
+        packed = self.pool.packed_bytes
+        return {self.device: estimate_memory(self.graph, arena, budget, fixed, others, packed)}
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether a plan is in force."""
+        return self.standing.memory is not None
+
+    @property
+    def placement(self) -> Placement:
+        """The memory map in force, from 0; raises PlanError before the first run."""
+        return self.memory.decisions.placement
+
+    @property
+    def plan(self) -> Plan:
+        """Everything decided, as a value that `save_plan` writes."""
+        decisions = self.memory.decisions
+        return Plan.of(self.graph, decisions, self.device, self.budget_bytes, self.exact)
+
+    @property
+    def exact(self) -> str | None:
+        """What is promised of bits: "bitwise", or None; see `exactness` for how."""
+        return self.planning.exact
+
+    @property
+    def anatomy(self) -> Anatomy:
+        """Who reads whom, and when each value is live, in the order in force."""
+        return self.planning.anatomy
+
+    @property
+    def unused_inputs(self) -> tuple[str, ...]:
+        """Inputs that no output depends on; they may be passed to `run`."""
+        return tuple(self.intake.unused)
+
+    @property
+    def buckets(self) -> BucketSpace:
+        """How changed input boxes are rounded."""
+        return self.intake.space
+
+    @property
+    def retain(self) -> Retain:
+        """What is kept between runs; another value counts from the next plan on."""
+        return self.planning.retain
+
+    @retain.setter
+    def retain(self, retain: Retain) -> None:
+        self.planning.retain = retain
+
+    @property
+    def budget_bytes(self) -> int | None:
+        """Budget of the arena; another value counts from the next plan on."""
+        return self.planning.budget_bytes
+
+    @budget_bytes.setter
+    def budget_bytes(self, budget_bytes: int | None) -> None:
+        self.planning.budget_bytes = budget_bytes

@@ -1,0 +1,136 @@
+"""What a session is made of before it plans: graph, weights and arena; what is known of kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from glob import escape
+from typing import Any
+
+from tgbench.base.errors import GraphError
+from tgbench.costs.model import CostModel
+from tgbench.costs.records import Records
+from tgbench.costs.signature import streams
+from tgbench.graph.graph import Graph, graph_of
+from tgbench.graph.simplify import simplify
+from tgbench.memory.arena import Arena, Seat
+from tgbench.memory.estimate import Budget
+from tgbench.memory.storage import Anatomy
+from tgbench.programs.calibrate import Calibrator
+from tgbench.programs.exact.findings import Exactness, find
+from tgbench.programs.pool import Pool
+from tgbench.runs.buckets import BucketSpace
+from tgbench.runs.rules import Rules
+from tgbench.session.arguments import Intake
+from tgbench.sources.torch.imported import Imported
+
+LONGEST_NAME = 60  # of a session, in messages
+
+
+@dataclass(frozen=True)
+class Ground:
+    """A graph with its weights, and the arena it runs in.
+
+    Fields:
+        given: as it came.
+        graph: simplified, as it runs.
+        arena: where its values go; its device is the session's.
+    """
+
+    given: Graph
+    graph: Graph
+    arena: Arena
+    anatomy: Anatomy
+    pool: Pool
+
+    @staticmethod
+    def of(
+        graph: Graph | Imported,
+        weights: Any,
+        arena: Arena,
+        ignored: Sequence[str],
+        packed_bytes: int | str | None,
+    ) -> Ground:
+        """Load the weights onto the arena's device; those of an imported module are its own."""
+        imported = graph if isinstance(graph, Imported) and weights is None else None
+        source = weights if imported is None else imported.weights
+        given = graph_of(graph)
+        _check_bound(given)
+        runs = simplify(given)
+        anatomy = Anatomy.of(runs)
+        unused = [escape(name) for name in given.parameters if name not in runs.parameters]
+        limit = Budget.parse(packed_bytes).limit_bytes
+        pool = Pool.load(
+            runs, anatomy, source, arena.device, [*ignored, *unused], limit, imported is not None
+        )
+        if imported is not None and imported.shared:
+            pool.watch(runs.parameters)
+        return Ground(given, runs, arena, anatomy, pool)
+
+    def intake(self, buckets: Mapping[str, Any] | BucketSpace | None) -> Intake:
+        """Reads arguments of runs; `buckets` says how changes are rounded."""
+        space = buckets if isinstance(buckets, BucketSpace) else BucketSpace(buckets or {})
+        runs = self.graph.inputs
+        return Intake(
+            self.graph, space, {n: node for n, node in self.given.inputs.items() if n not in runs}
+        )
+
+    def seat(self) -> Seat:
+        """A place in the arena, named in messages by inputs and outputs."""
+        name = f"{', '.join(self.graph.inputs)} → {', '.join(self.graph.outputs)}"
+        short = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
+        return self.arena.join(short, self.pool.parameter_bytes)
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What is known of the kernels that a graph may run.
+
+    Fields:
+        exactness: which of them make the same bits of every slice; None where that is not asked.
+        rules: what a part of a value takes of others, with that.
+        costs: how long they take.
+        calibrator: times them where nothing is known; None where models do.
+    """
+
+    exactness: Exactness | None
+    rules: Rules
+    costs: CostModel
+    calibrator: Calibrator | None
+
+    @staticmethod
+    def of(
+        ground: Ground, records: Any, progress: Any, *, exact: bool, calibrate: bool
+    ) -> Knowledge:
+        """Find out about bits if that is asked for; times are looked up later."""
+        pool, device = ground.pool, ground.arena.device
+        known = records if isinstance(records, Records) or records is None else Records(records)
+        found = None
+        if exact:
+            found = find(ground.anatomy, pool.buffers, device, progress, known, pool.unpacked)
+        rules = Rules(found.grains if found is not None else None, pool.unpacked)
+        costs = CostModel(known, device, streams=streams(pool.parameter_bytes), rules=rules)
+        times = calibrate and not exact
+        calibrator = Calibrator(pool, costs, known, device, progress) if times else None
+        return Knowledge(found, rules, costs, calibrator)
+
+
+def arena_on(device: str, arena: Arena | None) -> Arena:
+    """The arena that is given, or one for this session; raises GraphError for another device's."""
+    found = arena if arena is not None else Arena(device)
+    if found.device != device:
+        raise GraphError(
+            f"the arena is on {found.device}, the session on {device}; "
+            f"pass device={found.device!r}, or make an arena on {device}"
+        )
+    return found
+
+
+def _check_bound(graph: Graph) -> None:
+    """Raise GraphError for a graph with symbolic dimensions."""
+    if graph.symbols:
+        sizes = ", ".join(f"{symbol}=…" for symbol in graph.symbols)
+        raise GraphError(
+            f"dimensions of the graph are symbolic; give them numbers: `graph.bind({sizes})`, or "
+            f"`GraphSession(imported.graph.bind({sizes}), imported.weights)`"
+        )

@@ -1,0 +1,385 @@
+"""One run, from what is asked to what is left.
+
+    Request ── decide ──→ Decision ── execute ──→ Outcome ── commit ──→ the next Standing
+                 │  ↑
+                 └──┘ plan, where nothing fits
+
+A request is read and checked. Deciding finds what differs from what stands (`standing`), the bucket
+of that, and a program for it, made now if there is none. What is executed counts for nothing until
+it is committed, in one line.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from typing import Any, NamedTuple
+
+import torch
+from numpy.typing import NDArray
+
+from tgbench.base.errors import KernelError
+from tgbench.base.regions import Region
+from tgbench.base.words import counted
+from tgbench.graph.graph import Node
+from tgbench.programs.lowering import DoesNotFit
+from tgbench.programs.program import Program
+from tgbench.runs.buckets import Bucket, Spot
+from tgbench.runs.propagate import Propagator
+from tgbench.runs.trace import Call, Trace
+from tgbench.session.arguments import Intake, Wish
+from tgbench.session.planning import Planning, Runs, Search
+from tgbench.session.report import Counters, Report, taken_bytes
+from tgbench.session.results import gather
+from tgbench.session.standing import NONE, Keeper, Standing
+
+Array = NDArray[Any]
+MOST_STATES = 10_000  # patterns remembered; past this they and their programs start again
+RUNS_AHEAD = 3  # how far `prepare` follows a class: two runs reach its steady state
+MOST_PLANS = 4  # a run that still fits nothing after this many plans is an error of ours
+
+
+class Keeps(Enum):
+    """What of a run lasts."""
+
+    ALL = "inputs, values, and what it writes into states"
+    VALUES = "inputs and values; the states do not advance, and nothing is handed out"
+    NOTHING = "nothing"
+
+
+class Request(NamedTuple):
+    """What a run is asked for, read and checked.
+
+    Fields:
+        given: inputs by name; those left out keep the value that they are held at.
+        wanted: of which outputs what.
+        changed: where inputs may differ, if that was said; `check` it all the same.
+        keeps: what of the run lasts.
+        copy, as_torch: how results are handed out.
+    """
+
+    given: Mapping[str, Array]
+    wanted: Mapping[str, Wish]
+    changed: Mapping[str, Region] | None = None
+    check: bool = False
+    keeps: Keeps = Keeps.ALL
+    copy: bool = True
+    as_torch: bool = False
+
+
+class Found(NamedTuple):
+    """A program, and whether it was made now."""
+
+    program: Program
+    is_new: bool
+
+
+class Decision(NamedTuple):
+    """A run that is about to be executed.
+
+    Fields:
+        request: what it is for.
+        arrays: every input, checked.
+        differ: what the arena does not hold yet.
+        bucket: the same with what is demanded.
+        spot: its class, and where it happens.
+        program: right for it, made now if `is_new`.
+    """
+
+    request: Request
+    arrays: Mapping[str, Array]
+    differ: Mapping[str, Region]
+    bucket: Bucket
+    spot: Spot
+    program: Program
+    is_new: bool
+
+
+class Outcome(NamedTuple):
+    """A run that is over, and may still be undone.
+
+    Fields:
+        results: by output name, as they are handed out.
+        advanced: what of the states it changed.
+    """
+
+    results: dict[str, Any]
+    advanced: Mapping[str, Region]
+
+
+class Clock(NamedTuple):
+    """When a run began, when it was decided, and when it was done, in nanoseconds."""
+
+    began: int
+    decided: int
+    done: int
+
+
+class Finished(NamedTuple):
+    """What there is to say of a run; its `Report` is made when somebody asks.
+
+    Fields:
+        moved: whether its program was made for another origin, and pointed to this one.
+    """
+
+    bucket: Bucket
+    spot: Spot
+    is_new: bool
+    moved: bool
+    program: Program
+    clock: Clock
+    propagator: Propagator
+
+    @property
+    def report(self) -> Report:
+        clock = self.clock
+        return Report(
+            self.bucket, self.spot.kind, self.spot.origin, self.is_new, self.moved, self.program,
+            clock.decided - clock.began, clock.done - clock.decided, clock.done - clock.began,
+            self.propagator,
+        )  # fmt: skip
+
+
+class Runner:
+    """Runs one session's graph; whoever calls it holds the arena's lock.
+
+    Fields:
+        planning, keeper: what to plan for; what is in force and stands.
+        intake: reads arguments.
+        trace: every run is appended to it.
+        counters: how often things happened.
+        finished: the last run; None before the first.
+    """
+
+    def __init__(self, planning: Planning, keeper: Keeper, intake: Intake, trace: Trace) -> None:
+        self.planning, self.keeper = planning, keeper
+        self.intake, self.trace = intake, trace
+        self.arena = keeper.arena
+        self.counters = Counters()
+        self.graph = planning.graph
+        self.finished: Finished | None = None
+
+    def request(
+        self, inputs: Any, want: Any, changed: Any, check: bool, copy: bool, keep: bool
+    ) -> Request:
+        """The arguments of `GraphSession.run`, read and checked."""
+        named, wanted = self.intake.named(inputs), self.intake.wanted(want)
+        hints, given = self.intake.hints(changed), self.intake.arrays(named)
+        keeps = Keeps.ALL if keep else Keeps.NOTHING
+        as_torch = any(isinstance(value, torch.Tensor) for value in named.values())
+        return Request(self._apart(given), wanted, hints, check, keeps, copy or not keep, as_torch)
+
+    def _apart(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """Results that come back as inputs may be views of what a run writes over: copies then."""
+        return {
+            name: array.copy() if self.arena.shows(array) else array
+            for name, array in arrays.items()
+        }
+
+    def run(self, request: Request, began_ns: int) -> dict[str, Any]:
+        """The results of a request that came at `began_ns`."""
+        decision = self.decide(request)
+        while request.keeps is Keeps.NOTHING and self._lacks_a_start():
+            self._start_again(request)
+            decision = self.decide(request)
+        return self.carry_out(decision, began_ns)
+
+    def _lacks_a_start(self) -> bool:
+        """No value is left to differ from: after a new plan, an interrupt or `forget`."""
+        return bool(self.keeper.standing.held) and not self.keeper.standing.is_fresh
+
+    def _start_again(self, request: Request) -> None:
+        """Compute what is wanted of the inputs that are held, so that a what-if starts from it."""
+        began_ns = time.perf_counter_ns()
+        afresh = Request({}, request.wanted, keeps=Keeps.VALUES)
+        self.carry_out(self.decide(afresh), began_ns)
+
+    # --- deciding --------------------------------------------------------------------------------
+
+    def decide(self, request: Request) -> Decision:
+        """What of the inputs differs, its bucket, and the program; plans if nothing fits."""
+        demand = {name: wish.region for name, wish in request.wanted.items()}
+        if len(self.keeper.states) > MOST_STATES:
+            self.keeper.forget_states()
+        for _ in range(MOST_PLANS):
+            arrays = self.intake.completed(request.given, self.keeper.standing.held)
+            differ = self._differences(arrays, request)  # a plan moves what is held
+            bucket = Bucket.of(differ, demand)
+            spot = bucket.classify(self.graph)
+            if self.keeper.standing.memory is None:
+                self.plan_for(self.planning.first_runs(bucket, spot, self.intake))
+            try:
+                program, is_new = self.program(spot, self.keeper.standing)
+            except DoesNotFit as error:
+                failure = str(error)  # an error kept in its own frame keeps the session alive
+                self.planning.missed.add(spot.kind)
+                self.plan_for([spot])
+                continue
+            if self.planning.deserves_a_plan(spot.kind, program):
+                self.plan_for([spot])
+                continue
+            return Decision(request, arrays, differ, bucket, spot, program, is_new)
+        raise KernelError(f"{spot.kind} fits no plan made for it: {failure}")
+
+    def _differences(self, arrays: Mapping[str, Array], request: Request) -> dict[str, Region]:
+        """What the arena does not hold yet: everything at first, then what changed."""
+        standing = self.keeper.standing
+        if not standing.is_fresh:
+            for name, array in arrays.items():
+                self.intake.check_values(name, array, Region.full(array.shape))
+            kept = self.planning.anatomy.kept
+            return {leaf.name: Region.full(leaf.shape) for leaf in kept}
+        found = self.intake.differences(arrays, standing.held, request.changed, request.check)
+        return {**standing.pending, **found}
+
+    def plan_for(self, runs: Runs) -> None:
+        """Plan for some more runs; if that fails or is interrupted, all stays as it was."""
+        with self.planning.adding(runs):
+            self.plan()
+
+    def plan(self) -> None:
+        """Plan for the classes at hand, and put it in force."""
+        made = self.planning.quick()
+        self.counters.planned += 1
+        self.keeper.install(made)
+
+    @property
+    def happened(self) -> list[Bucket]:
+        """The buckets of all runs in the trace."""
+        return [call.bucket for call in self.trace]
+
+    def search(self, how: Search) -> None:
+        """Look for a better plan for what happened, and put it in force."""
+        standing = self.keeper.standing
+        start = standing.memory.decisions if standing.memory is not None else None
+        made = self.planning.searched(how, self.happened, start)
+        self.planning.classes = dict(made.classes)
+        self.counters.planned += 1
+        self.keeper.install(made)
+
+    def program(self, spot: Spot, standing: Standing) -> Found:
+        """The program for a run after what stands."""
+        keeper = self.keeper
+        state = keeper.states.moved(standing.valid, standing.last, spot)
+        known = keeper.programs.find(state, spot.kind, spot.origin)
+        if known is not None:
+            return Found(known, False)
+        program = keeper.memory.specialise(
+            state, spot.kind, spot.origin, or_more=self.planning.takes_more(spot)
+        )
+        keeper.programs.add(state, spot.kind, program)
+        self.counters.specialised += 1
+        return Found(program, True)
+
+    # --- executing -------------------------------------------------------------------------------
+
+    def carry_out(self, run: Decision, began_ns: int) -> dict[str, Any]:
+        """Execute a run and remember what it did; what it wrote stays from the last line on."""
+        moved = run.program.origin != run.spot.origin
+        if moved:
+            run.program.move_to(run.spot.origin)
+        decided_ns, before = time.perf_counter_ns(), self.keeper.standing
+        outcome = self.execute(run)
+        self.finish(run, moved, Clock(began_ns, decided_ns, time.perf_counter_ns()))
+        self._commit(run, before, outcome)
+        return outcome.results
+
+    def execute(self, run: Decision) -> Outcome:
+        """Write the inputs, run the calls, hand out results, advance the states or undo it all.
+
+        Nothing is valid from the first write until the run is over, and what is written over is
+        noted (`Memory.take_back`), so that whatever stops a run leaves a session that computes
+        everything again from what it held before.
+        """
+        memory, program, keeps = self.keeper.memory, run.program, run.request.keeps
+        self.keeper.forget()
+        self.arena.last_ran = self.keeper.seat.number
+        try:
+            saved = memory.saved(program) if keeps is Keeps.NOTHING else []
+            memory.write(run.arrays, run.differ)
+            for function, arguments in program.calls:
+                function(*arguments)
+            results = self._results(run)
+            if keeps is Keeps.NOTHING:
+                memory.put_back(saved)
+            return Outcome(results, memory.update_states(program) if keeps is Keeps.ALL else NONE)
+        except Exception as error:
+            raise KernelError(
+                f"a kernel failed while running {run.spot.kind}: {error}; the session is usable, "
+                "the next run computes everything again"
+            ) from error
+
+    def _results(self, run: Decision) -> dict[str, Any]:
+        """What is handed out of a run, right now: its slices are written over by the next one."""
+        request, program = run.request, run.program
+        if request.keeps is Keeps.VALUES:
+            return {}
+        results = {}
+        for name, (region, index) in request.wanted.items():
+            parts, node = program.results[name], self.graph.outputs[name]
+            owned = request.copy or request.as_torch or self._is_state(node)
+            results[name] = gather(
+                parts, program.origin or (), region, index, node.shape, owned, request.as_torch
+            )
+        return results
+
+    def _is_state(self, output: Node) -> bool:
+        """Whether an output shows the bytes of a state, which a run writes after handing out."""
+        return self.planning.anatomy.base[output].op == "state"
+
+    def finish(self, run: Decision, moved: bool, clock: Clock) -> None:
+        """Count a run, and log it."""
+        self.counters.runs += 1
+        self.counters.evicted = self.keeper.programs.evicted
+        self.counters.moved += moved
+        if run.is_new:
+            self.arena.took(taken_bytes(run.program))
+        self.trace.append(Call(run.bucket, not run.is_new, clock.done - clock.began, time.time()))
+        propagator = self.keeper.memory.propagator
+        self.finished = Finished(
+            run.bucket, run.spot, run.is_new, moved, run.program, clock, propagator
+        )
+
+    def _commit(self, run: Decision, before: Standing, outcome: Outcome) -> None:
+        """Replace what stood `before` by what the run leaves, in the last line."""
+        memory = self.keeper.memory
+        if run.request.keeps is Keeps.NOTHING:
+            left = memory.surviving(before.valid, run.program)
+            self.keeper.standing = before._replace(valid=left)
+            return
+        pending = self.intake.rounded_states(outcome.advanced)
+        after = Standing(memory, memory.held, NONE, True, run.program.after, run.spot, pending)
+        memory.settle()
+        self.keeper.standing = after
+
+    # --- ahead of time ---------------------------------------------------------------------------
+
+    def prepare(self, seconds: float | None) -> int:
+        """Programs for the planned classes, largest slices first; returns how many were made."""
+        progress, made, walks = self.planning.progress, 0, self.planning.corners()
+        end = time.monotonic() + (seconds if seconds is not None else 1e9)
+        try:
+            for i, spot in enumerate(walks):
+                progress(f"preparing {i + 1}/{len(walks)} {spot.kind}")
+                if time.monotonic() >= end:
+                    break
+                for found in self._walk(spot):
+                    made += found.is_new
+        except KeyboardInterrupt:
+            progress(f"stopped; {counted(made, 'program')} kept")
+        return made
+
+    def _walk(self, spot: Spot) -> Iterator[Found]:
+        """Programs for a few runs of one class in a row, one position further each time."""
+        standing = self.keeper.standing
+        for _ in range(RUNS_AHEAD):
+            try:
+                found = self.program(spot, standing)
+            except DoesNotFit:
+                return
+            yield found
+            standing = standing._replace(valid=found.program.after, last=spot)
+            spot = Spot(spot.kind, tuple(at + 1 for at in spot.origin))
+            if any(at > bound for at, bound in zip(spot.origin, spot.kind.bounds, strict=True)):
+                return

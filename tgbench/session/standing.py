@@ -1,0 +1,180 @@
+"""What stands between two runs: a plan in force, its bytes, and what they hold.
+
+    nothing planned ── install ──→ in force ── install ──→ another plan, the same values
+           ↑                           │
+           └───────── release ─────────┘
+
+All of it is one value, `Standing`, that is replaced as a whole. Whatever stops a run or a plan in
+whatever line finds either the one before or the one after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import torch
+from numpy.typing import NDArray
+
+from tgbench.base.errors import PlanError
+from tgbench.base.regions import EMPTY, Region
+from tgbench.base.safetensors import TORCH_DTYPES
+from tgbench.graph.graph import Node
+from tgbench.memory.arena import check_map
+from tgbench.plans.decisions import Decisions
+from tgbench.programs.states import States
+from tgbench.runs.buckets import Spot
+from tgbench.session.memory import Library, Memory
+from tgbench.session.planning import Planning
+
+Array = NDArray[Any]
+UNPLANNED = "nothing is planned yet; call `run` or `optimize` first"
+NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+class Standing(NamedTuple):
+    """What stands between two runs.
+
+    Fields:
+        memory: the plan in force and its bytes; None before the first.
+        held: the last value of every input; empty before there is one.
+        states: what the states hold while no plan is in force.
+        is_fresh: whether the bytes hold what the last run left; the next one computes everything
+            if not.
+        valid: which values are there, a number of `States`; 0 for none.
+        last: what run they are of; None where nothing is valid.
+        pending: what of the states the next run finds changed.
+    """
+
+    memory: Memory | None = None
+    held: Mapping[str, Array] = NONE
+    states: Mapping[str, torch.Tensor] = NONE
+    is_fresh: bool = False
+    valid: int = 0
+    last: Spot | None = None
+    pending: Mapping[str, Region] = NONE
+
+    def stale(self) -> Standing:
+        """The same inputs and states; nothing that was computed of them."""
+        return Standing(self.memory, self.held, self.states)
+
+
+class Keeper:
+    """Keeps a plan in force, and what stands between the runs under it.
+
+    Fields:
+        standing: as it is now.
+        states: the patterns that `standing.valid` counts.
+        programs: what was made for this plan.
+    """
+
+    def __init__(self, planning: Planning, program_bytes: int) -> None:
+        self.planning = planning
+        self.seat, self.arena = planning.seat, planning.seat.arena
+        self.states = States()
+        self.programs = Library(program_bytes)
+        self.standing = Standing()
+
+    @property
+    def memory(self) -> Memory:
+        """The plan in force and its bytes; raises PlanError before the first plan."""
+        memory = self.standing.memory
+        if memory is None:
+            raise PlanError(UNPLANNED)
+        return memory
+
+    def check_planned(self) -> None:
+        """Raise PlanError before the first plan."""
+        if self.standing.memory is None:
+            raise PlanError(UNPLANNED)
+
+    # --- plans -----------------------------------------------------------------------------------
+
+    def install(self, decisions: Decisions) -> None:
+        """Put a plan that fits in force; an interrupt leaves none, and every value as it was."""
+        check_map(decisions.placement)
+        self.follow_arena()
+        self.planning.anatomy = decisions.anatomy
+        self._stand_aside()
+        self.programs.clear()
+        self.seat.take(decisions.placement)
+        held, states = self.standing.held, self.standing.states
+        memory = Memory(
+            decisions.anatomy, decisions, self.planning.pool, self.planning.rules, self.states,
+            self.seat, self.planning.costs.kernels,
+        )  # fmt: skip
+        memory.put(held, states)
+        self.standing = Standing(memory, memory.held if held else NONE)
+
+    def _stand_aside(self) -> None:
+        """No plan is in force; inputs and states are copies."""
+        memory, held, states, *_ = self.standing
+        if memory is not None:
+            held = {name: array.copy() for name, array in held.items()}
+            states = memory.state_values()
+        self.standing = Standing(None, held, states)
+
+    def follow_arena(self) -> None:
+        """Take account of what happened since this session's last run came to its end.
+
+        Other sessions of the arena ran or moved it; a run of this one was stopped in the middle.
+        """
+        memory = self.standing.memory
+        if memory is None:
+            return
+        self.arena.finish_move()
+        if not memory.is_in_place:
+            self.programs.clear()
+            memory = memory.followed()
+            held = memory.held if self.standing.held else NONE
+            self.standing = self.standing._replace(memory=memory, held=held)
+        memory.take_back()
+        if self.arena.last_ran != self.seat.number:
+            left = memory.outliving(self.standing.valid)
+            self.standing = self.standing._replace(valid=left)
+
+    def forget(self) -> None:
+        """Let nothing count that was computed."""
+        self.standing = self.standing.stale()
+
+    def forget_states(self) -> None:
+        """Number what is valid anew: there were so many patterns that others would not fit."""
+        self.programs.clear()
+        before, self.standing = self.standing, self.standing._replace(valid=0)
+        self.standing = before._replace(valid=self.states.forget_others(before.valid))
+
+    def release(self) -> None:
+        """Give the bytes back; inputs, states and all that was computed are gone."""
+        self.programs.clear()
+        self.standing = Standing()
+        self.seat.leave()
+
+    # --- states ----------------------------------------------------------------------------------
+
+    def state_value(self, node: Node) -> Array:
+        """A copy of what a state holds now; 0 everywhere before the first run."""
+        self.follow_arena()
+        memory = self.standing.memory
+        values = self.standing.states if memory is None else memory.state_values()
+        zeros = torch.zeros(node.shape, dtype=TORCH_DTYPES[node.dtype])
+        value = values.get(node.name, zeros).cpu()
+        array: Array = (value.float() if node.dtype == "bfloat16" else value).numpy().copy()
+        return array
+
+    def set_state(self, node: Node, array: Array) -> None:
+        """Let a state hold a checked array; what that changes is pending."""
+        self.follow_arena()
+        memory = self.standing.memory
+        if memory is None:
+            value = torch.tensor(array).to(self.arena.device, TORCH_DTYPES[node.dtype])
+            states = {**self.standing.states, node.name: value}
+            self.standing = self.standing._replace(states=states)
+            return
+        pending = self.standing.pending.get(node.name, EMPTY)
+        self._await(node.name, Region.full(array.shape))  # in case of an interrupt
+        self._await(node.name, pending.union(memory.put_state(node.name, array)))
+
+    def _await(self, name: str, changed: Region) -> None:
+        pending = {**self.standing.pending, name: changed}
+        self.standing = self.standing._replace(pending=pending)
