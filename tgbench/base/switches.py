@@ -1,4 +1,4 @@
-"""What may be switched on from outside, for whoever works on this package: two variables.
+"""What may be switched on from outside, for whoever works on this package.
 
 TGBENCH_CHECK=1       every memory map is checked, the slow way, before it counts
 """

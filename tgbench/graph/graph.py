@@ -375,7 +375,7 @@ class GraphBuilder:
     def constant_apart(self, array: Any) -> Node:
         """A constant that is one of its own, whatever else has its content: an input that is."""
         node = self.constant(array)
-        self._interned = {key: other for key, other in self._interned.items() if other is not node}
+        del self._interned["constant", node.attrs["data"]]
         return node
 
     def scalar(self, value: Scalar, dtype: str) -> Node:

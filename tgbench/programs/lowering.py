@@ -160,14 +160,17 @@ class Addresser:
         return View(laid.buffer, node.dtype, box.extents, laid.steps, where)
 
 
-def site_of(node: Node, box: Box, addresser: Addresser, rules: Rules, device: str) -> Site:
-    """Where a box of a node is computed, and reads what; nothing may be prepared for it."""
+def site_of(
+    node: Node, box: Box, addresser: Addresser, rules: Rules, device: str, *, prepares: bool = False
+) -> Site:
+    """Where a box of a node is computed, and reads what; `prepares` if weights may be laid out."""
     reads = rules.reads(node.call, box)
     ins = tuple(
         None if read is None else addresser.view(parent, read)
         for parent, read in zip(node.inputs, reads, strict=True)
     )
-    return Site(node.call, box, reads, addresser.view(node, box), ins, device)
+    frozen = frozen_inputs(ins) if prepares else frozenset()
+    return Site(node.call, box, reads, addresser.view(node, box), ins, device, frozen)
 
 
 @dataclass(frozen=True)
@@ -326,10 +329,8 @@ class Lowerer:
         ]
 
     def _site(self, node: Node, box: Box, addresser: Addresser) -> Site:
-        site = site_of(node, box, addresser, self.rules, self.device)
-        if node.call in self.rules.unpacked:
-            return site
-        return replace(site, frozen=frozen_inputs(site.ins))
+        prepares = node.call not in self.rules.unpacked
+        return site_of(node, box, addresser, self.rules, self.device, prepares=prepares)
 
     def _instruction(self, node: Node, box: Box, addresser: Addresser) -> Instruction:
         """One bound call. Equal layers differ in where their bytes lie and in nothing else, so

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tgbench.base.coords import Coord, same
 from tgbench.graph.op_table import FLOATS
+from tgbench.kernels.adapters import HALVES, widen
 from tgbench.kernels.registry import Kernel, Scratch, Site, View, register
 from tgbench.kernels.views import Bound, dense, first_row, inputs, is_complete, same_interval
 
@@ -98,6 +99,7 @@ for _name, _function in _UNARY.items():
     pointwise(_name, _unary(_function))
 for _name, _function in _BINARY.items():
     pointwise(_name, _binary(_function))
+widen("erf", HALVES)  # torch's formula for them has no digit left near 0
 pointwise("abs", _unary(torch.abs), takes=lambda site: site.out.dtype != "bool")
 pointwise("abs", _cast, takes=lambda site: site.out.dtype == "bool", variant="_bool")
 pointwise("cast", _cast)
