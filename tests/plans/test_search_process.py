@@ -26,6 +26,7 @@ from tgbench import ops
 from tgbench.base.errors import BudgetError, KernelError, SearchError
 from tgbench.base.words import format_time
 from tgbench.graph.graph import Graph, GraphBuilder
+from tgbench.graph.graph_file import graph_from_json, graph_to_json
 from tgbench.kernels.registry import KERNELS, Kernel
 from tgbench.plans.decisions import SearchRecord
 from tgbench.plans.plan import Plan
@@ -33,7 +34,6 @@ from tgbench.plans.search.chain import Chain, Progress
 from tgbench.plans.search.process import (
     BackgroundSearch,
     Event,
-    FlatGraph,
     _Done,
     _Failed,
     _Inbox,
@@ -141,8 +141,7 @@ def test_a_search_goes_on_from_a_saved_plan() -> None:
 
 
 def sent(graph: Graph) -> Graph:
-    flat: FlatGraph = pickle.loads(pickle.dumps(FlatGraph.of(graph)))
-    return flat.graph()
+    return graph_from_json(graph_to_json(graph))
 
 
 @given(graphs(most_ops=8))
@@ -164,6 +163,12 @@ def test_a_deep_graph_with_constants_states_and_masks_arrives() -> None:
     graph = g.build()
     assert len(graph) > 1500
     assert sent(graph).fingerprint == graph.fingerprint
+
+
+def test_a_task_holds_the_graph_as_a_file_does() -> None:
+    task = pickle.loads(pickle.dumps(CASE.task()))
+    assert task.graph_json == graph_to_json(CASE.graph)
+    assert task.optimiser().anatomy.graph.fingerprint == CASE.graph.fingerprint
 
 
 def test_typed_errors_arrive_with_their_attributes() -> None:

@@ -33,7 +33,8 @@ from tgbench.base.errors import SearchError, TgbenchError
 from tgbench.base.stopping import StopReason
 from tgbench.base.tiles import Grain
 from tgbench.costs.model import CostModel, CostTable
-from tgbench.graph.graph import Graph, GraphBuilder, Node
+from tgbench.graph.graph import Graph, Node
+from tgbench.graph.graph_file import graph_from_json, graph_to_json
 from tgbench.graph.op_table import LEAVES, OPS, Call
 from tgbench.kernels.registry import KERNELS
 from tgbench.memory.storage import Anatomy
@@ -54,76 +55,11 @@ DEFAULT = Effort(seconds=30.0)
 
 
 @dataclass(frozen=True)
-class FlatNode:
-    """A node by number; a constant has its array in `attrs`."""
-
-    op: str
-    inputs: tuple[int, ...]
-    attrs: Mapping[str, Any]
-    shape: tuple[int, ...]
-    dtype: str
-    name: str
-
-
-@dataclass(frozen=True)
-class FlatGraph:
-    """A bound graph as a table: pickled without recursion, however deep the graph.
-
-    >>> g = GraphBuilder()
-    >>> g.output("y", g.input("x", (2,)) * 3.0)
-    >>> graph = g.build()
-    >>> FlatGraph.of(graph).graph().fingerprint == graph.fingerprint
-    True
-    """
-
-    nodes: tuple[FlatNode, ...]
-    outputs: Mapping[str, int]
-    updates: Mapping[str, int]
-
-    @staticmethod
-    def of(graph: Graph) -> FlatGraph:
-        number = {node: i for i, node in enumerate(graph.nodes)}
-        return FlatGraph(
-            tuple(_flat(node, number) for node in graph.nodes),
-            {name: number[node] for name, node in graph.outputs.items()},
-            {name: number[node] for name, node in graph.updates.items()},
-        )
-
-    def graph(self) -> Graph:
-        """The graph again: the same names, types, attributes and order."""
-        builder, made = GraphBuilder(), list[Node]()
-        for flat in self.nodes:
-            made.append(_node(builder, flat, [made[i] for i in flat.inputs]))
-        return Graph.of(
-            {name: made[i] for name, i in self.outputs.items()},
-            {name: made[i] for name, i in self.updates.items()},
-        )
-
-
-def _flat(node: Node, number: Mapping[Node, int]) -> FlatNode:
-    attrs = dict(node.attrs)
-    if node.op == "constant":
-        attrs = {"array": attrs["data"].array}
-    inputs = tuple(number[parent] for parent in node.inputs)
-    return FlatNode(node.op, inputs, attrs, node.shape, node.dtype, node.name)
-
-
-def _node(builder: GraphBuilder, flat: FlatNode, inputs: Sequence[Node]) -> Node:
-    if flat.op == "constant":
-        made = builder.constant(flat.attrs["array"])
-    elif flat.op in LEAVES:
-        return getattr(builder, flat.op)(flat.name, flat.shape, flat.dtype)  # type: ignore[no-any-return]
-    else:
-        made = builder.apply(flat.op, *inputs, **flat.attrs)
-    made.name = flat.name
-    return made
-
-
-@dataclass(frozen=True)
 class SearchTask:
     """Everything that a search needs, as plain data for another process.
 
     Fields:
+        graph_json: as a graph file has it: no recursion, however deep the graph.
         schedule: names of the executable nodes, in order.
         classes: what has to fit besides the trace.
         start_json: a plan to go on from.
@@ -132,7 +68,7 @@ class SearchTask:
         unpacked: nodes whose weights are read as they lie.
     """
 
-    graph: FlatGraph
+    graph_json: str
     schedule: tuple[str, ...]
     buckets: tuple[Bucket, ...]
     budget_bytes: int | None
@@ -158,10 +94,11 @@ class SearchTask:
     ) -> SearchTask:
         """The task of `Optimiser(anatomy, …)`.
 
-        Raises SearchError if an op or kernel is defined where no other process finds it.
+        Raises SearchError if an op or kernel is defined where no other process finds it, and
+        GraphError for an attribute that a graph file cannot hold.
         """
         return SearchTask(
-            FlatGraph.of(anatomy.graph),
+            graph_to_json(anatomy.graph),
             tuple(node.name for node in anatomy.schedule),
             tuple(buckets),
             budget_bytes,
@@ -181,7 +118,7 @@ class SearchTask:
         """The search over this process's own copy of the graph."""
         for module in self.modules:
             importlib.import_module(module)
-        graph = self.graph.graph()
+        graph = graph_from_json(self.graph_json)
         nodes = {node.name: node for node in graph.nodes}
         unpacked = frozenset(nodes[name].call for name in self.unpacked)
         rules = Rules(self._grains_of(nodes), unpacked)
