@@ -29,7 +29,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from tgbench.base.machine import cache_folder
+from tgbench.base.machine import cache_folder, processor_name
 from tgbench.base.safetensors import atomic_path
 from tgbench.commands.progress import say
 
@@ -209,7 +209,7 @@ class Stopwatch:
 def machine() -> dict[str, Any]:
     """What the times depend on."""
     return {
-        "processor": _processor(),
+        "processor": processor_name(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
@@ -220,15 +220,6 @@ def machine() -> dict[str, Any]:
 
 
 _SETTINGS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def _memory_bytes() -> int | None:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import platform
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import metadata
@@ -57,6 +58,17 @@ class Machine:
         """A hash of all fields."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
 
+    @property
+    def facts(self) -> dict[str, str]:
+        """What plans and pages tell of it, by name."""
+        versions = dict(self.versions)
+        return {
+            "processor": self.processor,
+            "python": versions["python"],
+            "torch": versions["torch"],
+            "threads": str(self.threads),
+        }
+
     def to_json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)
 
@@ -77,16 +89,25 @@ class Machine:
         )
 
 
-@cache
+def processor_name() -> str:
+    """What the CPU calls itself."""
+    return _told().get("model name") or platform.processor() or platform.machine()
+
+
 def _cpu() -> tuple[str, str]:
+    told = _told()
+    numbers = [f"{key} {told[key]}" for key in ("cpu family", "model", "stepping") if key in told]
+    return ", ".join([processor_name(), *numbers]), torch.backends.cpu.get_cpu_capability()
+
+
+@cache
+def _told() -> Mapping[str, str]:
+    """What Linux tells of the CPU; elsewhere nothing."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
-    told = {key.strip(): value.strip() for key, _, value in (x.partition(":") for x in lines)}
-    numbers = [f"{key} {told[key]}" for key in ("cpu family", "model", "stepping") if key in told]
-    name = told.get("model name") or platform.processor() or platform.machine()
-    return ", ".join([name, *numbers]), torch.backends.cpu.get_cpu_capability()
+    return {key.strip(): value.strip() for key, _, value in (x.partition(":") for x in lines)}
 
 
 @cache

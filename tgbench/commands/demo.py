@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import sys
 import threading
 import time
@@ -30,7 +29,7 @@ import numpy.typing as npt
 import torch
 
 from tgbench.base.errors import InputError, TgbenchError, WeightsError
-from tgbench.base.machine import cache_folder
+from tgbench.base.machine import Machine, cache_folder
 from tgbench.base.safetensors import atomic_path, read_header
 from tgbench.base.words import format_bytes
 from tgbench.session.session import GraphSession
@@ -587,13 +586,8 @@ def cores() -> int:
 
 def machine() -> dict[str, str]:
     """What the times were measured on."""
-    return {
-        "cores": str(cores()),
-        "threads": str(torch.get_num_threads()),
-        "torch": torch.__version__,
-        "Python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-    }
+    here = Machine.here()
+    return {**here.facts, "cores": str(cores()), "system": here.system}
 
 
 def runs_json(studies: Sequence[Study]) -> str:

@@ -7,15 +7,13 @@ A plan carries no code and no weights: names, numbers and the graph's fingerprin
 from __future__ import annotations
 
 import json
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
 from tgbench.base.errors import PlanError
+from tgbench.base.machine import Machine
 from tgbench.base.safetensors import atomic_path
 from tgbench.base.words import counted, format_bytes, format_time, shorten
 from tgbench.graph.graph import Graph, Node
@@ -76,7 +74,7 @@ class Plan(PlanFields):
             budget_bytes,
             buckets,
             made.retention.turns,
-            machine(),
+            Machine.here().facts,
             tuple(PlanReason(node.name, *worth) for node, worth in made.worth.items()),
             made.price_ns,
             made.search,
@@ -237,13 +235,3 @@ def _plan_slot(node: Node, placement: Placement, retention: Retention) -> PlanSl
         donor.name if donor is not None else "",
         tuple(sorted(retention.after[node])) if partial else None,
     )
-
-
-def machine() -> dict[str, str]:
-    """What a plan remembers of where it was made."""
-    return {
-        "processor": platform.processor() or platform.machine(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "threads": str(torch.get_num_threads()),
-    }
