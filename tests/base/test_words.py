@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 import tgbench as tg
-from tgbench.base.words import counted, format_time
+from tgbench.base.words import counted, format_time, ruled
+from tgbench.commands.progress import table
 from tgbench.session.profile import Profile
+from tgbench.views.draw.tables import Table
 
 
 @pytest.mark.parametrize(
@@ -42,6 +44,14 @@ def test_one_of_a_kind_is_one_everywhere() -> None:
     )
     for wrong in ("1 nodes", "1 calls", "1 programs", "1 classes", "0.00 ms"):
         assert wrong not in told, wrong
+
+
+def test_every_table_has_the_same_columns() -> None:
+    header, rows = ("what", "ms"), [("a", "1.5"), ("long", "10")]
+    lines = ["what   ms", "────  ───", "a     1.5", "long   10"]
+    assert ruled(header, rows, [1]).splitlines() == lines
+    assert table(header, rows).splitlines() == lines
+    assert str(Table("times", header, rows)).splitlines() == ["times", lines[0], *lines[2:]]
 
 
 def test_one_weight_too_many_is_one_weight() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 MOST_NAMED = 6  # names or classes in one line; the rest are counted
@@ -44,6 +44,28 @@ def listed(names: Sequence[str]) -> str:
     """At most a handful of names."""
     rest = len(names) - MOST_NAMED
     return ", ".join(names[:MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def aligned(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[str]:
+    """A line a row, with columns as wide as their widest cell; `right`: those of numbers.
+
+    >>> aligned([["q", "64", "f4"], ["scores", "1024", "f4"]], right=[1])
+    ['q         64  f4', 'scores  1024  f4']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if i in right else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def ruled(header: Sequence[str], rows: Sequence[Sequence[str]], right: Container[int] = ()) -> str:
+    """A table with a line under its header."""
+    rule = ["─" * max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    return "\n".join(aligned([header, rule, *rows], right))
 
 
 def shorten(value: Any) -> str:

@@ -12,16 +12,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from tgbench.commands.model import add_model, session_of
-from tgbench.session.check.check import Progress, check
+from tgbench.commands.progress import bar
+from tgbench.session.check.check import check
 from tgbench.session.check.report import CheckReport
 
 FAILED = 1  # exit status: an output differs, or an edit goes wrong
@@ -41,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """0: everything is right; `FAILED`: something differs."""
     session = session_of(arguments)
-    with _bar() as progress:
+    with bar() as progress:
         report = check(
             session,
             arguments.pairs,
@@ -66,16 +62,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list):
         return [_finite(part) for part in value]
     return None if isinstance(value, float) and abs(value) == float("inf") else value
-
-
-@contextmanager
-def _bar() -> Iterator[Progress]:
-    """A bar for pairs, then one for nodes or edits."""
-    with tqdm(file=sys.stderr, disable=None, leave=False) as bar:
-
-        def progress(done: int, of: int, what: str) -> None:
-            bar.total = of
-            bar.set_postfix_str(what, refresh=False)
-            bar.update(done - bar.n)
-
-        yield progress

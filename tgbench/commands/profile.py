@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from tgbench.base.errors import GraphError
 from tgbench.base.machine import Machine
 from tgbench.base.safetensors import TORCH_DTYPES
-from tgbench.commands.progress import say, table
+from tgbench.commands.progress import bar, say, table
 from tgbench.costs.records import Record, Records
 from tgbench.graph.graph import Graph
 from tgbench.graph.op_table import FLOATS
@@ -56,19 +54,9 @@ def run(arguments: argparse.Namespace) -> int:
     made = session.prepare()
     say(f"{Machine.here(arguments.device)}")
     say(f"{len(session.programs)} programs, {made} made ahead")
-    with tqdm(unit="program", file=sys.stderr, disable=None) as bar:
-
-        def progress(done: int, count: int, text: str) -> None:
-            bar.total = count
-            bar.set_postfix_str(text)
-            bar.update(done - bar.n)
-
+    with bar() as progress:
         found = profile(
-            session,
-            records,
-            arguments.seconds,
-            progress,
-            alternatives=not arguments.chosen,
+            session, records, arguments.seconds, progress, alternatives=not arguments.chosen
         )
     say(shown(found, records.all(Machine.here(arguments.device).fingerprint)))
     say(f"\n{found}; records: {records.name}")

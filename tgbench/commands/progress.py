@@ -8,6 +8,8 @@ from contextlib import contextmanager
 
 from tqdm import tqdm
 
+from tgbench.base.words import ruled
+
 
 @contextmanager
 def bar() -> Iterator[Callable[[int, int, str], None]]:
@@ -40,12 +42,4 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     a     1.5
     long   10
     """
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    lines = [header, ["─" * width for width in widths], *rows]
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if i else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
+    return ruled(header, rows, range(1, len(header)))

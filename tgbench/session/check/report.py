@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from tgbench.base.errors import CheckError
+from tgbench.base.words import ruled
 from tgbench.session.check.edits import EditFailure
 from tgbench.session.check.nodes import NodeCheck
 
@@ -116,7 +117,7 @@ class CheckReport:
     def __str__(self) -> str:
         right = sum(output.passed for output in self.outputs)
         parts = [
-            _table(
+            ruled(
                 ("pair", "output", "absolute", "relative", "allowed", ""),
                 [
                     (str(o.pair), f"{o.output}: {o.dtype}", f"{o.absolute:.2e}",
@@ -151,7 +152,7 @@ class CheckReport:
              "" if node.original is None else f"{node.original:.1e}", ", ".join(node.kernels))
             for node in shown
         ]  # fmt: skip
-        return _table(("  node", "op", "box", "own", "total", "original", "kernel"), rows)
+        return ruled(("  node", "op", "box", "own", "total", "original", "kernel"), rows)
 
 
 NODE_COLUMNS = ("node", "op", "shape", "box", "own", "total", "original", "tolerance", "kernels")
@@ -167,13 +168,3 @@ def _node_row(node: NodeCheck) -> list[Any]:
 
 def _plain(node: NodeCheck) -> dict[str, Any]:
     return dict(zip(NODE_COLUMNS, _node_row(node), strict=True))
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as their widest entry."""
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    lines = [
-        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-        for row in [head, *rows]
-    ]
-    return "\n".join([lines[0], "  ".join("─" * width for width in widths if width), *lines[1:]])

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from tgbench.base.words import aligned
+
 STYLE = (
     "border-collapse:collapse;font:13px/1.4 system-ui,sans-serif;font-variant-numeric:tabular-nums"
 )
@@ -49,16 +51,8 @@ class Table:
         return {"text/html": self.to_html(), "text/plain": str(self)}
 
     def __str__(self) -> str:
-        rows = [tuple(self.header), *map(tuple, self.rows)]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(self.header))]
-        lines = (
-            "  ".join(
-                cell.rjust(width) if right else cell.ljust(width)
-                for cell, width, right in zip(row, widths, self._numeric, strict=True)
-            ).rstrip()
-            for row in rows
-        )
-        return "\n".join([self.caption, *lines])
+        right = [i for i, numeric in enumerate(self._numeric) if numeric]
+        return "\n".join([self.caption, *aligned([self.header, *self.rows], right)])
 
 
 def _is_number(text: str) -> bool:
