@@ -17,6 +17,7 @@ from tgbench.base.errors import BudgetError
 from tgbench.base.regions import Region
 from tgbench.graph.graph import Graph, Node
 from tgbench.graph.reference import evaluate
+from tgbench.kernels.registry import ARENA
 from tgbench.memory.placement import Slot
 from tgbench.programs.lowering import Held
 from tgbench.runs.buckets import region_of_index
@@ -101,7 +102,7 @@ def held_array(memory: Memory, node: Node, held: Held) -> list[tuple[Any, Array]
 
 def _flat(memory: Memory, node: Node) -> torch.Tensor:
     slot = memory.placement.slots[node]
-    flat = memory.buffers["arena", node.dtype]
+    flat = memory.buffers[ARENA, node.dtype]
     first = slot.offset_bytes // node.type.itemsize
     return flat[first : first + slot.elements]
 

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.nn.utils.parametrizations import weight_norm
 
+from tgbench.commands.apps.cnn import Vgg
+
 Array = np.ndarray[Any, Any]
 Edit = Callable[[Array, np.random.Generator], Array]
 VOCAB = 64
@@ -187,26 +189,8 @@ def vit() -> Model:
     )  # fmt: skip
 
 
-class Vgg(nn.Module):
-    """Blocks of 3 × 3 convolutions, halved by max pooling (Simonyan, Zisserman 2014)."""
-
-    def __init__(self, widths: tuple[tuple[int, ...], ...] = ((8, 8), (12, 12))) -> None:
-        super().__init__()
-        layers: list[nn.Module] = []
-        before = 3
-        for block in widths:
-            for width in block:
-                layers += [nn.Conv2d(before, width, 3, padding=1), nn.ReLU(inplace=True)]
-                before = width
-            layers.append(nn.MaxPool2d(2, 2))
-        self.features = nn.Sequential(*layers)
-        self.pool = nn.AdaptiveAvgPool2d((2, 2))
-        self.classifier = nn.Sequential(
-            nn.Linear(before * 4, 16), nn.ReLU(True), nn.Dropout(), nn.Linear(16, 10)
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.classifier(torch.flatten(self.pool(self.features(x)), 1))  # type: ignore[no-any-return]
+def _vgg() -> nn.Module:
+    return Vgg(((8, 8), (12, 12)), hidden=16, classes=10, pooled=2)
 
 
 class ResBlock(nn.Module):
@@ -346,7 +330,7 @@ ZOO: dict[str, Callable[[], Model]] = {
     "resnet bottleneck": lambda: resnet("bottleneck", 24),
     "convnext": convnext,
     "vit": vit,
-    "vgg": lambda: _pixels(Vgg, 3, 16),
+    "vgg": lambda: _pixels(_vgg, 3, 16),
     "unet": lambda: _pixels(UNet, 3, 16),
     "vae decoder": lambda: _pixels(VaeDecoder, 4, 12),
     "tcn": _tcn,

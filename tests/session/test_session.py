@@ -7,7 +7,7 @@ element that the session holds to be valid, asked for or not. Memory is poisoned
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -30,6 +30,7 @@ from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import Graph, GraphBuilder, Node
 from tgbench.graph.op_table import numpy_dtype
 from tgbench.graph.reference import evaluate
+from tgbench.kernels.registry import Buffer
 from tgbench.memory.arena import Arena
 from tgbench.runs.buckets import BucketSpace
 from tgbench.session.session import GraphSession
@@ -587,6 +588,23 @@ def test_inputs_and_weights_that_nothing_depends_on_are_taken_and_let_go() -> No
     assert session.run({"x": ones * 2, "y": ones * 3})["z"].tolist() == [2, 2]
     hint = {"x": np.s_[:], "y": np.s_[:]}
     assert session.run({"x": ones}, changed=hint)["z"].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("name", [buffer.value for buffer in Buffer])
+@pytest.mark.parametrize("exact", [None, "bitwise"])
+def test_a_weight_may_have_any_name(name: str, exact: Literal["bitwise"] | None) -> None:
+    """What is no weight is told apart by what it is: the arena, scratch memory, a result."""
+    rng = np.random.default_rng(0)
+    x, weight = (rng.standard_normal((n, 8)).astype("float32") for n in (4, 8))
+    g = GraphBuilder()
+    w = g.parameter(name, (8, 8))
+    g.output("y", ops.softmax(g.input("x", (4, 8)) @ w @ ops.softmax(w)))
+    session = GraphSession(g.build(), {name: weight}, exact=exact)
+    for row in range(4):
+        x[row] = rng.standard_normal(8)
+        found = session.run({"x": x})["y"]
+        right = evaluate(session.graph, {"x": x, name: weight})["y"]
+        np.testing.assert_allclose(found, right, atol=1e-5)
 
 
 def test_an_output_without_inputs_runs() -> None:

@@ -27,7 +27,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from reprlib import Repr
-from types import TracebackType
 from typing import BinaryIO, TypeAlias, cast
 
 import numpy as np
@@ -451,12 +450,7 @@ class Weights:
     def __enter__(self) -> Weights:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __contains__(self, name: object) -> bool:

@@ -27,7 +27,7 @@ from tgbench.base.words import format_time
 from tgbench.costs.records import Record, Records
 from tgbench.costs.signature import Signature, numbers, source_hash, without_layout
 from tgbench.graph.op_table import Call
-from tgbench.kernels.registry import Kernel, Site, View, candidates, prepared_inputs
+from tgbench.kernels.registry import OUT, Kernel, Site, View, candidates, prepared_inputs
 from tgbench.runs.propagate import rough_ns
 from tgbench.runs.rules import Rules
 
@@ -296,7 +296,7 @@ def plain_site(call: Call, box: Box, reads: Sequence[Box | None], device: str) -
         None if read is None else laid(i, read.extents, call.inputs[i].dtype)
         for i, read in enumerate(reads)
     )
-    out, frozen = laid("out", box.extents, call.out.dtype), prepared_inputs(call.op.name, device)
+    out, frozen = laid(OUT, box.extents, call.out.dtype), prepared_inputs(call.op.name, device)
     return Site(call, box, tuple(reads), out, ins, device, frozen)
 
 

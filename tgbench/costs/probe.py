@@ -21,12 +21,7 @@ from tgbench.base.safetensors import TORCH_DTYPES
 from tgbench.graph.graph import GraphBuilder
 from tgbench.graph.op_table import FLOATS, Attrs, Call, TensorType
 from tgbench.kernels.binding import Buffers, bound
-from tgbench.kernels.registry import (
-    Kernel,
-    Site,
-    View,
-    prepared_inputs,
-)
+from tgbench.kernels.registry import OUT, Kernel, Site, View, prepared_inputs
 from tgbench.runs.rules import Rules
 
 MOST_ELEMENTS = 1 << 22  # of all operands and the result of a twin
@@ -117,7 +112,7 @@ class Twin:
             return None
         dtype = TORCH_DTYPES[site.out.dtype]
         out = torch.zeros(box.elements, dtype=dtype, device=self.device)
-        buffers: Buffers = {**self.buffers, ("out", site.out.dtype): out}
+        buffers: Buffers = {**self.buffers, (OUT, site.out.dtype): out}
         function, arguments = bound(kernel, site, buffers, self.device)
         function(*arguments)
         shape: tuple[Any, ...] = box.extents
@@ -129,7 +124,7 @@ class Twin:
             None if read is None else _placed(i, type_, read)
             for i, (read, type_) in enumerate(zip(reads, self.call.inputs, strict=True))
         )
-        out = View("out", self.call.out.dtype, box.extents, row_major(box.extents), 0)
+        out = View(OUT, self.call.out.dtype, box.extents, row_major(box.extents), 0)
         frozen = prepared_inputs(self.call.op.name, self.device)
         return Site(self.call, box, reads, out, ins, self.device, frozen)
 

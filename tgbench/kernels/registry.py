@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import cache
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -24,8 +25,23 @@ from tgbench.base.known import ConstantData, Pattern
 from tgbench.base.regions import Box, row_major
 from tgbench.graph.op_table import ITEMSIZE, Call
 
-ARENA = "arena"
-SCRATCH = "scratch"  # stands for a kernel's own scratch memory until the kernel has a place
+
+class Buffer(Enum):
+    """Where a view lies, if not in a tensor of the pool: those have names, which may be any.
+
+    Fields:
+        SCRATCH: a kernel's own scratch memory, until the kernel has a place.
+        OUT: the result, where operands have numbers.
+    """
+
+    ARENA = "arena"
+    SCRATCH = "scratch"
+    OUT = "out"
+
+    __hash__ = object.__hash__  # there is one of each, and views are looked up all the time
+
+
+ARENA, SCRATCH, OUT = Buffer.ARENA, Buffer.SCRATCH, Buffer.OUT
 Function: TypeAlias = Callable[..., Any]
 
 

@@ -38,8 +38,9 @@ from tgbench.costs.signature import last_cache_bytes, source_hash
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import FLOATS
 from tgbench.kernels.binding import bound
-from tgbench.kernels.registry import ARENA, Kernel, Prepared, Site, View, candidates
+from tgbench.kernels.registry import ARENA, Kernel, Prepared, Site, candidates
 from tgbench.kernels.views import Bound
+from tgbench.programs.lowering import canonical
 from tgbench.programs.pool import Pool
 
 LEAST_NS = 20_000.0  # shorter calls are mostly dispatch, and a clock disturbs them
@@ -51,7 +52,6 @@ LONG_S = 0.2  # of calls of one signature: then the least turns are enough
 LEAST_TURNS, MOST_TURNS = 3, 9
 MOST_ROUNDS = 3
 MOST_EQUAL = 24  # of equal layers that turns go over
-OUT = -1  # names the buffer of the result; operands have their number, weights a name
 Progress: TypeAlias = "Callable[[str], None]"
 
 
@@ -279,11 +279,12 @@ class Race:
 
     def __init__(self, task: Task, pool: Pool, device: str) -> None:
         self.task, self.device = task, device
-        first = _apart(task.sites[0])
-        sites = [_with_weights(first, site) for site in task.sites[:MOST_EQUAL]]
+        first = task.sites[0]
+        apart = canonical(first, frozenset(range(len(first.ins))))
+        sites = [_with_weights(apart, site) for site in task.sites[:MOST_EQUAL]]
         self.weights = _weights(sites, pool)
         self.prepared: dict[str, dict[Prepared, Any]] = {k.name: {} for k in task.kernels}
-        buffers = pool.buffers | _operands(first, device)
+        buffers = pool.buffers | _operands(sites[0], device)
         _touch(self.weights.values())
         self.racing = [kernel.name for kernel in task.kernels]
         self.times: dict[str, list[int]] = {name: [] for name in self.racing}
@@ -410,39 +411,20 @@ def _touch(weights: Iterable[torch.Tensor]) -> None:
         tensor.view(-1).view(torch.uint8)[::4096].sum()
 
 
-def _apart(site: Site) -> Site:
-    """The same site with what lies in the arena in buffers of its own, as it lies there.
-
-    A result that goes where an operand lies keeps doing so: kernels may ask.
-    """
-    views = [(OUT, site.out), *enumerate(site.ins)]
-    names: dict[tuple[Any, str], Any] = {}
-
-    def named(name: Any, view: View | None) -> View | None:
-        if view is None or view.buffer != ARENA:
-            return view
-        buffer = names.setdefault((view.offset, view.dtype), name)
-        return replace(view, buffer=buffer, offset=0)
-
-    out, *ins = (named(name, view) for name, view in views)
-    assert out is not None
-    return replace(site, out=out, ins=tuple(ins))
-
-
-def _with_weights(site: Site, other: Site) -> Site:
-    """The call of another layer, with this one's operands but that layer's weights."""
+def _with_weights(apart: Site, site: Site) -> Site:
+    """A layer's call over its own weights, and all else in buffers apart."""
     ins = tuple(
-        view if view is None or isinstance(view.buffer, int) else theirs
-        for view, theirs in zip(site.ins, other.ins, strict=True)
+        view if view is None or view.buffer != ARENA else own
+        for view, own in zip(site.ins, apart.ins, strict=True)
     )
-    return replace(other, out=site.out, ins=ins)
+    return replace(site, out=apart.out, ins=ins)
 
 
 def _operands(site: Site, device: str) -> dict[tuple[Any, str], torch.Tensor]:
     """Buffers for what is no weight: small floats, none denormal; True; the first index."""
     found: dict[tuple[Any, str], torch.Tensor] = {}
     for view in (site.out, *site.ins):
-        if view is None or not isinstance(view.buffer, int):
+        if view is None or isinstance(view.buffer, str):
             continue
         size = 1 + sum((n - 1) * step for n, step in zip(view.shape, view.strides, strict=True))
         dtype = TORCH_DTYPES[view.dtype]

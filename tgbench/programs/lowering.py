@@ -21,7 +21,9 @@ from tgbench.graph.op_table import ITEMSIZE, Call
 from tgbench.kernels.copied import of_grain
 from tgbench.kernels.registry import (
     ARENA,
+    OUT,
     SCRATCH,
+    Buffer,
     Host,
     Kernel,
     Prepared,
@@ -93,18 +95,18 @@ class Layout:
     strides: tuple[int, ...]
     steps: tuple[int, ...]
     first: int
-    buffer: str
+    buffer: Buffer | str
 
 
 def layout(node: Node, anatomy: Anatomy, slots: Mapping[Node, Slot]) -> Layout:
     """The layout of a node: in its slot, or whole in the pool if it is frozen."""
     base, mapped = anatomy.base[node], anatomy.maps[node]
+    buffer: Buffer | str = base.name if base in anatomy.frozen else ARENA
     if base in anatomy.frozen:
-        strides, offset, buffer = row_major(base.shape), 0, base.name
+        strides, offset = row_major(base.shape), 0
     else:
         slot = slots[base]
-        strides, buffer = slot.strides, ARENA
-        offset = slot.offset_bytes // base.type.itemsize
+        strides, offset = slot.strides, slot.offset_bytes // base.type.itemsize
     steps = tuple(0 if to is None else strides[to[0]] * to[1] for to in mapped.dims)
     first = offset + sum(a * stride for a, stride in zip(mapped.start, strides, strict=True))
     return Layout(base, strides, steps, first, buffer)
@@ -337,7 +339,7 @@ class Lowerer:
         a kernel is chosen and bound once, over operands at offset 0, and then moved.
         """
         there = self._site(node, box, addresser)
-        site = _canonical(there, self._taken(node))
+        site = canonical(there, self._taken(node))
         key = (node.call, _place(node.call, box), site.out, site.ins, site.frozen)
         options = self._options.get(key, self._ranked, site)
         option = self._chosen(options, node)
@@ -431,10 +433,7 @@ def _place(call: Call, box: Box) -> Hashable:
     return call.op.place(call, box)
 
 
-OUT = "out"
-
-
-def _canonical(site: Site, taken: frozenset[int]) -> Site:
+def canonical(site: Site, taken: frozenset[int]) -> Site:
     """The site with every operand at offset 0 of a buffer of its own.
 
     An input that lies exactly where the output does keeps that: kernels may ask. It can only be one

@@ -60,14 +60,14 @@ def pointwise(
     register(Kernel(name + variant, name, takes, calls_cost(calls), bind))
 
 
-def _unary(function: Callable[..., Any]) -> Callable[[Tensor, Tensor], None]:
+def unary(function: Callable[..., Any]) -> Callable[[Tensor, Tensor], None]:
     def run(x: Tensor, out: Tensor) -> None:
         function(x, out=out)
 
     return run
 
 
-def _binary(function: Callable[..., Any]) -> Callable[[Tensor, Tensor, Tensor], None]:
+def binary(function: Callable[..., Any]) -> Callable[[Tensor, Tensor, Tensor], None]:
     def run(a: Tensor, b: Tensor, out: Tensor) -> None:
         function(a, b, out=out)
 
@@ -96,11 +96,11 @@ _BINARY: dict[str, Callable[..., Any]] = {
     "logical_and": torch.logical_and, "logical_or": torch.logical_or,
 }  # fmt: skip
 for _name, _function in _UNARY.items():
-    pointwise(_name, _unary(_function))
+    pointwise(_name, unary(_function))
 for _name, _function in _BINARY.items():
-    pointwise(_name, _binary(_function))
+    pointwise(_name, binary(_function))
 widen("erf", HALVES)  # torch's formula for them has no digit left near 0
-pointwise("abs", _unary(torch.abs), takes=lambda site: site.out.dtype != "bool")
+pointwise("abs", unary(torch.abs), takes=lambda site: site.out.dtype != "bool")
 pointwise("abs", _cast, takes=lambda site: site.out.dtype == "bool", variant="_bool")
 pointwise("cast", _cast)
 pointwise("where", _where)
@@ -135,7 +135,7 @@ def _division(name: str, function: Callable[..., Any]) -> None:
     def bind_safe(site: Site, scratch: tuple[View, ...]) -> Bound:
         return divide, (*inputs(site), *scratch, site.out)
 
-    run = _binary(function)
+    run = binary(function)
     register(Kernel(name, name, is_float, calls_cost(1), bind))
     register(Kernel(f"{name}_integer", name, is_integer, calls_cost(4), bind_safe, scratch))
 

@@ -14,9 +14,11 @@ from tgbench.kernels.registry import Kernel, Scratch, Site, View, register
 from tgbench.kernels.torch.elementwise import (
     BYTES_PER_NS,
     CALL_NS,
+    binary,
     calls_cost,
     pointwise,
     torch_dtype,
+    unary,
 )
 from tgbench.kernels.views import Bound, inputs, is_complete, whole_reads
 
@@ -209,20 +211,6 @@ register(
 # --- element-wise --------------------------------------------------------------------------------
 
 
-def _unary(function: Callable[..., Any]) -> Callable[[Tensor, Tensor], None]:
-    def run(x: Tensor, out: Tensor) -> None:
-        function(x, out=out)
-
-    return run
-
-
-def _binary(function: Callable[..., Any]) -> Callable[[Tensor, Tensor, Tensor], None]:
-    def run(a: Tensor, b: Tensor, out: Tensor) -> None:
-        function(a, b, out=out)
-
-    return run
-
-
 def _is_nan(x: Tensor, out: Tensor) -> None:
     torch.ne(x, x, out=out)
 
@@ -234,10 +222,10 @@ def _is_inf(x: Tensor, positive: Tensor, out: Tensor) -> None:
 
 
 for _name in FLOAT_FUNCTIONS:
-    pointwise(_name, _unary(getattr(torch, _name)), calls=2)
+    pointwise(_name, unary(getattr(torch, _name)), calls=2)
 pointwise("isnan", _is_nan)
-pointwise("arctan2", _binary(torch.arctan2), calls=2)
-pointwise("logical_xor", _binary(torch.logical_xor))
+pointwise("arctan2", binary(torch.arctan2), calls=2)
+pointwise("logical_xor", binary(torch.logical_xor))
 register(
     Kernel(
         "isinf",

@@ -25,7 +25,6 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Any, TypeAlias
 
 from tgbench.base import errors
@@ -539,10 +538,5 @@ class BackgroundSearch:
     def __enter__(self) -> BackgroundSearch:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -30,7 +30,7 @@ from tgbench.graph.graph import Node
 from tgbench.graph.op_table import FLOATS, Attrs, Call, OpDef, TensorType
 from tgbench.kernels.binding import Buffers, bound, tensor_of
 from tgbench.kernels.copied import formed
-from tgbench.kernels.registry import Kernel, Site, View
+from tgbench.kernels.registry import OUT, Kernel, Site, View
 from tgbench.memory.storage import Anatomy
 from tgbench.programs.lowering import Addresser, layout
 from tgbench.runs.rules import Rules
@@ -237,7 +237,7 @@ class Trial:
             ins.append(None if read is None else self._placed_operand(i, read, laid, buffers))
         out = self._over(box, reads, ins) if laid == ANYHOW else None
         if out is None:
-            out = self._placed("out", box, self.call.out, laid, buffers)
+            out = self._placed(OUT, box, self.call.out, laid, buffers)
         frozen = frozenset(self.lying)
         return Site(self.call, box, reads, out, tuple(ins), self.device, frozen), buffers
 
@@ -297,12 +297,12 @@ class Trial:
         return in_order(sizes, order), prod(sizes)
 
 
-Orders: TypeAlias = "dict[Any, Sizes]"  # operand's number, or "out" → dimensions, outermost first
+Orders: TypeAlias = "dict[Any, Sizes]"  # operand's number, or OUT → dimensions, outermost first
 
 
 def orders_of(node: Node, anatomy: Anatomy) -> Orders:
     """The order in which a session stores the result of a node, and what it reads."""
-    nodes: list[tuple[Any, Node]] = [*enumerate(node.inputs), ("out", node)]
+    nodes: list[tuple[Any, Node]] = [*enumerate(node.inputs), (OUT, node)]
     return {key: anatomy.order(one) or tuple(range(one.rank)) for key, one in nodes}
 
 
@@ -408,7 +408,7 @@ class _Pool:
             return None
         buffers: dict[tuple[Any, str], torch.Tensor] = {}
         ins = [self._placed(i, type_, turned, buffers) for i, type_ in enumerate(call.inputs)]
-        out = self._placed("out", call.out, turned, buffers)
+        out = self._placed(OUT, call.out, turned, buffers)
         for view, numbers in zip(ins, self.flat, strict=True):
             place = tensor_of(view, buffers)
             place.copy_(numbers[: view.elements].view_as(place))
