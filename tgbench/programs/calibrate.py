@@ -31,6 +31,7 @@ from tgbench.base.errors import RecordsError
 from tgbench.base.machine import Machine, cache_folder
 from tgbench.base.regions import Box
 from tgbench.base.safetensors import TORCH_DTYPES
+from tgbench.base.switches import STEPS, tell, telling
 from tgbench.base.words import counted
 from tgbench.costs.model import SENTINEL_NS, CostModel, modelled_ns
 from tgbench.costs.records import Record, Records, failure_of
@@ -180,8 +181,7 @@ class Calibrator:
         return None if self.progress is None else True
 
     def _tell(self, message: str) -> None:
-        if self.progress is not None:
-            self.progress(message)
+        telling(self.progress)(message)
 
     def _records(self, one: Race, fingerprint: str) -> Iterator[Record]:
         """What a race found; programs will want what the winner prepared."""
@@ -189,6 +189,7 @@ class Calibrator:
         signature = self.costs.signature(site)
         if any(one.times.values()):
             self.pool.keep(one.prepared[one.winner])
+            tell(STEPS, lambda: f"{one.winner} is the fastest for {one.task}")
         for kernel in one.task.kernels:
             times, failure = one.times.get(kernel.name), one.failures.get(kernel.name)
             if not times and failure is None:

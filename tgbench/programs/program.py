@@ -10,6 +10,7 @@ Program.move_to  → the same tensors, re-pointed for another origin
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from tgbench.base.coords import Coord, Domain, Guard, Moving, Terms, value_of
 from tgbench.base.regions import Box
+from tgbench.base.words import counted
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import ITEMSIZE
 from tgbench.kernels.binding import argument_of, tensor_of
@@ -83,6 +85,16 @@ class Program:
 
     def __post_init__(self) -> None:
         self.domain = Domain(self.guards)
+
+    @property
+    def summary(self) -> str:
+        """How much it does, and how often with which kernel."""
+        kernels = Counter(made.kernel for made in self.instructions).most_common()
+        used = ", ".join(f"{count} × {kernel}" for kernel, count in kernels)
+        return (
+            f"{counted(len(self.calls), 'call')} in {counted(len(self.steps), 'piece')}, "
+            f"{counted(len(self.guards), 'guard')}; {used}"
+        )
 
     def bind(
         self,

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from tgbench.base.errors import KernelError
 from tgbench.base.regions import EMPTY, Box, Region
 from tgbench.base.safetensors import TORCH_DTYPES
+from tgbench.base.switches import PROGRAMS, tell
 from tgbench.graph.graph import Node, Write
 from tgbench.graph.op_table import ITEMSIZE, numpy_dtype
 from tgbench.kernels.registry import ARENA, Ranking
@@ -303,7 +304,8 @@ class Memory:
                 steps=tuple(step for step, _ in made.pieces),
             )
             program.bind(self.buffers, origin, self.pool.prepared)
-            return program
+        tell(PROGRAMS, lambda: f"program for {kind}: {program.summary}")
+        return program
 
 
 def _like(tensor: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:

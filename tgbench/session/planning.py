@@ -10,12 +10,15 @@ place where a run did not fit has to fit from then on.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from tgbench.base.errors import PlanError
+from tgbench.base.switches import PLANS, tell
+from tgbench.base.words import counted, format_bytes, format_time, listed
 from tgbench.costs.model import CostModel
 from tgbench.graph.graph import Graph
 from tgbench.memory.arena import Arena, Seat
@@ -140,6 +143,7 @@ class Planning:
     def adding(self, runs: Runs) -> Iterator[None]:
         """Some more runs to plan for; taken back if what is done for them fails."""
         before = dict(self.classes), {kind: set(at) for kind, at in self.places.items()}
+        tell(PLANS, lambda: f"a plan is needed for {listed([str(run.kind) for run in runs])}")
         try:
             for kind, origin in runs:
                 weight = self.classes[kind][0] if kind in self.classes else 1.0
@@ -200,6 +204,7 @@ class Planning:
 
     def quick(self) -> Decisions:
         """A plan for the classes at hand: what happened in which order does not count."""
+        began_ns = time.perf_counter_ns()
         self.calibrate(self.anatomy)
         planner = self.planner(self.anatomy)
         scenarios = planner.scenarios(self.classes)
@@ -210,7 +215,7 @@ class Planning:
                 lambda budget: planner.plan(scenarios, budget, self.retain == "all"),
                 self.budget_bytes,
             )
-        return self._decided(made)
+        return logged("planned", self._decided(made), began_ns)
 
     def _decided(self, made: Choice) -> Decisions:
         """A planner's choice for the classes at hand."""
@@ -223,13 +228,15 @@ class Planning:
         self, search: Search, happened: Iterable[Bucket], start: Decisions | None
     ) -> Decisions:
         """The best plan that a search finds for what happened, from `start` on."""
+        began_ns = time.perf_counter_ns()
         workload = Workload.of(self.anatomy, self.rules, self.history(happened))
-        return self.seat.choose(
+        made = self.seat.choose(
             lambda room: self._optimiser(workload, room, search).run(
                 search.mode, search.effort, search.seed, start
             ),
             self.budget_bytes,
         )
+        return logged("searched", made, began_ns)
 
     def _optimiser(self, workload: Workload, room: int | None, search: Search) -> Optimiser:
         return Optimiser(
@@ -250,6 +257,7 @@ class Planning:
 
     def checked(self, plan: Plan) -> Decisions:
         """A plan as it is, if it is for this session and fits; raises PlanError if not."""
+        began_ns = time.perf_counter_ns()
         found = plan.placement_for(self.graph, self.device)
         if plan.exact != self.exact:
             raise PlanError(
@@ -257,7 +265,7 @@ class Planning:
                 f"make the session with exact={plan.exact!r}, or delete the plan to plan anew"
             )
         self._check_size(found.placement)
-        return found
+        return logged("taken over", found, began_ns)
 
     def _check_size(self, placement: Placement) -> None:
         """Raise PlanError for a map that is larger than the budget, the device or the arena."""
@@ -281,6 +289,20 @@ class Planning:
         """Plan from now on also for what a plan from elsewhere is for, and time what counts."""
         self.classes.update(decisions.classes)
         self.calibrate(decisions.anatomy)
+
+
+def logged(how: str, made: Decisions, began_ns: int) -> Decisions:
+    """The same, once whoever debugs has read of it."""
+    took_ns = time.perf_counter_ns() - began_ns
+    tell(
+        PLANS,
+        lambda: (
+            f"{how} in {format_time(took_ns)}: {counted(len(made.classes), 'class')} in "
+            f"{format_bytes(made.placement.size_bytes)}, {counted(len(made.retained), 'node')} "
+            f"retained, {format_time(made.expected_ns)} expected"
+        ),
+    )
+    return made
 
 
 def parsed(memory: int | str | None, graph: Graph, arena: Arena, pool: Pool) -> int | None:

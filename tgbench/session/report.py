@@ -113,6 +113,13 @@ class Report:
     __repr__ = __str__
 
     @property
+    def line(self) -> str:
+        """Its class and where, how it came by its program, and its time."""
+        how = "made" if self.specialised else "moved" if self.moved else "found"
+        at = f" at {', '.join(map(str, self.origin))}" if self.origin else ""
+        return f"{self.kind}{at}: program {how}, {format_time(self.total_ns)}"
+
+    @property
     def tiles(self) -> dict[str, str]:
         """Computed node → in what tiles, in words; of bit-exact mode, less single lines."""
         grains = self.propagator.rules.grains

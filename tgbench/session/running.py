@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from tgbench.base.errors import KernelError
 from tgbench.base.regions import Region
+from tgbench.base.switches import RUNS, tell
 from tgbench.base.words import counted
 from tgbench.graph.graph import Node
 from tgbench.programs.lowering import DoesNotFit
@@ -337,9 +338,10 @@ class Runner:
             self.arena.took(taken_bytes(run.program))
         self.trace.append(Call(run.bucket, not run.is_new, clock.done - clock.began, time.time()))
         propagator = self.keeper.memory.propagator
-        self.finished = Finished(
+        done = self.finished = Finished(
             run.bucket, run.spot, run.is_new, moved, run.program, clock, propagator
         )
+        tell(RUNS, lambda: f"run {self.counters.runs}: {done.report.line}")
 
     def _commit(self, run: Decision, before: Standing, outcome: Outcome) -> None:
         """Replace what stood `before` by what the run leaves, in the last line."""

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tgbench.base.errors import ExactnessError, PlanError, check_choice
+from tgbench.base.switches import telling
 from tgbench.graph.graph import Graph
 from tgbench.graph.op_table import numpy_dtype
 from tgbench.memory.arena import Arena
@@ -120,7 +121,7 @@ class GraphSession(Facts):
         self.seat = ground.seat()
         self.planning = Planning(
             ground.anatomy, self.pool, self.rules, self.costs, self.exactness, self.seat,
-            progress or (lambda message: None), known.calibrator, retain, budget_bytes,
+            telling(progress), known.calibrator, retain, budget_bytes,
         )  # fmt: skip
         self.keeper = Keeper(self.planning, program_bytes)
         self.trace = trace if isinstance(trace, Trace) else Trace(trace)

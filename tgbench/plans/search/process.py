@@ -30,6 +30,7 @@ from typing import Any, TypeAlias
 from tgbench.base import errors
 from tgbench.base.errors import SearchError, TgbenchError
 from tgbench.base.stopping import StopReason
+from tgbench.base.switches import telling
 from tgbench.base.tiles import Grain
 from tgbench.costs.model import CostModel, CostTable
 from tgbench.graph.graph import Graph, Node
@@ -245,7 +246,10 @@ def serve(connection: Connection) -> None:
         try:
             if optimiser is None:
                 optimiser = task.optimiser(
-                    workers=run.workers, progress=desk.tell, stop=desk.stops, watch=desk.watch
+                    workers=run.workers,
+                    progress=telling(desk.tell),
+                    stop=desk.stops,
+                    watch=desk.watch,
                 )
                 desk.optimiser = optimiser
             start = _start(run.start_json, optimiser)

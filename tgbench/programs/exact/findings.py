@@ -28,6 +28,7 @@ import torch
 from tgbench.base.errors import ExactnessError, RecordsError, TgbenchError
 from tgbench.base.machine import Machine
 from tgbench.base.regions import EMPTY, Box, Region
+from tgbench.base.switches import telling
 from tgbench.base.tiles import Grain, Sizes
 from tgbench.base.words import counted
 from tgbench.costs.model import SENTINEL_NS, plain_site
@@ -160,10 +161,10 @@ def find(
     Raises ExactnessError for a call whose kernels all differ from themselves, RecordsError where
     the database fails or holds what cannot be.
     """
+    say = telling(tell)
     finder, grains = Finder(anatomy, buffers, device, records, unpacked), {}
     for i, (call, nodes) in enumerate(finder.calls.items()):
-        if tell is not None:
-            tell(f"trying kernels for equal bits {i + 1}/{len(finder.calls)} {nodes[0].name}")
+        say(f"trying kernels for equal bits {i + 1}/{len(finder.calls)} {nodes[0].name}")
         grains[call] = finder.grain(call)
     names = {call: tuple(node.name for node in nodes) for call, nodes in finder.calls.items()}
     return Exactness(grains, names, torch.get_num_threads())
