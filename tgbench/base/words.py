@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
-from typing import Any
+from collections.abc import Callable, Container, Sequence
+from typing import Any, TypeAlias
 
 MOST_NAMED = 6  # names or classes in one line; the rest are counted
+Progress: TypeAlias = Callable[[int, int, str], None]  # done, of, what is going on
 UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
 
 

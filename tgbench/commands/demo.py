@@ -43,7 +43,8 @@ from tgbench.sources.models.checkpoints import (
 )
 from tgbench.sources.models.config import load_config
 from tgbench.sources.models.text import Tokenizer
-from tgbench.views.pages.report import Run, Study, Table, agreement, medians, ms, page, share
+from tgbench.views.draw.tables import Table
+from tgbench.views.pages.report import Run, Study, agreement, medians, ms, page, share
 from tgbench.views.values.timeline import timeline
 
 Floats = npt.NDArray[np.float32]
@@ -535,7 +536,7 @@ class Tour:
         self.agreed &= embedding.agreed
         table = similarities(texts, EDITS[0][0], before, after)
         self.screen.say()
-        self.screen.say(f"{table.title:<62}{'before':>8}{'after':>8}")
+        self.screen.say(f"{table.caption:<62}{'before':>8}{'after':>8}")
         for row in table.rows:
             shown = row[0] if len(row[0]) <= 58 else row[0][:57] + "…"
             self.screen.say(f"  {shown:<60}{row[1]:>8}{row[2]:>8}")

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from tqdm import tqdm
 
-from tgbench.base.words import ruled
+from tgbench.base.words import Progress, ruled
 
 
 @contextmanager
-def bar() -> Iterator[Callable[[int, int, str], None]]:
-    """Something to call with (done, of, what); drawn on terminals only."""
+def bar() -> Iterator[Progress]:
+    """Somebody to tell of progress; drawn on terminals only."""
     with tqdm(file=sys.stderr, disable=None, leave=False) as drawn:
 
         def progress(done: int, of: int, what: str) -> None:

@@ -27,7 +27,7 @@ import torch
 from tgbench.base.coords import Coord, at
 from tgbench.base.errors import ExactnessError
 from tgbench.base.machine import Machine
-from tgbench.base.words import counted
+from tgbench.base.words import Progress, counted
 from tgbench.costs.model import SENTINEL_NS, CostModel, Estimate, modelled_ns, total
 from tgbench.costs.probe import relative_error
 from tgbench.costs.records import Record, Records, failure_of, thinned
@@ -60,7 +60,6 @@ PROGRAM_S = 1.0  # how long one program is repeated, once it has had its least r
 LONG_NS = 50_000  # calls from here on can be timed by the processor's clock, which is slow to read
 WITHIN = 4.0  # alternatives are measured that are modelled at most so many times as slow
 Calls: TypeAlias = "Sequence[tuple[Function, tuple[Any, ...]]]"
-Progress: TypeAlias = "Callable[[int, int, str], None]"  # done, all, what is going on
 
 
 def _silent(done: int, count: int, text: str) -> None:

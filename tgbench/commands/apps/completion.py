@@ -8,21 +8,19 @@ The session finds the common prefix by comparing ids; nothing here knows of cach
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 
 from tgbench.base.errors import InputError
-from tgbench.base.words import format_time
+from tgbench.base.words import Progress, format_time
 from tgbench.session.session import GraphSession
 from tgbench.sources.models.checkpoints import Config, gemma3_reduced
 from tgbench.sources.models.text import generate
 from tgbench.sources.torch import Imported, from_torch
-
-Progress: TypeAlias = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)

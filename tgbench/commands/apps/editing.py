@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from tgbench.base.errors import InputError
+from tgbench.base.words import Progress
 from tgbench.session.session import GraphSession
 from tgbench.sources.models.bert import bert
 from tgbench.sources.models.checkpoints import find_minilm
@@ -29,7 +30,6 @@ from tgbench.sources.models.text import Tokenizer
 from tgbench.sources.torch import from_torch
 
 Floats: TypeAlias = npt.NDArray[np.float32]
-Progress: TypeAlias = Callable[[int, int, str], None]
 UNUSED = ("pooler.*", "embeddings.position_ids")  # weights of the file that the graph has not
 ENDS = re.compile(r"(?<=[.!?])\s+")
 

@@ -16,7 +16,7 @@ SIGMOD 2019 (which approximates; this does not).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import isqrt
@@ -29,14 +29,13 @@ from torch import nn
 
 from tgbench.base.errors import ImporterError, InputError
 from tgbench.base.regions import EMPTY, Box, Region
-from tgbench.base.words import counted, format_time
+from tgbench.base.words import Progress, counted, format_time
 from tgbench.graph.graph import Node
 from tgbench.session.session import GraphSession
 from tgbench.sources.torch import from_torch
 from tgbench.views.draw.heatmap import Heatmap
 
 Floats: TypeAlias = npt.NDArray[np.float32]
-Progress: TypeAlias = Callable[[int, int, str], None]  # (done, of, what)
 Place: TypeAlias = "tuple[int, int, int, int]"  # first row, stop, first column, stop
 AT_ONCE = 4  # places per run
 

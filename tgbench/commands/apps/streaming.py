@@ -15,7 +15,7 @@ output depends on `reach` samples and no others.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -26,7 +26,7 @@ from torch import nn
 
 from tgbench.base.errors import InputError
 from tgbench.base.regions import Box, Region
-from tgbench.base.words import counted, format_time
+from tgbench.base.words import Progress, counted, format_time
 from tgbench.graph.graph import Node
 from tgbench.runs.propagate import Propagator, Storage
 from tgbench.runs.rules import Rules
@@ -34,7 +34,6 @@ from tgbench.session.session import GraphSession
 from tgbench.sources.torch import from_torch
 
 Floats: TypeAlias = npt.NDArray[np.float32]
-Progress: TypeAlias = Callable[[int, int, str], None]
 WINDOW = 4  # reaches that a window holds where no length is given
 
 

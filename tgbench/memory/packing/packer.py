@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from tgbench.base.stopping import StopReason
+from tgbench.base.stopping import Limits, StopReason
 from tgbench.memory.packing.heuristics import PROMOTIONS, Prepared, attempts
 from tgbench.memory.packing.problem import Ints, Problem, Solution
-from tgbench.memory.packing.search import Limits, Rules, Search
+from tgbench.memory.packing.search import Rules, Search
 
 EVERYTHING = Rules()
 LARGE = 2_000  # buffers from which a node of the search costs as much as a pass of a heuristic

@@ -21,16 +21,15 @@ Carlier and Pinson (1989), for the rule about what can be first on a machine; Bo
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from tgbench.base.errors import PackingError
-from tgbench.base.stopping import StopReason
+from tgbench.base.stopping import Limits, StopReason
 from tgbench.memory.packing.heuristics import FREE, Order, Prepared, by_area, by_pressure
 from tgbench.memory.packing.problem import Ints
 
@@ -112,35 +111,6 @@ class Searcher:
 TOGETHER = tuple(Searcher(i, 0) for i in range(len(STRATEGIES)))
 ALONE = tuple(Searcher(i, 1 + i) for i in range(len(STRATEGIES)))
 SEARCHERS = (*TOGETHER, *ALONE)
-
-
-@dataclass
-class Limits:
-    """What the search may still spend.
-
-    Fields:
-        steps: nodes visited so far.
-        should_stop: asked several times a second.
-    """
-
-    seconds: float | None = None
-    max_steps: int | None = None
-    should_stop: Callable[[], bool] | None = None
-    steps: int = 0
-    began: float = field(default_factory=time.monotonic)
-
-    def reached(self) -> StopReason | None:
-        """The limit that is reached, if any."""
-        if self.max_steps is not None and self.steps >= self.max_steps:
-            return StopReason.STEPS
-        if self.seconds is not None and time.monotonic() - self.began >= self.seconds:
-            return StopReason.SECONDS
-        if self.should_stop is not None and self.should_stop():
-            return StopReason.STOPPED
-        return None
-
-    def left(self, wanted: int) -> int:
-        return wanted if self.max_steps is None else min(wanted, self.max_steps - self.steps)
 
 
 class LimitError(Exception):

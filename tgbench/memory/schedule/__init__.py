@@ -22,9 +22,9 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tgbench.base.stopping import StopReason
+from tgbench.base.stopping import Limits, StopReason
 from tgbench.graph.graph import Graph, Node
-from tgbench.memory.schedule.search import Clock, Progress, Search
+from tgbench.memory.schedule.search import Progress, Search
 from tgbench.memory.schedule.tasks import Tasks
 from tgbench.memory.schedule.units import units_of
 from tgbench.memory.storage import Anatomy
@@ -103,9 +103,9 @@ def lowest_peak(
     anatomy = Anatomy.of(graph)
     tasks = Tasks.of(anatomy, (sizes, *also), scratch or {})
     given_bytes = tasks.peak_bytes(range(len(tasks.nodes)))
-    clock = Clock(max_steps, seconds)
+    limits = Limits(seconds, max_steps)
     search = Search(
-        tasks, units_of(tasks), clock, random.Random(seed), progress or (lambda _: None)
+        tasks, units_of(tasks), limits, random.Random(seed), progress or (lambda _: None)
     )
     bound = search.bound
     if given_bytes > bound:
@@ -113,11 +113,11 @@ def lowest_peak(
         bound = search.bound if tasks.is_regular else bound
     peak = tasks.peak_bytes(search.order)
     best = min(peak, given_bytes)
-    stop = StopReason.OPTIMAL if best <= bound else clock.stopped or StopReason.SETTLED
+    stop = StopReason.OPTIMAL if best <= bound else limits.reached() or StopReason.SETTLED
     schedule = anatomy.schedule
     if peak < given_bytes:
         schedule = _with_views(anatomy, tasks, search.order)
-    return Order(schedule, given_bytes, best, bound, stop, clock.steps, seed)
+    return Order(schedule, given_bytes, best, bound, stop, limits.steps, seed)
 
 
 def _with_views(anatomy: Anatomy, tasks: Tasks, order: Sequence[int]) -> tuple[Node, ...]:

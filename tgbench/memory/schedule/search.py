@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import heapq
 import random
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import TypeAlias
 
-from tgbench.base.stopping import StopReason
+from tgbench.base.stopping import Limits
 from tgbench.memory.schedule.tasks import Tasks, covers, highest
 from tgbench.memory.schedule.units import Unit, cuts_of
 from tgbench.memory.schedule.window import Window, bits, window_of
@@ -34,27 +33,6 @@ WINDOW_STEPS = 20_000
 KICKS = (1, 2, 4)  # shifts at once
 KICK_REACH = 10  # units before and after the peak
 PATIENCE = 300  # kicks in a row that may lead nowhere
-
-
-@dataclass
-class Clock:
-    """Counts computations tried, and says when to stop."""
-
-    max_steps: int
-    seconds: float | None
-    steps: int = 0
-    began: float = field(default_factory=time.monotonic)
-
-    @property
-    def left(self) -> int:
-        return max(0, self.max_steps - self.steps)
-
-    @property
-    def stopped(self) -> StopReason | None:
-        if self.steps >= self.max_steps:
-            return StopReason.STEPS
-        late = self.seconds is not None and time.monotonic() - self.began >= self.seconds
-        return StopReason.SECONDS if late else None
 
 
 # --- through the states ---------------------------------------------------------------------------
@@ -99,7 +77,7 @@ def _moves(
 
 
 def best_first(
-    window: Window, floor: int, below: int, clock: Clock, limit: int
+    window: Window, floor: int, below: int, limits: Limits, limit: int
 ) -> tuple[list[int] | None, bool]:
     """The order with the lowest peak under `below`, or None; and whether the search ended.
 
@@ -110,16 +88,16 @@ def best_first(
     heap: list[tuple[int, int, int, int, int, Ready, Path]] = [
         (floor, 0, 0, 0, window.live, _first(window), None)
     ]
-    serial, last = 0, clock.steps + limit
+    serial, last = 0, limits.steps + limit
     while heap:
         peak, count, _, done, live, ready, path = heapq.heappop(heap)
         if done == everything:
             return _unwound(path), True
         if reached[done] < peak:
             continue
-        if clock.steps >= last or clock.stopped:
+        if limits.steps >= last or limits.reached():
             return None, False
-        clock.steps += len(ready)
+        limits.steps += len(ready)
         for unit, high, after in _moves(window, done, live, ready, peak, below):
             child, worst = done | 1 << unit, max(peak, high)
             if reached.get(child, below) <= worst:
@@ -131,7 +109,7 @@ def best_first(
     return None, True
 
 
-def beam(window: Window, floor: int, below: int, width: int, clock: Clock) -> list[int] | None:
+def beam(window: Window, floor: int, below: int, width: int, limits: Limits) -> list[int] | None:
     """An order with a peak under `below`, keeping the states with the fewest live bytes."""
     states: list[tuple[int, int, int, Ready, Path]] = [
         (0, window.live, floor, _first(window), None)
@@ -139,9 +117,9 @@ def beam(window: Window, floor: int, below: int, width: int, clock: Clock) -> li
     for _ in window.rows:
         children: dict[int, tuple[int, int, int, Ready, Path]] = {}
         for done, live, peak, ready, path in states:
-            if clock.stopped:
+            if limits.reached():
                 return None
-            clock.steps += len(ready)
+            limits.steps += len(ready)
             for unit, high, after in _moves(window, done, live, ready, peak, below):
                 child, worst = done | 1 << unit, max(peak, high)
                 if child not in children or children[child][2] > worst:
@@ -195,11 +173,11 @@ class Profile:
             done |= 1 << unit
         self.states[high] = (done, live)
 
-    def stays_below(self, low: int, units: Sequence[int], limit: int, clock: Clock) -> bool:
+    def stays_below(self, low: int, units: Sequence[int], limit: int, limits: Limits) -> bool:
         """Whether these units, from `low` on, would make no step of `limit` bytes."""
         done, live = self.states[low]
         for unit in units:
-            clock.steps += 1
+            limits.steps += 1
             high, live = self.window.run(unit, done, live)
             if high >= limit:
                 return False
@@ -268,9 +246,9 @@ class Search:
     """
 
     def __init__(
-        self, tasks: Tasks, units: list[Unit], clock: Clock, rng: random.Random, tell: Progress
+        self, tasks: Tasks, units: list[Unit], limits: Limits, rng: random.Random, tell: Progress
     ) -> None:
-        self.tasks, self.clock, self.rng, self.tell = tasks, clock, rng, tell
+        self.tasks, self.limits, self.rng, self.tell = tasks, limits, rng, tell
         self.where = [0] * len(tasks.nodes)
         for i, unit in enumerate(units):
             for task in unit:
@@ -303,15 +281,15 @@ class Search:
 
     def _solve(self, part: Part) -> bool:
         """Lower the peak of a part; whether no lower one is possible, or of use."""
-        limit = min(self.clock.left // EXACT_SHARE, EXACT_BITS // len(part.units))
+        limit = self.limits.left(EXACT_SHARE * EXACT_BITS // len(part.units)) // EXACT_SHARE
         window, given = part.window, part.order
-        found, ended = best_first(window, self.floor, part.peak, self.clock, limit)
+        found, ended = best_first(window, self.floor, part.peak, self.limits, limit)
         if ended:
             self._offer(part, found or given)
             return True
         starts = [given]
         for width in BEAM_WIDTHS:
-            starts.append(beam(window, self.floor, part.peak, width, self.clock) or given)
+            starts.append(beam(window, self.floor, part.peak, width, self.limits) or given)
         for start in starts:
             if part.peak > self.floor:
                 self._offer(part, self._lowered(part, Profile(window, start)))
@@ -322,7 +300,7 @@ class Search:
         """Take an order that is no worse; whether it is better."""
         peak, before = Profile(part.window, order).peak, part.peak
         if peak < before:
-            self.tell(f"peak {peak} B after {self.clock.steps} steps")
+            self.tell(f"peak {peak} B after {self.limits.steps} steps")
         if peak <= before:
             part.order, part.peak = order, peak
         return peak < before
@@ -330,14 +308,14 @@ class Search:
     def _kick(self, part: Part) -> None:
         """Disturb the order near its peak and lower it again, until that leads nowhere."""
         fruitless = 0
-        while fruitless < PATIENCE and part.peak > self.floor and not self.clock.stopped:
+        while fruitless < PATIENCE and part.peak > self.floor and not self.limits.reached():
             profile = Profile(part.window, part.order)
-            self.clock.steps += len(part.order)
+            self.limits.steps += len(part.order)
             top = profile.highs.index(part.peak)
             for _ in range(self.rng.choice(KICKS)):
                 at = top + self.rng.randint(-KICK_REACH, KICK_REACH)
                 shifts = list(profile.shifts(min(max(at, 0), len(part.order) - 1)))
-                self.clock.steps += len(shifts)
+                self.limits.steps += len(shifts)
                 if shifts:
                     profile.put(*self.rng.choice(shifts))
             better = self._offer(part, self._lowered(part, profile))
@@ -345,7 +323,7 @@ class Search:
 
     def _lowered(self, part: Part, profile: Profile) -> list[int]:
         """Lower the steps that make the peak one by one, as long as that raises no other to it."""
-        while profile.peak > self.floor and not self.clock.stopped:
+        while profile.peak > self.floor and not self.limits.reached():
             at = profile.highs.index(profile.peak)
             changes = chain(self._shifted(profile, at), self._rearranged(part, profile, at))
             change = next(changes, None)
@@ -356,9 +334,9 @@ class Search:
 
     def _shifted(self, profile: Profile, at: int) -> Iterator[tuple[int, list[int]]]:
         for low, units in profile.shifts(at):
-            if self.clock.stopped:
+            if self.limits.reached():
                 return
-            if profile.stays_below(low, units, profile.highs[at], self.clock):
+            if profile.stays_below(low, units, profile.highs[at], self.limits):
                 yield low, units
 
     def _rearranged(self, part: Part, profile: Profile, at: int) -> Iterator[tuple[int, list[int]]]:
@@ -371,7 +349,7 @@ class Search:
                 live = profile.states[low][1]
                 window = window_of(self.tasks, units, where, low, high, live)
                 found, _ = best_first(
-                    window, self.floor, profile.highs[at], self.clock, WINDOW_STEPS
+                    window, self.floor, profile.highs[at], self.limits, WINDOW_STEPS
                 )
                 if found is not None:
                     yield low, [profile.order[low + i] for i in found]

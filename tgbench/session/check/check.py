@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tgbench.base.errors import InputError
+from tgbench.base.words import Progress
 from tgbench.session.check.compare import Array, difference, tolerance_of
 from tgbench.session.check.copies import twin
 from tgbench.session.check.edits import EditFailure, try_edits
@@ -15,8 +16,6 @@ from tgbench.session.check.original import Original, values_of
 from tgbench.session.check.pairs import Pair, Pairs, as_array, as_pairs, check_outputs
 from tgbench.session.check.report import Cause, CheckReport, OutputCheck, Verdict
 from tgbench.session.session import GraphSession
-
-Progress = Callable[[int, int, str], None]  # done, of, what
 
 
 def check(

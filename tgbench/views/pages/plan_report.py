@@ -10,7 +10,8 @@ from tgbench.graph.graph import Graph
 from tgbench.plans.decisions import PlanSlot, SearchRecord
 from tgbench.plans.explain import Weighed, after, kind_of, weighed
 from tgbench.plans.plan import Plan
-from tgbench.views.pages.report import MOST_LISTED, Study, Table, page
+from tgbench.views.draw.tables import Table
+from tgbench.views.pages.report import MOST_LISTED, Study, page
 from tgbench.views.values.search import history_of, to_svg
 from tgbench.views.values.timeline import timeline_from_plan, timeline_of_plan
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from tgbench.base.words import format_bytes
 from tgbench.views.draw.svg import THEME, log_ticks
+from tgbench.views.draw.tables import Table
 from tgbench.views.values.timeline import KINDS, MEANINGS, Timeline, describe, to_svg
 
 MOST_LISTED = 400  # rectangles in the text alternative; the smallest are left out
@@ -58,15 +59,6 @@ class Median:
     runs: int
     time_ns: float
     other_ns: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A small table of text."""
-
-    title: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +204,7 @@ def _run_cells(run: Run, beside: bool) -> tuple[str, ...]:
 
 def _table(table: Table) -> str:
     return (
-        f"<h3>{escape(table.title)}</h3><div class='scroll'>"
+        f"<h3>{escape(table.caption)}</h3><div class='scroll'>"
         f"{_grid(table.header, table.rows, numbers=range(1, len(table.header)))}</div>"
     )
 
