@@ -34,7 +34,7 @@ from tqdm import tqdm
 
 from benchmarks.measure import Command
 from tgbench.commands.progress import say, table
-from tgbench.plans.search.exact import Limits, Program
+from tgbench.plans.search.exact import IntegerProgram, SolverLimits
 from tgbench.plans.search.mcts import TreeSearch
 from tgbench.plans.search.model import Model
 from tgbench.plans.search.optimiser import SMALLER
@@ -356,9 +356,9 @@ def compare(kind: str, seed: int, budget: float, count: int = 11, classes: int =
     model = Model(tables(process))
     # A value's slice while it is computed counts as one byte in these tables.
     room = budget_bytes + count
-    programs = [Program(model, int(share * room)) for share in (1.0, *SMALLER)]
+    programs = [IntegerProgram(model, int(share * room)) for share in (1.0, *SMALLER)]
     relaxed = programs[0].solve(integer=False)
-    solved = [program.solve(Limits(nodes=2_000)).keep for program in programs]
+    solved = [program.solve(SolverLimits(nodes=2_000)).keep for program in programs]
     starts = [keep[0] for keep in solved if keep is not None]
     search = TreeSearch(model, room, relaxed.share, starts, (seed,), relaxed.bound_ns)
     keeps = [*starts, *(one.keep for one in (search.step() for _ in range(STEPS)) if one)]

@@ -21,7 +21,7 @@ from tgbench.commands.progress import say
 from tgbench.graph.graph import Graph
 from tgbench.graph.simplify import simplify
 from tgbench.memory.storage import Anatomy
-from tgbench.plans.search.exact import Limits, Program
+from tgbench.plans.search.exact import IntegerProgram, SolverLimits
 from tgbench.plans.search.model import Model
 from tgbench.plans.search.tables import tabulate
 from tgbench.plans.search.workload import Workload
@@ -79,7 +79,9 @@ def measure(layers: int, calls: int) -> dict[str, object]:
     scoring = [timed(lambda: model.score(population))[1] for _ in range(REPEATS)]
     worthwhile = int(tables.worthwhile.sum())
     least = int(model.score(model.none()).size_bytes[0])
-    free = Program(model, int(model.score(~model.none()).size_bytes[0])).solve(Limits(gap=1e-3))
+    free = IntegerProgram(model, int(model.score(~model.none()).size_bytes[0])).solve(
+        SolverLimits(gap=1e-3)
+    )
     assert free.keep is not None
     most = int(model.score(free.keep).size_bytes[0])
     programs = [program(model, int(least + share * (most - least)), share) for share in SHARES]
@@ -99,9 +101,9 @@ def measure(layers: int, calls: int) -> dict[str, object]:
 
 def program(model: Model, budget_bytes: int, share: float) -> dict[str, object]:
     """The relaxed and the integer program at one budget."""
-    made = Program(model, budget_bytes)
+    made = IntegerProgram(model, budget_bytes)
     relaxed, relaxing = timed(lambda: made.solve(integer=False))
-    solved, solving = timed(lambda: made.solve(Limits(seconds=60.0, gap=1e-3)))
+    solved, solving = timed(lambda: made.solve(SolverLimits(seconds=60.0, gap=1e-3)))
     found = None if solved.keep is None else float(model.score(solved.keep).time_ns[0])
     return {
         "budget_share": share,

@@ -7,7 +7,7 @@ import time
 import numpy as np
 from search_cases import COLUMNS, ROWS, busy_case
 
-from tgbench.runs.trace import Call, Trace
+from tgbench.runs.trace import LoggedCall, Trace
 from tgbench.session.session import GraphSession
 
 
@@ -16,7 +16,7 @@ def busy_session() -> GraphSession:
     case = busy_case()
     trace = Trace()
     for bucket in case.buckets:
-        trace.append(Call(bucket, True, 1_000_000, time.time()))
+        trace.append(LoggedCall(bucket, True, 1_000_000, time.time()))
     weights = {name: np.eye(COLUMNS, dtype=np.float32) for name in case.graph.parameters}
     session = GraphSession(case.graph, weights, trace=trace)
     zeros = {name: np.zeros((ROWS, COLUMNS), np.float32) for name in case.graph.inputs}

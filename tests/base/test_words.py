@@ -9,7 +9,7 @@ import tgbench as tg
 from tgbench.base.words import counted, format_time, ruled
 from tgbench.commands.progress import table
 from tgbench.session.profile import Profile
-from tgbench.views.draw.tables import Table
+from tgbench.views.draw.tables import TextTable
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_every_table_has_the_same_columns() -> None:
     lines = ["what   ms", "────  ───", "a     1.5", "long   10"]
     assert ruled(header, rows, [1]).splitlines() == lines
     assert table(header, rows).splitlines() == lines
-    assert str(Table("times", header, rows)).splitlines() == ["times", lines[0], *lines[2:]]
+    assert str(TextTable("times", header, rows)).splitlines() == ["times", lines[0], *lines[2:]]
 
 
 def test_one_weight_too_many_is_one_weight() -> None:

@@ -31,7 +31,7 @@ from tgbench.base.errors import GraphError
 from tgbench.base.regions import Region
 from tgbench.graph.simplify import simplify
 from tgbench.memory.storage import Anatomy
-from tgbench.runs.entry import Call
+from tgbench.runs.entry import LoggedCall
 from tgbench.runs.rules import Rules
 from tgbench.runs.trace import Trace
 
@@ -52,7 +52,7 @@ def test_a_workload_fits_its_graph_and_comes_again(make: Maker) -> None:
     assert 20 <= len(work.buckets) <= 60
     trace = Trace()
     for bucket in work.buckets:
-        trace.append(Call(bucket, False, 0, 0.0))
+        trace.append(LoggedCall(bucket, False, 0, 0.0))
     assert sum(trace.class_counts(work.graph).values()) == len(work.buckets)
     again, other = make("small", 1), make("small", 2)
     assert (again.graph.fingerprint, again.buckets) == (work.graph.fingerprint, work.buckets)

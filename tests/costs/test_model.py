@@ -21,9 +21,9 @@ from tgbench.base.regions import Box
 from tgbench.costs.model import (
     CostModel,
     CostTable,
-    Curve,
     Estimate,
-    Point,
+    Fit,
+    Measurement,
     modelled_ns,
     plain_site,
     total,
@@ -142,7 +142,7 @@ def test_between_measurements_is_interpolated(records: Records) -> None:
 
 
 points = st.builds(
-    lambda flops, size_bytes, time_ns, modelled: Point(
+    lambda flops, size_bytes, time_ns, modelled: Measurement(
         "k", "a", f"s{flops}/{size_bytes}", time_ns, 0.1, flops, size_bytes, modelled
     ),
     st.floats(1, 1e9),
@@ -154,17 +154,17 @@ points = st.builds(
 
 @given(st.lists(points, min_size=1, max_size=12), st.floats(0, 1e10), st.integers(1, 1 << 31))
 def test_estimates_are_positive_and_repeatable(
-    known: list[Point], flops: float, size_bytes: int
+    known: list[Measurement], flops: float, size_bytes: int
 ) -> None:
     asked = Signature("s", flops, size_bytes)
-    found = Curve(tuple(known)).at(asked, 100.0)
+    found = Fit(tuple(known)).at(asked, 100.0)
     assert 0 < found.time_ns < math.inf
     assert 0 <= found.spread < math.inf
-    assert found == Curve(tuple(known)).at(asked, 100.0)
+    assert found == Fit(tuple(known)).at(asked, 100.0)
 
 
 @given(st.lists(points, min_size=3, max_size=8), st.integers(0, 1 << 30))
-def test_no_other_line_is_nearer(known: list[Point], seed: int) -> None:
+def test_no_other_line_is_nearer(known: list[Measurement], seed: int) -> None:
     """Against lines drawn at random, none with a smaller relative squared error."""
     times = np.array([p.time_ns for p in known])
     work = np.array([(1.0, p.flops, p.size_bytes) for p in known])
@@ -172,7 +172,7 @@ def test_no_other_line_is_nearer(known: list[Point], seed: int) -> None:
     def error(line: np.ndarray) -> float:
         return float((((work @ line) / times - 1) ** 2).sum())
 
-    found = Curve(tuple(known))._line
+    found = Fit(tuple(known))._line
     assert (found >= 0).all()
     rng = np.random.default_rng(seed)
     scale = times.mean() / work.mean(axis=0)

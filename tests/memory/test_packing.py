@@ -32,7 +32,7 @@ from tgbench.memory.packing import (
     read_minimalloc,
     write_minimalloc,
 )
-from tgbench.memory.packing.heuristics import Prepared, attempts
+from tgbench.memory.packing.heuristics import ProblemArrays, attempts
 
 Packer: TypeAlias = Callable[[Problem], Solution]
 A, B, C = Buffer("a", 128, 0, 2), Buffer("b", 64, 1, 4), Buffer("c", 128, 2, 4)
@@ -177,7 +177,7 @@ def test_bytes_are_used_again_inside_a_gap() -> None:
 @untimed
 @given(problem=pinned_problems())
 def test_pack_is_the_earliest_of_the_lowest_attempts(problem: Problem) -> None:
-    prepared = Prepared.of(problem)
+    prepared = ProblemArrays.of(problem)
     solutions = list(attempts(prepared, prepared.bound))
     assert [s.packer for s in solutions[: len(PACKERS)]] == list(PACKERS)
     least = min(solution.height_bytes for solution in solutions)

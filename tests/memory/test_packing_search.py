@@ -21,7 +21,7 @@ from tgbench.memory.packing import (
     PACKERS,
     Buffer,
     Problem,
-    Rules,
+    Pruning,
     Solution,
     lower_bound,
     pack,
@@ -30,12 +30,12 @@ from tgbench.memory.packing import (
 
 pytest.importorskip("numba", reason="the search is compiled by numba (the extra `cpu`)")
 
-EVERY = Rules()
-RULES = [rule.name for rule in fields(Rules)]
+EVERY = Pruning()
+RULES = [rule.name for rule in fields(Pruning)]
 untimed = settings(deadline=None)
 
 
-def searched(problem: Problem, rules: Rules = EVERY, steps: int = 100_000) -> Solution:
+def searched(problem: Problem, rules: Pruning = EVERY, steps: int = 100_000) -> Solution:
     solution = pack(problem, search=True, max_steps=steps, rules=rules)
     uncapped = replace(problem, capacity_bytes=None)
     assert validate(uncapped, solution) == []
@@ -67,7 +67,7 @@ def test_a_capacity_is_met_or_proven_to_be_too_low(problem: Problem, slack: int)
 @untimed
 @given(problem=pinned_problems(most=6, sizes=40), rules=st.sets(st.sampled_from(RULES)))
 def test_no_choice_of_rules_changes_the_answer(problem: Problem, rules: set[str]) -> None:
-    chosen = Rules(**{name: name in rules for name in RULES})
+    chosen = Pruning(**{name: name in rules for name in RULES})
     solution = pack(problem, search=True, max_steps=20_000, rules=chosen)
     assert solution.height_bytes >= optimum(problem)
     if solution.is_proven:
@@ -129,7 +129,7 @@ def test_each_rule_reduces_the_work_and_changes_no_answer(name: str) -> None:
 
 
 def test_without_any_rule_the_answer_is_the_same() -> None:
-    bare = Rules(**dict.fromkeys(RULES, False))
+    bare = Pruning(**dict.fromkeys(RULES, False))
     for problem in (cut_rectangle(12, 8, 7, seed) for seed in range(6)):
         low = replace(problem, capacity_bytes=None)
         assert searched(low, bare).height_bytes == searched(low).height_bytes == 12

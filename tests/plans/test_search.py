@@ -23,7 +23,7 @@ from tgbench.memory.placement import Retention
 from tgbench.memory.storage import Anatomy
 from tgbench.plans.checks import check_placement
 from tgbench.plans.decisions import Decisions
-from tgbench.plans.search.exact import Limits, Program
+from tgbench.plans.search.exact import IntegerProgram, SolverLimits
 from tgbench.plans.search.mcts import TreeSearch
 from tgbench.plans.search.model import Model
 from tgbench.plans.search.optimiser import Effort, Mode, Optimiser
@@ -188,8 +188,8 @@ def test_the_integer_program_finds_what_trying_everything_finds(data: st.DataObj
     best = scores.best(budget)
     assert best is not None
     right = float(scores.time_ns[best])
-    relaxed = Program(model, budget).solve(integer=False)
-    solved = Program(model, budget).solve(Limits(gap=1e-9))
+    relaxed = IntegerProgram(model, budget).solve(integer=False)
+    solved = IntegerProgram(model, budget).solve(SolverLimits(gap=1e-9))
     assert relaxed.bound_ns <= solved.bound_ns * (1 + 1e-4) + 1e-3
     assert solved.bound_ns <= right * (1 + 1e-6) + 1e-3
     search = TreeSearch(model, budget, relaxed.share, seed=(1,), bound_ns=relaxed.bound_ns)

@@ -15,7 +15,7 @@ from search_cases import busy_case
 
 from tgbench.plans.decisions import SearchRecord
 from tgbench.plans.plan import Plan
-from tgbench.plans.search.chain import Progress, run_round
+from tgbench.plans.search.chain import ChainResult, run_round
 
 CASE = busy_case()
 STEPS = 64
@@ -122,12 +122,12 @@ class Given:
 
 
 def test_a_lost_chain_takes_nothing_with_it() -> None:
-    given = Given(Progress(steps=3), OSError("connection lost"), Progress(steps=4))
-    assert run_round([None] * 3, given) == Progress((), 7, 1)  # type: ignore[list-item]
+    given = Given(ChainResult(steps=3), OSError("connection lost"), ChainResult(steps=4))
+    assert run_round([None] * 3, given) == ChainResult((), 7, 1)  # type: ignore[list-item]
 
 
 def test_an_executor_that_takes_no_more_calls_loses_all_of_them() -> None:
-    assert run_round([None] * 2, Given()) == Progress((), 0, 2)  # type: ignore[list-item]
+    assert run_round([None] * 2, Given()) == ChainResult((), 0, 2)  # type: ignore[list-item]
 
 
 def test_an_error_in_the_search_is_not_a_lost_worker() -> None:
@@ -136,9 +136,9 @@ def test_an_error_in_the_search_is_not_a_lost_worker() -> None:
 
 
 def test_a_stop_does_not_wait_for_chains_elsewhere() -> None:
-    given = Given(Progress(steps=3), None)
+    given = Given(ChainResult(steps=3), None)
     asked = iter([False, False, True])
-    assert run_round([None] * 2, given, lambda: next(asked)) == Progress((), 3, 0)  # type: ignore[list-item]
+    assert run_round([None] * 2, given, lambda: next(asked)) == ChainResult((), 3, 0)  # type: ignore[list-item]
     assert given.futures[1].cancelled()
 
 

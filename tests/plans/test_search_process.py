@@ -30,7 +30,7 @@ from tgbench.graph.graph_file import graph_from_json, graph_to_json
 from tgbench.kernels.registry import KERNELS, Kernel
 from tgbench.plans.decisions import SearchRecord
 from tgbench.plans.plan import Plan
-from tgbench.plans.search.chain import Chain, Progress
+from tgbench.plans.search.chain import Chain, ChainResult
 from tgbench.plans.search.process import (
     BackgroundSearch,
     Event,
@@ -63,10 +63,10 @@ class Listed:
     def __init__(self) -> None:
         self.chains: list[Chain] = []
 
-    def submit(self, function: object, chain: Chain) -> Future[Progress]:
+    def submit(self, function: object, chain: Chain) -> Future[ChainResult]:
         self.chains.append(replace(chain, steps=96))
-        done: Future[Progress] = Future()
-        done.set_result(Progress(steps=chain.steps))
+        done: Future[ChainResult] = Future()
+        done.set_result(ChainResult(steps=chain.steps))
         return done
 
 

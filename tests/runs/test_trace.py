@@ -32,7 +32,7 @@ from tgbench.runs import entry as calls
 from tgbench.runs import log as tracefile
 from tgbench.runs import trace
 from tgbench.runs.buckets import Bucket
-from tgbench.runs.trace import Call, Trace, TraceWarning
+from tgbench.runs.trace import LoggedCall, Trace, TraceWarning
 
 TOKENS = 16
 NOW = 1_700_000_000.25
@@ -60,16 +60,18 @@ def row(at: int, rows: int = 1) -> Region:
     return Region((Box(((0, 1), (at, at + rows))),))
 
 
-def step(at: int, hit: bool = True, ns: int = 1_000_000, time: float = NOW) -> Call:
+def step(at: int, hit: bool = True, ns: int = 1_000_000, time: float = NOW) -> LoggedCall:
     """One more token at a position."""
-    return Call(Bucket.of({"ids": row(at)}, {"logits": row(at)}), hit, ns, time)
+    return LoggedCall(Bucket.of({"ids": row(at)}, {"logits": row(at)}), hit, ns, time)
 
 
-def ask(at: int) -> Call:
-    return Call(Bucket.of({}, {"logits": row(at)}), True, 500_000, NOW)
+def ask(at: int) -> LoggedCall:
+    return LoggedCall(Bucket.of({}, {"logits": row(at)}), True, 500_000, NOW)
 
 
-COLD = Call(Bucket.of({"ids": Region.full((1, TOKENS))}, {"logits": row(3)}), False, 9_000_000, NOW)
+COLD = LoggedCall(
+    Bucket.of({"ids": Region.full((1, TOKENS))}, {"logits": row(3)}), False, 9_000_000, NOW
+)
 EDIT = "ids[:, u0:+1] → logits[:, u0:+1]"
 ASK = "nothing → logits[:, u0:+1]"
 START = "ids[:, :] → logits[:, u0:+1]"
@@ -85,7 +87,7 @@ def regions(draw: st.DrawFn) -> Region:
 
 
 some_calls = st.builds(
-    Call,
+    LoggedCall,
     st.builds(
         Bucket.of,
         st.dictionaries(st.text(max_size=4), regions(), max_size=3),
@@ -110,18 +112,19 @@ def test_the_line_is_as_documented() -> None:
 
 @settings(deadline=None)
 @given(some_calls)
-def test_a_call_survives_its_line(call: Call) -> None:
+def test_a_call_survives_its_line(call: LoggedCall) -> None:
     line = call.to_json()
     assert line.isascii()
     assert "\n" not in line
-    assert Call.from_json(line) == Call.from_json(line.encode()) == call
+    assert LoggedCall.from_json(line) == LoggedCall.from_json(line.encode()) == call
 
 
 def test_numpy_numbers_become_json() -> None:
     box = Box(((np.int64(2), np.int64(5)),))  # type: ignore[arg-type]
-    call = Call(Bucket.of({"x": Region((box,))}, {}), np.bool_(True), np.int64(5), np.float64(2))  # type: ignore[arg-type]
+    bucket = Bucket.of({"x": Region((box,))}, {})
+    call = LoggedCall(bucket, np.bool_(True), np.int64(5), np.float64(2))  # type: ignore[arg-type]
     plain = Bucket.of({"x": Region((Box(((2, 5),)),))}, {})
-    assert Call.from_json(call.to_json()) == Call(plain, True, 5, 2.0)
+    assert LoggedCall.from_json(call.to_json()) == LoggedCall(plain, True, 5, 2.0)
 
 
 GOOD: dict[str, Any] = json.loads(step(7).to_json())
@@ -166,7 +169,7 @@ BAD_LINES: dict[str, tuple[Any, str]] = {
 def test_a_bad_line_is_named(path: Path, line: Any, fault: str) -> None:
     text = line if isinstance(line, str) else json.dumps(line)
     with pytest.raises(TraceError) as found:
-        Call.from_json(text)
+        LoggedCall.from_json(text)
     assert fault in str(found.value)
     content = f"{step(1).to_json()}\n{text}\n{step(2).to_json()}\n".encode()
     path.write_bytes(content)
@@ -189,7 +192,7 @@ def test_bytes_that_are_no_text_are_named(path: Path) -> None:
 @given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
 def test_any_bytes_are_a_call_or_a_typed_error(line: bytes) -> None:
     with pytest.raises(TraceError):
-        Call.from_json(line)
+        LoggedCall.from_json(line)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +200,7 @@ def test_any_bytes_are_a_call_or_a_typed_error(line: bytes) -> None:
 )
 def test_a_call_that_no_line_can_hold_cannot_be_made(ns: int, time: float) -> None:
     with pytest.raises(TraceError):
-        Call(COLD.bucket, True, ns, time)
+        LoggedCall(COLD.bucket, True, ns, time)
 
 
 # --- the file -----------------------------------------------------------------------------------
@@ -226,19 +229,19 @@ def test_append_writes_in_the_background(path: Path) -> None:
 
 def test_append_does_no_work_of_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     where = set()
-    append, to_json = tracefile.append, Call.to_json
+    append, to_json = tracefile.append, LoggedCall.to_json
 
     def watched_append(path: Path, lines: bytes) -> str | None:
         where.add(threading.current_thread().name)
         return append(path, lines)
 
-    def watched_to_json(call: Call) -> str:
+    def watched_to_json(call: LoggedCall) -> str:
         where.add(threading.current_thread().name)
         return to_json(call)
 
     trace = Trace(path)
     monkeypatch.setattr(tracefile, "append", watched_append)
-    monkeypatch.setattr(Call, "to_json", watched_to_json)
+    monkeypatch.setattr(LoggedCall, "to_json", watched_to_json)
     for at in range(TOKENS):
         trace.append(step(at))
     trace.close()
@@ -329,7 +332,10 @@ def test_threads_may_append_together(path: Path) -> None:
 @settings(deadline=None, max_examples=10)
 @given(st.lists(some_calls, max_size=2), some_calls, some_calls)
 def test_a_crash_at_any_byte_loses_at_most_the_last_call(
-    tmp_path_factory: pytest.TempPathFactory, before: list[Call], last: Call, after: Call
+    tmp_path_factory: pytest.TempPathFactory,
+    before: list[LoggedCall],
+    last: LoggedCall,
+    after: LoggedCall,
 ) -> None:
     path = tmp_path_factory.mktemp("torn") / "runs.jsonl"
     whole = "".join(f"{call.to_json()}\n" for call in before).encode()
@@ -411,10 +417,10 @@ PRELUDE = """
 import os, sys
 from tgbench.runs.buckets import Bucket
 from tgbench.base.regions import Box, Region
-from tgbench.runs.entry import Call
+from tgbench.runs.entry import LoggedCall
 from tgbench.runs.trace import Trace
 def step(ns):
-    return Call(Bucket.of({"ids": Region((Box(((0, 1), (2, 3))),))}, {}), True, ns, 1.7e9)
+    return LoggedCall(Bucket.of({"ids": Region((Box(((0, 1), (2, 3))),))}, {}), True, ns, 1.7e9)
 trace = Trace(sys.argv[1])
 """
 
@@ -699,7 +705,7 @@ def test_a_class_that_nothing_followed_takes_the_shares(graph: Graph) -> None:
     st.none() | st.integers(0, 14),
 )
 def test_rows_sum_to_one(
-    graph: Graph, happened: list[Call], smoothing: float, last: int | None
+    graph: Graph, happened: list[LoggedCall], smoothing: float, last: int | None
 ) -> None:
     trace = Trace()
     for call in happened:
@@ -763,7 +769,7 @@ def test_an_empty_trace_has_empty_tables(graph: Graph) -> None:
 def test_a_trace_of_another_graph_is_refused(graph: Graph, bucket: Bucket, fault: str) -> None:
     trace = Trace()
     trace.append(step(1))
-    trace.append(Call(bucket, True, 0, NOW))
+    trace.append(LoggedCall(bucket, True, 0, NOW))
     with pytest.raises(TraceError) as found:
         trace.class_counts(graph, last=1)
     assert "trace in memory, call 2: " in str(found.value)

@@ -19,10 +19,10 @@ from tgbench.plans.plan import Plan
 from tgbench.runs.buckets import BucketClass
 from tgbench.session.session import GraphSession
 from tgbench.views.draw.svg import log_ticks, ticks
+from tgbench.views.draw.tables import TextTable
 from tgbench.views.pages.report import (
     Run,
     Study,
-    Table,
     agreement,
     embedded,
     medians,
@@ -272,7 +272,7 @@ def study(
     return Study(
         name, "What was done.", "the other 1.0", runs, medians({"edit": runs[1:]}),
         (("arena", 1024, "all of it"),), "plan …", memory_map,
-        (Table("more", ("a", "b"), (("1", "2"),)),),
+        (TextTable("more", ("a", "b"), (("1", "2"),)),),
     )  # fmt: skip
 
 

@@ -30,7 +30,7 @@ from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import Graph, GraphBuilder, Node
 from tgbench.graph.op_table import numpy_dtype
 from tgbench.graph.reference import evaluate
-from tgbench.kernels.registry import Buffer
+from tgbench.kernels.registry import Unnamed
 from tgbench.memory.arena import Arena
 from tgbench.runs.buckets import BucketSpace
 from tgbench.session.session import GraphSession
@@ -590,7 +590,7 @@ def test_inputs_and_weights_that_nothing_depends_on_are_taken_and_let_go() -> No
     assert session.run({"x": ones}, changed=hint)["z"].tolist() == [1, 1]
 
 
-@pytest.mark.parametrize("name", [buffer.value for buffer in Buffer])
+@pytest.mark.parametrize("name", [buffer.value for buffer in Unnamed])
 @pytest.mark.parametrize("exact", [None, "bitwise"])
 def test_a_weight_may_have_any_name(name: str, exact: Literal["bitwise"] | None) -> None:
     """What is no weight is told apart by what it is: the arena, scratch memory, a result."""

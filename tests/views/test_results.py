@@ -24,7 +24,7 @@ from tgbench.views import show
 from tgbench.views.draw.boxes import to_svg as region_svg
 from tgbench.views.draw.curves import Axis
 from tgbench.views.draw.heatmap import Heatmap
-from tgbench.views.draw.tables import Table
+from tgbench.views.draw.tables import TextTable
 from tgbench.views.values import paths, transitions
 from tgbench.views.values.pareto import Curve, Point, curve
 from tgbench.views.values.programs import listing, listing_of_session
@@ -79,7 +79,7 @@ def test_an_imported_module_tells_sizes_and_no_weights() -> None:
 
 
 def test_a_column_stands_to_the_right_if_all_of_it_are_numbers() -> None:
-    html = Table(
+    html = TextTable(
         "t", ("what", "value", "size"), (("a", "3 of 4", "1"), ("b", "none", "2"))
     ).to_html()
     assert [part[:4] for part in html.split("text-align:")[5:]] == ["left", "left", "righ"] * 2
@@ -115,7 +115,7 @@ def test_what_sessions_can_do_is_told() -> None:
 
 
 def test_a_table_reads_in_a_terminal_and_in_html() -> None:
-    table = Table("sizes", ("node", "bytes"), ((HOSTILE, "64"),))
+    table = TextTable("sizes", ("node", "bytes"), ((HOSTILE, "64"),))
     assert str(table).splitlines()[0] == "sizes"
     assert "<img" not in table.to_html()
 

@@ -43,7 +43,7 @@ from tgbench.sources.models.checkpoints import (
 )
 from tgbench.sources.models.config import load_config
 from tgbench.sources.models.text import Tokenizer
-from tgbench.views.draw.tables import Table
+from tgbench.views.draw.tables import TextTable
 from tgbench.views.pages.report import Run, Study, agreement, medians, ms, page, share
 from tgbench.views.values.timeline import timeline
 
@@ -853,7 +853,7 @@ class Embedding:
         found: Floats = here
         return found
 
-    def study(self, other: str, session: GraphSession, table: Table) -> Study:
+    def study(self, other: str, session: GraphSession, table: TextTable) -> Study:
         estimate = session.estimate_memory()["cpu"]
         return Study(
             "MiniLM: embed a batch, edit one text",
@@ -876,12 +876,12 @@ class Embedding:
         )
 
 
-def similarities(texts: Sequence[str], row: int, before: Floats, after: Floats) -> Table:
+def similarities(texts: Sequence[str], row: int, before: Floats, after: Floats) -> TextTable:
     """Cosine similarity of one text to the others as they were, before and after its edit."""
     rows = tuple(
         (text, f"{float(before[i] @ before[row]):.3f}", f"{float(before[i] @ after[row]):.3f}")
         for i, text in enumerate(texts)
         if i != row
     )
-    return Table(f"cosine similarity to text {row} (a river bank, then a bank with money)",
+    return TextTable(f"cosine similarity to text {row} (a river bank, then a bank with money)",
                  ("text", "before the edit", "after"), rows)  # fmt: skip

@@ -88,7 +88,7 @@ def total(estimates: Iterable[Estimate]) -> Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class Measurement:
     """One measurement, as far as costs need it."""
 
     kernel: str
@@ -118,7 +118,7 @@ class CostTable:
     device: str
     streams: bool
     fingerprint: str
-    points: tuple[Point, ...]
+    points: tuple[Measurement, ...]
     failures: tuple[Failure, ...] = ()
 
 
@@ -318,7 +318,7 @@ def _position_free(site: Site) -> tuple[Any, ...]:
 
 
 @dataclass(frozen=True)
-class Curve:
+class Fit:
     """The measurements of one kernel, and what lies between them.
 
     The line `launch + flops · a + bytes · b`, no coefficient negative, is the one with the least
@@ -326,7 +326,7 @@ class Curve:
     than three measurements the kernel's own model is scaled instead.
     """
 
-    points: tuple[Point, ...]
+    points: tuple[Measurement, ...]
 
     def at(self, signature: Signature, modelled_ns: float) -> Estimate:
         """The estimate at a signature, where the kernel's own model says `modelled_ns`."""
@@ -339,13 +339,13 @@ class Curve:
         return self._between(signature)
 
     @cached_property
-    def _exact(self) -> dict[str, Point]:
+    def _exact(self) -> dict[str, Measurement]:
         return {point.signature: point for point in self.points}
 
     @cached_property
-    def _alike(self) -> dict[str, Point]:
+    def _alike(self) -> dict[str, Measurement]:
         """By signature less layouts: of several, the one with the median time."""
-        found: dict[str, list[Point]] = {}
+        found: dict[str, list[Measurement]] = {}
         for point in self.points:
             found.setdefault(without_layout(point.signature), []).append(point)
         return {text: _middle(points) for text, points in found.items()}
@@ -406,32 +406,32 @@ def _logs(flops: float, size_bytes: float) -> tuple[float, float]:
     return math.log(flops + 1.0), math.log(size_bytes + 1.0)
 
 
-def _middle(points: Sequence[Point]) -> Point:
+def _middle(points: Sequence[Measurement]) -> Measurement:
     ordered = sorted(points, key=lambda point: (point.time_ns, point.signature))
     return ordered[len(ordered) // 2]
 
 
-def _scale(points: Sequence[Point]) -> float:
+def _scale(points: Sequence[Measurement]) -> float:
     """Measured over modelled times, the median; 1 where nothing was measured."""
     return statistics.median([p.time_ns / p.modelled_ns for p in points] or [1.0])
 
 
-def _curves(table: CostTable) -> dict[tuple[str, str], Curve]:
+def _curves(table: CostTable) -> dict[tuple[str, str], Fit]:
     """One curve a kernel, of what was measured with weights where this graph has them.
 
     A kernel that was only measured with weights elsewhere keeps those: better than none.
     """
     here = f"; {'streamed' if table.streams else 'cached'} "
-    found: dict[tuple[str, str], list[Point]] = {}
+    found: dict[tuple[str, str], list[Measurement]] = {}
     for point in table.points:
         found.setdefault((point.kernel, point.source_hash), []).append(point)
     return {
-        key: Curve(tuple([p for p in points if here in p.signature] or points))
+        key: Fit(tuple([p for p in points if here in p.signature] or points))
         for key, points in found.items()
     }
 
 
-def _merged(old: Iterable[Point], new: Iterable[Point]) -> tuple[Point, ...]:
+def _merged(old: Iterable[Measurement], new: Iterable[Measurement]) -> tuple[Measurement, ...]:
     """One point a kernel and signature, the new one where there are two."""
     found = {(p.kernel, p.source_hash, p.signature): p for p in (*old, *new)}
     return tuple(found[key] for key in sorted(found))
@@ -443,20 +443,20 @@ def _table(records: Records | None, device: str, streams: bool) -> CostTable:
     return CostTable(device, streams, fingerprint, *_split(found))
 
 
-def _split(records: Iterable[Record]) -> tuple[tuple[Point, ...], tuple[Failure, ...]]:
+def _split(records: Iterable[Record]) -> tuple[tuple[Measurement, ...], tuple[Failure, ...]]:
     """What was measured, and what failed."""
     found = list(records)
     failed = {(r.kernel, r.source_hash, r.signature) for r in found if r.failure is not None}
     return tuple(_point(r) for r in found if r.failure is None), tuple(sorted(failed))
 
 
-def _point(record: Record) -> Point:
+def _point(record: Record) -> Measurement:
     if record.modelled_ns <= 0:
         raise RecordsError(
             f"the record of {record.kernel} at {record.signature} has no modelled time; "
             "delete it and profile again"
         )
-    return Point(
+    return Measurement(
         record.kernel,
         record.source_hash,
         record.signature,

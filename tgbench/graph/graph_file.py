@@ -161,7 +161,7 @@ def graph_from_json(text: str) -> Graph:
             "save the graph again with this release"
         )
     _fields(data, FIELDS, "")
-    return _Reader(data).graph()
+    return _GraphReader(data).graph()
 
 
 def _fields(item: Any, names: Sequence[str], where: str) -> None:
@@ -184,7 +184,7 @@ def _is_count(value: Any, limit: int = INT_LIMIT) -> bool:
 
 
 @dataclass
-class _Reader:
+class _GraphReader:
     """Node by node, with the path of the field in every message."""
 
     data: Mapping[str, Any]

@@ -26,7 +26,7 @@ from tgbench.base.regions import Box, row_major
 from tgbench.graph.op_table import ITEMSIZE, Call
 
 
-class Buffer(Enum):
+class Unnamed(Enum):
     """Where a view lies, if not in a tensor of the pool: those have names, which may be any.
 
     Fields:
@@ -41,7 +41,7 @@ class Buffer(Enum):
     __hash__ = object.__hash__  # there is one of each, and views are looked up all the time
 
 
-ARENA, SCRATCH, OUT = Buffer.ARENA, Buffer.SCRATCH, Buffer.OUT
+ARENA, SCRATCH, OUT = Unnamed.ARENA, Unnamed.SCRATCH, Unnamed.OUT
 Function: TypeAlias = Callable[..., Any]
 
 

@@ -73,7 +73,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class Occupancy:
     """What lies where; an arena replaces it as a whole, so an interrupt finds the old or the new.
 
     Fields:
@@ -192,7 +192,7 @@ class Arena:
         self._seats: WeakValueDictionary[int, Seat] = WeakValueDictionary()
         self._numbers = count(NOBODY + 1)
         size_bytes = 0 if self.grows else self.budget.limit_bytes or 0
-        self.layout = Layout(self._allocated(size_bytes), {})
+        self.layout = Occupancy(self._allocated(size_bytes), {})
         self._host: tuple[object, NDArray[Any]] = (None, np.empty(0))
 
     def _allocated(self, size_bytes: int) -> torch.Tensor:
@@ -290,7 +290,7 @@ class Arena:
             held = self.bytes[old.offset_bytes : old.stop_bytes]
             target[after[k].offset_bytes : after[k].stop_bytes] = held
         self.last_ran = NOBODY
-        self.layout = Layout(target, {k: after[k] for k in parts})
+        self.layout = Occupancy(target, {k: after[k] for k in parts})
 
     def _move(self, key: int, old: Part, new: Part) -> None:
         """Move a part down, over nobody's bytes but its own.
@@ -315,7 +315,7 @@ class Arena:
         left = {k: part for k, part in self.parts.items() if k != key}
         self.layout = replace(self.layout, parts=left)
         if self.grows and not left:
-            self.layout, self.last_ran = Layout(self._allocated(0), {}), NOBODY
+            self.layout, self.last_ran = Occupancy(self._allocated(0), {}), NOBODY
 
     def _size_for(self, parts: Collection[Part]) -> int:
         if not self.grows:

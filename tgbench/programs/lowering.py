@@ -23,13 +23,13 @@ from tgbench.kernels.registry import (
     ARENA,
     OUT,
     SCRATCH,
-    Buffer,
     Host,
     Kernel,
     Prepared,
     Ranking,
     Scratch,
     Site,
+    Unnamed,
     View,
     candidates,
     frozen_inputs,
@@ -95,13 +95,13 @@ class Layout:
     strides: tuple[int, ...]
     steps: tuple[int, ...]
     first: int
-    buffer: Buffer | str
+    buffer: Unnamed | str
 
 
 def layout(node: Node, anatomy: Anatomy, slots: Mapping[Node, Slot]) -> Layout:
     """The layout of a node: in its slot, or whole in the pool if it is frozen."""
     base, mapped = anatomy.base[node], anatomy.maps[node]
-    buffer: Buffer | str = base.name if base in anatomy.frozen else ARENA
+    buffer: Unnamed | str = base.name if base in anatomy.frozen else ARENA
     if base in anatomy.frozen:
         strides, offset = row_major(base.shape), 0
     else:

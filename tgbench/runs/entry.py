@@ -31,7 +31,7 @@ MEND = "delete the line, or restore the file from a copy"
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class LoggedCall:
     """One run.
 
     Fields:
@@ -40,10 +40,10 @@ class Call:
         duration_ns: of the whole run.
         time: unix seconds, when it ended.
 
-    >>> call = Call(Bucket.of({"x": Region.full((2,))}, {}), True, 1500, 1700000000.0)
+    >>> call = LoggedCall(Bucket.of({"x": Region.full((2,))}, {}), True, 1500, 1700000000.0)
     >>> print(call.to_json())
     {"v":1,"changed":{"x":[[[0,2]]]},"demand":{},"hit":true,"ns":1500,"t":1700000000.0}
-    >>> Call.from_json(call.to_json()) == call
+    >>> LoggedCall.from_json(call.to_json()) == call
     True
     """
 
@@ -74,10 +74,10 @@ class Call:
         return json.dumps(record, separators=(",", ":"))
 
     @staticmethod
-    def from_json(line: str | bytes) -> Call:
+    def from_json(line: str | bytes) -> LoggedCall:
         """The call that a line records; raises TraceError naming the field and the mend."""
         record = _record(line)
-        return Call(
+        return LoggedCall(
             Bucket.of(_regions(record, "changed"), _regions(record, "demand")),
             _field(record, "hit", "true or false", _is_bool),
             _field(record, "ns", "an integer in 0..2**63 - 1", _is_size),

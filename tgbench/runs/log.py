@@ -30,7 +30,7 @@ from tgbench.base.errors import TraceError
 from tgbench.base.strict_json import parsed
 from tgbench.base.words import counted
 from tgbench.runs.buckets import Bucket
-from tgbench.runs.entry import Call
+from tgbench.runs.entry import LoggedCall
 
 if sys.platform != "win32":
     import fcntl
@@ -45,25 +45,25 @@ class TraceWarning(UserWarning):
     """A trace file was usable but not whole, or could not be completed at exit."""
 
 
-def read(path: Path) -> tuple[list[Call], str | None]:
+def read(path: Path) -> tuple[list[LoggedCall], str | None]:
     """Every call of a file, and the torn text that it ends with, if it does."""
     with explained(path, "read"):
         if path.exists() and not path.is_file():
             raise OSError("it is not a regular file")
         with open(path, "rb") as file, _locked(file, shared=True):
             lines = file.read().split(b"\n")
-    calls: list[Call] = []
+    calls: list[LoggedCall] = []
     buckets: dict[Bucket, Bucket] = {}  # equal ones are kept once
     for number, line in enumerate(lines, 1):
         is_last = number == len(lines)
         if is_last and (not line or _is_torn(line)):
             return calls, line.decode(errors="replace") or None
         try:
-            call = Call.from_json(line)
+            call = LoggedCall.from_json(line)
         except TraceError as error:
             raise TraceError(f"{path}, line {number}: {error}") from error
         bucket = buckets.setdefault(call.bucket, call.bucket)
-        calls.append(Call(bucket, call.hit, call.duration_ns, call.time))
+        calls.append(LoggedCall(bucket, call.hit, call.duration_ns, call.time))
     return calls, None
 
 
@@ -111,7 +111,7 @@ def _mend(file: IO[bytes]) -> tuple[int, str | None]:
     if _is_torn(tail):
         file.truncate(end - len(tail))
         return end - len(tail), tail.decode(errors="replace")
-    Call.from_json(tail)  # only its line end is missing, or it is no trace
+    LoggedCall.from_json(tail)  # only its line end is missing, or it is no trace
     return end + file.write(b"\n"), None
 
 
@@ -172,7 +172,7 @@ class Writer:
     sees, then cannot fall between a write and the note that it happened.
     """
 
-    def __init__(self, path: Path, calls: list[Call]) -> None:
+    def __init__(self, path: Path, calls: list[LoggedCall]) -> None:
         self.path = path
         self.torn: str | None = None
         self.problem: str | None = None
@@ -280,7 +280,7 @@ class Writer:
                 self.problem = str(error) or repr(error)
 
 
-def _lines(calls: Sequence[Call]) -> Iterator[bytes]:
+def _lines(calls: Sequence[LoggedCall]) -> Iterator[bytes]:
     """Calls as lines, letting the thread that runs the model go first now and then."""
     for number, call in enumerate(calls):
         if number % 8 == 0:

@@ -27,10 +27,10 @@ from tgbench.base.regions import Region
 from tgbench.base.words import counted, format_time, shorten
 from tgbench.graph.graph import Graph
 from tgbench.runs.buckets import Bucket, BucketClass, Spot
-from tgbench.runs.entry import Call
+from tgbench.runs.entry import LoggedCall
 from tgbench.runs.log import TraceWarning, Writer, append, explained, read
 
-__all__ = ["Call", "Trace", "TraceWarning"]
+__all__ = ["LoggedCall", "Trace", "TraceWarning"]
 
 
 class Trace:
@@ -45,14 +45,15 @@ class Trace:
             with a TraceWarning.
 
     >>> trace = Trace()
-    >>> trace.append(Call(Bucket.of({"x": Region.full((2,))}, {}), False, 2_000_000, 1700000000.0))
+    >>> bucket = Bucket.of({"x": Region.full((2,))}, {})
+    >>> trace.append(LoggedCall(bucket, False, 2_000_000, 1700000000.0))
     >>> print(trace)
     trace in memory: 1 call, 0% hits, mean 2 ms, 2023-11-14 22:13:20 UTC
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         self.path = None if path is None else Path(path)
-        self._calls: list[Call] = []
+        self._calls: list[LoggedCall] = []
         self._torn: str | None = None
         self._writer: Writer | None = None
         if self.path is None:
@@ -90,17 +91,17 @@ class Trace:
         return self._writer.torn if self._writer and self._writer.torn else self._torn
 
     @property
-    def calls(self) -> Sequence[Call]:
+    def calls(self) -> Sequence[LoggedCall]:
         """In the order they were added; grows with `append`."""
         return self._calls
 
     def __len__(self) -> int:
         return len(self._calls)
 
-    def __iter__(self) -> Iterator[Call]:
+    def __iter__(self) -> Iterator[LoggedCall]:
         return iter(self._calls)
 
-    def append(self, call: Call) -> None:
+    def append(self, call: LoggedCall) -> None:
         """Add a call: under a microsecond, no I/O, never raises for the file's sake."""
         self._calls.append(call)
         if self._writer is not None:
@@ -171,7 +172,7 @@ class Trace:
                 known[call.bucket] = call.bucket.classify(graph)
         return [known[call.bucket] for call in calls]
 
-    def _window(self, last: int | None) -> list[Call]:
+    def _window(self, last: int | None) -> list[LoggedCall]:
         if last is not None and last < 0:
             raise TraceError(f"last={last} is negative; give a number of calls, or None for all")
         return (
@@ -257,7 +258,7 @@ class Trace:
     __repr__ = __str__
 
 
-def _times(calls: Sequence[Call]) -> pd.DatetimeIndex:
+def _times(calls: Sequence[LoggedCall]) -> pd.DatetimeIndex:
     microseconds = np.array([round(call.time * 1e6) for call in calls], np.int64)
     return pd.DatetimeIndex(microseconds.view("datetime64[us]")).tz_localize("UTC")
 

@@ -28,7 +28,7 @@ LONGEST_NAME = 60  # of a session, in messages
 
 
 @dataclass(frozen=True)
-class Ground:
+class LoadedGraph:
     """A graph with its weights, and the arena it runs in.
 
     Fields:
@@ -50,7 +50,7 @@ class Ground:
         arena: Arena,
         ignored: Sequence[str],
         packed_bytes: int | str | None,
-    ) -> Ground:
+    ) -> LoadedGraph:
         """Load the weights onto the arena's device; those of an imported module are its own."""
         imported = graph if isinstance(graph, Imported) and weights is None else None
         source = weights if imported is None else imported.weights
@@ -65,7 +65,7 @@ class Ground:
         )
         if imported is not None and imported.shared:
             pool.watch(runs.parameters)
-        return Ground(given, runs, arena, anatomy, pool)
+        return LoadedGraph(given, runs, arena, anatomy, pool)
 
     def intake(self, buckets: Mapping[str, Any] | BucketSpace | None) -> Intake:
         """Reads arguments of runs; `buckets` says how changes are rounded."""
@@ -100,7 +100,7 @@ class Knowledge:
 
     @staticmethod
     def of(
-        ground: Ground, records: Any, progress: Any, *, exact: bool, calibrate: bool
+        ground: LoadedGraph, records: Any, progress: Any, *, exact: bool, calibrate: bool
     ) -> Knowledge:
         """Find out about bits if that is asked for; times are looked up later."""
         pool, device = ground.pool, ground.arena.device

@@ -75,7 +75,7 @@ _FILL_OP = OpDef("fill", lambda attrs, dtypes: "", lambda attrs: np.zeros(()))
 
 
 @dataclass(frozen=True)
-class Place:
+class ProfiledCall:
     """One call of a program, as records know it.
 
     Fields:
@@ -93,7 +93,7 @@ class Place:
         return self.kernel.name, self.signature.text
 
 
-def survey(session: GraphSession, state: int, program: Program) -> tuple[Place, ...]:
+def survey(session: GraphSession, state: int, program: Program) -> tuple[ProfiledCall, ...]:
     """What each call of a program is, in order.
 
     Args:
@@ -112,7 +112,7 @@ def survey(session: GraphSession, state: int, program: Program) -> tuple[Place, 
         site = _fill_site(made, session.device) if made.kernel == FILL.name else next(sites)
         site = _at(site, origin)
         kernel = _kernel(made, site, session.rules)
-        found.append(Place(kernel, site, Signature.of(site, streams=streamed)))
+        found.append(ProfiledCall(kernel, site, Signature.of(site, streams=streamed)))
     return tuple(found)
 
 
@@ -319,20 +319,20 @@ class _Work:
                 return
         progress(len(found), len(found), "done")
 
-    def _is_new(self, place: Place) -> bool:
+    def _is_new(self, place: ProfiledCall) -> bool:
         if (place.kernel.name, source_hash(place.kernel), place.signature.text) not in self.there:
             return True
         if place.key not in self.measured and place.key not in self.failed:
             self.known.add(place.key)
         return False
 
-    def _alternatives(self, places: Sequence[Place]) -> Iterator[dict[int, Place]]:
+    def _alternatives(self, places: Sequence[ProfiledCall]) -> Iterator[dict[int, ProfiledCall]]:
         """Other kernels for the calls of a program, one for each call at a time."""
         others = {i: self._others(place) for i, place in enumerate(places)}
         while any(others.values()):
             yield {i: rest.pop(0) for i, rest in others.items() if rest}
 
-    def _others(self, place: Place) -> list[Place]:
+    def _others(self, place: ProfiledCall) -> list[ProfiledCall]:
         if place.kernel is FILL:
             return []
         limit = WITHIN * modelled_ns(place.site, place.kernel)
@@ -343,7 +343,7 @@ class _Work:
         ]
         return [p for p in found if p.kernel.cost_ns(p.site) <= limit and self._is_new(p)]
 
-    def _measure(self, runs: _Runs, places: Mapping[int, Place]) -> None:
+    def _measure(self, runs: _Runs, places: Mapping[int, ProfiledCall]) -> None:
         """Repeat a program with these kernels in their places, and write the samples down."""
         if not places or self.stopped:
             return
@@ -361,7 +361,7 @@ class _Work:
 
     def _record(
         self,
-        place: Place,
+        place: ProfiledCall,
         times: Sequence[int],
         workspace_bytes: int,
         failure: str | None = None,
@@ -382,7 +382,7 @@ class _Work:
             modelled_ns(place.site, kernel),
         )
 
-    def _error(self, place: Place) -> float | None:
+    def _error(self, place: ProfiledCall) -> float | None:
         key = (place.kernel.name, place.site.call)
         if key not in self.errors:
             call, device = place.site.call, self.session.device
@@ -406,7 +406,9 @@ class _Work:
 class _Runs:
     """Repeats one program, with other kernels in some places if asked."""
 
-    def __init__(self, session: GraphSession, program: Program, places: Sequence[Place]) -> None:
+    def __init__(
+        self, session: GraphSession, program: Program, places: Sequence[ProfiledCall]
+    ) -> None:
         self.device = session.device
         self.program = program
         self.places = places
@@ -415,8 +417,8 @@ class _Runs:
         _scrub(self.memory)
 
     def samples(
-        self, places: Mapping[int, Place], end: float
-    ) -> tuple[list[tuple[Place, list[int], int]], list[tuple[Place, str]]]:
+        self, places: Mapping[int, ProfiledCall], end: float
+    ) -> tuple[list[tuple[ProfiledCall, list[int], int]], list[tuple[ProfiledCall, str]]]:
         """Samples and workspace bytes of each place's signature; what failed, with its message.
 
         Args:
@@ -439,7 +441,7 @@ class _Runs:
         ]
         return found, failures
 
-    def _call(self, i: int, place: Place) -> tuple[Function, tuple[Any, ...]]:
+    def _call(self, i: int, place: ProfiledCall) -> tuple[Function, tuple[Any, ...]]:
         """The program's own call, or another kernel in its place, tried once."""
         if place.kernel is self.places[i].kernel:
             return self.program.calls[i]
@@ -448,7 +450,7 @@ class _Runs:
         return function, arguments
 
     def _times(
-        self, calls: Calls, places: Mapping[int, Place], end: float
+        self, calls: Calls, places: Mapping[int, ProfiledCall], end: float
     ) -> dict[tuple[str, str], list[int]]:
         """Samples by key.
 
@@ -469,7 +471,7 @@ class _Runs:
         self,
         clock: Callable[[], int],
         calls: Calls,
-        places: Mapping[int, Place],
+        places: Mapping[int, ProfiledCall],
         end: float,
     ) -> dict[tuple[str, str], list[int]]:
         times: dict[tuple[str, str], list[int]] = {place.key: [] for place in places.values()}
@@ -523,7 +525,7 @@ def _arena_kept(memory: Memory) -> Iterator[None]:
         memory.arena.copy_(before)
 
 
-def workspace_bytes(place: Place, call: tuple[Function, tuple[Any, ...]]) -> int:
+def workspace_bytes(place: ProfiledCall, call: tuple[Function, tuple[Any, ...]]) -> int:
     """Scratch memory that a kernel was given, and what libraries allocate in one call of it."""
     from torch.autograd import profiler_legacy
 
@@ -541,7 +543,7 @@ def workspace_bytes(place: Place, call: tuple[Function, tuple[Any, ...]]) -> int
 # --- predicting -----------------------------------------------------------------------------------
 
 
-def predict(places: Iterable[Place], model: CostModel) -> Estimate:
+def predict(places: Iterable[ProfiledCall], model: CostModel) -> Estimate:
     """What one run of a program's calls takes: the sum over its places (see `survey`)."""
     return total([model.of_site(place.site, place.kernel) for place in places])
 

@@ -28,7 +28,7 @@ from tgbench.programs.lowering import DoesNotFit
 from tgbench.programs.program import Program
 from tgbench.runs.buckets import Bucket, Spot
 from tgbench.runs.propagate import Propagator
-from tgbench.runs.trace import Call, Trace
+from tgbench.runs.trace import LoggedCall, Trace
 from tgbench.session.arguments import Intake, Wish
 from tgbench.session.planning import Planning, Runs, Search
 from tgbench.session.report import Counters, Report, taken_bytes
@@ -336,7 +336,9 @@ class Runner:
         self.counters.moved += moved
         if run.is_new:
             self.arena.took(taken_bytes(run.program))
-        self.trace.append(Call(run.bucket, not run.is_new, clock.done - clock.began, time.time()))
+        self.trace.append(
+            LoggedCall(run.bucket, not run.is_new, clock.done - clock.began, time.time())
+        )
         propagator = self.keeper.memory.propagator
         done = self.finished = Finished(
             run.bucket, run.spot, run.is_new, moved, run.program, clock, propagator

@@ -35,7 +35,7 @@ from tgbench.plans.search.process import BackgroundSearch
 from tgbench.runs.buckets import BucketSpace
 from tgbench.runs.trace import Trace
 from tgbench.session.facts import Facts
-from tgbench.session.opening import Ground, Knowledge, arena_on
+from tgbench.session.opening import Knowledge, LoadedGraph, arena_on
 from tgbench.session.planning import Planning, Retain, Search, parsed
 from tgbench.session.running import Runner
 from tgbench.session.standing import Keeper
@@ -111,7 +111,7 @@ class GraphSession(Facts):
         Budget.parse(memory)  # a size that is none is said before weights are read
         self.device = device
         self.arena = arena_on(device, arena)
-        ground = Ground.of(graph, weights, self.arena, ignore_weights, packed_bytes)
+        ground = LoadedGraph.of(graph, weights, self.arena, ignore_weights, packed_bytes)
         self.graph, self.pool = ground.graph, ground.pool
         budget_bytes = parsed(memory, self.graph, self.arena, self.pool)
         known = Knowledge.of(

@@ -24,7 +24,7 @@ from tgbench.runs.trace import Trace
 from tgbench.session.report import Report
 from tgbench.session.session import GraphSession
 from tgbench.sources.torch import Imported
-from tgbench.views.draw.tables import Table
+from tgbench.views.draw.tables import TextTable
 
 Bundle: TypeAlias = dict[str, str]  # MIME type → text
 MOST_ROWS = 50  # of a table; how many are left out is said
@@ -185,7 +185,7 @@ def _session(session: GraphSession) -> Bundle:
 def _table(caption: str, header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Bundle:
     rest = len(rows) - MOST_ROWS
     told = f"{caption}; {counted(rest, 'more row')}" if rest > 0 else caption
-    return Table(told, header, rows[:MOST_ROWS]).bundle()
+    return TextTable(told, header, rows[:MOST_ROWS]).bundle()
 
 
 SHOWN: Mapping[Any, Callable[[Any], Bundle]] = {

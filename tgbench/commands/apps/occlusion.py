@@ -41,7 +41,7 @@ AT_ONCE = 4  # places per run
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class CoveredRun:
     """One run of a sweep: a place covered in each of its rows.
 
     Fields:
@@ -80,7 +80,7 @@ class OcclusionMap:
     patch: int
     stride: int
     full_multiply_adds: int
-    runs: tuple[Run, ...]
+    runs: tuple[CoveredRun, ...]
     ahead_ns: int
 
     @property
@@ -387,7 +387,7 @@ def full_multiply_adds(session: GraphSession, image: Floats) -> int:
 
 def run_covered(
     session: GraphSession, image: Floats, places: Sequence[Place], goal: int, fill: float
-) -> Run:
+) -> CoveredRun:
     """The logits with one place covered in each row; the session stays as it was."""
     name, output = _names(session)
     batch = covered(_batch(session, image), places, fill)
@@ -396,7 +396,7 @@ def run_covered(
     found = session.run({name: batch}, want, changed=changed, keep=False)
     took = time.perf_counter_ns() - began
     report, logits = session.report(), found[output][:, goal]
-    return Run(
+    return CoveredRun(
         tuple(places), tuple(logits.tolist()), report.multiply_adds, took, report.specialised
     )
 

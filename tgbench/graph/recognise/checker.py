@@ -23,7 +23,7 @@ from tgbench.graph.op_table import LEAVES, Attrs, TensorType, numpy_dtype
 from tgbench.graph.ops.broadcasting import broadcast_shape
 from tgbench.graph.recognise.atomic import VIEWS, Cell, Cells
 from tgbench.graph.recognise.forms import Form, Free
-from tgbench.graph.recognise.matching import Found, Pattern, Reading
+from tgbench.graph.recognise.matching import Bindings, Reading, Template
 from tgbench.graph.recognise.normal_form import NUMBER, SUM, UNKNOWN, WEIGHT, Term, Terms, term_of
 
 MOST_CELLS = 200  # between a root and its inputs
@@ -54,7 +54,7 @@ class Checker:
     terms: Terms = field(default_factory=lambda: Terms(is_exact=True))
     _written: dict[Any, tuple[Graph, tuple[Node, ...], Cells] | None] = field(default_factory=dict)
 
-    def matches(self, pattern: Pattern, root: Cell) -> Iterator[Match]:
+    def matches(self, pattern: Template, root: Cell) -> Iterator[Match]:
         """Every way in which the value of a cell is that of a form."""
         for found in pattern.read(self.reading, self.reading.of[root]):
             inputs = self._inputs(pattern.form, found)
@@ -65,7 +65,7 @@ class Checker:
                 if match is not None:
                     yield match
 
-    def _inputs(self, form: Form, found: Found) -> tuple[Cell, ...] | None:
+    def _inputs(self, form: Form, found: Bindings) -> tuple[Cell, ...] | None:
         cells = [self._cell(found.inputs[i]) for i in range(len(form.shapes))]
         if any(cell is None for cell in cells):
             return None
@@ -206,7 +206,7 @@ def _between(root: Cell, unknowns: set[Cell]) -> list[Cell] | None:
     return sorted(seen, key=lambda cell: cell.index)
 
 
-def _choices(form: Form, found: Found, inputs: Sequence[Cell]) -> Iterator[Attrs]:
+def _choices(form: Form, found: Bindings, inputs: Sequence[Cell]) -> Iterator[Attrs]:
     """The attributes that were read off, with every choice for the others."""
     types = [cell.type for cell in inputs]
     values: list[Sequence[Any]] = []

@@ -17,18 +17,18 @@ from tgbench.graph.op_table import OPS
 from tgbench.graph.recognise.atomic import VIEWS, Cell, Cells
 from tgbench.graph.recognise.checker import Checker, Match
 from tgbench.graph.recognise.forms import Form, forms
-from tgbench.graph.recognise.matching import Pattern, Reading
+from tgbench.graph.recognise.matching import Reading, Template
 
 PRODUCTS = ("matmul", "linear", "gated_linear", "attention", "conv", "conv_transpose")
 UNBOUND = 256
 
 
 @cache
-def _pattern(form: Form) -> Pattern:
-    return Pattern.of(form)
+def _pattern(form: Form) -> Template:
+    return Template.of(form)
 
 
-def patterns() -> tuple[Pattern, ...]:
+def patterns() -> tuple[Template, ...]:
     """Of every form, the largest first."""
     return tuple(sorted(map(_pattern, forms()), key=lambda pattern: -pattern.size))
 
@@ -45,7 +45,7 @@ def cover(graph: Graph) -> Mapping[Node, Match]:
 class _Cover:
     graph: Graph
     checker: Checker
-    patterns: Iterable[Pattern]
+    patterns: Iterable[Template]
     needed: set[Node] = field(default_factory=set)
     decided: set[Node] = field(default_factory=set)
 

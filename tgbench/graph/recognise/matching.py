@@ -75,16 +75,16 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Found:
+class Bindings:
     """What was read off so far: terms by input place, numbers by attribute."""
 
     inputs: Mapping[int, Term] = field(default_factory=dict)
     attrs: Mapping[str, float] = field(default_factory=dict)
 
-    def with_input(self, place: int, term: Term) -> Found:
+    def with_input(self, place: int, term: Term) -> Bindings:
         return replace(self, inputs={**self.inputs, place: term})
 
-    def with_number(self, name: str, value: float) -> Found:
+    def with_number(self, name: str, value: float) -> Bindings:
         return replace(self, attrs={**self.attrs, name: value})
 
 
@@ -92,7 +92,7 @@ Items = list[tuple[Any, float]]  # products with their factors, or atoms with th
 
 
 @dataclass
-class Pattern:
+class Template:
     """A form's example, as a plain term with holes."""
 
     form: Form
@@ -103,13 +103,13 @@ class Pattern:
     outline: frozenset[str] = frozenset()
 
     @staticmethod
-    def of(form: Form) -> Pattern:
+    def of(form: Form) -> Template:
         graph, inputs = form.written(form.example, form.types())
         cells = Cells.written_out(graph)
         root = cells.of[graph.outputs["y"]]
         reading = Reading.of_cells(cells, [root])
         holes = {reading.of[cells.of[node]]: i for i, node in enumerate(inputs)}
-        pattern = Pattern(form, reading, reading.of[root], holes, {})
+        pattern = Template(form, reading, reading.of[root], holes, {})
         pattern.sizes = _sizes(pattern)
         pattern.outline = reading.outline(pattern.root) - {"input"}
         return pattern
@@ -121,11 +121,11 @@ class Pattern:
 
     # --- one term with another --------------------------------------------------------------------
 
-    def read(self, target: Reading, root: Term) -> Iterator[Found]:
+    def read(self, target: Reading, root: Term) -> Iterator[Bindings]:
         """Every way to see this form in a term."""
-        return self._terms(target, self.root, root, Found())
+        return self._terms(target, self.root, root, Bindings())
 
-    def _terms(self, target: Reading, p: Term, t: Term, found: Found) -> Iterator[Found]:
+    def _terms(self, target: Reading, p: Term, t: Term, found: Bindings) -> Iterator[Bindings]:
         if p in self.holes:
             yield from self._hole(target, self.holes[p], t, found)
             return
@@ -142,7 +142,7 @@ class Pattern:
         elif p.op == whole.op and len(p.args) == len(whole.args):
             yield from self._args(target, p, whole, found)
 
-    def _hole(self, target: Reading, place: int, t: Term, found: Found) -> Iterator[Found]:
+    def _hole(self, target: Reading, place: int, t: Term, found: Bindings) -> Iterator[Bindings]:
         bound = found.inputs.get(place)
         if bound is None:
             yield found.with_input(place, t)
@@ -164,21 +164,21 @@ class Pattern:
         elif p.op == whole.op:
             yield whole.args[0]
 
-    def _args(self, target: Reading, p: Term, t: Term, found: Found) -> Iterator[Found]:
+    def _args(self, target: Reading, p: Term, t: Term, found: Bindings) -> Iterator[Bindings]:
         orders = [t.args, t.args[::-1]] if p.op in COMMUTATIVE else [t.args]
         for order in orders:
             yield from self._in_turn(target, p.args, order, found)
 
     def _in_turn(
-        self, target: Reading, ps: Sequence[Term], ts: Sequence[Term], found: Found
-    ) -> Iterator[Found]:
+        self, target: Reading, ps: Sequence[Term], ts: Sequence[Term], found: Bindings
+    ) -> Iterator[Bindings]:
         if not ps:
             yield found
             return
         for more in self._terms(target, ps[0], ts[0], found):
             yield from self._in_turn(target, ps[1:], ts[1:], more)
 
-    def _number(self, p: float, t: float, found: Found) -> Iterator[Found]:
+    def _number(self, p: float, t: float, found: Bindings) -> Iterator[Bindings]:
         """Numbers that are no attribute depend on shapes, or are compared later."""
         for name, free in self.form.attrs.items():
             if not isinstance(free, Free) or free.choices is not None:
@@ -193,7 +193,7 @@ class Pattern:
         root = self._root_of_number(p, t, found)
         yield from [found] if root is None else [root]
 
-    def _root_of_number(self, p: float, t: float, found: Found) -> Found | None:
+    def _root_of_number(self, p: float, t: float, found: Bindings) -> Bindings | None:
         """An attribute whose square root stands there."""
         for name, free in self.form.attrs.items():
             is_number = isinstance(free, Free) and free.choices is None
@@ -203,7 +203,7 @@ class Pattern:
 
     # --- sums and products ------------------------------------------------------------------------
 
-    def _sum(self, target: Reading, p: Term, t: Term, found: Found) -> Iterator[Found]:
+    def _sum(self, target: Reading, p: Term, t: Term, found: Bindings) -> Iterator[Bindings]:
         constant, parts = self.reading.terms.parts(p)
         other, rest = target.terms.parts(t)
         starts = [found] if constant == 0 else list(self._number(constant, other, found))
@@ -219,8 +219,8 @@ class Pattern:
         rest: Items,
         left: float,
         type_: TensorType,
-        found: Found,
-    ) -> Iterator[Found]:
+        found: Bindings,
+    ) -> Iterator[Bindings]:
         """Each product of the pattern with one of the target; the last hole takes what is left."""
         if not wanted:
             if not rest and not left:
@@ -243,8 +243,8 @@ class Pattern:
         return self.holes.get(product.args[0]) if is_lone else None
 
     def _product(
-        self, target: Reading, p: Term, factor: float, t: Term, number: float, found: Found
-    ) -> Iterator[Found]:
+        self, target: Reading, p: Term, factor: float, t: Term, number: float, found: Bindings
+    ) -> Iterator[Bindings]:
         takes_number = factor == 1 and self._has_open_hole(p, found)
         starts = [found] if takes_number else self._number(factor, number, found)
         wanted = sorted(zip(p.args, p.numbers, strict=True), key=lambda item: -self.sizes[item[0]])
@@ -253,15 +253,15 @@ class Pattern:
             left = number if takes_number else 1.0
             yield from self._factors(target, wanted, rest, left, start)
 
-    def _has_open_hole(self, p: Term, found: Found) -> bool:
+    def _has_open_hole(self, p: Term, found: Bindings) -> bool:
         return any(
             exponent == 1 and atom in self.holes and self.holes[atom] not in found.inputs
             for atom, exponent in zip(p.args, p.numbers, strict=True)
         )
 
     def _factors(
-        self, target: Reading, wanted: Items, rest: Items, left: float, found: Found
-    ) -> Iterator[Found]:
+        self, target: Reading, wanted: Items, rest: Items, left: float, found: Bindings
+    ) -> Iterator[Bindings]:
         if not wanted:
             if not rest and left == 1:
                 yield found
@@ -334,7 +334,7 @@ def _is_near(a: float, b: float) -> bool:
     return a == b or abs(a - b) <= SENTINEL_ERROR * abs(b)
 
 
-def _sizes(pattern: Pattern) -> dict[Term, int]:
+def _sizes(pattern: Template) -> dict[Term, int]:
     """How many terms lie below each one, boundaries opened."""
     sizes: dict[Term, int] = {}
 

@@ -17,7 +17,7 @@ from tgbench.memory.packing.files import read_minimalloc, write_minimalloc
 from tgbench.memory.packing.heuristics import PACKERS, Heuristic
 from tgbench.memory.packing.packer import pack
 from tgbench.memory.packing.problem import Buffer, Problem, Solution, aligned_size
-from tgbench.memory.packing.search import Rules
+from tgbench.memory.packing.search import Pruning
 
 __all__ = [
     "PACKERS",
@@ -25,7 +25,7 @@ __all__ = [
     "Heuristic",
     "LowerBound",
     "Problem",
-    "Rules",
+    "Pruning",
     "Solution",
     "aligned_size",
     "draw",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tgbench.base.words import format_bytes
-from tgbench.memory.packing.lifetimes import Lifetimes, Profile
+from tgbench.memory.packing.lifetimes import Lifetimes, Staircase
 from tgbench.memory.packing.problem import Buffer, Problem, aligned_size, occupying
 
 
@@ -38,7 +38,7 @@ def lower_bound(problem: Problem) -> LowerBound:
     if not counted:
         return LowerBound(0, 0, ())
     sizes = [aligned_size(buffer.size_bytes, problem.alignment) for buffer in counted]
-    profile = Profile.of(Lifetimes.of(counted), np.array(sizes, np.int64))
+    profile = Staircase.of(Lifetimes.of(counted), np.array(sizes, np.int64))
     peak = int(profile.live.argmax())
     step = int(profile.steps[peak])
     makers = (b for b in counted if any(start <= step < stop for start, stop in b.intervals))

@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tgbench.memory.packing.lifetimes import Lifetimes, Profile
+from tgbench.memory.packing.lifetimes import Lifetimes, Staircase
 from tgbench.memory.packing.problem import Buffer, Ints, Problem, Solution, occupying
 
 PROMOTIONS = 4  # repeated passes for each order, where time is short
@@ -29,7 +29,7 @@ FREE = -1  # no offset yet
 
 
 @dataclass(frozen=True)
-class Prepared:
+class ProblemArrays:
     """A problem as arrays, over the buffers that can clash; sizes in alignment units.
 
     Fields:
@@ -43,7 +43,7 @@ class Prepared:
     lifetimes: Lifetimes
 
     @classmethod
-    def of(cls, problem: Problem) -> Prepared:
+    def of(cls, problem: Problem) -> ProblemArrays:
         """Raises `ValueError` when two pins clash."""
         buffers, unit = tuple(occupying(problem)), problem.alignment
         sizes = np.array([-(-buffer.size_bytes // unit) for buffer in buffers], np.int64)
@@ -59,8 +59,8 @@ class Prepared:
         return [self.lifetimes.neighbours(index) for index in range(len(self.buffers))]
 
     @cached_property
-    def profile(self) -> Profile:
-        return Profile.of(self.lifetimes, self.sizes)
+    def profile(self) -> Staircase:
+        return Staircase.of(self.lifetimes, self.sizes)
 
     @cached_property
     def pressure(self) -> Ints:
@@ -122,11 +122,11 @@ def _first_shared(one: Buffer, other: Buffer) -> int:
     )
 
 
-Order: TypeAlias = Callable[[Prepared], Ints]  # buffers, the first to place first
+Order: TypeAlias = Callable[[ProblemArrays], Ints]  # buffers, the first to place first
 Choice: TypeAlias = Callable[[Ints, Ints], int]  # gaps that are large enough; the sizes of all
 
 
-def by_start(prepared: Prepared) -> Ints:
+def by_start(prepared: ProblemArrays) -> Ints:
     """Start, then the larger.
 
     Source: the linear-scan order of register allocation.
@@ -135,7 +135,7 @@ def by_start(prepared: Prepared) -> Ints:
     return np.lexsort((-prepared.sizes, starts))
 
 
-def by_size(prepared: Prepared) -> Ints:
+def by_size(prepared: ProblemArrays) -> Ints:
     """The largest, then the longest.
 
     Source: Pisarchyk and Lee, "Efficient memory management for deep neural net inference" (2020),
@@ -144,7 +144,7 @@ def by_size(prepared: Prepared) -> Ints:
     return np.lexsort((-prepared.steps, -prepared.sizes))
 
 
-def by_pressure(prepared: Prepared) -> Ints:
+def by_pressure(prepared: ProblemArrays) -> Ints:
     """Where the most is live, then the longest, then the most bytes × steps.
 
     Source: Moffitt, "MiniMalloc" (2023), the preordering TWA.
@@ -153,7 +153,7 @@ def by_pressure(prepared: Prepared) -> Ints:
     return np.lexsort((-area, -prepared.steps, -prepared.pressure))
 
 
-def by_area(prepared: Prepared) -> Ints:
+def by_area(prepared: ProblemArrays) -> Ints:
     """The most bytes × steps."""
     return np.argsort(-prepared.sizes * prepared.steps, kind="stable")
 
@@ -178,7 +178,7 @@ class Heuristic:
 
     def __call__(self, problem: Problem) -> Solution:
         """One pass. Raises `ValueError` when two pins clash."""
-        prepared = Prepared.of(problem)
+        prepared = ProblemArrays.of(problem)
         offsets = placed_in_order(prepared, self.order(prepared), self.choice)
         return prepared.solution(offsets, self.name)
 
@@ -193,7 +193,7 @@ PACKERS: dict[str, Heuristic] = {
 }
 
 
-def placed_in_order(prepared: Prepared, order: Ints, choice: Choice) -> Ints:
+def placed_in_order(prepared: ProblemArrays, order: Ints, choice: Choice) -> Ints:
     """Offsets in units: pins first, then the others in this order, each where `choice` says."""
     offsets = prepared.pins.copy()
     ends = offsets + prepared.sizes
@@ -222,7 +222,7 @@ def _found(lows: Ints, highs: Ints, size: int, choice: Choice) -> int:
     return int(tops[chosen - 1]) if chosen else 0
 
 
-def attempts(prepared: Prepared, aim: int, promotions: int = PROMOTIONS) -> Iterator[Solution]:
+def attempts(prepared: ProblemArrays, aim: int, promotions: int = PROMOTIONS) -> Iterator[Solution]:
     """Solutions of every heuristic, first plain and then with what ended above `aim` promoted.
 
     Source: Joslin and Clements, "Squeaky wheel optimization" (1999).

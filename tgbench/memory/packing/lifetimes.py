@@ -65,7 +65,7 @@ class Lifetimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class Staircase:
     """How many bytes are live, as steps of a staircase.
 
     Fields:
@@ -77,7 +77,7 @@ class Profile:
     live: Ints
 
     @classmethod
-    def of(cls, lifetimes: Lifetimes, sizes: Ints) -> Profile:
+    def of(cls, lifetimes: Lifetimes, sizes: Ints) -> Staircase:
         """The staircase of at least one buffer."""
         edges = np.concatenate((lifetimes.start, lifetimes.stop))
         steps, place = np.unique(edges, return_inverse=True)

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from tgbench.base.stopping import Limits, StopReason
-from tgbench.memory.packing.heuristics import PROMOTIONS, Prepared, attempts
+from tgbench.memory.packing.heuristics import PROMOTIONS, ProblemArrays, attempts
 from tgbench.memory.packing.problem import Ints, Problem, Solution
-from tgbench.memory.packing.search import Rules, Search
+from tgbench.memory.packing.search import PackingSearch, Pruning
 
-EVERYTHING = Rules()
+EVERYTHING = Pruning()
 LARGE = 2_000  # buffers from which a node of the search costs as much as a pass of a heuristic
 PROMOTIONS_IF_LARGE = 40  # there, before the search: about 3 s for 5,000 buffers
 
@@ -23,7 +23,7 @@ def pack(
     search: bool = False,
     seconds: float | None = None,
     max_steps: int | None = None,
-    rules: Rules = EVERYTHING,
+    rules: Pruning = EVERYTHING,
     should_stop: Callable[[], bool] | None = None,
 ) -> Solution:
     """A packing as low as the capacity asks for; without a capacity, as low as is found.
@@ -45,7 +45,7 @@ def pack(
     limits = Limits(seconds, max_steps, should_stop)
     if not search and limits != Limits(began=limits.began):
         raise ValueError("limits are for the complete search; call pack with search=True as well")
-    prepared = Prepared.of(problem)
+    prepared = ProblemArrays.of(problem)
     is_large = search and len(prepared.buffers) > LARGE
     best = _heuristic(prepared, PROMOTIONS_IF_LARGE if is_large else PROMOTIONS, limits)
     if best.stop_reason is StopReason.NO_SEARCH and search:
@@ -53,7 +53,7 @@ def pack(
     return best
 
 
-def _heuristic(prepared: Prepared, promotions: int, limits: Limits) -> Solution:
+def _heuristic(prepared: ProblemArrays, promotions: int, limits: Limits) -> Solution:
     """The lowest solution of the heuristics; between equals the earliest."""
     problem, unit = prepared.problem, prepared.problem.alignment
     bound = prepared.bound
@@ -81,12 +81,12 @@ def _reason(solution: Solution, bound: int, problem: Problem) -> StopReason:
     return StopReason.NO_SEARCH
 
 
-def _searched(prepared: Prepared, best: Solution, rules: Rules, limits: Limits) -> Solution:
+def _searched(prepared: ProblemArrays, best: Solution, rules: Pruning, limits: Limits) -> Solution:
     problem, unit = prepared.problem, prepared.problem.alignment
     early = limits.reached()
     if early is not None:
         return replace(best, stop_reason=early)
-    search = Search.of(prepared, _units(prepared, best), rules, limits)
+    search = PackingSearch.of(prepared, _units(prepared, best), rules, limits)
     capacity = problem.capacity_bytes
     reason = search.minimise() if capacity is None else search.fit(capacity // unit)
     found = prepared.solution(search.offsets, "search")
@@ -94,7 +94,7 @@ def _searched(prepared: Prepared, best: Solution, rules: Rules, limits: Limits) 
     return replace(lower, bound_bytes=search.bound * unit, stop_reason=reason, steps=limits.steps)
 
 
-def _units(prepared: Prepared, solution: Solution) -> Ints:
+def _units(prepared: ProblemArrays, solution: Solution) -> Ints:
     """The offsets of the buffers that can clash, in alignment units."""
     lows = [solution.offsets[buffer.name] for buffer in prepared.buffers]
     return np.array(lows, np.int64) // prepared.problem.alignment

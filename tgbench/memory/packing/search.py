@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from tgbench.base.errors import PackingError
 from tgbench.base.stopping import Limits, StopReason
-from tgbench.memory.packing.heuristics import FREE, Order, Prepared, by_area, by_pressure
+from tgbench.memory.packing.heuristics import FREE, Order, ProblemArrays, by_area, by_pressure
 from tgbench.memory.packing.problem import Ints
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -41,7 +41,7 @@ RUNNING, SOLVED, EXHAUSTED, FULL = range(4)  # what the compiled loop returns
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class Pruning:
     """What cuts the search short. Each can be left out, and no answer changes.
 
     Fields:
@@ -167,7 +167,7 @@ class Arrays:
     twin: Ints
 
     @classmethod
-    def of(cls, prepared: Prepared, members: Ints, unit: int) -> Arrays:
+    def of(cls, prepared: ProblemArrays, members: Ints, unit: int) -> Arrays:
         first, lo, hi, sections = _sections(prepared, members)
         near_first, near = _near(prepared, members)
         sizes = prepared.sizes[members] // unit
@@ -185,7 +185,7 @@ class Arrays:
         return int((self.hi - self.lo).sum())
 
 
-def _intervals(prepared: Prepared, members: Ints) -> tuple[Ints, Ints, Ints]:
+def _intervals(prepared: ProblemArrays, members: Ints) -> tuple[Ints, Ints, Ints]:
     """The live intervals of some buffers: where each one's begin, starts, stops."""
     lifetimes = prepared.lifetimes
     counts = np.diff(lifetimes.first)[members]
@@ -194,7 +194,7 @@ def _intervals(prepared: Prepared, members: Ints) -> tuple[Ints, Ints, Ints]:
     return first, lifetimes.start[chosen], lifetimes.stop[chosen]
 
 
-def _sections(prepared: Prepared, members: Ints) -> tuple[Ints, Ints, Ints, int]:
+def _sections(prepared: ProblemArrays, members: Ints) -> tuple[Ints, Ints, Ints, int]:
     """Ranges of sections. A section counts if some interval begins and some ends with it."""
     first, start, stop = _intervals(prepared, members)
     edges = np.unique(np.concatenate((start, stop)))
@@ -204,7 +204,7 @@ def _sections(prepared: Prepared, members: Ints) -> tuple[Ints, Ints, Ints, int]
     return first, lo, hi, int(before[-1])
 
 
-def _near(prepared: Prepared, members: Ints) -> tuple[Ints, Ints]:
+def _near(prepared: ProblemArrays, members: Ints) -> tuple[Ints, Ints]:
     position = np.full(len(prepared.buffers), -1, np.int64)
     position[members] = np.arange(len(members))
     lists = [position[prepared.neighbours[index]] for index in members]
@@ -218,7 +218,7 @@ def _joined(lists: Sequence[Ints]) -> tuple[Ints, Ints]:
     return first, np.concatenate([*lists, np.empty(0, np.int64)]).astype(np.int64)
 
 
-def _pins(prepared: Prepared, members: Ints, unit: int) -> tuple[Ints, Ints, Ints]:
+def _pins(prepared: ProblemArrays, members: Ints, unit: int) -> tuple[Ints, Ints, Ints]:
     lists = []
     for index in members:
         near = prepared.neighbours[index]
@@ -239,7 +239,7 @@ def _twins(keys: Sequence[Hashable]) -> Ints:
     return twin
 
 
-def separate(prepared: Prepared) -> list[Ints]:
+def separate(prepared: ProblemArrays) -> list[Ints]:
     """The buffers without a pin, by the stretches of time that none of them crosses."""
     free = np.flatnonzero(prepared.pins == FREE)
     if not free.size:
@@ -256,7 +256,7 @@ def separate(prepared: Prepared) -> list[Ints]:
 # --- attempts -------------------------------------------------------------------------------------
 
 
-class Part:
+class Component:
     """Buffers that are packed for themselves, and what is known of them.
 
     Fields:
@@ -264,7 +264,7 @@ class Part:
         bound: no packing is lower.
     """
 
-    def __init__(self, prepared: Prepared, arrays: Arrays, offsets: Ints) -> None:
+    def __init__(self, prepared: ProblemArrays, arrays: Arrays, offsets: Ints) -> None:
         self.arrays = arrays
         self.low = offsets[arrays.members] // arrays.unit
         self.height = int((self.low + arrays.sizes).max())
@@ -277,7 +277,7 @@ class Part:
         self._tried = 0
         self._ranks = [_ranks(prepared, arrays, s.order) for s in STRATEGIES]
 
-    def attempt(self, capacity: int, limit: int, rules: Rules, limits: Limits) -> int:
+    def attempt(self, capacity: int, limit: int, rules: Pruning, limits: Limits) -> int:
         """Look for a packing below a capacity; keep it when there is one.
 
         Returns SOLVED, EXHAUSTED when there is none, or RUNNING when `limit` nodes did not do.
@@ -387,7 +387,7 @@ def _totals(a: Arrays) -> Ints:
     return np.cumsum(changes)[:-1]
 
 
-def _ranks(prepared: Prepared, arrays: Arrays, order: Order) -> Ints:
+def _ranks(prepared: ProblemArrays, arrays: Arrays, order: Order) -> Ints:
     everywhere = np.empty(len(prepared.buffers), np.int64)
     everywhere[order(prepared)] = np.arange(len(prepared.buffers))
     return everywhere[arrays.members]
@@ -397,7 +397,7 @@ def _ranks(prepared: Prepared, arrays: Arrays, order: Order) -> Ints:
 
 
 @dataclass
-class Search:
+class PackingSearch:
     """A problem in parts, on the way to a lower packing.
 
     Fields:
@@ -405,21 +405,23 @@ class Search:
         floor: nothing is gained below, because a pin or the largest buffer ends there.
     """
 
-    prepared: Prepared
-    parts: list[Part]
+    prepared: ProblemArrays
+    parts: list[Component]
     unit: int
     floor: int
-    rules: Rules
+    rules: Pruning
     limits: Limits
 
     @classmethod
-    def of(cls, prepared: Prepared, offsets: Ints, rules: Rules, limits: Limits) -> Search:
+    def of(
+        cls, prepared: ProblemArrays, offsets: Ints, rules: Pruning, limits: Limits
+    ) -> PackingSearch:
         """Begin with a packing, in alignment units."""
         load_loops()
         pinned = prepared.pins[prepared.pins != FREE]
         unit = math.gcd(prepared.floor, *prepared.sizes.tolist(), *pinned.tolist())
         parts = [
-            Part(prepared, Arrays.of(prepared, members, unit), offsets)
+            Component(prepared, Arrays.of(prepared, members, unit), offsets)
             for members in separate(prepared)
         ]
         return cls(prepared, parts, unit, prepared.floor // unit, rules, limits)
@@ -468,14 +470,14 @@ class Search:
             return stopped.reason
         raise AssertionError("limits grow for ever")
 
-    def _lower(self, part: Part, aim: int, limit: int) -> None:
+    def _lower(self, part: Component, aim: int, limit: int) -> None:
         while aim < part.height:
             answer = self._answer(part, aim, limit)
             if answer != RUNNING:
                 return
             aim = (aim + part.height + 1) // 2
 
-    def _answer(self, part: Part, capacity: int, limit: int) -> int:
+    def _answer(self, part: Component, capacity: int, limit: int) -> int:
         if capacity < part.bound:
             return EXHAUSTED
         answer = part.attempt(capacity, limit, self.rules, self.limits)

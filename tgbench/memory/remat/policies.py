@@ -33,11 +33,11 @@ class Policy:
         online: it looks at the past alone.
     """
 
-    score: Callable[[Memory], Floats]
+    score: Callable[[Contents], Floats]
     online: bool
 
 
-class Memory:
+class Contents:
     """What is in memory, and what a policy may know of it; arrays by position in the schedule.
 
     Attributes:
@@ -209,7 +209,7 @@ def simulate(
     Sources: GDSF is Cherkasova (1998); DTR is Kirisame et al., "Dynamic tensor rematerialization"
     (2021), with h_local and h_eq; next read is Belady (1966).
     """
-    memory = Memory(schedule, budget_bytes)
+    memory = Contents(schedule, budget_bytes)
     for value in schedule.once:
         if not _bring(memory, (value,), policy, limit_ns):
             return None
@@ -219,7 +219,7 @@ def simulate(
     return tuple(memory.sequence)
 
 
-def _bring(memory: Memory, wanted: tuple[int, ...], policy: Policy, limit_ns: float) -> bool:
+def _bring(memory: Contents, wanted: tuple[int, ...], policy: Policy, limit_ns: float) -> bool:
     """Have all of these in memory at once; False when that does not work out."""
     inputs = memory.schedule.inputs
     stack: list[tuple[int, tuple[int, ...]]] = [(-1, wanted)]  # (value under way, what it reads)
@@ -242,7 +242,7 @@ def _bring(memory: Memory, wanted: tuple[int, ...], policy: Policy, limit_ns: fl
     return True
 
 
-def _make_room(memory: Memory, value: int, policy: Policy) -> bool:
+def _make_room(memory: Contents, value: int, policy: Policy) -> bool:
     """Drop until this value and its scratch fit."""
     wanted = memory.schedule.sizes[value] + memory.schedule.scratch[value]
     while memory.free_bytes < wanted:
@@ -253,7 +253,7 @@ def _make_room(memory: Memory, value: int, policy: Policy) -> bool:
     return True
 
 
-def _victim(memory: Memory, value: int, policy: Policy) -> int | None:
+def _victim(memory: Contents, value: int, policy: Policy) -> int | None:
     """What to drop for the computation of this value."""
     loose = memory.held & (memory.pins == 0)
     unread = np.flatnonzero(loose & (memory.next_read == NEVER))

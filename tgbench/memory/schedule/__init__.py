@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from tgbench.base.stopping import Limits, StopReason
 from tgbench.graph.graph import Graph, Node
-from tgbench.memory.schedule.search import Progress, Search
+from tgbench.memory.schedule.search import OrderSearch, Progress
 from tgbench.memory.schedule.tasks import Tasks
 from tgbench.memory.schedule.units import units_of
 from tgbench.memory.storage import Anatomy
@@ -104,7 +104,7 @@ def lowest_peak(
     tasks = Tasks.of(anatomy, (sizes, *also), scratch or {})
     given_bytes = tasks.peak_bytes(range(len(tasks.nodes)))
     limits = Limits(seconds, max_steps)
-    search = Search(
+    search = OrderSearch(
         tasks, units_of(tasks), limits, random.Random(seed), progress or (lambda _: None)
     )
     bound = search.bound

@@ -136,7 +136,7 @@ def beam(window: Window, floor: int, below: int, width: int, limits: Limits) -> 
 # --- an order that is being changed ---------------------------------------------------------------
 
 
-class Profile:
+class LiveOrder:
     """An order of a window's units, and what is live along it.
 
     Fields:
@@ -222,7 +222,7 @@ class Profile:
 
 
 @dataclass
-class Part:
+class Stretch:
     """The units between two cuts, in their best order so far, and its peak.
 
     Fields:
@@ -237,7 +237,7 @@ class Part:
     peak: int
 
 
-class Search:
+class OrderSearch:
     """Lowers the peak of every part, the worst first, as far as that lowers the whole.
 
     Fields:
@@ -253,13 +253,13 @@ class Search:
         for i, unit in enumerate(units):
             for task in unit:
                 self.where[task] = i
-        self.parts: list[Part] = []
+        self.parts: list[Stretch] = []
         live = self.bound = 0
         for low, high in pairwise(cuts_of(tasks, units)):
             window = window_of(tasks, units, self.where, low, high, live)
             order = list(range(high - low))
-            profile = Profile(window, order)
-            self.parts.append(Part(low, units[low:high], window, order, profile.peak))
+            profile = LiveOrder(window, order)
+            self.parts.append(Stretch(low, units[low:high], window, order, profile.peak))
             live = profile.states[-1][1]
             self.bound = max(self.bound, window.bound, highest(live))
         self.floor = self.bound
@@ -279,7 +279,7 @@ class Search:
                 self.bound = max(self.bound, part.peak)
             self.floor = max(self.floor, part.peak)
 
-    def _solve(self, part: Part) -> bool:
+    def _solve(self, part: Stretch) -> bool:
         """Lower the peak of a part; whether no lower one is possible, or of use."""
         limit = self.limits.left(EXACT_SHARE * EXACT_BITS // len(part.units)) // EXACT_SHARE
         window, given = part.window, part.order
@@ -292,24 +292,24 @@ class Search:
             starts.append(beam(window, self.floor, part.peak, width, self.limits) or given)
         for start in starts:
             if part.peak > self.floor:
-                self._offer(part, self._lowered(part, Profile(window, start)))
+                self._offer(part, self._lowered(part, LiveOrder(window, start)))
         self._kick(part)
         return part.peak <= self.floor
 
-    def _offer(self, part: Part, order: list[int]) -> bool:
+    def _offer(self, part: Stretch, order: list[int]) -> bool:
         """Take an order that is no worse; whether it is better."""
-        peak, before = Profile(part.window, order).peak, part.peak
+        peak, before = LiveOrder(part.window, order).peak, part.peak
         if peak < before:
             self.tell(f"peak {peak} B after {self.limits.steps} steps")
         if peak <= before:
             part.order, part.peak = order, peak
         return peak < before
 
-    def _kick(self, part: Part) -> None:
+    def _kick(self, part: Stretch) -> None:
         """Disturb the order near its peak and lower it again, until that leads nowhere."""
         fruitless = 0
         while fruitless < PATIENCE and part.peak > self.floor and not self.limits.reached():
-            profile = Profile(part.window, part.order)
+            profile = LiveOrder(part.window, part.order)
             self.limits.steps += len(part.order)
             top = profile.highs.index(part.peak)
             for _ in range(self.rng.choice(KICKS)):
@@ -321,7 +321,7 @@ class Search:
             better = self._offer(part, self._lowered(part, profile))
             fruitless = 0 if better else fruitless + 1
 
-    def _lowered(self, part: Part, profile: Profile) -> list[int]:
+    def _lowered(self, part: Stretch, profile: LiveOrder) -> list[int]:
         """Lower the steps that make the peak one by one, as long as that raises no other to it."""
         while profile.peak > self.floor and not self.limits.reached():
             at = profile.highs.index(profile.peak)
@@ -332,14 +332,16 @@ class Search:
             profile.put(*change)
         return profile.order
 
-    def _shifted(self, profile: Profile, at: int) -> Iterator[tuple[int, list[int]]]:
+    def _shifted(self, profile: LiveOrder, at: int) -> Iterator[tuple[int, list[int]]]:
         for low, units in profile.shifts(at):
             if self.limits.reached():
                 return
             if profile.stays_below(low, units, profile.highs[at], self.limits):
                 yield low, units
 
-    def _rearranged(self, part: Part, profile: Profile, at: int) -> Iterator[tuple[int, list[int]]]:
+    def _rearranged(
+        self, part: Stretch, profile: LiveOrder, at: int
+    ) -> Iterator[tuple[int, list[int]]]:
         """The answers of exact searches of short windows around a step."""
         units = [part.units[i] for i in profile.order]
         where = self._places(part, units)
@@ -354,7 +356,7 @@ class Search:
                 if found is not None:
                     yield low, [profile.order[low + i] for i in found]
 
-    def _places(self, part: Part, units: Sequence[Unit]) -> list[int]:
+    def _places(self, part: Stretch, units: Sequence[Unit]) -> list[int]:
         """For each task, its unit's position within the part; outside it, before or behind all."""
         where = [-1 if i < part.low else len(units) for i in self.where]
         for i, unit in enumerate(units):

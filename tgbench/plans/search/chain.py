@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tgbench.plans.search.mcts import Found, TreeSearch
+from tgbench.plans.search.mcts import ScoredRetention, TreeSearch
 from tgbench.plans.search.model import Model
 from tgbench.plans.search.tables import Floats, Tables
 
@@ -43,7 +43,7 @@ class Submits(Protocol):
 
 
 @dataclass(frozen=True)
-class Progress:
+class ChainResult:
     """What chains came to.
 
     Fields:
@@ -52,15 +52,17 @@ class Progress:
         lost: how many chains ended with their worker.
     """
 
-    found: tuple[Found, ...] = ()
+    found: tuple[ScoredRetention, ...] = ()
     steps: int = 0
     lost: int = 0
 
-    def __add__(self, other: Progress) -> Progress:
-        return Progress(self.found + other.found, self.steps + other.steps, self.lost + other.lost)
+    def __add__(self, other: ChainResult) -> ChainResult:
+        return ChainResult(
+            self.found + other.found, self.steps + other.steps, self.lost + other.lost
+        )
 
 
-LOST = Progress(lost=1)
+LOST = ChainResult(lost=1)
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ class Chain:
     seed: tuple[int, ...]
     steps: int
 
-    def run(self, stop: Stop = never) -> Progress:
+    def run(self, stop: Stop = never) -> ChainResult:
         """Search; `stop` is asked before every step."""
         search = TreeSearch(
             Model(self.tables, self.pieces, self.whole), self.budget_bytes, self.share, self.starts,
@@ -96,10 +98,10 @@ class Chain:
             if one is not None:
                 found.setdefault(one.keep.tobytes(), one)
         ranked = sorted(found.values(), key=lambda f: (f.time_ns, f.size_bytes))
-        return Progress(tuple(ranked[:HANDED_BACK]), search.steps)
+        return ChainResult(tuple(ranked[:HANDED_BACK]), search.steps)
 
 
-def run_chain(chain: Chain) -> Progress | Exception:
+def run_chain(chain: Chain) -> ChainResult | Exception:
     """`Chain.run`, by a name that another process can import.
 
     A fault of the search is handed back, so that nobody takes it for a worker that died.
@@ -114,19 +116,19 @@ def run_chain(chain: Chain) -> Progress | Exception:
 
 def run_round(
     chains: Sequence[Chain], executor: Submits | None = None, stop: Stop = never
-) -> Progress:
+) -> ChainResult:
     """All chains of a round: on an executor, or here where there is none.
 
     A stop ends chains here at their next step; chains elsewhere are cancelled or left alone, and
     what they find is not waited for.
     """
     if executor is None:
-        return sum((chain.run(stop) for chain in chains), Progress())
+        return sum((chain.run(stop) for chain in chains), ChainResult())
     futures = [_submitted(executor, chain) for chain in chains]
     try:
         while not stop() and not all(future.done() for future in futures):
             time.sleep(ASKED_EVERY_S)
-        return sum((_collected(future) for future in futures if future.done()), Progress())
+        return sum((_collected(future) for future in futures if future.done()), ChainResult())
     finally:
         for future in futures:
             if not future.done():
@@ -143,10 +145,10 @@ def _submitted(executor: Submits, chain: Chain) -> Any:
         return failed
 
 
-def _collected(future: Any) -> Progress:
+def _collected(future: Any) -> ChainResult:
     """What a chain found."""
     try:
-        found: Progress | Exception = future.result()
+        found: ChainResult | Exception = future.result()
     except Exception:  # a worker that died takes its chain with it, no more
         return LOST
     if isinstance(found, Exception):

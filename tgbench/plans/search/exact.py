@@ -54,7 +54,7 @@ class Relaxed:
 
 
 @dataclass(frozen=True)
-class Limits:
+class SolverLimits:
     """When to stop: after so many seconds, or nodes of the search tree, or at this gap."""
 
     seconds: float = 60.0
@@ -62,14 +62,14 @@ class Limits:
     nodes: int | None = None
 
 
-class Program:
+class IntegerProgram:
     """The integer program of one model under one budget."""
 
     def __init__(self, model: Model, budget_bytes: int) -> None:
         self.model = model
         self.budget_bytes = budget_bytes
         self._slowest_ns = float(model.score(model.none()).time_ns[0])
-        self._rows = _Rows()
+        self._rows = _Constraints()
         self._cost: list[float] = []
         self._level: dict[tuple[int, int, int], int] = {}
         self._afresh: dict[tuple[int, int, int], int] = {}
@@ -264,11 +264,11 @@ class Program:
 
     # --- solving ---------------------------------------------------------------------------------
 
-    def solve(self, limits: Limits | None = None, *, integer: bool = True) -> Relaxed:
+    def solve(self, limits: SolverLimits | None = None, *, integer: bool = True) -> Relaxed:
         """Minimise; with `integer` False, only the bound and the shares."""
         from scipy.optimize import Bounds, LinearConstraint, milp
 
-        limits = limits or Limits()
+        limits = limits or SolverLimits()
         began = time.monotonic()
         keep = self.model.turns * self.model.nodes
         cost = np.array(self._cost)
@@ -321,7 +321,7 @@ def _rising(values: Floats) -> Floats:
     return found
 
 
-class _Rows:
+class _Constraints:
     """Sparse constraints: Σ coefficient · variable ≥ low."""
 
     def __init__(self) -> None:

@@ -47,7 +47,7 @@ class Branch:
 
 
 @dataclass(frozen=True)
-class Found:
+class ScoredRetention:
     """A retention and what the model says of it."""
 
     keep: NDArray[np.bool_]  # [turn, node]
@@ -82,14 +82,14 @@ class TreeSearch:
         self.steps = 0
         self._candidates = np.flatnonzero(model.tables.worthwhile)
         self._slowest = float(model.score(model.none()).time_ns[0])
-        self.best: Found | None = None
+        self.best: ScoredRetention | None = None
         for start in (np.zeros_like(share, bool), *starts):
             self._take(self._scored(np.asarray(start, bool)[None]))
         self.priority = share + 0.2 * self._worth()
         undecided = np.abs(share.max(axis=0) - 0.5)[self._candidates]
         self.asked = self._candidates[np.argsort(undecided, kind="stable")][:MOST_ASKED]
 
-    def step(self) -> Found | None:
+    def step(self) -> ScoredRetention | None:
         """One rollout, and the best that it came to; None if nothing of it fits."""
         self.steps += 1
         path, fixed = self._descend()
@@ -121,7 +121,7 @@ class TreeSearch:
             path.append(branch)
         return path, fixed
 
-    def _reward(self, found: Found | None) -> float:
+    def _reward(self, found: ScoredRetention | None) -> float:
         if found is None or self._slowest <= self.bound_ns:
             return 0.0
         gained = (self._slowest - found.time_ns) / (self._slowest - self.bound_ns)
@@ -129,11 +129,15 @@ class TreeSearch:
 
     # --- rollouts --------------------------------------------------------------------------------
 
-    def _rollout(self, fixed: dict[int, bool], around: Found | None) -> Found | None:
+    def _rollout(
+        self, fixed: dict[int, bool], around: ScoredRetention | None
+    ) -> ScoredRetention | None:
         orders = [self._noisy(noise, fixed, around) for noise in NOISES]
         return self._fill(orders, fixed)
 
-    def _noisy(self, noise: float, fixed: dict[int, bool], around: Found | None) -> Floats:
+    def _noisy(
+        self, noise: float, fixed: dict[int, bool], around: ScoredRetention | None
+    ) -> Floats:
         """Priorities [turn, node] for one greedy filling."""
         shape = self.share.shape
         order = self.priority + noise * self.random.gumbel(size=shape[1])
@@ -158,11 +162,11 @@ class TreeSearch:
         found: NDArray[np.bool_] = self.random.random(nodes) < self.random.uniform(0.05, 0.5)
         return found
 
-    def _fill(self, orders: Sequence[Floats], fixed: dict[int, bool]) -> Found | None:
+    def _fill(self, orders: Sequence[Floats], fixed: dict[int, bool]) -> ScoredRetention | None:
         """The best prefix of any of the orders; looked for coarsely, then more finely."""
         ranked = [_ranked(order) for order in orders]
         spans = [(0, len(bits)) for bits in ranked]
-        best: Found | None = None
+        best: ScoredRetention | None = None
         for _ in range(2):
             members, marks = [], []
             for which, (bits, (low, high)) in enumerate(zip(ranked, spans, strict=True)):
@@ -172,7 +176,9 @@ class TreeSearch:
             scores = self.model.score(np.stack(members))
             at = scores.best(self.budget_bytes)
             if at is not None and (best is None or scores.time_ns[at] < best.time_ns):
-                best = Found(members[at], float(scores.time_ns[at]), int(scores.size_bytes[at]))
+                best = ScoredRetention(
+                    members[at], float(scores.time_ns[at]), int(scores.size_bytes[at])
+                )
             spans = self._narrowed(spans, marks, scores.size_bytes <= self.budget_bytes)
         return best
 
@@ -195,14 +201,14 @@ class TreeSearch:
 
     # --- scoring ---------------------------------------------------------------------------------
 
-    def _scored(self, keep: Keep) -> Found | None:
+    def _scored(self, keep: Keep) -> ScoredRetention | None:
         scores = self.model.score(keep)
         at = scores.best(self.budget_bytes)
         if at is None:
             return None
-        return Found(keep[at], float(scores.time_ns[at]), int(scores.size_bytes[at]))
+        return ScoredRetention(keep[at], float(scores.time_ns[at]), int(scores.size_bytes[at]))
 
-    def _take(self, found: Found | None) -> bool:
+    def _take(self, found: ScoredRetention | None) -> bool:
         if found is None:
             return False
         better = self.best is None or (found.time_ns, found.size_bytes) < (

@@ -35,7 +35,7 @@ from tgbench.memory.storage import Anatomy
 from tgbench.plans.decisions import Classes, Decisions, SearchRecord
 from tgbench.plans.planner import Cost, Planner, Scenario
 from tgbench.plans.search.chain import ROUND, Chain, Submits, run_round
-from tgbench.plans.search.exact import Limits, Program, Relaxed
+from tgbench.plans.search.exact import IntegerProgram, Relaxed, SolverLimits
 from tgbench.plans.search.mcts import worth_ns
 from tgbench.plans.search.model import Model
 from tgbench.plans.search.polish import polished
@@ -480,7 +480,7 @@ class _Search:
             pieces = None if cut == WHOLE else self._pieces(cut)
             for whole in (True, False) if pieces is not None else (False,):
                 model = Model(tables, pieces, whole)
-                relaxed = Program(model, self._budget).solve(self._limits(), integer=False)
+                relaxed = IntegerProgram(model, self._budget).solve(self._limits(), integer=False)
                 self.bound_ns = min(self.bound_ns or math.inf, relaxed.bound_ns)
                 promise = relaxed.bound_ns / FINER
                 if self.best is not None and promise > self.best.time_ns:
@@ -544,12 +544,12 @@ class _Search:
                         total[node] = max(total.get(node, 0), size)
         return sum(total.values())
 
-    def _limits(self) -> Limits:
+    def _limits(self) -> SolverLimits:
         """For one program: reproducible where steps are what counts."""
         if self.effort.seconds is None or self.effort.steps is not None:
-            return Limits(seconds=3600.0, nodes=2_000)
+            return SolverLimits(seconds=3600.0, nodes=2_000)
         left = self.effort.seconds - (time.monotonic() - self.began)
-        return Limits(seconds=max(left / 3, 1.0))
+        return SolverLimits(seconds=max(left / 3, 1.0))
 
     def _exactly(self, arm: Arm) -> None:
         """The model's optimum, laid out; again with less memory while it does not fit.
@@ -563,7 +563,7 @@ class _Search:
                 return
             self.of.tell(f"integer program, {arm.cut.parts} pieces")
             room = self._budget - arm.spare_bytes
-            solved = Program(arm.model, room - less_bytes).solve(self._limits())
+            solved = IntegerProgram(arm.model, room - less_bytes).solve(self._limits())
             if solved.keep is None:
                 return
             over = int(arm.model.score(solved.keep).size_bytes[0]) - room
@@ -574,7 +574,7 @@ class _Search:
                 arm.optimum_ns = solved.bound_ns if attempt == 0 else math.inf
                 break
         for share in SMALLER if arm.cut == WHOLE else ():
-            solved = Program(arm.model, int(share * self._budget)).solve(self._limits())
+            solved = IntegerProgram(arm.model, int(share * self._budget)).solve(self._limits())
             if solved.keep is not None and self._may_be_better(solved.bound_ns):
                 self._try(arm, solved.keep[0])
 
@@ -771,5 +771,5 @@ class _Search:
         if arm is None or not math.isfinite(arm.relaxed.bound_ns):
             return found, 0.0
         more = max(self._budget // 100, 1)
-        richer = Program(model, self._budget + more).solve(self._limits(), integer=False)
+        richer = IntegerProgram(model, self._budget + more).solve(self._limits(), integer=False)
         return found, max(arm.relaxed.bound_ns - richer.bound_ns, 0.0) / more

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tgbench.plans.search.mcts import Found
+from tgbench.plans.search.mcts import ScoredRetention
 from tgbench.plans.search.model import Model
 
 BATCH = 96  # neighbours that are looked at together
@@ -26,7 +26,7 @@ MOST = 12  # batches of one call
 
 def polished(
     model: Model, budget_bytes: int, keep: NDArray[np.bool_], seed: Sequence[int]
-) -> Found | None:
+) -> ScoredRetention | None:
     """The best retention near one that fits; None where that does not, or has no trace to walk."""
     if not model.tables.walk.size or model.score(keep[None]).size_bytes[0] > budget_bytes:
         return None
@@ -43,7 +43,7 @@ def polished(
         stale += 1
         if at >= 0 and times[at] < best_ns * (1 - 1e-9):
             keep, best_ns, stale = near[at], float(times[at]), 0
-    return Found(keep, best_ns, int(model.score(keep[None]).size_bytes[0]))
+    return ScoredRetention(keep, best_ns, int(model.score(keep[None]).size_bytes[0]))
 
 
 def _neighbours(

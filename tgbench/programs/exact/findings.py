@@ -218,7 +218,7 @@ class Finder:
         key = self.machine.fingerprint, signature
         found = _remembered.get(key) or self._recorded(call, stays, signature)
         if found is None:
-            found = _Search(nodes[0], *self._given, kernels, stays, variants).finding()
+            found = _GrainSearch(nodes[0], *self._given, kernels, stays, variants).finding()
         _remembered[key] = found
         self._record(call, found, signature)
         return replace(found.grain, hands_out=not self._ends.isdisjoint(nodes))
@@ -439,7 +439,7 @@ def _near_ends(count: int, most: int) -> Sequence[int]:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class GrainCandidate:
     """A grain that has to be tried.
 
     Fields:
@@ -453,7 +453,7 @@ class Candidate:
     score: float
 
 
-class _Search:
+class _GrainSearch:
     """The grain of one node's call."""
 
     def __init__(
@@ -517,7 +517,7 @@ class _Search:
             "register a deterministic kernel for the op, or leave out exact='bitwise'"
         )
 
-    def _passed(self, candidate: Candidate) -> int:
+    def _passed(self, candidate: GrainCandidate) -> int:
         """How many boxes had the bits that they should; 0 if one did not."""
         if candidate.joins and not self._joins(candidate):
             return 0
@@ -532,7 +532,7 @@ class _Search:
             total += passed
         return total if self._takes_tiles(candidate) else 0
 
-    def _joins(self, candidate: Candidate) -> bool:
+    def _joins(self, candidate: GrainCandidate) -> bool:
         """Whether an element-wise kernel keeps the bits of elements among other neighbours."""
         if not is_elementwise(self.call):
             return True
@@ -543,32 +543,32 @@ class _Search:
         ]
         return keeps_elements(candidate.kernel, self.call, numbers, self.device)
 
-    def _takes_tiles(self, candidate: Candidate) -> bool:
+    def _takes_tiles(self, candidate: GrainCandidate) -> bool:
         """Whether the kernel takes every tile: those at a border may see padding alone."""
         form, grain = self._form(candidate.kernel, candidate.grain), candidate.grain
         boxes = _some_tiles(self.call.out.shape, grain.tile)
         return all(self._site_cost(form, box) is not None for box in boxes)
 
-    def _candidates(self) -> Iterator[Candidate]:
+    def _candidates(self) -> Iterator[GrainCandidate]:
         for kernel in self.kernels:
             for tile in tiles(self.call):
                 for is_copied in (False, True):
                     yield from self._joining(kernel, tile, is_copied)
                 yield from self._separate(kernel, tile)
 
-    def _joining(self, kernel: Kernel, tile: Sizes, is_copied: bool) -> Iterator[Candidate]:
+    def _joining(self, kernel: Kernel, tile: Sizes, is_copied: bool) -> Iterator[GrainCandidate]:
         """Many tiles a call, as many as the kernel takes."""
         for chunk in chunks(self.call):
             if _fits(tile, chunk, self.call.out.shape):
                 grain = Grain(kernel.name, tile, chunk, is_copied, self.stays)
                 if (score := self._score(kernel, grain)) is not None:
-                    yield Candidate(kernel, grain, True, score)
+                    yield GrainCandidate(kernel, grain, True, score)
                     return
 
-    def _separate(self, kernel: Kernel, tile: Sizes) -> Iterator[Candidate]:
+    def _separate(self, kernel: Kernel, tile: Sizes) -> Iterator[GrainCandidate]:
         grain = Grain(kernel.name, tile, tile, True, self.stays)
         if (score := self._score(kernel, grain)) is not None:
-            yield Candidate(kernel, grain, False, score)
+            yield GrainCandidate(kernel, grain, False, score)
 
     def _score(self, kernel: Kernel, grain: Grain) -> float | None:
         """The modelled times of a small edit and of everything, multiplied."""
@@ -603,7 +603,7 @@ class _Search:
         return rough_ns(self.call, box) if cost == 0 else cost
 
 
-def _order(candidate: Candidate) -> tuple[float, bool, str, Sizes]:
+def _order(candidate: GrainCandidate) -> tuple[float, bool, str, Sizes]:
     grain = candidate.grain
     score = min(candidate.score, SENTINEL_NS**2)
     return score, grain.copied, grain.kernel, grain.tile

@@ -14,7 +14,7 @@ from tgbench.session.check.edits import EditFailure, try_edits
 from tgbench.session.check.nodes import NodeCheck, check_nodes
 from tgbench.session.check.original import Original, values_of
 from tgbench.session.check.pairs import Pair, Pairs, as_array, as_pairs, check_outputs
-from tgbench.session.check.report import Cause, CheckReport, OutputCheck, Verdict
+from tgbench.session.check.report import Blame, Cause, CheckReport, OutputCheck
 from tgbench.session.session import GraphSession
 
 
@@ -63,7 +63,7 @@ def check(
     tell = progress if progress is not None else _silent
     apart = twin(session)
     outputs: list[OutputCheck] = []
-    verdict: Verdict | None = None
+    verdict: Blame | None = None
     nodes: tuple[NodeCheck, ...] = ()
     for i, pair in enumerate(found):
         tell(i, len(found), "pairs")
@@ -133,23 +133,23 @@ def _bisect(
     tolerance: float | None,
     against: Original | None,
     progress: Progress,
-) -> tuple[Verdict, tuple[NodeCheck, ...]]:
+) -> tuple[Blame, tuple[NodeCheck, ...]]:
     """Why a pair fails: the first node that is wrong by itself, or what else explains it."""
     if not states and _is_right_afresh(session, i, pair, tolerance):
-        return Verdict(i, Cause.INCREMENTAL), ()
+        return Blame(i, Cause.INCREMENTAL), ()
     originals = values_of(against, session.graph, pair.inputs)
     nodes, exact = check_nodes(apart, pair.inputs, states, tolerance, originals, progress)
     wrong = next((node for node in nodes if node.is_wrong), None)
     if wrong is not None:
-        return Verdict(i, Cause.KERNEL, wrong), nodes
+        return Blame(i, Cause.KERNEL, wrong), nodes
     odd = [n for n in nodes if n.original is not None and not n.original <= n.tolerance]
     if odd:
-        return Verdict(i, Cause.ORIGINAL, odd[0]), nodes
+        return Blame(i, Cause.ORIGINAL, odd[0]), nodes
     rows = [_compared(apart, i, n, as_array(exact[n]), pair, tolerance) for n in pair.outputs]
     if not all(row.passed for row in rows):
-        return Verdict(i, Cause.GRAPH), nodes
+        return Blame(i, Cause.GRAPH), nodes
     off = next((node for node in nodes if node.is_off), None)
-    return Verdict(i, Cause.MEMORY if off is None else Cause.GROWTH, off), nodes
+    return Blame(i, Cause.MEMORY if off is None else Cause.GROWTH, off), nodes
 
 
 def _is_right_afresh(session: GraphSession, i: int, pair: Pair, tolerance: float | None) -> bool:

@@ -45,7 +45,7 @@ class Cause(Enum):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Blame:
     """Why a pair fails, and the first node to blame, if one is."""
 
     pair: int
@@ -70,7 +70,7 @@ class CheckReport:
     """
 
     outputs: tuple[OutputCheck, ...]
-    verdict: Verdict | None = None
+    verdict: Blame | None = None
     nodes: tuple[NodeCheck, ...] = ()
     edits: int = 0
     failure: EditFailure | None = None

@@ -23,19 +23,19 @@ from tgbench.base.safetensors import DTYPE_NAMES
 from tgbench.graph.graph import Graph, GraphBuilder, Node
 from tgbench.graph.op_table import TensorType
 from tgbench.graph.ops.opaque.aten import refusal
-from tgbench.sources.torch.place import Place, module_path
-from tgbench.sources.torch.program import SHAPE_ONLY, Leaf, Program
+from tgbench.sources.torch.place import SourceLine, module_path
+from tgbench.sources.torch.program import SHAPE_ONLY, Leaf, TorchProgram
 from tgbench.sources.torch.rows.whole import (
     FOREIGN,
+    CallWriter,
+    ComplexNode,
     Foreign,
-    Pair,
     Regions,
-    Writer,
     call_of,
     computed_whole,
     is_pick,
 )
-from tgbench.sources.torch.table import RULES, Site, UnsupportedCallError, refuse
+from tgbench.sources.torch.table import RULES, CallSite, UnsupportedCallError, refuse
 
 NO_ENTRY = "no entry"
 
@@ -46,7 +46,7 @@ class Gap:
 
     op: str
     reason: str
-    place: Place
+    place: SourceLine
 
 
 @dataclass
@@ -61,13 +61,13 @@ class Builder:
         refused: the calls that became gaps.
     """
 
-    program: Program
+    program: TorchProgram
     graph: GraphBuilder = field(default_factory=GraphBuilder)
     values: dict[fx.Node, Any] = field(default_factory=dict)
     weights: dict[str, torch.Tensor] = field(default_factory=dict)
     gaps: list[Gap] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
-    places: dict[str, Place] = field(default_factory=dict)
+    places: dict[str, SourceLine] = field(default_factory=dict)
     whole: dict[fx.Node, str] = field(default_factory=dict)
     refused: set[fx.Node] = field(default_factory=set)
     _lifted: dict[int, tuple[torch.Tensor, Node]] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class Builder:
         if leaf.kind == "constant":
             return leaf.value
         if leaf.kind == "parameter" and leaf.value.is_complex():
-            return Pair(self._parameter(leaf.name, torch.view_as_real(leaf.value)))
+            return ComplexNode(self._parameter(leaf.name, torch.view_as_real(leaf.value)))
         type_ = tensor_type(node.meta["val"], leaf.name)
         if leaf.kind == "input":
             return self.graph.input(leaf.name, type_.shape, type_.dtype)
@@ -129,7 +129,9 @@ class Builder:
         """Enter the value of a call, and of those that are computed together with it."""
         reads = [self.values[one] for one in node.all_input_nodes]
         varies = any(
-            isinstance(value, (Node, Pair, Foreign)) for one in reads for value in _leaves(one)
+            isinstance(value, (Node, ComplexNode, Foreign))
+            for one in reads
+            for value in _leaves(one)
         )
         if node in self.values:
             self._count(node)
@@ -140,7 +142,7 @@ class Builder:
         elif node in self._regions.foreign:
             self._count(node)
             self.values[node] = FOREIGN
-        elif any(isinstance(value, (Pair, Foreign)) for value in reads):
+        elif any(isinstance(value, (ComplexNode, Foreign)) for value in reads):
             self._count(node)
             self._end(node)
         elif is_pick(node):
@@ -154,7 +156,7 @@ class Builder:
         if not is_pick(node):
             name = str(node.target)
             self.counts[name] = self.counts.get(name, 0) + 1
-            self.places.setdefault(name, Place.of(node.meta))
+            self.places.setdefault(name, SourceLine.of(node.meta))
 
     def _fixed(self, node: fx.Node, varies: bool) -> Any:
         """What depends on no input, by PyTorch itself; of a value that does, on its shape alone."""
@@ -200,11 +202,11 @@ class Builder:
         self.values |= zip(ends, made, strict=True)
         self.whole |= {call: "" for one in ends for call in self._regions.cone(one)}
 
-    def _writer(self) -> Writer:
-        return Writer(self._regions, self.values, self._as_node)
+    def _writer(self) -> CallWriter:
+        return CallWriter(self._regions, self.values, self._as_node)
 
     def _refused(self, node: fx.Node, reason: str) -> Any:
-        self.gaps.append(Gap(str(node.target), reason, Place.of(node.meta)))
+        self.gaps.append(Gap(str(node.target), reason, SourceLine.of(node.meta)))
         self.refused.add(node)
         return self._stand_in(node)
 
@@ -217,7 +219,7 @@ class Builder:
         if name not in RULES:
             raise UnsupportedCallError(NO_ENTRY)
         outs = _outs(node)
-        site = Site(self.graph, outs, _used(node))
+        site = CallSite(self.graph, outs, _used(node))
         args, kwargs = pytree.tree_map(self._argument, (list(args), dict(kwargs)))
         found = RULES[name](site, *args, **kwargs)
         for result, out in zip(found if isinstance(found, tuple) else (found,), outs, strict=False):
@@ -237,7 +239,7 @@ class Builder:
         if isinstance(value, Node):
             return value
         refuse(
-            isinstance(value, (Foreign, Pair)),
+            isinstance(value, (Foreign, ComplexNode)),
             "a result is complex, which graphs do not hold; return torch.view_as_real of it",
         )
         if not isinstance(value, torch.Tensor):

@@ -19,7 +19,7 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from tgbench.base.errors import ImporterError
-from tgbench.sources.torch.program import NO_CACHE, Program, read
+from tgbench.sources.torch.program import NO_CACHE, TorchProgram, read
 from tgbench.sources.torch.table import RULES
 
 LONGEST = 400  # characters of PyTorch's own message
@@ -134,7 +134,7 @@ def _explained(module: nn.Module, error: Exception) -> str:
 
 def lowered(
     exported: ExportedProgram, fixed: Sequence[str], whole: Collection[str] = ()
-) -> Program:
+) -> TorchProgram:
     """A functional program whose ops have entries wherever PyTorch can give that.
 
     Those in `whole` are not written in others.
@@ -169,7 +169,7 @@ def _written_in_others(exported: ExportedProgram, table: dict[Any, Any]) -> Expo
         ) from error
 
 
-def _without_entry(program: Program) -> list[Any]:
+def _without_entry(program: TorchProgram) -> list[Any]:
     varying = program.varying()
     targets = [node.target for node in program.alive() if node in varying]
     overloads = [t for t in targets if isinstance(t, torch._ops.OpOverload)]

@@ -13,7 +13,7 @@ _PROXY = re.compile(r"\b(?:_export_root|L__self__)\.?")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SourceLine:
     """The innermost line outside PyTorch's own modules; empty where export kept none."""
 
     module: str  # path in the model, such as "layers.0.mlp"
@@ -22,12 +22,12 @@ class Place:
     code: str
 
     @staticmethod
-    def of(meta: Mapping[str, Any]) -> Place:
+    def of(meta: Mapping[str, Any]) -> SourceLine:
         """Read off the metadata of an exported node."""
         frames = _FRAME.findall(meta.get("stack_trace") or "")
         own = [frame for frame in frames if not any(part in frame[0] for part in _LIBRARY)]
         file, line, _, code = (own or frames or [("", "0", "", "")])[-1]
-        return Place(module_path(meta), file, int(line), code.strip())
+        return SourceLine(module_path(meta), file, int(line), code.strip())
 
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}" if self.file else "a line that export did not keep"

@@ -28,7 +28,7 @@ from torch.export.graph_signature import (
 from torch.utils import _pytree as pytree
 
 from tgbench.base.errors import ImporterError
-from tgbench.sources.torch.place import Place
+from tgbench.sources.torch.place import SourceLine
 
 WRITTEN = ("BUFFER_MUTATION", "PARAMETER_MUTATION")  # kinds of outputs that are states
 MASKED = -1e9  # a buffer that goes this low is an additive mask, not a weight
@@ -58,7 +58,7 @@ class Leaf:
 
 
 @dataclass(frozen=True)
-class Program:
+class TorchProgram:
     """Calls in order, and what stands at both ends.
 
     Fields:
@@ -97,7 +97,7 @@ class Program:
                 found.add(node)
         return found
 
-    def renamed(self, names: Mapping[str, str]) -> Program:
+    def renamed(self, names: Mapping[str, str]) -> TorchProgram:
         """The same program with other names for inputs and outputs."""
         for name in names:
             if name not in self.inputs and name not in self.outputs:
@@ -134,8 +134,8 @@ def paths(tree: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield name or "output", tree
 
 
-def read(exported: ExportedProgram, fixed: Sequence[str] = ()) -> Program:
-    """A functional exported program as a `Program`; raises ImporterError for what has no graph."""
+def read(exported: ExportedProgram, fixed: Sequence[str] = ()) -> TorchProgram:
+    """A functional exported program as ours; raises ImporterError for what has no graph."""
     signature = exported.graph_signature
     placeholders = [node for node in exported.graph.nodes if node.op == "placeholder"]
     names = iter(input_names(exported))
@@ -154,7 +154,7 @@ def read(exported: ExportedProgram, fixed: Sequence[str] = ()) -> Program:
             leaves[node] = tensors.leaf(spec)
     _check_fixed(fixed, inputs)
     outputs, updates = _ends(exported)
-    return Program(exported.graph, leaves, outputs, updates, tuple(inputs))
+    return TorchProgram(exported.graph, leaves, outputs, updates, tuple(inputs))
 
 
 def input_names(exported: ExportedProgram) -> list[str]:
@@ -285,7 +285,7 @@ def output_nodes(named: Iterable[tuple[str, Any]]) -> dict[str, fx.Node]:
 
 
 def _mutation(kind: OutputKind, target: str | None, node: Any) -> str:
-    place = Place.of(node.meta) if isinstance(node, fx.Node) else ""
+    place = SourceLine.of(node.meta) if isinstance(node, fx.Node) else ""
     if kind is OutputKind.USER_INPUT_MUTATION:
         return f"forward writes into its input {target!r} at {place}; clone it first"
     return f"forward makes a {kind.name.lower()} of {target!r} at {place}; return a value instead"

@@ -31,7 +31,7 @@ from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 from tgbench.base.errors import ImporterError
 from tgbench.base.strict_json import parsed
 from tgbench.graph.ops.opaque.aten import operator_of, refusal
-from tgbench.sources.torch.program import SHAPE_ONLY, Leaf, Program, Tensors, output_nodes
+from tgbench.sources.torch.program import SHAPE_ONLY, Leaf, Tensors, TorchProgram, output_nodes
 from tgbench.sources.torch.table import RULES
 
 SCHEMA_MAJOR = 8  # of torch/_export/serde/schema.py in PyTorch 2.11 to 2.13
@@ -54,16 +54,16 @@ SAME = ("as_int", "as_ints", "as_float", "as_floats", "as_string", "as_bool", "a
 _TARGET = re.compile(r"torch\.ops\.aten\.(\w+)\.(\w+)")
 
 
-class Foreign(Exception):  # noqa: N818 - becomes an ImporterError with the file's name
+class ForeignFile(Exception):  # noqa: N818 - becomes an ImporterError with the file's name
     """What is wrong with a file."""
 
 
-def read_pt2(path: str | os.PathLike[str]) -> Program:
+def read_pt2(path: str | os.PathLike[str]) -> TorchProgram:
     """The program in a file; raises ImporterError for one that is damaged or holds more."""
     try:
         with zipfile.ZipFile(path) as archive:
-            return _Reader(_Archive(archive)).program()
-    except Foreign as error:
+            return _Pt2Reader(_Archive(archive)).program()
+    except ForeignFile as error:
         raise ImporterError(f"{path}: {error}") from None
     except (OSError, zipfile.BadZipFile) as error:
         raise ImporterError(f"{path}: cannot be read ({error}); save it again") from error
@@ -84,7 +84,7 @@ class _Archive:
     def bytes(self, name: str) -> bytes:
         found = [n for n in self.zip.namelist() if n.split("/", 1)[-1] == name]
         if len(found) != 1:
-            raise Foreign(f"has {len(found)} members {name}; torch.export.save writes one")
+            raise ForeignFile(f"has {len(found)} members {name}; torch.export.save writes one")
         return self.zip.read(found[0])
 
     def json(self, name: str) -> Any:
@@ -100,7 +100,7 @@ class _Archive:
         self, kind: str, name: str, entry: Any, storages: dict[str, torch.Tensor]
     ) -> torch.Tensor:
         if entry["use_pickle"]:
-            raise Foreign(f"{name} is a pickle, which could run code; save plain tensors")
+            raise ForeignFile(f"{name} is a pickle, which could run code; save plain tensors")
         member = str(entry["path_name"])
         if member not in storages:
             raw = bytearray(self.bytes(f"data/{kind}/{member}"))
@@ -116,19 +116,21 @@ class _Archive:
 def _parsed(text: str | bytes, where: str) -> Any:
     """JSON as PyTorch writes it, which has infinite numbers."""
     return parsed(
-        text, lambda fault: Foreign(f"{where} is not JSON ({fault}); save it again"), infinite=True
+        text,
+        lambda fault: ForeignFile(f"{where} is not JSON ({fault}); save it again"),
+        infinite=True,
     )
 
 
 def _dtype(code: int) -> torch.dtype:
     if code not in DTYPES:
-        raise Foreign(f"has a tensor of dtype {code}, which graphs do not hold; cast it")
+        raise ForeignFile(f"has a tensor of dtype {code}, which graphs do not hold; cast it")
     return DTYPES[code]
 
 
 def _int(value: Any) -> int:
     if "as_int" not in value:
-        raise Foreign("has dynamic shapes; export without dynamic_shapes")
+        raise ForeignFile("has dynamic shapes; export without dynamic_shapes")
     return int(value["as_int"])
 
 
@@ -140,20 +142,20 @@ def _ints(values: Any) -> list[int]:
 
 
 @dataclass
-class _Reader:
+class _Pt2Reader:
     archive: _Archive
     graph: fx.Graph = field(default_factory=fx.Graph)
     nodes: dict[str, fx.Node] = field(default_factory=dict)
     metas: dict[str, Any] = field(default_factory=dict)
 
-    def program(self) -> Program:
+    def program(self) -> TorchProgram:
         model = self.archive.json("models/model.json")
         if model["schema_version"]["major"] != SCHEMA_MAJOR:
-            raise Foreign(
+            raise ForeignFile(
                 f"has schema {model['schema_version']}; save it with PyTorch 2.11 to 2.13"
             )
         if self.archive.bytes("byteorder") != b"little":
-            raise Foreign("was written on a big-endian machine; save it on a little-endian one")
+            raise ForeignFile("was written on a big-endian machine; save it on a little-endian one")
         module = model["graph_module"]
         self.metas = module["graph"]["tensor_values"]
         root = module["module_call_graph"][0]["signature"]
@@ -168,7 +170,7 @@ class _Reader:
         paths = _paths(_parsed(root["out_spec"], "out_spec")[1], "")
         outputs = output_nodes(zip(paths, ends, strict=True))
         updates = {state: self.nodes[name] for state, name in mutated.items()}
-        return Program(self.graph, leaves, outputs, updates, tuple(inputs))
+        return TorchProgram(self.graph, leaves, outputs, updates, tuple(inputs))
 
     def _leaves(
         self, module: Any, names: list[str], mutated: set[str]
@@ -226,7 +228,7 @@ class _Reader:
         if kind in SAME:
             return value
         if kind not in _ARGUMENTS:
-            raise Foreign(f"has an argument of kind {kind}, which no entry takes")
+            raise ForeignFile(f"has an argument of kind {kind}, which no entry takes")
         return _ARGUMENTS[kind](self, value)
 
 
@@ -235,14 +237,14 @@ def _target(name: str) -> Any:
     match = _TARGET.fullmatch(name)
     found = None if match is None else operator_of(f"{match[1]}.{match[2]}")
     if found is None or (str(found) not in RULES.keys() | SHAPE_ONLY | MAKERS and refusal(found)):
-        raise Foreign(
+        raise ForeignFile(
             f"calls {name!r}, which has no entry and cannot be computed whole; save "
             "`program.run_decompositions()`, or import the module itself to see what is missing"
         )
     return found
 
 
-_ARGUMENTS: dict[str, Callable[[_Reader, Any], Any]] = {
+_ARGUMENTS: dict[str, Callable[[_Pt2Reader, Any], Any]] = {
     "as_none": lambda reader, value: None,
     "as_tensor": lambda reader, value: reader.nodes[value["name"]],
     "as_tensors": lambda reader, value: [reader.nodes[one["name"]] for one in value],
@@ -267,7 +269,7 @@ def _names(output: Any) -> Iterator[str | None]:
     elif kind in ("as_tensor", "as_optional_tensor"):
         yield from [value["name"]] if "name" in value else _names(value)
     else:
-        raise Foreign(f"has a result of kind {kind}; sizes that depend on values have no graph")
+        raise ForeignFile(f"has a result of kind {kind}; sizes that depend on values have no graph")
 
 
 def _place(metadata: Mapping[str, str]) -> dict[str, Any]:
@@ -292,7 +294,7 @@ WRITTEN = {"buffer_mutation": "buffer_name", "parameter_mutation": "parameter_na
 
 def _spec(kind: str, what: Any) -> InputSpec:
     if kind not in _KINDS:
-        raise Foreign(f"takes a {kind}; the importer takes tensors")
+        raise ForeignFile(f"takes a {kind}; the importer takes tensors")
     found, key = _KINDS[kind]
     argument = TensorArgument(name=what["arg"]["name"])
     return InputSpec(found, argument, what[key], what.get("persistent"))
@@ -308,7 +310,7 @@ def _outputs(specs: Any) -> tuple[dict[str, str], list[str | None]]:
         elif kind == "user_output":
             results.append(what["arg"].get("as_tensor", {}).get("name"))
         else:
-            raise Foreign(f"its forward makes a {kind}; return a value instead")
+            raise ForeignFile(f"its forward makes a {kind}; return a value instead")
     return mutated, results
 
 

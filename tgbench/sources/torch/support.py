@@ -9,7 +9,7 @@ from torch import fx
 
 from tgbench.base.errors import UnsupportedOpError
 from tgbench.sources.torch.build import Builder
-from tgbench.sources.torch.place import Place
+from tgbench.sources.torch.place import SourceLine
 from tgbench.sources.torch.rows.whole import is_pick
 
 
@@ -27,7 +27,7 @@ class OpSupport:
     count: int
     opaque: int
     reason: str
-    first: Place
+    first: SourceLine
     is_supported: bool
 
     @property

@@ -4,7 +4,7 @@
     def _addcmul(site, x, a, b, *, value=1):
         return x + a * b * value
 
-An entry takes a `Site` and the op's arguments in the order of its schema (tensors as nodes, the
+An entry takes a `CallSite` and the op's arguments in the order of its schema (tensors as nodes, the
 rest as Python values) and gives a node, or a tuple of nodes for an op with several results. What it
 gives is compared with the shape and dtype that PyTorch says, so a slip is an error at import.
 """
@@ -34,7 +34,7 @@ class UnsupportedCallError(ImporterError):
 
 
 @dataclass(frozen=True)
-class Site:
+class CallSite:
     """One place where an op stands.
 
     Fields:

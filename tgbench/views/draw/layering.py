@@ -32,7 +32,7 @@ MOST_ACROSS = 64  # places of one rank; what does not fit goes on in a line belo
 
 
 @dataclass(frozen=True)
-class Layout:
+class Positions:
     """Where nodes stand: columns to the right, lines downwards, both from 0.
 
     Fields:
@@ -52,7 +52,7 @@ class Layout:
         return int(self.y.max()) + 1 if len(self.y) else 0
 
 
-def layout(count: int, edges: Ints) -> Layout:
+def layout(count: int, edges: Ints) -> Positions:
     """The drawing of a graph of `count` nodes; `edges` is [edges, 2], each from before to after.
 
     Nodes are numbered in topological order.
@@ -61,12 +61,12 @@ def layout(count: int, edges: Ints) -> Layout:
     [0, 0, 1]
     """
     if not count:
-        return Layout(np.zeros(0), np.zeros(0, np.int64))
+        return Positions(np.zeros(0), np.zeros(0, np.int64))
     links = np.asarray(edges, np.int64).reshape(-1, 2)
     rank = _ranks(count, links)
     place = _ordered(rank, links)
     line, place = _broken(rank, place)
-    return Layout(_placed(line, place, links), line)
+    return Positions(_placed(line, place, links), line)
 
 
 def _ranks(count: int, edges: Ints) -> Ints:

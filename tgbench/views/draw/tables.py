@@ -16,10 +16,10 @@ NUMBERS = frozenset("0123456789-+.∞")
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """A caption, a header, and rows of text.
 
-    >>> print(Table("sizes", ("node", "bytes"), (("q", "64"), ("scores", "1024"))))
+    >>> print(TextTable("sizes", ("node", "bytes"), (("q", "64"), ("scores", "1024"))))
     sizes
     node    bytes
     q          64

@@ -10,7 +10,7 @@ from tgbench.graph.graph import Graph
 from tgbench.plans.decisions import PlanSlot, SearchRecord
 from tgbench.plans.explain import Weighed, after, kind_of, weighed
 from tgbench.plans.plan import Plan
-from tgbench.views.draw.tables import Table
+from tgbench.views.draw.tables import TextTable
 from tgbench.views.pages.report import MOST_LISTED, Study, page
 from tgbench.views.values.search import history_of, to_svg
 from tgbench.views.values.timeline import timeline_from_plan, timeline_of_plan
@@ -55,7 +55,7 @@ def _sizes(plan: Plan) -> tuple[tuple[str, int, str], ...]:
     return tuple(rows)
 
 
-def _decisions(plan: Plan) -> Table:
+def _decisions(plan: Plan) -> TextTable:
     """Nodes that could be retained, those that save most first."""
     slots = {slot.node: slot for slot in plan.slots}
     weights = {reason.node: weighed(plan, reason.node) for reason in plan.reasons}
@@ -67,7 +67,7 @@ def _decisions(plan: Plan) -> Table:
     ]
     rest = f" (the first {MOST_LISTED} of {len(names)})" if len(names) > MOST_LISTED else ""
     header = ("node", "decided", "bytes to retain it", "saves a run", "against the price of memory")
-    return Table(f"Decisions{rest}", header, tuple(rows))
+    return TextTable(f"Decisions{rest}", header, tuple(rows))
 
 
 def _saving(found: Weighed | None) -> float:
@@ -88,15 +88,15 @@ def _weight(found: Weighed | None) -> tuple[str, str, str]:
     return format_bytes(found.size_bytes), format_time(found.saves_ns), times
 
 
-def _classes(plan: Plan) -> Table:
+def _classes(plan: Plan) -> TextTable:
     rows = [(str(kind_of(b)), f"{b.weight:g}", str(list(b.origin))) for b in plan.buckets]
     title = "Runs that it was made for"
     if plan.cut[2] > 1:
         title += f"; large ones are cut in {plan.cut[2]} along {plan.cut[0]}[{plan.cut[1]}]"
-    return Table(title, ("bucket class", "times", "last at"), tuple(rows))
+    return TextTable(title, ("bucket class", "times", "last at"), tuple(rows))
 
 
-def _search(record: SearchRecord) -> Table:
+def _search(record: SearchRecord) -> TextTable:
     bound = (
         ("mean run in the tabulated model", format_time(record.modelled_ns)),
         ("bound of that model", format_time(record.bound_ns)),
@@ -111,4 +111,4 @@ def _search(record: SearchRecord) -> Table:
         ("mean run of the greedy plan", format_time(record.greedy_ns)),
         *(bound if record.bound_ns else ()),
     )
-    return Table("How it was found", ("", "modelled"), rows)
+    return TextTable("How it was found", ("", "modelled"), rows)

@@ -18,7 +18,7 @@ from typing import Any
 
 from tgbench.base.words import format_bytes
 from tgbench.views.draw.svg import THEME, log_ticks
-from tgbench.views.draw.tables import Table
+from tgbench.views.draw.tables import TextTable
 from tgbench.views.values.timeline import KINDS, MEANINGS, Timeline, describe, to_svg
 
 MOST_LISTED = 400  # rectangles in the text alternative; the smallest are left out
@@ -86,7 +86,7 @@ class Study:
     sizes: tuple[tuple[str, int, str], ...]
     plan: str
     timeline: Timeline | None = None
-    tables: tuple[Table, ...] = ()
+    tables: tuple[TextTable, ...] = ()
     figures: tuple[tuple[str, str], ...] = ()
 
 
@@ -202,7 +202,7 @@ def _run_cells(run: Run, beside: bool) -> tuple[str, ...]:
     return (*cells, ms(run.other_ns), agreement(run)) if beside else cells
 
 
-def _table(table: Table) -> str:
+def _table(table: TextTable) -> str:
     return (
         f"<h3>{escape(table.caption)}</h3><div class='scroll'>"
         f"{_grid(table.header, table.rows, numbers=range(1, len(table.header)))}</div>"

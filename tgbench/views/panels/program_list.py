@@ -7,7 +7,7 @@ from typing import Any
 from tgbench.session.session import GraphSession
 from tgbench.views.draw.columns import pack
 from tgbench.views.panels.widget import MOST_ROWS, Selection, View
-from tgbench.views.values.programs import Listing, listing_of_session
+from tgbench.views.values.programs import ProgramLines, listing_of_session
 
 
 class ProgramList(View):
@@ -19,9 +19,11 @@ class ProgramList(View):
 
     script = "program_list.js"
 
-    def __init__(self, shown: GraphSession | Listing, selection: Selection | None = None) -> None:
+    def __init__(
+        self, shown: GraphSession | ProgramLines, selection: Selection | None = None
+    ) -> None:
         self._session = shown if isinstance(shown, GraphSession) else None
-        self.listing = shown if isinstance(shown, Listing) else listing_of_session(shown)
+        self.listing = shown if isinstance(shown, ProgramLines) else listing_of_session(shown)
         super().__init__(selection, **_state(self.listing))
 
     def refresh(self) -> None:
@@ -36,7 +38,7 @@ class ProgramList(View):
         return self.listing.table().bundle()
 
 
-def _state(shown: Listing) -> dict[str, Any]:
+def _state(shown: ProgramLines) -> dict[str, Any]:
     table = shown.table()
     return {
         "data": pack(shown.columns()),

@@ -31,7 +31,7 @@ from tgbench.graph.graph import Graph, Node
 from tgbench.graph.op_table import OPS
 from tgbench.runs.propagate import rough_ns
 from tgbench.views.draw.folding import Folded, folded, unfolded
-from tgbench.views.draw.layering import Floats, Layout, layout
+from tgbench.views.draw.layering import Floats, Positions, layout
 from tgbench.views.draw.svg import THEME
 
 Kind: TypeAlias = Literal["input", "parameter", "constant", "state", "op", "view", "output"]
@@ -56,7 +56,7 @@ class Picture:
 
     graph: Graph
     folded: Folded
-    layout: Layout
+    layout: Positions
     time_ns: tuple[tuple[float, ...], ...]
     size_bytes: tuple[tuple[float, ...], ...]
 

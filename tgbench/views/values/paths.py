@@ -17,7 +17,7 @@ from tgbench.base.errors import GraphError
 from tgbench.base.regions import Box
 from tgbench.base.words import format_bytes, format_time
 from tgbench.session.session import GraphSession
-from tgbench.views.draw.tables import Table
+from tgbench.views.draw.tables import TextTable
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class PathTable:
         ]  # fmt: skip
         return pd.DataFrame(rows)
 
-    def table(self) -> Table:
+    def table(self) -> TextTable:
         """As text."""
         more = tuple(dict.fromkeys(name for one in self.alternatives for name in one.more))
         header = ("#", "alternative", "expected", "source", "memory", *more)
@@ -84,7 +84,7 @@ class PathTable:
             )
             for i, one in enumerate(self.alternatives)
         )
-        return Table(self.title, header, rows)
+        return TextTable(self.title, header, rows)
 
     def __str__(self) -> str:
         return str(self.table())

@@ -16,7 +16,7 @@ import numpy as np
 from tgbench.base.words import counted, format_bytes, format_time
 from tgbench.programs.program import Instruction, Program
 from tgbench.session.session import GraphSession
-from tgbench.views.draw.tables import Table
+from tgbench.views.draw.tables import TextTable
 
 MOST_LISTED = 400  # rows of the static table
 
@@ -43,7 +43,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Listing:
+class ProgramLines:
     """A program's lines, in the order they run."""
 
     title: str
@@ -70,7 +70,7 @@ class Listing:
             "scratch": np.array([line.scratch_bytes for line in lines], np.float64),
         }
 
-    def table(self) -> Table:
+    def table(self) -> TextTable:
         """The first lines as a table; how many are left out stands in its caption.
 
         A column of which nothing is known is left out.
@@ -80,7 +80,7 @@ class Listing:
         caption = str(self) + (f"; the last {rest} are left out" if rest else "")
         rows = [_cells(i, line) for i, line in enumerate(shown)]
         told = [i for i in range(len(HEADER)) if any(row[i] != "-" for row in rows) or not rows]
-        return Table(
+        return TextTable(
             caption, [HEADER[i] for i in told], tuple(tuple(row[i] for i in told) for row in rows)
         )
 
@@ -102,18 +102,20 @@ def listing(
     title: str = "program",
     cost: InstructionCost | None = None,
     offsets: dict[str, int] | None = None,
-) -> Listing:
+) -> ProgramLines:
     """A program's lines at the origin that it stands at."""
     origin = program.origin or ()
     known = offsets or {}
-    return Listing(title, tuple(_line(made, origin, cost, known) for made in program.instructions))
+    return ProgramLines(
+        title, tuple(_line(made, origin, cost, known) for made in program.instructions)
+    )
 
 
-def listing_of_session(session: GraphSession) -> Listing:
+def listing_of_session(session: GraphSession) -> ProgramLines:
     """The program of the last run; empty before the first."""
     last = session.last
     if last is None:
-        return Listing("no run yet", ())
+        return ProgramLines("no run yet", ())
     offsets = {node.name: slot.offset_bytes for node, slot in session.placement.slots.items()}
 
     def cost(made: Instruction, origin: tuple[int, ...]) -> float:

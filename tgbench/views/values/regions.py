@@ -181,7 +181,7 @@ def _joined(steps: Iterable[Step], origin: Sequence[int]) -> dict[str, dict[Kind
 
 
 @dataclass(frozen=True)
-class Cut:
+class Plane:
     """A plane of a tensor: which dimensions go down and across, and where the others stand."""
 
     rows: int
@@ -189,7 +189,7 @@ class Cut:
     at: tuple[int, ...]
 
 
-def best_cut(shape: Sequence[int], regions: Mapping[Kind, Region]) -> Cut:
+def best_cut(shape: Sequence[int], regions: Mapping[Kind, Region]) -> Plane:
     """The plane that shows most: dimensions that are cut by some box, then the longest ones.
 
     A tensor of rank 1 is one row, of rank 0 one cell: a dimension that is not there is −1.
@@ -204,10 +204,10 @@ def best_cut(shape: Sequence[int], regions: Mapping[Kind, Region]) -> Cut:
     first = regions.get("computed") or regions.get("stale") or next(iter(regions.values()), EMPTY)
     at = tuple(value_of(start) for start, _ in first.boxes[0]) if first.boxes else (0,) * len(shape)
     rows, columns = ([-1, -1, *shown])[-2:] if len(shown) < 2 else shown
-    return Cut(rows, columns, at)
+    return Plane(rows, columns, at)
 
 
-def crossing(box: Box, cut: Cut) -> tuple[int, int, int, int] | None:
+def crossing(box: Box, cut: Plane) -> tuple[int, int, int, int] | None:
     """(row start, row stop, column start, column stop) of a box in a plane; None if it is not."""
     for axis, (start, stop) in enumerate(box):
         if axis not in (cut.rows, cut.columns) and not start <= cut.at[axis] < stop:
@@ -250,7 +250,7 @@ WIDE, HIGH, LEFT, TOP = 520, 300, 56, 64
 MOST_KNOWN_RUNS = 2000
 
 
-def to_svg(shown: NodeRegions, title: str = "", cut: Cut | None = None) -> str:
+def to_svg(shown: NodeRegions, title: str = "", cut: Plane | None = None) -> str:
     """One plane of one node as SVG."""
     node = shown.node
     plane = cut if cut is not None else best_cut(node.shape, shown.regions)
@@ -295,7 +295,7 @@ def to_svg(shown: NodeRegions, title: str = "", cut: Cut | None = None) -> str:
     )
 
 
-def plane_words(shape: Sequence[int], cut: Cut) -> str:
+def plane_words(shape: Sequence[int], cut: Plane) -> str:
     """`[0, rows ↓, columns →]`, with the index at which other dimensions stand."""
     marks = {cut.rows: "↓", cut.columns: "→"}
     parts = (
@@ -306,7 +306,7 @@ def plane_words(shape: Sequence[int], cut: Cut) -> str:
 
 
 def _known_spans(
-    shown: NodeRegions, plane: Cut, count: tuple[int, int]
+    shown: NodeRegions, plane: Plane, count: tuple[int, int]
 ) -> list[tuple[int, int, int, int]]:
     """Runs of known elements, row by row; none where they are too many to draw."""
     if shown.open is None or not shown.open.ndim:

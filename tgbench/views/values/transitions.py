@@ -23,7 +23,7 @@ from tgbench.base.words import counted, format_time
 from tgbench.graph.graph import Graph
 from tgbench.plans.plan import Plan
 from tgbench.runs.buckets import BucketClass
-from tgbench.runs.entry import Call
+from tgbench.runs.entry import LoggedCall
 from tgbench.runs.trace import Trace
 from tgbench.views.draw.svg import THEME
 
@@ -31,7 +31,7 @@ MOST_DRAWN = 24  # classes in the static picture; the rarest are left out
 
 
 @dataclass(frozen=True)
-class Cell:
+class Transition:
     """One pair of classes.
 
     Fields:
@@ -62,7 +62,7 @@ class Matrix:
 
     classes: tuple[str, ...]
     counts: tuple[float, ...]
-    cells: tuple[Cell, ...]
+    cells: tuple[Transition, ...]
 
     @property
     def count(self) -> NDArray[np.int64]:
@@ -129,10 +129,12 @@ def matrix(trace: Trace, graph: Graph) -> Matrix:
     return Matrix(tuple(map(str, order)), tuple(times), cells)
 
 
-def _cell(pair: tuple[int, int], followers: Sequence[int], calls: Sequence[Call]) -> Cell:
+def _cell(
+    pair: tuple[int, int], followers: Sequence[int], calls: Sequence[LoggedCall]
+) -> Transition:
     runs = [calls[i] for i in followers]
     last = followers[-1]
-    return Cell(
+    return Transition(
         *pair,
         len(runs),
         sum(call.duration_ns for call in runs) / len(runs),
@@ -201,7 +203,7 @@ def to_svg(shown: Matrix) -> str:
     return _svg(LEFT + size + 20, TOP + size + 28, head + "".join(parts), str(shown))
 
 
-def _square(cell: Cell, row: int, column: int, share: float) -> str:
+def _square(cell: Transition, row: int, column: int, share: float) -> str:
     x, y = LEFT + column * SIDE, TOP + row * SIDE
     mean = f"mean {format_time(cell.mean_ns)}"
     words = f"{counted(cell.count, 'time')}, {share:.0%}; {mean}; {cell.example}"

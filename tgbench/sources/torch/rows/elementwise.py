@@ -6,11 +6,11 @@ from typing import Any
 
 from tgbench.graph import ops
 from tgbench.graph.graph import Node, Operand, Scalar
-from tgbench.sources.torch.table import Rule, Site, lowers, promoted, refuse
+from tgbench.sources.torch.table import CallSite, Rule, lowers, promoted, refuse
 
 
 def _unary(name: str) -> Rule:
-    def rule(site: Site, x: Operand) -> Node:
+    def rule(site: CallSite, x: Operand) -> Node:
         return site.builder.apply(name, site.node(x, site.dtype))
 
     return rule
@@ -28,7 +28,7 @@ for _aten, _name in {
 
 
 def _binary(name: str) -> Rule:
-    def rule(site: Site, a: Operand, b: Operand) -> Node:
+    def rule(site: CallSite, a: Operand, b: Operand) -> Node:
         return site.builder.apply(name, site.node(a, site.dtype), site.node(b, site.dtype))
 
     return rule
@@ -43,32 +43,32 @@ for _aten, _name in {
 
 
 @lowers("aten.add.Tensor", "aten.add.Scalar")
-def _add(site: Site, a: Operand, b: Operand, alpha: Scalar = 1) -> Node:
+def _add(site: CallSite, a: Operand, b: Operand, alpha: Scalar = 1) -> Node:
     return site.node(a, site.dtype) + _scaled(site, b, alpha)
 
 
 @lowers("aten.sub.Tensor", "aten.sub.Scalar")
-def _sub(site: Site, a: Operand, b: Operand, alpha: Scalar = 1) -> Node:
+def _sub(site: CallSite, a: Operand, b: Operand, alpha: Scalar = 1) -> Node:
     return site.node(a, site.dtype) - _scaled(site, b, alpha)
 
 
 @lowers("aten.rsub.Scalar", "aten.rsub.Tensor")
-def _rsub(site: Site, a: Operand, b: Operand, alpha: Scalar = 1) -> Node:
+def _rsub(site: CallSite, a: Operand, b: Operand, alpha: Scalar = 1) -> Node:
     return site.node(b, site.dtype) - _scaled(site, a, alpha)
 
 
-def _scaled(site: Site, value: Operand, alpha: Scalar) -> Node:
+def _scaled(site: CallSite, value: Operand, alpha: Scalar) -> Node:
     node = site.node(value, site.dtype)
     return node if alpha == 1 else node * site.node(alpha, site.dtype)
 
 
 @lowers("aten.div.Tensor", "aten.div.Scalar", "aten.true_divide.Tensor")
-def _div(site: Site, a: Operand, b: Operand) -> Node:
+def _div(site: CallSite, a: Operand, b: Operand) -> Node:
     return site.node(a, site.dtype) / site.node(b, site.dtype)
 
 
 @lowers("aten.div.Tensor_mode", "aten.div.Scalar_mode")
-def _div_mode(site: Site, a: Operand, b: Operand, *, rounding_mode: str | None = None) -> Node:
+def _div_mode(site: CallSite, a: Operand, b: Operand, *, rounding_mode: str | None = None) -> Node:
     if rounding_mode == "floor":
         return _floor_divide(site, a, b)
     ratio = _div(site, a, b)
@@ -82,17 +82,17 @@ def _div_mode(site: Site, a: Operand, b: Operand, *, rounding_mode: str | None =
 
 
 @lowers("aten.floor_divide.default", "aten.floor_divide.Scalar")
-def _floor_divide(site: Site, a: Operand, b: Operand) -> Node:
+def _floor_divide(site: CallSite, a: Operand, b: Operand) -> Node:
     return site.node(a, site.dtype) // site.node(b, site.dtype)
 
 
 @lowers("aten.pow.Tensor_Tensor", "aten.pow.Scalar")
-def _pow(site: Site, a: Operand, b: Operand) -> Node:
+def _pow(site: CallSite, a: Operand, b: Operand) -> Node:
     return site.node(a, site.dtype) ** site.node(b, site.dtype)
 
 
 @lowers("aten.pow.Tensor_Scalar")
-def _pow_scalar(site: Site, x: Node, exponent: Scalar) -> Node:
+def _pow_scalar(site: CallSite, x: Node, exponent: Scalar) -> Node:
     x = x.cast(site.dtype)
     if exponent in (1, 2, 3):
         return x if exponent == 1 else x * x if exponent == 2 else x * x * x
@@ -102,7 +102,7 @@ def _pow_scalar(site: Site, x: Node, exponent: Scalar) -> Node:
 
 
 @lowers("aten.square.default")
-def _square(site: Site, x: Node) -> Node:
+def _square(site: CallSite, x: Node) -> Node:
     return x * x
 
 
@@ -110,7 +110,7 @@ def _square(site: Site, x: Node) -> Node:
 
 
 def _comparison(name: str) -> Rule:
-    def rule(site: Site, a: Operand, b: Operand) -> Node:
+    def rule(site: CallSite, a: Operand, b: Operand) -> Node:
         dtype = promoted(a, b)
         return site.builder.apply(name, site.node(a, dtype), site.node(b, dtype))
 
@@ -124,34 +124,34 @@ for _aten, _name in {
     lowers(f"aten.{_aten}.Tensor", f"aten.{_aten}.Scalar")(_comparison(_name))
 
 
-def _as_bool(site: Site, x: Operand) -> Node:
+def _as_bool(site: CallSite, x: Operand) -> Node:
     if isinstance(x, Node) and x.dtype != "bool":
         return site.builder.apply("not_equal", x, site.node(0, x.dtype))
     return site.node(x, "bool")
 
 
 @lowers("aten.logical_and.default")
-def _and(site: Site, a: Operand, b: Operand) -> Node:
+def _and(site: CallSite, a: Operand, b: Operand) -> Node:
     return _as_bool(site, a) & _as_bool(site, b)
 
 
 @lowers("aten.logical_or.default")
-def _or(site: Site, a: Operand, b: Operand) -> Node:
+def _or(site: CallSite, a: Operand, b: Operand) -> Node:
     return _as_bool(site, a) | _as_bool(site, b)
 
 
 @lowers("aten.logical_xor.default")
-def _xor(site: Site, a: Operand, b: Operand) -> Node:
+def _xor(site: CallSite, a: Operand, b: Operand) -> Node:
     return site.builder.apply("not_equal", _as_bool(site, a), _as_bool(site, b))
 
 
 @lowers("aten.logical_not.default")
-def _not(site: Site, x: Operand) -> Node:
+def _not(site: CallSite, x: Operand) -> Node:
     return ~_as_bool(site, x)
 
 
 def _of_bools(rule: Rule) -> Rule:
-    def checked(site: Site, *operands: Operand) -> Any:
+    def checked(site: CallSite, *operands: Operand) -> Any:
         refuse(
             site.dtype != "bool",
             f"bitwise logic of {site.dtype}; compare first (`x != 0`) to get bool",
@@ -172,12 +172,12 @@ for _aten, _logical in _LOGIC.items():
 
 
 @lowers("aten.isnan.default")
-def _isnan(site: Site, x: Node) -> Node:
+def _isnan(site: CallSite, x: Node) -> Node:
     return ops.isnan(x)
 
 
 @lowers("aten.isinf.default")
-def _isinf(site: Site, x: Node) -> Node:
+def _isinf(site: CallSite, x: Node) -> Node:
     return ops.isinf(x)
 
 
@@ -185,18 +185,20 @@ def _isinf(site: Site, x: Node) -> Node:
 
 
 @lowers("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.Scalar")
-def _where(site: Site, condition: Node, a: Operand, b: Operand) -> Node:
+def _where(site: CallSite, condition: Node, a: Operand, b: Operand) -> Node:
     chosen = _as_bool(site, condition)
     return site.builder.apply("where", chosen, site.node(a, site.dtype), site.node(b, site.dtype))
 
 
 @lowers("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
-def _masked_fill(site: Site, x: Node, mask: Node, value: Operand) -> Node:
+def _masked_fill(site: CallSite, x: Node, mask: Node, value: Operand) -> Node:
     return _where(site, mask, value, x)
 
 
 @lowers("aten.clamp.default", "aten.clamp.Tensor")
-def _clamp(site: Site, x: Node, low: Operand | None = None, high: Operand | None = None) -> Node:
+def _clamp(
+    site: CallSite, x: Node, low: Operand | None = None, high: Operand | None = None
+) -> Node:
     result = x.cast(site.dtype)
     if low is not None:
         result = ops.maximum(result, site.node(low, site.dtype))
@@ -204,12 +206,12 @@ def _clamp(site: Site, x: Node, low: Operand | None = None, high: Operand | None
 
 
 @lowers("aten.clamp_min.default", "aten.clamp_min.Tensor")
-def _clamp_min(site: Site, x: Node, low: Operand) -> Node:
+def _clamp_min(site: CallSite, x: Node, low: Operand) -> Node:
     return _clamp(site, x, low)
 
 
 @lowers("aten.clamp_max.default", "aten.clamp_max.Tensor")
-def _clamp_max(site: Site, x: Node, high: Operand) -> Node:
+def _clamp_max(site: CallSite, x: Node, high: Operand) -> Node:
     return _clamp(site, x, None, high)
 
 
@@ -220,7 +222,7 @@ def _clamp_max(site: Site, x: Node, high: Operand) -> Node:
     "aten.to.dtype", "aten.to.dtype_layout", "aten.to.device", "aten.to.other",
     "aten._to_copy.default",    "aten.type_as.default",
 )  # fmt: skip
-def _cast(site: Site, x: Node, *_: Any, **__: Any) -> Node:
+def _cast(site: CallSite, x: Node, *_: Any, **__: Any) -> Node:
     """Wherever a tensor goes, the graph has one device: only the dtype is left."""
     return x.cast(site.dtype)
 
@@ -230,17 +232,17 @@ def _cast(site: Site, x: Node, *_: Any, **__: Any) -> Node:
     "aten.detach_.default", "aten.lift_fresh_copy.default",
     "aten.positive.default", "aten.resolve_conj.default", "aten.resolve_neg.default",
 )  # fmt: skip
-def _same(site: Site, x: Node, **_: Any) -> Node:
+def _same(site: CallSite, x: Node, **_: Any) -> Node:
     return x
 
 
 @lowers("aten.dropout.default", "aten.feature_dropout.default", "aten.alpha_dropout.default")
-def _dropout(site: Site, x: Node, p: float, train: bool) -> Node:
+def _dropout(site: CallSite, x: Node, p: float, train: bool) -> Node:
     refuse(train and p > 0, "dropout that is on is random; call `module.eval()` before export")
     return x
 
 
 @lowers("aten.fill.Scalar", "aten.fill.Tensor", "aten.copy.default")
-def _fill(site: Site, x: Node, value: Operand, *_: Any) -> Node:
+def _fill(site: CallSite, x: Node, value: Operand, *_: Any) -> Node:
     filled = site.node(value, site.dtype)
     return filled if filled.shape == site.shape else filled.expand(*site.shape)

@@ -9,27 +9,27 @@ import numpy as np
 from tgbench.graph import ops
 from tgbench.graph.graph import Node
 from tgbench.graph.ops.broadcasting import broadcast_shape
-from tgbench.sources.torch.table import Site, lowers, refuse
+from tgbench.sources.torch.table import CallSite, lowers, refuse
 
 
 @lowers("aten.embedding.default")
-def _embedding(site: Site, table: Node, ids: Node, *_: object) -> Node:
+def _embedding(site: CallSite, table: Node, ids: Node, *_: object) -> Node:
     """Ids from 0 on; the index that pads, and what only gradients know of, change no value."""
     return ops.embedding(table, ids)
 
 
 @lowers("aten.index_select.default")
-def _index_select(site: Site, x: Node, dim: int, index: Node) -> Node:
+def _index_select(site: CallSite, x: Node, dim: int, index: Node) -> Node:
     return ops.gather(x, index, dim)
 
 
 @lowers("aten.gather.default")
-def _gather(site: Site, x: Node, dim: int, index: Node) -> Node:
+def _gather(site: CallSite, x: Node, dim: int, index: Node) -> Node:
     return ops.gather_elements(x, index, dim % x.rank)
 
 
 @lowers("aten.index.Tensor")
-def _index(site: Site, x: Node, indices: Sequence[Node | None]) -> Node:
+def _index(site: CallSite, x: Node, indices: Sequence[Node | None]) -> Node:
     """x[:, i, j]: neighbouring indices become one, into the dimensions flattened.
 
     Those that are apart (`x[i, :, j]`) go to the front first, where PyTorch puts their dimension.
@@ -67,28 +67,28 @@ def _from_zero(index: Node, size: int) -> Node:
 
 
 @lowers("aten.scatter.src")
-def _scatter(site: Site, x: Node, dim: int, index: Node, source: Node) -> Node:
+def _scatter(site: CallSite, x: Node, dim: int, index: Node, source: Node) -> Node:
     return ops.scatter_elements(x, index, source, dim % x.rank)
 
 
 @lowers("aten.scatter.value")
-def _scatter_value(site: Site, x: Node, dim: int, index: Node, value: float) -> Node:
+def _scatter_value(site: CallSite, x: Node, dim: int, index: Node, value: float) -> Node:
     return _scatter(site, x, dim, index, site.full(index.shape, value, x.dtype))
 
 
 @lowers("aten.scatter_add.default")
-def _scatter_add(site: Site, x: Node, dim: int, index: Node, source: Node) -> Node:
+def _scatter_add(site: CallSite, x: Node, dim: int, index: Node, source: Node) -> Node:
     return ops.scatter_add(x, index, source, dim % x.rank)
 
 
 @lowers("aten.index_copy.default")
-def _index_copy(site: Site, x: Node, dim: int, index: Node, source: Node) -> Node:
+def _index_copy(site: CallSite, x: Node, dim: int, index: Node, source: Node) -> Node:
     return ops.scatter(x, index, source, dim)
 
 
 @lowers("aten.index_put.default")
 def _index_put(
-    site: Site, x: Node, indices: Sequence[Node | None], values: Node, accumulate: bool = False
+    site: CallSite, x: Node, indices: Sequence[Node | None], values: Node, accumulate: bool = False
 ) -> Node:
     """x[…, i, …] = values along one dimension, or a number at a mask."""
     axes = [axis for axis, index in enumerate(indices) if index is not None]

@@ -9,7 +9,7 @@ import numpy as np
 
 from tgbench.graph import ops
 from tgbench.graph.graph import Node
-from tgbench.sources.torch.table import Site, lowers, refuse
+from tgbench.sources.torch.table import CallSite, lowers, refuse
 
 
 @lowers(
@@ -18,28 +18,28 @@ from tgbench.sources.torch.table import Site, lowers, refuse
     "aten.unflatten.int", "aten.unsqueeze.default", "aten.squeeze.default", "aten.squeeze.dim",
     "aten.squeeze.dims", "aten.ravel.default", "aten.atleast_1d.default",
 )  # fmt: skip
-def _reshape(site: Site, x: Node, *_: Any, **__: Any) -> Node:
+def _reshape(site: CallSite, x: Node, *_: Any, **__: Any) -> Node:
     """Every op that keeps the row-major order is a reshape to the shape that PyTorch found."""
     return x if x.shape == site.shape else x.reshape(*site.shape)
 
 
 @lowers("aten.permute.default")
-def _permute(site: Site, x: Node, dims: Sequence[int]) -> Node:
+def _permute(site: CallSite, x: Node, dims: Sequence[int]) -> Node:
     return x.permute(*dims)
 
 
 @lowers("aten.transpose.int", "aten.swapaxes.default", "aten.swapdims.default")
-def _transpose(site: Site, x: Node, a: int, b: int) -> Node:
+def _transpose(site: CallSite, x: Node, a: int, b: int) -> Node:
     return x.transpose(a, b) if x.rank > 1 else x
 
 
 @lowers("aten.t.default", "aten.numpy_T.default", "aten.mT.default")
-def _t(site: Site, x: Node) -> Node:
+def _t(site: CallSite, x: Node) -> Node:
     return x.transpose() if x.rank > 1 else x
 
 
 @lowers("aten.movedim.int", "aten.movedim.intlist")
-def _movedim(site: Site, x: Node, source: Any, target: Any) -> Node:
+def _movedim(site: CallSite, x: Node, source: Any, target: Any) -> Node:
     sources = [source] if isinstance(source, int) else source
     targets = [target] if isinstance(target, int) else target
     moved = {t % x.rank: s % x.rank for s, t in zip(sources, targets, strict=True)}
@@ -48,18 +48,18 @@ def _movedim(site: Site, x: Node, source: Any, target: Any) -> Node:
 
 
 @lowers("aten.expand.default", "aten.expand_as.default", "aten.broadcast_to.default")
-def _expand(site: Site, x: Node, *_: Any, **__: Any) -> Node:
+def _expand(site: CallSite, x: Node, *_: Any, **__: Any) -> Node:
     return x if x.shape == site.shape else x.expand(*site.shape)
 
 
 @lowers("aten.repeat.default", "aten.tile.default")
-def _repeat(site: Site, x: Node, repeats: Sequence[int]) -> Node:
+def _repeat(site: CallSite, x: Node, repeats: Sequence[int]) -> Node:
     """`tile` may name fewer dimensions than there are."""
     return ops.repeat(x, *[1] * (x.rank - len(repeats)), *repeats)
 
 
 @lowers("aten.repeat_interleave.self_int")
-def _interleave(site: Site, x: Node, times: int, dim: int | None = None, **_: Any) -> Node:
+def _interleave(site: CallSite, x: Node, times: int, dim: int | None = None, **_: Any) -> Node:
     return ops.repeat_interleave(x.reshape(-1) if dim is None else x, times, dim or 0)
 
 
@@ -72,7 +72,7 @@ def _along(axis: int, part: slice | int) -> tuple[slice | int, ...]:
 
 @lowers("aten.slice.Tensor")
 def _slice(
-    site: Site,
+    site: CallSite,
     x: Node,
     dim: int = 0,
     start: int | None = None,
@@ -83,18 +83,18 @@ def _slice(
 
 
 @lowers("aten.narrow.default")
-def _narrow(site: Site, x: Node, dim: int, start: int, length: int) -> Node:
+def _narrow(site: CallSite, x: Node, dim: int, start: int, length: int) -> Node:
     first = start % x.shape[dim] if length else start
     return x[_along(dim % x.rank, slice(first, first + length))]
 
 
 @lowers("aten.select.int")
-def _select(site: Site, x: Node, dim: int, index: int) -> Node:
+def _select(site: CallSite, x: Node, dim: int, index: int) -> Node:
     return x[_along(dim % x.rank, index)]
 
 
 @lowers("aten.unbind.int")
-def _unbind(site: Site, x: Node, dim: int = 0) -> tuple[Node | None, ...]:
+def _unbind(site: CallSite, x: Node, dim: int = 0) -> tuple[Node | None, ...]:
     count = x.shape[dim % x.rank]
     return tuple(_select(site, x, dim, i) if i in site.used else None for i in range(count))
 
@@ -103,14 +103,14 @@ def _unbind(site: Site, x: Node, dim: int = 0) -> tuple[Node | None, ...]:
     "aten.split.Tensor", "aten.split.sizes", "aten.split_with_sizes.default", "aten.chunk.default",
     "aten.tensor_split.sections", "aten.unsafe_chunk.default", "aten.unsafe_split.Tensor",
 )  # fmt: skip
-def _split(site: Site, x: Node, sizes: Any, dim: int = 0) -> tuple[Node, ...]:
+def _split(site: CallSite, x: Node, sizes: Any, dim: int = 0) -> tuple[Node, ...]:
     """Where to cut follows from the shapes of the pieces."""
     axis = dim % x.rank
     return tuple(ops.split(x, [out.shape[axis] for out in site.outs if out is not None], axis))
 
 
 @lowers("aten.unfold.default")
-def _unfold(site: Site, x: Node, dim: int, size: int, step: int) -> Node:
+def _unfold(site: CallSite, x: Node, dim: int, size: int, step: int) -> Node:
     """Windows along a dimension; what stands in each comes last."""
     axis = dim % x.rank
     starts = np.arange(0, x.shape[axis] - size + 1, step)
@@ -119,7 +119,7 @@ def _unfold(site: Site, x: Node, dim: int, size: int, step: int) -> Node:
 
 
 @lowers("aten.diagonal.default")
-def _diagonal(site: Site, x: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Node:
+def _diagonal(site: CallSite, x: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Node:
     """Two dimensions as one, of which every so many elements are taken."""
     first, second = dim1 % x.rank, dim2 % x.rank
     rest = [axis for axis in range(x.rank) if axis not in (first, second)]
@@ -134,24 +134,24 @@ def _diagonal(site: Site, x: Node, offset: int = 0, dim1: int = 0, dim2: int = 1
 
 
 @lowers("aten.cat.default", "aten.concat.default", "aten.concatenate.default")
-def _cat(site: Site, tensors: Sequence[Node | None], dim: int = 0) -> Node:
+def _cat(site: CallSite, tensors: Sequence[Node | None], dim: int = 0) -> Node:
     """PyTorch lets empty tensors of rank 1 stand among the pieces; they arrive here as None."""
     pieces = [piece.cast(site.dtype) for piece in tensors if piece is not None]
     return ops.concat(pieces, dim % len(site.shape))
 
 
 @lowers("aten.stack.default")
-def _stack(site: Site, tensors: Sequence[Node], dim: int = 0) -> Node:
+def _stack(site: CallSite, tensors: Sequence[Node], dim: int = 0) -> Node:
     return ops.stack([piece.cast(site.dtype) for piece in tensors], dim)
 
 
 @lowers("aten.flip.default")
-def _flip(site: Site, x: Node, dims: Sequence[int]) -> Node:
+def _flip(site: CallSite, x: Node, dims: Sequence[int]) -> Node:
     return ops.flip(x, *dims)
 
 
 @lowers("aten.roll.default")
-def _roll(site: Site, x: Node, shifts: Sequence[int], dims: Sequence[int] = ()) -> Node:
+def _roll(site: CallSite, x: Node, shifts: Sequence[int], dims: Sequence[int] = ()) -> Node:
     if dims:
         return ops.roll(x, tuple(shifts), tuple(dims))
     return ops.roll(x.reshape(-1), tuple(shifts), (0,)).reshape(*site.shape)
@@ -169,7 +169,7 @@ def _sides(x: Node, padding: Sequence[int]) -> tuple[list[int], list[int]]:
 
 
 @lowers("aten.constant_pad_nd.default")
-def _constant_pad(site: Site, x: Node, padding: Sequence[int], value: float = 0.0) -> Node:
+def _constant_pad(site: CallSite, x: Node, padding: Sequence[int], value: float = 0.0) -> Node:
     """Padding below 0 cuts."""
     low, high = _sides(x, padding)
     cut = x[tuple(
@@ -181,7 +181,11 @@ def _constant_pad(site: Site, x: Node, padding: Sequence[int], value: float = 0.
 
 @lowers("aten.pad.default")
 def _pad(
-    site: Site, x: Node, padding: Sequence[int], mode: str = "constant", value: float | None = None
+    site: CallSite,
+    x: Node,
+    padding: Sequence[int],
+    mode: str = "constant",
+    value: float | None = None,
 ) -> Node:
     if mode == "constant":
         return _constant_pad(site, x, padding, value or 0.0)
@@ -189,12 +193,12 @@ def _pad(
 
 
 @lowers("aten.reflection_pad1d.default", "aten.reflection_pad2d.default")
-def _reflection(site: Site, x: Node, padding: Sequence[int]) -> Node:
+def _reflection(site: CallSite, x: Node, padding: Sequence[int]) -> Node:
     return _mirrored(x, padding, "reflect")
 
 
 @lowers("aten.replication_pad1d.default", "aten.replication_pad2d.default")
-def _replication(site: Site, x: Node, padding: Sequence[int]) -> Node:
+def _replication(site: CallSite, x: Node, padding: Sequence[int]) -> Node:
     return _mirrored(x, padding, "replicate")
 
 
@@ -209,7 +213,7 @@ def _mirrored(x: Node, padding: Sequence[int], mode: str) -> Node:
 
 @lowers("aten.slice_scatter.default")
 def _slice_scatter(
-    site: Site,
+    site: CallSite,
     x: Node,
     source: Node,
     dim: int = 0,
@@ -225,7 +229,7 @@ def _slice_scatter(
 
 
 @lowers("aten.select_scatter.default")
-def _select_scatter(site: Site, x: Node, source: Node, dim: int, index: int) -> Node:
+def _select_scatter(site: CallSite, x: Node, source: Node, dim: int, index: int) -> Node:
     axis = dim % x.rank
     rows = source.reshape(*x.shape[:axis], 1, *x.shape[axis + 1 :])
     first = index % x.shape[axis]

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from tgbench.base.safetensors import TORCH_DTYPES
 from tgbench.graph import ops
 from tgbench.graph.graph import Node
-from tgbench.sources.torch.table import Rule, Site, UnsupportedCallError, lowers, pair, refuse
+from tgbench.sources.torch.table import CallSite, Rule, UnsupportedCallError, lowers, pair, refuse
 
 Sizes = int | Sequence[int]
 
@@ -21,7 +21,7 @@ Sizes = int | Sequence[int]
 
 
 @lowers("aten.linear.default")
-def _linear(site: Site, x: Node, weight: Node, bias: Node | None = None) -> Node:
+def _linear(site: CallSite, x: Node, weight: Node, bias: Node | None = None) -> Node:
     if weight.rank == 1:
         product = ops.matmul(x, weight)
         return product if bias is None else product + bias
@@ -30,12 +30,14 @@ def _linear(site: Site, x: Node, weight: Node, bias: Node | None = None) -> Node
 
 @lowers("aten.mm.default", "aten.bmm.default", "aten.matmul.default", "aten.mv.default",
         "aten.dot.default")  # fmt: skip
-def _matmul(site: Site, a: Node, b: Node) -> Node:
+def _matmul(site: CallSite, a: Node, b: Node) -> Node:
     return ops.matmul(a, b)
 
 
 @lowers("aten.addmm.default", "aten.baddbmm.default", "aten.addmv.default")
-def _addmm(site: Site, bias: Node, a: Node, b: Node, *, beta: float = 1, alpha: float = 1) -> Node:
+def _addmm(
+    site: CallSite, bias: Node, a: Node, b: Node, *, beta: float = 1, alpha: float = 1
+) -> Node:
     product = ops.matmul(a, b)
     scaled = product if alpha == 1 else product * site.node(alpha, site.dtype)
     if beta == 0:
@@ -44,14 +46,14 @@ def _addmm(site: Site, bias: Node, a: Node, b: Node, *, beta: float = 1, alpha: 
 
 
 @lowers("aten.bilinear.default")
-def _bilinear(site: Site, a: Node, b: Node, weight: Node, bias: Node | None = None) -> Node:
+def _bilinear(site: CallSite, a: Node, b: Node, weight: Node, bias: Node | None = None) -> Node:
     rows = [x.reshape(-1, x.shape[-1]) for x in (a, b)]
     product = ops.einsum("ni,oij,nj->no", rows[0], weight, rows[1]).reshape(*site.shape)
     return product if bias is None else product + bias
 
 
 @lowers("aten.einsum.default")
-def _einsum(site: Site, equation: str, tensors: Sequence[Node], *_: Any, **__: Any) -> Node:
+def _einsum(site: CallSite, equation: str, tensors: Sequence[Node], *_: Any, **__: Any) -> Node:
     return ops.einsum(equation, *tensors)
 
 
@@ -59,40 +61,47 @@ def _einsum(site: Site, equation: str, tensors: Sequence[Node], *_: Any, **__: A
 
 
 @lowers("aten.relu.default")
-def _relu(site: Site, x: Node) -> Node:
+def _relu(site: CallSite, x: Node) -> Node:
     return ops.relu(x)
 
 
 @lowers("aten.silu.default")
-def _silu(site: Site, x: Node) -> Node:
+def _silu(site: CallSite, x: Node) -> Node:
     return ops.silu(x)
 
 
 @lowers("aten.gelu.default")
-def _gelu(site: Site, x: Node, *, approximate: str = "none") -> Node:
+def _gelu(site: CallSite, x: Node, *, approximate: str = "none") -> Node:
     return ops.gelu(x, approximate)
 
 
 @lowers("aten.hardtanh.default")
-def _hardtanh(site: Site, x: Node, low: float = -1.0, high: float = 1.0) -> Node:
+def _hardtanh(site: CallSite, x: Node, low: float = -1.0, high: float = 1.0) -> Node:
     return ops.clamp(x, float(low), float(high))
 
 
 @lowers("aten.leaky_relu.default")
-def _leaky_relu(site: Site, x: Node, slope: float = 0.01) -> Node:
+def _leaky_relu(site: CallSite, x: Node, slope: float = 0.01) -> Node:
     return ops.leaky_relu(x, slope)
 
 
 @lowers("aten.rrelu.default")
 def _rrelu(
-    site: Site, x: Node, low: float = 1 / 8, high: float = 1 / 3, training: bool = False, *_: Any
+    site: CallSite,
+    x: Node,
+    low: float = 1 / 8,
+    high: float = 1 / 3,
+    training: bool = False,
+    *_: Any,
 ) -> Node:
     refuse(training, "a leaky ReLU with random slopes; call `module.eval()` before export")
     return ops.leaky_relu(x, (low + high) / 2)
 
 
 @lowers("aten.elu.default")
-def _elu(site: Site, x: Node, alpha: float = 1.0, scale: float = 1, input_scale: float = 1) -> Node:
+def _elu(
+    site: CallSite, x: Node, alpha: float = 1.0, scale: float = 1, input_scale: float = 1
+) -> Node:
     if (scale, input_scale) == (1, 1):
         return ops.elu(x, float(alpha))
     below = (ops.exp(ops.minimum(x, 0.0) * float(input_scale)) - 1.0) * float(alpha)
@@ -100,12 +109,12 @@ def _elu(site: Site, x: Node, alpha: float = 1.0, scale: float = 1, input_scale:
 
 
 @lowers("aten.softplus.default")
-def _softplus(site: Site, x: Node, beta: float = 1, threshold: float = 20) -> Node:
+def _softplus(site: CallSite, x: Node, beta: float = 1, threshold: float = 20) -> Node:
     return ops.softplus(x, float(beta), float(threshold))
 
 
 @lowers("aten.glu.default")
-def _glu(site: Site, x: Node, dim: int = -1) -> Node:
+def _glu(site: CallSite, x: Node, dim: int = -1) -> Node:
     return ops.glu(x, dim)
 
 
@@ -118,19 +127,19 @@ for _name in ("hardsigmoid", "hardswish", "mish", "relu6"):
 
 
 @lowers("aten.softmax.int", "aten._softmax.default", "aten._safe_softmax.default")
-def _softmax(site: Site, x: Node, dim: int, *_: Any, **__: Any) -> Node:
+def _softmax(site: CallSite, x: Node, dim: int, *_: Any, **__: Any) -> Node:
     return ops.softmax(x.cast(site.dtype), dim)
 
 
 @lowers("aten.log_softmax.int", "aten._log_softmax.default")
-def _log_softmax(site: Site, x: Node, dim: int, *_: Any, **__: Any) -> Node:
+def _log_softmax(site: CallSite, x: Node, dim: int, *_: Any, **__: Any) -> Node:
     return ops.log_softmax(x.cast(site.dtype), dim)
 
 
 # --- norms ----------------------------------------------------------------------------------------
 
 
-def _weights(site: Site, value: Node | None, size: int, fill: float) -> Node:
+def _weights(site: CallSite, value: Node | None, size: int, fill: float) -> Node:
     return site.full((size,), fill, site.dtype) if value is None else value.reshape(size)
 
 
@@ -142,7 +151,7 @@ def _flattened(x: Node, shape: Sequence[int]) -> tuple[Node, int]:
 
 @lowers("aten.layer_norm.default")
 def _layer_norm(
-    site: Site,
+    site: CallSite,
     x: Node,
     shape: Sequence[int],
     weight: Node | None = None,
@@ -156,14 +165,18 @@ def _layer_norm(
 
 
 @lowers("aten.native_layer_norm.default")
-def _native_layer_norm(site: Site, *arguments: Any) -> tuple[Node, None, None]:
+def _native_layer_norm(site: CallSite, *arguments: Any) -> tuple[Node, None, None]:
     _only_first(site)
     return _layer_norm(site, *arguments), None, None
 
 
 @lowers("aten.rms_norm.default")
 def _rms_norm(
-    site: Site, x: Node, shape: Sequence[int], weight: Node | None = None, eps: float | None = None
+    site: CallSite,
+    x: Node,
+    shape: Sequence[int],
+    weight: Node | None = None,
+    eps: float | None = None,
 ) -> Node:
     flat, size = _flattened(x, shape)
     least = torch.finfo(TORCH_DTYPES[x.dtype]).eps if eps is None else eps
@@ -172,7 +185,7 @@ def _rms_norm(
 
 @lowers("aten.group_norm.default")
 def _group_norm(
-    site: Site,
+    site: CallSite,
     x: Node,
     groups: int,
     weight: Node | None = None,
@@ -185,7 +198,15 @@ def _group_norm(
 
 @lowers("aten.native_group_norm.default")
 def _native_group_norm(
-    site: Site, x: Node, weight: Any, bias: Any, n: int, c: int, hw: int, groups: int, eps: float
+    site: CallSite,
+    x: Node,
+    weight: Any,
+    bias: Any,
+    n: int,
+    c: int,
+    hw: int,
+    groups: int,
+    eps: float,
 ) -> tuple[Node, None, None]:
     _only_first(site)
     return _group_norm(site, x, groups, weight, bias, eps), None, None
@@ -193,7 +214,7 @@ def _native_group_norm(
 
 @lowers("aten.instance_norm.default")
 def _instance_norm(
-    site: Site, x: Node, weight: Any, bias: Any, mean: Any, var: Any, from_input: bool,
+    site: CallSite, x: Node, weight: Any, bias: Any, mean: Any, var: Any, from_input: bool,
     momentum: float, eps: float, *_: bool,
 ) -> Node:  # fmt: skip
     if not from_input:
@@ -203,7 +224,7 @@ def _instance_norm(
 
 @lowers("aten.batch_norm.default")
 def _batch_norm(
-    site: Site, x: Node, weight: Any, bias: Any, mean: Any, var: Any, training: bool,
+    site: CallSite, x: Node, weight: Any, bias: Any, mean: Any, var: Any, training: bool,
     momentum: float, eps: float, *_: bool,
 ) -> Node:  # fmt: skip
     refuse(
@@ -217,7 +238,7 @@ def _batch_norm(
 
 @lowers("aten._native_batch_norm_legit.no_stats")
 def _batch_norm_of_the_batch(
-    site: Site, x: Node, weight: Any, bias: Any, training: bool, momentum: float, eps: float
+    site: CallSite, x: Node, weight: Any, bias: Any, training: bool, momentum: float, eps: float
 ) -> tuple[Node, None, None]:
     _only_first(site)
     return _batch_norm(site, x, weight, bias, None, None, True, momentum, eps), None, None
@@ -238,18 +259,25 @@ def _affine(x: Node, weight: Node | None, bias: Node | None) -> Node:
 
 @lowers("aten._native_batch_norm_legit_no_training.default")
 def _native_batch_norm(
-    site: Site, x: Node, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float
+    site: CallSite,
+    x: Node,
+    weight: Any,
+    bias: Any,
+    mean: Any,
+    var: Any,
+    momentum: float,
+    eps: float,
 ) -> tuple[Node, None, None]:
     _only_first(site)
     return _batch_norm(site, x, weight, bias, mean, var, False, momentum, eps), None, None
 
 
-def _only_first(site: Site) -> None:
+def _only_first(site: CallSite) -> None:
     refuse(bool(site.used - {0}), "the statistics of a norm are read; compute them by `mean`")
 
 
 @lowers("aten._weight_norm.default")
-def _weight_norm(site: Site, v: Node, g: Node, dim: int = 0) -> Node:
+def _weight_norm(site: CallSite, v: Node, g: Node, dim: int = 0) -> Node:
     """g · v / |v|, the length taken over all dimensions but one (Salimans, Kingma 2016)."""
     axes = [axis for axis in range(v.rank) if dim == -1 or axis != dim % v.rank]
     return v * (g / ops.sqrt(ops.sum_(v * v, axes, keepdims=True)))
@@ -264,7 +292,7 @@ def _batched(x: Node, spatial: int) -> tuple[Node, bool]:
 
 
 def _conv(
-    site: Site,
+    site: CallSite,
     x: Node,
     weight: Node,
     bias: Node | None = None,
@@ -284,7 +312,7 @@ def _conv(
 
 
 def _conv_transpose(
-    site: Site,
+    site: CallSite,
     x: Node,
     weight: Node,
     bias: Node | None = None,
@@ -311,7 +339,7 @@ for _n in (1, 2, 3):
 
 @lowers("aten.convolution.default")
 def _convolution(
-    site: Site, x: Node, weight: Node, bias: Node | None, stride: Sizes, padding: Sizes,
+    site: CallSite, x: Node, weight: Node, bias: Node | None, stride: Sizes, padding: Sizes,
     dilation: Sizes, transposed: bool, output_padding: Sizes, groups: int,
 ) -> Node:  # fmt: skip
     if transposed:
@@ -323,7 +351,7 @@ def _convolution(
 
 def _max_pool(spatial: int) -> Rule:
     def rule(
-        site: Site, x: Node, kernel: Sizes, stride: Sizes = (), padding: Sizes = 0,
+        site: CallSite, x: Node, kernel: Sizes, stride: Sizes = (), padding: Sizes = 0,
         dilation: Sizes = 1, ceil_mode: bool = False,
     ) -> Node:  # fmt: skip
         image, has_batch = _batched(x, spatial)
@@ -338,7 +366,7 @@ def _max_pool(spatial: int) -> Rule:
 
 def _avg_pool(spatial: int) -> Rule:
     def rule(
-        site: Site, x: Node, kernel: Sizes, stride: Sizes = (), padding: Sizes = 0,
+        site: CallSite, x: Node, kernel: Sizes, stride: Sizes = (), padding: Sizes = 0,
         ceil_mode: bool = False, count_include_pad: bool = True, divisor: int | None = None,
     ) -> Node:  # fmt: skip
         refuse(divisor is not None and ceil_mode, "divisor_override of windows that are cut off")
@@ -356,7 +384,7 @@ def _avg_pool(spatial: int) -> Rule:
 
 
 def _adaptive(spatial: int) -> Rule:
-    def rule(site: Site, x: Node, size: Any) -> Node:
+    def rule(site: CallSite, x: Node, size: Any) -> Node:
         image, has_batch = _batched(x, spatial)
         result = ops.adaptive_avg_pool(image, site.shape[-spatial:])
         return result if has_batch else result.reshape(*site.shape)
@@ -373,13 +401,13 @@ lowers("aten._adaptive_avg_pool3d.default")(_adaptive(3))
 
 
 @lowers("aten.max_pool2d_with_indices.default")
-def _max_pool_with_indices(site: Site, x: Node, *arguments: Any) -> tuple[Node, None]:
+def _max_pool_with_indices(site: CallSite, x: Node, *arguments: Any) -> tuple[Node, None]:
     refuse(1 in site.used, "the places of a max pool are read; tgbench pools give values only")
     result: Node = _max_pool(2)(site, x, *arguments)
     return result, None
 
 
-def _resampled(site: Site, x: Node, scales: Sequence[Any], mode: str, corners: bool) -> Node:
+def _resampled(site: CallSite, x: Node, scales: Sequence[Any], mode: str, corners: bool) -> Node:
     """To the size that PyTorch found; a scale that was given decides where the pixels lie."""
     flat = pytree.tree_leaves(list(scales))
     given = [float(scale) for scale in flat if scale is not None]
@@ -389,13 +417,13 @@ def _resampled(site: Site, x: Node, scales: Sequence[Any], mode: str, corners: b
 
 
 def _nearest(mode: str) -> Rule:
-    def rule(site: Site, x: Node, size: Any, *scales: Any) -> Node:
+    def rule(site: CallSite, x: Node, size: Any, *scales: Any) -> Node:
         return _resampled(site, x, scales, mode, False)
 
     return rule
 
 
-def _interpolated(site: Site, x: Node, size: Any, align_corners: bool, *scales: Any) -> Node:
+def _interpolated(site: CallSite, x: Node, size: Any, align_corners: bool, *scales: Any) -> Node:
     return _resampled(site, x, scales, "linear", align_corners)
 
 
@@ -409,7 +437,13 @@ for _name in ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d"
 
 @lowers("aten.col2im.default")
 def _fold(
-    site: Site, x: Node, size: Sizes, kernel: Sizes, dilation: Sizes, padding: Sizes, stride: Sizes
+    site: CallSite,
+    x: Node,
+    size: Sizes,
+    kernel: Sizes,
+    dilation: Sizes,
+    padding: Sizes,
+    stride: Sizes,
 ) -> Node:
     columns = x if x.rank == 3 else x[None]
     options = {"stride": stride, "padding": padding, "dilation": dilation}
@@ -417,7 +451,7 @@ def _fold(
 
 
 @lowers("aten.pixel_shuffle.default")
-def _pixel_shuffle(site: Site, x: Node, factor: int) -> Node:
+def _pixel_shuffle(site: CallSite, x: Node, factor: int) -> Node:
     *lead, channels, height, width = x.shape
     split = x.reshape(*lead, channels // factor**2, factor, factor, height, width)
     n = len(lead)
@@ -429,7 +463,7 @@ def _pixel_shuffle(site: Site, x: Node, factor: int) -> Node:
 
 @lowers("aten.scaled_dot_product_attention.default")
 def _attention(
-    site: Site,
+    site: CallSite,
     q: Node,
     k: Node,
     v: Node,
@@ -468,7 +502,7 @@ def _all_rows_open(mask: Node) -> bool:
     return bool((array if array.dtype == bool else ~np.isneginf(array)).any(-1).all())
 
 
-def _zero_where_closed(site: Site, result: Node, mask: Node) -> Node:
+def _zero_where_closed(site: CallSite, result: Node, mask: Node) -> Node:
     """PyTorch gives 0 where a row sees nothing; a softmax alone would give NaN."""
     is_open = mask if mask.dtype == "bool" else mask > float("-inf")
     rows = ops.max_(is_open, -1, keepdims=True)

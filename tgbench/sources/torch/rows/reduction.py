@@ -8,7 +8,7 @@ from typing import Any
 from tgbench.graph import ops
 from tgbench.graph.graph import Node
 from tgbench.sources.torch.rows.elementwise import _as_bool
-from tgbench.sources.torch.table import Rule, Site, lowers
+from tgbench.sources.torch.table import CallSite, Rule, lowers
 
 Dims = int | Sequence[int] | None
 
@@ -19,7 +19,7 @@ def _axes(x: Node, dims: Dims) -> list[int] | None:
     return [dims % x.rank] if isinstance(dims, int) else [dim % x.rank for dim in dims]
 
 
-def _reduced(site: Site, x: Node, name: str, dims: Dims, keepdim: bool = False) -> Node:
+def _reduced(site: CallSite, x: Node, name: str, dims: Dims, keepdim: bool = False) -> Node:
     """One reduction; PyTorch lets a 0-dimensional tensor be reduced, which changes nothing."""
     if not x.rank:
         return x
@@ -28,7 +28,7 @@ def _reduced(site: Site, x: Node, name: str, dims: Dims, keepdim: bool = False) 
 
 
 def _reduction(name: str) -> Rule:
-    def rule(site: Site, x: Node, dims: Dims = None, keepdim: bool = False, **_: Any) -> Node:
+    def rule(site: CallSite, x: Node, dims: Dims = None, keepdim: bool = False, **_: Any) -> Node:
         return _reduced(site, x.cast(site.dtype), name, dims, keepdim)
 
     return rule
@@ -43,7 +43,7 @@ for _aten, _name in {
 
 
 def _of_flags(name: str) -> Rule:
-    def rule(site: Site, x: Node, dims: Dims = None, keepdim: bool = False) -> Node:
+    def rule(site: CallSite, x: Node, dims: Dims = None, keepdim: bool = False) -> Node:
         return _reduced(site, _as_bool(site, x), name, dims, keepdim)
 
     return rule
@@ -55,32 +55,42 @@ for _aten, _name in {"any": "max", "all": "min"}.items():
 
 @lowers("aten.var.correction")
 def _var(
-    site: Site, x: Node, dims: Dims = None, *, correction: int | None = None, keepdim: bool = False
+    site: CallSite,
+    x: Node,
+    dims: Dims = None,
+    *,
+    correction: int | None = None,
+    keepdim: bool = False,
 ) -> Node:
     return ops.var(x, _axes(x, dims), keepdim, 1 if correction is None else correction)
 
 
 @lowers("aten.std.correction")
-def _std(site: Site, x: Node, *arguments: Any, **options: Any) -> Node:
+def _std(site: CallSite, x: Node, *arguments: Any, **options: Any) -> Node:
     return ops.sqrt(_var(site, x, *arguments, **options))
 
 
 @lowers("aten.var_mean.correction")
 def _var_mean(
-    site: Site, x: Node, dims: Dims = None, *, correction: int | None = None, keepdim: bool = False
+    site: CallSite,
+    x: Node,
+    dims: Dims = None,
+    *,
+    correction: int | None = None,
+    keepdim: bool = False,
 ) -> tuple[Node, Node]:
     spread = _var(site, x, dims, correction=correction, keepdim=keepdim)
     return spread, ops.mean(x, _axes(x, dims), keepdim)
 
 
 @lowers("aten.logsumexp.default")
-def _logsumexp(site: Site, x: Node, dims: Dims, keepdim: bool = False) -> Node:
+def _logsumexp(site: CallSite, x: Node, dims: Dims, keepdim: bool = False) -> Node:
     return ops.logsumexp(x, _axes(x, dims) or range(x.rank), keepdim)
 
 
 @lowers("aten.linalg_vector_norm.default")
 def _vector_norm(
-    site: Site, x: Node, order: float = 2, dims: Dims = None, keepdim: bool = False, **_: Any
+    site: CallSite, x: Node, order: float = 2, dims: Dims = None, keepdim: bool = False, **_: Any
 ) -> Node:
     """(Σ |x|^order)^(1 / order), and what that goes to at 0 and at infinity."""
     size = abs(x.cast(site.dtype)) if order != 2 else x.cast(site.dtype)
@@ -97,7 +107,7 @@ def _vector_norm(
 
 
 def _with_place(name: str) -> Rule:
-    def rule(site: Site, x: Node, dim: int, keepdim: bool = False) -> tuple[Node | None, ...]:
+    def rule(site: CallSite, x: Node, dim: int, keepdim: bool = False) -> tuple[Node | None, ...]:
         value = _reduced(site, x, name, dim, keepdim) if 0 in site.used else None
         place = getattr(ops, f"arg{name}")(x, dim, keepdim) if 1 in site.used else None
         return value, place
@@ -110,7 +120,7 @@ lowers("aten.min.dim")(_with_place("min"))
 
 
 def _place(name: str) -> Rule:
-    def rule(site: Site, x: Node, dim: int | None = None, keepdim: bool = False) -> Node:
+    def rule(site: CallSite, x: Node, dim: int | None = None, keepdim: bool = False) -> Node:
         line, axis = (x.reshape(-1), 0) if dim is None else (x, dim)
         found: Node = getattr(ops, name)(line, axis, keepdim)
         return found if found.shape == site.shape else found.reshape(*site.shape)
@@ -124,16 +134,16 @@ lowers("aten.argmin.default")(_place("argmin"))
 
 @lowers("aten.topk.default")
 def _topk(
-    site: Site, x: Node, k: int, dim: int = -1, largest: bool = True, is_sorted: bool = True
+    site: CallSite, x: Node, k: int, dim: int = -1, largest: bool = True, is_sorted: bool = True
 ) -> Any:
     return ops.topk(x, k, dim, largest)
 
 
 @lowers("aten.sort.default")
-def _sort(site: Site, x: Node, dim: int = -1, descending: bool = False) -> Any:
+def _sort(site: CallSite, x: Node, dim: int = -1, descending: bool = False) -> Any:
     return ops.sort(x, dim, descending)
 
 
 @lowers("aten.cumsum.default")
-def _cumsum(site: Site, x: Node, dim: int, **_: Any) -> Node:
+def _cumsum(site: CallSite, x: Node, dim: int, **_: Any) -> Node:
     return ops.cumsum(x.cast(site.dtype), dim)

@@ -22,14 +22,14 @@ from tgbench.base.safetensors import DTYPE_NAMES
 from tgbench.graph.graph import Node
 from tgbench.graph.ops.opaque.aten import Value, refusal, told
 from tgbench.graph.ops.opaque.op import opaque
-from tgbench.sources.torch.program import Program
+from tgbench.sources.torch.program import TorchProgram
 from tgbench.sources.torch.table import refuse
 
 End: TypeAlias = "tuple[fx.Node, int]"  # a call, and which of its results
 
 
 @dataclass(frozen=True)
-class Pair:
+class ComplexNode:
     """A complex tensor as a node with real and imaginary parts along its last dimension."""
 
     node: Node
@@ -42,7 +42,7 @@ class Foreign:
 FOREIGN = Foreign()
 
 
-def foreign_calls(program: Program) -> frozenset[fx.Node]:
+def foreign_calls(program: TorchProgram) -> frozenset[fx.Node]:
     """The calls, and picks of their results, whose values graphs cannot hold.
 
     Of several results that come from something foreign each is picked by itself.
@@ -90,7 +90,7 @@ class Regions:
     order: Mapping[fx.Node, int]
 
     @staticmethod
-    def of(program: Program) -> Regions:
+    def of(program: TorchProgram) -> Regions:
         order = {node: i for i, node in enumerate(program.alive())}
         return Regions(foreign_calls(program), order)
 
@@ -135,7 +135,7 @@ class Regions:
 
 
 @dataclass
-class Writer:
+class CallWriter:
     """Calls of a program, told as data, one after the other.
 
     Fields:
@@ -175,14 +175,14 @@ class Writer:
         if call in self._places:
             return ("result", self._places[call], k)
         found = self.values[value]
-        if isinstance(found, (Node, torch.Tensor, Pair)):
+        if isinstance(found, (Node, torch.Tensor, ComplexNode)):
             return self._given(found)
         return told(found, self._referred)
 
-    def _given(self, value: Node | torch.Tensor | Pair) -> Value:
+    def _given(self, value: Node | torch.Tensor | ComplexNode) -> Value:
         if isinstance(value, Node):
             return self._input(value)
-        if isinstance(value, Pair):
+        if isinstance(value, ComplexNode):
             return self._joined(value.node)
         if value.is_complex():
             return self._joined(self.as_node(torch.view_as_real(value.resolve_conj())))
@@ -200,7 +200,7 @@ class Writer:
         return ("result", len(self.calls) - 1, 0)
 
 
-def computed_whole(writer: Writer, ends: Sequence[End]) -> list[Node]:
+def computed_whole(writer: CallWriter, ends: Sequence[End]) -> list[Node]:
     """A node for each of these results."""
     for call, _ in ends:
         writer.write(call)
