@@ -102,12 +102,17 @@ def lowest_peak(
     """
     anatomy = Anatomy.of(graph)
     tasks = Tasks.of(anatomy, (sizes, *also), scratch or {})
-    given_bytes = tasks.peak_bytes(range(len(tasks.nodes)))
     limits = Limits(seconds, max_steps)
     search = OrderSearch(
         tasks, units_of(tasks), limits, random.Random(seed), progress or (lambda _: None)
     )
-    bound = search.bound
+    return _improved(anatomy, search, seed)
+
+
+def _improved(anatomy: Anatomy, search: OrderSearch, seed: int) -> Order:
+    """What a search comes to, beside the order that is given."""
+    tasks, limits, bound = search.tasks, search.limits, search.bound
+    given_bytes = tasks.peak_bytes(range(len(tasks.nodes)))
     if given_bytes > bound:
         search.improve()
         bound = search.bound if tasks.is_regular else bound
