@@ -3,18 +3,23 @@
 #   EXTRAS       the optional dependencies that `make setup` installs
 #   TORCH_INDEX  a package index to look for torch in, beside the usual one
 #   PYTEST_ARGS  passed to pytest
+#   WORKERS      processes that run tests or notebooks
 #   SECONDS      how long `make fuzz` looks; SEED is its first case
+
+# Workers and the processes that tests start would each compile every source again.
+unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?= python3
 EXTRAS ?= test,cpu,lab
 PYTEST_ARGS ?=
+WORKERS ?= auto
 SECONDS ?= 600
 SEED ?= 0
 VENV := .venv/bin/python
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test lint types notebooks browser unit fuzz lab format \
+.PHONY: help setup demo test lint types notebooks browser unit sweep fuzz lab format \
 	bench-decode bench-engine bench-bitwise bench-imported bench-kernels bench-layout bench-occlusion bench-optimize bench-optimum bench-packed bench-packing bench-predict bench-remat \
 	bench-schedule bench-scoring bench-specialise bench-stream bench-widgets bench-zoo gpu clean
 
@@ -27,7 +32,11 @@ setup: ## create or update .venv
 demo: setup ## the short tour
 	@$(VENV) -m tgbench demo
 
-test: setup lint types notebooks browser unit ## everything that CI checks
+# Pages and kernels that start leave the processor idle half of the time: tests fill it.
+test: setup lint ## everything that CI checks
+	@echo "== pytest; types, notebooks and browser beside it, shown at the end"
+	@$(VENV) .ci/side_by_side.py "$(MAKE) --no-print-directory unit" \
+		"$(MAKE) --no-print-directory WORKERS=1 types notebooks browser"
 
 lint: setup ## style: ruff; which room may import which: import-linter
 	@echo "== ruff"
@@ -43,7 +52,11 @@ types: setup ## types: mypy --strict
 # One thread a worker: the workers already use every core.
 unit: setup ## the tests alone: make unit PYTEST_ARGS='-k regions'
 	@echo "== pytest"
-	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV) -m pytest -n auto --ignore=tests/browser $(PYTEST_ARGS)
+	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV) -m pytest -n $(WORKERS) --dist worksteal --ignore=tests/browser $(PYTEST_ARGS)
+
+# The same tests on ten times as many random cases, and other ones each time.
+sweep: ## look longer: make sweep PYTEST_ARGS='-k packing'
+	@TGBENCH_HYPOTHESIS=$${TGBENCH_HYPOTHESIS:-sweep} $(MAKE) --no-print-directory unit
 
 # One thread and one process: several at once, each from a SEED of its own, use several cores.
 fuzz: setup ## random graphs, edits and options beside torch: make fuzz SECONDS=600 SEED=0
@@ -52,10 +65,9 @@ fuzz: setup ## random graphs, edits and options beside torch: make fuzz SECONDS=
 # Every notebook runs from its first cell to its last, and shows what it showed when it was written.
 notebooks: setup ## run the notebooks and compare their outputs
 	@echo "== notebooks"
-	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV) -m pytest -n auto --dist loadfile \
+	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV) -m pytest -n $(WORKERS) --dist loadfile \
 		--nbval --nbval-sanitize-with notebooks/sanitize.cfg --nbval-cell-timeout 300 notebooks
 
-# Alone: some of them measure how soon a page answers.
 browser: setup ## the views in a real JupyterLab, where Chromium is there
 	@echo "== browser"
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV) -m pytest tests/browser

@@ -71,10 +71,10 @@ def minilm(tokens: int = 64, texts: int = 2) -> Case:
     return Case(bert(path, tokens, batch=texts), path, edits, IGNORED)
 
 
-def gemma(tokens: int = 128) -> Case:
+def gemma(tokens: int = 128, layers: int = 2) -> Case:
     """A small Gemma 3: tokens appended, earlier ones edited, jumps to other places."""
-    config = gemma3_reduced()
-    folder = gemma3_checkpoint(cache_folder() / "gemma3-reduced", config)
+    config = gemma3_reduced(num_hidden_layers=layers)
+    folder = gemma3_checkpoint(cache_folder() / f"gemma3-reduced-{layers}", config)
 
     def edits(rng: np.random.Generator) -> Iterator[tuple[dict[str, Array], Any]]:
         ids, at = rng.integers(0, config["vocab_size"], (1, tokens)), tokens // 4
@@ -114,7 +114,7 @@ def resnet18(size: int = 64) -> Case:
     return Case(imported.graph, imported.weights, edits)
 
 
-QUICK = {"Gemma 3, reduced": partial(gemma, 16)}
+QUICK = {"Gemma 3, reduced": partial(gemma, 16, 1)}
 CASES: dict[str, Callable[[], Case]] = {
     "MiniLM": minilm,
     "Gemma 3, reduced": gemma,

@@ -39,7 +39,7 @@ HAND, IMPORTED, ATOMIC = "by hand", "imported", "atomic"
 COUNTED = ("linear", "gated_linear", "attention", "rms_norm", "rope", "gather")
 TOY = Size("gemma3-tiny", gemma3_reduced(), 512, 128, "4MiB", 7, 32, 8, (0,))
 LARGE = Size("gemma3-270m", GEMMA3_270M, 256, 32, "64MiB", 5, 8, 2, (0,))
-QUICK = Size("gemma3-tiny", gemma3_reduced(), 64, 16, "1MiB", 2, 4, 2, (0,))
+QUICK = Size("gemma3-tiny", gemma3_reduced(num_hidden_layers=1), 64, 16, "1MiB", 2, 4, 2, (0,))
 WARM = 4  # tokens before the first that counts
 
 

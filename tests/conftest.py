@@ -1,5 +1,10 @@
-"""Hypothesis profiles: `ci` by default; TGBENCH_HYPOTHESIS=thorough looks much longer.
+"""How long the tests look for counterexamples: TGBENCH_HYPOTHESIS names a profile.
 
+    ci        20 examples a property, the same ones each time (`make test`)
+    sweep     200 examples, new ones each time (`make sweep`)
+    thorough  2000 examples, for one test at a time
+
+Random cases that are no properties (the fuzzer, edits of models) are counted in the same measure.
 Tests neither read nor write the user's measured times.
 """
 
@@ -17,10 +22,12 @@ os.environ.setdefault("TGBENCH_CHECK", "1")  # every memory map that a planner m
 
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 
-settings.register_profile(
-    "ci", deadline=None, derandomize=True, max_examples=60, suppress_health_check=_SLOW
-)
-settings.register_profile(
-    "thorough", deadline=None, derandomize=False, max_examples=2000, suppress_health_check=_SLOW
-)
+for _name, _examples in {"ci": 20, "sweep": 200, "thorough": 2000}.items():
+    settings.register_profile(
+        _name,
+        deadline=None,
+        derandomize=_name == "ci",
+        max_examples=_examples,
+        suppress_health_check=_SLOW,
+    )
 settings.load_profile(os.environ.get("TGBENCH_HYPOTHESIS", "ci"))

@@ -146,12 +146,14 @@ def _bert(**overrides: Any) -> Model:
 
 
 def minilm() -> Model:
-    """sentence-transformers/all-MiniLM-L6-v2 with its real weights."""
+    """sentence-transformers/all-MiniLM-L6-v2 with its real weights, as far as its second layer."""
     import transformers
 
     from tgbench.sources.models.checkpoints import find_minilm
 
-    module = transformers.AutoModel.from_pretrained(find_minilm(), attn_implementation="sdpa")
+    module = transformers.AutoModel.from_pretrained(
+        find_minilm(), attn_implementation="sdpa", num_hidden_layers=2
+    )
     return Model(module.eval(), (_ids(8),), one_token, wants=({"last_hidden_state": np.s_[:, 0]},))
 
 
@@ -321,9 +323,9 @@ def _tcn() -> Model:
 ZOO: dict[str, Callable[[], Model]] = {
     "gemma3 sdpa": gemma3,
     "gemma3 eager": lambda: gemma3("eager"),
-    "qwen3": lambda: _decoder("Qwen3", "sdpa"),
-    "llama": lambda: _decoder("Llama", "sdpa"),
-    "llama eager": lambda: _decoder("Llama", "eager"),
+    "qwen3": lambda: _decoder("Qwen3", "sdpa", num_hidden_layers=1),
+    "llama": lambda: _decoder("Llama", "sdpa", num_hidden_layers=1),
+    "llama eager": lambda: _decoder("Llama", "eager", num_hidden_layers=1),
     "bert": _bert,
     "minilm": minilm,
     "resnet basic": resnet,

@@ -78,8 +78,7 @@ def test_stop_and_resume(notebook: browsers.Notebook) -> None:
           look();
         })"""
     )
-    assert stopped < 3000  # 500 on a quiet machine; the figure is in docs/results
-    print(f"stop: {stopped:.0f} ms")
+    assert stopped < 30_000  # before the search would end; docs/results has how long it takes
     first = float(notebook.run().locator(".jp-OutputArea-output").last.inner_text().split()[0])
     search.get_by_role("button", name="resume").click()
     search.get_by_role("button", name="stop").click()

@@ -212,7 +212,7 @@ def decoder() -> tuple[Graph, list[Bucket]]:
         return Bucket.of({"ids": Region((ids,))}, {"logits": Region((rows,))})
 
     calls, written = [call(0, 64, 15)], 16
-    for i in range(30):
+    for i in range(14):
         if i % 7 == 6:
             calls.append(call(3 * i % written, 3 * i % written + 1, written - 1))
         else:

@@ -31,7 +31,7 @@ from tgbench.programs.exact.findings import sources
 from tgbench.runs.rules import Rules
 from tgbench.session.session import GraphSession
 
-LONG = settings().max_examples // 60  # 1, or more where the tests are asked to look longer
+LONG = max(settings().max_examples // 60, 1)  # 1, or more where the tests are asked to look longer
 
 
 def of_one(make: Any, *shape: int, dtype: str = "float32") -> Graph:

@@ -18,19 +18,17 @@ from fuzz.printing import python_test
 from fuzz.replay import replay
 from fuzz.shrinking import shrunk
 from fuzz.table import PATTERNS, TABLE, Unfit
+from hypothesis import settings
 
 import tgbench.session.arguments
 from tgbench.base.regions import Region
 from tgbench.graph.op_table import OPS
 
-CASES_A_TEST = 8
 
-
-@pytest.mark.parametrize("first", range(0, 160, CASES_A_TEST))
-def test_random_cases(first: int) -> None:
-    for seed in range(first, first + CASES_A_TEST):
-        failure = replay(random_case(seed))
-        assert failure is None, f"seed {seed}: {failure.kind}: {failure.what}\n{failure.message}"
+@pytest.mark.parametrize("seed", range(settings().max_examples))
+def test_random_cases(seed: int) -> None:
+    failure = replay(random_case(seed))
+    assert failure is None, f"seed {seed}: {failure.kind}: {failure.what}\n{failure.message}"
 
 
 @pytest.mark.parametrize("path", sorted(CASES.glob("*.json")), ids=lambda path: path.stem)

@@ -27,8 +27,8 @@ from tgbench.sources.torch.program import paths
 
 pytest.importorskip("transformers")
 TOLERANCE = 1e-5
-EDITS = 200 if settings().max_examples > 1000 else 5
-SHARES = (None, 0.3, 0.02)  # of the way from the lower bound to everything
+EDITS = max(settings().max_examples // 10, 5)
+SHARES = (0.3, 0.02)  # of the way from the lower bound to everything
 EDITS_ALIKE = 6
 PRODUCTS = {"conv", "conv_transpose", "linear", "matmul", "gated_linear"}
 
@@ -68,15 +68,16 @@ def test_a_model_is_pytorchs_after_edits_at_every_budget(name: str) -> None:
     ample = GraphSession(imported)
     check_equal(ample.run({given: start}), eager(model, start), None)
     most, least = ample.placement.size_bytes, lowest(imported, {given: start})
+    follow_edits(model, ample, given)
     for share in SHARES:
-        memory = None if share is None else least + int(share * max(most - least, 0))
-        follow_edits(model, GraphSession(imported, memory=memory), given)
+        session = GraphSession(imported, memory=least + int(share * max(most - least, 0)))
+        session.run({given: start})
+        follow_edits(model, session, given)
 
 
 def follow_edits(model: Model, session: GraphSession, given: str) -> None:
     random = np.random.default_rng(5)
     value = model.args[0].numpy()
-    session.run({given: value})
     for step in range(EDITS):
         value = model.edit(value, random) if step % 6 != 5 else model.args[0].numpy()
         wants = (None, *model.wants)
