@@ -13,7 +13,8 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -127,18 +128,25 @@ def dragged(page: Any) -> list[float]:
     return [later - sooner for sooner, later in pairwise(seen)]
 
 
-def run(rounds: int, sizes: Sequence[int] = SIZES) -> list[dict[str, Any]]:
-    """All sizes, in one JupyterLab."""
-    rows = []
+@contextmanager
+def desk() -> Iterator[tuple[Any, str, Path]]:
+    """A browser, the address of a JupyterLab, and its folder."""
     with (
         tempfile.TemporaryDirectory() as name,
         browsers.browser() as chromium,
         browsers.jupyterlab(Path(name)) as address,
     ):
+        yield chromium, address, Path(name)
+
+
+def run(rounds: int, sizes: Sequence[int] = SIZES) -> list[dict[str, Any]]:
+    """All sizes, in one JupyterLab."""
+    rows = []
+    with desk() as (chromium, address, folder):
         for count in sizes:
             page = chromium.new_page(viewport={"width": 1280, "height": 900})
             page.set_default_timeout(browsers.PATIENCE_MS)
-            rows.append(measure(page, address, Path(name), count, rounds))
+            rows.append(measure(page, address, folder, count, rounds))
             page.close()
     return rows
 

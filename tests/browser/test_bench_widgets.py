@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks import browsers
+from benchmarks import widgets
 
 
-def test_the_smallest_size_runs(tmp_path: Path) -> None:
-    if why := browsers.missing("playwright", "anywidget", "jupyterlab"):
-        pytest.skip(why)
+def test_the_smallest_size_runs(
+    chromium: Any, lab: str, lab_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the browser and the JupyterLab of the other tests."""
+    monkeypatch.setattr(widgets, "desk", lambda: nullcontext((chromium, lab, lab_folder)))
     path = tmp_path / "widgets.json"
-    words = [sys.executable, "-m", "benchmarks.widgets", "--quick", "--output", str(path)]
-    subprocess.run(words, check=True, cwd=browsers.ROOT)  # this process has a browser of its own
+    assert widgets.main(["--quick", "--output", str(path)]) == 0
     (row,) = json.loads(path.read_text())["rows"]
     assert row["rectangles"] == 200
     assert row["shown_ms"]
