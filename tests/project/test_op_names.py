@@ -17,7 +17,7 @@ from tgbench.graph.op_table import OPS
 
 PACKAGE = ROOT / "tgbench"
 AT_HOME = ("graph/ops/", "graph/recognise/", "kernels/torch/", "kernels/numba/", "sources/")
-BUILDS = ("apply", "_binary")
+BUILDS = ("apply", "_binary", "_operator")
 HOMONYMS = {  # words that mean something else there
     "commands/apps/cnn.py": {"relu"},  # a word of torch's initialisation
     "commands/apps/editing.py": {"full"},  # a rounding of buckets
@@ -45,7 +45,7 @@ def op_names(source: str) -> Iterator[tuple[int, str]]:
         call.args[0]
         for call in ast.walk(tree)
         if isinstance(call, ast.Call) and call.args
-        and isinstance(call.func, ast.Attribute) and call.func.attr in BUILDS
+        and getattr(call.func, "attr", getattr(call.func, "id", "")) in BUILDS
     }  # fmt: skip
     words = [n for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
     for word in words:

@@ -17,7 +17,7 @@ Building the same expression twice gives the same node. Shapes may hold sympy sy
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import EllipsisType
@@ -64,6 +64,15 @@ def declared_max(name: str) -> int | None:
 
 
 _DIM_MAX: dict[str, int] = {}
+
+
+def _operator(op: str, *, swap: bool = False) -> Callable[[Node, Operand], Node]:
+    """The method of an operator; `swap`: of its right operand."""
+
+    def method(self: Node, other: Operand) -> Node:
+        return self._binary(op, other, swap=swap)
+
+    return method
 
 
 class Node:
@@ -119,56 +128,23 @@ class Node:
         arguments += [f"{key}={value}" for key, value in self.attrs.items()]
         return f"{self.name}: {self.type} = {self.op}({', '.join(arguments)})"
 
-    def __add__(self, other: Operand) -> Node:
-        return self._binary("add", other)
-
-    def __radd__(self, other: Operand) -> Node:
-        return self._binary("add", other, swap=True)
-
-    def __sub__(self, other: Operand) -> Node:
-        return self._binary("sub", other)
-
-    def __rsub__(self, other: Operand) -> Node:
-        return self._binary("sub", other, swap=True)
-
-    def __mul__(self, other: Operand) -> Node:
-        return self._binary("mul", other)
-
-    def __rmul__(self, other: Operand) -> Node:
-        return self._binary("mul", other, swap=True)
-
-    def __truediv__(self, other: Operand) -> Node:
-        return self._binary("div", other)
-
-    def __rtruediv__(self, other: Operand) -> Node:
-        return self._binary("div", other, swap=True)
-
-    def __floordiv__(self, other: Operand) -> Node:
-        return self._binary("floordiv", other)
-
-    def __mod__(self, other: Operand) -> Node:
-        return self._binary("mod", other)
-
-    def __pow__(self, other: Operand) -> Node:
-        return self._binary("pow", other)
-
-    def __lt__(self, other: Operand) -> Node:
-        return self._binary("less", other)
-
-    def __le__(self, other: Operand) -> Node:
-        return self._binary("less_equal", other)
-
-    def __gt__(self, other: Operand) -> Node:
-        return self._binary("greater", other)
-
-    def __ge__(self, other: Operand) -> Node:
-        return self._binary("greater_equal", other)
-
-    def __and__(self, other: Operand) -> Node:
-        return self._binary("logical_and", other)
-
-    def __or__(self, other: Operand) -> Node:
-        return self._binary("logical_or", other)
+    __add__ = _operator("add")
+    __radd__ = _operator("add", swap=True)
+    __sub__ = _operator("sub")
+    __rsub__ = _operator("sub", swap=True)
+    __mul__ = _operator("mul")
+    __rmul__ = _operator("mul", swap=True)
+    __truediv__ = _operator("div")
+    __rtruediv__ = _operator("div", swap=True)
+    __floordiv__ = _operator("floordiv")
+    __mod__ = _operator("mod")
+    __pow__ = _operator("pow")
+    __lt__ = _operator("less")
+    __le__ = _operator("less_equal")
+    __gt__ = _operator("greater")
+    __ge__ = _operator("greater_equal")
+    __and__ = _operator("logical_and")
+    __or__ = _operator("logical_or")
 
     def __invert__(self) -> Node:
         return self.builder.apply("logical_not", self)
