@@ -174,7 +174,7 @@ def _vision(name: str, config: str, size: int, **options: Any) -> Model:
 def resnet(layer_type: str = "basic", width: int = 8) -> Model:
     return _vision(
         "ResNetModel", "ResNetConfig", 64, embedding_size=8, hidden_sizes=[width, 2 * width],
-        depths=[1, 2], layer_type=layer_type,
+        depths=[1, 1], layer_type=layer_type,
     )  # fmt: skip
 
 
@@ -310,7 +310,7 @@ def _pixels(module: Callable[[], nn.Module], channels: int, size: int) -> Model:
 
 
 def _recurrent(kind: str) -> Model:
-    x = torch.randn(1, 6, 6, generator=torch.Generator().manual_seed(3))
+    x = torch.randn(1, 4, 6, generator=torch.Generator().manual_seed(3))
     wants = ({"deep": np.s_[:, 3]},)
     return Model(_seeded(lambda: Unrolled(kind)), (x,), one_step, wants=wants)
 

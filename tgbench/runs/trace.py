@@ -18,9 +18,9 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from tgbench.base.errors import TraceError
 from tgbench.base.regions import Region
@@ -29,6 +29,9 @@ from tgbench.graph.graph import Graph
 from tgbench.runs.buckets import Bucket, BucketClass, Spot
 from tgbench.runs.entry import LoggedCall
 from tgbench.runs.log import TraceWarning, Writer, append, explained, read
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["LoggedCall", "Trace", "TraceWarning"]
 
@@ -181,6 +184,8 @@ class Trace:
 
     def classes(self, graph: Graph, last: int | None = None) -> pd.DataFrame:
         """One row a class, the most frequent first: class, count, share, mean_ms, last (UTC)."""
+        import pandas as pd
+
         calls = self._window(last)
         frame = pd.DataFrame({
             "class": pd.Series(list(map(str, self.kinds(graph, len(calls)))), dtype=str),
@@ -194,6 +199,8 @@ class Trace:
 
     def transition_counts(self, graph: Graph, last: int | None = None) -> pd.DataFrame:
         """How often the class of the column came right after the class of the row."""
+        import pandas as pd
+
         kinds = list(dict.fromkeys(self.kinds(graph, last)))
         position = {kind: i for i, kind in enumerate(kinds)}
         counts = np.zeros((len(kinds), len(kinds)), np.int64)
@@ -216,6 +223,8 @@ class Trace:
 
         A class that nothing has followed yet takes the shares of all classes.
         """
+        import pandas as pd
+
         if not (math.isfinite(smoothing) and smoothing >= 0):
             raise TraceError(f"smoothing={smoothing} is not a number of calls, 0 or more")
         counts = self.transition_counts(graph, last)
@@ -228,6 +237,8 @@ class Trace:
 
     def to_frame(self) -> pd.DataFrame:
         """One row a call: bucket, hit, duration_ns, time (UTC)."""
+        import pandas as pd
+
         return pd.DataFrame({
             "bucket": pd.Series([str(call.bucket) for call in self._calls], dtype=str),
             "hit": np.array([call.hit for call in self._calls], bool),
@@ -259,6 +270,8 @@ class Trace:
 
 
 def _times(calls: Sequence[LoggedCall]) -> pd.DatetimeIndex:
+    import pandas as pd
+
     microseconds = np.array([round(call.time * 1e6) for call in calls], np.int64)
     return pd.DatetimeIndex(microseconds.view("datetime64[us]")).tz_localize("UTC")
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from tgbench.base.errors import CheckError
 from tgbench.base.words import ruled
 from tgbench.session.check.edits import EditFailure
 from tgbench.session.check.nodes import NodeCheck
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 AROUND = 3  # nodes shown before and behind the one to blame
 
@@ -82,6 +83,8 @@ class CheckReport:
     @property
     def rows(self) -> pd.DataFrame:
         """One row an output: pair, output, dtype, absolute, relative, tolerance, passed."""
+        import pandas as pd
+
         names = ["pair", "output", "dtype", "absolute", "relative", "tolerance", "passed"]
         return pd.DataFrame(
             [[getattr(row, name) for name in names] for row in self.outputs], columns=names
@@ -90,6 +93,8 @@ class CheckReport:
     @property
     def node_rows(self) -> pd.DataFrame:
         """One row a node: node, op, shape, box, own, total, original, tolerance, kernels."""
+        import pandas as pd
+
         return pd.DataFrame([_node_row(node) for node in self.nodes], columns=list(NODE_COLUMNS))
 
     def assert_passed(self) -> None:
