@@ -20,7 +20,7 @@ VENV := .venv/bin/python
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup demo test lint types notebooks browser unit sweep fuzz lab format \
-	bench-decode bench-engine bench-bitwise bench-imported bench-kernels bench-layout bench-occlusion bench-optimize bench-optimum bench-packed bench-packing bench-predict bench-remat \
+	bench-decode bench-engine bench-bitwise bench-histories bench-imported bench-kernels bench-layout bench-occlusion bench-optimize bench-optimum bench-packed bench-packing bench-predict bench-remat \
 	bench-schedule bench-scoring bench-specialise bench-stream bench-widgets bench-zoo gpu clean
 
 help: ## list the targets
@@ -87,6 +87,9 @@ bench-engine: setup ## the cost of the loop itself
 
 bench-optimize: setup ## plans beside online cache policies, on traces and budgets
 	@$(VENV) -m benchmarks.optimize --size small
+
+bench-histories: setup ## histories that do not repeat, beside PyTorch and full runs
+	@OMP_NUM_THREADS=1 $(VENV) -W ignore -m benchmarks.histories
 
 bench-kernels: setup ## single-row kernels, numba beside torch
 	@$(VENV) -m benchmarks.kernels

@@ -48,7 +48,9 @@ class Case:
     ignored: Sequence[str] = ()
 
     def session(self, exact: str | None) -> GraphSession:
-        return GraphSession(self.graph, self.weights, exact=exact, ignore_weights=self.ignored)
+        return GraphSession(
+            self.graph, self.weights, exact=exact, ignore_weights=self.ignored, making="always"
+        )
 
 
 def minilm(tokens: int = 64, texts: int = 2) -> Case:

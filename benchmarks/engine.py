@@ -100,7 +100,7 @@ class Decoder:
     def __init__(self, effort: Effort, folder: Path) -> None:
         size = effort.model
         graph = gemma3(size.config, size.tokens)
-        self.session = GraphSession(graph, weights=folder, memory=size.memory)
+        self.session = GraphSession(graph, weights=folder, memory=size.memory, making="always")
         self.ids: Ids = np.zeros((1, size.tokens), np.int64)
         self.random = np.random.default_rng(0)
         self.vocab = int(size.config["vocab_size"])

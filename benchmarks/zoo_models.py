@@ -309,10 +309,11 @@ def measured(model: Model, edits: int) -> dict[str, Any]:
     imported = from_torch(module, kwargs={**example, **given})
     start = {name: tensor.numpy() for name, tensor in example.items()}
     eager = partial(_eager, module, given)
-    ample = GraphSession(imported)
+    ample = GraphSession(imported, making="always")
     rows = {"ample": followed(ample, start, eager, edits)}
     most, least = ample.placement.size_bytes, _least(imported, start)
-    tight = GraphSession(imported, memory=least + int(SHARE * max(most - least, 0)))
+    tight = GraphSession(imported, memory=least + int(SHARE * max(most - least, 0)),
+                         making="always")  # fmt: skip
     rows["tight"] = followed(tight, start, eager, edits)
     nodes = imported.graph.nodes
     return {

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, settings
 _CACHE = tempfile.TemporaryDirectory(prefix="tgbench-tests-")
 os.environ["XDG_CACHE_HOME"] = _CACHE.name
 
+os.environ.setdefault("TGBENCH_MAKING", "always")  # what re-runs must not hang on how fast it is
 os.environ.setdefault("TGBENCH_CHECK", "1")  # every memory map that a planner makes is checked
 
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]

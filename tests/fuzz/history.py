@@ -90,6 +90,8 @@ def _options(random: Random, case: Json) -> Json:
         options["packed_bytes"] = 0
     if random.random() < 0.02:
         options["exact"] = "bitwise"
+    if random.random() < 0.5:
+        options["serve"] = random.randrange(1000)
     return options
 
 

@@ -2,6 +2,7 @@
 
 Options of a case, beside those of `GraphSession`
     memory    None, bytes, or of what the first run needs: "exact", "little" more, "ample"
+    serve     runs are served by any program that may, picked with this seed
     poison    fill every byte that holds nothing valid with garbage before each run
     torch     inputs are torch tensors
 
@@ -37,6 +38,7 @@ from fuzz.case import (
     leaves,
     updated_states,
 )
+from fuzz.choosing import serve_any
 from fuzz.table import basic_index
 from tgbench.base.errors import BudgetError, GraphError, TgbenchError
 from tgbench.session.session import GraphSession
@@ -155,7 +157,10 @@ class _Replay:
         }
         made = PoisonedSession if self.options.get("poison") else GraphSession
         weights = {n: w for n, w in self.weights.items() if n in self.graph.parameters}
-        return made(self.graph, weights, memory=memory, calibrate=False, **options, **others)
+        session = made(self.graph, weights, memory=memory, calibrate=False, **options, **others)
+        if self.options.get("serve") is not None:
+            serve_any(session, self.options["serve"])
+        return session
 
     def _budget(self) -> int | None:
         """Bytes: those that the error names when there are none, or more."""

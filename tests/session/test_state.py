@@ -377,20 +377,21 @@ def failing_at(
     session: GraphSession, call: int, error: type[BaseException] = KeyboardInterrupt
 ) -> None:
     """Make one call of the next program raise."""
-    made = session.runner.program
+    serve = session.runner.served
 
-    def program(*arguments: Any) -> Any:
-        found, is_new = made(*arguments)
+    def served(*arguments: Any) -> Any:
+        found = serve(*arguments)
+        calls = found.program.calls
 
         def fail(*_: Any) -> None:
-            found.calls[call] = kept
+            calls[call] = kept
             raise error
 
-        kept, found.calls[call] = found.calls[call], (fail, ())
-        session.runner.program = made  # type: ignore[method-assign]
-        return found, is_new
+        kept, calls[call] = calls[call], (fail, ())
+        session.runner.served = serve  # type: ignore[method-assign]
+        return found
 
-    session.runner.program = program  # type: ignore[assignment,method-assign]
+    session.runner.served = served  # type: ignore[assignment,method-assign]
 
 
 @pytest.mark.parametrize("call", [0, 3, -1])

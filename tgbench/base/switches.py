@@ -1,6 +1,7 @@
 """What may be switched on from outside, for whoever works on this package.
 
 TGBENCH_CHECK=1       every memory map is checked, the slow way, before it counts
+TGBENCH_MAKING=always every run has a program of its own, where `making=` says nothing
 TGBENCH_DEBUG=1..4    what goes on, a line each on standard error; read once, at the first line
 
 | level | tells of                                                            |
@@ -21,6 +22,7 @@ from functools import cache
 from tgbench.base.errors import InputError
 
 CHECK = "TGBENCH_CHECK"
+MAKING = "TGBENCH_MAKING"
 DEBUG = "TGBENCH_DEBUG"
 PLANS, RUNS, PROGRAMS, STEPS = LEVELS = (1, 2, 3, 4)
 
@@ -28,6 +30,11 @@ PLANS, RUNS, PROGRAMS, STEPS = LEVELS = (1, 2, 3, 4)
 def checks() -> bool:
     """Whether every memory map is to be checked."""
     return os.environ.get(CHECK, "0") not in ("", "0")
+
+
+def making() -> str:
+    """When programs are made, where a session does not say."""
+    return os.environ.get(MAKING) or "measured"
 
 
 @cache

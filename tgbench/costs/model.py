@@ -28,7 +28,7 @@ from tgbench.costs.records import Record, Records
 from tgbench.costs.signature import Signature, numbers, source_hash, without_layout
 from tgbench.graph.op_table import Call
 from tgbench.kernels.registry import OUT, Kernel, Site, View, candidates, prepared_inputs
-from tgbench.runs.propagate import rough_ns
+from tgbench.runs.propagate import Step, rough_ns
 from tgbench.runs.rules import Rules
 
 Source: TypeAlias = Literal["measured", "interpolated", "modelled"]
@@ -182,6 +182,11 @@ class CostModel:
     def time_ns(self, call: Call, box: Box) -> float:
         """The expected nanoseconds of `estimate`."""
         return self.estimate(call, box).time_ns
+
+    def of_steps(self, steps: Iterable[Step]) -> float:
+        """The expected nanoseconds of all that some steps compute."""
+        computed = (part for step in steps for part in step.compute.items())
+        return sum(self.time_ns(node.call, box) for node, region in computed for box in region)
 
     def of_site(self, site: Site, kernel: Kernel) -> Estimate:
         """What one kernel takes at a site."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -57,6 +58,34 @@ class Instruction:
 
 
 @dataclass
+class Use:
+    """How often a program ran, and how long that takes.
+
+    The first time is forgotten at the second: nothing was warm. What is quicker counts at once for
+    half, what is slower for an eighth: other work on a machine only ever slows a run.
+
+    Fields:
+        ran: how often.
+        time_ns: how long it takes.
+        instead_ns: what it was made for to be quicker than.
+    """
+
+    ran: int = 0
+    time_ns: float = 0.0
+    instead_ns: float = inf
+
+    @property
+    def is_good(self) -> bool:
+        """Whether it is as quick as was hoped."""
+        return self.ran < 3 or self.time_ns <= self.instead_ns
+
+    def note(self, took_ns: int) -> None:
+        self.ran += 1
+        late = took_ns - self.time_ns
+        self.time_ns += late * (1.0 if self.ran < 3 else 0.5 if late < 0 else 0.125)
+
+
+@dataclass
 class Program:
     """A flat list of calls for one (state, bucket class), at any origin its guards allow.
 
@@ -67,6 +96,7 @@ class Program:
         outputs: per output name, the demanded boxes and views of them.
         steps: the decisions it was lowered from, one per piece.
         spared: for runs that keep nothing, at one origin: what is written over, and its copies.
+        use: how often it ran.
     """
 
     instructions: tuple[Instruction, ...]
@@ -78,6 +108,7 @@ class Program:
     results: dict[str, list[tuple[Box, torch.Tensor]]] = field(default_factory=dict)
     origin: tuple[int, ...] | None = None
     spared: tuple[tuple[int, ...], list[tuple[torch.Tensor, torch.Tensor]]] | None = None
+    use: Use = field(default_factory=Use)
     _tensors: dict[View, torch.Tensor] = field(default_factory=dict)
     _moving: list[_Moving] = field(default_factory=list)
     _rebuilt: list[_Rebuilt] = field(default_factory=list)

@@ -125,28 +125,42 @@ class Specialiser:
         return [demand for i, demand in enumerate(found) if demand not in found[:i]]
 
     def specialise(
-        self, held: State, kind: BucketClass, origin: tuple[int, ...], *, or_more: bool = True
+        self,
+        held: State,
+        kind: BucketClass,
+        origin: tuple[int, ...],
+        *,
+        or_more: bool = True,
+        stands: bool = False,
     ) -> Specialised:
         """Whole if it fits, else cut as planned, else in ever smaller pieces; else more of it.
 
         Args:
             or_more: where it does not fit, compute more than what is asked for, or all afresh.
+            stands: quickly: the origin is taken for numbers, and it is right there alone; where
+                it does not fit as planned, it does not fit.
 
         Raises DoesNotFit if nothing fits.
         """
-        for way in self._ways(kind, origin, or_more):
+        for way in self._own_ways if stands else self._ways(kind, origin, or_more):
             try:
                 with record() as guards:
-                    made = self._lowered(held, kind, origin, way)
+                    made = self._lowered(held, kind, origin, way, stands)
             except DoesNotFit as error:
                 failure = error
                 continue
-            self.standing.learn(kind, origin, guards)
+            if not stands:
+                self.standing.learn(kind, origin, guards)
             return Specialised(tuple(made), frozenset(guards))
         raise failure
 
+    @property
+    def _own_ways(self) -> list[Way]:
+        """Whole, or cut as planned."""
+        return [Way(WHOLE), *([Way(self.cut)] if self.cut != WHOLE else [])]
+
     def _ways(self, kind: BucketClass, origin: tuple[int, ...], or_more: bool) -> Iterator[Way]:
-        own = [WHOLE, *([self.cut] if self.cut != WHOLE else [])]
+        own = [way.cut for way in self._own_ways]
         yield from (Way(cut) for cut in [*own, *cuts(self.propagator)])
         if not or_more:
             return
@@ -156,9 +170,9 @@ class Specialiser:
         yield from (Way(cut, more, afresh=True) for more in (0, *larger) for cut in own)
 
     def _lowered(
-        self, held: State, kind: BucketClass, origin: tuple[int, ...], way: Way
+        self, held: State, kind: BucketClass, origin: tuple[int, ...], way: Way, stands: bool
     ) -> list[tuple[Step, Lowering]]:
-        numbers = self.standing.of(kind, origin)
+        numbers = dict(enumerate(origin)) if stands else self.standing.of(kind, origin)
         for index, value in numbers.items():
             origin_symbol(index, value).pin()
         held = {} if way.afresh else held

@@ -7,8 +7,9 @@ one small integer stands for it. Programs are keyed by that integer and the buck
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 from tgbench.base.coords import Coord, Moving, Terms
@@ -16,6 +17,7 @@ from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import Node
 from tgbench.programs.lowering import Held, State
 from tgbench.runs.buckets import Spot
+from tgbench.runs.raster import Raster
 
 Form: TypeAlias = "int | tuple[int, Terms, int]"  # a number, or (const + terms) / per
 Entry: TypeAlias = "tuple[Node, tuple[tuple[tuple[Form, Form], ...], ...], tuple[Form, ...]]"
@@ -56,6 +58,16 @@ class Pattern:
             for node, boxes, start in self.entries
         }
 
+    @cached_property
+    def stands(self) -> bool:
+        """Whether no run moves it: all boxes are numbers, and stop where their dimensions do."""
+        return all(
+            type(a) is int and type(b) is int and b == size
+            for node, boxes, _ in self.entries
+            for box in boxes
+            for (a, b), size in zip(box, node.shape, strict=True)
+        ) and all(type(form) is int for _, _, start in self.entries for form in start)
+
     def changed(self, change: Change, stop: Change | None = None) -> Pattern:
         """The same with every form rewritten; where boxes stop, by `stop` if that is given."""
         ends = change if stop is None else stop
@@ -75,6 +87,22 @@ class Pattern:
                 for node, boxes, start in self.entries
             )
         )
+
+    def within(self, origin: Sequence[int], raster: Raster, kept: Container[Node]) -> Pattern:
+        """Less of the same: whole tiles of nodes that are kept, as numbers."""
+        found: list[Entry] = []
+        for node, boxes, start in self.entries:
+            if node not in kept:
+                continue
+            here = Region(
+                tuple(Box((_value(a, origin), _value(b, origin)) for a, b in box) for box in boxes)
+            )
+            left = raster.within(here, node.shape)
+            if left.boxes:
+                ends = tuple(_value(form, origin) for form in start)
+                sides = tuple(tuple((_form(a), _form(b)) for a, b in box) for box in left)
+                found.append((node, sides, ends))
+        return Pattern(tuple(found))
 
 
 def _form(coord: Coord) -> Form:
@@ -104,6 +132,7 @@ class States:
         self._numbers: dict[Pattern, int] = {EMPTY_STATE: 0}
         self.patterns: list[Pattern] = [EMPTY_STATE]
         self._moves: dict[object, int] = {}
+        self._rounded: dict[object, int] = {}
 
     def number(self, pattern: Pattern) -> int:
         found = self._numbers.get(pattern)
@@ -118,7 +147,8 @@ class States:
         What names numbers goes before what they stand for, in case of an interrupt.
         """
         kept = self.patterns[number]
-        self._moves, self._numbers, self.patterns = {}, {EMPTY_STATE: 0}, [EMPTY_STATE]
+        self._moves, self._rounded = {}, {}
+        self._numbers, self.patterns = {EMPTY_STATE: 0}, [EMPTY_STATE]
         return self.number(kept)
 
     def __len__(self) -> int:
@@ -128,6 +158,8 @@ class States:
         """The state left by the run `before`, written over the origin of the run `now`."""
         if number == 0 or before is None:
             return 0
+        if self.patterns[number].stands:
+            return number
         is_alike = before.kind == now.kind
         if is_alike:
             delta = tuple(b - a for a, b in zip(before.origin, now.origin, strict=True))
@@ -145,6 +177,17 @@ class States:
                     lambda form, size: _recognised(_value(form, before.origin), now.origin, size),
                 )
             found = self._moves[key] = self.number(pattern)
+        return found
+
+    def within(self, number: int, last: Spot | None, raster: Raster, kept: Container[Node]) -> int:
+        """What of the state that the run `last` left is whole tiles of what is kept."""
+        if number == 0 or last is None:
+            return 0
+        key = number, last.origin, raster
+        found = self._rounded.get(key)
+        if found is None:
+            less = self.patterns[number].within(last.origin, raster, kept)
+            found = self._rounded[key] = self.number(less)
         return found
 
 

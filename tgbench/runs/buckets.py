@@ -29,6 +29,7 @@ Rounding: TypeAlias = Literal["exact", "pow2", "full"]
 Span: TypeAlias = "tuple[int | None, int]"  # symbol (None: the start is fixed at 0), extent
 Use: TypeAlias = "tuple[str, str, int]"  # part, name, dimension of a box that moves
 MOST_BOXES = 8  # a comparison that would find more changed boxes than this takes larger ones
+MOST_CELLS = 64  # along a dimension, where boxes are looked for
 
 
 @dataclass(frozen=True)
@@ -308,47 +309,80 @@ def _cut(flags: NDArray[np.bool_], starts: Sequence[Any]) -> Iterator[Box]:
 
 
 def _coarse(flags: NDArray[np.bool_], hull: Box) -> Region:
-    """The hull, cut in two where that saves most, again and again while the boxes stay few."""
-    boxes, region = [hull], Region((hull,))
+    """The hull, cut in two where that saves most, again and again while the boxes stay few.
+
+    Neighbouring slices that are alike are one cell of a grid, and so are some neighbours where
+    there are many; cuts lie between cells.
+    """
+    grid, edges = _grid(flags[hull.slices()])
+    boxes = [Box.full(grid.shape)]
+    cuts = [_best_cut(grid, edges)]
+    region = Region((hull,))
     while True:
-        cuts = [_best_cut(flags[box.slices()]) for box in boxes]
         saved, axis, at = max(cuts)
         if not saved:
             return region
         i = cuts.index((saved, axis, at))
         start, stop = boxes[i][axis]
-        halves = [
-            Box((*boxes[i][:axis], interval, *boxes[i][axis + 1 :]))
-            for interval in ((start, start + at), (start + at, stop))
-        ]
-        boxes[i : i + 1] = [_hull(flags, half) for half in halves]
-        finer = Region.of(*boxes)
+        sides = (start, start + at), (start + at, stop)
+        halves = [Box((*boxes[i][:axis], side, *boxes[i][axis + 1 :])) for side in sides]
+        boxes[i : i + 1] = halves = [_hull(grid, half) for half in halves]
+        cuts[i : i + 1] = [_best_cut(grid[h.slices()], _inside(edges, h)) for h in halves]
+        finer = Region.of(*(_outlined(box, edges, hull) for box in boxes))
         if len(finer) > MOST_BOXES:
             return region
         region = finer
 
 
-def _best_cut(flags: NDArray[np.bool_]) -> tuple[int, int, int]:
-    """Elements saved, axis and position: where the hulls of the two sides are smallest together.
+def _grid(flags: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], list[NDArray[np.int64]]]:
+    """The flags of cells, and where the cells of each dimension begin; the last one's end too."""
+    edges = []
+    for axis in range(flags.ndim):
+        ahead = np.moveaxis(flags, axis, 0).reshape(flags.shape[axis], -1)
+        breaks = np.flatnonzero((ahead[1:] != ahead[:-1]).any(axis=1)) + 1
+        starts = np.concatenate(([0], breaks))
+        if len(starts) > MOST_CELLS:
+            starts = starts[:: -(-len(starts) // MOST_CELLS)]
+        edges.append(np.append(starts, flags.shape[axis]))
+        flags = np.logical_or.reduceat(flags, starts, axis=axis)
+    return flags, edges
+
+
+def _inside(edges: Sequence[NDArray[np.int64]], box: Box) -> list[NDArray[np.int64]]:
+    return [ends[start : stop + 1] for ends, (start, stop) in zip(edges, box, strict=True)]
+
+
+def _outlined(box: Box, edges: Sequence[NDArray[np.int64]], hull: Box) -> Box:
+    """A box of cells as the elements that they stand for."""
+    sides = zip(_inside(edges, box), hull.starts, strict=True)
+    return Box((first + int(ends[0]), first + int(ends[-1])) for ends, first in sides)
+
+
+def _best_cut(flags: NDArray[np.bool_], edges: Sequence[NDArray[np.int64]]) -> tuple[int, int, int]:
+    """Elements saved, axis and cell: where the hulls of the two sides are smallest together.
 
     The flags touch every side of their array, so no hull is empty.
     """
     best = (0, 0, 0)
-    for axis in range(flags.ndim):
-        left: Any = 1  # elements of the hull of what is before each position; right: from it on
-        right: Any = 1
-        for other in range(flags.ndim):
+    size = prod(int(ends[-1] - ends[0]) for ends in edges)
+    axes = [axis for axis, cells in enumerate(flags.shape) if cells > 1]
+    whole = prod(int(ends[-1] - ends[0]) for i, ends in enumerate(edges) if i not in axes)
+    for axis in axes:
+        left: Any = whole  # elements of the hull of what is before each cell; right: from it on
+        right: Any = whole
+        for other in axes:
             low, high = _spans(flags, axis, other)
+            low, high = edges[other][low], edges[other][high]
             left = left * _running_extent(low, high)
             right = right * _running_extent(low[::-1], high[::-1])[::-1]
-        saved = flags.size - left[:-1] - right[1:]
-        if saved.size and saved.max() > best[0]:
+        saved = size - left[:-1] - right[1:]
+        if saved.max() > best[0]:
             best = int(saved.max()), axis, int(saved.argmax()) + 1
     return best
 
 
 def _spans(flags: NDArray[np.bool_], axis: int, other: int) -> tuple[Any, Any]:
-    """First and last + 1 true position along `other`, for every position along `axis`."""
+    """First and last + 1 true cell along `other`, for every cell along `axis`."""
     size = flags.shape[other]
     used = np.asarray(flags.any(axis=_all_but(flags.ndim, axis, other)))
     if axis == other:

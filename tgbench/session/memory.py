@@ -287,7 +287,13 @@ class Memory:
         return found.clone() if self.anatomy.base[node].op == "state" else found
 
     def specialise(
-        self, state: int, kind: BucketClass, origin: tuple[int, ...], *, or_more: bool
+        self,
+        state: int,
+        kind: BucketClass,
+        origin: tuple[int, ...],
+        *,
+        or_more: bool,
+        stands: bool = False,
     ) -> Program:
         """Decide, lower and bind a run; right at every origin that makes the same decisions.
 
@@ -295,7 +301,7 @@ class Memory:
         """
         with lasting():
             held = self.states.patterns[state].state(origin)
-            made = self.specialiser.specialise(held, kind, origin, or_more=or_more)
+            made = self.specialiser.specialise(held, kind, origin, or_more=or_more, stands=stands)
             program = Program(
                 instructions=made.instructions,
                 guards=made.guards,

@@ -22,13 +22,15 @@ def gather(
     shape: Sequence[int],
     copy: bool,
     as_torch: bool,
+    is_own: bool = True,
 ) -> Any:
     """The wanted part of an output of this shape as the caller indexed it, NumPy or torch.
 
-    `parts` are the boxes of the demanded region, over a program's origin, with their tensors.
-    What is not a copy is a view that cannot be written through.
+    `parts` are boxes over a program's origin, with their tensors: those of the demanded region if
+    the program is the run's own, else of a larger one. What is not a copy is a view that cannot be
+    written through.
     """
-    if len(parts) == 1 and not isinstance(index, (Region, list)):
+    if is_own and len(parts) == 1 and not isinstance(index, (Region, list)):
         dropped = _dropped(index, len(region.boxes[0]))
         return _handed(parts[0][1], dropped, copy, as_torch)
     parts = [(box.at(origin), tensor) for box, tensor in parts]

@@ -5,14 +5,15 @@
                  └──┘ plan, where nothing fits
 
 A request is read and checked. Deciding finds what differs from what stands (`standing`), the bucket
-of that, and a program for it, made now if there is none. What is executed counts for nothing until
-it is committed, in one line.
+of that, and a program for it: its own, that of a larger run (`serving`), or one that is made now,
+whichever costs least (`choosing`). What is executed counts for nothing until it is committed, in
+one line.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -33,6 +34,7 @@ from tgbench.session.arguments import Intake, Wish
 from tgbench.session.planning import Planning, Runs, Search
 from tgbench.session.report import Counters, Report, taken_bytes
 from tgbench.session.results import gather
+from tgbench.session.serving import EXACTLY, Around, Offer, Rung, Server
 from tgbench.session.standing import NONE, Keeper, Standing
 
 Array = NDArray[Any]
@@ -69,9 +71,17 @@ class Request(NamedTuple):
     as_torch: bool = False
 
 
-class Found(NamedTuple):
-    """A program, and whether it was made now."""
+class Served(NamedTuple):
+    """A program for a run.
 
+    Fields:
+        rung: how far the run is rounded to a larger one.
+        spot: the class that the program is of, and where it runs.
+        program: right for it, made now if `is_new`.
+    """
+
+    rung: Rung
+    spot: Spot
     program: Program
     is_new: bool
 
@@ -85,7 +95,7 @@ class Decision(NamedTuple):
         differ: what the arena does not hold yet.
         bucket: the same with what is demanded.
         spot: its class, and where it happens.
-        program: right for it, made now if `is_new`.
+        served: by which program.
     """
 
     request: Request
@@ -93,8 +103,7 @@ class Decision(NamedTuple):
     differ: Mapping[str, Region]
     bucket: Bucket
     spot: Spot
-    program: Program
-    is_new: bool
+    served: Served
 
 
 class Outcome(NamedTuple):
@@ -126,17 +135,17 @@ class Finished(NamedTuple):
 
     bucket: Bucket
     spot: Spot
-    is_new: bool
+    served: Served
     moved: bool
-    program: Program
     clock: Clock
     propagator: Propagator
 
     @property
     def report(self) -> Report:
-        clock = self.clock
+        clock, served = self.clock, self.served
         return Report(
-            self.bucket, self.spot.kind, self.spot.origin, self.is_new, self.moved, self.program,
+            self.bucket, self.spot.kind, self.spot.origin, served.rung.name, served.spot.origin,
+            served.is_new, self.moved, served.program,
             clock.decided - clock.began, clock.done - clock.decided, clock.done - clock.began,
             self.propagator,
         )  # fmt: skip
@@ -149,12 +158,17 @@ class Runner:
         planning, keeper: what to plan for; what is in force and stands.
         intake: reads arguments.
         trace: every run is appended to it.
+        server, chooser: find the programs that would serve a run, and pick one.
         counters: how often things happened.
         finished: the last run; None before the first.
     """
 
     def __init__(self, planning: Planning, keeper: Keeper, intake: Intake, trace: Trace) -> None:
         self.planning, self.keeper = planning, keeper
+        self.server, self.chooser = (
+            Server(planning.graph, keeper.states, keeper.programs),
+            keeper.chooser,
+        )
         self.intake, self.trace = intake, trace
         self.arena = keeper.arena
         self.counters = Counters()
@@ -211,16 +225,16 @@ class Runner:
             if self.keeper.standing.memory is None:
                 self.plan_for(self.planning.first_runs(bucket, spot, self.intake))
             try:
-                program, is_new = self.program(spot, self.keeper.standing)
+                served = self.served(bucket, spot)
             except DoesNotFit as error:
                 failure = str(error)  # an error kept in its own frame keeps the session alive
                 self.planning.missed.add(spot.kind)
                 self.plan_for([spot])
                 continue
-            if self.planning.deserves_a_plan(spot.kind, program):
+            if self.planning.deserves_a_plan(served.spot.kind, served.program):
                 self.plan_for([spot])
                 continue
-            return Decision(request, arrays, differ, bucket, spot, program, is_new)
+            return Decision(request, arrays, differ, bucket, spot, served)
         raise KernelError(f"{spot.kind} fits no plan made for it: {failure}")
 
     def _differences(self, arrays: Mapping[str, Array], request: Request) -> dict[str, Region]:
@@ -241,9 +255,10 @@ class Runner:
 
     def plan(self) -> None:
         """Plan for the classes at hand, and put it in force."""
-        made = self.planning.quick()
+        began_ns = time.perf_counter_ns()
+        self.keeper.install(self.planning.quick())
         self.counters.planned += 1
-        self.keeper.install(made)
+        self.chooser.planned(time.perf_counter_ns() - began_ns)
 
     @property
     def happened(self) -> list[Bucket]:
@@ -259,27 +274,58 @@ class Runner:
         self.counters.planned += 1
         self.keeper.install(made)
 
-    def program(self, spot: Spot, standing: Standing) -> Found:
-        """The program for a run after what stands."""
-        keeper = self.keeper
-        state = keeper.states.moved(standing.valid, standing.last, spot)
-        known = keeper.programs.find(state, spot.kind, spot.origin)
-        if known is not None:
-            return Found(known, False)
-        program = keeper.memory.specialise(
-            state, spot.kind, spot.origin, or_more=self.planning.takes_more(spot)
-        )
-        keeper.programs.add(state, spot.kind, program)
+    def served(self, bucket: Bucket, spot: Spot) -> Served:
+        """A program for a run after what stands; raises DoesNotFit if that takes another plan."""
+        own = self.own(bucket, spot, self.keeper.standing)
+        if own.program is not None and own.program.use.is_good:
+            return Served(EXACTLY, spot, own.program, False)
+        began_ns, standing = time.perf_counter_ns(), self.keeper.standing
+        around = Around(own, standing.valid, standing.last, self.keeper.memory.placement.retained,
+                        [leaf.name for leaf in self.planning.anatomy.kept])  # fmt: skip
+        rung = self.chooser.again()
+        offer = own if rung in (None, EXACTLY) else self.server.offer(around, rung)
+        if offer.program is not None:
+            return Served(offer.rung, offer.spot, offer.program, False)
+        offers = self.server.offers(around)
+        while True:
+            offer = self.chooser.choose(offers, self.planning.classes)
+            if offer.program is not None:
+                self.chooser.took(time.perf_counter_ns() - began_ns)
+                return Served(offer.rung, offer.spot, offer.program, False)
+            try:
+                return Served(offer.rung, offer.spot, self.made(offer), True)
+            except DoesNotFit:
+                if self.chooser.refused(offer):
+                    raise
+
+    def own(self, bucket: Bucket, spot: Spot, standing: Standing) -> Offer:
+        """A run's own program, if it is there."""
+        state = self.keeper.states.moved(standing.valid, standing.last, spot)
+        program = self.keeper.programs.find(state, spot.kind, spot.origin)
+        return Offer(EXACTLY, bucket, spot, state, program)
+
+    def made(self, offer: Offer) -> Program:
+        """The program of an offer; raises DoesNotFit where the plan in force has no room."""
+        began_ns, (kind, origin) = time.perf_counter_ns(), offer.spot
+        program = self.keeper.memory.specialise(
+            offer.state, kind, origin,
+            or_more=self.planning.takes_more(offer.spot), stands=offer.rung is not EXACTLY,
+        )  # fmt: skip
+        self.keeper.programs.add(offer.state, kind, program)
+        took_ns = time.perf_counter_ns() - began_ns
         self.counters.specialised += 1
-        return Found(program, True)
+        self.counters.making_ns += took_ns
+        self.chooser.made(offer, program, took_ns)
+        return program
 
     # --- executing -------------------------------------------------------------------------------
 
     def carry_out(self, run: Decision, began_ns: int) -> dict[str, Any]:
         """Execute a run and remember what it did; what it wrote stays from the last line on."""
-        moved = run.program.origin != run.spot.origin
+        program, origin = run.served.program, run.served.spot.origin
+        moved = program.origin != origin
         if moved:
-            run.program.move_to(run.spot.origin)
+            program.move_to(origin)
         decided_ns, before = time.perf_counter_ns(), self.keeper.standing
         outcome = self.execute(run)
         self.finish(run, moved, Clock(began_ns, decided_ns, time.perf_counter_ns()))
@@ -293,7 +339,7 @@ class Runner:
         noted (`Memory.take_back`), so that whatever stops a run leaves a session that computes
         everything again from what it held before.
         """
-        memory, program, keeps = self.keeper.memory, run.program, run.request.keeps
+        memory, program, keeps = self.keeper.memory, run.served.program, run.request.keeps
         self.keeper.forget()
         self.arena.last_ran = self.keeper.seat.number
         try:
@@ -313,16 +359,17 @@ class Runner:
 
     def _results(self, run: Decision) -> dict[str, Any]:
         """What is handed out of a run, right now: its slices are written over by the next one."""
-        request, program = run.request, run.program
+        request, program = run.request, run.served.program
         if request.keeps is Keeps.VALUES:
             return {}
-        results = {}
+        results, is_own = {}, run.served.rung is EXACTLY
         for name, (region, index) in request.wanted.items():
             parts, node = program.results[name], self.graph.outputs[name]
             owned = request.copy or request.as_torch or self._is_state(node)
             results[name] = gather(
-                parts, program.origin or (), region, index, node.shape, owned, request.as_torch
-            )
+                parts, program.origin or (), region, index, node.shape, owned, request.as_torch,
+                is_own,
+            )  # fmt: skip
         return results
 
     def _is_state(self, output: Node) -> bool:
@@ -331,29 +378,33 @@ class Runner:
 
     def finish(self, run: Decision, moved: bool, clock: Clock) -> None:
         """Count a run, and log it."""
-        self.counters.runs += 1
-        self.counters.evicted = self.keeper.programs.evicted
-        self.counters.moved += moved
-        if run.is_new:
-            self.arena.took(taken_bytes(run.program))
-        self.trace.append(
-            LoggedCall(run.bucket, not run.is_new, clock.done - clock.began, time.time())
-        )
+        served = run.served
+        counters = self.counters
+        counters.runs += 1
+        counters.larger += served.rung is not EXACTLY
+        counters.moved += moved
+        counters.evicted = self.keeper.programs.evicted
+        counters.deciding_ns += clock.decided - clock.began
+        counters.computing_ns += clock.done - clock.decided
+        served.program.use.note(clock.done - clock.decided)
+        if served.is_new:
+            self.arena.took(taken_bytes(served.program))
+        took_ns = clock.done - clock.began
+        self.trace.append(LoggedCall(run.bucket, not served.is_new, took_ns, time.time()))
         propagator = self.keeper.memory.propagator
-        done = self.finished = Finished(
-            run.bucket, run.spot, run.is_new, moved, run.program, clock, propagator
-        )
-        tell(RUNS, lambda: f"run {self.counters.runs}: {done.report.line}")
+        done = self.finished = Finished(run.bucket, run.spot, served, moved, clock, propagator)
+        tell(RUNS, lambda: f"run {counters.runs}: {done.report.line}")
 
     def _commit(self, run: Decision, before: Standing, outcome: Outcome) -> None:
         """Replace what stood `before` by what the run leaves, in the last line."""
         memory = self.keeper.memory
         if run.request.keeps is Keeps.NOTHING:
-            left = memory.surviving(before.valid, run.program)
+            left = memory.surviving(before.valid, run.served.program)
             self.keeper.standing = before._replace(valid=left)
             return
         pending = self.intake.rounded_states(outcome.advanced)
-        after = Standing(memory, memory.held, NONE, True, run.program.after, run.spot, pending)
+        _, spot, program, _ = run.served
+        after = Standing(memory, memory.held, NONE, True, program.after, spot, pending)
         memory.settle()
         self.keeper.standing = after
 
@@ -368,22 +419,23 @@ class Runner:
                 progress(f"preparing {i + 1}/{len(walks)} {spot.kind}")
                 if time.monotonic() >= end:
                     break
-                for found in self._walk(spot):
-                    made += found.is_new
+                made += self._walk(spot)
         except KeyboardInterrupt:
             progress(f"stopped; {counted(made, 'program')} kept")
         return made
 
-    def _walk(self, spot: Spot) -> Iterator[Found]:
-        """Programs for a few runs of one class in a row, one position further each time."""
-        standing = self.keeper.standing
+    def _walk(self, spot: Spot) -> int:
+        """Make programs for a few runs of one class in a row, one position further each time."""
+        standing, made = self.keeper.standing, 0
         for _ in range(RUNS_AHEAD):
+            offer = self.own(spot.kind.bucket(spot.origin), spot, standing)
             try:
-                found = self.program(spot, standing)
+                program = self.made(offer) if offer.program is None else offer.program
             except DoesNotFit:
-                return
-            yield found
-            standing = standing._replace(valid=found.program.after, last=spot)
+                return made
+            made += offer.program is None
+            standing = standing._replace(valid=program.after, last=spot)
             spot = Spot(spot.kind, tuple(at + 1 for at in spot.origin))
             if any(at > bound for at, bound in zip(spot.origin, spot.kind.bounds, strict=True)):
-                return
+                return made
+        return made

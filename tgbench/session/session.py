@@ -34,6 +34,7 @@ from tgbench.plans.search.optimiser import MODES, Effort, Mode
 from tgbench.plans.search.process import BackgroundSearch
 from tgbench.runs.buckets import BucketSpace
 from tgbench.runs.trace import Trace
+from tgbench.session.choosing import Making, Measured, Own, made_by
 from tgbench.session.facts import Facts
 from tgbench.session.opening import Knowledge, LoadedGraph, arena_on
 from tgbench.session.planning import Planning, Retain, Search, parsed
@@ -72,6 +73,10 @@ class GraphSession(Facts):
         calibrate: time the kernels of the heaviest calls before a plan, where `records` know
             nothing of them: a few seconds once a machine. False chooses by `records` if they are
             given, else by the kernels' own models, which are of another machine.
+        making: when a run gets a program of its own. "measured": when that is expected to pay,
+            by what making and running took in this session; else the quickest one that is there
+            serves it, of a larger run or of all of it. "always": as soon as it happens. None for
+            "measured", or what TGBENCH_MAKING says.
         exact: "bitwise" makes every run's outputs those of a run from nothing, bit for bit (see
             `exactness`); None for errors no larger than what kernels make of other slices.
 
@@ -104,6 +109,7 @@ class GraphSession(Facts):
         exact: str | None = None,
         packed_bytes: int | str | None = 256 << 20,
         calibrate: bool = True,
+        making: Making | None = None,
     ) -> None:
         if exact not in (None, "bitwise"):
             raise ExactnessError(f"exact={exact!r} is not known; pass 'bitwise', or leave it out")
@@ -123,7 +129,8 @@ class GraphSession(Facts):
             ground.anatomy, self.pool, self.rules, self.costs, self.exactness, self.seat,
             telling(progress), known.calibrator, retain, budget_bytes,
         )  # fmt: skip
-        self.keeper = Keeper(self.planning, program_bytes)
+        chooser = Own() if made_by(making) == "always" else Measured(self.costs.of_steps)
+        self.keeper = Keeper(self.planning, program_bytes, chooser)
         self.trace = trace if isinstance(trace, Trace) else Trace(trace)
         self.intake = ground.intake(buckets)
         self.states, self.programs = self.keeper.states, self.keeper.programs

@@ -25,6 +25,7 @@ from tgbench.memory.arena import check_map
 from tgbench.plans.decisions import Decisions
 from tgbench.programs.states import States
 from tgbench.runs.buckets import Spot
+from tgbench.session.choosing import Chooser
 from tgbench.session.memory import Library, Memory
 from tgbench.session.planning import Planning
 
@@ -67,13 +68,14 @@ class Keeper:
         standing: as it is now.
         states: the patterns that `standing.valid` counts.
         programs: what was made for this plan.
+        chooser: picks one of them for a run.
     """
 
-    def __init__(self, planning: Planning, program_bytes: int) -> None:
+    def __init__(self, planning: Planning, program_bytes: int, chooser: Chooser) -> None:
         self.planning = planning
         self.seat, self.arena = planning.seat, planning.seat.arena
         self.states = States()
-        self.programs = Library(program_bytes)
+        self.programs, self.chooser = Library(program_bytes), chooser
         self.standing = Standing()
 
     @property
@@ -97,7 +99,7 @@ class Keeper:
         self.follow_arena()
         self.planning.anatomy = decisions.anatomy
         self._stand_aside()
-        self.programs.clear()
+        self._drop_programs()
         self.seat.take(decisions.placement)
         held, states = self.standing.held, self.standing.states
         memory = Memory(
@@ -125,7 +127,7 @@ class Keeper:
             return
         self.arena.finish_move()
         if not memory.is_in_place:
-            self.programs.clear()
+            self._drop_programs()
             memory = memory.followed()
             held = memory.held if self.standing.held else NONE
             self.standing = self.standing._replace(memory=memory, held=held)
@@ -134,19 +136,23 @@ class Keeper:
             left = memory.outliving(self.standing.valid)
             self.standing = self.standing._replace(valid=left)
 
+    def _drop_programs(self) -> None:
+        self.programs.clear()
+        self.chooser.forget()
+
     def forget(self) -> None:
         """Let nothing count that was computed."""
         self.standing = self.standing.stale()
 
     def forget_states(self) -> None:
         """Number what is valid anew: there were so many patterns that others would not fit."""
-        self.programs.clear()
+        self._drop_programs()
         before, self.standing = self.standing, self.standing._replace(valid=0)
         self.standing = before._replace(valid=self.states.forget_others(before.valid))
 
     def release(self) -> None:
         """Give the bytes back; inputs, states and all that was computed are gone."""
-        self.programs.clear()
+        self._drop_programs()
         self.standing = Standing()
         self.seat.leave()
 

@@ -86,7 +86,7 @@ class Stream:
             raise InputError(f"block {block}, channels {channels}: give 1 or more")
         length = window if window is not None else WINDOW * reach_of(module, channels)
         length = -(-max(length, 2 * block) // block) * block
-        session = GraphSession(_imported(module, channels, length))
+        session = GraphSession(_imported(module, channels, length), making="always")
         reach = _reach(session)
         if length < reach + block:
             raise InputError(

@@ -1,0 +1,393 @@
+"""Histories that do not repeat: each run beside PyTorch and beside our own full run, in turns.
+
+    model × history ─→ 200 runs of   eager     the PyTorch module, all of it
+                                     full      a session that forgets everything before each run
+                                     ours      a session
+
+What counts is the processor's time. The first answer of each is told apart; from then on the total
+of ours is compared with that of the better of the two others *at every prefix* of more than ten
+runs, so that nothing is paid now for what may come back later. Now and then all three results are
+compared.
+
+    python -m benchmarks.histories [--only NAME …] [--runs N] [--again]
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import nn
+
+from benchmarks.measure import Command, ms
+from benchmarks.zoo_models import MODELS as ZOO
+from tgbench.commands.progress import note, say, table
+from tgbench.session.session import GraphSession
+from tgbench.sources.torch import from_torch
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Step: TypeAlias = "tuple[Array, Any]"  # the input, and which part of the output is wanted
+RUNS, COMPARED, FIRST = 200, 25, 10
+LIMIT_S, TOLERANCE = 1200.0, 1e-4
+WORDS = 3  # ids from here on are words
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A module of one input and one output.
+
+    Fields:
+        make: the module, and its first input.
+        histories: names of `HISTORIES` to follow.
+    """
+
+    make: Callable[[], tuple[nn.Module, Array]]
+    histories: tuple[str, ...]
+
+
+# --- histories ------------------------------------------------------------------------------------
+
+
+def _edits(count: int, x: Array, random: np.random.Generator) -> Iterator[Step]:
+    """Words, or rows, at random places become others."""
+    while True:
+        x = x.copy()
+        axis = 1 if x.dtype == np.int64 else 0
+        at = random.integers(x.shape[axis], size=count)
+        index = (slice(None), at) if axis else at
+        x[index] = _fresh(x[index], random)
+        yield x, None
+
+
+def _single_last(x: Array, random: np.random.Generator) -> Iterator[Step]:
+    """One word anywhere; the last row is looked at."""
+    return ((x, np.s_[:, -1]) for x, _ in _edits(1, x, random))
+
+
+def _look(x: Array, random: np.random.Generator) -> Iterator[Step]:
+    """One word anywhere, one row anywhere."""
+    for edited, _ in _edits(1, x, random):
+        yield edited, np.s_[:, int(random.integers(x.shape[1]))]
+
+
+def _typing(x: Array, random: np.random.Generator) -> Iterator[Step]:
+    """A cursor that types, takes back one word of six, and sometimes goes elsewhere."""
+    at = x.shape[1] // 4
+    while True:
+        x = x.copy()
+        if random.random() < 1 / 6:
+            x[0, at], at = 0, max(at - 1, 0)
+        else:
+            at = at + 1 if at + 1 < x.shape[1] and random.random() > 0.05 else x.shape[1] // 4
+            x[0, at] = _fresh(x[0, at], random)
+        yield x, np.s_[:, at]
+
+
+def _insertion(x: Array, random: np.random.Generator) -> Iterator[Step]:
+    """A word is put in between others: all that follow move by one."""
+    while True:
+        x, at = x.copy(), int(random.integers(x.shape[1]))
+        x[0, at + 1 :] = x[0, at:-1].copy()
+        x[0, at] = _fresh(x[0, at], random)
+        yield x, np.s_[:, -1]
+
+
+def _patches(x: Array, random: np.random.Generator) -> Iterator[Step]:
+    """A patch of a fourteenth of the width and height becomes another one."""
+    size = max(x.shape[2] // 14, 1)
+    while True:
+        x = x.copy()
+        i, j = random.integers(x.shape[2] - size + 1, size=2)
+        part = x[..., i : i + size, j : j + size]
+        part[...] = _fresh(part, random)
+        yield x, None
+
+
+def _fresh(old: Any, random: np.random.Generator) -> Any:
+    shape = np.shape(old)
+    if np.asarray(old).dtype == np.int64:
+        return random.integers(WORDS, 60, shape)
+    return random.standard_normal(shape).astype(np.float32)
+
+
+HISTORIES: Mapping[str, Callable[[Array, np.random.Generator], Iterator[Step]]] = {
+    "one edit": partial(_edits, 1),
+    "two edits": partial(_edits, 2),
+    "20 edits": partial(_edits, 20),
+    "one edit, last row": _single_last,
+    "one edit, one row": _look,
+    "typing": _typing,
+    "insertion": _insertion,
+    "patch": _patches,
+}
+TEXT = ("one edit", "two edits", "20 edits", "insertion", "one edit, one row", "typing")
+
+
+# --- models ---------------------------------------------------------------------------------------
+
+
+class Module(nn.Module):
+    """A model of `transformers` as a function of one tensor, giving its first output."""
+
+    def __init__(self, model: nn.Module, name: str, given: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.model, self.name, self.given = model, name, dict(given)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.model(**{self.name: x}, **self.given)[0]
+        return found
+
+
+def _of_zoo(name: str) -> tuple[nn.Module, Array]:
+    model = ZOO[name]
+    ((argument, example),) = model.example().items()
+    return Module(model.module(), argument, model.given or {}).eval(), example.numpy()
+
+
+def _gpt2() -> tuple[nn.Module, Array]:
+    import transformers
+
+    config = transformers.GPT2Config(
+        n_layer=6, n_embd=256, n_head=8, vocab_size=1000, n_positions=128,
+        bos_token_id=0, eos_token_id=0,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.GPT2LMHeadModel(config).eval()
+    return Module(model, "input_ids", {"use_cache": False}).eval(), _ids(128)
+
+
+def _bert(width: int, layers: int, tokens: int) -> tuple[nn.Module, Array]:
+    import transformers
+
+    config = transformers.BertConfig(
+        vocab_size=1000, hidden_size=width, num_hidden_layers=layers, num_attention_heads=12,
+        intermediate_size=4 * width, max_position_embeddings=tokens,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    return Module(transformers.BertModel(config).eval(), "input_ids", {}).eval(), _ids(tokens)
+
+
+def _resnet(layers: Sequence[int], kind: str) -> tuple[nn.Module, Array]:
+    import transformers
+
+    basic = kind == "basic"
+    config = transformers.ResNetConfig(
+        depths=list(layers), layer_type=kind,
+        hidden_sizes=[64, 128, 256, 512] if basic else [256, 512, 1024, 2048],
+    )  # fmt: skip
+    torch.manual_seed(0)
+    image = np.random.default_rng(1).standard_normal((1, 3, 224, 224)).astype(np.float32)
+    return Module(transformers.ResNetModel(config).eval(), "pixel_values", {}).eval(), image
+
+
+def _rows() -> tuple[nn.Module, Array]:
+    torch.manual_seed(0)
+    layers = [nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 64)]
+    x = np.random.default_rng(1).standard_normal((512, 256)).astype(np.float32)
+    return nn.Sequential(*layers).eval(), x
+
+
+def _ids(tokens: int) -> Array:
+    return np.random.default_rng(1).integers(WORDS, 60, (1, tokens))
+
+
+CAUSAL = ("GPT2Model", "GPTNeoModel", "LlamaModel", "MistralModel", "Qwen3Model", "Gemma3TextModel",
+          "MambaModel", "OPTModel", "BloomModel", "MixtralModel")  # fmt: skip
+BOTH_WAYS = ("BertModel", "DebertaV2Model", "ModernBertModel", "FNetModel")
+IMAGES = ("ViTModel", "SwinModel", "ConvNextModel", "ResNetModel", "MobileNetV2Model",
+          "SegformerModel")  # fmt: skip
+SUBJECTS: Mapping[str, Subject] = {
+    "GPT-2, 6 × 256, 128 tokens": Subject(_gpt2, (*TEXT, "one edit, last row")),
+    "MiniLM's size, 6 × 384, 128 tokens": Subject(partial(_bert, 384, 6, 128), TEXT[:4]),
+    "ResNet-18, 224²": Subject(partial(_resnet, (2, 2, 2, 2), "basic"), ("patch",)),
+    "ResNet-50, 224²": Subject(partial(_resnet, (3, 4, 6, 3), "bottleneck"), ("patch",)),
+    "three layers, 512 rows": Subject(_rows, TEXT[:3]),
+    **{name: Subject(partial(_of_zoo, name), ("one edit", "one edit, one row", "typing"))
+       for name in CAUSAL},
+    **{name: Subject(partial(_of_zoo, name), ("one edit", "insertion")) for name in BOTH_WAYS},
+    **{name: Subject(partial(_of_zoo, name), ("patch",)) for name in IMAGES},
+}  # fmt: skip
+QUICK = "GPT2Model"
+
+
+# --- measuring ------------------------------------------------------------------------------------
+
+
+def measured(subject: Subject, runs: int, tell: Callable[[str, Any], None]) -> None:
+    """Follow every history of a subject; `tell` is given each one's numbers."""
+    module, start = subject.make()
+    imported = from_torch(module, (torch.from_numpy(start),))
+    for name in subject.histories:
+        history = HISTORIES[name](start, np.random.default_rng(7))
+        tell(name, followed(module, imported, start, history, runs))
+
+
+def followed(
+    module: nn.Module, imported: Any, start: Array, history: Iterator[Step], runs: int
+) -> dict[str, Any]:
+    """The numbers of one history."""
+    first = {}
+
+    def eager(x: Array, want: Any) -> Array:
+        with torch.inference_mode():
+            found: Array = module(torch.from_numpy(x)).numpy()
+        return found if want is None else found[want]
+
+    def full(x: Array, want: Any) -> Array:
+        forgets.forget()
+        return _only(forgets.run(x, want=want))
+
+    def ours(x: Array, want: Any) -> Array:
+        return _only(session.run(x, want=want))
+
+    x, want = next(history)
+    _, first["eager"] = _timed(partial(eager, x, want))
+    began = time.process_time_ns()
+    forgets, session = GraphSession(imported, making="always"), GraphSession(imported)
+    _, _ = full(x, want), full(x, want)
+    between = time.process_time_ns()
+    ours(x, want)
+    first["full"], first["ours"] = between - began, time.process_time_ns() - between
+
+    took: dict[str, list[int]] = {"eager": [], "full": [], "ours": []}
+    systems = {"eager": eager, "full": full, "ours": ours}
+    before, worst = vars(session.counters).copy(), 0.0
+    for i in range(runs):
+        x, want = next(history)
+        found = {}
+        for j in range(3):
+            name = list(systems)[(i + j) % 3]
+            found[name], nanoseconds = _timed(partial(systems[name], x, want))
+            took[name].append(nanoseconds)
+        if i % COMPARED == 0:
+            scale = float(np.abs(found["eager"]).max()) or 1.0
+            worst = max(worst, *(float(np.abs(found[n] - found["eager"]).max()) / scale
+                                 for n in ("full", "ours")))  # fmt: skip
+    counted = {k: v - before[k] for k, v in vars(session.counters).items()}
+    return summary(took, first, counted) | {"worst_error": worst}
+
+
+def _only(results: Mapping[str, Array]) -> Array:
+    (found,) = results.values()
+    return found
+
+
+def _timed(call: Callable[[], Any]) -> tuple[Any, int]:
+    began = time.process_time_ns()
+    return call(), time.process_time_ns() - began
+
+
+def summary(
+    took: Mapping[str, Sequence[int]], first: Mapping[str, int], counted: Mapping[str, int]
+) -> dict[str, Any]:
+    """Medians, tails, and the total at every prefix over the better of the two others."""
+    totals = {name: np.cumsum(values) for name, values in took.items()}
+    better = np.minimum(totals["eager"], totals["full"])
+    ratios = (totals["ours"] / better)[min(FIRST, len(better) - 1) :]
+    late = took["ours"][len(took["ours"]) // 4 :]
+    return {
+        "runs": len(took["ours"]),
+        "first_ns": dict(first),
+        "median_ns": {name: statistics.median(values) for name, values in took.items()},
+        "p99_ns": float(np.quantile(late, 0.99)),
+        "worst_prefix": float(ratios.max()), "worst_prefix_runs": int(ratios.argmax()) + FIRST + 1,
+        "total": float(ratios[-1]),
+        "counted": dict(counted),
+    }  # fmt: skip
+
+
+# --- all of them ----------------------------------------------------------------------------------
+
+
+def outcome(name: str, runs: int, keep: Callable[[str, Any], None]) -> None:
+    """Measure a subject in a process of its own, cold; `keep` gets each history's numbers."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_tell, args=(theirs, name, runs))
+    process.start()
+    theirs.close()
+    try:
+        while ours.poll(LIMIT_S):
+            keep(*ours.recv())
+    except EOFError:
+        process.join()
+    finally:
+        process.kill()
+        process.join()
+
+
+def _tell(to: Any, name: str, runs: int) -> None:
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    torch.set_num_threads(1)
+    measured(SUBJECTS[name], runs, lambda history, found: to.send((history, found)))
+
+
+HEADER = ["model", "history", "eager", "full", "ours, ms", "p99", "total ÷ better", "worst prefix",
+          "made", "larger", "first, ms"]  # fmt: skip
+
+
+def row(name: str, history: str, found: Mapping[str, Any]) -> list[str]:
+    median, counted = found["median_ns"], found["counted"]
+    return [
+        name, history, ms(median["eager"]), ms(median["full"]), ms(median["ours"]),
+        ms(found["p99_ns"]), f"{found['total']:.2f}",
+        f"{found['worst_prefix']:.2f} at {found['worst_prefix_runs']}",
+        str(counted["specialised"]), f"{counted['larger'] / found['runs']:.0%}",
+        ms(found["first_ns"]["ours"]),
+    ]  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure all subjects; what is there already is not measured again."""
+    command = Command("histories", __doc__)
+    command.add_argument("--only", nargs="+", default=list(SUBJECTS), help="names of models")
+    command.add_argument("--runs", type=int, default=RUNS, help="of each history")
+    command.add_argument("--again", action="store_true", help="measure what is there already too")
+    options, record = command.begin(argv)
+    results = _known(options.output) if options.output and not options.again else {}
+    names = [QUICK] if options.quick else options.only
+    for name in names:
+        if name in results:
+            continue
+        note(name)
+        found: dict[str, Any] = {}
+        outcome(name, 12 if options.quick else options.runs, found.__setitem__)
+        results[name] = found
+        record.write({"totals": totals(results), "models": results}, options.output)
+    rows = [row(name, h, f) for name, found in results.items() for h, f in found.items()]
+    say(table(HEADER, rows))
+    say(str(totals(results)))
+    return 0
+
+
+def totals(results: Mapping[str, Any]) -> dict[str, Any]:
+    """How many histories there are, and how many stay below the bounds."""
+    found = [one for histories in results.values() for one in histories.values()]
+    return {
+        "histories": len(found),
+        "equal": sum(one["worst_error"] <= TOLERANCE for one in found),
+        "never_slower": sum(one["worst_prefix"] <= 1.10 for one in found),
+        "not_slower_at_the_end": sum(one["total"] <= 1.10 for one in found),
+        "median_total": statistics.median([one["total"] for one in found] or [0.0]),
+    }
+
+
+@cache
+def _known(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text())["models"]) if path.exists() else {}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""Any program that may serve a run, whatever it costs: every one of them has to be right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from tgbench.plans.decisions import Classes
+from tgbench.programs.program import Program
+from tgbench.runs.buckets import BucketClass
+from tgbench.session.choosing import Own
+from tgbench.session.serving import Offer
+from tgbench.session.session import GraphSession
+
+
+class AnyOffer(Own):
+    """Picks at random; an offer that does not fit is not picked again."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.refusals: set[tuple[object, BucketClass]] = set()
+        self.picked: list[str] = []
+
+    def choose(self, offers: Sequence[Offer], planned: Classes) -> Offer:
+        left = [offer for offer in offers if (offer.rung, offer.spot.kind) not in self.refusals]
+        found = self.random.choice(left or offers[:1])
+        self.picked.append(found.rung.name)
+        return found
+
+    def refused(self, offer: Offer) -> bool:
+        if (offer.rung, offer.spot.kind) in self.refusals:
+            return True
+        self.refusals.add((offer.rung, offer.spot.kind))
+        return False
+
+    def made(self, offer: Offer, program: Program, took_ns: int) -> None:
+        program.use.ran, program.use.time_ns = 3, 1.0
+        program.use.instead_ns = self.random.choice([0.0, 2.0])  # half of them are asked for again
+
+    def forget(self) -> None:
+        self.refusals.clear()
+
+
+def serve_any(session: GraphSession, seed: int) -> AnyOffer:
+    """Let a session's runs be served by any program."""
+    chooser = AnyOffer(seed)
+    session.keeper.chooser = session.runner.chooser = chooser
+    return chooser

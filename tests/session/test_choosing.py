@@ -1,0 +1,221 @@
+"""Which program serves a run: the cheapest, as far as anybody can know; on times made up here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tgbench as tg
+from tgbench.base.errors import PlanError
+from tgbench.programs.program import Program, Use
+from tgbench.runs.buckets import Bucket, BucketClass, Spot
+from tgbench.runs.propagate import Step
+from tgbench.session.choosing import AGAIN, Measured
+from tgbench.session.serving import EXACTLY, LARGER, Offer, Rung
+
+AFRESH = LARGER[-1]
+COARSE = LARGER[1]
+FULL_NS, OWN_NS, MAKING_NS = 10_000, 1_000, 50_000
+
+
+@dataclass
+class Imagined:
+    """A world of programs with times that are told: what a run costs, and what was made.
+
+    Fields:
+        own_ns, full_ns: what a run's own program takes; what all of it takes.
+        spent: nanoseconds so far, making included.
+    """
+
+    chooser: Measured = field(default_factory=lambda: Measured(_modelled))
+    own_ns: int = OWN_NS
+    full_ns: int = FULL_NS
+    making_ns: int = MAKING_NS
+    programs: dict[Any, Program] = field(default_factory=dict)
+    spent: int = 0
+    made: list[Rung] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.make(_offer(AFRESH, 0))  # a full program is there from the first run on
+
+    def run(self, name: int, planned: Any = None) -> Rung:
+        """A run that has a program of its own by this name."""
+        own = self._at(_offer(EXACTLY, name))
+        if own.program is not None:
+            self.ran(own)
+            return EXACTLY
+        offer = self.chooser.choose([own, self._at(_offer(AFRESH, 0))], planned or {})
+        if offer.program is None:
+            offer = self.make(offer)
+        self.ran(offer)
+        return offer.rung
+
+    def _at(self, offer: Offer) -> Offer:
+        return offer._replace(program=self.programs.get(_key(offer)))
+
+    def make(self, offer: Offer) -> Offer:
+        program = _program()
+        self.programs[_key(offer)] = program
+        self.spent += self.making_ns
+        self.made.append(offer.rung)
+        self.chooser.made(offer, program, self.making_ns)
+        return offer._replace(program=program)
+
+    def ran(self, offer: Offer) -> None:
+        assert offer.program is not None
+        took = self.own_ns if offer.rung is EXACTLY else self.full_ns
+        self.spent += took
+        offer.program.use.note(took)
+
+
+def _modelled(steps: Iterable[Step]) -> float:
+    return float(FULL_NS)
+
+
+def _program() -> Program:
+    return Program((), frozenset(), 0, {}, ())
+
+
+def _kind(name: int) -> BucketClass:
+    return BucketClass((("x", (((None, name + 1),),)),), (), ())
+
+
+def _offer(rung: Rung, name: int, program: Program | None = None) -> Offer:
+    return Offer(rung, Bucket((), ()), Spot(_kind(name), ()), 0, program)
+
+
+def _key(offer: Offer) -> Any:
+    return offer.rung, offer.spot
+
+
+def test_a_class_that_comes_again_gets_a_program_when_that_is_what_it_would_have_saved() -> None:
+    world = Imagined()
+    rungs = [world.run(1) for _ in range(50)]
+    first = rungs.index(EXACTLY)
+    assert rungs[first:] == [EXACTLY] * (50 - first)
+    assert first == pytest.approx(MAKING_NS / FULL_NS, abs=2)
+
+
+def test_classes_that_never_come_again_cost_little_more_than_running_everything() -> None:
+    world, runs = Imagined(), 400
+    for name in range(runs):
+        world.run(name)
+    assert world.spent <= 1.05 * (runs * FULL_NS + MAKING_NS)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("own_ns", [500, 5_000, 9_500])
+def test_no_history_costs_more_than_twice_what_the_better_of_both_ways_does(
+    seed: int, own_ns: int
+) -> None:
+    random = Random(seed)
+    world = Imagined(own_ns=own_ns, making_ns=random.choice([1_000, 20_000, 200_000]))
+    kinds = random.choice([2, 10, 100])
+    names = [int(random.paretovariate(0.5)) % kinds for _ in range(300)]
+    for name in names:
+        world.run(name)
+    always_full = len(names) * FULL_NS
+    always_own = len(names) * own_ns + len(set(names)) * world.making_ns
+    slack = (1 + len(set(names))) * FULL_NS + world.making_ns  # each class's first runs
+    assert world.spent - world.making_ns <= 2 * min(always_full, always_own) + slack
+
+
+def test_a_planned_class_gets_its_program_at_once_if_it_pays_within_few_runs() -> None:
+    cheap, dear = Imagined(making_ns=AGAIN * 5_000), Imagined(making_ns=AGAIN * 50_000)
+    assert cheap.run(1, {_kind(1): (1.0, ())}) is EXACTLY
+    assert dear.run(1, {_kind(1): (1.0, ())}) is AFRESH
+    assert dear.run(1, {_kind(1): (100.0, ())}) is EXACTLY  # it happened a hundred times
+
+
+def test_a_program_that_turned_out_slower_is_not_made_again() -> None:
+    world = Imagined(own_ns=30_000, making_ns=100)
+    for name in [*range(3), *[1] * 40]:
+        world.run(name)
+    assert world.made.count(EXACTLY) <= 3
+
+
+def test_a_program_that_turned_out_slower_is_not_taken_for_good() -> None:
+    use = Use(instead_ns=10_000)
+    for took in (50_000, 9_000, 9_000):
+        use.note(took)
+    assert use.is_good
+    for _ in range(30):
+        use.note(20_000)
+    assert not use.is_good
+
+
+def test_what_does_not_fit_costs_a_plan_or_is_out_of_the_question() -> None:
+    chooser = Measured(_modelled)
+    chooser.planned(10**9)
+    full = _offer(AFRESH, 0, _program())
+    own, larger = _offer(EXACTLY, 1), _offer(COARSE, 1)
+    assert chooser.choose([own], {}) is own
+    assert not chooser.refused(own)
+    assert not chooser.refused(larger)
+    assert [chooser.choose([own, larger, full], {}) for _ in range(3)] == [full] * 3
+    assert chooser.choose([own, larger], {}) is own
+    assert chooser.refused(own)  # now it is paid for
+
+
+def test_where_runs_are_short_a_choice_stands_for_some_of_them() -> None:
+    chooser = Measured(_modelled)
+    full = _offer(AFRESH, 0, _program())
+    assert full.program is not None
+    for _ in range(3):
+        full.program.use.note(FULL_NS)
+    chooser.choose([full], {})
+    chooser.took(FULL_NS // 100)
+    assert chooser.again() is None
+    chooser.choose([full], {})
+    chooser.took(FULL_NS // 2)
+    assert [chooser.again() for _ in range(6)] == [AFRESH] * 5 + [None]
+
+
+# --- in a session ---------------------------------------------------------------------------------
+
+
+def _network(width: int = 64, layers: int = 24) -> tuple[tg.Graph, dict[str, Any]]:
+    random = np.random.default_rng(0)
+    g = tg.GraphBuilder()
+    x = g.input("x", (64, width))
+    weights = {}
+    for i in range(layers):
+        weights[f"w{i}"] = random.standard_normal((width, width)).astype(np.float32) / 8
+        x = tg.ops.relu(x @ g.parameter(f"w{i}", (width, width)))
+    g.output("y", x)
+    return g.build(), weights
+
+
+def _edits(count: int, runs: int) -> Sequence[Any]:
+    random, x = np.random.default_rng(1), np.zeros((64, 64), np.float32)
+    found = []
+    for _ in range(runs):
+        x = x.copy()
+        x[random.integers(64, size=count)] = random.standard_normal((count, 64))
+        found.append(x)
+    return found
+
+
+def test_changes_that_never_repeat_make_few_programs_and_right_results() -> None:
+    graph, weights = _network()
+    own = tg.GraphSession(graph, weights, making="always", calibrate=False)
+    session = tg.GraphSession(graph, weights, making="measured", calibrate=False)
+    for x in _edits(3, 60):
+        np.testing.assert_allclose(
+            session.run({"x": x})["y"], own.run({"x": x})["y"], rtol=1e-4, atol=1e-5
+        )
+    assert own.counters.specialised > 40
+    assert session.counters.specialised < 20
+    assert session.counters.larger > 30
+    assert "computed" in str(session.report()) or session.report().served == "exactly"
+
+
+def test_when_programs_are_made_is_said_in_known_words() -> None:
+    graph, weights = _network(layers=1)
+    with pytest.raises(PlanError, match="making"):
+        tg.GraphSession(graph, weights, making="sometimes")  # type: ignore[arg-type]

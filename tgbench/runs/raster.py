@@ -1,0 +1,55 @@
+"""Regions on a grid: few enough of them that the next run meets one that was met before.
+
+Raster(4) of 10 elements    |. . .|. . .|. . .|.|
+around {4:5, 7:8}                 [3       9)       the hull, rounded out to whole tiles
+within {2:7}                      [3   6)           whole tiles inside each box
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tgbench.base.regions import EMPTY, Box, Region
+
+
+@dataclass(frozen=True)
+class Raster:
+    """Every dimension of a tensor cut into so many equal parts; the last may be shorter.
+
+    >>> Raster(4).around(Region((Box(((4, 5),)), Box(((7, 8),)))), (10,))
+    {[3:9]}
+    >>> Raster(4).within(Region((Box(((2, 7),)),)), (10,))
+    {[3:6]}
+    """
+
+    parts: int
+
+    def around(self, region: Region, shape: Sequence[int]) -> Region:
+        """One box of whole tiles that holds a region of integers."""
+        if not region.boxes:
+            return region
+        sides = []
+        for (start, stop), size in zip(region.hull(), shape, strict=True):
+            tile = self._tile(size)
+            sides.append((start // tile * tile, min(-(-stop // tile) * tile, size)))
+        return Region((Box(sides),))
+
+    def within(self, region: Region, shape: Sequence[int]) -> Region:
+        """The whole tiles in each box of a region of integers."""
+        kept = [box for box in map(self._inside, region, [shape] * len(region)) if box is not None]
+        return Region.of(*kept) if kept else EMPTY
+
+    def _inside(self, box: Box, shape: Sequence[int]) -> Box | None:
+        sides = []
+        for (start, stop), size in zip(box, shape, strict=True):
+            tile = self._tile(size)
+            first = -(-start // tile) * tile
+            last = size if stop == size else stop // tile * tile
+            if first >= last:
+                return None
+            sides.append((first, last))
+        return Box(sides)
+
+    def _tile(self, size: int) -> int:
+        return -(-size // self.parts)

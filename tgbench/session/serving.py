@@ -1,0 +1,136 @@
+"""Which programs may serve a run: its own, and those of larger runs.
+
+A program is right wherever what it reads and does not compute is valid and clean, and what it hands
+out covers what is asked for. So a program for a larger change, a larger demand and a smaller
+validity serves as well; and the coarser the grid that the three are rounded to, the sooner a later
+run meets the same program again.
+
+    rung              changed          valid             asked for
+    EXACTLY           what changed     what is there     what is asked for     at moving places
+    in sixteenths     rounded out      rounded in        rounded out           at one place
+    in quarters       rounded out      rounded in        rounded out
+    in whole inputs   whole inputs     whole values      in sixteenths
+    AFRESH            everything       nothing           what is asked for
+    afresh, more      everything       nothing           in sixteenths; everything
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tgbench.base.regions import Region
+from tgbench.graph.graph import Graph, Node
+from tgbench.programs.program import Program
+from tgbench.programs.states import States
+from tgbench.runs.buckets import Bucket, Spot
+from tgbench.runs.raster import Raster
+from tgbench.session.memory import Library
+
+
+@dataclass(frozen=True)
+class Rung:
+    """How far a run is rounded to a larger one.
+
+    Fields:
+        name: as a report says it.
+        changed: to which grid changes are rounded out, and what is valid is rounded in; None for
+            neither.
+        demand: to which grid the demand is rounded out; None for not at all.
+        is_afresh: everything changed and nothing is valid.
+    """
+
+    name: str
+    changed: Raster | None = None
+    demand: Raster | None = None
+    is_afresh: bool = False
+
+
+EXACTLY = Rung("exactly")
+LARGER = (
+    Rung("in sixteenths", Raster(16), Raster(16)),
+    Rung("in quarters", Raster(4), Raster(4)),
+    Rung("in whole inputs", Raster(1), Raster(16)),
+    Rung("afresh", None, None, is_afresh=True),
+    Rung("afresh", None, Raster(16), is_afresh=True),
+    Rung("afresh", None, Raster(1), is_afresh=True),
+)
+
+
+class Offer(NamedTuple):
+    """One program that would serve a run.
+
+    Fields:
+        rung: how far the run is rounded.
+        bucket, spot: what it is rounded to; its class and place.
+        state: what the program counts on, a number of `States`.
+        program: None where it is not made yet.
+    """
+
+    rung: Rung
+    bucket: Bucket
+    spot: Spot
+    state: int
+    program: Program | None
+
+
+class Around(NamedTuple):
+    """A run that is to be served, and what there is.
+
+    Fields:
+        own: the run as it is.
+        valid, last: what holds values, a number of `States`, and what run left it.
+        kept: nodes that are kept whatever else happens.
+        everything: names of the inputs and states that count.
+    """
+
+    own: Offer
+    valid: int
+    last: Spot | None
+    kept: Container[Node]
+    everything: Sequence[str]
+
+
+class Server:
+    """Finds the programs that may serve a run, made and not made."""
+
+    def __init__(self, graph: Graph, states: States, programs: Library) -> None:
+        self.graph, self.states, self.programs = graph, states, programs
+        leaves: dict[str, Node] = {**graph.inputs, **graph.states}
+        self.shapes = {name: node.shape for name, node in leaves.items()}
+        self.outputs = {name: node.shape for name, node in graph.outputs.items()}
+
+    def offers(self, run: Around) -> list[Offer]:
+        """The run as it is, and as larger ones."""
+        found = {(run.own.state, run.own.bucket): run.own}
+        for rung in LARGER:
+            offer = self.offer(run, rung)
+            found.setdefault((offer.state, offer.bucket), offer)
+        return list(found.values())
+
+    def offer(self, run: Around, rung: Rung) -> Offer:
+        """The run as a larger one."""
+        raster = None if rung.is_afresh else rung.changed
+        state = 0
+        if raster is not None:
+            state = self.states.within(run.valid, run.last, raster, run.kept)
+        bucket = self._rounded(run.own.bucket, rung, run.everything)
+        spot = bucket.classify(self.graph)
+        return Offer(rung, bucket, spot, state, self.programs.find(state, spot.kind, spot.origin))
+
+    def _rounded(self, bucket: Bucket, rung: Rung, everything: Sequence[str]) -> Bucket:
+        if rung.is_afresh:
+            changed = {name: Region.full(self.shapes[name]) for name in everything}
+        else:
+            changed = dict(_around(bucket.changed, rung.changed, self.shapes))
+        return Bucket.of(changed, dict(_around(bucket.demand, rung.demand, self.outputs)))
+
+
+def _around(
+    parts: Sequence[tuple[str, Region]],
+    raster: Raster | None,
+    shapes: Mapping[str, tuple[int, ...]],
+) -> Iterator[tuple[str, Region]]:
+    for name, region in parts:
+        yield name, region if raster is None else raster.around(region, shapes[name])
