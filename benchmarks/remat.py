@@ -1,12 +1,18 @@
-"""Extra compute of online eviction policies and of the planner, over one run of known graphs.
+"""Extra compute of online eviction policies and of the planner, over one run of known graphs;
+and the least memory of sessions that compute some nodes again in a run.
 
 training chain    forward values, and gradients that read them in the opposite order
 training U-Net    with skips; sizes halve and costs stay with each level down
 transformer       blocks of norms, projections, attention and a feed-forward part, with gradients
 layered           random layers with edges that skip some, the kind that policies find hard
 
-Budgets are shares of the peak without rematerialisation. A policy has the better of it: its
-memory is the sum of live bytes, without fragmentation; the planner's recipe is packed and replayed.
+Budgets are shares of the peak without rematerialisation, and bound the bytes that are live at once.
+How high the planner's computations then pack, each with bytes of its own, is a column.
+
+    U-Net of a signal    half as long and twice as deep at each level, which keeps its bytes; sums
+    U-Net of an image    half as long and wide and twice as deep; concatenations
+    residual             blocks, and a sum with what came before all of them, for more resolution
+    dense                every layer reads all before it
 """
 
 from __future__ import annotations
@@ -19,20 +25,26 @@ from functools import partial
 from random import Random
 from typing import TypeAlias
 
+import numpy as np
+
 from benchmarks.measure import Command
+from tgbench import ops
 from tgbench.base.errors import BudgetError
 from tgbench.commands.progress import note, say, table
+from tgbench.graph.graph import Graph, GraphBuilder, Node
+from tgbench.memory.packing import Buffer, Problem, pack
 from tgbench.memory.remat import (
     POLICIES,
     Rematerialisation,
     Schedule,
+    Tape,
     Value,
     least_bytes,
     rematerialise,
-    replay,
     simulate,
 )
 from tgbench.memory.remat.tape import record
+from tgbench.session.session import GraphSession
 
 UNIT = 4096  # bytes
 SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4)
@@ -180,9 +192,9 @@ class Row:
         share: of the peak without rematerialisation.
         possible: the budget is not below what some computation needs.
         online: extra compute of each online policy, by live bytes.
-        extra: of the planner's recipe; None where it found none.
+        extra: of the planner's tape; None where it found none.
         needed_share: where it found none, the share of the peak that it found to work.
-        height: of the packed recipe over the budget.
+        height: of the packed tape over the budget.
         peak: most live bytes over the budget.
         cpu_s: processor seconds of the planner.
     """
@@ -198,7 +210,6 @@ class Row:
     height: float | None = None
     peak: float | None = None
     computations: int | None = None
-    stages: int | None = None
     steps: int | None = None
     cpu_s: float | None = None
 
@@ -234,21 +245,29 @@ def row_of(name: str, schedule: Schedule, share: float, max_steps: int) -> Row:
 
 
 def _filled(row: Row, found: Rematerialisation, cpu_s: float) -> Row:
-    recipe = found.recipe
-    wrong = replay(recipe, row.budget_bytes)
-    assert not wrong, f"{row.graph} at {row.share}: {wrong[0]}"
+    tape = found.tape
     return Row(
         **{
             **vars(row),
-            "extra": recipe.extra,
-            "height": recipe.height_bytes / row.budget_bytes,
-            "peak": recipe.peak_bytes / row.budget_bytes,
-            "computations": len(recipe.sequence),
-            "stages": len(recipe.stages),
+            "extra": tape.extra,
+            "height": packed_bytes(tape) / row.budget_bytes,
+            "peak": tape.peak_bytes / row.budget_bytes,
+            "computations": len(tape.sequence),
             "steps": found.steps,
             "cpu_s": round(cpu_s, 2),
         }
     )
+
+
+def packed_bytes(tape: Tape) -> int:
+    """How high the results pack, each where it is live."""
+    buffers = (
+        Buffer(f"{step}", size, step, stop)
+        for step, (size, stop) in enumerate(
+            zip(tape.size.tolist(), tape.stop.tolist(), strict=True)
+        )
+    )
+    return pack(Problem(tuple(buffers), alignment=tape.schedule.alignment)).height_bytes
 
 
 def percent(extra: float | None) -> str:
@@ -261,6 +280,144 @@ def cells(row: Row) -> list[str]:
         return [*found, *("–" for p in POLICIES.values() if p.online), "impossible", "–", "–"]
     height = "–" if row.height is None else f"{row.height:.3f}"
     return [*found, *map(percent, row.online.values()), percent(row.extra), height, f"{row.cpu_s}"]
+
+
+# --- sessions -------------------------------------------------------------------------------------
+
+
+def convolved(g: GraphBuilder, x: Node, channels: int, kernel: int = 3, stride: int = 1) -> Node:
+    shape = (channels, x.shape[1], *[kernel] * (x.rank - 2))
+    weight = g.parameter(f"weight{len(g.nodes)}", shape)
+    return ops.conv(x, weight, padding=(kernel // 2,) * (x.rank - 2), stride=stride)
+
+
+def signal_unet(levels: int = 5, wide: int = 8, length: int = 2048) -> Graph:
+    g = GraphBuilder()
+    x = g.input("x", (1, wide, length))
+    skips = []
+    for _ in range(levels):
+        skips.append(ops.relu(convolved(g, x, x.shape[1])))
+        x = convolved(g, skips[-1], 2 * x.shape[1], stride=2)
+    for skip in reversed(skips):
+        x = ops.relu(convolved(g, x, x.shape[1]))
+        x = x.reshape(1, skip.shape[1], skip.shape[2]) + skip
+    g.output("y", convolved(g, x, 1))
+    return g.build()
+
+
+def image_unet(levels: int = 3, wide: int = 8, side: int = 64) -> Graph:
+    g = GraphBuilder()
+    x = g.input("x", (1, 3, side, side))
+    skips = []
+    for level in range(levels):
+        skips.append(ops.relu(convolved(g, x, wide << level)))
+        x = convolved(g, skips[-1], wide << level, stride=2)
+    for skip in reversed(skips):
+        x = ops.concat([ops.upsample(x, size=skip.shape[2:]), skip], axis=1)
+        x = ops.relu(convolved(g, x, skip.shape[1]))
+    g.output("y", convolved(g, x, 1))
+    return g.build()
+
+
+def residual(blocks: int = 8, wide: int = 16, side: int = 48) -> Graph:
+    g = GraphBuilder()
+    x = head = convolved(g, g.input("x", (1, 3, side, side)), wide)
+    for _ in range(blocks):
+        x = x + convolved(g, ops.relu(convolved(g, x, wide)), wide)
+    g.output("y", convolved(g, x + head, 12))
+    return g.build()
+
+
+def dense(layers: int = 6, wide: int = 8, side: int = 32) -> Graph:
+    g = GraphBuilder()
+    x = convolved(g, g.input("x", (1, 3, side, side)), 2 * wide)
+    for _ in range(layers):
+        x = ops.concat([x, ops.relu(convolved(g, x, wide))], axis=1)
+    g.output("y", convolved(g, x, 1))
+    return g.build()
+
+
+NETS: Mapping[str, Callable[[], Graph]] = {
+    "U-Net of a signal": signal_unet,
+    "U-Net of an image": image_unet,
+    "residual": residual,
+    "dense": dense,
+}
+QUICK_NETS = {"residual": partial(residual, 2, 4, 8)}
+
+
+@dataclass(frozen=True)
+class Net:
+    """One graph as a session runs it.
+
+    Fields:
+        once_bytes: the smallest arena in which every node is computed once.
+        again_bytes: the smallest one that the error of a session names.
+        bound_bytes: what some node takes with all it reads, and the inputs.
+        steps, more: of a run in that arena; how many of them are repetitions.
+        ms, roomy_ms: a run on a new input, the median; in it, and where everything is kept.
+    """
+
+    net: str
+    once_bytes: int
+    again_bytes: int
+    bound_bytes: int
+    steps: int
+    more: int
+    ms: float
+    roomy_ms: float
+
+
+def net_of(name: str, graph: Graph, runs: int) -> Net:
+    rng = np.random.default_rng(0)
+    weights = {
+        n: rng.normal(0, 0.1, p.shape).astype("float32") for n, p in graph.parameters.items()
+    }
+    refused = _refused(GraphSession(graph, weights, memory=0, calibrate=False))
+    tight = GraphSession(graph, weights, memory=refused.needed_bytes, calibrate=False)
+    ms, roomy_ms = _ms(tight, runs), _ms(GraphSession(graph, weights, calibrate=False), runs)
+    anatomy = tight.anatomy
+    planner = tight.planning.planner(anatomy.once)
+    try:
+        planner.plan_once(planner.scenarios(tight.planning.classes), 0)
+    except BudgetError as error:
+        once = error.needed_bytes
+    steps = len(anatomy.schedule)
+    more = steps - len(anatomy.once.schedule)
+    return Net(
+        name, once, refused.needed_bytes, refused.lower_bound_bytes, steps, more, ms, roomy_ms
+    )
+
+
+def _refused(session: GraphSession) -> BudgetError:
+    try:
+        session.run({"x": np.zeros(session.graph.inputs["x"].shape, np.float32)})
+    except BudgetError as error:
+        return error
+    raise AssertionError("nothing fits in no memory")
+
+
+def _ms(session: GraphSession, runs: int) -> float:
+    """The median run on another input throughout, the first apart."""
+    rng, shape, times = np.random.default_rng(1), session.graph.inputs["x"].shape, []
+    for _ in range(runs + 1):
+        x = rng.normal(size=shape).astype(np.float32)
+        began = time.perf_counter()
+        session.run({"x": x})
+        times.append(time.perf_counter() - began)
+    return round(1e3 * float(np.median(times[1:])), 3)
+
+
+def net_cells(net: Net) -> list[str]:
+    return [
+        net.net,
+        f"{net.once_bytes:,}",
+        f"{net.again_bytes:,}",
+        f"{1 - net.again_bytes / net.once_bytes:.0%}",
+        f"{net.bound_bytes:,}",
+        f"{net.more} of {net.steps}",
+        f"{net.ms / net.roomy_ms:.2f} ×",
+    ]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -281,7 +438,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     policies = [name for name, policy in POLICIES.items() if policy.online]
     header = ["extra compute", *policies, "planner", "height ÷ budget", "cpu s"]
     say("\n" + table(header, [cells(row) for row in rows]))
-    made.write({"rows": [asdict(row) for row in rows]}, options.output)
+    nets = [
+        net_of(name, make(), 3 if options.quick else 21)
+        for name, make in (QUICK_NETS if options.quick else NETS).items()
+        if options.only in name
+    ]
+    header = ["arena, bytes", "each once", "again", "less", "bound", "repeats", "time"]
+    say("\n" + table(header, [net_cells(net) for net in nets]))
+    data = {"rows": [asdict(row) for row in rows], "nets": [asdict(net) for net in nets]}
+    made.write(data, options.output)
     return 0
 
 

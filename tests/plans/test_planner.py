@@ -23,8 +23,9 @@ from tgbench.kernels.registry import Kernel, Site, candidates, scratch_bytes
 from tgbench.memory.placement import Placement, place
 from tgbench.memory.storage import Anatomy
 from tgbench.plans import planner as planner_module
+from tgbench.plans.decisions import Decisions
 from tgbench.plans.plan import Plan
-from tgbench.plans.planner import Choice, Planner, Scenario, unit_change
+from tgbench.plans.planner import Planner, Scenario, unit_change
 from tgbench.programs.specialiser import Specialiser
 from tgbench.runs.buckets import Bucket
 from tgbench.runs.rules import Rules
@@ -46,7 +47,7 @@ def scenarios(planner: Planner, *buckets: Bucket) -> list[Scenario]:
     return planner.scenarios({kind: (1.0, origin) for kind, origin in found})
 
 
-def choose(graph: Graph, budget: int | None, keep_all: bool = False) -> Choice:
+def choose(graph: Graph, budget: int | None, keep_all: bool = False) -> Decisions:
     planner = planner_of(graph)
     return planner.plan(scenarios(planner, decode(graph)), budget, keep_all)
 

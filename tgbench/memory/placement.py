@@ -242,23 +242,33 @@ def donors(
     for node in anatomy.stored:
         if node in retained or node not in extents:
             continue
-        for i in OPS[node.op].inplace:
-            operand = node.inputs[i]
+        for operand in givers(anatomy, node):
             if (
                 operand in extents
                 and operand not in retained
                 and operand not in outputs
                 and operand not in given
-                and operand.type == node.type
-                and anatomy.order(operand) == anatomy.order(node)
-                and node.inputs.count(operand) == 1
                 and anatomy.live[operand].stop == anatomy.position[node] + 1
-                and not _seen_otherwise(anatomy, operand, node)
             ):
                 found[node] = operand
                 given.add(operand)
                 break
     return found
+
+
+def givers(anatomy: Anatomy, node: Node) -> Iterator[Node]:
+    """Operands that may give their bytes to a result, where they die when it is computed."""
+    for i in OPS[node.op].inplace:
+        operand = node.inputs[i]
+        if (
+            operand in anatomy.position
+            and anatomy.base[operand] is operand
+            and operand.type == node.type
+            and anatomy.order(operand) == anatomy.order(node)
+            and node.inputs.count(operand) == 1
+            and not _seen_otherwise(anatomy, operand, node)
+        ):
+            yield operand
 
 
 def _seen_otherwise(anatomy: Anatomy, operand: Node, node: Node) -> bool:

@@ -5,6 +5,9 @@
     view       reshape, permute, slice, expand: no bytes, a strided look at its base
     stored     everything else: bytes in the arena
 
+A schedule may name a node more than once: it is computed again then, and what runs is the unfolded
+graph, in which every time is a node of its own (`graph.unfold`).
+
 Nothing here depends on sizes chosen later (which nodes are retained, which buckets run).
 """
 
@@ -17,6 +20,7 @@ from functools import cached_property
 from tgbench.base.regions import Box, row_major
 from tgbench.graph.graph import Graph, Node
 from tgbench.graph.op_table import OPS, ViewMap
+from tgbench.graph.unfold import unfold
 from tgbench.runs.propagate import Propagator, Storage
 from tgbench.runs.rules import Rules
 
@@ -92,7 +96,9 @@ class Anatomy:
     """Which nodes have bytes, and how the others look at them.
 
     Fields:
-        schedule: the executable nodes (not leaves, not frozen), in order.
+        graph: what runs; unfolded, where some node is computed more than once.
+        folded: the graph that was asked for, with every node once; `graph` itself if that runs.
+        schedule: the executable nodes (not leaves, not frozen) of what runs, in order.
         frozen: nodes computed once, before the first run.
         base: for every node, the node whose bytes it shows (itself, unless it is a view).
         maps: for every node, how its coordinates run through the base.
@@ -100,6 +106,7 @@ class Anatomy:
     """
 
     graph: Graph
+    folded: Graph
     schedule: tuple[Node, ...]
     frozen: frozenset[Node]
     base: Mapping[Node, Node]
@@ -107,8 +114,14 @@ class Anatomy:
     dense: Mapping[Node, frozenset[int]]
 
     @staticmethod
-    def of(graph: Graph, schedule: Sequence[Node] | None = None) -> Anatomy:
-        frozen = graph.frozen
+    def of(folded: Graph, schedule: Sequence[Node] | None = None) -> Anatomy:
+        """A graph's, in its own order or another one; raises GraphError for one that is none."""
+        graph, frozen = folded, folded.frozen
+        order = tuple(
+            node for node in (schedule or graph.nodes) if not node.is_leaf and node not in frozen
+        )
+        if len(set(order)) < len(order):
+            graph, order = unfold(folded, order)
         base: dict[Node, Node] = {}
         maps: dict[Node, ViewMap] = {}
         dense: dict[Node, frozenset[int]] = {}
@@ -122,10 +135,17 @@ class Anatomy:
                 parent = base[node.inputs[0]]
                 base[node], maps[node] = parent, mapped
                 dense[parent] |= mapped.dense
-        order = tuple(
-            node for node in (schedule or graph.nodes) if not node.is_leaf and node not in frozen
-        )
-        return Anatomy(graph, order, frozen, base, maps, dense)
+        return Anatomy(graph, folded, order, frozen, base, maps, dense)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether some node is computed more than once in a run."""
+        return self.graph is not self.folded
+
+    @property
+    def once(self) -> Anatomy:
+        """The same graph with every node computed once."""
+        return Anatomy.of(self.folded) if self.repeats else self
 
     @cached_property
     def position(self) -> dict[Node, int]:

@@ -22,6 +22,7 @@ from typing import Literal, TypeAlias
 from tgbench.base.errors import PlanError
 from tgbench.base.words import format_bytes, format_time, listed, shorten
 from tgbench.graph.graph import Graph
+from tgbench.graph.unfold import named
 from tgbench.memory.placement import aligned
 from tgbench.memory.storage import Anatomy
 from tgbench.plans.decisions import PlanBucket, PlanFields, PlanSlot
@@ -200,7 +201,8 @@ def _without_bytes(plan: PlanFields, node: str, graph: Graph | None) -> Explanat
             f"the plan is for graph {plan.graph[:12]}, this is {graph.fingerprint[:12]}; "
             "pass session.graph, the simplified graph that runs"
         )
-    nodes, anatomy = {n.name: n for n in graph.nodes}, Anatomy.of(graph)
+    anatomy = Anatomy.of(graph, named(graph, plan.schedule))
+    nodes = {n.name: n for n in anatomy.graph.nodes}
     if node not in nodes:
         raise _unknown(node, nodes)
     base = anatomy.base[nodes[node]]

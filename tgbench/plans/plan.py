@@ -7,16 +7,17 @@ A plan carries no code and no weights: names, numbers and the graph's fingerprin
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tgbench.base.errors import PlanError
+from tgbench.base.errors import GraphError, PlanError
 from tgbench.base.machine import Machine
 from tgbench.base.safetensors import atomic_path
 from tgbench.base.words import counted, format_bytes, format_time, shorten
 from tgbench.graph.graph import Graph, Node
+from tgbench.graph.unfold import check_sequence, named
 from tgbench.memory.placement import (
     Placement,
     Retention,
@@ -125,8 +126,8 @@ class Plan(PlanFields):
             )
         if self.device.split(":")[0] != device.split(":")[0]:
             raise PlanError(f"the plan is for {self.device}, the session runs on {device}")
-        nodes = {node.name: node for node in graph.nodes}
-        anatomy = Anatomy.of(graph, _order(self.schedule, nodes, graph))
+        anatomy = anatomy_of(self, graph)
+        nodes = {node.name: node for node in anatomy.graph.nodes}
         after: dict[Node, frozenset[int]] = {}
         slots, scratch, donors = {}, {}, {}
         for slot in self.slots:
@@ -203,20 +204,21 @@ def _known(nodes: Mapping[str, Node], name: str, where: str = "slots") -> Node:
     return nodes[name]
 
 
-def _order(schedule: Sequence[str], nodes: Mapping[str, Node], graph: Graph) -> tuple[Node, ...]:
-    """A schedule's nodes; raises PlanError unless it is an order of this graph's."""
-    order = tuple(_known(nodes, name, "schedule") for name in schedule)
-    if set(order) != set(Anatomy.of(graph).schedule) or len(set(order)) != len(order):
-        raise PlanError("schedule: not the graph's nodes; delete the plan to plan anew")
-    position = {node: i for i, node in enumerate(order)}
-    for node in order:
-        for parent in node.inputs:
-            if position.get(parent, -1) > position[node]:
-                raise PlanError(
-                    f"schedule: {node.name} comes before {parent.name}, which it reads; "
-                    "delete the plan to plan anew"
-                )
-    return order
+def anatomy_of(plan: PlanFields, graph: Graph) -> Anatomy:
+    """A graph in a plan's schedule; raises PlanError unless that is one of this graph's."""
+    try:
+        sequence = named(graph, plan.schedule)
+        check_sequence(graph, sequence)
+    except GraphError as error:
+        raise PlanError(f"schedule: {error}; delete the plan to plan anew") from error
+    anatomy = Anatomy.of(graph, sequence)
+    for node, name in zip(anatomy.schedule, plan.schedule, strict=True):
+        if node.name != name:
+            raise PlanError(
+                f"schedule: {shorten(name)} is called {node.name} there; "
+                "delete the plan to plan anew"
+            )
+    return anatomy
 
 
 def _plan_slot(node: Node, placement: Placement, retention: Retention) -> PlanSlot:

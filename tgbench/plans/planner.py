@@ -4,15 +4,17 @@ The candidates are the nodes whose earlier values some planned run reads: its *f
 decoder that appends tokens these come out as K and V, because nothing else of an earlier row is
 read again; no rule says so. Each candidate's worth is what the planned runs would take longer
 without it; by worth per byte they are retained while the rest still packs. What does not fit
-shares bytes and is computed again when it is needed.
+shares bytes and is computed again when it is needed. Where a run does not fit all the same, some of
+its nodes are computed more than once in it (`again`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import NamedTuple
 
 from tgbench.base.coords import value_of
 from tgbench.base.errors import BudgetError
@@ -32,8 +34,11 @@ from tgbench.memory.placement import (
     footprint,
     place,
 )
+from tgbench.memory.remat import least_bytes
 from tgbench.memory.storage import Anatomy
+from tgbench.plans.again import Values
 from tgbench.plans.checks import check_placement
+from tgbench.plans.decisions import Decisions
 from tgbench.programs.lowering import Held, Sizer, Surveyor
 from tgbench.runs.buckets import Bucket, BucketClass
 from tgbench.runs.propagate import Propagator, Step, changes, handed_out, joined, rough_ns
@@ -70,28 +75,11 @@ class Scenario:
     demand: Demand | None = None
 
 
-@dataclass(frozen=True)
-class Choice:
-    """A plan's decisions: what is retained, where runs are cut, and the map that follows.
+class Tried(NamedTuple):
+    """A map, and the order that it is for."""
 
-    Fields:
-        retention: what is kept after the runs of which class.
-        dropped: nodes whose earlier values are read again, but which are not kept throughout.
-        expected_ns: the modelled mean run.
-        worth: modelled nanoseconds a run that retaining each candidate saves, where weighed.
-    """
-
-    retention: Retention
-    dropped: tuple[Node, ...]
-    cut: Cut
+    anatomy: Anatomy
     placement: Placement
-    expected_ns: float
-    worth: Mapping[Node, float] = field(default_factory=dict)
-
-    @property
-    def retained(self) -> tuple[Node, ...]:
-        """What is kept after the runs of some class."""
-        return tuple(sorted(self.retention.nodes, key=lambda node: node.index))
 
 
 def unit_change(bucket: Bucket, anatomy: Anatomy, name: str) -> Bucket | None:
@@ -130,6 +118,10 @@ class Planner:
         self.device = device
         self.ranking = ranking
         self.tell = progress or (lambda message: None)
+
+    def over(self, anatomy: Anatomy) -> Planner:
+        """The same for another order of the graph's nodes."""
+        return Planner(anatomy, self.rules, self.device, self.cost, self.tell, self.ranking)
 
     def scenarios(
         self, weights: Mapping[BucketClass, tuple[float, tuple[int, ...]]]
@@ -347,17 +339,62 @@ class Planner:
 
     def plan(
         self, scenarios: Sequence[Scenario], budget_bytes: int | None, keep_all: bool = False
-    ) -> Choice:
-        """The best retention found for a budget (None: whatever it takes).
+    ) -> Decisions:
+        """The best plan found for a budget (None: whatever it takes), its classes left open.
 
+        Where nothing fits otherwise, some nodes are computed more than once in a run.
         Raises BudgetError naming the smallest budget that was found to work.
         """
-        tried: list[Placement] = []
+        tried: list[Tried] = []
+        found = self._once(scenarios, budget_bytes, keep_all, tried)
+        if found is None and budget_bytes is not None:
+            tried.append(self.again(scenarios, budget_bytes))
+            if tried[-1].placement.size_bytes <= budget_bytes:
+                planner = self.over(tried[-1].anatomy)
+                found = planner._once(scenarios, budget_bytes, keep_all, [])
+        if found is None:
+            raise self.too_small(budget_bytes or 0, tried)
+        return found
+
+    def plan_once(self, scenarios: Sequence[Scenario], budget_bytes: int | None) -> Decisions:
+        """The best plan found in this order. Raises BudgetError if nothing fits."""
+        tried: list[Tried] = []
+        found = self._once(scenarios, budget_bytes, False, tried)
+        if found is None:
+            raise self.too_small(budget_bytes or 0, tried)
+        return found
+
+    def _once(
+        self,
+        scenarios: Sequence[Scenario],
+        budget_bytes: int | None,
+        keep_all: bool,
+        tried: list[Tried],
+    ) -> Decisions | None:
+        """The best plan in this order; None, and what was tried, if nothing fits."""
         for weighed, held in self._enough(self._distinct(scenarios)):
             found = self._planned(weighed, held, budget_bytes, keep_all, tried)
             if found is not None:
                 return found
-        raise _too_small(budget_bytes or 0, min(tried, key=lambda p: p.size_bytes))
+        return None
+
+    def again(self, scenarios: Sequence[Scenario], budget_bytes: int) -> Tried:
+        """An order that computes some nodes more than once in a run, and the least map for it.
+
+        If none was found that fits, it is the one that takes least, the same for every budget.
+        """
+        smallest = Tried(self.anatomy, self._smallest(scenarios))
+        for anatomy in Values.of(*smallest, self.cost).anatomies(budget_bytes):
+            self.tell(f"{len(anatomy.schedule)} steps instead of {len(self.anatomy.schedule)}")
+            smallest = Tried(anatomy, self.over(anatomy)._smallest(scenarios))
+            if smallest.placement.size_bytes <= budget_bytes:
+                break
+        return smallest
+
+    def _smallest(self, scenarios: Sequence[Scenario]) -> Placement:
+        """The map of the least that serves all scenarios."""
+        *_, (_, held) = self._enough(self._distinct(scenarios))
+        return self.lay_out(Retention.always(()), held, WHOLE, budget_bytes=0)
 
     def _enough(
         self, scenarios: Sequence[Scenario]
@@ -407,18 +444,18 @@ class Planner:
         held: Sequence[Scenario],
         budget_bytes: int | None,
         keep_all: bool,
-        tried: list[Placement],
-    ) -> Choice | None:
+        tried: list[Tried],
+    ) -> Decisions | None:
         """The best retention for some scenarios; None, and what was tried, if nothing fits."""
         wanted = self.everything(weighed) if keep_all else self.frontier(weighed)
         first = self.lay_out(Retention.always(wanted), held, WHOLE, budget_bytes=budget_bytes)
         frontier = [node for node in wanted if node in first.slots]  # not what no run touches
         self.tell(f"{counted(len(frontier), 'candidate')} to retain")
         if budget_bytes is None or first.size_bytes <= budget_bytes:
-            return self._choice(frontier, frontier, WHOLE, first, weighed, {})
+            return self._decided(frontier, frontier, WHOLE, first, weighed)
         cut, placed = self._try_cuts(frontier, held, budget_bytes, first)
         if placed.size_bytes <= budget_bytes:
-            return self._choice(frontier, frontier, cut, placed, weighed, {})
+            return self._decided(frontier, frontier, cut, placed, weighed)
         worth = self.worth(frontier, weighed)
         ranked = sorted(
             frontier, key=lambda n: (-worth[n] / first.size_of(n), self.anatomy.position[n])
@@ -426,9 +463,10 @@ class Planner:
         longest = _room_for(ranked, first, budget_bytes)
         found = self._most_that_fit(ranked, longest, held, budget_bytes)
         if found is not None:
-            return self._choice(frontier, *found, weighed, worth)
+            return self._decided(frontier, *found, weighed)
         tightest = self._try_cuts(frontier, held, 0)[1]
-        tried += [placed, tightest, self._try_cuts([], held, 0)[1]]
+        maps = (placed, tightest, self._try_cuts([], held, 0)[1])
+        tried += [Tried(self.anatomy, placement) for placement in maps]
         return None
 
     def _distinct(self, scenarios: Sequence[Scenario]) -> list[Scenario]:
@@ -507,18 +545,42 @@ class Planner:
                 best = (cut, placed)
         return best
 
-    def _choice(
+    def _decided(
         self,
         frontier: Sequence[Node],
         retained: Sequence[Node],
         cut: Cut,
         placement: Placement,
         scenarios: Sequence[Scenario],
-        worth: Mapping[Node, float],
-    ) -> Choice:
+    ) -> Decisions:
         expected = self.expected_ns(self.propagator(retained), scenarios, WHOLE)
         dropped = tuple(node for node in frontier if node not in set(retained))
-        return Choice(Retention.always(retained), dropped, cut, placement, expected, worth)
+        return Decisions(
+            self.anatomy, placement, Retention.always(retained), dropped, cut, {}, expected
+        )
+
+    def too_small(self, budget_bytes: int, tried: Sequence[Tried]) -> BudgetError:
+        """The smallest map works; its bound holds however often a run computes a node."""
+        anatomy, smallest = min(tried, key=lambda one: one.placement.size_bytes)
+        values = Values.of(anatomy, smallest, self.cost)
+        need = least_bytes(values.schedule)
+        step = (
+            anatomy.position[values.nodes[need.position]]
+            if values.nodes[need.position :]
+            else len(anatomy.schedule)
+        )
+        names = ", ".join(f"{name} {format_bytes(size)}" for name, size in need.parts[:4])
+        return BudgetError(
+            f"budget {format_bytes(budget_bytes)} is too small: the lower bound is "
+            f"{format_bytes(need.size_bytes)} at step {step} ({names}); "
+            f"the smallest budget found to work is {format_bytes(smallest.size_bytes)}: "
+            f"pass memory={smallest.size_bytes} or more",
+            budget_bytes=budget_bytes,
+            needed_bytes=smallest.size_bytes,
+            lower_bound_bytes=need.size_bytes,
+            step=step,
+            nodes=need.parts,
+        )
 
 
 def _reserved(wants: Iterable[tuple[int, ...]], room_bytes: float) -> int:
@@ -547,18 +609,3 @@ def _room_for(ranked: Sequence[Node], placed: Placement, budget_bytes: int) -> i
     sizes = [aligned(placed.size_of(node)) for node in ranked]
     free = budget_bytes - (placed.kept_bytes - sum(sizes))
     return sum(taken <= free for taken in accumulate(sizes))
-
-
-def _too_small(budget_bytes: int, smallest: Placement) -> BudgetError:
-    names = ", ".join(f"{name} {format_bytes(size)}" for name, size in smallest.bound_nodes[:4])
-    return BudgetError(
-        f"budget {format_bytes(budget_bytes)} is too small: the lower bound is "
-        f"{format_bytes(smallest.bound_bytes)} at step {smallest.bound_step} ({names}); "
-        f"the smallest budget found to work is {format_bytes(smallest.size_bytes)}: "
-        f"pass memory={smallest.size_bytes} or more",
-        budget_bytes=budget_bytes,
-        needed_bytes=smallest.size_bytes,
-        lower_bound_bytes=smallest.bound_bytes,
-        step=smallest.bound_step,
-        nodes=smallest.bound_nodes,
-    )

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from tgbench.base.errors import PlanError
@@ -27,7 +27,7 @@ from tgbench.memory.placement import Placement
 from tgbench.memory.storage import Anatomy
 from tgbench.plans.decisions import Classes, Decisions
 from tgbench.plans.plan import Plan
-from tgbench.plans.planner import Choice, Planner, Progress, Scenario, unit_change
+from tgbench.plans.planner import Planner, Progress, Scenario, unit_change
 from tgbench.plans.search.chain import Submits
 from tgbench.plans.search.optimiser import Effort, Mode, Optimiser
 from tgbench.plans.search.process import SearchTask
@@ -100,7 +100,8 @@ class Planning:
 
     @property
     def graph(self) -> Graph:
-        return self.anatomy.graph
+        """The session's, in which every node comes once."""
+        return self.anatomy.folded
 
     @property
     def device(self) -> str:
@@ -205,8 +206,9 @@ class Planning:
     def quick(self) -> Decisions:
         """A plan for the classes at hand: what happened in which order does not count."""
         began_ns = time.perf_counter_ns()
-        self.calibrate(self.anatomy)
-        planner = self.planner(self.anatomy)
+        anatomy = self.anatomy.once
+        self.calibrate(anatomy)
+        planner = self.planner(anatomy)
         scenarios = planner.scenarios(self.classes)
         for kind, places in self.places.items():
             scenarios += [Scenario(kind, at, 0.0) for at in sorted(places)]
@@ -215,14 +217,7 @@ class Planning:
                 lambda budget: planner.plan(scenarios, budget, self.retain == "all"),
                 self.budget_bytes,
             )
-        return logged("planned", self._decided(made), began_ns)
-
-    def _decided(self, made: Choice) -> Decisions:
-        """A planner's choice for the classes at hand."""
-        return Decisions(
-            self.anatomy, made.placement, made.retention, made.dropped, made.cut,
-            dict(self.classes), made.expected_ns,
-        )  # fmt: skip
+        return logged("planned", replace(made, classes=dict(self.classes)), began_ns)
 
     def searched(
         self, search: Search, happened: Iterable[Bucket], start: Decisions | None

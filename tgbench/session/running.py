@@ -24,7 +24,6 @@ from tgbench.base.errors import KernelError
 from tgbench.base.regions import Region
 from tgbench.base.switches import RUNS, tell
 from tgbench.base.words import counted
-from tgbench.graph.graph import Node
 from tgbench.programs.lowering import DoesNotFit
 from tgbench.programs.program import Program
 from tgbench.runs.buckets import Bucket, Spot
@@ -365,16 +364,17 @@ class Runner:
         results, is_own = {}, run.served.rung is EXACTLY
         for name, (region, index) in request.wanted.items():
             parts, node = program.results[name], self.graph.outputs[name]
-            owned = request.copy or request.as_torch or self._is_state(node)
+            owned = request.copy or request.as_torch or self._is_state(name)
             results[name] = gather(
                 parts, program.origin or (), region, index, node.shape, owned, request.as_torch,
                 is_own,
             )  # fmt: skip
         return results
 
-    def _is_state(self, output: Node) -> bool:
+    def _is_state(self, output: str) -> bool:
         """Whether an output shows the bytes of a state, which a run writes after handing out."""
-        return self.planning.anatomy.base[output].op == "state"
+        anatomy = self.planning.anatomy
+        return anatomy.base[anatomy.graph.outputs[output]].op == "state"
 
     def finish(self, run: Decision, moved: bool, clock: Clock) -> None:
         """Count a run, and log it."""

@@ -93,7 +93,7 @@ class Ground:
 
     @cached_property
     def nodes(self) -> dict[str, Node]:
-        return {node.name: node for node in self.graph.nodes}
+        return {node.name: node for node in self.decisions.anatomy.graph.nodes}
 
     @cached_property
     def decisions(self) -> Decisions:

@@ -98,15 +98,6 @@ def repair(
     return tape if tape.peak_bytes <= budget_bytes and tape.cost_ns <= limit_ns else None
 
 
-def relieved(tape: Tape, excess: Ints, left_ns: float, random: Random) -> Tape | None:
-    """One change that lowers a step with excess, where that is not only what is live but packed.
-
-    `excess` is in bytes by step. None where nothing is found for `left_ns`.
-    """
-    change = _best_change(tape, excess, Taste(0.3), random, left_ns, set())
-    return None if change is None else change.made(tape)
-
-
 def _total(excess: Ints) -> int:
     return int(excess.clip(0).sum())
 
@@ -250,6 +241,7 @@ def _inserted(
     if before < len(tape.sequence):
         following = tape.sequence[before]
         live = int(excess[before]) - schedule.sizes[following] - schedule.scratch[following]
+        live += schedule.sizes[following] * (before in tape.taken)
     else:
         end = before - 1
         gone = np.flatnonzero(tape.last == end).tolist()
@@ -264,11 +256,11 @@ def _inserted(
     last[closure[-1]] = -1  # what all this is for
     total = 0
     for value in closure:
-        live += schedule.sizes[value]
+        gone = [read for read in schedule.inputs[value] if last.get(read) == value]
+        taken = schedule.sizes[value] * any(read in gone for read in schedule.over[value])
+        live += schedule.sizes[value] - taken
         total += max(0, live + schedule.scratch[value])
-        live -= sum(
-            schedule.sizes[read] for read in schedule.inputs[value] if last.get(read) == value
-        )
+        live -= sum(schedule.sizes[read] for read in gone) - taken
     return total
 
 
@@ -289,11 +281,12 @@ def _needless(tape: Tape, budget_bytes: int) -> int | None:
     costs = tape.schedule.costs
     excess = tape.held - budget_bytes
     dearest = sorted(tape.repeats, key=lambda step: -costs[tape.sequence[step]])
-    return next((step for step in dearest if _fits_without(tape, excess, step)), None)
+    likely = (step for step in dearest if _may_fit_without(tape, excess, step))
+    return next((at for at in likely if tape.without((at,)).peak_bytes <= budget_bytes), None)
 
 
-def _fits_without(tape: Tape, excess: Ints, step: int) -> bool:
-    """Whether the value can be kept from its last read on."""
+def _may_fit_without(tape: Tape, excess: Ints, step: int) -> bool:
+    """Whether the value can be kept from its last read on, as if no bytes were taken over."""
     schedule, value = tape.schedule, tape.sequence[step]
     start = tape.reads[tape.latest(value, step)][-1] + 1
     if start >= step:

@@ -22,6 +22,7 @@ class Value:
         scratch_bytes: needed while it is computed, beside its inputs and itself.
         resident: a source that is there for the whole run and costs nothing.
         output: it must be there at the end.
+        over: inputs of its own size whose bytes it may take over, where it reads them last.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Value:
     scratch_bytes: int = 0
     resident: bool = False
     output: bool = False
+    over: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,14 @@ class Schedule:
         return tuple(
             tuple(sorted({i for i in value.inputs if not self.values[i].resident}))
             for value in self.values
+        )
+
+    @cached_property
+    def over(self) -> tuple[tuple[int, ...], ...]:
+        """Whose bytes each value may take over."""
+        return tuple(
+            tuple(i for i in value.over if self.sizes[i] == size and not self.values[i].resident)
+            for value, size in zip(self.values, self.sizes, strict=True)
         )
 
     @cached_property
@@ -157,7 +167,7 @@ def least_bytes(schedule: Schedule) -> Need:
 
 
 def _need(schedule: Schedule, value: int) -> Need:
-    together = {value, *schedule.inputs[value]}
+    together = {value, *schedule.inputs[value]}.difference(schedule.over[value][:1])
     return _holding(schedule, value, together, schedule.scratch[value])
 
 

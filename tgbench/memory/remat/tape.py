@@ -1,14 +1,15 @@
 """A sequence of computations, and what is live while it runs.
 
 A value is live from each of its computations to the last read before it is computed again; an
-output, after its last computation, to the end. A computation whose result nobody reads is *dead*
-and is left out, so a value that was dropped before its first read is simply computed later.
+output, after its last computation, to the end. Where its last reader takes over its bytes, it is
+not live there any more. A computation whose result nobody reads is *dead* and is left out, so a
+value that was dropped before its first read is simply computed later.
 
     schedule   a → b → c, and d reads a and c
     sequence   a b c a d      a is dropped after b and computed again for d
 
     step     0  1  2  3  4
-    a        #  #  .  #  #    two intervals: one buffer with a gap
+    a        #  #  .  #  #    two intervals, each with bytes of its own
     b           #  #
     c              #  #  #
     d                    #
@@ -25,6 +26,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from tgbench.base.words import counted, format_bytes
 from tgbench.memory.remat.schedule import Schedule
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -50,6 +52,12 @@ class Tape:
         return self.schedule.cost_ns(self.sequence)
 
     @property
+    def extra(self) -> float:
+        """The share of time that goes into computing again; 0 where nothing is."""
+        least = self.schedule.least_cost_ns
+        return self.cost_ns / least - 1 if least else 0.0
+
+    @property
     def worth(self) -> tuple[float, int]:
         """What is minimised: the cost, then the number of computations."""
         return self.cost_ns, len(self.sequence)
@@ -58,6 +66,24 @@ class Tape:
     def last(self) -> Ints:
         """For each computation, the last step that reads its result."""
         return np.array([reads[-1] for reads in self.reads], np.int64)
+
+    @cached_property
+    def taken(self) -> dict[int, int]:
+        """Computations whose bytes are taken over, by the step that does."""
+        found: dict[int, int] = {}
+        for step, value in enumerate(self.sequence):
+            sources = (self.latest(read, step) for read in self.schedule.over[value])
+            dying = next((source for source in sources if self.reads[source][-1] == step), None)
+            if dying is not None:
+                found[step] = dying
+        return found
+
+    @cached_property
+    def stop(self) -> Ints:
+        """For each computation, the first step at which its bytes are not its own any more."""
+        found = self.last + 1
+        found[list(self.taken.values())] -= 1
+        return found
 
     @cached_property
     def size(self) -> Ints:
@@ -75,7 +101,7 @@ class Tape:
     def held(self) -> Ints:
         """Bytes live at each step: residents, values and scratch."""
         steps = len(self.sequence)
-        ends = np.bincount(self.last + 1, weights=self.size, minlength=steps + 2)[:steps]
+        ends = np.bincount(self.stop, weights=self.size, minlength=steps + 2)[:steps]
         scratch = self.schedule.scratch
         now = np.array([scratch[value] for value in self.sequence], np.int64)
         live = np.cumsum(self.size - ends.astype(np.int64))
@@ -110,6 +136,12 @@ class Tape:
                 found.append(step)
             seen.add(value)
         return tuple(found)
+
+    def __str__(self) -> str:
+        return (
+            f"{counted(len(self.sequence), 'computation')}, {len(self.repeats)} of them repeated: "
+            f"{self.extra:.2%} extra time in {format_bytes(self.peak_bytes)}"
+        )
 
     def without(self, steps: Iterable[int]) -> Tape:
         """The sequence less these computations, each of a value that was computed before."""

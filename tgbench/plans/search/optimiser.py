@@ -180,13 +180,40 @@ class Optimiser:
         begun = [_Search(of, mode, effort, seed, start) for of in self._orders()]
         for search in begun:
             search.begin()
-        return min(begun, key=_Search.standing).run()
+        try:
+            return min(begun, key=_Search.standing).run()
+        except BudgetError as error:
+            search = _Search(self._again(error), mode, effort, seed, start)
+            search.begin()
+            return search.run()
+
+    def over(self, anatomy: Anatomy) -> Optimiser:
+        """The same search over another order of the graph's nodes."""
+        same = anatomy.graph is self.anatomy.graph
+        workload = self.workload if same else self.workload.over(anatomy, self.rules)
+        return Optimiser(
+            anatomy, self.rules, workload, self.budget_bytes, self.cost, self.device,
+            classes=self.classes, executor=self.executor, workers=self.workers,
+            progress=self.tell, stop=self.stops, watch=self.watch, ranking=self.planner.ranking,
+        )  # fmt: skip
+
+    def _again(self, error: BudgetError) -> Optimiser:
+        """Over an order that computes some nodes more than once. Raises BudgetError for none."""
+        planner, budget_bytes = self.planner.over(self.anatomy.once), self.budget_bytes or 0
+        found = planner.again(planner.scenarios(self.classes), budget_bytes)
+        if found.placement.size_bytes <= budget_bytes:
+            return self.over(found.anatomy)
+        other = planner.too_small(budget_bytes, [found])
+        raise min(error, other, key=lambda one: one.needed_bytes)
 
     def _orders(self) -> list[Optimiser]:
         """This one, and the same over another order of the graph if slices then take less.
 
-        Only the graph's own order is improved on: a plan's was chosen already.
+        Only the graph's own order is improved on: a plan's was chosen already. Where that computes
+        nodes more than once, it may not have to any more.
         """
+        if self.anatomy.repeats:
+            return [self, *self.over(self.anatomy.once)._orders()]
         budget_bytes, graph = self.budget_bytes, self.anatomy.graph
         if budget_bytes is None or self.anatomy.schedule != Anatomy.of(graph).schedule:
             return [self]
@@ -204,11 +231,7 @@ class Optimiser:
         )
         if found.peak_bytes > LOWER * found.given_bytes:
             return [self]
-        other = Optimiser(
-            Anatomy.of(graph, found.schedule), self.rules, self.workload, budget_bytes, self.cost,
-            self.device, classes=self.classes, executor=self.executor, workers=self.workers,
-            progress=self.tell, stop=self.stops, watch=self.watch, ranking=self.planner.ranking,
-        )  # fmt: skip
+        other = self.over(Anatomy.of(graph, found.schedule))
         packed = other.planner.lay_out(everything, scenarios, WHOLE)
         if packed.size_bytes > LOWER * placed.size_bytes:
             return [self]
@@ -355,7 +378,7 @@ class _Search:
     def begin(self) -> None:
         """The greedy plan, and the saved one."""
         self._greedy()
-        if self.start is not None:
+        if self.start is not None and self.start.anatomy.graph is self.of.anatomy.graph:
             self._resume(self.start)
 
     def standing(self) -> tuple[float, int]:
@@ -395,7 +418,7 @@ class _Search:
         while found is None:
             scenarios = self.scenarios
             try:
-                made = of.planner.plan(scenarios, of.budget_bytes)
+                made = of.planner.plan_once(scenarios, of.budget_bytes)
             except BudgetError as error:
                 self.refused = error
                 self.frontier = tuple(of.planner.frontier(scenarios))

@@ -36,6 +36,7 @@ from tgbench.costs.model import CostModel, CostTable
 from tgbench.graph.graph import Graph, Node
 from tgbench.graph.graph_file import graph_from_json, graph_to_json
 from tgbench.graph.op_table import LEAVES, OPS, Call
+from tgbench.graph.unfold import named
 from tgbench.kernels.registry import KERNELS
 from tgbench.memory.storage import Anatomy
 from tgbench.plans.decisions import Classes, Decisions, PlanBucket
@@ -60,7 +61,7 @@ class SearchTask:
 
     Fields:
         graph_json: as a graph file has it: no recursion, however deep the graph.
-        schedule: names of the executable nodes, in order.
+        schedule: names of the executable nodes, in order; see `graph.unfold`.
         classes: what has to fit besides the trace.
         start_json: a plan to go on from.
         modules: where ops and kernels of the graph are registered, outside of tgbench.
@@ -98,7 +99,7 @@ class SearchTask:
         GraphError for an attribute that a graph file cannot hold.
         """
         return SearchTask(
-            graph_to_json(anatomy.graph),
+            graph_to_json(anatomy.folded),
             tuple(node.name for node in anatomy.schedule),
             tuple(buckets),
             budget_bytes,
@@ -109,9 +110,9 @@ class SearchTask:
                 for kind, (weight, origin) in (classes or {}).items()
             ),
             start.to_json() if start is not None else None,
-            modules_of(anatomy.graph),
+            modules_of(anatomy.folded),
             grains,
-            tuple(node.name for node in anatomy.schedule if node.call in unpacked),
+            tuple(node.name for node in anatomy.once.schedule if node.call in unpacked),
         )
 
     def optimiser(self, **more: Any) -> Optimiser:
@@ -122,7 +123,7 @@ class SearchTask:
         nodes = {node.name: node for node in graph.nodes}
         unpacked = frozenset(nodes[name].call for name in self.unpacked)
         rules = Rules(self._grains_of(nodes), unpacked)
-        anatomy = Anatomy.of(graph, [nodes[name] for name in self.schedule])
+        anatomy = Anatomy.of(graph, named(graph, self.schedule))
         costs = CostModel(self.costs, rules=rules)
         # Made anew: a class remembers its hash, and hashes of text differ between processes.
         classes = {
@@ -262,11 +263,11 @@ def serve(connection: Connection) -> None:
 def _start(text: str | None, optimiser: Optimiser) -> Decisions | None:
     if text is None:
         return None
-    return Plan.from_json(text).placement_for(optimiser.anatomy.graph, optimiser.device)
+    return Plan.from_json(text).placement_for(optimiser.anatomy.folded, optimiser.device)
 
 
 def _plan_json(optimiser: Optimiser, made: Decisions) -> str:
-    graph, budget_bytes = optimiser.anatomy.graph, optimiser.budget_bytes
+    graph, budget_bytes = optimiser.anatomy.folded, optimiser.budget_bytes
     exact = optimiser.rules.exact
     return Plan.of(graph, made, optimiser.device, budget_bytes, exact).to_json()
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from tgbench.base.coords import Coord, Guard, record, value_of
@@ -88,6 +88,11 @@ class Workload:
         turns = _turns(calls, kinds)
         rows, told_by = _rows(anatomy, rules, calls, kinds, turns)
         return Workload(kinds, turns, rows, calls, told_by, seen)
+
+    def over(self, anatomy: Anatomy, rules: Rules) -> Workload:
+        """The same calls of a graph in which nodes are computed as often as here."""
+        rows, told_by = _rows(anatomy, rules, self.calls, self.kinds, self.turns)
+        return replace(self, rows=rows, told_by=told_by)
 
     def kind(self, turn: int) -> BucketClass:
         """The class that runs in a turn."""

@@ -122,7 +122,7 @@ def inspect_last(session: GraphSession) -> Inspection:
     if last is None:
         raise PlanError("nothing ran yet; call `run` first, or inspect a planned class")
     found = _joined(last.program.steps, last.origin)
-    return Inspection(f"last run, {last.bucket}", session.graph, found)
+    return Inspection(f"last run, {last.bucket}", last.propagator.graph, found)
 
 
 def inspect_class(
@@ -146,7 +146,7 @@ def inspect_class(
     cut = session.memory.decisions.cut
     steps = planner.steps(propagator, Scenario(kind, place.origin, 1.0), cut)
     title = f"{kind} {place}".rstrip()
-    return Inspection(title, session.graph, _joined(steps, place.origin))
+    return Inspection(title, session.anatomy.graph, _joined(steps, place.origin))
 
 
 def _joined(steps: Iterable[Step], origin: Sequence[int]) -> dict[str, dict[Kind, Region]]:
