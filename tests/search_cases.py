@@ -74,13 +74,13 @@ class SearchCase:
         )  # fmt: skip
 
 
-def busy_case(seed: int = 5) -> SearchCase:
-    """The case of the module's first lines."""
-    graph = _graph(random.Random(seed))
-    return SearchCase(graph, tuple(_trace(graph, random.Random(seed))))
+def busy_case(seed: int = 5, ops: int = 12, runs: int = 8) -> SearchCase:
+    """The case of the module's first lines, or a smaller one."""
+    graph = _graph(random.Random(seed), ops)
+    return SearchCase(graph, tuple(_trace(graph, random.Random(seed), runs)))
 
 
-def _graph(choose: random.Random, ops: int = 12) -> Graph:
+def _graph(choose: random.Random, ops: int) -> Graph:
     g = GraphBuilder()
     values = [g.input(f"x{i}", (ROWS, COLUMNS)) for i in range(3)]
     weights = [g.parameter(f"w{i}", (COLUMNS, COLUMNS)) for i in range(3)]
@@ -97,7 +97,7 @@ def _graph(choose: random.Random, ops: int = 12) -> Graph:
     return simplify(g.build())
 
 
-def _trace(graph: Graph, choose: random.Random, runs: int = 8) -> list[Bucket]:
+def _trace(graph: Graph, choose: random.Random, runs: int) -> list[Bucket]:
     whole = Region.full((ROWS, COLUMNS))
     found = [Bucket.of(dict.fromkeys(graph.inputs, whole), dict.fromkeys(graph.outputs, whole))]
     for _ in range(runs):

@@ -5,15 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import fields, replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packing_cases import cut_rectangle, optimum, pinned_problems
-from places import DATA
+from places import ALONE, DATA
 
-import tgbench
 from benchmarks.packing import instances, packed, reshaped
 from tgbench.base.stopping import StopReason
 from tgbench.memory.check import validate
@@ -177,7 +175,6 @@ def test_parts_of_time_are_searched_for_themselves() -> None:
 
 def test_only_the_search_needs_numba() -> None:
     code = """
-import sys
 sys.modules["numba"] = None
 from tgbench.base.errors import PackingError
 from tgbench.memory.packing import Buffer, Problem, pack
@@ -193,9 +190,8 @@ try:
 except PackingError as error:
     print(error)
 """
-    root = Path(tgbench.__file__).parents[1]
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root
+        [sys.executable, "-c", ALONE + code], capture_output=True, text=True, check=True
     )
     assert "pip install numba" in done.stdout
 

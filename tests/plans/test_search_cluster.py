@@ -17,7 +17,7 @@ from tgbench.plans.decisions import SearchRecord
 from tgbench.plans.plan import Plan
 from tgbench.plans.search.chain import ChainResult, run_round
 
-CASE = busy_case()
+CASE = busy_case(seed=3, ops=8, runs=5)  # a plan in a third of the time
 STEPS = 64
 CHAINS = (1, 3)
 
