@@ -345,7 +345,7 @@ def test_a_trace_of_another_graph_is_refused(decoder: tuple[Graph, list[Bucket]]
     with pytest.raises(TraceError, match="call 1: the graph has no input 'pixels'"):
         optimiser(decoder[0], [other], None)
     outside = Bucket.of({"ids": Region.full((1, 65))}, {})
-    with pytest.raises(TraceError, match=r"outside \[1, 64\]"):
+    with pytest.raises(TraceError, match=r"outside \[1, 32\]"):
         optimiser(decoder[0], [outside], None)
 
 
