@@ -223,11 +223,13 @@ QUICK = "GPT2Model"
 # --- measuring ------------------------------------------------------------------------------------
 
 
-def measured(subject: Subject, runs: int, tell: Callable[[str, Any], None]) -> None:
-    """Follow every history of a subject; `tell` is given each one's numbers."""
+def measured(
+    subject: Subject, histories: Sequence[str], runs: int, tell: Callable[[str, Any], None]
+) -> None:
+    """Follow histories of a subject; `tell` is given each one's numbers."""
     module, start = subject.make()
     imported = from_torch(module, (torch.from_numpy(start),))
-    for name in subject.histories:
+    for name in histories:
         history = HISTORIES[name](start, np.random.default_rng(7))
         tell(name, followed(module, imported, start, history, runs))
 
@@ -309,11 +311,13 @@ def summary(
 # --- all of them ----------------------------------------------------------------------------------
 
 
-def outcome(name: str, runs: int, keep: Callable[[str, Any], None]) -> None:
+def outcome(
+    name: str, histories: Sequence[str], runs: int, keep: Callable[[str, Any], None]
+) -> None:
     """Measure a subject in a process of its own, cold; `keep` gets each history's numbers."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_tell, args=(theirs, name, runs))
+    process = context.Process(target=_tell, args=(theirs, name, histories, runs))
     process.start()
     theirs.close()
     try:
@@ -326,12 +330,12 @@ def outcome(name: str, runs: int, keep: Callable[[str, Any], None]) -> None:
         process.join()
 
 
-def _tell(to: Any, name: str, runs: int) -> None:
+def _tell(to: Any, name: str, histories: Sequence[str], runs: int) -> None:
     import transformers
 
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
-    measured(SUBJECTS[name], runs, lambda history, found: to.send((history, found)))
+    measured(SUBJECTS[name], histories, runs, lambda *found: to.send(found))
 
 
 HEADER = ["model", "history", "eager", "full", "ours, ms", "p99", "total ÷ better", "worst prefix",
@@ -363,7 +367,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             continue
         note(name)
         found: dict[str, Any] = {}
-        outcome(name, 12 if options.quick else options.runs, found.__setitem__)
+        histories, runs = SUBJECTS[name].histories, options.runs
+        if options.quick:
+            histories, runs = histories[:1], 4
+        outcome(name, histories, runs, found.__setitem__)
         results[name] = found
         record.write({"totals": totals(results), "models": results}, options.output)
     rows = [row(name, h, f) for name, found in results.items() for h, f in found.items()]

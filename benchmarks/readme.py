@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import statistics
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -23,11 +24,12 @@ README = Path("README.md")
 BEGIN, END = "<!-- measured: python -m benchmarks.readme --write -->", "<!-- end -->"
 LARGE, SMALL = "gemma3-270m", "gemma3-tiny"
 MIB = 1 << 20
+SMALLEST_NS = 5e6  # of a run of PyTorch: models below are told together
 
 
 def measured(folder: Path = RESULTS) -> str:
     """The whole section, from the results in a folder."""
-    parts = (_decode, _engine, _modules, _sweep)
+    parts = (_decode, _engine, _histories, _modules, _sweep)
     return "\n\n".join(part(Files(folder)) for part in parts)
 
 
@@ -125,6 +127,36 @@ def _smallest(planned: dict[str, Any]) -> str:
     ]
     budget, size = fits[-1]
     return f"{size} planned for {budget.replace('MiB', ' MiB')}"
+
+
+def _histories(files: Files) -> str:
+    """Large models one by one, those of the zoo together."""
+    found = files["histories"]
+    rows, small = [], []
+    for name, histories in found["models"].items():
+        for history, one in histories.items():
+            times = one["median_ns"]
+            if times["eager"] < SMALLEST_NS:
+                small.append(one)
+                continue
+            cells = (_digits(times[system] / 1e6, 2) for system in ("eager", "full", "ours"))
+            made = one["counted"]["specialised"]
+            rows.append([f"{name}: {history}", *cells, f"{one['total']:.2f} ×", str(made)])
+    runs = max(one["runs"] for models in found["models"].values() for one in models.values())
+    slower = sum(one["total"] > 1.10 for one in small)
+    middle = statistics.median(one["total"] for one in small)
+    header = ["", "PyTorch, ms", "everything, ms", "a run, ms", "total ÷ better", "made"]
+    return "\n\n".join(
+        (
+            f"Histories that do not repeat, {runs} runs each from the second on, one thread: the "
+            "total over that of PyTorch or of our own full runs, whichever is less, and how many "
+            f"programs were made ({files.link('histories', True)}, `make bench-histories`):",
+            table(header, rows),
+            f"{len(small)} histories of reduced models, of less than "
+            f"{SMALLEST_NS / 1e6:.0f} ms each run: median {middle:.2f} ×; {slower} of them are "
+            "slower than 1.10 ×, where choosing and making take as long as the model.",
+        )
+    )
 
 
 def _modules(files: Files) -> str:
