@@ -27,11 +27,11 @@ class AnyOffer(Own):
         self.picked.append(found.rung.name)
         return found
 
-    def refused(self, offer: Offer) -> bool:
-        if (offer.rung, offer.spot.kind) in self.refusals:
-            return True
-        self.refusals.add((offer.rung, offer.spot.kind))
-        return False
+    def refused(self, offer: Offer, can_plan: bool) -> bool:
+        kind = offer.rung, offer.spot.kind
+        is_known = kind in self.refusals
+        self.refusals.add(kind)
+        return can_plan and (is_known or self.random.random() < 0.2)
 
     def made(self, offer: Offer, program: Program, took_ns: int) -> None:
         program.use.ran, program.use.time_ns = 3, 1.0

@@ -155,11 +155,11 @@ def test_what_does_not_fit_costs_a_plan_or_is_out_of_the_question() -> None:
     full = _offer(AFRESH, 0, _program())
     own, larger = _offer(EXACTLY, 1), _offer(COARSE, 1)
     assert chooser.choose([own], {}) is own
-    assert not chooser.refused(own)
-    assert not chooser.refused(larger)
+    assert not chooser.refused(own, can_plan=True)
+    assert not chooser.refused(larger, can_plan=False)
     assert [chooser.choose([own, larger, full], {}) for _ in range(3)] == [full] * 3
     assert chooser.choose([own, larger], {}) is own
-    assert chooser.refused(own)  # now it is paid for
+    assert chooser.refused(own, can_plan=True)  # now it is paid for
 
 
 def test_where_runs_are_short_a_choice_stands_for_some_of_them() -> None:

@@ -62,7 +62,7 @@ class Chooser(Protocol):
     def made(self, offer: Offer, program: Program, took_ns: int) -> None:
         """A program was made for an offer."""
 
-    def refused(self, offer: Offer) -> bool:
+    def refused(self, offer: Offer, can_plan: bool) -> bool:
         """An offer does not fit the plan in force: it costs another one. True to pay that now."""
 
     def planned(self, took_ns: int) -> None:
@@ -87,7 +87,7 @@ class Own:
     def made(self, offer: Offer, program: Program, took_ns: int) -> None:
         pass
 
-    def refused(self, offer: Offer) -> bool:
+    def refused(self, offer: Offer, can_plan: bool) -> bool:
         return True
 
     def planned(self, took_ns: int) -> None:
@@ -138,7 +138,7 @@ class Measured:
         self._rung, self._stands, self._skipped = EXACTLY, 0, 0
         self._families: defaultdict[Hashable, Family] = defaultdict(Family)
         self._aside: defaultdict[Hashable, float] = defaultdict(float)
-        self._unfit: set[Hashable] = set()
+        self._unfit: dict[Hashable, bool] = {}  # whether another plan may help
 
     def choose(self, offers: Sequence[Offer], planned: Classes) -> Offer:
         """The offer that costs least; what the others would have saved is put aside."""
@@ -182,10 +182,10 @@ class Measured:
             family.uses.append(program.use)
             family.making_ns.append(took_ns)
 
-    def refused(self, offer: Offer) -> bool:
+    def refused(self, offer: Offer, can_plan: bool) -> bool:
         is_known = _kind(offer) in self._unfit
-        self._unfit.add(_kind(offer))
-        return is_known
+        self._unfit[_kind(offer)] = can_plan
+        return is_known and can_plan
 
     def planned(self, took_ns: int) -> None:
         self._planning_ns.append(took_ns)
@@ -219,15 +219,19 @@ class Measured:
         return max(price - put_aside, 0.0)
 
     def _making(self, offer: Offer) -> float:
-        """What making a program takes."""
+        """What making a program takes: the more boxes change, the more meet each other."""
         own, rung = self._about(offer)
-        return median(own.making_ns or rung.making_ns or self._making_ns) or 0.0
+        if own.making_ns:
+            return median(own.making_ns) or 0.0
+        boxes = sum(len(region) for _, region in offer.bucket.changed)
+        return (median(rung.making_ns or self._making_ns) or 0.0) * max(boxes, 1) ** 2
 
     def _plan(self, offer: Offer) -> float:
-        """What it costs to make room for an offer; larger runs are not worth a plan."""
-        if _kind(offer) not in self._unfit:
+        """What it costs to make room for an offer."""
+        can_plan = self._unfit.get(_kind(offer))
+        if can_plan is None:
             return 0.0
-        return (median(self._planning_ns) or 0.0) if offer.rung is EXACTLY else inf
+        return (median(self._planning_ns) or 0.0) if can_plan else inf
 
     def _about(self, offer: Offer) -> tuple[Family, Family]:
         return self._families[_kind(offer)], self._families[offer.rung]

@@ -85,6 +85,14 @@ class Served(NamedTuple):
     is_new: bool
 
 
+class NeedsPlan(Exception):  # noqa: N818  (a signal to plan anew)
+    """What serves a run best does not fit the plan in force."""
+
+    def __init__(self, spot: Spot, why: str) -> None:
+        super().__init__(why)
+        self.spot = spot
+
+
 class Decision(NamedTuple):
     """A run that is about to be executed.
 
@@ -225,10 +233,10 @@ class Runner:
                 self.plan_for(self.planning.first_runs(bucket, spot, self.intake))
             try:
                 served = self.served(bucket, spot)
-            except DoesNotFit as error:
-                failure = str(error)  # an error kept in its own frame keeps the session alive
-                self.planning.missed.add(spot.kind)
-                self.plan_for([spot])
+            except NeedsPlan as needs:
+                failure = str(needs)  # an error kept in its own frame keeps the session alive
+                self.planning.missed.add(needs.spot.kind)
+                self.plan_for([needs.spot])
                 continue
             if self.planning.deserves_a_plan(served.spot.kind, served.program):
                 self.plan_for([spot])
@@ -274,7 +282,7 @@ class Runner:
         self.keeper.install(made)
 
     def served(self, bucket: Bucket, spot: Spot) -> Served:
-        """A program for a run after what stands; raises DoesNotFit if that takes another plan."""
+        """A program for a run after what stands; raises NeedsPlan if that takes another plan."""
         own = self.own(bucket, spot, self.keeper.standing)
         if own.program is not None and own.program.use.is_good:
             return Served(EXACTLY, spot, own.program, False)
@@ -293,9 +301,10 @@ class Runner:
                 return Served(offer.rung, offer.spot, offer.program, False)
             try:
                 return Served(offer.rung, offer.spot, self.made(offer), True)
-            except DoesNotFit:
-                if self.chooser.refused(offer):
-                    raise
+            except DoesNotFit as error:
+                is_own, free = offer.rung is EXACTLY, self.planning.limit_bytes is None
+                if self.chooser.refused(offer, is_own or (free and offer.rung.is_modest)):
+                    raise NeedsPlan(offer.spot, str(error)) from None
 
     def own(self, bucket: Bucket, spot: Spot, standing: Standing) -> Offer:
         """A run's own program, if it is there."""

@@ -46,6 +46,11 @@ class Rung:
     demand: Raster | None = None
     is_afresh: bool = False
 
+    @property
+    def is_modest(self) -> bool:
+        """Whether it asks for little more: whole outputs are not worth memory of their own."""
+        return self.demand is None or self.demand.parts > 1
+
 
 EXACTLY = Rung("exactly")
 LARGER = (
