@@ -29,7 +29,7 @@ SMALLEST_NS = 5e6  # of a run of PyTorch: models below are told together
 
 def measured(folder: Path = RESULTS) -> str:
     """The whole section, from the results in a folder."""
-    parts = (_decode, _engine, _histories, _modules, _sweep)
+    parts = (_decode, _engine, _modules, _sweep)
     return "\n\n".join(part(Files(folder)) for part in parts)
 
 
