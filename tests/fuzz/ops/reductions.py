@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -43,7 +44,12 @@ def _product(x: Bounded, axes: Sequence[int], keepdims: bool) -> Bounded:
         return v
 
     each = 16 if x.dtype in b.HALVES else 1  # products of halves are rounded at every factor
-    return b.multilinear(product, x, terms=each * b.count_of(x, axes))
+    found = b.multilinear(product, x, terms=each * b.count_of(x, axes))
+    if x.dtype not in b.LARGEST:
+        return found  # integers wrap, in whatever order
+    largest = product(x.value.abs().clamp(min=1))  # of the products of some of the factors
+    far = largest > b.LARGEST[x.dtype]
+    return replace(found, error=torch.where(far, b.INF, found.error))
 
 
 def variance(x: Bounded, axes: Sequence[int], keepdims: bool, correction: int) -> Bounded:
