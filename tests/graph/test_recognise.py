@@ -777,7 +777,7 @@ def decoded(session: Any, name: str) -> int:
     return int(session.last.instructions)
 
 
-LLAMAS = {"llama": 5, "llama eager": 5, "qwen3": 9}
+LLAMAS = {"llama": 3, "llama eager": 3, "qwen3": 5}
 
 
 @pytest.mark.parametrize("name", LLAMAS)
@@ -791,8 +791,8 @@ def test_other_language_models(name: str) -> None:
     graph = simplify(from_torch(model.module, model.args, kwargs=dict(model.kwargs)).graph)
     found = recognise(graph)
     assert Counter(node.op for node in computed(found)) == {
-        "gather": 1, "rms_norm": LLAMAS[name], "linear": 11, "rope": 4, "attention": 2,
-        "gated_linear": 2, "add": 4,
+        "gather": 1, "rms_norm": LLAMAS[name], "linear": 6, "rope": 2, "attention": 1,
+        "gated_linear": 1, "add": 2,
     }  # fmt: skip
     assert_same_values(graph, found, 1e-5)
 

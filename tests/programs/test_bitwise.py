@@ -340,13 +340,13 @@ def test_single_lines_are_not_worth_a_word(monkeypatch: pytest.MonkeyPatch) -> N
 def trials(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Ops of the calls that a grain was sought for by trials."""
     found: list[str] = []
-    finding = exactness._Search.finding
+    finding = exactness._GrainSearch.finding
 
-    def counted(search: exactness._Search) -> exactness.Finding:
+    def counted(search: exactness._GrainSearch) -> exactness.Finding:
         found.append(search.call.op.name)
         return finding(search)
 
-    monkeypatch.setattr(exactness._Search, "finding", counted)
+    monkeypatch.setattr(exactness._GrainSearch, "finding", counted)
     return found
 
 

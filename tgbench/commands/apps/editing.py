@@ -136,7 +136,8 @@ class Encoder:
         folder = find_minilm()
         # A changed word reaches all of its row, so a row is one class whatever changed in it.
         rounding = ("exact", "full") if rows > 1 else ("exact", "exact")
-        options: Mapping[str, Any] = {"buckets": {"ids": rounding, "mask": rounding}}
+        places = {"ids": rounding, "mask": rounding}
+        options: Mapping[str, Any] = {"buckets": places, "making": "always"}
         if imported:
             session = GraphSession(_from_transformers(str(folder), rows, tokens), **options)
         else:

@@ -228,7 +228,7 @@ def session_of(module: nn.Module, image: npt.ArrayLike, at_once: int = 1) -> Gra
         raise InputError(f"at_once={at_once}: give 1 or more places per run")
     batch = torch.as_tensor(image).repeat(at_once, 1, 1, 1)
     try:
-        return GraphSession(from_torch(module, (batch,)))
+        return GraphSession(from_torch(module, (batch,)), making="always")
     except ImporterError as error:
         from_torch(module, (batch[:1],))  # raises, if the batch is not the reason
         raise InputError(
