@@ -79,7 +79,7 @@ class Replay:
         }
         self.held: dict[Node, Region] = {}
         planner = Planner(runs.anatomy, Rules(), "cpu")
-        self.forward = planner.propagator(runs.stored).forward
+        self.forward = planner.runs.propagator(runs.stored).forward
 
     def __call__(self, record: Record) -> None:
         bucket = self.runs.calls[record.number]
@@ -191,7 +191,7 @@ def test_what_a_trace_needs_at_least(data: Any) -> None:
 def retained_times(runs: Runs, keep: bool) -> list[float]:
     """Times of the calls by propagation alone, everything kept or nothing."""
     graph, anatomy = runs.anatomy.graph, runs.anatomy
-    propagator = Planner(anatomy, Rules(), "cpu").propagator(anatomy.stored)
+    propagator = Planner(anatomy, Rules(), "cpu").runs.propagator(anatomy.stored)
     valid: Mapping[Node, Region] = {}
     times = []
     for bucket in runs.calls:

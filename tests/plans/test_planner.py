@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,15 +18,16 @@ from tgbench import ops
 from tgbench.base.coords import value_of
 from tgbench.base.errors import BudgetError, PlanError
 from tgbench.base.regions import Box, Region
-from tgbench.graph.graph import Graph, GraphBuilder
+from tgbench.graph.graph import Graph, GraphBuilder, Node
 from tgbench.graph.simplify import simplify
 from tgbench.kernels.registry import Kernel, Site, candidates, scratch_bytes
-from tgbench.memory.placement import Placement, place
+from tgbench.memory.draft import Draft
+from tgbench.memory.placement import Placement
 from tgbench.memory.storage import Anatomy
-from tgbench.plans import planner as planner_module
 from tgbench.plans.decisions import Decisions
 from tgbench.plans.plan import Plan
-from tgbench.plans.planner import Planner, Scenario, unit_change
+from tgbench.plans.planner import Planner, unit_change
+from tgbench.plans.scenarios import Scenario
 from tgbench.programs.specialiser import Specialiser
 from tgbench.runs.buckets import Bucket
 from tgbench.runs.rules import Rules
@@ -63,9 +65,9 @@ def test_the_frontier_of_decoding_is_what_later_rows_read() -> None:
     assert names(planner.frontier(scenarios(planner, decode(graph)))) == {"k0", "out0", "k1"}
 
 
-def all_at_0(*arguments: Any) -> Placement:
+def all_at_0(draft: Draft, scratch_bytes: Mapping[Node, int], packed: Any = Draft.packed) -> Any:
     """A packer that has forgotten what it is for."""
-    made = place(*arguments)
+    made: Placement = packed(draft, scratch_bytes)
     slots = {n: s if n.is_leaf else replace(s, offset_bytes=0) for n, s in made.slots.items()}
     found = replace(made, slots=slots, scratch={}, donors={})
     size = found.reach_bytes
@@ -76,7 +78,7 @@ def all_at_0(*arguments: Any) -> Placement:
 def test_a_broken_planner_is_caught_where_that_is_asked_for(
     asked: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planner_module, "place", all_at_0)
+    monkeypatch.setattr(Draft, "packed", all_at_0)
     monkeypatch.setenv("TGBENCH_CHECK", asked)
     if asked == "0":
         assert choose(causal(rows=16), None).placement.size_bytes
@@ -146,8 +148,8 @@ def test_worth_is_what_runs_take_longer_without() -> None:
     frontier = planner.frontier(runs)
     worth = planner.worth(frontier, runs)
     assert all(value > 0 for value in worth.values())
-    base = planner.expected_ns(planner.propagator(frontier), runs, WHOLE)
-    nothing = planner.expected_ns(planner.propagator([]), runs, WHOLE)
+    base = planner.expected_ns(planner.runs.propagator(frontier), runs, WHOLE)
+    nothing = planner.expected_ns(planner.runs.propagator([]), runs, WHOLE)
     assert nothing > base
     assert max(worth.values()) <= nothing - base + 1e-6
 

@@ -270,12 +270,16 @@ class Memo:
 
     A hit adds those guards to whoever records now, so that a remembered answer restricts the
     origin exactly as the computation would have.
+
+    Args:
+        most: entries; when there are so many it starts again.
     """
 
-    __slots__ = ("entries",)
+    __slots__ = ("entries", "most")
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST_ENTRIES) -> None:
         self.entries: dict[Hashable, Any] = {}
+        self.most = most
 
     def get(self, key: Hashable, compute: Callable[..., R], *args: Any) -> R:
         found: Any = self.entries.get(key, self)
@@ -293,7 +297,7 @@ class Memo:
     def _computed(self, key: Hashable, compute: Callable[..., R], args: tuple[Any, ...]) -> R:
         with record() as guards:
             result = compute(*args)
-        if len(self.entries) >= MOST_ENTRIES:
+        if len(self.entries) >= self.most:
             self.entries.clear()
         self.entries[key] = _Guarded(result, frozenset(guards)) if guards else result
         return result

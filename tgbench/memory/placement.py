@@ -9,13 +9,7 @@
       └──────────────┘
 
 Retained nodes are laid out in absolute coordinates. One that is kept after the runs of some classes
-only (h) shares its bytes with others while it is not there. Time, to the packer, is the schedule
-once for what may never overlap, and once more for the runs of each class:
-
-    schedule          | h is kept from before | h is made and kept | h is read, and then let go
-    ....hhhh....      | hhhhhhhhhhhhhhhhhhhhh | .......hhhhhhhhhhh | hhhhhhhhhhh...............
-
-What a class never touches is not there in its part.
+only (h) shares its bytes with others while it is not there.
 
 A slice is sized for the largest one that the planned buckets need, and holds one box at a time.
 An in-place result takes the bytes of an operand that dies there. Kernels' scratch memory is one
@@ -25,10 +19,9 @@ more buffer, live for one step.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
-from typing import TypeAlias
+from typing import TypeVar
 
 import numpy as np
 
@@ -36,8 +29,7 @@ from tgbench.base.coords import value_of
 from tgbench.base.regions import Box, in_order, row_major
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import OPS
-from tgbench.memory.packing import Buffer, Problem, lower_bound, pack
-from tgbench.memory.storage import Anatomy, LiveRange
+from tgbench.memory.storage import Anatomy
 from tgbench.runs.propagate import Step, Storage
 from tgbench.runs.rules import Rules
 
@@ -153,27 +145,6 @@ class Placement:
         return Storage(anatomy.views, anatomy.frozen, self.retained, self.overlaps)
 
 
-def bytes_in_use(placement: Placement, anatomy: Anatomy) -> list[int]:
-    """Bytes that hold values at each step of the schedule, scratch memory apart.
-
-    What is kept through some runs only counts at every step.
-    """
-    end = len(anatomy.schedule)
-    found = np.full(end + 1, placement.kept_bytes, np.int64)
-    spans: dict[Node, tuple[int, int]] = {}
-    for node, slot in placement.slots.items():
-        if slot.offset_bytes < placement.kept_bytes:
-            continue
-        live = anatomy.live[node]
-        span = (0, end) if node in placement.retained else (live.start, live.stop)
-        first = placement.group(node)
-        start, stop = spans.get(first, span)
-        spans[first] = min(start, span[0]), max(stop, span[1])
-    for first, (start, stop) in spans.items():
-        found[start:stop] += aligned(placement.size_of(first))
-    return [int(size) for size in found]
-
-
 @dataclass(frozen=True)
 class Footprint:
     """What a set of runs touches of each stored node.
@@ -189,14 +160,36 @@ class Footprint:
     extents: Mapping[Node, tuple[int, ...]]
     made: tuple[Mapping[Node, Box], ...] = ()
 
-    def join(self, other: Footprint) -> Footprint:
-        hulls, extents = dict(self.hulls), dict(self.extents)
-        for node, box in other.hulls.items():
-            hulls[node] = hulls[node].hull(box) if node in hulls else box
-        for node, sizes in other.extents.items():
-            mine = extents.get(node, sizes)
-            extents[node] = tuple(max(a, b) for a, b in zip(mine, sizes, strict=True))
-        return Footprint(hulls, extents, self.made + other.made)
+    @staticmethod
+    def joined(parts: Iterable[Footprint]) -> Footprint:
+        """What several sets of runs touch."""
+        hulls: dict[Node, Box] = {}
+        extents: dict[Node, tuple[int, ...]] = {}
+        made: list[Mapping[Node, Box]] = []
+        for part in parts:
+            for node, box in part.hulls.items():
+                hulls[node] = _joined(hulls.get(node, box), box, Box.hull)
+            for node, sizes in part.extents.items():
+                extents[node] = _joined(extents.get(node, sizes), sizes, largest)
+            made += part.made
+        return Footprint(hulls, extents, tuple(made))
+
+
+Joined = TypeVar("Joined", bound="tuple[object, ...]")
+
+
+def _joined(a: Joined, b: Joined, join: Callable[[Joined, Joined], Joined]) -> Joined:
+    """Most runs touch the same numbers of the same nodes."""
+    return a if a == b else join(a, b)
+
+
+def largest(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """The larger extent of each dimension.
+
+    >>> largest((1, 8), (4, 2))
+    (4, 8)
+    """
+    return tuple(map(max, a, b))
 
 
 def touched(step: Step, anatomy: Anatomy, rules: Rules) -> dict[Node, Box]:
@@ -328,179 +321,3 @@ class Retention:
     def is_partial(self, node: Node) -> bool:
         """Whether some runs write over it."""
         return len(self.after[node]) < len(self.turns) or node in self.shared
-
-
-@dataclass(frozen=True)
-class Life:
-    """How a class's runs use a node that shares its bytes.
-
-    Fields:
-        from_start: an earlier value is read, or kept on.
-        to_end: its value is kept.
-    """
-
-    from_start: bool
-    to_end: bool
-
-
-Lives: TypeAlias = Mapping[int, Mapping[Node, Life]]  # class → node → …; absent: not touched
-
-
-def place(
-    anatomy: Anatomy,
-    retention: Retention,
-    uses: Footprint,
-    scratch_bytes: Mapping[Node, int],
-    lives: Lives | None = None,
-) -> Placement:
-    """Lay out: kept inputs, always retained nodes stacked, the rest packed above.
-
-    Args:
-        lives: for each class, what its runs do with which nodes; may be left out where no node is
-            partial.
-    """
-    keep = frozenset(node for node in retention.nodes if node in uses.hulls)
-    partial = [n for n in anatomy.stored if n in keep and retention.is_partial(n)]
-    slots: dict[Node, Slot] = {}
-    top = 0
-    for node in [*anatomy.kept, *(n for n in anatomy.stored if n in keep)]:
-        box = Box.full(node.shape) if node.is_leaf else uses.hulls[node]
-        extents = tuple(int(b - a) for a, b in box)
-        slots[node] = Slot(top, extents, tuple(int(a) for a, _ in box), anatomy.order(node))
-        if node.is_leaf or not retention.is_partial(node):
-            top += aligned(slots[node].elements * node.type.itemsize)
-    retained = frozenset([*anatomy.kept, *keep])
-    shared = _Shared(anatomy, retained, uses, donors(anatomy, keep, uses.extents))
-    spans = _spans(anatomy, shared.leader, lives or {} if partial else {})
-    return shared.packed(slots, partial, scratch_bytes, spans, top)
-
-
-Spans: TypeAlias = "list[tuple[int, int]]"  # half-open, in packing steps
-
-
-def _spans(
-    anatomy: Anatomy, leader: Mapping[Node, Node], lives: Lives
-) -> Callable[[Node, LiveRange], Spans]:
-    """When a node's bytes are in use: over the schedule, then over the runs of each class."""
-    length = len(anatomy.schedule) + 1
-    by_class: list[dict[Node, Life]] = []
-    for k in sorted(lives):
-        found: dict[Node, Life] = {}
-        for node, life in lives[k].items():
-            first = leader.get(node, node)
-            old = found.get(first, life)
-            found[first] = Life(old.from_start or life.from_start, old.to_end or life.to_end)
-        by_class.append(found)
-
-    def spans(node: Node, live: LiveRange) -> Spans:
-        found = [(live.start, live.stop)]
-        for i, lives_of in enumerate(by_class, 1):
-            life, begin = lives_of.get(node), i * length
-            if life is not None:
-                start = 0 if life.from_start else live.start
-                found.append((begin + start, begin + (length if life.to_end else live.stop)))
-        return found
-
-    return spans
-
-
-def _buffer(name: str, size_bytes: int, spans: Spans) -> Buffer:
-    gaps = tuple((a, b) for (_, a), (b, _) in pairwise(spans) if a < b)
-    return Buffer(name, size_bytes, spans[0][0], spans[-1][1], gaps)
-
-
-@dataclass(frozen=True)
-class _Shared:
-    """The part of the arena that nodes share: slices, what is kept through some classes, scratch.
-
-    Fields:
-        pairs: in-place results and their operands; a chain of them is one buffer.
-    """
-
-    anatomy: Anatomy
-    retained: frozenset[Node]
-    uses: Footprint
-    pairs: dict[Node, Node]
-
-    @cached_property
-    def leader(self) -> dict[Node, Node]:
-        """For every slice, the first owner of its bytes."""
-        found: dict[Node, Node] = {}
-        for node in self.slices:
-            found[node] = found[self.pairs[node]] if node in self.pairs else node
-        return found
-
-    @cached_property
-    def slices(self) -> list[Node]:
-        return [n for n in self.anatomy.stored if n in self.uses.extents and n not in self.retained]
-
-    def _together(self) -> Iterator[tuple[Node, tuple[int, ...]]]:
-        """What one run holds of each buffer that several nodes own."""
-        paired = {*self.pairs, *self.pairs.values()}
-        for made in self.uses.made:
-            hulls: dict[Node, Box] = {}
-            for node in paired.intersection(made):
-                first, box = self.leader[node], made[node]
-                hulls[first] = hulls[first].hull(box) if first in hulls else box
-            for first, box in hulls.items():
-                yield first, tuple(map(int, box.extents))
-
-    def packed(
-        self,
-        slots: dict[Node, Slot],
-        partial: Sequence[Node],
-        scratch_bytes: Mapping[Node, int],
-        spans: Callable[[Node, LiveRange], Spans],
-        top: int,
-    ) -> Placement:
-        """The whole map, given the slots of what is retained; `top` is where sharing begins."""
-        anatomy, length = self.anatomy, len(self.anatomy.schedule) + 1
-        extents: dict[Node, tuple[int, ...]] = {}
-        ranges: dict[Node, LiveRange] = {}
-        for node in self.slices:
-            first, mine, live = self.leader[node], self.uses.extents[node], anatomy.live[node]
-            if first is not node:
-                mine = tuple(max(a, b) for a, b in zip(mine, extents[first], strict=True))
-                live = LiveRange(ranges[first].start, max(live.stop, ranges[first].stop))
-            extents[first], ranges[first] = mine, live
-        for first, held in self._together():
-            extents[first] = tuple(max(a, b) for a, b in zip(held, extents[first], strict=True))
-        buffers = [_buffer(n.name, _size(n, extents[n]), spans(n, ranges[n])) for n in extents]
-        buffers += [
-            _buffer(n.name, _size(n, slots[n].extents), spans(n, anatomy.live[n])) for n in partial
-        ]
-        wanting = {node: size for node, size in scratch_bytes.items() if size}
-        for node, size in wanting.items():
-            at = anatomy.position[node]
-            runs = spans(self.leader.get(node, node), LiveRange(at, at + 1))
-            in_use = [(a - a % length + at, a - a % length + at + 1) for a, _ in runs]
-            buffers.append(_buffer(f"{node.name} (scratch)", size, in_use))
-        problem = Problem(tuple(buffers), alignment=ALIGNMENT)
-        solution, bound = pack(problem), lower_bound(problem)
-        for node in self.slices:
-            first = self.leader[node]
-            offset = top + solution.offsets[first.name]
-            slots[node] = Slot(offset, extents[first], (0,) * node.rank, anatomy.order(node))
-        for node in partial:
-            slots[node] = replace(slots[node], offset_bytes=top + solution.offsets[node.name])
-        scratch = {
-            node: Scratch(top + solution.offsets[f"{node.name} (scratch)"], size)
-            for node, size in wanting.items()
-        }
-        live_there = [(buffer.name, aligned(buffer.size_bytes)) for buffer in bound.buffers]
-        kept_names = [
-            (node.name, aligned(slots[node].elements * node.type.itemsize))
-            for node in self.retained - frozenset(partial)
-        ]
-        return Placement(
-            slots, self.retained, scratch, self.pairs, top + solution.height_bytes, top,
-            top + bound.size_bytes, bound.step % length,
-            tuple(sorted(live_there + kept_names, key=lambda item: (-item[1], item[0]))),
-        )  # fmt: skip
-
-
-def _size(node: Node, extents: tuple[int, ...]) -> int:
-    count = node.type.itemsize
-    for extent in extents:
-        count *= extent
-    return int(count)

@@ -8,9 +8,9 @@ once for all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 from tgbench.base.coords import Coord, Memo, fixed, same, value_of
@@ -37,6 +37,7 @@ from tgbench.kernels.registry import (
     scratch_views,
 )
 from tgbench.kernels.torch.elementwise import fill_
+from tgbench.memory.draft import Draft
 from tgbench.memory.placement import Placement, Slot, touched
 from tgbench.memory.storage import Anatomy
 from tgbench.programs.program import Instruction
@@ -184,6 +185,37 @@ class Option:
     used_bytes: Coord
 
 
+class Choices:
+    """The kernels that take each site, best first; remembered for operands that lie alike.
+
+    Args:
+        ranking: which kernels take a site, the best first; by their own models if left out.
+    """
+
+    def __init__(self, rules: Rules, ranking: Ranking = candidates) -> None:
+        self.rules = rules
+        self.ranking = ranking
+        self._options = Memo()
+
+    def key(self, site: Site) -> Hashable:
+        """What of a canonical site counts."""
+        return (site.call, _place(site.call, site.out_box), site.out, site.ins, site.frozen)
+
+    def at(self, key: Hashable, site: Site) -> tuple[Option, ...]:
+        """The kernels for a canonical site with this key."""
+        found: tuple[Option, ...] = self._options.get(key, self._ranked, site)
+        return found
+
+    def _ranked(self, site: Site) -> tuple[Option, ...]:
+        """Where bits must agree, it is the one of the grain."""
+        grain = self.rules.grains.get(site.call)
+        found = []
+        for kernel in self.ranking(site) if grain is None else [of_grain(site, grain)]:
+            shapes = kernel.scratch(site)
+            found.append(Option(kernel, shapes, scratch_bytes(shapes)))
+        return tuple(found)
+
+
 @dataclass(frozen=True)
 class Lowering:
     """A lowered run, before it is bound to an origin's guards."""
@@ -212,8 +244,7 @@ class Lowerer:
         self.placement = placement
         self.rules = rules
         self.device = device
-        self.ranking = ranking
-        self._options, self._binds = Memo(), Memo()
+        self._choices, self._binds = Choices(rules, ranking), Memo()
         self._layout = cache(lambda node: layout(node, anatomy, placement.slots))
         self._fixed = {
             node: slot.start for node, slot in placement.slots.items() if node in placement.retained
@@ -339,10 +370,9 @@ class Lowerer:
         a kernel is chosen and bound once, over operands at offset 0, and then moved.
         """
         there = self._site(node, box, addresser)
-        site = canonical(there, self._taken(node))
-        key = (node.call, _place(node.call, box), site.out, site.ins, site.frozen)
-        options = self._options.get(key, self._ranked, site)
-        option = self._chosen(options, node)
+        site = canonical(there, taken(node, self.anatomy, self.placement.donors))
+        key = self._choices.key(site)
+        option = self._chosen(self._choices.at(key, site), node)
         bind = option.kernel.bind
         function, arguments = self._binds.get(
             (key, option.kernel.name), lambda: bind(site, scratch_views(option.shapes))
@@ -355,22 +385,6 @@ class Lowerer:
         allocates = option.kernel.allocates(site)
         return Instruction(node, box, option.kernel.name, function, moved, used, allocates)
 
-    def _ranked(self, site: Site) -> tuple[Option, ...]:
-        """Kernels that take a site, best first; where bits must agree, the one of the grain."""
-        grain = self.rules.grains.get(site.call)
-        found = []
-        for kernel in self.ranking(site) if grain is None else [of_grain(site, grain)]:
-            shapes = kernel.scratch(site)
-            found.append(Option(kernel, shapes, scratch_bytes(shapes)))
-        return tuple(found)
-
-    def _taken(self, node: Node) -> frozenset[int]:
-        """The inputs whose bytes a node's result takes over."""
-        donor = self.placement.donors.get(node)
-        if donor is None:
-            return frozenset()
-        return frozenset(i for i, n in enumerate(node.inputs) if self.anatomy.base[n] is donor)
-
     def _chosen(self, options: Sequence[Option], node: Node) -> Option:
         """The fastest kernel whose scratch memory fits what is reserved."""
         room = self.placement.scratch.get(node)
@@ -381,28 +395,60 @@ class Lowerer:
         raise DoesNotFit(node, f"{options[0].used_bytes} bytes of scratch", reserved)
 
 
-class Sizer(Lowerer):
-    """Lowers steps over a map without scratch memory, to see how much their kernels want.
+class Sizer:
+    """How much scratch memory the kernels of calls want, before anything has an offset.
 
-    Fields:
-        wants: of every node, what each of its calls would take: the best kernel's bytes first.
+    That depends on how operands lie, not where. Attempts at one plan differ in few of them: what is
+    known of a call whose operands lie alike is not asked again.
     """
 
-    def __init__(
-        self,
-        anatomy: Anatomy,
-        placement: Placement,
-        rules: Rules,
-        device: str,
-        ranking: Ranking = candidates,
-    ) -> None:
-        super().__init__(anatomy, placement, rules, device, ranking)
-        self.wants: dict[Node, set[tuple[int, ...]]] = {}
+    def __init__(self, anatomy: Anatomy, rules: Rules, device: str, choices: Choices) -> None:
+        self.anatomy = anatomy
+        self.rules = rules
+        self.device = device
+        self.choices = choices
+        self._wants = Memo()
 
-    def _chosen(self, options: Sequence[Option], node: Node) -> Option:
-        sizes = tuple(value_of(option.used_bytes) for option in options)
-        self.wants.setdefault(node, set()).add(sizes)
-        return options[0]
+    def wants(
+        self, computed: Iterable[tuple[Node, Region]], draft: Draft
+    ) -> dict[Node, set[tuple[int, ...]]]:
+        """Of every node, what each of its calls would take: the best kernel's bytes first."""
+        views = _Unplaced(self.anatomy, draft)
+        found: dict[Node, set[tuple[int, ...]]] = {}
+        for node, region in computed:
+            how = views.how(node)
+            sizes = found.setdefault(node, set())
+            for box in self.rules.parts(node.call, region):
+                sizes.add(self._wants.get((node, box, how), self._asked, node, box, views))
+        return found
+
+    def _asked(self, node: Node, box: Box, views: _Unplaced) -> tuple[int, ...]:
+        prepares = node.call not in self.rules.unpacked
+        there = site_of(node, box, views.addresser, self.rules, self.device, prepares=prepares)
+        site = canonical(there, taken(node, self.anatomy, views.draft.donors))
+        options = self.choices.at(self.choices.key(site), site)
+        return tuple(value_of(option.used_bytes) for option in options)
+
+
+class _Unplaced:
+    """How the operands of calls lie in a draft: their strides, and what is taken over in place."""
+
+    def __init__(self, anatomy: Anatomy, draft: Draft) -> None:
+        self.anatomy, self.draft = anatomy, draft
+        self._layout = cache(lambda node: layout(node, anatomy, draft.slots))
+        self.how = cache(self._how)
+
+    @cached_property
+    def addresser(self) -> Addresser:
+        """Every slot begins at coordinate 0: wherever it does, its strides are the same."""
+        starts = {node: (0,) * node.rank for node in self.draft.slots}
+        return Addresser(self._layout, starts)
+
+    def _how(self, node: Node) -> Hashable:
+        """The strides of what a node writes and reads; some inputs are never looked at."""
+        anatomy, slots = self.anatomy, self.draft.slots
+        there = (one for one in (node, *node.inputs) if anatomy.base[one] in slots)
+        return tuple([slots[anatomy.base[one]].strides for one in there]), node in self.draft.donors
 
 
 class Surveyor(Lowerer):
@@ -431,6 +477,14 @@ def _place(call: Call, box: Box) -> Hashable:
     ):
         return box
     return call.op.place(call, box)
+
+
+def taken(node: Node, anatomy: Anatomy, donors: Mapping[Node, Node]) -> frozenset[int]:
+    """The inputs whose bytes a node's result takes over."""
+    donor = donors.get(node)
+    if donor is None:
+        return frozenset()
+    return frozenset(i for i, n in enumerate(node.inputs) if anatomy.base[n] is donor)
 
 
 def canonical(site: Site, taken: frozenset[int]) -> Site:

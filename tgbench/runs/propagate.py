@@ -45,7 +45,7 @@ class Storage:
     overlaps: Mapping[Node, tuple[Node, ...]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Step:
     """What one run does, before it is lowered to instructions.
 

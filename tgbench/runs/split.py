@@ -22,7 +22,7 @@ from itertools import chain, combinations
 from typing import TypeAlias
 
 from tgbench.base.coords import value_of
-from tgbench.base.regions import Box, Region
+from tgbench.base.regions import EMPTY, Box, Region
 from tgbench.graph.graph import Node
 from tgbench.runs.propagate import Propagator, Step
 
@@ -84,7 +84,7 @@ def demands(
         piece = {
             node: early
             for node, region in wanted.items()
-            if (early := region.subtract(late[node]) if node in late else region).boxes
+            if (early := propagator.rules.subtract(region, late.get(node, EMPTY))).boxes
         }
         if piece and piece != (pieces[-1] if pieces else None):
             pieces.append(piece)

@@ -33,7 +33,8 @@ from tgbench.memory.placement import ALIGNMENT, ANY, Placement, Retention, Turn,
 from tgbench.memory.schedule import lowest_peak
 from tgbench.memory.storage import Anatomy
 from tgbench.plans.decisions import Classes, Decisions, SearchRecord
-from tgbench.plans.planner import Cost, Planner, Scenario
+from tgbench.plans.planner import Cost, Planner
+from tgbench.plans.scenarios import Scenario
 from tgbench.plans.search.chain import ROUND, Chain, Submits, run_round
 from tgbench.plans.search.exact import IntegerProgram, Relaxed, SolverLimits
 from tgbench.plans.search.mcts import worth_ns
@@ -194,7 +195,8 @@ class Optimiser:
         return Optimiser(
             anatomy, self.rules, workload, self.budget_bytes, self.cost, self.device,
             classes=self.classes, executor=self.executor, workers=self.workers,
-            progress=self.tell, stop=self.stops, watch=self.watch, ranking=self.planner.ranking,
+            progress=self.tell, stop=self.stops, watch=self.watch,
+            ranking=self.planner.choices.ranking,
         )  # fmt: skip
 
     def _again(self, error: BudgetError) -> Optimiser:
@@ -202,7 +204,7 @@ class Optimiser:
         planner, budget_bytes = self.planner.over(self.anatomy.once), self.budget_bytes or 0
         found = planner.again(planner.scenarios(self.classes), budget_bytes)
         if found.placement.size_bytes <= budget_bytes:
-            return self.over(found.anatomy)
+            return self.over(found.planner.anatomy)
         other = planner.too_small(budget_bytes, [found])
         raise min(error, other, key=lambda one: one.needed_bytes)
 
@@ -265,7 +267,7 @@ class Optimiser:
         try:
             replayed = replay(
                 self.anatomy, self.rules, placement, cut, self.workload.circle, self.instruction_ns,
-                self.device, self.planner.ranking, self.classes,
+                self.device, self.planner.choices.ranking, self.classes,
             )  # fmt: skip
         except Misfit as found:
             self._places[found.kind, found.origin] = None
@@ -559,7 +561,7 @@ class _Search:
         total: dict[Node, int] = {}
         cold = [s for s in self.scenarios if s.cold]
         retention = Retention.always(self.frontier)
-        for _, steps in planner.runs(retention, cold, cut):
+        for _, steps in planner.runs.under(retention, cold, cut):
             for step in steps:
                 for node, region in step.compute.items():
                     if node not in retention.after:

@@ -26,7 +26,8 @@ from tgbench.base.errors import PlanError
 from tgbench.base.known import Bools
 from tgbench.base.regions import EMPTY, Box, Region
 from tgbench.graph.graph import Graph, Node, fact_of
-from tgbench.plans.planner import Planner, Scenario
+from tgbench.plans.planner import Planner
+from tgbench.plans.scenarios import Scenario
 from tgbench.runs.buckets import BucketClass
 from tgbench.runs.propagate import Step
 from tgbench.session.session import GraphSession
@@ -142,9 +143,9 @@ def inspect_class(
         place = Place(tuple(origin))
     placement = session.placement
     planner = Planner(session.anatomy, session.rules, session.device, session.costs.time_ns)
-    propagator = planner.propagator(placement.retained)
+    propagator = planner.runs.propagator(placement.retained)
     cut = session.memory.decisions.cut
-    steps = planner.steps(propagator, Scenario(kind, place.origin, 1.0), cut)
+    steps = planner.runs.steps(propagator, Scenario(kind, place.origin, 1.0), cut)
     title = f"{kind} {place}".rstrip()
     return Inspection(title, session.anatomy.graph, _joined(steps, place.origin))
 

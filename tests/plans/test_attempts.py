@@ -1,0 +1,119 @@
+"""Maps for attempts at a plan: what is known of them before they are packed, and asked once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from session.test_session import causal, deep, share_of_examples
+from strategies import Maker, graphs
+
+from tgbench.base.errors import BudgetError
+from tgbench.base.regions import Box, Region
+from tgbench.graph.graph import Graph
+from tgbench.graph.simplify import simplify
+from tgbench.kernels.registry import Kernel, Site, candidates
+from tgbench.memory.storage import Anatomy
+from tgbench.plans.planner import Planner, unit_change
+from tgbench.plans.scenarios import Scenario
+from tgbench.programs.specialiser import Specialiser
+from tgbench.runs.buckets import Bucket
+from tgbench.runs.propagate import Propagator
+from tgbench.runs.rules import Rules
+from tgbench.runs.split import WHOLE, cuts
+
+
+def whole_run(graph: Graph) -> Bucket:
+    everything = {name: Region.full(leaf.shape) for name, leaf in graph.inputs.items()}
+    return Bucket.of(everything, {n: Region.full(node.shape) for n, node in graph.outputs.items()})
+
+
+def runs_of(planner: Planner) -> list[Scenario]:
+    """Everything anew, and the smallest change of each input."""
+    graph = planner.anatomy.graph
+    first = whole_run(graph)
+    following = [unit_change(first, planner.anatomy, name) for name in graph.inputs]
+    found = [bucket.classify(graph) for bucket in (first, *following) if bucket is not None]
+    return planner.scenarios({kind: (1.0, origin) for kind, origin in found})
+
+
+def planner_of(graph: Graph, ranking: Any = candidates) -> Planner:
+    return Planner(Anatomy.of(simplify(graph)), Rules(), "cpu", ranking=ranking)
+
+
+@share_of_examples(2)
+@given(graphs(most_ops=8))
+def test_no_map_is_below_its_bound_and_all_that_is_in_use_is_in_it(
+    case: tuple[Graph, Maker],
+) -> None:
+    planner = planner_of(case[0])
+    runs = runs_of(planner)
+    frontier = planner.frontier(runs)
+    for cut in [WHOLE, *cuts(planner.runs.propagator(frontier))][:4]:
+        attempt = planner.attempts.always(frontier, runs, cut)
+        for budget in (0, attempt.bound_bytes, None):
+            found = attempt.within(budget)
+            assert attempt.bound_bytes <= found.size_bytes
+            assert max(attempt.draft.in_use) <= found.size_bytes
+
+
+@share_of_examples(2)
+@given(graphs(most_ops=8))
+def test_what_is_reserved_for_kernels_is_what_runs_take(case: tuple[Graph, Maker]) -> None:
+    planner = planner_of(case[0])
+    anatomy = planner.anatomy
+    kind, origin = whole_run(anatomy.graph).classify(anatomy.graph)
+    made = planner.plan(planner.scenarios({kind: (1.0, origin)}), None).placement
+    program = Specialiser(anatomy, made, WHOLE, Rules(), "cpu").specialise({}, kind, origin)
+    taken: Counter[str] = Counter()
+    for one in program.instructions:
+        taken[one.node.name] = max(taken[one.node.name], one.scratch_bytes)
+    assert +taken == {node.name: room.size_bytes for node, room in made.scratch.items()}
+
+
+def one_row(planner: Planner) -> list[Scenario]:
+    """Row 20 changes, and is asked for."""
+    graph = planner.anatomy.graph
+    row = Region((Box(((20, 21), (0, graph.inputs["x"].shape[1]))),))
+    kind, origin = Bucket.of({"x": row}, {"y": row}).classify(graph)
+    return planner.scenarios({kind: (1.0, origin)})
+
+
+def least_budget(planner: Planner) -> int:
+    with pytest.raises(BudgetError) as caught:
+        planner.plan(one_row(planner), 0)
+    return caught.value.needed_bytes
+
+
+@pytest.mark.parametrize("graph", [causal(rows=32), deep()], ids=["causal", "deep"])
+@pytest.mark.parametrize("share", [0.5, 1, 1.5])
+def test_however_many_trials_a_plan_takes_nothing_is_asked_twice(
+    graph: Graph, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels of calls whose operands lie alike; what a run computes of what is valid."""
+    budget = int(share * least_budget(planner_of(graph)))
+    ranked: Counter[Site] = Counter()
+    decided: Counter[Hashable] = Counter()
+    step = Propagator.step
+
+    def ranking(site: Site) -> list[Kernel]:
+        ranked[site] += 1
+        return candidates(site)
+
+    def counted(self: Propagator, *regions: Any) -> Any:
+        given = (frozenset(dict(one).items()) for one in regions[:3])
+        decided[(self.storage.retained, tuple(self.schedule), *given)] += 1
+        return step(self, *regions)
+
+    monkeypatch.setattr(Propagator, "step", counted)
+    planner = planner_of(graph, ranking)
+    with suppress(BudgetError):
+        planner.plan(one_row(planner), budget)
+    assert len(ranked) > 5
+    assert len(decided) > 5
+    assert set(ranked.values()) == {1}
+    assert set(decided.values()) == {1}

@@ -1,0 +1,255 @@
+"""From what runs touch to a map: first how many bytes there are and when, then where they lie.
+
+    Footprint + Retention  ──→  Draft: who has bytes, when  ── scratch memory, packed ──→  Placement
+
+How much scratch memory kernels want depends on how their operands lie, not where. So it is asked
+of a draft, and a draft is packed once it is known; what no packing can be below is known before.
+
+Time, to the packer, is the schedule once for what may never overlap, and once more for the runs of
+each class. A node (h) that is kept after the runs of some classes only:
+
+    schedule          | h is kept from before | h is made and kept | h is read, and then let go
+    ....hhhh....      | hhhhhhhhhhhhhhhhhhhhh | .......hhhhhhhhhhh | hhhhhhhhhhh...............
+
+What a class never touches is not there in its part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from tgbench.base.regions import Box
+from tgbench.graph.graph import Node
+from tgbench.memory.packing import Buffer, Problem, lower_bound, pack
+from tgbench.memory.placement import (
+    ALIGNMENT,
+    Footprint,
+    Placement,
+    Retention,
+    Scratch,
+    Slot,
+    aligned,
+    donors,
+    largest,
+)
+from tgbench.memory.storage import Anatomy, LiveRange
+
+
+@dataclass(frozen=True)
+class Life:
+    """How a class's runs use a node that shares its bytes.
+
+    Fields:
+        from_start: an earlier value is read, or kept on.
+        to_end: its value is kept.
+    """
+
+    from_start: bool
+    to_end: bool
+
+
+Lives: TypeAlias = Mapping[int, Mapping[Node, Life]]  # class → node → …; absent: not touched
+
+
+Spans: TypeAlias = "list[tuple[int, int]]"  # half-open, in packing steps
+
+
+def _spans(
+    anatomy: Anatomy, leader: Mapping[Node, Node], lives: Lives
+) -> Callable[[Node, LiveRange], Spans]:
+    """When a node's bytes are in use: over the schedule, then over the runs of each class."""
+    length = len(anatomy.schedule) + 1
+    by_class: list[dict[Node, Life]] = []
+    for k in sorted(lives):
+        found: dict[Node, Life] = {}
+        for node, life in lives[k].items():
+            first = leader.get(node, node)
+            old = found.get(first, life)
+            found[first] = Life(old.from_start or life.from_start, old.to_end or life.to_end)
+        by_class.append(found)
+
+    def spans(node: Node, live: LiveRange) -> Spans:
+        found = [(live.start, live.stop)]
+        for i, lives_of in enumerate(by_class, 1):
+            life, begin = lives_of.get(node), i * length
+            if life is not None:
+                start = 0 if life.from_start else live.start
+                found.append((begin + start, begin + (length if life.to_end else live.stop)))
+        return found
+
+    return spans
+
+
+def _buffer(name: str, size_bytes: int, spans: Spans) -> Buffer:
+    gaps = tuple((a, b) for (_, a), (b, _) in pairwise(spans) if a < b)
+    return Buffer(name, size_bytes, spans[0][0], spans[-1][1], gaps)
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A map before its offsets are known: who has bytes, how many, and when they are in use.
+
+    Fields:
+        slots: of all that have some; those of what shares bytes begin at 0 until it is packed.
+        retained: nodes in absolute coordinates, inputs and states among them.
+        partial: those of them that share bytes all the same.
+        donors: in-place result → the operand whose bytes it takes over; a chain is one buffer.
+        live: of every buffer of slices, by the first owner of its bytes.
+        spans: when a buffer is in use, in packing steps.
+        kept_bytes: where sharing begins.
+    """
+
+    anatomy: Anatomy
+    slots: Mapping[Node, Slot]
+    retained: frozenset[Node]
+    partial: tuple[Node, ...]
+    donors: Mapping[Node, Node]
+    leader: Mapping[Node, Node]
+    live: Mapping[Node, LiveRange]
+    spans: Callable[[Node, LiveRange], Spans]
+    kept_bytes: int
+
+    @staticmethod
+    def of(
+        anatomy: Anatomy, retention: Retention, uses: Footprint, lives: Lives | None = None
+    ) -> Draft:
+        """Kept inputs and always retained nodes lie one behind the other; the rest shares.
+
+        Args:
+            lives: for each class, what its runs do with which nodes; may be left out where no node
+                is partial.
+        """
+        keep = frozenset(node for node in retention.nodes if node in uses.hulls)
+        partial = tuple(n for n in anatomy.stored if n in keep and retention.is_partial(n))
+        slots, kept_bytes = _kept(anatomy, keep, frozenset(partial), uses)
+        retained = frozenset([*anatomy.kept, *keep])
+        pairs = donors(anatomy, keep, uses.extents)
+        slices = _slices(anatomy, retained, uses, pairs)
+        for node, first in slices.leader.items():
+            slots[node] = Slot(0, slices.extents[first], (0,) * node.rank, anatomy.order(node))
+        spans = _spans(anatomy, slices.leader, lives or {} if partial else {})
+        return Draft(
+            anatomy, slots, retained, partial, pairs, slices.leader, slices.live, spans, kept_bytes
+        )
+
+    @cached_property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """What shares bytes, scratch memory apart."""
+        live = {**self.live, **{node: self.anatomy.live[node] for node in self.partial}}
+        return tuple(
+            _buffer(node.name, self.size_of(node), self.spans(node, at))
+            for node, at in live.items()
+        )
+
+    @cached_property
+    def bound_bytes(self) -> int:
+        """No map of this can be smaller, however little scratch memory it has."""
+        return self.kept_bytes + lower_bound(Problem(self.buffers, alignment=ALIGNMENT)).size_bytes
+
+    @cached_property
+    def in_use(self) -> list[int]:
+        """Bytes that hold values at each step of the schedule, scratch memory apart.
+
+        What is kept through some runs only counts at every step.
+        """
+        found = np.full(len(self.anatomy.schedule) + 1, self.kept_bytes, np.int64)
+        for node, live in self.live.items():
+            found[live.start : live.stop] += aligned(self.size_of(node))
+        found += sum(aligned(self.size_of(node)) for node in self.partial)
+        return [int(size) for size in found]
+
+    def size_of(self, node: Node) -> int:
+        return self.slots[node].elements * node.type.itemsize
+
+    def packed(self, scratch_bytes: Mapping[Node, int]) -> Placement:
+        """The whole map, with so much scratch memory for the kernels of some nodes."""
+        wanting = {node: size for node, size in scratch_bytes.items() if size}
+        rooms = (self._scratch(node, size) for node, size in wanting.items())
+        problem = Problem((*self.buffers, *rooms), alignment=ALIGNMENT)
+        solution, bound = pack(problem), lower_bound(problem)
+        top, offsets = self.kept_bytes, solution.offsets
+        slots = dict(self.slots)
+        for node in (*self.leader, *self.partial):
+            first = self.leader.get(node, node)
+            slots[node] = replace(slots[node], offset_bytes=top + offsets[first.name])
+        scratch = {
+            node: Scratch(top + offsets[f"{node.name} (scratch)"], size)
+            for node, size in wanting.items()
+        }
+        live_there = [(buffer.name, aligned(buffer.size_bytes)) for buffer in bound.buffers]
+        kept = self.retained.difference(self.partial)
+        live_there += [(node.name, aligned(self.size_of(node))) for node in kept]
+        return Placement(
+            slots, self.retained, scratch, self.donors, top + solution.height_bytes, top,
+            top + bound.size_bytes, bound.step % (len(self.anatomy.schedule) + 1),
+            tuple(sorted(live_there, key=lambda item: (-item[1], item[0]))),
+        )  # fmt: skip
+
+    def _scratch(self, node: Node, size_bytes: int) -> Buffer:
+        """In use wherever a node is computed."""
+        at, length = self.anatomy.position[node], len(self.anatomy.schedule) + 1
+        runs = self.spans(self.leader.get(node, node), LiveRange(at, at + 1))
+        in_use = [(a - a % length + at, a - a % length + at + 1) for a, _ in runs]
+        return _buffer(f"{node.name} (scratch)", size_bytes, in_use)
+
+
+def _kept(
+    anatomy: Anatomy, keep: frozenset[Node], partial: frozenset[Node], uses: Footprint
+) -> tuple[dict[Node, Slot], int]:
+    """The slots of inputs and retained nodes, and where those end that nobody else overlaps."""
+    slots: dict[Node, Slot] = {}
+    top = 0
+    for node in [*anatomy.kept, *(n for n in anatomy.stored if n in keep)]:
+        box = Box.full(node.shape) if node.is_leaf else uses.hulls[node]
+        extents, start = tuple(int(b - a) for a, b in box), tuple(int(a) for a, _ in box)
+        at = 0 if node in partial else top
+        slots[node] = Slot(at, extents, start, anatomy.order(node))
+        if node not in partial:
+            top += aligned(slots[node].elements * node.type.itemsize)
+    return slots, top
+
+
+class _Slices(NamedTuple):
+    """Buffers of slices: of each node the first owner of its bytes, and by owner their extents
+    and when they live.
+    """
+
+    leader: dict[Node, Node]
+    extents: dict[Node, tuple[int, ...]]
+    live: dict[Node, LiveRange]
+
+
+def _slices(
+    anatomy: Anatomy, retained: frozenset[Node], uses: Footprint, pairs: Mapping[Node, Node]
+) -> _Slices:
+    found = _Slices({}, {}, {})
+    for node in (n for n in anatomy.stored if n in uses.extents and n not in retained):
+        mine, live = uses.extents[node], anatomy.live[node]
+        first = found.leader[node] = found.leader[pairs[node]] if node in pairs else node
+        if first is not node:
+            mine, before = largest(mine, found.extents[first]), found.live[first]
+            live = LiveRange(before.start, max(live.stop, before.stop))
+        found.extents[first], found.live[first] = mine, live
+    for first, held in _together(uses, pairs, found.leader):
+        found.extents[first] = largest(held, found.extents[first])
+    return found
+
+
+def _together(
+    uses: Footprint, pairs: Mapping[Node, Node], leader: Mapping[Node, Node]
+) -> Iterator[tuple[Node, tuple[int, ...]]]:
+    """What one run holds of each buffer that several nodes own."""
+    paired = {*pairs, *pairs.values()}
+    for made in uses.made:
+        hulls: dict[Node, Box] = {}
+        for node in paired.intersection(made):
+            first, box = leader[node], made[node]
+            hulls[first] = hulls[first].hull(box) if first in hulls else box
+        for first, box in hulls.items():
+            yield first, tuple(map(int, box.extents))

@@ -1,0 +1,152 @@
+"""Maps that hold scenarios, by what is retained and how runs are cut.
+
+scenarios ── what they run ──→ steps ── what these touch ──→ Draft ── what kernels want ──→ map
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from tgbench.base.coords import Memo
+from tgbench.base.regions import EMPTY, Region
+from tgbench.graph.graph import Node
+from tgbench.memory.draft import Draft, Life
+from tgbench.memory.placement import Placement, Retention
+from tgbench.plans.scenarios import Runs, Scenario
+from tgbench.programs.lowering import Sizer
+from tgbench.runs.propagate import Step
+from tgbench.runs.split import Cut
+
+AT_HAND = 256  # at hand
+
+
+@dataclass(frozen=True, eq=False)
+class Attempt:
+    """The maps of one draft: one for every amount of scratch memory.
+
+    Fields:
+        computed: what the scenarios compute of each node.
+        sizer: knows how much scratch memory that takes.
+    """
+
+    draft: Draft
+    computed: tuple[tuple[Node, Region], ...]
+    sizer: Sizer
+
+    @property
+    def bound_bytes(self) -> int:
+        """No map is smaller."""
+        return self.draft.bound_bytes
+
+    @cached_property
+    def _wants(self) -> dict[Node, set[tuple[int, ...]]]:
+        return self.sizer.wants(self.computed, self.draft)
+
+    @cached_property
+    def _packed(self) -> dict[Hashable, Placement]:
+        return {}
+
+    def within(self, budget_bytes: int | None = None) -> Placement:
+        """The map that fits a budget; the smallest if none does.
+
+        Where the fastest kernels' scratch memory is too much for it, others are taken that want
+        less.
+        """
+        if budget_bytes is not None and budget_bytes < self.bound_bytes:
+            return self._placed(0)
+        found = self._placed(math.inf)
+        if budget_bytes is None or found.size_bytes <= budget_bytes:
+            return found
+        least = self._placed(0)
+        if least.size_bytes > budget_bytes:
+            return least
+        found = self._placed(budget_bytes)
+        if found.size_bytes > budget_bytes:  # by what packing adds
+            found = self._placed(2 * budget_bytes - found.size_bytes)
+        return found if found.size_bytes <= budget_bytes else least
+
+    def _placed(self, budget_bytes: float) -> Placement:
+        """Packed with the scratch memory that fits beside what is in use at each step."""
+        draft, position = self.draft, self.draft.anatomy.position
+        scratch = {
+            node: _reserved(wants, budget_bytes - draft.in_use[position[node]])
+            for node, wants in self._wants.items()
+        }
+        key = tuple(scratch.values())
+        if key not in self._packed:
+            self._packed[key] = draft.packed(scratch)
+        return self._packed[key]
+
+
+class Attempts:
+    """Attempts over one order of a graph's nodes; what does not depend on an attempt is shared."""
+
+    def __init__(self, runs: Runs, sizer: Sizer) -> None:
+        self.runs = runs
+        self.sizer = sizer
+        self._always = Memo(AT_HAND)
+
+    def always(self, retained: Iterable[Node], scenarios: Sequence[Scenario], cut: Cut) -> Attempt:
+        """The maps with these nodes kept through everything; remembered."""
+        nodes = tuple(retained)
+        key = frozenset(nodes), tuple(scenarios), cut
+        found: Attempt = self._always.get(key, self.of, Retention.always(nodes), scenarios, cut)
+        return found
+
+    def of(
+        self, retention: Retention, scenarios: Sequence[Scenario], cut: Cut, whole: bool = False
+    ) -> Attempt:
+        """The maps that hold every scenario with this retention.
+
+        Args:
+            whole: cut what only has to fit, and hold weighed transitions uncut.
+        """
+        partial = any(map(retention.is_partial, retention.after))
+        if not whole and not partial:
+            scenarios = [scenario for scenario in scenarios if scenario.of is None]
+        runs = list(self.runs.under(retention, scenarios, cut, whole))
+        steps = dict.fromkeys(step for _, made in runs for step in made)
+        computed = dict.fromkeys(part for step in steps for part in step.compute.items())
+        lives = _lives(retention, runs) if partial else {}
+        draft = Draft.of(self.runs.anatomy, retention, self.runs.footprint(steps), lives)
+        return Attempt(draft, tuple(computed), self.sizer)
+
+
+def _lives(
+    retention: Retention, runs: Sequence[tuple[Scenario, list[Step]]]
+) -> dict[int, dict[Node, Life]]:
+    """How the weighed runs of each class use every node."""
+    early: dict[int, set[Node]] = {}
+    touched: dict[int, set[Node]] = {}
+    for scenario, steps in runs:
+        if scenario.of is None or scenario.before is None:
+            continue
+        k, kept = scenario.of, retention.there(scenario.of)
+        first = early.setdefault(k, set())
+        for step in steps:
+            first.update(node for node in step.reused if node not in step.compute)
+            touched.setdefault(k, set()).update(step.compute, step.filled)
+        valid, dirty = scenario.valid or {}, steps[0].dirty
+        for node in retention.there(scenario.before):
+            left = valid[node].subtract(dirty.get(node, EMPTY)) if node in valid else EMPTY
+            if left.boxes and (node in kept or any(node in step.reused for step in steps)):
+                first.add(node)
+    return {
+        k: {
+            node: Life(node in first, k in retention.after.get(node, ()))
+            for node in first | touched.get(k, set())
+        }
+        for k, first in early.items()
+    }
+
+
+def _reserved(wants: Iterable[tuple[int, ...]], room_bytes: float) -> int:
+    """Scratch memory for a node's calls: of each the best kernel's that fits, or else the least.
+
+    >>> _reserved([(900, 64), (128,)], 500)
+    128
+    """
+    return max(next((size for size in sizes if size <= room_bytes), min(sizes)) for sizes in wants)

@@ -1,0 +1,157 @@
+"""Runs that a plan has to hold, and what each of them computes while some nodes are retained.
+
+A plan is looked for by attempts: other nodes are retained, runs are cut otherwise. Most of what a
+attempt asks was asked before, so answers are remembered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from tgbench.base.coords import Memo
+from tgbench.base.regions import Region
+from tgbench.graph.graph import Node
+from tgbench.memory.placement import Footprint, Retention, footprint
+from tgbench.memory.storage import Anatomy
+from tgbench.runs.buckets import BucketClass
+from tgbench.runs.propagate import Propagator, Step, changes, handed_out, joined
+from tgbench.runs.rules import Rules
+from tgbench.runs.split import WHOLE, Cut, Demand, pieces
+
+REMEMBERED = 200_000  # regions, of each kind of answer
+RETENTIONS = 16  # of which propagators are at hand
+
+
+@dataclass(frozen=True, eq=False)
+class Scenario:
+    """A run that the plan has to hold.
+
+    Fields:
+        kind: its class.
+        origin: where it happens.
+        weight: how often, relative to the others (0: it must fit, but costs nothing).
+        cold: nothing is valid yet, every input is new.
+        of: which class of the plan's retention it is, and
+        before: which one ran before it; None where that does not matter.
+        valid: what would be there by then, if everything were retained; None for all of it.
+        demand: what is computed, if that is more than what is asked for.
+    """
+
+    kind: BucketClass
+    origin: tuple[int, ...]
+    weight: float
+    cold: bool = False
+    of: int | None = None
+    before: int | None = None
+    valid: Mapping[Node, Region] | None = None
+    demand: Demand | None = None
+
+
+class Runs:
+    """What scenarios run, over one order of a graph's nodes."""
+
+    def __init__(self, anatomy: Anatomy, rules: Rules) -> None:
+        self.anatomy = anatomy
+        self.rules = rules
+        most = max(REMEMBERED // max(len(anatomy.schedule), 1), 1)
+        self._changed, self._steps, self._footprints = Memo(most), Memo(most), Memo(most)
+        self._demands = Memo(most)
+        self._propagator = lru_cache(RETENTIONS)(self._new_propagator)
+
+    def propagator(self, retained: Iterable[Node]) -> Propagator:
+        """How runs are decided while these nodes are retained."""
+        return self._propagator(frozenset(retained))
+
+    def _new_propagator(self, retained: frozenset[Node]) -> Propagator:
+        return _Remembering(self.anatomy, self.rules, retained, self._changed, self._steps)
+
+    def demand(self, scenario: Scenario) -> Demand:
+        """What a scenario computes of the outputs and of what states become."""
+        if scenario.demand is not None:
+            return scenario.demand
+        found: Demand = self._demands.get((scenario.kind, scenario.origin), self._asked, scenario)
+        return found
+
+    def _asked(self, scenario: Scenario) -> Demand:
+        return joined(handed_out(self.anatomy.graph, scenario.kind, scenario.origin).values())
+
+    def steps(self, propagator: Propagator, scenario: Scenario, cut: Cut) -> list[Step]:
+        """What a scenario runs when these nodes are retained and everything clean is there."""
+        demand = self.demand(scenario)
+        if scenario.cold:
+            changed = {leaf: Region.full(leaf.shape) for leaf in self.anatomy.kept}
+            return pieces(propagator, {}, changed, demand, cut)
+        changed = changes(self.anatomy.graph, scenario.kind, scenario.origin)
+        valid = {
+            node: Region.full(node.shape) if scenario.valid is None else scenario.valid[node]
+            for node in propagator.storage.retained
+            if not node.is_leaf and (scenario.valid is None or node in scenario.valid)
+        }
+        return pieces(propagator, valid, changed, demand, cut)
+
+    def under(
+        self, retention: Retention, scenarios: Sequence[Scenario], cut: Cut, whole: bool = False
+    ) -> Iterator[tuple[Scenario, list[Step]]]:
+        """Every scenario with its steps, where what is kept after the class before is there.
+
+        Args:
+            whole: hold weighed transitions uncut.
+        """
+        always = [node for node in retention.nodes if not retention.is_partial(node)]
+        everywhere = self.propagator(always)
+        for scenario in scenarios:
+            if scenario.of is None or scenario.before is None:
+                yield scenario, self.steps(everywhere, scenario, cut)
+            else:
+                there = retention.there(scenario.before)
+                how = WHOLE if whole else cut
+                yield scenario, self.steps(self.propagator(there), scenario, how)
+
+    def footprint(self, steps: Iterable[Step]) -> Footprint:
+        """What these steps touch."""
+        return Footprint.joined(
+            self._footprints.get(step, footprint, step, self.anatomy, self.rules) for step in steps
+        )
+
+    def distinct(self, scenarios: Sequence[Scenario]) -> list[Scenario]:
+        """Each run once, with what it weighs in all; from nothing, only the demand counts."""
+        found: dict[Hashable, Scenario] = {}
+        for one in scenarios:
+            key: Hashable = one.kind, one.origin, one.of, one.before, id(one.valid)
+            if one.cold:
+                key = frozenset(self.demand(one).items())
+            first = found.get(key)
+            weight = one.weight + (first.weight if first is not None else 0.0)
+            found[key] = replace(first or one, weight=weight)
+        return list(found.values())
+
+
+class _Remembering(Propagator):
+    """Decides runs at numbers, and remembers: what is dirty does not depend on what is retained."""
+
+    def __init__(
+        self, anatomy: Anatomy, rules: Rules, retained: Iterable[Node], changed: Memo, steps: Memo
+    ) -> None:
+        super().__init__(anatomy.graph, anatomy.retaining(retained), rules, anatomy.schedule)
+        self._changed, self._steps = changed, steps
+
+    def forward(self, changed: Mapping[Node, Region]) -> dict[Node, Region]:
+        found: dict[Node, Region] = self._changed.get(_key(changed), super().forward, changed)
+        return found
+
+    def step(
+        self,
+        valid: Mapping[Node, Region],
+        changed: Mapping[Node, Region],
+        demand: Mapping[Node, Region],
+        avoid: Iterable[Node] = (),
+    ) -> Step:
+        key = self.storage.retained, _key(valid), _key(changed), _key(demand), frozenset(avoid)
+        found: Step = self._steps.get(key, super().step, valid, changed, demand, avoid)
+        return found
+
+
+def _key(regions: Mapping[Node, Region]) -> Hashable:
+    return frozenset(regions.items())
