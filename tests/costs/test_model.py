@@ -25,6 +25,7 @@ from tgbench.costs.model import (
     Fit,
     Measurement,
     modelled_ns,
+    nonnegative,
     plain_site,
     total,
 )
@@ -271,3 +272,15 @@ def test_a_record_without_a_model_is_refused(records: Records) -> None:
     records.add([measured(product(3), 100, modelled_ns=0.0)])
     with pytest.raises(RecordsError, match="no modelled time; delete it"):
         CostModel(records)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(3, 20), st.integers(1, 3))
+def test_least_squares_without_negative_coefficients(seed: int, rows: int, columns: int) -> None:
+    from scipy.optimize import nnls
+
+    random = np.random.default_rng(seed)
+    left, right = random.standard_normal((rows, columns)), random.standard_normal(rows)
+    found = nonnegative(left, right)
+    _, residual = nnls(left, right)
+    assert (found >= 0).all()
+    assert np.linalg.norm(left @ found - right) <= residual + 1e-9

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from random import Random
 
 from tgbench.plans.decisions import Classes
 from tgbench.programs.program import Program
 from tgbench.runs.buckets import BucketClass
-from tgbench.session.choosing import Own
+from tgbench.session.choosing import Larger, Own
 from tgbench.session.serving import Offer
 from tgbench.session.session import GraphSession
 
@@ -20,10 +19,15 @@ class AnyOffer(Own):
         self.random = Random(seed)
         self.refusals: set[tuple[object, BucketClass]] = set()
         self.picked: list[str] = []
+        self.strict = self.random.random() < 0.5
 
-    def choose(self, offers: Sequence[Offer], planned: Classes) -> Offer:
-        left = [offer for offer in offers if (offer.rung, offer.spot.kind) not in self.refusals]
-        found = self.random.choice(left or offers[:1])
+    def choose(self, own: Offer, larger: Larger, planned: Classes) -> Offer:
+        left = [
+            offer
+            for offer in (own, *larger())
+            if (offer.rung, offer.spot.kind) not in self.refusals
+        ]
+        found = self.random.choice(left or [own])
         self.picked.append(found.rung.name)
         return found
 

@@ -89,6 +89,20 @@ def test_beyond_the_most_boxes_the_widest_gaps_stay_open() -> None:
     )
 
 
+@untimed
+@given(st.integers(0, 2**32 - 1), st.sampled_from([(40,), (1, 40), (40, 3), (2, 40, 2)]))
+def test_slices_in_a_row_are_covered_by_as_few_elements_as_can_be(
+    seed: int, shape: tuple[int, ...]
+) -> None:
+    random, axis = np.random.default_rng(seed), shape.index(40)
+    mask = np.zeros(shape, bool)
+    chosen = np.sort(random.choice(40, size=int(random.integers(9, 25)), replace=False))
+    mask[(slice(None),) * axis + (chosen,)] = True
+    gaps = sorted(np.diff(chosen)[np.diff(chosen) > 1] - 1, reverse=True)
+    covered = chosen[-1] - chosen[0] + 1 - sum(gaps[: MOST_BOXES - 1])
+    assert boxes_of(mask).elements == covered * mask.size // 40
+
+
 def test_two_noisy_patches_are_two_boxes() -> None:
     noise = np.random.default_rng(0).random((12, 12)) < 0.5
     noise[[0, -1], :] = noise[:, [0, -1]] = True

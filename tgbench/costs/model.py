@@ -15,6 +15,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import combinations
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -363,13 +364,10 @@ class Fit:
     @cached_property
     def _line(self) -> Any:
         """Launch in ns, ns per flop, ns per byte."""
-        from scipy.optimize import nnls
-
         times = np.array([point.time_ns for point in self.points])
         rows = np.array([(1.0, p.flops, p.size_bytes) for p in self.points]) / times[:, None]
         sizes = np.maximum(rows.max(axis=0), 1e-300)
-        found, _ = nnls(rows / sizes, np.ones(len(rows)))
-        return found / sizes
+        return nonnegative(rows / sizes, np.ones(len(rows))) / sizes
 
     @cached_property
     def _residuals(self) -> Any:
@@ -405,6 +403,23 @@ class Fit:
         own = float(weights @ np.array([self.points[i].spread for i in near]))
         time_ns = self._on_line(signature.flops, signature.size_bytes) * math.exp(offset)
         return Estimate(time_ns, "interpolated", math.hypot(spread, own))
+
+
+def nonnegative(rows: Any, right: Any) -> Any:
+    """Least squares without negative coefficients, for few unknowns.
+
+    At the best point the coefficients that are not 0 solve the problem of their columns alone; so
+    of all sets of columns whose solution has none below 0, it is the one that fits best.
+    """
+    count = rows.shape[1]
+    best, least = np.zeros(count), float(right @ right)
+    for columns in (list(c) for n in range(count) for c in combinations(range(count), n + 1)):
+        found = np.linalg.lstsq(rows[:, columns], right, rcond=None)[0]
+        off = rows[:, columns] @ found - right
+        if (found >= 0).all() and float(off @ off) < least:
+            best, least = np.zeros(count), float(off @ off)
+            best[columns] = found
+    return best
 
 
 def _logs(flops: float, size_bytes: float) -> tuple[float, float]:

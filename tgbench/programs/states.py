@@ -7,13 +7,13 @@ one small integer stands for it. Programs are keyed by that integer and the buck
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from tgbench.base.coords import Coord, Moving, Terms
-from tgbench.base.regions import Box, Region
+from tgbench.base.regions import EMPTY, Box, Region
 from tgbench.graph.graph import Node
 from tgbench.programs.lowering import Held, State
 from tgbench.runs.buckets import Spot
@@ -88,21 +88,46 @@ class Pattern:
             )
         )
 
-    def within(self, origin: Sequence[int], raster: Raster, kept: Container[Node]) -> Pattern:
-        """Less of the same: whole tiles of nodes that are kept, as numbers."""
+    def at(self, origin: Sequence[int]) -> Pattern:
+        """The same at one origin: numbers."""
+        return self.changed(lambda form, size: _value(form, origin))
+
+    @cached_property
+    def regions(self) -> dict[Node, tuple[Region, tuple[Form, ...]]]:
+        """What is valid of every node, of a pattern of numbers, and where its slot starts."""
+        return {node: (_region(boxes), start) for node, boxes, start in self.entries}
+
+    def holds(self, other: Pattern) -> bool:
+        """Whether all that another pattern counts on is there; both are numbers.
+
+        A pattern may name boxes that are empty elsewhere; it is not for such places.
+        """
+        there = self.regions
+        for node, boxes, start in other.entries:
+            region, first = there.get(node, _NOWHERE)
+            counted = _region(boxes)
+            if first != start or any(a >= b for box in counted for a, b in box):
+                return False
+            if not region.contains(counted):
+                return False
+        return True
+
+    def within(self, raster: Raster, kept: Container[Node]) -> Pattern:
+        """Less of a pattern of numbers: whole tiles of nodes that are kept."""
         found: list[Entry] = []
-        for node, boxes, start in self.entries:
-            if node not in kept:
-                continue
-            here = Region(
-                tuple(Box((_value(a, origin), _value(b, origin)) for a, b in box) for box in boxes)
-            )
-            left = raster.within(here, node.shape)
+        for node, (region, start) in self.regions.items():
+            left = raster.within(region, node.shape) if node in kept else EMPTY
             if left.boxes:
-                ends = tuple(_value(form, origin) for form in start)
                 sides = tuple(tuple((_form(a), _form(b)) for a, b in box) for box in left)
-                found.append((node, sides, ends))
+                found.append((node, sides, start))
         return Pattern(tuple(found))
+
+
+_NOWHERE: tuple[Region, None] = EMPTY, None
+
+
+def _region(boxes: Iterable[Iterable[tuple[Any, Any]]]) -> Region:
+    return Region(tuple(Box(box) for box in boxes))
 
 
 def _form(coord: Coord) -> Form:
@@ -123,6 +148,7 @@ def _value(form: Form, origin: Sequence[int]) -> int:
 
 
 EMPTY_STATE = Pattern(())
+MOST_PLACES = 1_000  # where states are remembered as numbers
 
 
 class States:
@@ -133,6 +159,7 @@ class States:
         self.patterns: list[Pattern] = [EMPTY_STATE]
         self._moves: dict[object, int] = {}
         self._rounded: dict[object, int] = {}
+        self._here: dict[tuple[int, tuple[int, ...]], Pattern] = {}
 
     def number(self, pattern: Pattern) -> int:
         found = self._numbers.get(pattern)
@@ -147,7 +174,7 @@ class States:
         What names numbers goes before what they stand for, in case of an interrupt.
         """
         kept = self.patterns[number]
-        self._moves, self._rounded = {}, {}
+        self._moves, self._rounded, self._here = {}, {}, {}
         self._numbers, self.patterns = {EMPTY_STATE: 0}, [EMPTY_STATE]
         return self.number(kept)
 
@@ -179,6 +206,19 @@ class States:
             found = self._moves[key] = self.number(pattern)
         return found
 
+    def here(self, number: int, origin: Sequence[int]) -> Pattern:
+        """A state at one origin: numbers."""
+        pattern = self.patterns[number]
+        if pattern.stands:
+            return pattern
+        key = number, tuple(origin)
+        found = self._here.get(key)
+        if found is None:
+            if len(self._here) >= MOST_PLACES:
+                self._here.clear()
+            found = self._here[key] = pattern.at(origin)
+        return found
+
     def within(self, number: int, last: Spot | None, raster: Raster, kept: Container[Node]) -> int:
         """What of the state that the run `last` left is whole tiles of what is kept."""
         if number == 0 or last is None:
@@ -186,7 +226,7 @@ class States:
         key = number, last.origin, raster
         found = self._rounded.get(key)
         if found is None:
-            less = self.patterns[number].within(last.origin, raster, kept)
+            less = self.here(number, last.origin).within(raster, kept)
             found = self._rounded[key] = self.number(less)
         return found
 

@@ -315,6 +315,8 @@ def _coarse(flags: NDArray[np.bool_], hull: Box) -> Region:
     there are many; cuts lie between cells.
     """
     grid, edges = _grid(flags[hull.slices()])
+    if sum(size > 1 for size in grid.shape) == 1:
+        return _widest_gaps(grid, edges, hull)
     boxes = [Box.full(grid.shape)]
     cuts = [_best_cut(grid, edges)]
     region = Region((hull,))
@@ -334,6 +336,18 @@ def _coarse(flags: NDArray[np.bool_], hull: Box) -> Region:
         region = finer
 
 
+def _widest_gaps(grid: NDArray[np.bool_], edges: Sequence[NDArray[np.int64]], hull: Box) -> Region:
+    """The same where all cells lie in a row: cut at the widest gaps."""
+    axis = max(range(grid.ndim), key=grid.shape.__getitem__)
+    runs = np.flatnonzero(np.diff(np.concatenate(([0], grid.reshape(-1).view(np.int8), [0]))))
+    starts, stops = edges[axis][runs[::2]], edges[axis][runs[1::2]]
+    cuts = np.sort(np.argsort(stops[:-1] - starts[1:], kind="stable")[: MOST_BOXES - 1])
+    first = hull[axis][0]
+    ends = zip(starts[np.append(0, cuts + 1)], stops[np.append(cuts, -1)], strict=True)
+    sides = ((first + int(start), first + int(stop)) for start, stop in ends)
+    return Region(tuple(Box((*hull[:axis], side, *hull[axis + 1 :])) for side in sides))
+
+
 def _grid(flags: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], list[NDArray[np.int64]]]:
     """The flags of cells, and where the cells of each dimension begin; the last one's end too."""
     edges = []
@@ -341,10 +355,13 @@ def _grid(flags: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], list[NDArray[np.
         ahead = np.moveaxis(flags, axis, 0).reshape(flags.shape[axis], -1)
         breaks = np.flatnonzero((ahead[1:] != ahead[:-1]).any(axis=1)) + 1
         starts = np.concatenate(([0], breaks))
-        if len(starts) > MOST_CELLS:
+        size = flags.shape[axis]
+        if len(starts) <= MOST_CELLS:
+            flags = flags.take(starts, axis=axis)  # the slices of a cell are alike
+        else:
             starts = starts[:: -(-len(starts) // MOST_CELLS)]
-        edges.append(np.append(starts, flags.shape[axis]))
-        flags = np.logical_or.reduceat(flags, starts, axis=axis)
+            flags = np.logical_or.reduceat(flags, starts, axis=axis)
+        edges.append(np.append(starts, size))
     return flags, edges
 
 

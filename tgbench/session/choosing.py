@@ -9,6 +9,11 @@ All times are measured in this session.
     cost of one that is not             how long such ones take + its price − what was put aside
     price                               what making takes × how many are made for one that is met
 
+Whatever the hopes, the bill is bounded: programs, plans and choosing are paid from a *purse*. Into
+it goes what runs were quicker than computing everything, and a twelfth of what that takes. On a
+class that came again two full runs more are risked; so at any time all runs together took at most a
+twelfth and some few runs more than they would have without any of this.
+
 Choosing takes time as well: where runs are short, a choice stands for some of them.
 
 A class that the plan is for is expected to come again, the more often the more it weighs: that is
@@ -21,23 +26,29 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from statistics import median_high
 from typing import Literal, Protocol, TypeAlias, get_args
 
 from tgbench.base import switches
 from tgbench.base.errors import PlanError, check_choice
 from tgbench.plans.decisions import Classes
 from tgbench.programs.program import Program, Use
+from tgbench.runs.buckets import BucketClass
 from tgbench.runs.propagate import Step
 from tgbench.session.serving import EXACTLY, Offer, Rung
 
 AGAIN = 5  # how often a class that the plan is for is expected to come again
+SHARE = 1 / 12  # of computing everything, that may be spent on hopes
+ADVANCE = 10  # runs whose share is in the purse from the first one on
+RISKED = 2  # full runs, on a class that came some times and is not planned for
 LAST_MADE = 32  # programs that tell how often one of theirs is met again
 MOST_ACCOUNTS = 20_000  # past this, what was put aside is forgotten
-LEAST_RUNNING = 10  # of choosing's own time, that runs take on which a choice stands
+LEAST_RUNNING = 50  # of choosing's own time, that runs take on which a choice stands
 LONGEST = 15  # runs
 
 
 Making: TypeAlias = Literal["measured", "always"]
+Larger: TypeAlias = Callable[[], Sequence[Offer]]  # asked for where it counts: finding them takes
 
 
 def made_by(making: str | None) -> str:
@@ -48,16 +59,27 @@ def made_by(making: str | None) -> str:
 
 
 class Chooser(Protocol):
-    """Picks one of several programs that would serve a run, and hears how it went."""
+    """Picks one of several programs that would serve a run, and hears how it went.
+
+    Fields:
+        strict: whether a run's own program counts on all that is there: values too that are left
+            by accident. They make runs quicker that come again and again, and programs rare that
+            are met again. If not, it counts on any part of what the plan keeps.
+    """
+
+    strict: bool
 
     def again(self) -> Rung | None:
         """How far to round a run, if the last choice stands."""
 
-    def choose(self, offers: Sequence[Offer], planned: Classes) -> Offer:
+    def choose(self, own: Offer, larger: Larger, planned: Classes) -> Offer:
         """The offer to take; one that does not fit comes back as `refused`, and is asked again."""
 
-    def took(self, choosing_ns: int) -> None:
-        """How long finding offers and choosing took."""
+    def took(self, took_ns: int, is_there: bool) -> None:
+        """How long finding offers and choosing took; where no program was there, making one too."""
+
+    def ran(self, kind: BucketClass, program: Program) -> None:
+        """A run of a class is over, and a program served it."""
 
     def made(self, offer: Offer, program: Program, took_ns: int) -> None:
         """A program was made for an offer."""
@@ -75,13 +97,18 @@ class Chooser(Protocol):
 class Own:
     """Every run has a program of its own, made as soon as it happens."""
 
+    strict = True
+
     def again(self) -> Rung | None:
         return None
 
-    def choose(self, offers: Sequence[Offer], planned: Classes) -> Offer:
-        return offers[0]
+    def choose(self, own: Offer, larger: Larger, planned: Classes) -> Offer:
+        return own
 
-    def took(self, choosing_ns: int) -> None:
+    def took(self, took_ns: int, is_there: bool) -> None:
+        pass
+
+    def ran(self, kind: BucketClass, program: Program) -> None:
         pass
 
     def made(self, offer: Offer, program: Program, took_ns: int) -> None:
@@ -99,7 +126,7 @@ class Own:
 
 @dataclass
 class Family:
-    """What is known of programs that are alike.
+    """What is known of programs that are alike, and were made although others were there.
 
     Fields:
         uses: of the last ones made.
@@ -109,15 +136,44 @@ class Family:
     uses: deque[Use] = field(default_factory=lambda: deque(maxlen=LAST_MADE))
     making_ns: deque[int] = field(default_factory=lambda: deque(maxlen=LAST_MADE))
 
-    @property
-    def made_for_one_met(self) -> float:
-        """How many are made for one that is met again; 1 before anything is known."""
-        return (1 + len(self.uses)) / (1 + sum(use.ran > 1 for use in self.uses))
+    def made_for_one_met(self, places: int) -> float:
+        """How many are made for one that is met again, of programs that stand at some places."""
+        return (places + len(self.uses)) / (1 + sum(use.ran > 1 for use in self.uses))
 
     @property
     def running_ns(self) -> float | None:
         """What a run of theirs takes; None before the first."""
         return median(use.time_ns for use in self.uses if use.ran)
+
+
+@dataclass
+class Purse:
+    """What may be spent so that nothing is ever dearer than computing everything, but for a share.
+
+    Fields:
+        left_ns: what is in it; may be owed, where something had to be made.
+        full_ns: what computing everything takes, of classes that were chosen for.
+    """
+
+    left_ns: float = 0.0
+    full_ns: dict[BucketClass, float] = field(default_factory=dict)
+    advanced: int | None = None  # runs whose share is in it already
+
+    def learn(self, kind: BucketClass, full_ns: float) -> None:
+        """What a run of a class would take if everything were computed."""
+        if self.advanced is None:  # the first answer had to be made, whatever it took
+            self.left_ns, self.advanced = ADVANCE * SHARE * full_ns, ADVANCE
+        self.full_ns[kind] = full_ns
+
+    def ran(self, kind: BucketClass, takes_ns: float) -> None:
+        """A run is over; what such runs save, and a share, may be spent."""
+        full_ns = self.full_ns.get(kind)
+        if full_ns is not None and self.advanced is not None:
+            self.left_ns += full_ns * (1.0 if self.advanced else 1 + SHARE) - takes_ns
+            self.advanced -= self.advanced > 0
+
+    def pay(self, took_ns: int) -> None:
+        self.left_ns -= took_ns
 
 
 class Measured:
@@ -127,8 +183,11 @@ class Measured:
         modelled: expected nanoseconds of what a program computes that was never warm.
     """
 
+    strict = False
+
     def __init__(self, modelled: Callable[[Iterable[Step]], float]) -> None:
         self._modelled = modelled
+        self._purse = Purse()
         self._planning_ns: deque[int] = deque(maxlen=LAST_MADE)
         self._making_ns: deque[int] = deque(maxlen=LAST_MADE)
         self.forget()
@@ -138,30 +197,38 @@ class Measured:
         self._rung, self._stands, self._skipped = EXACTLY, 0, 0
         self._families: defaultdict[Hashable, Family] = defaultdict(Family)
         self._aside: defaultdict[Hashable, float] = defaultdict(float)
+        self._came: defaultdict[BucketClass, int] = defaultdict(int)  # of what was chosen for
+        self._chosen = 0  # how often, in all
         self._unfit: dict[Hashable, bool] = {}  # whether another plan may help
+        self._made_ns = 0  # what making all programs that are there took
+        self._purse.full_ns.clear()
 
-    def choose(self, offers: Sequence[Offer], planned: Classes) -> Offer:
+    def choose(self, own: Offer, larger: Larger, planned: Classes) -> Offer:
         """The offer that costs least; what the others would have saved is put aside."""
-        if len(self._aside) > MOST_ACCOUNTS:
+        if len(self._aside) + len(self._came) > MOST_ACCOUNTS:
             self._aside.clear()
-        expected = [self._expected(offer) for offer in offers]
-        there = [
-            one for offer, one in zip(offers, expected, strict=True) if offer.program is not None
-        ]
-        self._instead_ns = min(there, default=inf)
-        costs = [
-            one + (self._owed(offer, one, planned) if offer.program is None else 0.0)
-            for offer, one in zip(offers, expected, strict=True)
-        ]
-        best = min(range(len(offers)), key=costs.__getitem__)
-        paid = expected[best]
-        if offers[best].program is None:
-            paid += self._making(offers[best])
-        for offer, one in zip(offers, expected, strict=True):
-            if offer.program is None and offer is not offers[best]:
+            self._came.clear()
+        kind, seen = own.spot.kind, [(offer, self._expected(offer)) for offer in (own, *larger())]
+        self._compare(kind, seen)
+        if self._instead_ns == inf and kind not in planned:
+            seen.reverse()  # nothing is there: of equals, what serves most
+        best, expected = min(seen, key=lambda one: self._cost(one[0], one[1], planned))
+        paid = expected + (self._making(best) if best.program is None else 0.0)
+        for offer, one in seen:
+            if offer.program is None and offer is not best:
                 self._aside[_account(offer)] += max(paid - one, 0.0) * (1 + self._skipped)
-        self._rung, self._cost_ns, self._skipped = offers[best].rung, paid, 0
-        return offers[best]
+        self._came[kind] += 1 + self._skipped
+        self._chosen += 1 + self._skipped
+        self._rung, self._cost_ns, self._skipped = best.rung, paid, 0
+        return best
+
+    def _compare(self, kind: BucketClass, seen: Sequence[tuple[Offer, float]]) -> None:
+        """Find what is there instead of making a program, and what computing everything takes."""
+        there = [(offer.rung, one) for offer, one in seen if offer.program is not None]
+        self._instead_ns = min((one for _, one in there), default=inf)
+        afresh = [one for rung, one in there if rung.is_afresh]
+        if afresh:
+            self._purse.learn(kind, min(afresh))
 
     def again(self) -> Rung | None:
         if not self._stands:
@@ -170,14 +237,22 @@ class Measured:
         self._skipped += 1
         return self._rung
 
-    def took(self, choosing_ns: int) -> None:
-        runs = LEAST_RUNNING * choosing_ns / self._cost_ns if self._cost_ns else LONGEST
-        self._stands = min(int(runs), LONGEST)
+    def took(self, took_ns: int, is_there: bool) -> None:
+        self._purse.pay(took_ns)
+        if is_there:
+            runs = LEAST_RUNNING * took_ns / self._cost_ns if self._cost_ns else LONGEST
+            self._stands = min(int(runs), LONGEST, self._chosen)
+
+    def ran(self, kind: BucketClass, program: Program) -> None:
+        self._purse.ran(kind, self._time(program))
 
     def made(self, offer: Offer, program: Program, took_ns: int) -> None:
         program.use.instead_ns = self._instead_ns
+        self._made_ns += took_ns
         self._aside.pop(_account(offer), None)
         self._making_ns.append(took_ns)
+        if self._instead_ns == inf:
+            return  # it had to be made: that says nothing about those that are worth it
         for family in self._about(offer):
             family.uses.append(program.use)
             family.making_ns.append(took_ns)
@@ -188,6 +263,7 @@ class Measured:
         return is_known and can_plan
 
     def planned(self, took_ns: int) -> None:
+        self._purse.pay(took_ns)
         self._planning_ns.append(took_ns)
 
     def _expected(self, offer: Offer) -> float:
@@ -207,16 +283,32 @@ class Measured:
             return use.time_ns
         return min(use.time_ns or inf, self._modelled(program.steps))
 
-    def _owed(self, offer: Offer, expected: float, planned: Classes) -> float:
-        """What is left of the price of a program that is not made."""
+    def _cost(self, offer: Offer, expected: float, planned: Classes) -> float:
+        """What a run takes, and what is left of the price of a program that is not made."""
+        if offer.program is not None:
+            return expected
         own, rung = self._about(offer)
-        known = own if own.uses else rung
-        price = self._plan(offer) + self._making(offer) * known.made_for_one_met
+        often = (own if own.uses else rung).made_for_one_met(offer.rung.places)
+        plan, making = self._plan(offer), self._making(offer)
+        hoped = self._hoped(offer, expected, planned) / often
+        if self._instead_ns < inf and plan + making > self._purse.left_ns + hoped:
+            return inf
         put_aside = self._aside.get(_account(offer), 0.0)
-        if offer.rung is EXACTLY and offer.spot.kind in planned and self._instead_ns < inf:
-            weight = planned[offer.spot.kind][0]
-            put_aside += AGAIN * weight * max(self._instead_ns - expected, 0.0)
-        return max(price - put_aside, 0.0)
+        return expected + max(plan + making * often - hoped - put_aside, 0.0)
+
+    def _hoped(self, offer: Offer, expected: float, planned: Classes) -> float:
+        """What a program of a run's own will have saved, if its class comes as often as expected.
+
+        One that the plan is for does so several times; another as often again as it did so far,
+        and no more than some full runs are risked on that.
+        """
+        kind, saving = offer.spot.kind, self._instead_ns - expected
+        if offer.rung is not EXACTLY or not 0.0 < saving < inf:
+            return 0.0
+        share = (1 + self._came[kind]) / (1 + self._chosen)
+        if kind in planned:
+            return AGAIN * planned[kind][0] * saving * share
+        return min(self._came[kind] * saving * share, RISKED * self._instead_ns)
 
     def _making(self, offer: Offer) -> float:
         """What making a program takes: the more boxes change, the more meet each other."""
@@ -224,23 +316,24 @@ class Measured:
         if own.making_ns:
             return median(own.making_ns) or 0.0
         boxes = sum(len(region) for _, region in offer.bucket.changed)
-        return (median(rung.making_ns or self._making_ns) or 0.0) * max(boxes, 1) ** 2
+        alike = median(rung.making_ns or self._making_ns) or 0.0
+        return float(alike * max(boxes, 1) ** 1.5)
 
     def _plan(self, offer: Offer) -> float:
-        """What it costs to make room for an offer."""
+        """What it costs to make room for an offer: a plan, and all programs once more."""
         can_plan = self._unfit.get(_kind(offer))
         if can_plan is None:
             return 0.0
-        return (median(self._planning_ns) or 0.0) if can_plan else inf
+        return (median(self._planning_ns) or 0.0) + self._made_ns if can_plan else inf
 
     def _about(self, offer: Offer) -> tuple[Family, Family]:
         return self._families[_kind(offer)], self._families[offer.rung]
 
 
 def median(samples: Iterable[float]) -> float | None:
-    """The middle one of some samples; None of none."""
-    ordered = sorted(samples)
-    return ordered[len(ordered) // 2] if ordered else None
+    """The middle one of some samples, the higher of two; None of none."""
+    found = list(samples)
+    return median_high(found) if found else None
 
 
 def _kind(offer: Offer) -> Hashable:

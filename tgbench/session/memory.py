@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -294,18 +294,23 @@ class Memory:
         *,
         or_more: bool,
         stands: bool = False,
+        leftovers: bool = True,
     ) -> Program:
         """Decide, lower and bind a run; right at every origin that makes the same decisions.
 
-        See `Specialiser.specialise`. Raises DoesNotFit if nothing fits.
+        See `Specialiser.specialise`. Without `leftovers`, runs to come count on nothing that is not
+        kept: the fewer states there are, the more often a program is met again.
+        Raises DoesNotFit if nothing fits.
         """
         with lasting():
             held = self.states.patterns[state].state(origin)
             made = self.specialiser.specialise(held, kind, origin, or_more=or_more, stands=stands)
+            kept = self.placement.retained
+            left = {n: held for n, held in made.after.items() if leftovers or n in kept}
             program = Program(
                 instructions=made.instructions,
                 guards=made.guards,
-                after=self.states.number(Pattern.of(made.after)),
+                after=self.states.number(Pattern.of(left)),
                 outputs=made.pieces[-1][1].outputs,
                 steps=tuple(step for step, _ in made.pieces),
             )
@@ -390,6 +395,7 @@ class Library:
         self.size_bytes = 0
         self.evicted = 0
         self._shelves: OrderedDict[tuple[int, BucketClass], list[Program]] = OrderedDict()
+        self._states: dict[BucketClass, dict[int, None]] = {}  # with a shelf
 
     def find(self, state: int, kind: BucketClass, origin: tuple[int, ...]) -> Program | None:
         """A program that is right at this origin, if one is there."""
@@ -400,8 +406,13 @@ class Library:
                 return program
         return None
 
+    def states(self, kind: BucketClass) -> Iterable[int]:
+        """From which states programs of a class start, the last one first."""
+        return reversed(self._states.get(kind, {}))
+
     def add(self, state: int, kind: BucketClass, program: Program) -> None:
         key = state, kind
+        self._states.setdefault(kind, {})[state] = None
         self._shelves[key] = [program, *self._shelves.get(key, ())]  # no shelf is ever empty
         self._shelves.move_to_end(key)
         self.size_bytes += program.size_bytes
@@ -416,9 +427,14 @@ class Library:
             self._shelves[key] = rest
         else:
             del self._shelves[key]
+            state, kind = key
+            del self._states[kind][state]
+            if not self._states[kind]:
+                del self._states[kind]
 
     def clear(self) -> None:
         self._shelves.clear()
+        self._states.clear()
         self.size_bytes = 0
 
     def __len__(self) -> int:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from tgbench.base.errors import PlanError
+from tgbench.base.regions import Region
 from tgbench.base.switches import PLANS, tell
 from tgbench.base.words import counted, format_bytes, format_time, listed
 from tgbench.costs.model import CostModel
@@ -40,6 +41,8 @@ from tgbench.runs.buckets import Bucket, BucketClass, Spot
 from tgbench.runs.rules import Rules
 from tgbench.session.arguments import Intake
 from tgbench.session.memory import lasting
+
+SMALL_BYTES, SMALL_SHARE = 1 << 20, 16  # outputs that are held whole: so many, or of the weights
 
 Retain: TypeAlias = Literal["auto", "all"]
 Runs: TypeAlias = Sequence[Spot]
@@ -140,15 +143,30 @@ class Planning:
         following = [intake.rounded(b).classify(self.graph) for b in changes if b is not None]
         return [spot, *following]
 
+    def whole_runs(self) -> Runs:
+        """The run that computes everything and hands all of it out, where that is cheap to hold.
+
+        Its program may serve any run; it is worth no budget, and no outputs that are large beside
+        the weights (a row of logits is asked for, all of them are not).
+        """
+        held = sum(node.type.size_bytes for node in self.graph.parameters.values())
+        asked = sum(node.type.size_bytes for node in self.graph.outputs.values())
+        if self.limit_bytes is not None or asked > max(SMALL_BYTES, held // SMALL_SHARE):
+            return []
+        changed = {leaf.name: Region.full(leaf.shape) for leaf in self.anatomy.kept}
+        demand = {name: Region.full(node.shape) for name, node in self.graph.outputs.items()}
+        return [Bucket.of(changed, demand).classify(self.graph)]
+
     @contextmanager
-    def adding(self, runs: Runs) -> Iterator[None]:
-        """Some more runs to plan for; taken back if what is done for them fails."""
+    def adding(self, runs: Runs, fits: Runs = ()) -> Iterator[None]:
+        """Some more runs to plan for, and some that have to fit; taken back if that fails."""
         before = dict(self.classes), {kind: set(at) for kind, at in self.places.items()}
         tell(PLANS, lambda: f"a plan is needed for {listed([str(run.kind) for run in runs])}")
         try:
             for kind, origin in runs:
                 weight = self.classes[kind][0] if kind in self.classes else 1.0
                 self.classes[kind] = (weight, origin)
+            for kind, origin in (*runs, *fits):
                 self.places.setdefault(kind, set()).add(origin)
             yield
         except BaseException:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from enum import Enum
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -83,6 +84,10 @@ class Served(NamedTuple):
     spot: Spot
     program: Program
     is_new: bool
+
+
+def _by(offer: Offer, program: Program, is_new: bool = False) -> Served:
+    return Served(offer.rung, offer.spot, program, is_new)
 
 
 class NeedsPlan(Exception):  # noqa: N818  (a signal to plan anew)
@@ -230,7 +235,8 @@ class Runner:
             bucket = Bucket.of(differ, demand)
             spot = bucket.classify(self.graph)
             if self.keeper.standing.memory is None:
-                self.plan_for(self.planning.first_runs(bucket, spot, self.intake))
+                fits = () if self.chooser.strict else self.planning.whole_runs()
+                self.plan_for(self.planning.first_runs(bucket, spot, self.intake), fits)
             try:
                 served = self.served(bucket, spot)
             except NeedsPlan as needs:
@@ -255,9 +261,9 @@ class Runner:
         found = self.intake.differences(arrays, standing.held, request.changed, request.check)
         return {**standing.pending, **found}
 
-    def plan_for(self, runs: Runs) -> None:
+    def plan_for(self, runs: Runs, fits: Runs = ()) -> None:
         """Plan for some more runs; if that fails or is interrupted, all stays as it was."""
-        with self.planning.adding(runs):
+        with self.planning.adding(runs, fits):
             self.plan()
 
     def plan(self) -> None:
@@ -285,31 +291,51 @@ class Runner:
         """A program for a run after what stands; raises NeedsPlan if that takes another plan."""
         own = self.own(bucket, spot, self.keeper.standing)
         if own.program is not None and own.program.use.is_good:
-            return Served(EXACTLY, spot, own.program, False)
-        began_ns, standing = time.perf_counter_ns(), self.keeper.standing
-        around = Around(own, standing.valid, standing.last, self.keeper.memory.placement.retained,
-                        [leaf.name for leaf in self.planning.anatomy.kept])  # fmt: skip
+            return _by(own, own.program)
+        again = self._again(own)
+        if again is not None:
+            return again
+        began_ns, is_there = time.perf_counter_ns(), False
+        try:
+            served = self._chosen(own)
+            is_there = not served.is_new
+            return served
+        finally:
+            self.chooser.took(time.perf_counter_ns() - began_ns, is_there)
+
+    def _again(self, own: Offer) -> Served | None:
+        """The program on the rung that was chosen last, if that choice stands."""
         rung = self.chooser.again()
-        offer = own if rung in (None, EXACTLY) else self.server.offer(around, rung)
-        if offer.program is not None:
-            return Served(offer.rung, offer.spot, offer.program, False)
-        offers = self.server.offers(around)
+        offer = own if rung in (None, EXACTLY) else self.server.offer(self._around(own), rung)
+        return None if offer.program is None or rung is None else _by(offer, offer.program)
+
+    def _chosen(self, own: Offer) -> Served:
+        """A program that is there or worth making; raises NeedsPlan."""
+        larger = cache(lambda: self.server.larger(self._around(own)))
         while True:
-            offer = self.chooser.choose(offers, self.planning.classes)
+            offer = self.chooser.choose(own, larger, self.planning.classes)
             if offer.program is not None:
-                self.chooser.took(time.perf_counter_ns() - began_ns)
-                return Served(offer.rung, offer.spot, offer.program, False)
+                return _by(offer, offer.program)
             try:
-                return Served(offer.rung, offer.spot, self.made(offer), True)
+                return _by(offer, self.made(offer), is_new=True)
             except DoesNotFit as error:
                 is_own, free = offer.rung is EXACTLY, self.planning.limit_bytes is None
                 if self.chooser.refused(offer, is_own or (free and offer.rung.is_modest)):
                     raise NeedsPlan(offer.spot, str(error)) from None
 
+    def _around(self, own: Offer) -> Around:
+        standing = self.keeper.standing
+        return Around(
+            own, standing.valid, standing.last, self.keeper.memory.placement.retained,
+            [leaf.name for leaf in self.planning.anatomy.kept],
+        )  # fmt: skip
+
     def own(self, bucket: Bucket, spot: Spot, standing: Standing) -> Offer:
         """A run's own program, if it is there."""
         state = self.keeper.states.moved(standing.valid, standing.last, spot)
         program = self.keeper.programs.find(state, spot.kind, spot.origin)
+        if program is None and not self.chooser.strict:
+            program = self.server.for_less(standing.valid, standing.last, spot)
         return Offer(EXACTLY, bucket, spot, state, program)
 
     def made(self, offer: Offer) -> Program:
@@ -318,6 +344,7 @@ class Runner:
         program = self.keeper.memory.specialise(
             offer.state, kind, origin,
             or_more=self.planning.takes_more(offer.spot), stands=offer.rung is not EXACTLY,
+            leftovers=self.chooser.strict,
         )  # fmt: skip
         self.keeper.programs.add(offer.state, kind, program)
         took_ns = time.perf_counter_ns() - began_ns
@@ -396,6 +423,7 @@ class Runner:
         counters.deciding_ns += clock.decided - clock.began
         counters.computing_ns += clock.done - clock.decided
         served.program.use.note(clock.done - clock.decided)
+        self.chooser.ran(run.spot.kind, served.program)
         if served.is_new:
             self.arena.took(taken_bytes(served.program))
         took_ns = clock.done - clock.began

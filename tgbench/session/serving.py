@@ -1,4 +1,4 @@
-"""Which programs may serve a run: its own, and those of larger runs.
+"""Which programs may serve a run: its own, and those of other runs that dominate it.
 
 A program is right wherever what it reads and does not compute is valid and clean, and what it hands
 out covers what is asked for. So a program for a larger change, a larger demand and a smaller
@@ -6,7 +6,8 @@ validity serves as well; and the coarser the grid that the three are rounded to,
 run meets the same program again.
 
     rung              changed          valid             asked for
-    EXACTLY           what changed     what is there     what is asked for     at moving places
+    EXACTLY           what changed     what is there,    what is asked for     at moving places
+                                       or any part of it
     in sixteenths     rounded out      rounded in        rounded out           at one place
     in quarters       rounded out      rounded in        rounded out
     in whole inputs   whole inputs     whole values      in sixteenths
@@ -45,6 +46,12 @@ class Rung:
     changed: Raster | None = None
     demand: Raster | None = None
     is_afresh: bool = False
+
+    @property
+    def places(self) -> int:
+        """At how many places such a run may stand; one whose program moves stands anywhere."""
+        rasters = self.changed, self.demand
+        return max((raster.parts for raster in rasters if raster is not None), default=1)
 
     @property
     def is_modest(self) -> bool:
@@ -106,23 +113,38 @@ class Server:
         self.shapes = {name: node.shape for name, node in leaves.items()}
         self.outputs = {name: node.shape for name, node in graph.outputs.items()}
 
-    def offers(self, run: Around) -> list[Offer]:
-        """The run as it is, and as larger ones."""
+    def larger(self, run: Around) -> list[Offer]:
+        """The run as larger ones."""
         found = {(run.own.state, run.own.bucket): run.own}
         for rung in LARGER:
             offer = self.offer(run, rung)
             found.setdefault((offer.state, offer.bucket), offer)
-        return list(found.values())
+        return list(found.values())[1:]
 
     def offer(self, run: Around, rung: Rung) -> Offer:
         """The run as a larger one."""
-        raster = None if rung.is_afresh else rung.changed
         state = 0
-        if raster is not None:
-            state = self.states.within(run.valid, run.last, raster, run.kept)
+        if rung.changed is not None:
+            state = self.states.within(run.valid, run.last, rung.changed, run.kept)
         bucket = self._rounded(run.own.bucket, rung, run.everything)
         spot = bucket.classify(self.graph)
-        return Offer(rung, bucket, spot, state, self.programs.find(state, spot.kind, spot.origin))
+        program = self.programs.find(state, spot.kind, spot.origin)
+        if program is None:
+            program = self.for_less(run.valid, run.last, spot)
+        return Offer(rung, bucket, spot, state, program)
+
+    def for_less(self, valid: int, last: Spot | None, spot: Spot) -> Program | None:
+        """The quickest program for a run that counts on no more than what the `last` one left."""
+        if last is None:
+            return None
+        there = self.states.here(valid, last.origin)
+        found = [
+            program
+            for state in self.programs.states(spot.kind)
+            if there.holds(self.states.here(state, spot.origin))
+            and (program := self.programs.find(state, spot.kind, spot.origin)) is not None
+        ]
+        return min(found, key=lambda program: program.use.time_ns, default=None)
 
     def _rounded(self, bucket: Bucket, rung: Rung, everything: Sequence[str]) -> Bucket:
         if rung.is_afresh:

@@ -1,0 +1,160 @@
+"""Runs served by programs of other runs: few programs for histories that do not repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tgbench as tg
+from tgbench.programs.states import Pattern
+from tgbench.runs.buckets import Bucket, Spot
+from tgbench.session.choosing import Chooser, Larger, Own
+from tgbench.session.serving import Offer
+
+TOKENS, WORDS, WIDTH = 32, 50, 16
+
+
+class Strictly(Own):
+    """Makes the own program of every run that nothing there may serve."""
+
+    strict = False
+
+
+def _decoder() -> tuple[tg.Graph, dict[str, Any]]:
+    """Four causal layers: a word changes what comes after it."""
+    random = np.random.default_rng(0)
+    g = tg.GraphBuilder()
+    weights: dict[str, Any] = {}
+
+    def parameter(name: str, *shape: int) -> Any:
+        weights[name] = (random.standard_normal(shape) / 4).astype(np.float32)
+        return g.parameter(name, shape)
+
+    x = tg.ops.embedding(parameter("table", WORDS, WIDTH), g.input("ids", (TOKENS,), "int64"))
+    causal = g.constant(np.tri(TOKENS, dtype=bool))
+    for i in range(4):
+        heads = [
+            tg.ops.linear(x, parameter(f"{n}{i}", WIDTH, WIDTH)).reshape(1, 1, TOKENS, WIDTH)
+            for n in "qkv"
+        ]
+        x = x + tg.ops.attention(*heads, causal).reshape(TOKENS, WIDTH)
+    g.output("y", x)
+    return g.build(), weights
+
+
+def _close(found: Any, right: Any) -> None:
+    np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-5)
+
+
+def _session(chooser: Chooser) -> tuple[tg.GraphSession, dict[str, Any]]:
+    graph, weights = _decoder()
+    session = tg.GraphSession(graph, weights, calibrate=False)
+    session.keeper.chooser = session.runner.chooser = chooser
+    return session, weights
+
+
+def _typing(seed: int) -> Iterator[tuple[Any, int]]:
+    """A cursor that types, goes back, and jumps; the row under it is looked at."""
+    random, at = np.random.default_rng(seed), 8
+    ids = random.integers(WORDS, size=TOKENS)
+    while True:
+        ids = ids.copy()
+        ids[at] = random.integers(WORDS)
+        yield ids, at
+        at = int(random.choice([at + 1, at + 1, at + 1, at - 1, random.integers(TOKENS)])) % TOKENS
+
+
+def _whole(session: tg.GraphSession, weights: dict[str, Any], ids: Any) -> Any:
+    return tg.evaluate(session.graph, {"ids": ids, **weights})["y"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_program_serves_wherever_all_that_it_counts_on_is_there(seed: int) -> None:
+    session, weights = _session(Strictly())
+    strict, _ = _session(Own())
+    history = _typing(seed)
+    for ids, at in (next(history) for _ in range(60)):
+        found = session.run({"ids": ids}, want=np.s_[at])["y"]
+        _close(found, _whole(session, weights, ids)[at])
+        strict.run({"ids": ids}, want=np.s_[at])
+    assert session.counters.specialised < 0.7 * strict.counters.specialised
+
+
+def test_one_program_serves_an_edited_word_wherever_it_is() -> None:
+    session, weights = _session(Strictly())
+    random, ids = np.random.default_rng(0), np.zeros(TOKENS, np.int64)
+    session.run({"ids": ids})
+    ids = ids.copy()
+    ids[20] = 1
+    session.run({"ids": ids})
+    made = session.counters.specialised
+    for _ in range(30):
+        ids = ids.copy()
+        at = random.integers(1, TOKENS - 1)
+        ids[at] = (ids[at] + 1) % WORDS
+        found = session.run({"ids": ids})["y"]
+        _close(found, _whole(session, weights, ids))
+        assert session.report().recomputed < 1
+    assert session.counters.specialised <= made + 2
+
+
+def _pattern(session: tg.GraphSession, *parts: tuple[int, int]) -> Pattern:
+    node = session.graph.outputs["y"]
+    boxes = tuple(((start, stop), (0, WIDTH)) for start, stop in parts)
+    return Pattern(((node, boxes, (0, 0)),) if parts else ())
+
+
+def test_more_holds_less_and_nothing_empty_is_counted_on() -> None:
+    session, _ = _session(Own())
+    some, more, other = (_pattern(session, part) for part in [(2, 5), (0, 8), (4, 9)])
+    assert all(there.holds(some) for there in (some, more))
+    assert some.holds(_pattern(session))
+    assert not some.holds(more)
+    assert not more.holds(other)
+    assert not more.holds(_pattern(session, (3, 3)))  # it was made for places where it is not empty
+    assert _pattern(session, (0, 4), (6, 9)).holds(_pattern(session, (6, 8)))
+    assert not _pattern(session, (0, 4), (6, 9)).holds(_pattern(session, (3, 7)))
+
+
+class Whole(Own):
+    """Takes the largest run there is."""
+
+    strict = False
+
+    def choose(self, own: Offer, larger: Larger, planned: Any) -> Offer:
+        return [own, *larger()][-1]
+
+
+def test_the_run_that_serves_all_others_fits_from_the_first_plan_on() -> None:
+    session, weights = _session(Whole())
+    ids = np.zeros(TOKENS, np.int64)
+    for at in (3, 17, 30, 9):
+        ids = ids.copy()
+        ids[at] = 1
+        found = session.run({"ids": ids}, want=np.s_[at])["y"]
+        _close(found, _whole(session, weights, ids)[at])
+    assert session.counters.planned == 1
+    assert session.counters.specialised <= 2
+
+
+def test_outputs_that_are_large_beside_the_weights_are_not_held_whole() -> None:
+    assert _session(Own())[0].planning.whole_runs()
+    g = tg.GraphBuilder()
+    g.output("y", g.input("x", (1024, 1)) * g.constant(np.ones((1, 1024), np.float32)))
+    assert not tg.GraphSession(g.build(), calibrate=False).planning.whole_runs()
+    graph, weights = _decoder()
+    assert not tg.GraphSession(graph, weights, memory="1MiB").planning.whole_runs()
+
+
+def test_offers_that_are_alike_are_made_once() -> None:
+    session, _ = _session(Own())
+    ids = np.zeros(TOKENS, np.int64)
+    session.run({"ids": ids})
+    runner, bucket = session.runner, Bucket.of({}, {})
+    spot: Spot = bucket.classify(session.graph)
+    own = runner.own(bucket, spot, session.keeper.standing)
+    larger = runner.server.larger(runner._around(own))
+    assert len({(offer.state, offer.bucket) for offer in (own, *larger)}) == len(larger) + 1
