@@ -18,7 +18,7 @@ from tgbench.memory.placement import Placement, Retention
 from tgbench.plans.scenarios import Runs, Scenario
 from tgbench.programs.lowering import Sizer
 from tgbench.runs.propagate import Step
-from tgbench.runs.split import Cut
+from tgbench.runs.split import WHOLE, Cut
 
 AT_HAND = 256  # at hand
 
@@ -95,6 +95,18 @@ class Attempts:
         key = frozenset(nodes), tuple(scenarios), cut
         found: Attempt = self._always.get(key, self.of, Retention.always(nodes), scenarios, cut)
         return found
+
+    def floor_bytes(self, retained: Iterable[Node], scenarios: Sequence[Scenario]) -> int:
+        """However finely runs are cut, no map with these nodes retained is smaller.
+
+        The last piece of a run computes what was asked for, where all that lasts is there.
+        """
+        nodes = tuple(retained)
+        propagator = self.runs.propagator(nodes)
+        uses = self.runs.footprint(self.runs.last(propagator, one) for one in scenarios)
+        last = Draft.of(self.runs.anatomy, Retention.always(nodes), uses)
+        kept_bytes = self.always(nodes, scenarios, WHOLE).draft.kept_bytes
+        return kept_bytes + last.bound_bytes - last.kept_bytes
 
     def of(
         self, retention: Retention, scenarios: Sequence[Scenario], cut: Cut, whole: bool = False

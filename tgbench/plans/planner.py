@@ -45,10 +45,16 @@ LEAST_GAIN = 0.01  # a finer cut that saves less than this share of the arena is
 
 
 class Tried(NamedTuple):
-    """A map, and who plans for its order."""
+    """What did not fit: nodes that were retained to hold some scenarios, and who planned it."""
 
     planner: Planner
-    placement: Placement
+    retained: Sequence[Node]
+    scenarios: Sequence[Scenario]
+
+    @property
+    def placement(self) -> Placement:
+        """The smallest map there was."""
+        return self.planner._try_cuts(self.retained, self.scenarios, 0)[1]
 
 
 def unit_change(bucket: Bucket, anatomy: Anatomy, name: str) -> Bucket | None:
@@ -255,7 +261,7 @@ class Planner:
 
         If none was found that fits, it is the one that takes least, the same for every budget.
         """
-        smallest = Tried(self, self._smallest(scenarios))
+        smallest = self._smallest(scenarios)
         found = {self.anatomy.schedule: smallest}
         values = Values.of(self.anatomy, smallest.placement, self.cost)
         for anatomy in values.anatomies(budget_bytes):
@@ -268,13 +274,12 @@ class Planner:
 
     def _over_least(self, anatomy: Anatomy, scenarios: Sequence[Scenario]) -> Tried:
         self.tell(f"{len(anatomy.schedule)} steps instead of {len(self.anatomy.schedule)}")
-        planner = self.over(anatomy)
-        return Tried(planner, planner._smallest(scenarios))
+        return self.over(anatomy)._smallest(scenarios)
 
-    def _smallest(self, scenarios: Sequence[Scenario]) -> Placement:
-        """The map of the least that serves all scenarios."""
+    def _smallest(self, scenarios: Sequence[Scenario]) -> Tried:
+        """The least that serves all scenarios, with nothing retained."""
         *_, (_, held) = self._enough(self.runs.distinct(scenarios))
-        return self._always((), held, 0)
+        return Tried(self, (), held)
 
     def _enough(
         self, scenarios: Sequence[Scenario]
@@ -339,9 +344,7 @@ class Planner:
         found = self._most_that_fit(ranked, longest, held, budget_bytes)
         if found is not None:
             return self._decided(frontier, *found, weighed)
-        tightest = self._try_cuts(frontier, held, 0)[1]
-        maps = (placed, tightest, self._try_cuts([], held, 0)[1])
-        tried += [Tried(self, placement) for placement in maps]
+        tried += [Tried(self, frontier, held), Tried(self, (), held)]
         return None
 
     def _most_that_fit(
@@ -383,10 +386,10 @@ class Planner:
     def _try_cuts(
         self, retained: Sequence[Node], scenarios: Sequence[Scenario], budget_bytes: int
     ) -> tuple[Cut, Placement]:
-        """The coarsest cut that fits, or the one that comes nearest."""
+        """The coarsest cut that fits; if none does, none, or with no budget the smallest map's."""
         best = (WHOLE, self._always(retained, scenarios, budget_bytes))
         useless: set[tuple[str, int]] = set()
-        for cut in cuts(self.runs.propagator(retained)) if retained else ():
+        for cut in self._cuts(retained, scenarios, budget_bytes or best[1].size_bytes - 1):
             if best[1].size_bytes <= budget_bytes:
                 break
             if (cut.input, cut.axis) in useless or 0 < budget_bytes < best[1].kept_bytes:
@@ -402,6 +405,13 @@ class Planner:
             if gained > 0:
                 best = (cut, placed)
         return best
+
+    def _cuts(
+        self, retained: Sequence[Node], scenarios: Sequence[Scenario], budget_bytes: int
+    ) -> Iterator[Cut]:
+        """The cuts that may bring a map below a budget."""
+        if retained and self.attempts.floor_bytes(retained, scenarios) <= budget_bytes:
+            yield from cuts(self.runs.propagator(retained))
 
     def _decided(
         self,
@@ -419,8 +429,8 @@ class Planner:
 
     def too_small(self, budget_bytes: int, tried: Sequence[Tried]) -> BudgetError:
         """The smallest map works; its bound holds however often a run computes a node."""
-        planner, smallest = min(tried, key=lambda one: one.placement.size_bytes)
-        anatomy = planner.anatomy
+        maps = [(one.placement, one.planner.anatomy) for one in tried]
+        smallest, anatomy = min(maps, key=lambda one: one[0].size_bytes)
         values = Values.of(anatomy, smallest, self.cost)
         need = least_bytes(values.schedule)
         step = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from tgbench.base.coords import Memo
 from tgbench.base.regions import Region
@@ -18,7 +19,7 @@ from tgbench.memory.storage import Anatomy
 from tgbench.runs.buckets import BucketClass
 from tgbench.runs.propagate import Propagator, Step, changes, handed_out, joined
 from tgbench.runs.rules import Rules
-from tgbench.runs.split import WHOLE, Cut, Demand, pieces
+from tgbench.runs.split import WHOLE, Cut, Demand, demands
 
 REMEMBERED = 200_000  # regions, of each kind of answer
 RETENTIONS = 16  # of which propagators are at hand
@@ -49,6 +50,15 @@ class Scenario:
     demand: Demand | None = None
 
 
+class _Begun(NamedTuple):
+    """A scenario where it begins, and what it runs uncut."""
+
+    valid: Mapping[Node, Region]
+    changed: Mapping[Node, Region]
+    demand: Demand
+    whole: Step
+
+
 class Runs:
     """What scenarios run, over one order of a graph's nodes."""
 
@@ -57,7 +67,7 @@ class Runs:
         self.rules = rules
         most = max(REMEMBERED // max(len(anatomy.schedule), 1), 1)
         self._changed, self._steps, self._footprints = Memo(most), Memo(most), Memo(most)
-        self._demands = Memo(most)
+        self._demands, self._begun = Memo(most), Memo(most)
         self._propagator = lru_cache(RETENTIONS)(self._new_propagator)
 
     def propagator(self, retained: Iterable[Node]) -> Propagator:
@@ -78,18 +88,48 @@ class Runs:
         return joined(handed_out(self.anatomy.graph, scenario.kind, scenario.origin).values())
 
     def steps(self, propagator: Propagator, scenario: Scenario, cut: Cut) -> list[Step]:
-        """What a scenario runs when these nodes are retained and everything clean is there."""
+        """What a scenario runs when these nodes are retained and everything clean is there.
+
+        Slices are forgotten from one piece to the next.
+        """
+        begun = self._begin(propagator, scenario)
+        asked = demands(propagator, begun.whole, cut, begun.demand)
+        if len(asked) == 1:
+            return [begun.whole]
+        steps: list[Step] = []
+        valid, changed = begun.valid, begun.changed
+        retained = propagator.storage.retained
+        for part in asked:
+            steps.append(propagator.step(valid, changed, part))
+            valid = {node: region for node, region in steps[-1].valid.items() if node in retained}
+            changed = {}
+        return steps
+
+    def last(self, propagator: Propagator, scenario: Scenario) -> Step:
+        """What is left to a scenario's last piece, however finely it is cut."""
+        return propagator.step(self._everything(propagator), {}, self.demand(scenario))
+
+    def _begin(self, propagator: Propagator, scenario: Scenario) -> _Begun:
+        key = propagator.storage.retained, scenario
+        found: _Begun = self._begun.get(key, self._new_begun, propagator, scenario)
+        return found
+
+    def _new_begun(self, propagator: Propagator, scenario: Scenario) -> _Begun:
         demand = self.demand(scenario)
         if scenario.cold:
+            valid = {}
             changed = {leaf: Region.full(leaf.shape) for leaf in self.anatomy.kept}
-            return pieces(propagator, {}, changed, demand, cut)
-        changed = changes(self.anatomy.graph, scenario.kind, scenario.origin)
-        valid = {
-            node: Region.full(node.shape) if scenario.valid is None else scenario.valid[node]
-            for node in propagator.storage.retained
-            if not node.is_leaf and (scenario.valid is None or node in scenario.valid)
-        }
-        return pieces(propagator, valid, changed, demand, cut)
+        else:
+            valid = self._everything(propagator)
+            changed = changes(self.anatomy.graph, scenario.kind, scenario.origin)
+            there = scenario.valid
+            if there is not None:
+                valid = {node: there[node] for node in valid if node in there}
+        return _Begun(valid, changed, demand, propagator.step(valid, changed, demand))
+
+    def _everything(self, propagator: Propagator) -> dict[Node, Region]:
+        retained = propagator.storage.retained
+        return {node: Region.full(node.shape) for node in retained if not node.is_leaf}
 
     def under(
         self, retention: Retention, scenarios: Sequence[Scenario], cut: Cut, whole: bool = False

@@ -129,23 +129,3 @@ def _whole_along(node: Node, region: Region, axes: Sequence[int]) -> Region:
         if axis < node.rank:
             box[axis] = (0, node.shape[axis])
     return Region((Box(box),))
-
-
-def pieces(
-    propagator: Propagator,
-    valid: Mapping[Node, Region],
-    changed: Mapping[Node, Region],
-    demand: Mapping[Node, Region],
-    cut: Cut,
-) -> list[Step]:
-    """The steps of a run in pieces, slices forgotten from one to the next (for sizing)."""
-    whole = propagator.step(valid, changed, demand)
-    steps: list[Step] = []
-    retained = propagator.storage.retained
-    for asked in demands(propagator, whole, cut, demand):
-        is_whole = asked is demand and not steps
-        step = whole if is_whole else propagator.step(valid, changed, asked)
-        steps.append(step)
-        valid = {node: region for node, region in step.valid.items() if node in retained}
-        changed = {}
-    return steps
