@@ -193,11 +193,11 @@ def test_where_runs_are_short_a_choice_stands_for_some_of_them() -> None:
         full.program.use.note(FULL_NS)
     chooser.choose(full, lambda: [], {})
     chooser.took(FULL_NS // 1000, True)
-    assert chooser.again() is None
+    assert chooser.again(full, {}) is None
     for _ in range(20):
         chooser.choose(full, lambda: [], {})
     chooser.took(FULL_NS // 10, True)
-    assert [chooser.again() for _ in range(6)] == [AFRESH] * 5 + [None]
+    assert [chooser.again(full, {}) for _ in range(6)] == [AFRESH] * 5 + [None]
 
 
 # --- in a session ---------------------------------------------------------------------------------

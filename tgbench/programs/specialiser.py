@@ -131,18 +131,19 @@ class Specialiser:
         origin: tuple[int, ...],
         *,
         or_more: bool = True,
+        as_planned: bool = False,
         stands: bool = False,
     ) -> Specialised:
         """Whole if it fits, else cut as planned, else in ever smaller pieces; else more of it.
 
         Args:
             or_more: where it does not fit, compute more than what is asked for, or all afresh.
-            stands: quickly: the origin is taken for numbers, and it is right there alone; where
-                it does not fit as planned, it does not fit.
+            as_planned: what does not fit whole, or cut as planned, does not fit.
+            stands: the origin is taken for numbers: made quickly, and right there alone.
 
         Raises DoesNotFit if nothing fits.
         """
-        for way in self._own_ways if stands else self._ways(kind, origin, or_more):
+        for way in self._own_ways if as_planned else self._ways(kind, origin, or_more):
             try:
                 with record() as guards:
                     made = self._lowered(held, kind, origin, way, stands)

@@ -44,7 +44,7 @@ RISKED = 2  # full runs, on a class that came some times and is not planned for
 LAST_MADE = 32  # programs that tell how often one of theirs is met again
 MOST_ACCOUNTS = 20_000  # past this, what was put aside is forgotten
 LEAST_RUNNING = 50  # of choosing's own time, that runs take on which a choice stands
-LONGEST = 15  # runs
+LONGEST = 50  # runs
 
 
 Making: TypeAlias = Literal["measured", "always"]
@@ -69,7 +69,7 @@ class Chooser(Protocol):
 
     strict: bool
 
-    def again(self) -> Rung | None:
+    def again(self, own: Offer, planned: Classes) -> Rung | None:
         """How far to round a run, if the last choice stands."""
 
     def choose(self, own: Offer, larger: Larger, planned: Classes) -> Offer:
@@ -99,7 +99,7 @@ class Own:
 
     strict = True
 
-    def again(self) -> Rung | None:
+    def again(self, own: Offer, planned: Classes) -> Rung | None:
         return None
 
     def choose(self, own: Offer, larger: Larger, planned: Classes) -> Offer:
@@ -175,6 +175,10 @@ class Purse:
     def pay(self, took_ns: int) -> None:
         self.left_ns -= took_ns
 
+    @property
+    def is_empty(self) -> bool:
+        return self.advanced is not None and self.left_ns <= 0.0
+
 
 class Measured:
     """Chooses by what making and running took in this session.
@@ -230,10 +234,12 @@ class Measured:
         if afresh:
             self._purse.learn(kind, min(afresh))
 
-    def again(self) -> Rung | None:
-        if not self._stands:
+    def again(self, own: Offer, planned: Classes) -> Rung | None:
+        kind = own.spot.kind
+        if kind in planned and kind not in self._came:
             return None
-        self._stands -= 1
+        if self._skipped >= (LONGEST if self._purse.is_empty else self._stands):
+            return None
         self._skipped += 1
         return self._rung
 

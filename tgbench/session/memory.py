@@ -293,6 +293,7 @@ class Memory:
         origin: tuple[int, ...],
         *,
         or_more: bool,
+        as_planned: bool = False,
         stands: bool = False,
         leftovers: bool = True,
     ) -> Program:
@@ -304,7 +305,9 @@ class Memory:
         """
         with lasting():
             held = self.states.patterns[state].state(origin)
-            made = self.specialiser.specialise(held, kind, origin, or_more=or_more, stands=stands)
+            made = self.specialiser.specialise(
+                held, kind, origin, or_more=or_more, as_planned=as_planned, stands=stands
+            )
             kept = self.placement.retained
             left = {n: held for n, held in made.after.items() if leftovers or n in kept}
             program = Program(

@@ -305,7 +305,7 @@ class Runner:
 
     def _again(self, own: Offer) -> Served | None:
         """The program on the rung that was chosen last, if that choice stands."""
-        rung = self.chooser.again()
+        rung = self.chooser.again(own, self.planning.classes)
         offer = own if rung in (None, EXACTLY) else self.server.offer(self._around(own), rung)
         return None if offer.program is None or rung is None else _by(offer, offer.program)
 
@@ -341,10 +341,11 @@ class Runner:
     def made(self, offer: Offer) -> Program:
         """The program of an offer; raises DoesNotFit where the plan in force has no room."""
         began_ns, (kind, origin) = time.perf_counter_ns(), offer.spot
+        stands, strict = offer.rung is not EXACTLY, self.chooser.strict
+        is_free = not strict and self.planning.limit_bytes is None  # another plan, not pieces
         program = self.keeper.memory.specialise(
-            offer.state, kind, origin,
-            or_more=self.planning.takes_more(offer.spot), stands=offer.rung is not EXACTLY,
-            leftovers=self.chooser.strict,
+            offer.state, kind, origin, or_more=self.planning.takes_more(offer.spot),
+            as_planned=stands or is_free, stands=stands, leftovers=strict,
         )  # fmt: skip
         self.keeper.programs.add(offer.state, kind, program)
         took_ns = time.perf_counter_ns() - began_ns

@@ -17,14 +17,14 @@ run meets the same program again.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from tgbench.base.regions import Region
 from tgbench.graph.graph import Graph, Node
 from tgbench.programs.program import Program
-from tgbench.programs.states import States
+from tgbench.programs.states import MOST_PLACES, States
 from tgbench.runs.buckets import Bucket, Spot
 from tgbench.runs.raster import Raster
 from tgbench.session.memory import Library
@@ -112,6 +112,7 @@ class Server:
         leaves: dict[str, Node] = {**graph.inputs, **graph.states}
         self.shapes = {name: node.shape for name, node in leaves.items()}
         self.outputs = {name: node.shape for name, node in graph.outputs.items()}
+        self._places: dict[Hashable, tuple[Bucket, Spot]] = {}
 
     def larger(self, run: Around) -> list[Offer]:
         """The run as larger ones."""
@@ -126,8 +127,7 @@ class Server:
         state = 0
         if rung.changed is not None:
             state = self.states.within(run.valid, run.last, rung.changed, run.kept)
-        bucket = self._rounded(run.own.bucket, rung, run.everything)
-        spot = bucket.classify(self.graph)
+        bucket, spot = self._place(run.own.bucket, rung, run.everything)
         program = self.programs.find(state, spot.kind, spot.origin)
         if program is None:
             program = self.for_less(run.valid, run.last, spot)
@@ -145,6 +145,17 @@ class Server:
             and (program := self.programs.find(state, spot.kind, spot.origin)) is not None
         ]
         return min(found, key=lambda program: program.use.time_ns, default=None)
+
+    def _place(self, bucket: Bucket, rung: Rung, everything: Sequence[str]) -> tuple[Bucket, Spot]:
+        """A run as a larger one, and where that is."""
+        key = rung, bucket.demand, None if rung.is_afresh else bucket.changed
+        found = self._places.get(key)
+        if found is None:
+            if len(self._places) >= MOST_PLACES:
+                self._places.clear()
+            larger = self._rounded(bucket, rung, everything)
+            found = self._places[key] = larger, larger.classify(self.graph)
+        return found
 
     def _rounded(self, bucket: Bucket, rung: Rung, everything: Sequence[str]) -> Bucket:
         if rung.is_afresh:
