@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from session.test_session import share_of_examples
+from strategies import Maker, demands, graphs
 
 import tgbench.graph.ops as ops
 from tgbench.base.coords import Domain, Guard, Moving
 from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import Graph, GraphBuilder
-from tgbench.programs.specialiser import Specialised, Standing
+from tgbench.graph.simplify import simplify
+from tgbench.memory.storage import Anatomy
+from tgbench.plans.planner import Planner
+from tgbench.programs.lowering import DoesNotFit
+from tgbench.programs.specialiser import Specialised, Specialiser, Standing, Way
 from tgbench.runs.buckets import Bucket, BucketClass
+from tgbench.runs.rules import Rules
+from tgbench.runs.split import WHOLE, cuts
 from tgbench.session.session import GraphSession
 
 SIZE, PATCH = 16, 3
@@ -137,3 +146,29 @@ def test_numbers_leave_nothing_moving(session: GraphSession) -> None:
     boxes = [box for step, _ in made.pieces for region in step.compute.values() for box in region]
     numbers = [part for box in boxes for interval in box for part in interval]
     assert Moving not in map(type, numbers)
+
+
+# --- what fits ------------------------------------------------------------------------------------
+
+
+@share_of_examples(3)
+@given(graphs(most_ops=8), st.data())
+def test_where_some_cut_fits_the_last_piece_has_room(
+    case: tuple[Graph, Maker], data: st.DataObject
+) -> None:
+    """What the planner and programs rely on, where they try no cut."""
+    anatomy = Anatomy.of(simplify(case[0]))
+    graph, planner = anatomy.graph, Planner(anatomy, Rules(), "cpu")
+    everything = {name: Region.full(leaf.shape) for name, leaf in graph.inputs.items()}
+    one, other = (Bucket.of(everything, asked_of(graph, data.draw)).classify(graph) for _ in "ab")
+    made = planner.plan(planner.scenarios({one[0]: (1.0, one[1])}), None).placement
+    specialiser = Specialiser(anatomy, made, WHOLE, Rules(), "cpu")
+    for cut in itertools.islice(cuts(specialiser.propagator), 12):
+        with suppress(DoesNotFit):
+            specialiser._lowered({}, *other, Way(cut), stands=True)
+            assert specialiser._may_fit_in_pieces(*other)
+
+
+def asked_of(graph: Graph, draw: Any) -> dict[str, Region]:
+    names = {node: name for name, node in graph.outputs.items()}
+    return {names[node]: region for node, region in draw(demands(graph)).items() if node in names}

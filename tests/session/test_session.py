@@ -32,6 +32,7 @@ from tgbench.graph.op_table import numpy_dtype
 from tgbench.graph.reference import evaluate
 from tgbench.kernels.registry import Unnamed
 from tgbench.memory.arena import Arena
+from tgbench.programs import specialiser
 from tgbench.runs.buckets import BucketSpace
 from tgbench.session.session import GraphSession
 
@@ -367,6 +368,17 @@ def test_a_run_that_does_not_fit_is_planned_for_once() -> None:
         session.run({"x": causal_values(graph, seed)["x"]})
         session.run({"x": causal_values(graph, seed)["x"]}, {"y": np.s_[seed]})
     assert session.session.counters.planned == again
+
+
+def test_no_cut_is_tried_where_the_last_piece_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is planned for anew."""
+    graph = deep()
+    values = causal_values(graph, 0)
+    session = CheckedSession(graph, values, memory="15KiB")
+    session.run(want={"y": np.s_[3]})
+    monkeypatch.setattr(specialiser, "cuts", lambda propagator: pytest.fail("cuts are tried"))
+    session.run({"x": values["x"] + 1}, {"y": np.s_[32:64]})
+    assert session.session.counters.planned == 2
 
 
 def test_a_run_that_no_budget_allows_leaves_the_plan_as_it_was() -> None:

@@ -246,12 +246,12 @@ def heaviest(runs: Sequence[Sequence[Site]], costs: CostModel) -> list[Task]:
 def _grouped(sites: Sequence[Site], costs: CostModel) -> tuple[dict[str, Task], dict[str, float]]:
     """Equal calls of a run, and the expected nanoseconds of them all."""
     tasks: dict[str, Task] = {}
-    times: dict[str, float] = defaultdict(float)
     for site in sites:
         text = costs.signature(site).text
         tasks.setdefault(text, Task(text)).sites.append(site)
-        times[text] += costs.of_site(site, costs.kernels(site)[0]).time_ns
-    return tasks, times
+    firsts = {text: task.sites[0] for text, task in tasks.items()}
+    once = {text: costs.of_site(site, costs.kernels(site)[0]) for text, site in firsts.items()}
+    return tasks, {text: one.time_ns * len(tasks[text].sites) for text, one in once.items()}
 
 
 def _unknown(site: Site, costs: CostModel) -> tuple[Kernel, ...]:

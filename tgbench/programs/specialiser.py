@@ -19,7 +19,7 @@ from tgbench.graph.graph import Node
 from tgbench.kernels.registry import Ranking, candidates
 from tgbench.memory.placement import Placement
 from tgbench.memory.storage import Anatomy
-from tgbench.programs.lowering import DoesNotFit, Lowerer, Lowering, State, Unreadable
+from tgbench.programs.lowering import DoesNotFit, Held, Lowerer, Lowering, State, Unreadable
 from tgbench.programs.program import Instruction
 from tgbench.runs.buckets import BucketClass
 from tgbench.runs.propagate import Propagator, Step, changes, handed_out, joined
@@ -162,13 +162,31 @@ class Specialiser:
 
     def _ways(self, kind: BucketClass, origin: tuple[int, ...], or_more: bool) -> Iterator[Way]:
         own = [way.cut for way in self._own_ways]
-        yield from (Way(cut) for cut in [*own, *cuts(self.propagator)])
+        yield from self._own_ways
+        if self._may_fit_in_pieces(kind, origin):
+            yield from (Way(cut) for cut in cuts(self.propagator) if cut not in own)
         if not or_more:
             return
         demand = joined(handed_out(self.anatomy.graph, kind, origin).values())
         larger = range(1, len(supersets(demand, self.planned)) + 1)
         yield from (Way(cut, more) for more in larger for cut in own)
         yield from (Way(cut, more, afresh=True) for more in (0, *larger) for cut in own)
+
+    def _may_fit_in_pieces(self, kind: BucketClass, origin: tuple[int, ...]) -> bool:
+        """Whether there is room for the last piece: it is asked for everything, and finds there
+        what lasts. No way of cutting leaves less to it.
+        """
+        placement, graph = self.lowerer.placement, self.anatomy.graph
+        lasting = {
+            node: Held(Region.full(node.shape), placement.slots[node].start)
+            for node in placement.always
+            if not node.is_leaf
+        }
+        try:
+            self._readable(lasting, {}, joined(handed_out(graph, kind, origin).values()), {})
+        except DoesNotFit:
+            return False
+        return True
 
     def _lowered(
         self, held: State, kind: BucketClass, origin: tuple[int, ...], way: Way, stands: bool
