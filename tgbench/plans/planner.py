@@ -333,19 +333,23 @@ class Planner:
         self.tell(f"{counted(len(frontier), 'candidate')} to retain")
         if budget_bytes is None or first.size_bytes <= budget_bytes:
             return self._decided(frontier, frontier, WHOLE, first, weighed)
-        cut, placed = self._try_cuts(frontier, held, budget_bytes)
-        if placed.size_bytes <= budget_bytes:
-            return self._decided(frontier, frontier, cut, placed, weighed)
         worth = self.worth(frontier, weighed)
         ranked = sorted(
             frontier, key=lambda n: (-worth[n] / first.size_of(n), self.anatomy.position[n])
         )
-        longest = _room_for(ranked, first, budget_bytes)
-        found = self._most_that_fit(ranked, longest, held, budget_bytes)
-        if found is not None:
-            return self._decided(frontier, *found, weighed)
-        tried += [Tried(self, frontier, held), Tried(self, (), held)]
-        return None
+        found = self._fitting(ranked, held, budget_bytes)
+        if found is None:
+            longest = _room_for(ranked, first, budget_bytes)
+            found = self._most_that_fit(ranked, longest, held, budget_bytes)
+        if found is None:
+            tried += [Tried(self, frontier, held), Tried(self, (), held)]
+            return None
+        made = self._decided(frontier, *found, weighed)
+        if found[1] == WHOLE:
+            return made
+        uncut = self._most_that_fit(ranked, len(found[0]), held, budget_bytes, is_cut=False)
+        other = made if uncut is None else self._decided(frontier, *uncut, weighed)
+        return min(made, other, key=lambda one: one.expected_ns)
 
     def _most_that_fit(
         self,
@@ -353,8 +357,9 @@ class Planner:
         longest: int,
         scenarios: Sequence[Scenario],
         budget_bytes: int,
+        is_cut: bool = True,
     ) -> tuple[Sequence[Node], Cut, Placement] | None:
-        """The longest prefix of a ranking that was found to fit when retained.
+        """The longest prefix of a ranking that was found to fit when retained; cut, if that helps.
 
         Longer ones may fit where shorter ones do not: runs are cut at what is retained. So prefixes
         are tried from the longest whose bytes are there, in strides that double; then in between.
@@ -363,13 +368,13 @@ class Planner:
         too_long = longest + 1
         found = None
         while tried >= 0:
-            found = self._fitting(ranked[:tried], scenarios, budget_bytes)
+            found = self._fitting(ranked[:tried], scenarios, budget_bytes, is_cut)
             if found is not None or not tried:
                 break
             too_long, tried, stride = tried, max(tried - stride, 0), stride * 2
         while found is not None and too_long - len(found[0]) > 1:
             middle = (len(found[0]) + too_long) // 2
-            better = self._fitting(ranked[:middle], scenarios, budget_bytes)
+            better = self._fitting(ranked[:middle], scenarios, budget_bytes, is_cut)
             if better is None:
                 too_long = middle
             else:
@@ -377,9 +382,16 @@ class Planner:
         return found
 
     def _fitting(
-        self, retained: Sequence[Node], scenarios: Sequence[Scenario], budget_bytes: int
+        self,
+        retained: Sequence[Node],
+        scenarios: Sequence[Scenario],
+        budget_bytes: int,
+        is_cut: bool = True,
     ) -> tuple[Sequence[Node], Cut, Placement] | None:
-        cut, placed = self._try_cuts(retained, scenarios, budget_bytes)
+        if is_cut:
+            cut, placed = self._try_cuts(retained, scenarios, budget_bytes)
+        else:
+            cut, placed = WHOLE, self._always(retained, scenarios, budget_bytes)
         self.tell(f"{len(retained)} retained: {format_bytes(placed.size_bytes)}")
         return (retained, cut, placed) if placed.size_bytes <= budget_bytes else None
 
@@ -421,7 +433,7 @@ class Planner:
         placement: Placement,
         scenarios: Sequence[Scenario],
     ) -> Decisions:
-        expected = self.expected_ns(self.runs.propagator(retained), scenarios, WHOLE)
+        expected = self.expected_ns(self.runs.propagator(retained), scenarios, cut)
         dropped = tuple(node for node in frontier if node not in set(retained))
         return Decisions(
             self.anatomy, placement, Retention.always(retained), dropped, cut, {}, expected

@@ -214,9 +214,10 @@ class Measured:
             self._came.clear()
         kind, seen = own.spot.kind, [(offer, self._expected(offer)) for offer in (own, *larger())]
         self._compare(kind, seen)
-        if self._instead_ns == inf and kind not in planned:
-            seen.reverse()  # nothing is there: of equals, what serves most
         best, expected = min(seen, key=lambda one: self._cost(one[0], one[1], planned))
+        if self._instead_ns == inf and (kind in self._came or kind not in planned):
+            fits = [one for one in seen if self._plan(one[0]) == 0.0]
+            best, expected = fits[-1] if fits else (best, expected)  # what serves most other runs
         paid = expected + (self._making(best) if best.program is None else 0.0)
         for offer, one in seen:
             if offer.program is None and offer is not best:
