@@ -31,8 +31,7 @@ from tgbench.plans.again import Values
 from tgbench.plans.attempts import Attempt, Attempts
 from tgbench.plans.checks import check_placement
 from tgbench.plans.decisions import Decisions
-from tgbench.plans.scenarios import Runs
-from tgbench.plans.scenarios import Scenario as Scenario
+from tgbench.plans.scenarios import Runs, Scenario
 from tgbench.programs.lowering import Choices, Held, Sizer, Surveyor
 from tgbench.runs.buckets import Bucket, BucketClass
 from tgbench.runs.propagate import Propagator, Step, rough_ns

@@ -28,7 +28,8 @@ from tgbench.memory.placement import Placement
 from tgbench.memory.storage import Anatomy
 from tgbench.plans.decisions import Classes, Decisions
 from tgbench.plans.plan import Plan
-from tgbench.plans.planner import Planner, Progress, Scenario, unit_change
+from tgbench.plans.planner import Planner, Progress, unit_change
+from tgbench.plans.scenarios import Scenario
 from tgbench.plans.search.chain import Submits
 from tgbench.plans.search.optimiser import Effort, Mode, Optimiser
 from tgbench.plans.search.process import SearchTask
@@ -211,22 +212,20 @@ class Planning:
             anatomy, self.rules, self.device, costs.time_ns, self.progress, costs.kernels
         )
 
-    def calibrate(self, anatomy: Anatomy) -> None:
+    def calibrate(self, planner: Planner) -> None:
         """Time what counts in the runs of the classes at hand and was never timed here."""
         new = {kind: how for kind, how in self.classes.items() if kind not in self.calibrated}
         if self.calibrator is None or not new:
             return
-        if self.calibrator.may_learn(anatomy.schedule):
-            planner = self.planner(anatomy)
+        if self.calibrator.may_learn(planner.anatomy.schedule):
             self.calibrator.learn(planner.survey(planner.scenarios(new)))
         self.calibrated.update(new)
 
     def quick(self) -> Decisions:
         """A plan for the classes at hand: what happened in which order does not count."""
         began_ns = time.perf_counter_ns()
-        anatomy = self.anatomy.once
-        self.calibrate(anatomy)
-        planner = self.planner(anatomy)
+        planner = self.planner(self.anatomy.once)
+        self.calibrate(planner)
         scenarios = planner.scenarios(self.classes)
         for kind, places in self.places.items():
             scenarios += [Scenario(kind, at, 0.0) for at in sorted(places)]
@@ -301,7 +300,7 @@ class Planning:
     def take_over(self, decisions: Decisions) -> None:
         """Plan from now on also for what a plan from elsewhere is for, and time what counts."""
         self.classes.update(decisions.classes)
-        self.calibrate(decisions.anatomy)
+        self.calibrate(self.planner(decisions.anatomy))
 
 
 def logged(how: str, made: Decisions, began_ns: int) -> Decisions:

@@ -205,7 +205,7 @@ class GraphSession(Facts):
         check_choice(PlanError, "mode", mode, MODES)
         effort = Effort(30.0 if seconds is None and steps is None else seconds, steps)
         with self.planning.budgeted(budget):
-            self.planning.calibrate(self.anatomy)
+            self.planning.calibrate(self.planning.planner(self.anatomy))
             with self.arena.lock:
                 if self.retain == "all":
                     self.runner.plan()
