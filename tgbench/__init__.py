@@ -28,7 +28,8 @@ from tgbench.base.errors import (
     WidgetError,
 )
 from tgbench.memory.estimate import MemoryEstimate, estimate_memory
-from tgbench.graph.graph import Graph, GraphBuilder, Node, dim
+from tgbench.graph.dims import dim
+from tgbench.graph.graph import Graph, GraphBuilder, Node
 from tgbench.graph.graph_file import load_graph, save_graph
 from tgbench.sources.torch import Imported, Support, from_pt2, from_torch, supported
 from tgbench.plans.plan import Plan

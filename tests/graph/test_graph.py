@@ -18,7 +18,8 @@ import tgbench.graph.ops as ops
 import tgbench.graph.reference as reference
 from tgbench.base.errors import GraphError, InputError, KernelError
 from tgbench.base.regions import Region
-from tgbench.graph.graph import Graph, GraphBuilder, Node, copy_node, dim
+from tgbench.graph.dims import dim
+from tgbench.graph.graph import Graph, GraphBuilder, Node, copy_node
 from tgbench.graph.op_table import OPS, OpDef, register
 from tgbench.graph.reference import evaluate
 

@@ -20,7 +20,8 @@ from strategies import Maker, graphs
 
 import tgbench.graph.ops as ops
 from tgbench.base.errors import GraphError
-from tgbench.graph.graph import Graph, GraphBuilder, dim
+from tgbench.graph.dims import dim
+from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.graph.graph_file import graph_from_json, graph_to_json, load_graph, save_graph
 from tgbench.graph.reference import evaluate
 from tgbench.graph.simplify import simplify

@@ -16,7 +16,8 @@ from strategies import Maker, graphs
 
 import tgbench.graph.ops as ops
 import tgbench.graph.recognise as module
-from tgbench.graph.graph import Graph, GraphBuilder, Node, copy_node, dim
+from tgbench.graph.dims import dim
+from tgbench.graph.graph import Graph, GraphBuilder, Node, copy_node
 from tgbench.graph.op_table import OPS, Attrs, OpDef, numpy_dtype, register, same_dtype
 from tgbench.graph.recognise import recognise
 from tgbench.graph.recognise.atomic import Cells

@@ -32,7 +32,8 @@ from tgbench.base.errors import (
     WeightsError,
 )
 from tgbench.base.regions import Region
-from tgbench.graph.graph import GraphBuilder, dim
+from tgbench.graph.dims import dim
+from tgbench.graph.graph import GraphBuilder
 from tgbench.graph.ops import embedding
 from tgbench.plans.plan import Plan
 from tgbench.programs.program import Program

@@ -22,7 +22,8 @@ from tgbench.base.errors import CheckError, InputError, WeightsError
 from tgbench.base.regions import EMPTY, Box, Region
 from tgbench.base.safetensors import save
 from tgbench.commands import cli
-from tgbench.graph.graph import Graph, GraphBuilder, Node, dim
+from tgbench.graph.dims import dim
+from tgbench.graph.graph import Graph, GraphBuilder, Node
 from tgbench.graph.graph_file import save_graph
 from tgbench.graph.op_table import numpy_dtype
 from tgbench.graph.reference import evaluate

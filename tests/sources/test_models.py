@@ -15,7 +15,8 @@ import torch
 from tgbench.base.errors import GraphError, InputError, KernelError, WeightsError
 from tgbench.base.regions import Box, Region
 from tgbench.base.safetensors import Weights
-from tgbench.graph.graph import Graph, GraphBuilder, Node, copy_node, dim
+from tgbench.graph.dims import dim
+from tgbench.graph.graph import Graph, GraphBuilder, Node, copy_node
 from tgbench.graph.reference import evaluate
 from tgbench.memory.storage import Anatomy
 from tgbench.runs.propagate import Propagator, Step, Storage

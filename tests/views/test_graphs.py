@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import Maker, graphs
 
-from tgbench.graph.graph import Graph, GraphBuilder, dim
+from tgbench.graph.dims import dim
+from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.views.draw.folding import Block, folded, repeats, unfolded
 from tgbench.views.draw.layering import MOST_ACROSS, layout
 from tgbench.views.values.graphs import MOST_DOTS, MOST_NAMED, picture, to_svg

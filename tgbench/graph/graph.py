@@ -21,14 +21,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import EllipsisType
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
-import sympy
 
 from tgbench.base.errors import GraphError
 from tgbench.base.known import ConstantData, Fact, constant_fact, followed
 from tgbench.base.regions import Region
+from tgbench.graph.dims import declared_max, is_dim, is_symbolic, plain
 from tgbench.graph.op_table import (
     FLOATS,
     ITEMSIZE,
@@ -41,29 +41,12 @@ from tgbench.graph.op_table import (
     TensorType,
 )
 
+if TYPE_CHECKING:
+    import sympy
+
 Scalar: TypeAlias = "bool | int | float"
 Operand: TypeAlias = "Node | Scalar"
 Index: TypeAlias = "int | slice | EllipsisType | None"
-
-
-def dim(name: str, *, max: int | None = None) -> sympy.Symbol:
-    """A symbolic dimension, a positive integer that a session binds.
-
-    >>> dim("T", max=4096) * 4
-    4*T
-    """
-    symbol = sympy.Symbol(name, integer=True, positive=True)
-    if max is not None:
-        _DIM_MAX[name] = max
-    return symbol
-
-
-def declared_max(name: str) -> int | None:
-    """The largest value that `dim` was given for a symbolic dimension."""
-    return _DIM_MAX.get(name)
-
-
-_DIM_MAX: dict[str, int] = {}
 
 
 def _operator(op: str, *, swap: bool = False) -> Callable[[Node, Operand], Node]:
@@ -172,14 +155,14 @@ class Node:
 
     def reshape(self, *shape: Any) -> Node:
         """The same elements in row-major order; one dimension may be −1."""
-        dims = tuple(shape[0]) if len(shape) == 1 and not _is_dim(shape[0]) else shape
+        dims = tuple(shape[0]) if len(shape) == 1 and not is_dim(shape[0]) else shape
         if any(size == -1 for size in dims):
             known: Any = 1
             for size in dims:
                 known = known * (1 if size == -1 else size)
             rest = self.type.elements // known
             dims = tuple(rest if size == -1 else size for size in dims)
-        return self.builder.apply("reshape", self, shape=tuple(map(_plain, dims)))
+        return self.builder.apply("reshape", self, shape=tuple(map(plain, dims)))
 
     def permute(self, *axes: int) -> Node:
         order = tuple(axis % self.rank for axis in axes)
@@ -194,7 +177,7 @@ class Node:
 
     def expand(self, *shape: Any) -> Node:
         """Repeat dimensions of size 1 (and put new ones in front) up to `shape`."""
-        return self.builder.apply("expand", self, shape=tuple(map(_plain, shape)))
+        return self.builder.apply("expand", self, shape=tuple(map(plain, shape)))
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> Node:
         """Basic indexing: integers, slices with positive or negative steps, `...`, `None`."""
@@ -207,15 +190,6 @@ class Node:
         raise GraphError(
             f"{self.name} has no truth value while the graph is built; use `where(condition, a, b)`"
         )
-
-
-def _is_dim(value: Any) -> bool:
-    return isinstance(value, (int, np.integer, sympy.Expr))
-
-
-def _plain(size: Any) -> Any:
-    """A dimension as a Python int where it is a number."""
-    return int(size) if isinstance(size, (int, np.integer, sympy.Integer)) else size
 
 
 def _index(node: Node, index: tuple[Index, ...]) -> Node:
@@ -413,7 +387,7 @@ class GraphBuilder:
     def _leaf(self, kind: str, name: str, shape: Sequence[Dim], dtype: str) -> Node:
         if dtype not in ITEMSIZE:
             raise GraphError(f"unknown dtype {dtype!r}; use one of {', '.join(ITEMSIZE)}")
-        type_ = TensorType(tuple(map(_plain, shape)), dtype)
+        type_ = TensorType(tuple(map(plain, shape)), dtype)
         if any(isinstance(size, int) and size < 1 for size in type_.shape):
             raise GraphError(f"{kind} {name!r} is {type_}; tgbench graphs hold no empty tensors")
         key = ("leaf", name)
@@ -480,7 +454,7 @@ def make_call(
     region = op.forward(bare, tuple(Region.full(type_.shape) for type_ in types))
     shape = _inferred_shape(op, bare, region)
     call = Call(op, attrs, types, TensorType(shape, dtype), facts)
-    symbolic = any(isinstance(size, sympy.Expr) for type_ in types for size in type_.shape)
+    symbolic = any(is_symbolic(size) for type_ in types for size in type_.shape)
     fact = None if symbolic else _known(op, call, facts)
     return Call(op, attrs, types, call.out, facts, fact)
 
@@ -721,7 +695,7 @@ class Graph:
             symbol
             for node in self.nodes
             for size in node.shape
-            if isinstance(size, sympy.Expr)
+            if is_symbolic(size)
             for symbol in size.free_symbols
         }
         return tuple(sorted(free, key=str))
@@ -734,10 +708,9 @@ class Graph:
                 raise GraphError(
                     f"no dimension {name!r}; the graph has {', '.join(names) or 'none'}"
                 )
-            if name in _DIM_MAX and not 1 <= size <= _DIM_MAX[name]:
-                raise GraphError(
-                    f"{name}={size} is outside 1..{_DIM_MAX[name]}, its declared range"
-                )
+            most = declared_max(name)
+            if most is not None and not 1 <= size <= most:
+                raise GraphError(f"{name}={size} is outside 1..{most}, its declared range")
         values = {names[name]: size for name, size in sizes.items()}
         return self.rebuild(lambda builder, node, inputs: _rebound(builder, node, inputs, values))
 
@@ -858,4 +831,4 @@ def _rebound(
 def _subs(value: Any, values: Mapping[Any, int]) -> Any:
     if isinstance(value, tuple):
         return tuple(_subs(part, values) for part in value)
-    return _plain(value.subs(values)) if isinstance(value, sympy.Expr) else value
+    return plain(value.subs(values)) if is_symbolic(value) else value

@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import sympy
 
 import tgbench.graph.ops  # noqa: F401  (fills the op table)
 from tgbench.base.errors import GraphError
@@ -36,7 +35,8 @@ from tgbench.base.known import ConstantData
 from tgbench.base.safetensors import atomic_path
 from tgbench.base.strict_json import parsed, read_text
 from tgbench.base.words import shorten
-from tgbench.graph.graph import Graph, GraphBuilder, Node, Weighted, declared_max, dim, graph_of
+from tgbench.graph.dims import declared_max, dim, is_symbolic, plain
+from tgbench.graph.graph import Graph, GraphBuilder, Node, Weighted, graph_of
 from tgbench.graph.op_table import ITEMSIZE, LEAVES, OPS
 
 VERSION = 1
@@ -44,7 +44,6 @@ LISTED = 16  # constants of up to this many elements are written as numbers
 MOST_ELEMENTS = 2**44  # of one tensor
 MOST_CONSTANT_BYTES = 2**32  # of all constants of a file
 MOST_DEPTH = 16  # of a dimension's expression, and of nested attributes
-MOST_POWER = 8
 INT_LIMIT = 2**62
 MEND = "restore the file, or save the graph again with `save_graph`"
 FIELDS = ("version", "fingerprint", "dimensions", "nodes", "outputs", "updates")
@@ -111,16 +110,11 @@ def _node_line(node: Node, number: Mapping[Node, int]) -> str:
 
 def _dimension(size: Any) -> Any:
     """A size as JSON: a number, a name, or an expression in prefix form."""
-    if isinstance(size, (int, sympy.Integer)):
+    if not is_symbolic(size):
         return int(size)
-    if isinstance(size, sympy.Symbol):
-        return size.name
-    if isinstance(size, sympy.Rational):
-        return ["/", int(size.p), int(size.q)]
-    for sign, (kind, _) in OPERATORS.items():
-        if isinstance(size, kind):
-            return [sign, *map(_dimension, size.args)]
-    raise GraphError(f"the dimension {size} cannot be written to a file; bind the graph first")
+    from tgbench.graph.expressions import prefix_form
+
+    return prefix_form(size)
 
 
 def _value(value: Any, where: str) -> Any:
@@ -133,7 +127,7 @@ def _value(value: Any, where: str) -> Any:
         return [_value(part, where) for part in value]
     if isinstance(value, ConstantData):
         return _constant(value)
-    if isinstance(value, sympy.Expr):
+    if is_symbolic(value):
         return {"dimension": _dimension(value)}
     raise GraphError(f"{where} is a {type(value).__name__}, which a graph file cannot hold")
 
@@ -327,10 +321,12 @@ class _GraphReader:
             raise GraphError(f"{where}: {shorten(item)} is not a dimension; {MEND}")
         sign, *parts = item
         arguments = [self._dimension(part, where, depth + 1) for part in parts]
-        made = _expression(sign, arguments)
+        from tgbench.graph.expressions import expression
+
+        made = expression(sign, arguments)
         if made is None:
             raise GraphError(f"{where}: {shorten(item)} is not a dimension; {MEND}")
-        return int(made) if isinstance(made, sympy.Integer) else made
+        return plain(made)
 
     def _constant(self, attrs: Any, dtype: str, shape: tuple[Any, ...], where: str) -> Node:
         _fields(attrs, ("data",), where)
@@ -375,41 +371,7 @@ class _GraphReader:
                 )
 
 
-OPERATORS: dict[str, tuple[Any, Callable[..., Any]]] = {
-    "+": (sympy.Add, sympy.Add),
-    "*": (sympy.Mul, sympy.Mul),
-    "**": (sympy.Pow, sympy.Pow),
-    "floor": (sympy.floor, sympy.floor),
-    "ceiling": (sympy.ceiling, sympy.ceiling),
-    "mod": (sympy.Mod, sympy.Mod),
-    "max": (sympy.Max, sympy.Max),
-    "min": (sympy.Min, sympy.Min),
-}
 NOT_FINITE = ("inf", "-inf", "nan")
-
-
-def _expression(sign: Any, arguments: Sequence[Any]) -> Any:
-    """One operator applied; None for one that is unknown, or that could grow without bound."""
-    if sign == "/" and len(arguments) == 2 and all(type(n) is int for n in arguments):
-        return sympy.Rational(*arguments) if arguments[1] > 0 else None
-    if not isinstance(sign, str) or sign not in OPERATORS or not arguments:
-        return None
-    if sign in ("floor", "ceiling") and len(arguments) != 1:
-        return None
-    if sign in ("**", "mod") and len(arguments) != 2:
-        return None
-    if sign == "**" and not _is_small_power(*arguments):
-        return None
-    try:
-        made = OPERATORS[sign][1](*map(sympy.sympify, arguments))
-    except (ArithmeticError, TypeError, ValueError):
-        return None
-    return made if made.is_finite is not False and not made.has(sympy.nan, sympy.zoo) else None
-
-
-def _is_small_power(base: Any, exponent: Any) -> bool:
-    small = type(exponent) is int and -MOST_POWER <= exponent <= MOST_POWER
-    return small and isinstance(base, sympy.Expr) and not base.is_number
 
 
 def _listed(values: Any, dtype: str, count: int, where: str) -> np.ndarray[Any, Any]:

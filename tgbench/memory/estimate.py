@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import sympy
 import torch
 
 from tgbench.base.errors import GraphError
 from tgbench.base.words import format_bytes
+from tgbench.graph.dims import expanded
 from tgbench.graph.graph import Graph, Weighted, graph_of
 from tgbench.graph.op_table import OPS
 
@@ -100,7 +100,8 @@ def estimate_memory(
 
     Raises GraphError for anything else.
 
-    >>> from tgbench.graph.graph import GraphBuilder, dim
+    >>> from tgbench.graph.dims import dim
+    >>> from tgbench.graph.graph import GraphBuilder
     >>> g = GraphBuilder(); x = g.input("x", (dim("T"), 8)); g.output("y", x * 2.0)
     >>> estimate_memory(g.build()).keep_all_bytes
     64*T
@@ -114,21 +115,16 @@ def estimate_memory(
         sizes[kind] = sizes[kind] + node.type.size_bytes
     kept = sizes["input"] + sizes["state"]
     return MemoryEstimate(
-        _number(sizes["parameter"]),
-        _number(sizes["constant"]),
-        _number(kept),
-        _number(kept + sizes["value"]),
+        expanded(sizes["parameter"]),
+        expanded(sizes["constant"]),
+        expanded(kept),
+        expanded(kept + sizes["value"]),
         arena_bytes,
         budget_bytes,
         fixed_bytes,
         others_bytes,
         packed_bytes,
     )
-
-
-def _number(size: Any) -> Any:
-    expanded = sympy.expand(size) if isinstance(size, sympy.Expr) else size
-    return int(expanded) if isinstance(expanded, (int, sympy.Integer)) else expanded
 
 
 @dataclass(frozen=True)

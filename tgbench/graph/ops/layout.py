@@ -12,12 +12,12 @@ from math import prod
 from typing import Any
 
 import numpy as np
-import sympy
 
 from tgbench.base.coords import Coord, same
 from tgbench.base.errors import GraphError
 from tgbench.base.known import Fact, pattern_fact
 from tgbench.base.regions import EMPTY, Box, Interval, Region
+from tgbench.graph.dims import expanded
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import (
     FLOATS,
@@ -57,7 +57,7 @@ def _reshape_check(attrs: Attrs, types: tuple[TensorType, ...]) -> None:
     after: Any = 1
     for size in attrs["shape"]:
         after = after * size
-    if sympy.expand(types[0].elements - after) != 0:
+    if expanded(types[0].elements - after) != 0:
         raise GraphError(
             f"cannot reshape {types[0]} ({types[0].elements} elements) to {list(attrs['shape'])} "
             f"({after}); the products must be equal"

@@ -23,10 +23,10 @@ from itertools import accumulate
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-import sympy
 
 from tgbench.base.regions import Box
 from tgbench.base.words import counted
+from tgbench.graph.dims import is_symbolic
 from tgbench.graph.graph import Graph, Node
 from tgbench.graph.op_table import OPS
 from tgbench.runs.propagate import rough_ns
@@ -146,7 +146,7 @@ def _kind(node: Node) -> Kind:
 
 def _is_bound(node: Node) -> bool:
     types = (node.type, *(parent.type for parent in node.inputs))
-    return not any(isinstance(size, sympy.Expr) for type_ in types for size in type_.shape)
+    return not any(is_symbolic(size) for type_ in types for size in type_.shape)
 
 
 def _rough(node: Node) -> float:
