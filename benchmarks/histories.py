@@ -202,7 +202,7 @@ def _ids(tokens: int) -> Array:
 
 
 CAUSAL = ("GPT2Model", "GPTNeoModel", "LlamaModel", "MistralModel", "Qwen3Model", "Gemma3TextModel",
-          "MambaModel", "OPTModel", "BloomModel", "MixtralModel")  # fmt: skip
+          "MambaModel", "OPTModel", "BloomModel", "Qwen2Model")  # fmt: skip
 BOTH_WAYS = ("BertModel", "DebertaV2Model", "ModernBertModel", "FNetModel")
 IMAGES = ("ViTModel", "SwinModel", "ConvNextModel", "ResNetModel", "MobileNetV2Model",
           "SegformerModel")  # fmt: skip

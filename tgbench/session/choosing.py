@@ -26,7 +26,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from statistics import median_high
+from statistics import median_low
 from typing import Literal, Protocol, TypeAlias, get_args
 
 from tgbench.base import switches
@@ -152,23 +152,20 @@ class Purse:
 
     Fields:
         left_ns: what is in it; may be owed, where something had to be made.
-        full_ns: what computing everything takes, of classes that were chosen for.
+        advanced: runs whose share is in it already; None before the first choice.
     """
 
     left_ns: float = 0.0
-    full_ns: dict[BucketClass, float] = field(default_factory=dict)
-    advanced: int | None = None  # runs whose share is in it already
+    advanced: int | None = None
 
-    def learn(self, kind: BucketClass, full_ns: float) -> None:
-        """What a run of a class would take if everything were computed."""
-        if self.advanced is None:  # the first answer had to be made, whatever it took
+    def open(self, full_ns: float) -> None:
+        """Begin, unless it did; a first answer had to be made, whatever it took."""
+        if self.advanced is None:
             self.left_ns, self.advanced = ADVANCE * SHARE * full_ns, ADVANCE
-        self.full_ns[kind] = full_ns
 
-    def ran(self, kind: BucketClass, takes_ns: float) -> None:
+    def ran(self, full_ns: float, takes_ns: float) -> None:
         """A run is over; what such runs save, and a share, may be spent."""
-        full_ns = self.full_ns.get(kind)
-        if full_ns is not None and self.advanced is not None:
+        if self.advanced is not None:
             self.left_ns += full_ns * (1.0 if self.advanced else 1 + SHARE) - takes_ns
             self.advanced -= self.advanced > 0
 
@@ -205,13 +202,14 @@ class Measured:
         self._chosen = 0  # how often, in all
         self._unfit: dict[Hashable, bool] = {}  # whether another plan may help
         self._made_ns = 0  # what making all programs that are there took
-        self._purse.full_ns.clear()
+        self._full: dict[BucketClass, Program] = {}  # what computes everything
 
     def choose(self, own: Offer, larger: Larger, planned: Classes) -> Offer:
         """The offer that costs least; what the others would have saved is put aside."""
         if len(self._aside) + len(self._came) > MOST_ACCOUNTS:
             self._aside.clear()
             self._came.clear()
+            self._full.clear()
         kind, seen = own.spot.kind, [(offer, self._expected(offer)) for offer in (own, *larger())]
         self._compare(kind, seen)
         best, expected = min(seen, key=lambda one: self._cost(one[0], one[1], planned))
@@ -229,11 +227,14 @@ class Measured:
 
     def _compare(self, kind: BucketClass, seen: Sequence[tuple[Offer, float]]) -> None:
         """Find what is there instead of making a program, and what computing everything takes."""
-        there = [(offer.rung, one) for offer, one in seen if offer.program is not None]
-        self._instead_ns = min((one for _, one in there), default=inf)
-        afresh = [one for rung, one in there if rung.is_afresh]
+        there = [(one, offer) for offer, one in seen if offer.program is not None]
+        self._instead_ns = min((one for one, _ in there), default=inf)
+        afresh = [one for one in there if one[1].rung.is_afresh]
         if afresh:
-            self._purse.learn(kind, min(afresh))
+            full_ns, full = min(afresh, key=lambda one: one[0])
+            assert full.program is not None
+            self._full[kind] = full.program
+            self._purse.open(full_ns)
 
     def again(self, own: Offer, planned: Classes) -> Rung | None:
         kind = own.spot.kind
@@ -251,7 +252,9 @@ class Measured:
             self._stands = min(int(runs), LONGEST, self._chosen)
 
     def ran(self, kind: BucketClass, program: Program) -> None:
-        self._purse.ran(kind, self._time(program))
+        full = self._full.get(kind)
+        if full is not None:
+            self._purse.ran(self._time(full), self._time(program))
 
     def made(self, offer: Offer, program: Program, took_ns: int) -> None:
         program.use.instead_ns = self._instead_ns
@@ -338,9 +341,9 @@ class Measured:
 
 
 def median(samples: Iterable[float]) -> float | None:
-    """The middle one of some samples, the higher of two; None of none."""
+    """The middle one of some samples, the lower of two (the first was cold); None of none."""
     found = list(samples)
-    return median_high(found) if found else None
+    return median_low(found) if found else None
 
 
 def _kind(offer: Offer) -> Hashable:

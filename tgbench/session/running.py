@@ -13,7 +13,7 @@ one line.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from functools import cache
 from typing import Any, NamedTuple
@@ -34,7 +34,7 @@ from tgbench.session.arguments import Intake, Wish
 from tgbench.session.planning import Planning, Runs, Search
 from tgbench.session.report import Counters, Report, taken_bytes
 from tgbench.session.results import gather
-from tgbench.session.serving import EXACTLY, Around, Offer, Rung, Server
+from tgbench.session.serving import EXACTLY, LARGER, Around, Offer, Rung, Server
 from tgbench.session.standing import NONE, Keeper, Standing
 
 Array = NDArray[Any]
@@ -234,7 +234,8 @@ class Runner:
             differ = self._differences(arrays, request)  # a plan moves what is held
             bucket = Bucket.of(differ, demand)
             spot = bucket.classify(self.graph)
-            if self.keeper.standing.memory is None:
+            is_first = self.keeper.standing.memory is None
+            if is_first:
                 fits = () if self.chooser.strict else self.planning.whole_runs()
                 self.plan_for(self.planning.first_runs(bucket, spot, self.intake), fits)
             try:
@@ -247,8 +248,18 @@ class Runner:
             if self.planning.deserves_a_plan(served.spot.kind, served.program):
                 self.plan_for([spot])
                 continue
+            if is_first and not self.chooser.strict:
+                self._hold(whole for whole in self.planning.whole_runs() if whole != spot)
             return Decision(request, arrays, differ, bucket, spot, served)
         raise KernelError(f"{spot.kind} fits no plan made for it: {failure}")
+
+    def _hold(self, runs: Iterable[Spot]) -> None:
+        """Make programs of runs that compute everything: they may serve any other."""
+        for spot in runs:
+            try:
+                self.made(Offer(LARGER[-1], spot.kind.bucket(spot.origin), spot, 0, None))
+            except DoesNotFit:
+                continue  # it fits only with other kernels than those that are quickest
 
     def _differences(self, arrays: Mapping[str, Array], request: Request) -> dict[str, Region]:
         """What the arena does not hold yet: everything at first, then what changed."""
