@@ -291,7 +291,9 @@ class Measured:
         use = program.use
         if use.ran > 1:
             return use.time_ns
-        return min(use.time_ns or inf, self._modelled(program.steps))
+        if use.modelled_ns is None:
+            use.modelled_ns = self._modelled(program.steps)
+        return min(use.time_ns or inf, use.modelled_ns)
 
     def _cost(self, offer: Offer, expected: float, planned: Classes) -> float:
         """What a run takes, and what is left of the price of a program that is not made."""
