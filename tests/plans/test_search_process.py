@@ -354,13 +354,15 @@ def test_the_saved_plan_is_what_a_search_has_at_first() -> None:
 
 ORPHAN = """
 import sys
-sys.path.insert(0, {tests!r})
-from plans.test_search_process import background, pid_of
 
-if __name__ == "__main__":
-    search = background()
+if __name__ == "__main__":  # what the other process imports again is nothing
+    sys.path.insert(0, {tests!r})
+    from search_cases import busy_case
+    from tgbench.plans.search.process import BackgroundSearch
+
+    search = BackgroundSearch(busy_case(seed=3, ops=8, runs=5).task(), workers=2)
     search.start(seconds=600)
-    print(pid_of(search), flush=True)
+    print(search._child.process.pid, flush=True)
     if {waits}:
         search.result()
 """
