@@ -184,7 +184,8 @@ def test_large_runs_are_cut_where_that_is_quicker_than_dropping() -> None:
 
     def planned(cost: Any, budget: int | None) -> Decisions:
         planner = Planner(anatomy, Rules(), "cpu", cost)
-        return planner.plan(scenarios(planner, *runs), budget)
+        (whole, at), (one, last) = (run.classify(graph) for run in runs)
+        return planner.plan(planner.scenarios({whole: (9.0, at), one: (1.0, last)}), budget)
 
     def by_element(call: Call, box: Box) -> float:
         return float(box.elements)
@@ -195,7 +196,8 @@ def test_large_runs_are_cut_where_that_is_quicker_than_dropping() -> None:
     roomy = planned(by_element, None)
     with pytest.raises(BudgetError) as caught:
         planned(by_element, 0)
-    middle = (caught.value.needed_bytes + roomy.placement.size_bytes) // 2
+    least, most = caught.value.needed_bytes, roomy.placement.size_bytes
+    middle = least + 2 * (most - least) // 5
     cut, dropped = planned(by_element, middle), planned(by_launch, middle)
     assert cut.cut.parts > 1
     assert not cut.dropped

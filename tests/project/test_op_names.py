@@ -22,7 +22,7 @@ HOMONYMS = {  # words that mean something else there
     "commands/apps/cnn.py": {"relu"},  # a word of torch's initialisation
     "commands/apps/editing.py": {"full"},  # a rounding of buckets
     "commands/demo.py": {"full", "equal"},  # a rounding; a column
-    "graph/graph_file.py": {"floor", "mod", "max", "min"},  # functions of symbolic dimensions
+    "graph/expressions.py": {"floor", "mod", "max", "min"},  # functions of symbolic dimensions
     "kernels/__init__.py": {"conv", "opaque"},  # modules
     "memory/estimate.py": {"max"},  # what the system calls no limit
     "plans/explain.py": {"slice"},  # a role in memory

@@ -40,6 +40,7 @@ from tgbench.runs.split import WHOLE, Cut, contains, cuts, supersets
 
 Progress = Callable[[str], None]
 Cost = Callable[[Call, Box], float]  # expected nanoseconds of one box of one call
+DEAR = 1.5  # times what runs take whole: pieces that cost more are weighed against dropping
 LEAST_GAIN = 0.01  # a finer cut that saves less than this share of the arena is the last one tried
 
 
@@ -344,7 +345,8 @@ class Planner:
             tried += [Tried(self, frontier, held), Tried(self, (), held)]
             return None
         made = self._decided(frontier, *found, weighed)
-        if found[1] == WHOLE:
+        whole_ns = self.expected_ns(self.runs.propagator(found[0]), weighed, WHOLE)
+        if made.expected_ns <= DEAR * whole_ns:
             return made
         uncut = self._most_that_fit(ranked, len(found[0]), held, budget_bytes, is_cut=False)
         other = made if uncut is None else self._decided(frontier, *uncut, weighed)
