@@ -149,6 +149,14 @@ def test_outputs_that_are_large_beside_the_weights_are_not_held_whole() -> None:
     assert not tg.GraphSession(graph, weights, memory="1MiB").planning.whole_runs()
 
 
+def test_what_compiled_loops_need_is_loaded_with_the_first_answer() -> None:
+    loops = pytest.importorskip("tgbench.kernels.numba.loops")
+    loops.load.cache_clear()
+    session, _ = _session(Strictly())
+    session.run({"ids": np.zeros(TOKENS, np.int64)})
+    assert loops.load.cache_info().currsize == 1
+
+
 def test_offers_that_are_alike_are_made_once() -> None:
     session, _ = _session(Own())
     ids = np.zeros(TOKENS, np.int64)

@@ -25,6 +25,7 @@ from tgbench.base.errors import KernelError
 from tgbench.base.regions import Region
 from tgbench.base.switches import RUNS, tell
 from tgbench.base.words import counted
+from tgbench.kernels.numba import rows
 from tgbench.programs.lowering import DoesNotFit
 from tgbench.programs.program import Program
 from tgbench.runs.buckets import Bucket, Spot
@@ -249,6 +250,7 @@ class Runner:
                 self.plan_for([spot])
                 continue
             if is_first and not self.chooser.strict:
+                rows.load()  # rather now than in the middle of an edit
                 self._hold(whole for whole in self.planning.whole_runs() if whole != spot)
             return Decision(request, arrays, differ, bucket, spot, served)
         raise KernelError(f"{spot.kind} fits no plan made for it: {failure}")

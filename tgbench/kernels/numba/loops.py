@@ -19,6 +19,7 @@ import numpy as np
 from llvmlite import binding, ir
 from numba import types
 from numba.core import cgutils
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
@@ -47,6 +48,13 @@ def _jit(*flags: str, nogil: bool = False) -> Callable[[Any], Any]:
 _kernel = _jit("reassoc")
 _exact = _jit()  # terms stay in the order they are written
 _long = _jit("reassoc", nogil=True)  # worth letting go of Python for
+
+
+@cache
+def load() -> None:
+    """What the first of all loops needs: a third of a second, once a process."""
+    cpu_target.typing_context.refresh()
+    cpu_target.target_context.refresh()
 
 
 @cache

@@ -67,6 +67,12 @@ def _rows(view: View) -> tuple[Host, Coord]:
     return span(view), view.strides[0]
 
 
+def load() -> None:
+    """Load what the first kernel of this kind needs, ahead of it."""
+    if loops is not None:
+        loops.load()
+
+
 def _compiled(function: Any, arguments: tuple[Any, ...]) -> Bound:
     """A function, compiled for the kinds of these arguments."""
     return loops.compiled(function, *map(_kind, arguments)), arguments
