@@ -29,7 +29,7 @@ SMALLEST_NS = 5e6  # of a run of PyTorch: models below are told together
 
 def measured(folder: Path = RESULTS) -> str:
     """The whole section, from the results in a folder."""
-    parts = (_decode, _engine, _modules, _sweep)
+    parts = (_decode, _engine, _histories, _modules, _sweep)
     return "\n\n".join(part(Files(folder)) for part in parts)
 
 
@@ -140,17 +140,22 @@ def _histories(files: Files) -> str:
                 small.append(one)
                 continue
             cells = (_digits(times[system] / 1e6, 2) for system in ("eager", "full", "ours"))
-            made = one["counted"]["specialised"]
-            rows.append([f"{name}: {history}", *cells, f"{one['total']:.2f} ×", str(made)])
+            made, worst = one["counted"]["specialised"], one["worst_prefix"]
+            rows.append([
+                f"{name}: {history}", *cells, f"{one['total']:.2f} ×", f"{worst:.2f} ×", str(made)
+            ])  # fmt: skip
     runs = max(one["runs"] for models in found["models"].values() for one in models.values())
     slower = sum(one["total"] > 1.10 for one in small)
     middle = statistics.median(one["total"] for one in small)
-    header = ["", "PyTorch, ms", "everything, ms", "a run, ms", "total ÷ better", "made"]
+    header = [
+        "", "PyTorch, ms", "everything, ms", "a run, ms", "total ÷ better", "worst so far", "made"
+    ]  # fmt: skip
     return "\n\n".join(
         (
             f"Histories that do not repeat, {runs} runs each from the second on, one thread: the "
-            "total over that of PyTorch or of our own full runs, whichever is less, and how many "
-            f"programs were made ({files.link('histories', True)}, `make bench-histories`):",
+            "total over that of PyTorch or of our own full runs, whichever is less; the worst "
+            "that it was after any number of runs from ten on; and how many programs were made "
+            f"({files.link('histories', True)}, `make bench-histories`):",
             table(header, rows),
             f"{len(small)} histories of reduced models, of less than "
             f"{SMALLEST_NS / 1e6:.0f} ms each run: median {middle:.2f} ×; {slower} of them are "
