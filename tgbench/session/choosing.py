@@ -146,6 +146,9 @@ class Family:
         return median(use.time_ns for use in self.uses if use.ran)
 
 
+UNKNOWN = Family()  # nothing was made yet
+
+
 @dataclass
 class Purse:
     """What may be spent so that nothing is ever dearer than computing everything, but for a share.
@@ -196,7 +199,7 @@ class Measured:
     def forget(self) -> None:
         self._instead_ns = self._cost_ns = inf
         self._rung, self._stands, self._skipped = EXACTLY, 0, 0
-        self._families: defaultdict[Hashable, Family] = defaultdict(Family)
+        self._families: dict[Hashable, Family] = {}
         self._aside: defaultdict[Hashable, float] = defaultdict(float)
         self._came: defaultdict[BucketClass, int] = defaultdict(int)  # of what was chosen for
         self._chosen = 0  # how often, in all
@@ -263,7 +266,8 @@ class Measured:
         self._making_ns.append(took_ns)
         if self._instead_ns == inf:
             return  # it had to be made: that says nothing about those that are worth it
-        for family in self._about(offer):
+        for key in (_kind(offer), offer.rung):
+            family = self._families.setdefault(key, Family())
             family.uses.append(program.use)
             family.making_ns.append(took_ns)
 
@@ -339,7 +343,8 @@ class Measured:
         return (median(self._planning_ns) or 0.0) + self._made_ns if can_plan else inf
 
     def _about(self, offer: Offer) -> tuple[Family, Family]:
-        return self._families[_kind(offer)], self._families[offer.rung]
+        found = self._families.get
+        return found(_kind(offer), UNKNOWN), found(offer.rung, UNKNOWN)
 
 
 def median(samples: Iterable[float]) -> float | None:
