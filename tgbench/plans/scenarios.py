@@ -1,6 +1,6 @@
 """Runs that a plan has to hold, and what each of them computes while some nodes are retained.
 
-A plan is looked for by attempts: other nodes are retained, runs are cut otherwise. Most of what a
+A plan is looked for by attempts: other nodes are retained, runs are cut otherwise. Most of what an
 attempt asks was asked before, so answers are remembered.
 """
 

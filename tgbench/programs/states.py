@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
 
-from tgbench.base.coords import Coord, Moving, Terms
+from tgbench.base.coords import Coord, Memo, Moving, Terms
 from tgbench.base.regions import EMPTY, Box, Region
 from tgbench.graph.graph import Node
 from tgbench.programs.lowering import Held, State
@@ -159,7 +159,7 @@ class States:
         self.patterns: list[Pattern] = [EMPTY_STATE]
         self._moves: dict[object, int] = {}
         self._rounded: dict[object, int] = {}
-        self._here: dict[tuple[int, tuple[int, ...]], Pattern] = {}
+        self._here = Memo(MOST_PLACES)
 
     def number(self, pattern: Pattern) -> int:
         found = self._numbers.get(pattern)
@@ -174,7 +174,7 @@ class States:
         What names numbers goes before what they stand for, in case of an interrupt.
         """
         kept = self.patterns[number]
-        self._moves, self._rounded, self._here = {}, {}, {}
+        self._moves, self._rounded, self._here = {}, {}, Memo(MOST_PLACES)
         self._numbers, self.patterns = {EMPTY_STATE: 0}, [EMPTY_STATE]
         return self.number(kept)
 
@@ -211,13 +211,7 @@ class States:
         pattern = self.patterns[number]
         if pattern.stands:
             return pattern
-        key = number, tuple(origin)
-        found = self._here.get(key)
-        if found is None:
-            if len(self._here) >= MOST_PLACES:
-                self._here.clear()
-            found = self._here[key] = pattern.at(origin)
-        return found
+        return self._here.get((number, tuple(origin)), pattern.at, origin)
 
     def within(self, number: int, last: Spot | None, raster: Raster, kept: Container[Node]) -> int:
         """What of the state that the run `last` left is whole tiles of what is kept."""

@@ -17,10 +17,11 @@ run meets the same program again.
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tgbench.base.coords import Memo
 from tgbench.base.regions import Region
 from tgbench.graph.graph import Graph, Node
 from tgbench.programs.program import Program
@@ -112,7 +113,7 @@ class Server:
         leaves: dict[str, Node] = {**graph.inputs, **graph.states}
         self.shapes = {name: node.shape for name, node in leaves.items()}
         self.outputs = {name: node.shape for name, node in graph.outputs.items()}
-        self._places: dict[Hashable, tuple[Bucket, Spot]] = {}
+        self._places = Memo(MOST_PLACES)
 
     def larger(self, run: Around) -> list[Offer]:
         """The run as larger ones."""
@@ -149,13 +150,13 @@ class Server:
     def _place(self, bucket: Bucket, rung: Rung, everything: Sequence[str]) -> tuple[Bucket, Spot]:
         """A run as a larger one, and where that is."""
         key = rung, bucket.demand, None if rung.is_afresh else bucket.changed
-        found = self._places.get(key)
-        if found is None:
-            if len(self._places) >= MOST_PLACES:
-                self._places.clear()
-            larger = self._rounded(bucket, rung, everything)
-            found = self._places[key] = larger, larger.classify(self.graph)
-        return found
+        return self._places.get(key, self._classified, bucket, rung, everything)
+
+    def _classified(
+        self, bucket: Bucket, rung: Rung, everything: Sequence[str]
+    ) -> tuple[Bucket, Spot]:
+        larger = self._rounded(bucket, rung, everything)
+        return larger, larger.classify(self.graph)
 
     def _rounded(self, bucket: Bucket, rung: Rung, everything: Sequence[str]) -> Bucket:
         if rung.is_afresh:
