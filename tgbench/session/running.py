@@ -237,7 +237,7 @@ class Runner:
             spot = bucket.classify(self.graph)
             is_first = self.keeper.standing.memory is None
             if is_first:
-                fits = () if self.chooser.strict else self.planning.whole_runs()
+                fits: Runs = () if self.chooser.strict else self.planning.whole_runs()
                 self.plan_for(self.planning.first_runs(bucket, spot, self.intake), fits)
             try:
                 served = self.served(bucket, spot)
@@ -251,7 +251,7 @@ class Runner:
                 continue
             if is_first and not self.chooser.strict:
                 rows.load()  # rather now than in the middle of an edit
-                self._hold(whole for whole in self.planning.whole_runs() if whole != spot)
+                self._hold(whole for whole in fits if whole != spot)
             return Decision(request, arrays, differ, bucket, spot, served)
         raise KernelError(f"{spot.kind} fits no plan made for it: {failure}")
 
