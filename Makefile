@@ -49,10 +49,10 @@ types: setup ## types: mypy --strict
 	@echo "== mypy (the first run reads torch's types and takes longer)"
 	@$(VENV) -m mypy --strict tgbench
 
-# One thread a worker: the workers already use every core.
+# One thread a worker: the workers already use every core. What reads notebooks takes 3 s to load.
 unit: setup ## the tests alone: make unit PYTEST_ARGS='-k regions'
 	@echo "== pytest"
-	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV) -m pytest -n $(WORKERS) --dist worksteal --ignore=tests/browser $(PYTEST_ARGS)
+	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV) -m pytest -p no:nbval -n $(WORKERS) --dist worksteal --ignore=tests/browser $(PYTEST_ARGS)
 
 # The same tests on ten times as many random cases, and other ones each time.
 sweep: ## look longer: make sweep PYTEST_ARGS='-k packing'
@@ -70,7 +70,7 @@ notebooks: setup ## run the notebooks and compare their outputs
 
 browser: setup ## the views in a real JupyterLab, where Chromium is there
 	@echo "== browser"
-	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV) -m pytest tests/browser
+	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV) -m pytest -p no:nbval tests/browser
 
 lab: setup ## JupyterLab on the notebooks
 	@$(VENV) -m jupyter lab notebooks
