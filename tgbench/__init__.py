@@ -1,61 +1,29 @@
-"""tgbench: exact incremental programs of tensor graphs under a memory budget."""
+"""tgbench: exact incremental programs of tensor graphs under a memory budget.
 
-from tgbench.sources import models
-from tgbench.graph import ops
-from tgbench.memory.arena import Arena
-from tgbench.runs.buckets import Bucket, BucketClass, BucketSpace
-from tgbench.session.check import CheckReport, Pair, check, load_pairs, save_pairs
-from tgbench.costs.model import CostModel
-from tgbench.base.errors import (
-    BudgetError,
-    CheckError,
-    DemandError,
-    ExactnessError,
-    ExportError,
-    GraphError,
-    HintError,
-    ImporterError,
-    InputError,
-    KernelError,
-    PackingError,
-    PlanError,
-    RecordsError,
-    SearchError,
-    TgbenchError,
-    TraceError,
-    UnsupportedOpError,
-    WeightsError,
-    WidgetError,
-)
-from tgbench.memory.estimate import MemoryEstimate, estimate_memory
-from tgbench.graph.dims import dim
-from tgbench.graph.graph import Graph, GraphBuilder, Node
-from tgbench.graph.graph_file import load_graph, save_graph
-from tgbench.sources.torch import Imported, Support, from_pt2, from_torch, supported
-from tgbench.plans.plan import Plan
-from tgbench.session.profile import profile
-from tgbench.costs.records import Records
-from tgbench.graph.reference import evaluate
-from tgbench.base.regions import Box, Region
-from tgbench.session.report import Report
-from tgbench.session.session import GraphSession
-from tgbench.runs.trace import Trace
-from tgbench.views.show import attach as _attach_views
-from tgbench.base.safetensors import Weights
-from tgbench.session.what_if import WhatIf
+Nothing is loaded before it is asked for: the first public name loads all of them (`tgbench.front`).
+"""
 
-_attach_views()
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Arena", "Box", "Bucket", "BucketClass", "BucketSpace", "BudgetError", "CheckError",
-    "CheckReport", "CostModel", "DemandError", "ExactnessError", "ExportError", "Graph",
-    "GraphBuilder", "GraphError", "GraphSession", "HintError", "Imported", "ImporterError",
-    "InputError", "KernelError", "MemoryEstimate", "Node", "PackingError", "Pair", "Plan",
-    "PlanError", "Records", "RecordsError", "Region", "Report", "SearchError", "Support",
-    "TgbenchError", "Trace", "TraceError", "UnsupportedOpError", "Weights", "WeightsError",
-    "WhatIf", "WidgetError", "check", "dim", "estimate_memory", "evaluate", "from_pt2",
-    "from_torch", "load_graph", "load_pairs", "models", "ops", "profile", "save_graph",
-    "save_pairs", "supported",
-]  # fmt: skip
+if TYPE_CHECKING:
+    from tgbench.front import *
+else:
+
+    def __getattr__(name: str) -> Any:
+        """A public name, or a room that the front page loads. Dunder names load nothing."""
+        if name != "__all__" and name.startswith("__"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        front = import_module(f"{__name__}.front")
+        globals().update({public: getattr(front, public) for public in front.__all__})
+        if name == "__all__":
+            return front.__all__
+        if name not in globals():
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return globals()[name]
+
+    def __dir__() -> list[str]:
+        """For completion: the public names too."""
+        return sorted({*globals(), *__getattr__("__all__")})

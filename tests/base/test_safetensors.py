@@ -18,7 +18,6 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from places import ALONE
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -379,7 +378,7 @@ def test_no_warning_reaches_the_user(path: Path) -> None:
     weights = f"Weights({str(path)!r})"
     program = f"from tgbench.base.safetensors import Weights; print({weights}.tensor('a'))"
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", ALONE + program],
+        [sys.executable, "-W", "error", "-c", program],
         capture_output=True,
         text=True,
         check=False,

@@ -22,7 +22,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from places import ALONE, ROOT
+from places import ROOT
 
 import tgbench.graph.ops  # noqa: F401  registers the op table
 from tgbench.base.errors import TraceError
@@ -427,7 +427,7 @@ trace = Trace(sys.argv[1])
 
 def _python(code: str, path: Path, *args: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", ALONE + PRELUDE + code, str(path), *args],
+        [sys.executable, "-c", PRELUDE + code, str(path), *args],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
