@@ -662,3 +662,15 @@ def test_the_checks_of_these_tests_see_a_wrong_number(session: CheckedSession) -
     x[7] += 1
     with pytest.raises(Wrong):
         session.run({"x": x}, {"y": np.s_[5]})
+
+
+def test_an_index_that_equals_one_asked_for_before_is_read_anew_where_it_is_another() -> None:
+    """1 == True == 1.0, and to a dictionary they are the same; only one of them is an index."""
+    g = GraphBuilder()
+    g.output("y", ops.relu(g.input("x", (3,))))
+    session, x = GraphSession(g.build(), {}), np.arange(3, dtype=np.float32)
+    assert session.run(x, want=1)["y"] == 1.0
+    assert session.run(x, want=np.s_[1:2])["y"].tolist() == [1.0]
+    for index in (True, 1.0, (True,), np.s_[1.0:2]):
+        with pytest.raises(DemandError):
+            session.run(x, want=index)

@@ -97,6 +97,11 @@ class Box(tuple[Interval, ...]):
 
     def at(self, origin: Sequence[int]) -> Box:
         """This box at another origin, as plain integers."""
+        for start, stop in self:
+            if type(start) is Moving or type(stop) is Moving:
+                break
+        else:
+            return self
         return Box((at(start, origin), at(stop, origin)) for start, stop in self)
 
     def fixed(self, numbers: Mapping[int, int]) -> Box:

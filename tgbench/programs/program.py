@@ -68,13 +68,13 @@ class Use:
         ran: how often.
         time_ns: how long it takes.
         instead_ns: what it was made for to be quicker than.
-        modelled_ns: how long a model expects it to take; None if that was not asked.
+        modelled_ns: how long a model expects it to take, if that was asked.
     """
 
     ran: int = 0
     time_ns: float = 0.0
     instead_ns: float = inf
-    modelled_ns: float | None = None
+    modelled_ns: float = inf
 
     @property
     def is_good(self) -> bool:

@@ -149,6 +149,7 @@ def _value(form: Form, origin: Sequence[int]) -> int:
 
 EMPTY_STATE = Pattern(())
 MOST_PLACES = 1_000  # where states are remembered as numbers
+MOST_MOVES = 20_000  # of which it is remembered what they make of a state
 
 
 class States:
@@ -157,9 +158,11 @@ class States:
     def __init__(self) -> None:
         self._numbers: dict[Pattern, int] = {EMPTY_STATE: 0}
         self.patterns: list[Pattern] = [EMPTY_STATE]
-        self._moves: dict[object, int] = {}
-        self._rounded: dict[object, int] = {}
-        self._here = Memo(MOST_PLACES)
+        self._start_memos()
+
+    def _start_memos(self) -> None:
+        self._moves, self._rounded = Memo(MOST_MOVES), Memo(MOST_PLACES)
+        self._here, self._held = Memo(MOST_PLACES), Memo(MOST_MOVES)
 
     def number(self, pattern: Pattern) -> int:
         found = self._numbers.get(pattern)
@@ -174,7 +177,7 @@ class States:
         What names numbers goes before what they stand for, in case of an interrupt.
         """
         kept = self.patterns[number]
-        self._moves, self._rounded, self._here = {}, {}, Memo(MOST_PLACES)
+        self._start_memos()
         self._numbers, self.patterns = {EMPTY_STATE: 0}, [EMPTY_STATE]
         return self.number(kept)
 
@@ -187,24 +190,23 @@ class States:
             return 0
         if self.patterns[number].stands:
             return number
-        is_alike = before.kind == now.kind
-        if is_alike:
+        if before.kind == now.kind:
             delta = tuple(b - a for a, b in zip(before.origin, now.origin, strict=True))
-            key: object = (number, delta)
-        else:
-            key = (number, before.origin, now.origin)
-        found = self._moves.get(key)
-        if found is None:
-            pattern = self.patterns[number]
-            if is_alike:
-                pattern = pattern.changed(lambda form, size: _shifted(form, delta))
-            else:
-                pattern = pattern.changed(
-                    lambda form, size: _value(form, before.origin),
-                    lambda form, size: _recognised(_value(form, before.origin), now.origin, size),
-                )
-            found = self._moves[key] = self.number(pattern)
-        return found
+            return self._moves.get((number, delta), self._shifted, number, delta)
+        key = number, before.origin, now.origin
+        return self._moves.get(key, self._carried, number, before.origin, now.origin)
+
+    def _shifted(self, number: int, delta: Sequence[int]) -> int:
+        """To a run of the same class."""
+        return self.number(self.patterns[number].changed(lambda form, size: _shifted(form, delta)))
+
+    def _carried(self, number: int, before: Sequence[int], now: Sequence[int]) -> int:
+        """To a run of another class."""
+        pattern = self.patterns[number].changed(
+            lambda form, size: _value(form, before),
+            lambda form, size: _recognised(_value(form, before), now, size),
+        )
+        return self.number(pattern)
 
     def here(self, number: int, origin: Sequence[int]) -> Pattern:
         """A state at one origin: numbers."""
@@ -213,16 +215,36 @@ class States:
             return pattern
         return self._here.get((number, tuple(origin)), pattern.at, origin)
 
+    def are_there(
+        self, wanted: int, origin: Sequence[int], number: int, last: Sequence[int]
+    ) -> bool:
+        """Whether a state at one origin is part of another one at another; see `Pattern.holds`."""
+        parts = self.patterns[wanted], self.patterns[number]
+        if wanted == number and parts[0].stands:
+            return True
+        places = [
+            None if part.stands else at for part, at in zip(parts, (origin, last), strict=True)
+        ]
+        key = (wanted, places[0], number, places[1])
+        return self._held.get(key, self._are_there, wanted, origin, number, last)
+
+    def _are_there(
+        self, wanted: int, origin: Sequence[int], number: int, last: Sequence[int]
+    ) -> bool:
+        return self.here(number, last).holds(self.here(wanted, origin))
+
     def within(self, number: int, last: Spot | None, raster: Raster, kept: Container[Node]) -> int:
         """What of the state that the run `last` left is whole tiles of what is kept."""
         if number == 0 or last is None:
             return 0
-        key = number, last.origin, raster
-        found = self._rounded.get(key)
-        if found is None:
-            less = self.here(number, last.origin).within(raster, kept)
-            found = self._rounded[key] = self.number(less)
-        return found
+        place = None if self.patterns[number].stands else last.origin
+        key = number, place, raster.parts
+        return self._rounded.get(key, self._tiles, number, last.origin, raster, kept)
+
+    def _tiles(
+        self, number: int, origin: Sequence[int], raster: Raster, kept: Container[Node]
+    ) -> int:
+        return self.number(self.here(number, origin).within(raster, kept))
 
 
 def _shifted(form: Form, delta: Sequence[int]) -> Form:

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from tgbench.base.coords import Coord, origin_symbol, value_of
+from tgbench.base.coords import Coord, Memo, origin_symbol, value_of
 from tgbench.base.errors import DemandError, GraphError, check_choice
 from tgbench.base.regions import EMPTY, Box, Region
 from tgbench.graph.graph import Graph
@@ -28,7 +28,9 @@ Boxes: TypeAlias = "tuple[tuple[str, Region], ...]"  # by name, sorted, no empty
 Rounding: TypeAlias = Literal["exact", "pow2", "full"]
 Span: TypeAlias = "tuple[int | None, int]"  # symbol (None: the start is fixed at 0), extent
 Use: TypeAlias = "tuple[str, str, int]"  # part, name, dimension of a box that moves
+MOST_SPOTS = 2_000  # whose class is remembered
 MOST_BOXES = 8  # a comparison that would find more changed boxes than this takes larger ones
+FEW = 8  # a part this small of an array is looked at element by element
 MOST_CELLS = 64  # along a dimension, where boxes are looked for
 
 
@@ -128,7 +130,7 @@ class Bucket:
     @staticmethod
     def of(changed: Mapping[str, Region], demand: Mapping[str, Region]) -> Bucket:
         def listed(regions: Mapping[str, Region]) -> Boxes:
-            return tuple(sorted((name, region) for name, region in regions.items() if region.boxes))
+            return tuple(sorted([item for item in regions.items() if item[1].boxes]))
 
         return Bucket(listed(changed), listed(demand))
 
@@ -169,6 +171,25 @@ class Bucket:
             )
 
         return f"{listed(self.changed)} → {listed(self.demand)}"
+
+
+class Classifier:
+    """Classes and origins of a graph's buckets, remembered; each class is one object.
+
+    Programs, states and costs are looked up by class several times a run, and finding an object is
+    quicker than finding one that equals it.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self._spots, self._kinds = Memo(MOST_SPOTS), Memo(MOST_SPOTS)
+
+    def spot(self, bucket: Bucket) -> Spot:
+        return self._spots.get(bucket, self._classified, bucket)
+
+    def _classified(self, bucket: Bucket) -> Spot:
+        kind, origin = bucket.classify(self.graph)
+        return Spot(self._kinds.get(kind, lambda: kind), origin)
 
 
 def _leaf_shape(graph: Graph, name: str) -> tuple[int, ...]:
@@ -258,21 +279,51 @@ def boxes_of(flags: NDArray[np.bool_]) -> Region:
         return EMPTY
     if flags.ndim == 0:
         return Region((Box(()),))
-    if len(where) == 1:
-        return Region((_unit(int(where[0]), flags.shape),))
-    hull = _hull(flags, Box.full(flags.shape))
-    inside = flags[hull.slices()]
-    if inside.all():
+    hull = _around(where, flags)
+    if len(where) == hull.elements:
         return Region((hull,))
+    if hull.elements == hull[-1][1] - hull[-1][0]:
+        return _in_a_row(where, hull, flags)
+    inside = flags[hull.slices()]
     boxes = list(islice(_cut(inside, hull.starts), MOST_BOXES + 1))
     return Region.of(*boxes) if len(boxes) <= MOST_BOXES else _coarse(flags, hull)
 
 
-def _unit(position: int, shape: Sequence[int]) -> Box:
-    """The box of one element, from its row-major position."""
-    index = []
-    for size in reversed(shape):
-        position, at = divmod(position, size)
+def _around(where: NDArray[np.int64], flags: NDArray[np.bool_]) -> Box:
+    """The smallest box around the elements at some row-major positions, in order."""
+    if len(where) == flags.size:
+        return Box.full(flags.shape)
+    first, last = int(where[0]), int(where[-1])
+    if first // flags.shape[-1] == last // flags.shape[-1]:
+        return _stretch(first, last, flags.shape)
+    if len(where) * FEW > flags.size:
+        return _hull(flags, Box.full(flags.shape))
+    intervals = [(0, size) for size in flags.shape]
+    wide = [axis for axis, size in enumerate(flags.shape) if size > 1]
+    for axis in reversed(wide[1:]):
+        where, at = np.divmod(where, flags.shape[axis])
+        intervals[axis] = int(at.min()), int(at.max()) + 1
+    intervals[wide[0]] = int(where[0]), int(where[-1]) + 1  # they are in order
+    return Box(intervals)
+
+
+def _in_a_row(where: NDArray[np.int64], hull: Box, flags: NDArray[np.bool_]) -> Region:
+    """The boxes of elements at some positions that differ in the last dimension only."""
+    gaps = np.flatnonzero(np.diff(where) > 1)
+    if len(gaps) >= MOST_BOXES:
+        return _coarse(flags, hull)
+    (at, _), left = hull[-1], where - where[0]
+    starts, stops = left[np.append(0, gaps + 1)].tolist(), left[np.append(gaps, -1)].tolist()
+    sides = zip(starts, stops, strict=True)
+    return Region(tuple(Box((*hull[:-1], (at + a, at + b + 1))) for a, b in sides))
+
+
+def _stretch(first: int, last: int, shape: Sequence[int]) -> Box:
+    """The box of some elements in one row of the last dimension, from row-major positions."""
+    row, at = divmod(first, shape[-1])
+    index = [(at, at + last - first + 1)]
+    for size in reversed(shape[:-1]):
+        row, at = divmod(row, size)
         index.append((at, at + 1))
     return Box(reversed(index))
 

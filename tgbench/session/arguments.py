@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tgbench.base.coords import Memo
 from tgbench.base.errors import DemandError, HintError, InputError, TgbenchError
 from tgbench.base.regions import EMPTY, Region
 from tgbench.graph.graph import Graph, Node
@@ -21,6 +22,9 @@ NUMBERS = "biuf"  # NumPy's kinds
 WIDER = {("bfloat16", "float32"), ("bfloat16", "float64")} | {
     (small, "bfloat16") for small in ("bool", "int8", "uint8")
 }
+
+
+MOST_WISHES = 1_000  # indices that are remembered as regions
 
 
 class Wish(NamedTuple):
@@ -44,6 +48,10 @@ class Intake:
         self._known = {**graph.inputs, **unused}
         leaves = {**self._known, **graph.states}
         space.check({name: node.shape for name, node in leaves.items()})
+        self._everything: Mapping[str, Wish] = {
+            name: Wish(Region.full(node.shape), ...) for name, node in graph.outputs.items()
+        }
+        self._wishes = Memo(MOST_WISHES)
         self._dtypes = {name: numpy_dtype(node.dtype) for name, node in leaves.items()}
 
     def named(self, inputs: Any) -> Mapping[str, Any]:
@@ -174,32 +182,39 @@ class Intake:
                 )
             if limit is None:
                 continue
-            least, most = (part.item(),) * 2 if part.size == 1 else (part.min(), part.max())
-            if not 0 <= least <= most < limit:
+            if not _is_below(part, limit):
                 raise InputError(
                     f"{name} holds {array.min()}..{array.max()}, but it picks rows of a table "
                     f"with {limit}; values must be in 0..{limit - 1}"
                 )
 
-    def wanted(self, want: Any) -> dict[str, Wish]:
+    def wanted(self, want: Any) -> Mapping[str, Wish]:
         """What is wanted of each output."""
-        outputs = self.graph.outputs
         if want is None:
-            return {name: Wish(Region.full(node.shape), ...) for name, node in outputs.items()}
-        result = {}
-        for name, index in _by_name(want, outputs, "want", DemandError).items():
-            if name not in outputs:
-                raise DemandError(f"unknown output {name!r}; this graph gives {', '.join(outputs)}")
-            shape = outputs[name].shape
-            parts = index if isinstance(index, list) and index else ()
-            for part in parts:
-                if region_of_index(part, shape, name).is_empty:
-                    raise DemandError(f"{name}: {part} asks for nothing; leave it out of `want`")
-            region = region_of_index(index, shape, name)
-            if region.is_empty:
-                raise DemandError(f"{name}: {index} asks for nothing; leave it out of `want`")
-            result[name] = Wish(region, index)
-        return result
+            return self._everything
+        named = _by_name(want, self.graph.outputs, "want", DemandError)
+        return {name: self._wish(name, index) for name, index in named.items()}
+
+    def _wish(self, name: str, index: Any) -> Wish:
+        """What is wanted of an output; runs mostly ask for what others asked for."""
+        plain = _plain(index)
+        if plain is None:
+            return self._read_wish(name, index)
+        return self._wishes.get((name, plain), self._read_wish, name, index)
+
+    def _read_wish(self, name: str, index: Any) -> Wish:
+        outputs = self.graph.outputs
+        if name not in outputs:
+            raise DemandError(f"unknown output {name!r}; this graph gives {', '.join(outputs)}")
+        shape = outputs[name].shape
+        parts = index if isinstance(index, list) and index else ()
+        for part in parts:
+            if region_of_index(part, shape, name).is_empty:
+                raise DemandError(f"{name}: {part} asks for nothing; leave it out of `want`")
+        region = region_of_index(index, shape, name)
+        if region.is_empty:
+            raise DemandError(f"{name}: {index} asks for nothing; leave it out of `want`")
+        return Wish(region, index)
 
     def differences(
         self,
@@ -238,6 +253,35 @@ def _by_name(
         f"{what} is a {type(value).__name__}, and this graph has {', '.join(known) or 'none'}; "
         f"pass it by name: {example}"
     )
+
+
+def _plain(index: Any) -> tuple[Any, ...] | None:
+    """An index of integers and slices of integers, hashable; None for any other.
+
+    A slice has no hash before Python 3.12, and True is 1 to a dictionary, but no index.
+    """
+    plain: list[Any] = []
+    for part in index if type(index) is tuple else (index,):
+        if type(part) is slice:
+            ends = part.start, part.stop, part.step
+            if not _ENDS.issuperset(map(type, ends)):
+                return None
+            plain.append(ends)
+        elif type(part) is int or part is Ellipsis:
+            plain.append(part)
+        else:
+            return None
+    return (type(index) is tuple, *plain)
+
+
+_ENDS = {int, type(None)}
+
+
+def _is_below(part: Array, limit: int) -> bool:
+    """Whether all are in 0..limit - 1; a negative integer is a large one without its sign."""
+    if part.size == 1:
+        return 0 <= int(part.item()) < limit
+    return bool(part.view(f"u{part.itemsize}").max() < limit)
 
 
 def _finite(node: Node, found: float) -> str:

@@ -10,11 +10,12 @@ All times are measured in this session.
     price                               what making takes × how many are made for one that is met
 
 Whatever the hopes, the bill is bounded: programs, plans and choosing are paid from a *purse*. Into
-it goes what runs were quicker than computing everything, and a twelfth of what that takes. On a
+it goes what runs were quicker than computing everything, and a twentieth of what that takes. On a
 class that came again two full runs more are risked; so at any time all runs together took at most a
-twelfth and some few runs more than they would have without any of this.
+twentieth and some few runs more than they would have without any of this.
 
-Choosing takes time as well: where runs are short, a choice stands for some of them.
+Choosing takes time as well: where runs are short, a choice stands for some of them, and where they
+are so short that choosing is not saved up for yet, the first ones are computed as everything.
 
 A class that the plan is for is expected to come again, the more often the more it weighs: that is
 put aside for it from the start.
@@ -35,10 +36,10 @@ from tgbench.plans.decisions import Classes
 from tgbench.programs.program import Program, Use
 from tgbench.runs.buckets import BucketClass
 from tgbench.runs.propagate import Step
-from tgbench.session.serving import EXACTLY, Offer, Rung
+from tgbench.session.serving import EXACTLY, LARGER, Offer, Rung
 
 AGAIN = 5  # how often a class that the plan is for is expected to come again
-SHARE = 1 / 12  # of computing everything, that may be spent on hopes
+SHARE = 1 / 20  # of computing everything, that may be spent on hopes
 ADVANCE = 10  # runs whose share is in the purse from the first one on
 RISKED = 2  # full runs, on a class that came some times and is not planned for
 LAST_MADE = 32  # programs that tell how often one of theirs is met again
@@ -75,8 +76,11 @@ class Chooser(Protocol):
     def choose(self, own: Offer, larger: Larger, planned: Classes) -> Offer:
         """The offer to take; one that does not fit comes back as `refused`, and is asked again."""
 
-    def took(self, took_ns: int, is_there: bool) -> None:
-        """How long finding offers and choosing took; where no program was there, making one too."""
+    def took(self, took_ns: int, making_ns: int) -> None:
+        """How long finding offers and choosing took, and how much of that was making a program."""
+
+    def holds(self, program: Program) -> None:
+        """A program that serves any run is there."""
 
     def ran(self, kind: BucketClass, program: Program) -> None:
         """A run of a class is over, and a program served it."""
@@ -105,7 +109,10 @@ class Own:
     def choose(self, own: Offer, larger: Larger, planned: Classes) -> Offer:
         return own
 
-    def took(self, took_ns: int, is_there: bool) -> None:
+    def took(self, took_ns: int, making_ns: int) -> None:
+        pass
+
+    def holds(self, program: Program) -> None:
         pass
 
     def ran(self, kind: BucketClass, program: Program) -> None:
@@ -175,9 +182,8 @@ class Purse:
     def pay(self, took_ns: int) -> None:
         self.left_ns -= took_ns
 
-    @property
-    def is_empty(self) -> bool:
-        return self.advanced is not None and self.left_ns <= 0.0
+    def holds(self, price_ns: float) -> bool:
+        return self.advanced is None or self.left_ns > price_ns
 
 
 class Measured:
@@ -192,6 +198,7 @@ class Measured:
     def __init__(self, modelled: Callable[[Iterable[Step]], float]) -> None:
         self._modelled = modelled
         self._purse = Purse()
+        self._choosing_ns = 0  # what choosing took when it was last done
         self._planning_ns: deque[int] = deque(maxlen=LAST_MADE)
         self._making_ns: deque[int] = deque(maxlen=LAST_MADE)
         self.forget()
@@ -205,7 +212,8 @@ class Measured:
         self._chosen = 0  # how often, in all
         self._unfit: dict[Hashable, bool] = {}  # whether another plan may help
         self._made_ns = 0  # what making all programs that are there took
-        self._full: dict[BucketClass, Program] = {}  # what computes everything
+        self._full: dict[BucketClass, Program] = {}  # what computes everything of it
+        self._whole: Program | None = None  # what computes everything of anything
 
     def choose(self, own: Offer, larger: Larger, planned: Classes) -> Offer:
         """The offer that costs least; what the others would have saved is put aside."""
@@ -240,27 +248,33 @@ class Measured:
             self._purse.open(full_ns)
 
     def again(self, own: Offer, planned: Classes) -> Rung | None:
-        kind = own.spot.kind
-        if kind in planned and kind not in self._came:
+        kind, is_poor = own.spot.kind, not self._purse.holds(self._choosing_ns)
+        if kind in planned and kind not in self._came and not is_poor:
             return None
-        if self._skipped >= (LONGEST if self._purse.is_empty else self._stands):
+        if self._skipped >= (LONGEST if is_poor else self._stands):
             return None
         self._skipped += 1
         return self._rung
 
-    def took(self, took_ns: int, is_there: bool) -> None:
+    def took(self, took_ns: int, making_ns: int) -> None:
         self._purse.pay(took_ns)
-        if is_there:
+        self._choosing_ns = took_ns - making_ns
+        if not making_ns:
             runs = LEAST_RUNNING * took_ns / self._cost_ns if self._cost_ns else LONGEST
             self._stands = min(int(runs), LONGEST, self._chosen)
 
+    def holds(self, program: Program) -> None:
+        self._whole, self._rung = program, LARGER[-1]
+        self._purse.open(self._time(program))
+
     def ran(self, kind: BucketClass, program: Program) -> None:
-        full = self._full.get(kind)
+        full = self._full.get(kind, self._whole)
         if full is not None:
             self._purse.ran(self._time(full), self._time(program))
 
     def made(self, offer: Offer, program: Program, took_ns: int) -> None:
         program.use.instead_ns = self._instead_ns
+        program.use.modelled_ns = self._modelled(program.steps)
         self._made_ns += took_ns
         self._aside.pop(_account(offer), None)
         self._making_ns.append(took_ns)
@@ -293,11 +307,7 @@ class Measured:
     def _time(self, program: Program) -> float:
         """What a run takes; the first one also took what was cold then."""
         use = program.use
-        if use.ran > 1:
-            return use.time_ns
-        if use.modelled_ns is None:
-            use.modelled_ns = self._modelled(program.steps)
-        return min(use.time_ns or inf, use.modelled_ns)
+        return use.time_ns if use.ran > 1 else min(use.time_ns or inf, use.modelled_ns)
 
     def _cost(self, offer: Offer, expected: float, planned: Classes) -> float:
         """What a run takes, and what is left of the price of a program that is not made."""

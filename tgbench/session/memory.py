@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -35,6 +35,7 @@ from tgbench.runs.buckets import BucketClass, boxes_of
 from tgbench.runs.propagate import Propagator, update_key
 from tgbench.runs.rules import Rules
 
+NO_STATES: dict[int, None] = {}
 Saved: TypeAlias = "list[tuple[torch.Tensor, torch.Tensor]]"  # (where it lies, its copy)
 
 
@@ -60,6 +61,7 @@ class Memory:
         self.seat, self.part = seat, seat.part
         self.placement = seat.map(decisions.placement)
         self.arena = seat.arena.bytes
+        self._is_host = self.arena.device.type == "cpu"
         self.buffers = pool.buffers | _typed(self.arena)
         self.specialiser = Specialiser(
             anatomy, self.placement, decisions.cut, rules, seat.arena.device, ranking,
@@ -87,7 +89,7 @@ class Memory:
         return np.zeros(node.shape, numpy_dtype(node.dtype))
 
     def _is_read_in_place(self, node: Node) -> bool:
-        return self.arena.device.type == "cpu" and node.dtype != "bfloat16"
+        return self._is_host and node.dtype != "bfloat16"
 
     @property
     def is_in_place(self) -> bool:
@@ -409,9 +411,9 @@ class Library:
                 return program
         return None
 
-    def states(self, kind: BucketClass) -> Iterable[int]:
-        """From which states programs of a class start, the last one first."""
-        return reversed(self._states.get(kind, {}))
+    def states(self, kind: BucketClass) -> dict[int, None]:
+        """From which states programs of a class start, the last one last."""
+        return self._states.get(kind, NO_STATES)
 
     def add(self, state: int, kind: BucketClass, program: Program) -> None:
         key = state, kind

@@ -12,6 +12,7 @@ from tgbench.base.regions import Box, Region
 from tgbench.runs.buckets import region_of_index
 
 Parts = Sequence[tuple[Box, torch.Tensor]]
+Plain = Sequence[tuple[Box, Any]]  # with arrays, where NumPy can: it slices quicker
 
 
 def gather(
@@ -32,8 +33,8 @@ def gather(
     """
     if is_own and len(parts) == 1 and not isinstance(index, (Region, list)):
         dropped = _dropped(index, len(region.boxes[0]))
-        return _handed(parts[0][1], dropped, copy, as_torch)
-    parts = [(box.at(origin), tensor) for box, tensor in parts]
+        return _handed(_plain(parts[0][1]), dropped, copy, as_torch)
+    parts = [(box.at(origin), _plain(tensor)) for box, tensor in parts]
     if isinstance(index, Region):
         return [_piece(parts, box, ..., copy, as_torch) for box in index]
     if isinstance(index, list):
@@ -45,26 +46,30 @@ def gather(
     return _piece(parts, region.hull(), index, copy, as_torch)
 
 
-def _piece(parts: Parts, hull: Box, index: Any, copy: bool, as_torch: bool) -> Any:
+def _plain(tensor: torch.Tensor) -> Any:
+    return tensor.numpy() if tensor.is_cpu and tensor.dtype != torch.bfloat16 else tensor
+
+
+def _piece(parts: Plain, hull: Box, index: Any, copy: bool, as_torch: bool) -> Any:
     for box, tensor in parts:
         if box.contains(hull):
-            found = tensor[_inside(hull, box)]
+            found = tensor[(..., *_inside(hull, box))]  # `...`: what has no dimensions stays one
             break
     else:
         found = _assembled(parts, hull)
     return _handed(found, _dropped(index, len(hull)), copy, as_torch)
 
 
-def _handed(found: torch.Tensor, dropped: Sequence[int], copy: bool, as_torch: bool) -> Any:
+def _handed(found: Any, dropped: Sequence[int], copy: bool, as_torch: bool) -> Any:
     """NumPy copies on one core: torch's copy of a few rows waits for threads that may be busy."""
-    if not found.is_cpu or found.dtype == torch.bfloat16:
+    if isinstance(found, torch.Tensor):
         for axis in reversed(dropped):
             found = found.select(axis, 0)
         owned = found.clone() if copy else found
         if as_torch:
             return owned
         return (owned.float() if owned.dtype == torch.bfloat16 else owned).cpu().numpy()
-    array = found.numpy()
+    array = found
     if dropped:
         array = array[tuple([0 if axis in dropped else slice(None) for axis in range(array.ndim)])]
         array = np.asarray(array)
@@ -75,10 +80,13 @@ def _handed(found: torch.Tensor, dropped: Sequence[int], copy: bool, as_torch: b
     return torch.from_numpy(owned_array) if as_torch else owned_array
 
 
-def _assembled(parts: Parts, hull: Box) -> torch.Tensor:
+def _assembled(parts: Plain, hull: Box) -> Any:
     """A box that lies across several demanded ones."""
     first = parts[0][1]
-    found = torch.empty([b - a for a, b in hull], dtype=first.dtype, device=first.device)  # type: ignore[misc]
+    shape: Any = hull.extents
+    found = (
+        first.new_empty(shape) if isinstance(first, torch.Tensor) else np.empty(shape, first.dtype)
+    )
     for box, tensor in parts:
         shared = box.intersect(hull)
         if shared is not None:
@@ -93,6 +101,8 @@ def _inside(box: Box, outer: Box) -> tuple[slice, ...]:
 
 def _dropped(index: Any, rank: int) -> list[int]:
     """Axes that an index takes away: those given as integers."""
+    if index is Ellipsis:
+        return []
     parts = index if isinstance(index, tuple) else (index,)
     if set(map(type, parts)) == {int}:
         return list(range(len(parts)))

@@ -234,7 +234,7 @@ class Runner:
             arrays = self.intake.completed(request.given, self.keeper.standing.held)
             differ = self._differences(arrays, request)  # a plan moves what is held
             bucket = Bucket.of(differ, demand)
-            spot = bucket.classify(self.graph)
+            spot = self.server.classifier.spot(bucket)
             is_first = self.keeper.standing.memory is None
             if is_first:
                 fits: Runs = () if self.chooser.strict else self.planning.whole_runs()
@@ -259,7 +259,8 @@ class Runner:
         """Make programs of runs that compute everything: they may serve any other."""
         for spot in runs:
             try:
-                self.made(Offer(LARGER[-1], spot.kind.bucket(spot.origin), spot, 0, None))
+                offer = Offer(LARGER[-1], spot.kind.bucket(spot.origin), spot, 0, None)
+                self.chooser.holds(self.made(offer))
             except DoesNotFit:
                 continue  # it fits only with other kernels than those that are quickest
 
@@ -308,13 +309,12 @@ class Runner:
         again = self._again(own)
         if again is not None:
             return again
-        began_ns, is_there = time.perf_counter_ns(), False
+        began_ns, made_ns = time.perf_counter_ns(), self.counters.making_ns
         try:
-            served = self._chosen(own)
-            is_there = not served.is_new
-            return served
+            return self._chosen(own)
         finally:
-            self.chooser.took(time.perf_counter_ns() - began_ns, is_there)
+            took_ns = time.perf_counter_ns() - began_ns
+            self.chooser.took(took_ns, self.counters.making_ns - made_ns)
 
     def _again(self, own: Offer) -> Served | None:
         """The program on the rung that was chosen last, if that choice stands."""
@@ -324,6 +324,7 @@ class Runner:
 
     def _chosen(self, own: Offer) -> Served:
         """A program that is there or worth making; raises NeedsPlan."""
+        own = self._placed(own, self.keeper.standing)
         larger = cache(lambda: self.server.larger(self._around(own)))
         while True:
             offer = self.chooser.choose(own, larger, self.planning.classes)
@@ -345,14 +346,21 @@ class Runner:
 
     def own(self, bucket: Bucket, spot: Spot, standing: Standing) -> Offer:
         """A run's own program, if it is there."""
+        if not self.chooser.strict:
+            program = self.server.for_less(standing.valid, standing.last, spot)
+            return Offer(EXACTLY, bucket, spot, None, program)
         state = self.keeper.states.moved(standing.valid, standing.last, spot)
         program = self.keeper.programs.find(state, spot.kind, spot.origin)
-        if program is None and not self.chooser.strict:
-            program = self.server.for_less(standing.valid, standing.last, spot)
         return Offer(EXACTLY, bucket, spot, state, program)
+
+    def _placed(self, own: Offer, standing: Standing) -> Offer:
+        """The same, and what its program counts on."""
+        state = self.keeper.states.moved(standing.valid, standing.last, own.spot)
+        return own._replace(state=state)
 
     def made(self, offer: Offer) -> Program:
         """The program of an offer; raises DoesNotFit where the plan in force has no room."""
+        assert offer.state is not None
         began_ns, (kind, origin) = time.perf_counter_ns(), offer.spot
         stands, strict = offer.rung is not EXACTLY, self.chooser.strict
         is_free = not strict and self.planning.limit_bytes is None  # another plan, not pieces
@@ -481,7 +489,9 @@ class Runner:
         for _ in range(RUNS_AHEAD):
             offer = self.own(spot.kind.bucket(spot.origin), spot, standing)
             try:
-                program = self.made(offer) if offer.program is None else offer.program
+                program = offer.program
+                if program is None:
+                    program = self.made(self._placed(offer, standing))
             except DoesNotFit:
                 return made
             made += offer.program is None

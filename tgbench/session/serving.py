@@ -26,14 +26,14 @@ from tgbench.base.regions import Region
 from tgbench.graph.graph import Graph, Node
 from tgbench.programs.program import Program
 from tgbench.programs.states import MOST_PLACES, States
-from tgbench.runs.buckets import Bucket, Spot
+from tgbench.runs.buckets import Bucket, Classifier, Spot
 from tgbench.runs.raster import Raster
 from tgbench.session.memory import Library
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rung:
-    """How far a run is rounded to a larger one.
+    """How far a run is rounded to a larger one; one of those below, and only itself.
 
     Fields:
         name: as a report says it.
@@ -77,14 +77,15 @@ class Offer(NamedTuple):
     Fields:
         rung: how far the run is rounded.
         bucket, spot: what it is rounded to; its class and place.
-        state: what the program counts on, a number of `States`.
+        state: what the program counts on, a number of `States`; None where that is not worked out,
+            as nobody asks before a program of the run's own is to be made.
         program: None where it is not made yet.
     """
 
     rung: Rung
     bucket: Bucket
     spot: Spot
-    state: int
+    state: int | None
     program: Program | None
 
 
@@ -106,14 +107,19 @@ class Around(NamedTuple):
 
 
 class Server:
-    """Finds the programs that may serve a run, made and not made."""
+    """Finds the programs that may serve a run, made and not made.
+
+    Fields:
+        classifier: of all runs.
+    """
 
     def __init__(self, graph: Graph, states: States, programs: Library) -> None:
-        self.graph, self.states, self.programs = graph, states, programs
+        self.states, self.programs = states, programs
+        self.classifier = Classifier(graph)
         leaves: dict[str, Node] = {**graph.inputs, **graph.states}
         self.shapes = {name: node.shape for name, node in leaves.items()}
         self.outputs = {name: node.shape for name, node in graph.outputs.items()}
-        self._places = Memo(MOST_PLACES)
+        self._rounded = Memo(MOST_PLACES)
 
     def larger(self, run: Around) -> list[Offer]:
         """The run as larger ones."""
@@ -128,7 +134,8 @@ class Server:
         state = 0
         if rung.changed is not None:
             state = self.states.within(run.valid, run.last, rung.changed, run.kept)
-        bucket, spot = self._place(run.own.bucket, rung, run.everything)
+        bucket = self._around(run.own.bucket, rung, run.everything)
+        spot = self.classifier.spot(bucket)
         program = self.programs.find(state, spot.kind, spot.origin)
         if program is None:
             program = self.for_less(run.valid, run.last, spot)
@@ -136,29 +143,28 @@ class Server:
 
     def for_less(self, valid: int, last: Spot | None, spot: Spot) -> Program | None:
         """The quickest program for a run that counts on no more than what the `last` one left."""
-        if last is None:
+        states = self.programs.states(spot.kind)
+        if last is None or not states:
             return None
-        there = self.states.here(valid, last.origin)
         found = [
             program
-            for state in self.programs.states(spot.kind)
-            if there.holds(self.states.here(state, spot.origin))
-            and (program := self.programs.find(state, spot.kind, spot.origin)) is not None
+            for state in reversed(states)
+            if (program := self.programs.find(state, spot.kind, spot.origin)) is not None
+            and self.states.are_there(state, spot.origin, valid, last.origin)
         ]
         return min(found, key=lambda program: program.use.time_ns, default=None)
 
-    def _place(self, bucket: Bucket, rung: Rung, everything: Sequence[str]) -> tuple[Bucket, Spot]:
-        """A run as a larger one, and where that is."""
-        key = rung, bucket.demand, None if rung.is_afresh else bucket.changed
-        return self._places.get(key, self._classified, bucket, rung, everything)
+    def _around(self, bucket: Bucket, rung: Rung, everything: Sequence[str]) -> Bucket:
+        """A run as a larger one."""
+        if rung.is_afresh:
+            key: object = rung, bucket.demand
+        elif rung.changed is not None and rung.changed.parts == 1:  # it does not matter where
+            key = rung, bucket.demand, tuple([name for name, _ in bucket.changed])
+        else:
+            key = rung, bucket.demand, bucket.changed
+        return self._rounded.get(key, self._larger, bucket, rung, everything)
 
-    def _classified(
-        self, bucket: Bucket, rung: Rung, everything: Sequence[str]
-    ) -> tuple[Bucket, Spot]:
-        larger = self._rounded(bucket, rung, everything)
-        return larger, larger.classify(self.graph)
-
-    def _rounded(self, bucket: Bucket, rung: Rung, everything: Sequence[str]) -> Bucket:
+    def _larger(self, bucket: Bucket, rung: Rung, everything: Sequence[str]) -> Bucket:
         if rung.is_afresh:
             changed = {name: Region.full(self.shapes[name]) for name in everything}
         else:
