@@ -7,8 +7,8 @@ import time
 import numpy as np
 from search_cases import COLUMNS, ROWS, busy_case
 
+from tgbench import GraphSession  # with all that a front page brings: `explore` too
 from tgbench.runs.trace import LoggedCall, Trace
-from tgbench.session.session import GraphSession
 
 
 def busy_session() -> GraphSession:

@@ -11,6 +11,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from warm import warm_kernels
+
 from benchmarks import browsers
 
 BARE = ("playwright", "anywidget")
@@ -43,6 +45,14 @@ def bare(chromium: Any) -> Iterator[browsers.Watched]:
 
 
 @pytest.fixture(scope="session")
+def lab_pages(chromium: Any) -> Iterator[Any]:
+    """Where JupyterLab's pages are opened: what one has loaded and compiled the next one has."""
+    context = chromium.new_context(viewport={"width": 1200, "height": 3400})
+    yield context
+    context.close()
+
+
+@pytest.fixture(scope="session")
 def lab_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("lab")
 
@@ -51,16 +61,6 @@ def lab_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def lab(chromium: Any, lab_folder: Path) -> Iterator[str]:
     if why := browsers.missing(*LAB):
         pytest.skip(why)
-    with browsers.jupyterlab(lab_folder) as address:
+    data = lab_folder / ".jupyter" / "data"
+    with warm_kernels(data), browsers.jupyterlab(lab_folder) as address:
         yield address
-
-
-@pytest.fixture
-def lab_page(chromium: Any) -> Iterator[browsers.Watched]:
-    """A page for JupyterLab; a test fails if a view writes an error to its console."""
-    context = chromium.new_context(viewport=SIZE)
-    watched = browsers.Watched(context.new_page()).watch()
-    yield watched
-    ours = [fault for fault in watched.faults if "blob:" in fault or "tg-" in fault]
-    assert not ours
-    context.close()

@@ -44,15 +44,14 @@ CELLS_NOW = """() => {
 
 
 @pytest.fixture(scope="module")
-def notebook(chromium: Any, lab: str, lab_folder: Path) -> Iterator[browsers.Notebook]:
-    context = chromium.new_context(viewport={"width": 1200, "height": 3400})
-    watched = browsers.Watched(context.new_page()).watch()
+def notebook(lab_pages: Any, lab: str, lab_folder: Path) -> Iterator[browsers.Notebook]:
+    watched = browsers.Watched(lab_pages.new_page()).watch()
     opened = browsers.Notebook.open(watched.page, lab, lab_folder, "keys", CELLS)
     for _ in CELLS:
         opened.run()
     opened.page.locator(".tg-side").last.wait_for()
     yield opened
-    context.close()
+    opened.page.close()
 
 
 def output(notebook: browsers.Notebook, number: int) -> Any:

@@ -23,11 +23,10 @@ CELLS = [
 
 
 @pytest.fixture(scope="module")
-def watched(chromium: Any) -> Iterator[browsers.Watched]:
-    context = chromium.new_context(viewport={"width": 1200, "height": 3400})
-    found = browsers.Watched(context.new_page()).watch()
+def watched(lab_pages: Any) -> Iterator[browsers.Watched]:
+    found = browsers.Watched(lab_pages.new_page()).watch()
     yield found
-    context.close()
+    found.page.close()
 
 
 @pytest.fixture(scope="module")
