@@ -162,9 +162,9 @@ def measure(case: Case, count: int) -> dict[str, Any]:
         "specialised": {mode: session.counters.specialised for mode, session in sessions.items()},
         "total_ratio": sum(times["bitwise"]) / sum(times["normal"]),
         "made_s": made_s,
-        "calls": len(exactness.grains),
+        "calls": len(exactness.tilings),
         "spread": list(exactness.spread),
-        "grains": str(exactness).splitlines(),
+        "tilings": str(exactness).splitlines(),
     }
 
 

@@ -35,11 +35,11 @@ from tgbench.memory.estimate import parse_bytes
 from tgbench.plans.plan import Plan
 from tgbench.programs.lowering import Lowerer
 from tgbench.programs.program import Program
-from tgbench.programs.states import Pattern, States
+from tgbench.programs.states import States, ValidityPattern
 from tgbench.runs.buckets import Bucket
 from tgbench.runs.propagate import Propagator
 from tgbench.runs.rules import Rules
-from tgbench.session.arguments import Intake
+from tgbench.session.arguments import ArgumentReader
 from tgbench.session.memory import Library, Memory
 from tgbench.session.report import Report
 from tgbench.session.session import GraphSession
@@ -53,14 +53,14 @@ PHASES: dict[str, tuple[Any, str]] = {
     "step": (Propagator, "step"),
     "lower": (Lowerer, "lower"),
     "bind": (Program, "bind"),
-    "state": (Pattern, "of"),
+    "state": (ValidityPattern, "of"),
     "whole": (Memory, "specialise"),
 }
 CPU = "whole, cpu"  # time on the processor alone
 PARTS: dict[str, tuple[Any, str]] = {
-    "check the inputs": (Intake, "arrays"),
-    "read the demand": (Intake, "wanted"),
-    "compare with the last inputs": (Intake, "differences"),
+    "check the inputs": (ArgumentReader, "arrays"),
+    "read the demand": (ArgumentReader, "wanted"),
+    "compare with the last inputs": (ArgumentReader, "differences"),
     "classify": (Bucket, "classify"),
     "number the state": (States, "moved"),
     "look up the program": (Library, "find"),

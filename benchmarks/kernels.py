@@ -27,7 +27,7 @@ from tgbench.graph import ops
 from tgbench.graph.graph import GraphBuilder, Node
 from tgbench.kernels import Kernel, Site, View, candidates, dense
 from tgbench.kernels.registry import Host
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.runs.rules import Rules
 
 CACHE_BYTES = 128_000_000  # weights rotate through at least this much
@@ -159,24 +159,24 @@ class Memory:
         return View(key, dtype, plain.shape, plain.strides, 0)
 
 
-def anatomy_of(node: Node) -> Anatomy:
+def scheduled_of(node: Node) -> ScheduledGraph:
     """Which leaves the inputs of the node are views of."""
     node.builder.output("y", node)
-    return Anatomy.of(node.builder.build())
+    return ScheduledGraph.of(node.builder.build())
 
 
-def shown(node: Node, anatomy: Anatomy, memory: Memory, copy: int) -> View:
+def shown(node: Node, scheduled: ScheduledGraph, memory: Memory, copy: int) -> View:
     """An operand as it looks at its leaf; a weight at the given copy of it."""
-    base, mapped = anatomy.base[node], anatomy.maps[node]
+    base, mapped = scheduled.base[node], scheduled.maps[node]
     whole = memory.view((base.name, copy if base.op == "parameter" else 0), base.shape, base.dtype)
     strides = tuple(0 if to is None else whole.strides[to[0]] * to[1] for to in mapped.dims)
     first = sum((a * b for a, b in zip(mapped.start, whole.strides, strict=True)), start=0)
     return replace(whole, shape=node.shape, strides=strides, offset=first)
 
 
-def site_of(node: Node, anatomy: Anatomy, memory: Memory, copy: int) -> Site:
+def site_of(node: Node, scheduled: ScheduledGraph, memory: Memory, copy: int) -> Site:
     """The whole node, its weights taken from the given copy."""
-    ins = tuple(shown(parent, anatomy, memory, copy) for parent in node.inputs)
+    ins = tuple(shown(parent, scheduled, memory, copy) for parent in node.inputs)
     box = Box.full(node.shape)
     if node.op == "attention":  # stored as [batch, rows, heads, depth]
         batch, heads, rows, depth = node.shape
@@ -192,10 +192,10 @@ def copies_of(node: Node) -> int:
     return max(1, min(64, CACHE_BYTES // size)) if streams else 1
 
 
-def runs_of(node: Node, anatomy: Anatomy) -> dict[str, list[Run]]:
+def runs_of(node: Node, scheduled: ScheduledGraph) -> dict[str, list[Run]]:
     """By kernel, the modelled fastest first: bound calls, one for each copy of the weights."""
     memory = Memory()
-    sites = [site_of(node, anatomy, memory, copy) for copy in range(copies_of(node))]
+    sites = [site_of(node, scheduled, memory, copy) for copy in range(copies_of(node))]
     return {
         kernel.name: [bound(kernel, site, memory) for site in sites]
         for kernel in candidates(sites[0])
@@ -226,8 +226,8 @@ def burst(runs: list[Run], repeats: int) -> float:
 
 def measure(name: str, seconds: float) -> list[Row]:
     node = CASES[name](GraphBuilder())
-    anatomy = anatomy_of(node)
-    runs = runs_of(node, anatomy)
+    scheduled = scheduled_of(node)
+    runs = runs_of(node, scheduled)
     repeats = {k: max(1, int(BURST_NS / (burst(r, 2) * len(r)))) for k, r in runs.items()}
     times: dict[str, list[float]] = {kernel: [] for kernel in runs}
     for i, calls in enumerate(runs.values()):  # no kernel finds what another one left in the cache
@@ -240,7 +240,7 @@ def measure(name: str, seconds: float) -> list[Row]:
                 times[kernel].append(burst(part, repeats[kernel]))
         for calls in runs.values():
             calls[:] = calls[8:] + calls[:8]
-    return rows_of(name, site_of(node, anatomy, Memory(), 0), times)
+    return rows_of(name, site_of(node, scheduled, Memory(), 0), times)
 
 
 def rows_of(name: str, site: Site, times: dict[str, list[float]]) -> list[Row]:

@@ -159,8 +159,8 @@ def measured(name: str, make: Callable[[], nn.Module], sweep: Sweep) -> dict[str
 
 def reached(session: GraphSession, groups: Sequence[Sequence[Place]]) -> list[int]:
     """Multiply–adds of what each run's patches reach: with every value kept, nothing is joined."""
-    anatomy = session.anatomy
-    propagator = anatomy.propagator(session.rules, anatomy.stored)
+    scheduled = session.scheduled
+    propagator = scheduled.propagator(session.rules, scheduled.stored)
     (node,), (logits,) = session.graph.inputs.values(), session.graph.outputs.values()
     clean = propagator.step(
         {}, {node: Region.full(node.shape)}, {logits: Region.full(logits.shape)}

@@ -30,7 +30,7 @@ from benchmarks.runs import Cost, Runs, keep_everything_bytes, least_bytes
 from benchmarks.workloads import Workload, adversarial, workloads
 from tgbench.base.errors import BudgetError
 from tgbench.commands.progress import say
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.decisions import Decisions
 from tgbench.plans.search import workload as search_workload
 from tgbench.plans.search.optimiser import Effort, Mode, Optimiser
@@ -63,7 +63,7 @@ def policy_table(
     >>> set(table.over_all.round(3))
     {1.0}
     """
-    runs = Runs(Anatomy.of(workload.graph), Rules(), circle(workload), cost)
+    runs = Runs(ScheduledGraph.of(workload.graph), Rules(), circle(workload), cost)
     everything, least = keep_everything_bytes(runs), least_bytes(runs)
     all_ns = fmean(run.time_ns for run in runs.ideal[warmup:])
     rows = []
@@ -102,11 +102,11 @@ def plan_table(
     Each search begins with what the one for the next smaller budget found, as a user would who
     gives a session more memory.
     """
-    anatomy, rules = Anatomy.of(workload.graph), Rules()
-    runs = Runs(anatomy, rules, circle(workload), cost)
+    scheduled, rules = ScheduledGraph.of(workload.graph), Rules()
+    runs = Runs(scheduled, rules, circle(workload), cost)
     everything, least = keep_everything_bytes(runs), least_bytes(runs)
     all_ns = fmean(run.time_ns for run in runs.ideal[1:])
-    told = search_workload.Workload.of(anatomy, rules, workload.buckets)
+    told = search_workload.Workload.of(scheduled, rules, workload.buckets)
     rows: list[dict[str, object]] = []
     smaller: dict[Mode, Decisions] = {}
     for budget, mode in product(sorted(budgets), modes):
@@ -116,7 +116,7 @@ def plan_table(
             "least_bytes": least, "policy": mode, "sees_future": False,
         }  # fmt: skip
         try:
-            made = Optimiser(anatomy, rules, told, budget_bytes, cost).run(
+            made = Optimiser(scheduled, rules, told, budget_bytes, cost).run(
                 mode, Effort(steps=steps), start=None if mode == "greedy" else smaller.get(mode)
             )
             smaller[mode] = made

@@ -376,14 +376,14 @@ def net_of(name: str, graph: Graph, runs: int) -> Net:
     refused = _refused(GraphSession(graph, weights, memory=0, calibrate=False))
     tight = GraphSession(graph, weights, memory=refused.needed_bytes, calibrate=False)
     ms, roomy_ms = _ms(tight, runs), _ms(GraphSession(graph, weights, calibrate=False), runs)
-    anatomy = tight.anatomy
-    planner = tight.planning.planner(anatomy.once)
+    scheduled = tight.scheduled
+    planner = tight.planning.planner(scheduled.once)
     try:
         planner.plan_once(planner.scenarios(tight.planning.classes), 0)
     except BudgetError as error:
         once = error.needed_bytes
-    steps = len(anatomy.schedule)
-    more = steps - len(anatomy.once.schedule)
+    steps = len(scheduled.schedule)
+    more = steps - len(scheduled.once.schedule)
     return Net(
         name, once, refused.needed_bytes, refused.lower_bound_bytes, steps, more, ms, roomy_ms
     )

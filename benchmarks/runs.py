@@ -26,7 +26,7 @@ from tgbench.base.errors import GraphError
 from tgbench.base.regions import EMPTY, Box, Region
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import OPS, Call
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.runs.buckets import Bucket, BucketClass
 from tgbench.runs.propagate import Propagator, Step, joined, rough_ns
 from tgbench.runs.rules import Rules
@@ -106,16 +106,20 @@ class Runs:
     """
 
     def __init__(
-        self, anatomy: Anatomy, rules: Rules, calls: Sequence[Bucket], cost: Cost = rough_ns
+        self,
+        scheduled: ScheduledGraph,
+        rules: Rules,
+        calls: Sequence[Bucket],
+        cost: Cost = rough_ns,
     ) -> None:
         if not calls:
             raise GraphError("the trace is empty; give at least one call")
-        self.anatomy, self.rules, self.calls, self.cost = anatomy, rules, tuple(calls), cost
-        self.stored = anatomy.stored
+        self.scheduled, self.rules, self.calls, self.cost = scheduled, rules, tuple(calls), cost
+        self.stored = scheduled.stored
         self.index = {node: i for i, node in enumerate(self.stored)}
-        self.kept_bytes: int = sum(node.type.size_bytes for node in anatomy.kept)
-        storage = anatomy.retaining(self.stored)
-        self._propagator = _Remembering(anatomy.graph, storage, rules, anatomy.schedule)
+        self.kept_bytes: int = sum(node.type.size_bytes for node in scheduled.kept)
+        storage = scheduled.retaining(self.stored)
+        self._propagator = _Remembering(scheduled.graph, storage, rules, scheduled.schedule)
         self._variants: dict[Bucket, list[Run]] = defaultdict(list)
         self._sizes: dict[tuple[int, Box], int] = {}
         self._costs: dict[tuple[Call, Region], float] = {}
@@ -123,13 +127,13 @@ class Runs:
     @cached_property
     def classes(self) -> tuple[BucketClass, ...]:
         """The class of each call."""
-        found = {bucket: bucket.classify(self.anatomy.graph)[0] for bucket in set(self.calls)}
+        found = {bucket: bucket.classify(self.scheduled.graph)[0] for bucket in set(self.calls)}
         return tuple(found[bucket] for bucket in self.calls)
 
     @cached_property
     def reads(self) -> tuple[tuple[int, ...], ...]:
         """For each stored node, the stored nodes whose bytes it reads."""
-        base, index = self.anatomy.base, self.index
+        base, index = self.scheduled.base, self.index
         found = [{index.get(base[parent], -1) for parent in node.inputs} for node in self.stored]
         return tuple(tuple(sorted(parents - {-1})) for parents in found)
 
@@ -146,7 +150,7 @@ class Runs:
         """Bytes of a box of a stored node, rounded up to the dimensions that are stored whole."""
         if (i, box) not in self._sizes:
             node = self.stored[i]
-            stored = self.anatomy.stored_box(node, box)
+            stored = self.scheduled.stored_box(node, box)
             self._sizes[i, box] = stored.elements * node.type.itemsize
         return self._sizes[i, box]
 
@@ -186,11 +190,11 @@ class Runs:
         return run
 
     def _changed(self, number: int) -> dict[Node, Region]:
-        leaves = {node.name: node for node in self.anatomy.kept}
+        leaves = {node.name: node for node in self.scheduled.kept}
         return {leaves[name]: region for name, region in self.calls[number].changed}
 
     def _demand(self, number: int) -> dict[Node, Region]:
-        graph = self.anatomy.graph
+        graph = self.scheduled.graph
         outputs = [(graph.outputs[name], region) for name, region in self.calls[number].demand]
         kept = [node for parts in graph.writes.values() for write in parts for node in write.nodes]
         return joined([*outputs, *((node, Region.full(node.shape)) for node in kept)])
@@ -210,8 +214,8 @@ class Runs:
 
     def _uses(self, step: Step) -> list[Use]:
         boxes, stops = self._touched(step)
-        end = len(self.anatomy.schedule) + 1
-        position = self.anatomy.position
+        end = len(self.scheduled.schedule) + 1
+        position = self.scheduled.position
         spent = [0.0] * (end + 1)  # [p]: the time that step p − 1 takes, then all before step p
         for node, region in step.compute.items():
             if node in self.index:
@@ -222,7 +226,7 @@ class Runs:
             compute, reused = step.compute.get(node, EMPTY), step.reused.get(node, EMPTY)
             start = -1 if reused.boxes and not compute.boxes else position[node]
             stop = stops.get(node, start + 1)
-            stored = self.anatomy.stored_box(node, box)
+            stored = self.scheduled.stored_box(node, box)
             times = spent[max(start, 0)], spent[stop]
             uses.append(Use(self.index[node], start, stop, stored, compute, reused, *times))
         return sorted(uses, key=lambda use: (use.start, use.index))
@@ -240,25 +244,25 @@ class Runs:
         for node, region in step.compute.items():
             if node not in self.index:
                 continue
-            after = self.anatomy.position[node] + 1
+            after = self.scheduled.position[node] + 1
             for box in region:
                 touch(node, box, after)
                 for parent, read in zip(node.inputs, self.rules.reads(node.call, box), strict=True):
                     if read is not None:
-                        touch(*self.anatomy.base_box(parent, read, self.rules), after)
-        graph = self.anatomy.graph
+                        touch(*self.scheduled.base_box(parent, read, self.rules), after)
+        graph = self.scheduled.graph
         for output in graph.ends:
             for box in step.needed.get(output, ()):
-                end = len(self.anatomy.schedule) + 1
-                touch(*self.anatomy.base_box(output, box, self.rules), end)
+                end = len(self.scheduled.schedule) + 1
+                touch(*self.scheduled.base_box(output, box, self.rules), end)
         self._free_donors(step, boxes, stops)
         return boxes, stops
 
     def _free_donors(self, step: Step, boxes: Mapping[Node, Box], stops: dict[Node, int]) -> None:
         """Operands that a result may overwrite are free one step earlier."""
-        base = self.anatomy.base
+        base = self.scheduled.base
         for node in step.compute:
-            at = self.anatomy.position[node]
+            at = self.scheduled.position[node]
             for i in OPS[node.op].inplace if node in self.index else ():
                 operand = node.inputs[i]
                 if (

@@ -26,7 +26,7 @@ from tgbench.graph import ops
 from tgbench.graph.graph import Graph, GraphBuilder, Node
 from tgbench.memory.placement import aligned
 from tgbench.memory.schedule import lowest_peak
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.sources.models import gemma3
 
 GEMMA = {
@@ -119,13 +119,13 @@ QUICK = ("u-net, 8 levels", "inception, 20 modules")
 
 def measure(graph: Graph, max_steps: int) -> dict[str, Any]:
     """One search: what it found, and its time on the processor."""
-    anatomy = Anatomy.of(graph)
-    sizes = {node: aligned(node.type.size_bytes) for node in anatomy.stored}
+    scheduled = ScheduledGraph.of(graph)
+    sizes = {node: aligned(node.type.size_bytes) for node in scheduled.stored}
     began = time.process_time()
     found = lowest_peak(graph, sizes, max_steps=max_steps)
     return {
         "nodes": len(graph.nodes),
-        "executable": len(anatomy.schedule),
+        "executable": len(scheduled.schedule),
         "given_bytes": found.given_bytes,
         "peak_bytes": found.peak_bytes,
         "bound_bytes": found.bound_bytes,

@@ -20,7 +20,7 @@ from tgbench.base.regions import Box, Region
 from tgbench.commands.progress import say
 from tgbench.graph.graph import Graph
 from tgbench.graph.simplify import simplify
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.search.exact import IntegerProgram, SolverLimits
 from tgbench.plans.search.model import Model
 from tgbench.plans.search.tables import tabulate
@@ -70,9 +70,9 @@ def measure(layers: int, calls: int) -> dict[str, object]:
     kinds = [("full" if i % 6 == 5 else "sliding") + "_attention" for i in range(layers)]
     deep = GEMMA3_270M | {"num_hidden_layers": layers, "layer_types": kinds}
     graph = simplify(gemma3(deep, TOKENS))
-    anatomy, rules = Anatomy.of(graph), Rules()
-    workload, reading = timed(lambda: Workload.of(anatomy, rules, trace(graph, calls)))
-    tables, tabulating = timed(lambda: tabulate(anatomy, rules, workload, rough_ns))
+    scheduled, rules = ScheduledGraph.of(graph), Rules()
+    workload, reading = timed(lambda: Workload.of(scheduled, rules, trace(graph, calls)))
+    tables, tabulating = timed(lambda: tabulate(scheduled, rules, workload, rough_ns))
     model = Model(tables)
     random = np.random.default_rng(0)
     population = random.random((POPULATION, model.turns, model.nodes)) < 0.3

@@ -17,7 +17,7 @@ from tgbench.base.errors import BudgetError
 from tgbench.base.regions import Region
 from tgbench.graph.graph import Graph, GraphBuilder, Node
 from tgbench.graph.simplify import simplify
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.planner import Planner, unit_change
 from tgbench.runs.buckets import Bucket
 from tgbench.runs.rules import Rules
@@ -91,12 +91,12 @@ def values_of(graph: Graph, seed: int = 0) -> dict[str, Array]:
 
 def made_once(graph: Graph) -> BudgetError:
     """What is said of no memory at all, where every node is computed once in a run."""
-    anatomy = Anatomy.of(simplify(graph))
-    planner, graph = Planner(anatomy, Rules(), "cpu"), anatomy.graph
+    scheduled = ScheduledGraph.of(simplify(graph))
+    planner, graph = Planner(scheduled, Rules(), "cpu"), scheduled.graph
     everything = {name: Region.full(leaf.shape) for name, leaf in graph.inputs.items()}
     wanted = {name: Region.full(node.shape) for name, node in graph.outputs.items()}
     bucket = Bucket.of(everything, wanted)
-    following = [unit_change(bucket, anatomy, name) for name in graph.inputs]
+    following = [unit_change(bucket, scheduled, name) for name in graph.inputs]
     spots = [b.classify(graph) for b in (bucket, *following) if b is not None]
     try:
         planner.plan_once(planner.scenarios({kind: (1.0, at) for kind, at in spots}), 0)

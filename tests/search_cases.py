@@ -17,7 +17,7 @@ from tgbench.costs.model import CostModel
 from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.graph.op_table import Call
 from tgbench.graph.simplify import simplify
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.decisions import Decisions
 from tgbench.plans.plan import Plan
 from tgbench.plans.search.optimiser import Effort, Optimiser
@@ -38,8 +38,8 @@ class SearchCase:
     share: float = 0.75
 
     @cached_property
-    def anatomy(self) -> Anatomy:
-        return Anatomy.of(self.graph)
+    def scheduled(self) -> ScheduledGraph:
+        return ScheduledGraph.of(self.graph)
 
     @cached_property
     def costs(self) -> CostModel:
@@ -50,16 +50,16 @@ class SearchCase:
 
     @cached_property
     def workload(self) -> Workload:
-        return Workload.of(self.anatomy, Rules(), self.buckets)
+        return Workload.of(self.scheduled, Rules(), self.buckets)
 
     @cached_property
     def budget_bytes(self) -> int:
-        roomy = Optimiser(self.anatomy, Rules(), self.workload, None, self.cost).run("greedy")
+        roomy = Optimiser(self.scheduled, Rules(), self.workload, None, self.cost).run("greedy")
         return int(self.share * roomy.placement.size_bytes)
 
     def plan(self, steps: int, start: Plan | None = None, seed: int = 0, **more: Any) -> Plan:
         optimiser = Optimiser(
-            self.anatomy, Rules(), self.workload, self.budget_bytes, self.cost, **more
+            self.scheduled, Rules(), self.workload, self.budget_bytes, self.cost, **more
         )
         before = start.placement_for(self.graph, "cpu") if start is not None else None
         return self.plan_of(optimiser.run("search", Effort(steps=steps), seed, before))
@@ -69,7 +69,7 @@ class SearchCase:
 
     def task(self, **more: Any) -> SearchTask:
         return SearchTask.of(
-            self.anatomy, self.buckets, more.pop("budget_bytes", self.budget_bytes), self.costs,
+            self.scheduled, self.buckets, more.pop("budget_bytes", self.budget_bytes), self.costs,
             **more,
         )  # fmt: skip
 

@@ -154,7 +154,7 @@ class CheckedSession:
     def _check_validity(self, leaves: Mapping[str, Array]) -> None:
         """What is called valid holds the value for these inputs, asked for or not."""
         held = held_values(self.session.keeper)
-        graph = self.session.anatomy.graph
+        graph = self.session.scheduled.graph
         used = {n: a for n, a in leaves.items() if any(n in group for group in _leaves(graph))}
         right = evaluate(graph, used, nodes=[node.name for node in held])
         for node, what in held.items():

@@ -123,10 +123,10 @@ def test_entries_stand_where_guards_leave_one_value() -> None:
         assert u < 5
         assert v < 8
         assert v >= 7
-    assert list(Domain(guards).standing) == [1]
+    assert list(Domain(guards).fixed) == [1]
     with record() as guards:
         u.pin()
-    assert list(Domain(guards).standing) == [0]
+    assert list(Domain(guards).fixed) == [0]
 
 
 def test_a_straight_decision_holds_on_a_whole_range() -> None:

@@ -13,7 +13,7 @@ from strategies import Array, boxes, mask_of, random_box, regions
 from tgbench import ops
 from tgbench.base import known
 from tgbench.base.coords import Domain, at, origin_symbol, record
-from tgbench.base.known import ConstantData, Fact, Pattern, constant_fact, pattern_fact
+from tgbench.base.known import ConstantData, Fact, SparsityPattern, constant_fact, pattern_fact
 from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import GraphBuilder, Node
 from tgbench.graph.reference import evaluate
@@ -58,10 +58,10 @@ def cases() -> Any:
     return pytest.mark.parametrize("name", MASKS)
 
 
-def tensor_of(name: str) -> tuple[Array, Pattern]:
+def tensor_of(name: str) -> tuple[Array, SparsityPattern]:
     mask = MASKS[name]
     full = np.broadcast_to(mask, SHAPES.get(name, mask.shape))
-    return full, Pattern.of(mask)
+    return full, SparsityPattern.of(mask)
 
 
 @cases()
@@ -122,7 +122,7 @@ def test_trim_of_one_row_or_column_is_exact(name: str, data: st.DataObject) -> N
 
 
 def test_trim_gives_up_on_too_many_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    pattern = Pattern.of(np.arange(9) % 2 == 0)
+    pattern = SparsityPattern.of(np.arange(9) % 2 == 0)
     assert len(pattern.trim(Region.full((9,)))) == 5
     monkeypatch.setattr(known, "MOST_PIECES", 2)
     assert pattern.trim(Region.of(Box(((1, 8),)))) == Region.of(Box(((2, 7),)))
@@ -189,7 +189,7 @@ def test_patterns_compare_by_content_in_narrowest_form() -> None:
     assert hash(wide) == hash(narrow)
     assert wide.array.shape == (1, T)
     assert wide != tensor_of("causal")[1]
-    assert Pattern.of(np.ones((2, 3), dtype=bool)).is_all_open
+    assert SparsityPattern.of(np.ones((2, 3), dtype=bool)).is_all_open
 
 
 def test_constant_data_compares_by_content() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from costs.test_records import MACHINE, grain, record
+from costs.test_records import MACHINE, record, tiling
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -95,13 +95,13 @@ def exported(path: Path, text: bytes) -> None:
     kind_of(named)
 
 
-def grains(path: Path, text: bytes) -> None:
+def tilings(path: Path, text: bytes) -> None:
     is_new, records = not path.exists(), Records(path)
     if is_new:
-        records.add_grains([grain()])
+        records.add_tilings([tiling()])
     with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE tgbench_grains SET tile = ?", (text.decode("latin-1"),))
-    records.grains()
+        connection.execute("UPDATE tgbench_tilings SET tile = ?", (text.decode("latin-1"),))
+    records.tilings()
 
 
 def machines(path: Path, text: bytes) -> None:
@@ -116,7 +116,7 @@ def machines(path: Path, text: bytes) -> None:
 READERS: dict[Callable[[Path, bytes], None], type[TgbenchError]] = {
     plan: PlanError, graph: GraphError, trace: TraceError, config: GraphError,
     header: WeightsError, index: WeightsError, program: ImporterError, exported: ExportError,
-    grains: RecordsError, machines: RecordsError,
+    tilings: RecordsError, machines: RecordsError,
 }  # fmt: skip
 
 

@@ -151,7 +151,7 @@ def test_every_case_of_the_kernels_is_a_site(name: str) -> None:
     """Operands may be any view of a leaf; nothing of their size is allocated to see that."""
     node = kernels.CASES[name](GraphBuilder())
     memory = kernels.Memory()
-    site = kernels.site_of(node, kernels.anatomy_of(node), memory, 0)
+    site = kernels.site_of(node, kernels.scheduled_of(node), memory, 0)
     assert [view.shape for view in site.ins if view] == [parent.shape for parent in node.inputs]
     assert kernels.candidates(site)
     assert not memory.buffers

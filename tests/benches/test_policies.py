@@ -37,7 +37,7 @@ from tgbench.base.regions import EMPTY, Box, Region
 from tgbench.graph.graph import Graph, GraphBuilder, Node
 from tgbench.graph.op_table import OPS, Call
 from tgbench.graph.reference import evaluate
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.planner import Planner
 from tgbench.runs.buckets import Bucket
 from tgbench.runs.propagate import rough_ns
@@ -47,7 +47,7 @@ EVERY = (*POLICIES, DTR_LOCAL)
 
 
 def runs_of(graph: Graph, calls: Sequence[Bucket], cost: Any = rough_ns) -> Runs:
-    return Runs(Anatomy.of(graph), Rules(), calls, cost)
+    return Runs(ScheduledGraph.of(graph), Rules(), calls, cost)
 
 
 @st.composite
@@ -70,7 +70,7 @@ class Replay:
 
     def __init__(self, runs: Runs, make: Maker, capacity_bytes: int) -> None:
         self.runs, self.make, self.capacity_bytes = runs, make, capacity_bytes
-        self.graph = runs.anatomy.graph
+        self.graph = runs.scheduled.graph
         self.memory = Memory(self.graph, runs._propagator.storage)
         self.values = {
             name: value
@@ -78,7 +78,7 @@ class Replay:
             if name in self.graph.inputs or name in self.graph.parameters
         }
         self.held: dict[Node, Region] = {}
-        planner = Planner(runs.anatomy, Rules(), "cpu")
+        planner = Planner(runs.scheduled, Rules(), "cpu")
         self.forward = planner.runs.propagator(runs.stored).forward
 
     def __call__(self, record: Record) -> None:
@@ -129,7 +129,7 @@ class Replay:
         """What goes while a result is written is no operand of it, or one that it overwrites."""
         if result is None:
             return
-        operands = [self.runs.anatomy.base.get(parent) for parent in result.inputs]
+        operands = [self.runs.scheduled.base.get(parent) for parent in result.inputs]
         if node in operands:
             at = operands.index(node)
             assert at in OPS[result.op].inplace
@@ -190,8 +190,8 @@ def test_what_a_trace_needs_at_least(data: Any) -> None:
 
 def retained_times(runs: Runs, keep: bool) -> list[float]:
     """Times of the calls by propagation alone, everything kept or nothing."""
-    graph, anatomy = runs.anatomy.graph, runs.anatomy
-    propagator = Planner(anatomy, Rules(), "cpu").runs.propagator(anatomy.stored)
+    graph, scheduled = runs.scheduled.graph, runs.scheduled
+    propagator = Planner(scheduled, Rules(), "cpu").runs.propagator(scheduled.stored)
     valid: Mapping[Node, Region] = {}
     times = []
     for bucket in runs.calls:
@@ -357,7 +357,7 @@ def test_gdsf_forgets_what_was_popular_and_lfu_does_not() -> None:
 def test_cost_and_size_counts_misses_and_gdsf_starts_again() -> None:
     """One frame: every call is a miss; when b comes the second time, a has been read 2 ×."""
     runs = paging("abab", {}, {})
-    a = runs.index[runs.anatomy.graph.node("page_a")]
+    a = runs.index[runs.scheduled.graph.node("page_a")]
     seen: list[tuple[float, float]] = []
 
     def spy(book: Book) -> Any:
@@ -470,7 +470,7 @@ def test_reused_values_are_given_up_when_a_run_does_not_fit_with_them() -> None:
     calls = [Bucket.of(whole, asked), Bucket.of({"b": whole["b"]}, asked)]
     graph = g.build()
     schedule = [graph.node(name) for name in ("wide", "right", "left", "y")]
-    runs = Runs(Anatomy.of(graph, schedule), Rules(), calls)
+    runs = Runs(ScheduledGraph.of(graph, schedule), Rules(), calls)
     assert least_bytes(runs) == runs.kept_bytes + 96
     found: list[Record] = []
     outcome = simulate(runs, LRU, least_bytes(runs), tell=found.append)

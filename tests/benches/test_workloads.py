@@ -30,7 +30,7 @@ from benchmarks.workloads import (
 from tgbench.base.errors import GraphError
 from tgbench.base.regions import Region
 from tgbench.graph.simplify import simplify
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.runs.entry import LoggedCall
 from tgbench.runs.rules import Rules
 from tgbench.runs.trace import Trace
@@ -70,7 +70,7 @@ def test_seeds_make_other_traces() -> None:
 def test_small_workloads_are_small_and_their_calls_reuse_values(make: Maker) -> None:
     work = make("small", 0)
     assert len(work.graph) < 100
-    runs = Runs(Anatomy.of(work.graph), Rules(), work.buckets)
+    runs = Runs(ScheduledGraph.of(work.graph), Rules(), work.buckets)
     assert sum(bool(run.reused) for run in runs.ideal) > len(work.buckets) / 2
     assert enough_bytes(runs) < keep_everything_bytes(runs) / 2
 
@@ -98,7 +98,7 @@ def test_two_documents_share_parameters_and_nothing_else() -> None:
     assert both.parameters.keys() == one.parameters.keys()
     assert list(both.inputs) == ["ids_a", "ids_b"]
     executed = [sum(not node.is_leaf for node in graph.nodes) for graph in (one, both)]
-    frozen = len([n for n in Anatomy.of(one).frozen if not n.is_leaf])
+    frozen = len([n for n in ScheduledGraph.of(one).frozen if not n.is_leaf])
     assert executed[1] == 2 * executed[0] - frozen
     turns = [bucket.demand[0][0] for bucket in two_documents().buckets]
     assert set(turns) == {"logits_a", "logits_b"}

@@ -31,7 +31,7 @@ from tgbench.commands.apps.occlusion import (
 from tgbench.commands.apps.streaming import Stream, reach_of
 from tgbench.commands.apps.tcn import Wavenet
 from tgbench.commands.cli import main
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.runs.propagate import Propagator
 from tgbench.runs.rules import Rules
 from tgbench.session.report import flops
@@ -182,9 +182,9 @@ def test_a_run_is_decided_exactly_as_its_patches_reach(name: str) -> None:
     with torch.device("meta"):
         module = NETWORKS[name]()
     imported = tg.from_torch(module.to_empty(device="cpu").eval(), (torch.zeros(4, 3, 224, 224),))
-    anatomy, rules = Anatomy.of(imported.graph), Rules()
-    propagator = Propagator(anatomy.graph, anatomy.retaining(anatomy.stored), rules)
-    (node,), (out,) = anatomy.graph.inputs.values(), anatomy.graph.outputs.values()
+    scheduled, rules = ScheduledGraph.of(imported.graph), Rules()
+    propagator = Propagator(scheduled.graph, scheduled.retaining(scheduled.stored), rules)
+    (node,), (out,) = scheduled.graph.inputs.values(), scheduled.graph.outputs.values()
     full = Region.full(out.shape)
     clean = propagator.step({}, {node: Region.full(node.shape)}, {out: full})
     assert flops([clean], (), products=True) // 2 == 4 * reached(name, 0, 0, 16).full

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from tgbench.base.errors import RecordsError
 from tgbench.base.machine import Machine
-from tgbench.costs.records import MOST_SAMPLES, GrainRecord, Record, Records, merged, thinned
+from tgbench.costs.records import MOST_SAMPLES, Record, Records, TilingRecord, merged, thinned
 
 MACHINE = Machine("cpu", "a chip", "AVX9", 2, 4, "Linux x86_64", (("torch", "9"),))
 
@@ -132,23 +132,25 @@ def test_databases_are_put_together(records: Records, tmp_path: Path) -> None:
     assert records.machines() == other.machines()
 
 
-def grain(signature: str = "s", tile: tuple[int, ...] = (8, 6)) -> GrainRecord:
-    return GrainRecord("k", "aa", signature, MACHINE.fingerprint, tile, (40, 6), False, 104, 2, 1.5)
+def tiling(signature: str = "s", tile: tuple[int, ...] = (8, 6)) -> TilingRecord:
+    return TilingRecord(
+        "k", "aa", signature, MACHINE.fingerprint, tile, (40, 6), False, 104, 2, 1.5
+    )
 
 
-def test_grains_go_in_and_come_out(records: Records, tmp_path: Path) -> None:
-    single = replace(grain("of a number"), tile=(), chunk=(), copied=True)
-    records.add_grains([grain(), single], MACHINE)
-    records.add_grains([grain(tile=(16, 6))])  # what is there stays
-    assert records.grains() == (single, grain())
-    assert records.grains("another machine") == ()
-    assert records.grains(MACHINE.fingerprint) == records.grains()
+def test_tilings_go_in_and_come_out(records: Records, tmp_path: Path) -> None:
+    single = replace(tiling("of a number"), tile=(), chunk=(), copied=True)
+    records.add_tilings([tiling(), single], MACHINE)
+    records.add_tilings([tiling(tile=(16, 6))])  # what is there stays
+    assert records.tilings() == (single, tiling())
+    assert records.tilings("another machine") == ()
+    assert records.tilings(MACHINE.fingerprint) == records.tilings()
     assert records.machines() == {MACHINE.fingerprint: MACHINE}
     assert records.all() == ()
-    assert "k in tiles of [8, 6] at s: 104 boxes" in str(grain())
+    assert "k in tiles of [8, 6] at s: 104 boxes" in str(tiling())
     other = Records(tmp_path / "other.db")
     other.include(records)
-    assert other.grains() == records.grains()
+    assert other.tilings() == records.tilings()
 
 
 def test_it_travels_to_other_processes(records: Records) -> None:
@@ -183,10 +185,10 @@ def _change(statement: str) -> Callable[[Path], Any]:
         (lambda path: path.write_bytes(b"no database " * 500), "not a database; the file is dam"),
         (lambda path: path.write_bytes(path.read_bytes()[:5000]), "malformed; the file is damaged"),
         (_change("DROP TABLE tgbench_schema"), "holds tables of something else"),
-        (_change("UPDATE tgbench_schema SET version = 1"), "has schema 1, .* reads 2; delete it"),
+        (_change("UPDATE tgbench_schema SET version = 1"), "has schema 1, .* reads 3; delete it"),
         (
             _change("UPDATE tgbench_schema SET version = 7"),
-            "has schema 7, .* reads 2; update tgbench",
+            "has schema 7, .* reads 3; update tgbench",
         ),
     ],
 )
@@ -249,14 +251,14 @@ def test_a_wrong_value_is_refused_with_its_row(
         ("signature", b"\x00"),
     ],
 )
-def test_a_wrong_grain_is_refused_with_its_row(
+def test_a_wrong_tiling_is_refused_with_its_row(
     column: str, value: Any, records: Records, tmp_path: Path
 ) -> None:
-    records.add_grains([grain()])
+    records.add_tilings([tiling()])
     with sqlite3.connect(tmp_path / "records.db") as connection:
-        connection.execute(f"UPDATE tgbench_grains SET {column} = ?", (value,))
-    with pytest.raises(RecordsError, match=f"{column} of record .*DELETE FROM tgbench_grains"):
-        records.grains()
+        connection.execute(f"UPDATE tgbench_tilings SET {column} = ?", (value,))
+    with pytest.raises(RecordsError, match=f"{column} of record .*DELETE FROM tgbench_tilings"):
+        records.tilings()
 
 
 def test_a_wrong_machine_is_refused(records: Records) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from costs.test_records import MACHINE, grain, record
+from costs.test_records import MACHINE, record, tiling
 
 from tgbench.base.errors import RecordsError
 from tgbench.costs.records import Records
@@ -95,10 +95,10 @@ def test_many_processes_share_one_server(server: str, tmp_path: Path) -> None:
     mine.add([record("new")])
     assert records.include(mine) == 1
     assert "21 sample sets" in str(records)
-    records.add_grains([grain()])
-    records.add_grains([grain(), grain("other")])
+    records.add_tilings([tiling()])
+    records.add_tilings([tiling(), tiling("other")])
     mine.include(records)
-    assert mine.grains() == records.grains() == (grain("other"), grain())
+    assert mine.tilings() == records.tilings() == (tiling("other"), tiling())
 
 
 def test_what_the_server_says_is_passed_on(server: str) -> None:

@@ -25,7 +25,7 @@ from tgbench.graph.recognise import affine
 from tgbench.graph.recognise.affine import into_weights
 from tgbench.graph.reference import evaluate
 from tgbench.graph.simplify import simplify
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.session.check import check
 from tgbench.session.check.report import Cause
 
@@ -99,7 +99,7 @@ def values_of(graph: Graph, seed: int = 0) -> dict[str, Array]:
 def run_ops(graph: Graph) -> list[str]:
     """What a run computes, views left out."""
     views = ("reshape", "permute", "expand")
-    return [n.op for n in Anatomy.of(graph).schedule if n.op not in views]
+    return [n.op for n in ScheduledGraph.of(graph).schedule if n.op not in views]
 
 
 def assert_equal(graph: Graph, found: Graph, tolerance: float) -> None:

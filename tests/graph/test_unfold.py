@@ -17,7 +17,7 @@ from tgbench.graph import unfold as unfold_module
 from tgbench.graph.graph import Graph, GraphBuilder, Node
 from tgbench.graph.reference import evaluate
 from tgbench.graph.unfold import named, unfold
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 
 
 def executable(graph: Graph) -> list[Node]:
@@ -122,9 +122,9 @@ def test_unknown_names_are_refused() -> None:
             named(graph, [name])
 
 
-def test_an_anatomy_unfolds_a_schedule_with_repeats() -> None:
+def test_a_scheduled_graph_unfolds_a_schedule_with_repeats() -> None:
     graph, a, b = three()
-    plain, again = Anatomy.of(graph, [a, b]), Anatomy.of(graph, [a, a, b])
+    plain, again = ScheduledGraph.of(graph, [a, b]), ScheduledGraph.of(graph, [a, a, b])
     assert (plain.graph, plain.repeats, plain.once) == (graph, False, plain)
     assert (again.folded, again.repeats, again.once) == (graph, True, plain)
     assert [node.name for node in again.schedule] == ["a", "a again", "b"]

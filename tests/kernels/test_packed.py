@@ -16,7 +16,7 @@ from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.kernels.registry import prepared_inputs
 from tgbench.kernels.torch.packed import is_built_in
 from tgbench.memory.placement import Slot
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.session.session import GraphSession
 
 pytestmark = pytest.mark.skipif(not is_built_in(), reason="PyTorch was built without oneDNN")
@@ -134,11 +134,11 @@ def test_images_are_channels_last_but_for_those_shown_flat() -> None:
     pooled = ops.max_pool(r, (2, 2), stride=(2, 2))
     flat = pooled.reshape(1, 36)
     g.output("y", ops.linear(flat, g.parameter("v", (3, 36))))
-    anatomy = Anatomy.of(g.build())
-    orders = {node.op: anatomy.order(node) for node in anatomy.stored}
+    scheduled = ScheduledGraph.of(g.build())
+    orders = {node.op: scheduled.order(node) for node in scheduled.stored}
     assert orders["conv"] == orders["relu"] == (0, 2, 3, 1)
     assert orders["max_pool"] == orders["linear"] == ()
-    assert all(anatomy.order(leaf) == () for leaf in anatomy.kept)
+    assert all(scheduled.order(leaf) == () for leaf in scheduled.kept)
 
 
 def test_plans_of_images_start_warm(tmp_path: Path) -> None:

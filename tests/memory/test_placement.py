@@ -40,7 +40,7 @@ def meet(a: range, b: range) -> bool:
 
 def writes(session: GraphSession) -> Iterator[tuple[Node, set[Node], range | None]]:
     """For each executed node: the stored nodes that it reads, and its scratch memory."""
-    base, frozen = session.anatomy.base, session.anatomy.frozen
+    base, frozen = session.scheduled.base, session.scheduled.frozen
     for step in session.last.program.steps:  # type: ignore[union-attr]
         for node in step.compute:
             reads = {base[parent] for parent in node.inputs if base[parent] not in frozen}
@@ -57,7 +57,7 @@ def check_last_run(session: GraphSession) -> None:
     live: dict[Node, range] = {}
     run = list(writes(session))
     ends = [*session.graph.outputs.values(), *session.graph.updates.values()]
-    handed_out = {session.anatomy.base[node] for node in ends}
+    handed_out = {session.scheduled.base[node] for node in ends}
 
     def is_read_from(other: Node, call: int) -> bool:
         """Whether a value is read from this call on, before a later piece makes it anew."""
@@ -101,14 +101,14 @@ def test_a_placement_keeps_its_own_rules(case: Case, keep_all: bool) -> None:
     graph, make = case
     session = CheckedSession(graph, make(0), retain="all" if keep_all else "auto")
     session.run()
-    placement, anatomy = session.session.placement, session.session.anatomy
-    check_placement(placement, anatomy)
+    placement, scheduled = session.session.placement, session.session.scheduled
+    check_placement(placement, scheduled)
     assert placement.bound_bytes <= placement.size_bytes
     assert placement.kept_bytes <= placement.size_bytes
     assert sum(size for _, size in placement.bound_nodes) >= placement.bound_bytes - ALIGNMENT
     for node, slot in placement.slots.items():
         assert slot.offset_bytes % ALIGNMENT == 0
-        assert node in anatomy.kept or anatomy.base[node] is node, "views have no bytes"
+        assert node in scheduled.kept or scheduled.base[node] is node, "views have no bytes"
         assert all(0 < n <= size for n, size in zip(slot.extents, node.shape, strict=True))
 
 
@@ -134,7 +134,7 @@ def partly_retained(session: GraphSession, data: st.DataObject) -> Placement:
     """The session's map, laid out anew with random nodes kept after random turns."""
     planning = optimiser_of(session)
     turns = st.sets(st.integers(0, len(planning.workload.turns) - 1))
-    after = {node: frozenset(data.draw(turns)) for node in session.anatomy.stored}
+    after = {node: frozenset(data.draw(turns)) for node in session.scheduled.stored}
     shared = frozenset(node for node in after if after[node] and data.draw(st.booleans()))
     kept = {node: turns for node, turns in after.items() if turns}
     return laid_out(planning, Retention(kept, planning.workload.turns, shared))
@@ -142,14 +142,14 @@ def partly_retained(session: GraphSession, data: st.DataObject) -> Placement:
 
 def optimiser_of(session: GraphSession) -> Optimiser:
     buckets = [call.bucket for call in session.trace]
-    workload = Workload.of(session.anatomy, session.rules, buckets)
-    return Optimiser(session.anatomy, session.rules, workload, None, rough_ns)
+    workload = Workload.of(session.scheduled, session.rules, buckets)
+    return Optimiser(session.scheduled, session.rules, workload, None, rough_ns)
 
 
 def laid_out(planning: Optimiser, retention: Retention) -> Placement:
     """A map for a trace; nobody may share what has bytes of its own."""
     placement = planning.planner.lay_out(retention, planning.scenarios(), WHOLE)
-    check_placement(placement, planning.anatomy)
+    check_placement(placement, planning.scheduled)
     for node in placement.retained:
         shared = node in retention.after and retention.is_partial(node)
         assert shared == (placement.slots[node].offset_bytes >= placement.kept_bytes)
@@ -175,7 +175,7 @@ def asked_in_turn() -> GraphSession:
 
 def apart(session: GraphSession) -> Placement:
     """Every node with bytes of its own; y_in is kept after some classes, so it lies on top."""
-    nodes = sorted(session.anatomy.stored, key=lambda node: node.name == "y_in")
+    nodes = sorted(session.scheduled.stored, key=lambda node: node.name == "y_in")
     slots = {node: Slot(256 * i, (4, 16), (0, 0)) for i, node in enumerate(nodes, 1)}
     leaf = session.graph.inputs["x"]
     keep = frozenset([leaf, session.graph.node("y_in")])
@@ -195,7 +195,7 @@ def moved(placement: Placement, name: str, onto: str) -> Placement:
 def test_what_some_runs_keep_may_lie_where_others_have_slices(onto: str) -> None:
     session = asked_in_turn()
     shared = moved(apart(session), "y_in", onto)
-    check_placement(shared, session.anatomy)
+    check_placement(shared, session.scheduled)
     node, other = session.graph.node("y_in"), session.graph.node(onto)
     assert shared.overlaps[node] == (other,)
     assert shared.overlaps[other] == (node,)
@@ -206,19 +206,19 @@ def test_what_some_runs_keep_may_lie_where_others_have_slices(onto: str) -> None
 def test_what_some_runs_keep_may_not_lie_on_what_lives_with_it(onto: str) -> None:
     session = asked_in_turn()
     with pytest.raises(PlanError, match="share bytes while both are live"):
-        check_placement(moved(apart(session), "y_in", onto), session.anatomy)
+        check_placement(moved(apart(session), "y_in", onto), session.scheduled)
 
 
 def test_what_every_run_keeps_lies_on_nothing() -> None:
     session = asked_in_turn()
     shared = replace(moved(apart(session), "y_in", "z_in"), kept_bytes=1024)
     with pytest.raises(PlanError, match="share bytes while both are live"):
-        check_placement(shared, session.anatomy)
+        check_placement(shared, session.scheduled)
 
 
 def test_keeping_after_fewer_turns_takes_no_more_memory() -> None:
     planning = optimiser_of(asked_in_turn())
-    node, turns = planning.anatomy.graph.node("y_in"), planning.workload.turns
+    node, turns = planning.scheduled.graph.node("y_in"), planning.workload.turns
     always = laid_out(planning, Retention.always([node], turns))
     for k in range(len(turns)):
         once = laid_out(planning, Retention({node: frozenset([k])}, turns))

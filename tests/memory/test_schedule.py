@@ -25,7 +25,7 @@ from tgbench.graph.op_table import OPS
 from tgbench.graph.reference import evaluate
 from tgbench.memory.placement import donors
 from tgbench.memory.schedule import Order, lowest_peak
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.runs.propagate import Propagator, Storage
 from tgbench.runs.rules import Rules
 
@@ -44,7 +44,7 @@ class Counter:
     ) -> None:
         self.present = {node for some in (sizes, also or {}) for node in some if some[node]}
         self.graph, self.sizes, self.scratch = graph, sizes, scratch or {}
-        self.base = Anatomy.of(graph).base
+        self.base = ScheduledGraph.of(graph).base
         self.ends = {self.bytes_of(n) for n in [*graph.outputs.values(), *graph.updates.values()]}
 
     def bytes_of(self, node: Node) -> Node:
@@ -115,7 +115,7 @@ def every_order(counter: Counter, nodes: Sequence[Node]) -> Iterator[list[Node]]
 
 def check(graph: Graph, found: Order, sizes: Sizes, scratch: Sizes | None = None) -> None:
     """A topological permutation; the peaks are what the slow count says; not worse than given."""
-    schedule = Anatomy.of(graph).schedule
+    schedule = ScheduledGraph.of(graph).schedule
     counter = Counter(graph, sizes, scratch)
     assert sorted(found.schedule, key=lambda n: n.index) == list(schedule)
     seen: set[Node] = set()
@@ -166,9 +166,9 @@ def drawn(seed: int, count: int, width: int = 1000, fan: int = 3) -> tuple[Graph
 
 def random_sizes(graph: Graph, rng: random.Random, zero: float = 0.1) -> Sizes:
     """Equal along pairs that may be in place, random otherwise, sometimes nothing."""
-    anatomy = Anatomy.of(graph)
+    scheduled = ScheduledGraph.of(graph)
     sizes: Sizes = {}
-    for node in anatomy.stored:
+    for node in scheduled.stored:
         sizes[node] = 0 if rng.random() < zero else rng.choice([1, 2, 3, 5, 8, 20])
     return sizes
 
@@ -176,7 +176,7 @@ def random_sizes(graph: Graph, rng: random.Random, zero: float = 0.1) -> Sizes:
 def levelled(graph: Graph, sizes: Sizes) -> Sizes:
     """Results that may be in place, as large as what they may take over."""
     result = dict(sizes)
-    for node in Anatomy.of(graph).stored:
+    for node in ScheduledGraph.of(graph).stored:
         for i in OPS[node.op].inplace:
             operand = node.inputs[i]
             if operand in result and operand.type == node.type and result[node]:
@@ -195,7 +195,7 @@ def least(graph: Graph, maps: Sequence[Sizes], scratch: Sizes, most: int = 2000)
     counters = [
         Counter(graph, sizes, scratch, also) for sizes, also in zip(maps, maps[::-1], strict=True)
     ]
-    orders = list(islice(every_order(counters[0], Anatomy.of(graph).stored), most + 1))
+    orders = list(islice(every_order(counters[0], ScheduledGraph.of(graph).stored), most + 1))
     if len(orders) > most:
         return None
     return min(max(counter.peak(order) for counter in counters) for order in orders)
@@ -293,7 +293,7 @@ def column(g: GraphBuilder, x: Node, index: int, size: int) -> Node:
 
 
 def bytes_of(graph: Graph) -> Sizes:
-    return {node: node.type.size_bytes for node in Anatomy.of(graph).stored}
+    return {node: node.type.size_bytes for node in ScheduledGraph.of(graph).stored}
 
 
 def branches(count: int) -> Graph:
@@ -366,7 +366,7 @@ def test_a_chain_is_left_as_it_is() -> None:
     g.output("y", x)
     graph = g.build()
     found = lowest_peak(graph, bytes_of(graph))
-    assert found.schedule == Anatomy.of(graph).schedule
+    assert found.schedule == ScheduledGraph.of(graph).schedule
     assert (found.stop, found.steps) == ("optimal", 0)
 
 
@@ -385,7 +385,7 @@ def test_views_stand_before_their_readers() -> None:
 
 def test_sizes_that_make_no_sense_are_refused() -> None:
     graph = branches(2)
-    node = Anatomy.of(graph).stored[0]
+    node = ScheduledGraph.of(graph).stored[0]
     with pytest.raises(ValueError, match=f"{node.name} has size -1 B"):
         lowest_peak(graph, {node: -1})
     with pytest.raises(ValueError, match="x is given 4 B, but it is a leaf"):
@@ -395,23 +395,23 @@ def test_sizes_that_make_no_sense_are_refused() -> None:
 # --- in force -------------------------------------------------------------------------------------
 
 
-def reordered(graph: Graph, seed: int) -> Anatomy:
-    """An anatomy with some other topological order."""
+def reordered(graph: Graph, seed: int) -> ScheduledGraph:
+    """A scheduled graph with some other topological order."""
     rng = random.Random(seed)
-    left = list(Anatomy.of(graph).schedule)
+    left = list(ScheduledGraph.of(graph).schedule)
     order: list[Node] = []
     while left:
         ready = [n for n in left if not any(p in left for p in n.inputs)]
         order.append(rng.choice(ready))
         left.remove(order[-1])
-    return Anatomy.of(graph, order)
+    return ScheduledGraph.of(graph, order)
 
 
 @given(graphs(most_ops=10), st.integers(0, 50))
 def test_donors_are_those_of_a_placement(case: Case, seed: int) -> None:
     graph, _ = case
     sizes = bytes_of(graph)
-    order = Anatomy.of(graph, lowest_peak(graph, sizes, seed=seed).schedule)
+    order = ScheduledGraph.of(graph, lowest_peak(graph, sizes, seed=seed).schedule)
     extents = {node: node.shape for node in order.stored}
     pairs = donors(order, frozenset(), extents)
     counted = dict.fromkeys(order.schedule, 0)
@@ -426,9 +426,9 @@ def test_donors_are_those_of_a_placement(case: Case, seed: int) -> None:
 @given(st.data())
 def test_runs_in_another_order_are_right(data: st.DataObject) -> None:
     graph, make = data.draw(graphs(most_ops=9))
-    anatomy = reordered(graph, data.draw(st.integers(0, 1000)))
-    storage = Storage(anatomy.views, anatomy.frozen, frozenset(), {})
-    propagator = Propagator(graph, storage, Rules(), anatomy.schedule)
+    scheduled = reordered(graph, data.draw(st.integers(0, 1000)))
+    storage = Storage(scheduled.views, scheduled.frozen, frozenset(), {})
+    propagator = Propagator(graph, storage, Rules(), scheduled.schedule)
     values, memory = make(0), Memory(graph, storage)
     demand = {node: Region.full(node.shape) for node in graph.outputs.values()}
     everything = {leaf: Region.full(leaf.shape) for leaf in graph.inputs.values()}
@@ -440,7 +440,7 @@ def test_runs_in_another_order_are_right(data: st.DataObject) -> None:
     memory.load(values)
     step = propagator.step(step.valid, {graph.inputs[n]: r for n, r in change.items()}, demand)
     memory.run(step)
-    position = {node: i for i, node in enumerate(anatomy.schedule)}
+    position = {node: i for i, node in enumerate(scheduled.schedule)}
     assert all(position[a] < position[b] for a, b in pairwise(step.compute))
     right = evaluate(graph, values)
     for name, node in graph.outputs.items():
@@ -456,9 +456,9 @@ def test_sessions_run_in_the_order_that_was_found(retain: str, data: st.DataObje
     session = checked.session
     if data.draw(st.booleans()):
         found = lowest_peak(session.graph, bytes_of(session.graph)).schedule
-        session.planning.anatomy = Anatomy.of(session.graph, found)
+        session.planning.scheduled = ScheduledGraph.of(session.graph, found)
     else:
-        session.planning.anatomy = reordered(session.graph, data.draw(st.integers(0, 1000)))
+        session.planning.scheduled = reordered(session.graph, data.draw(st.integers(0, 1000)))
     checked.run()
     for seed in (1, 2):
         change = data.draw(changes(graph))
@@ -470,11 +470,11 @@ def test_a_session_fits_a_smaller_budget_in_the_order_that_was_found() -> None:
     values: dict[str, Any] = {"x": np.ones(1, "float32")}
     tight = CheckedSession(graph, values, memory="2KiB")
     tight.run()
-    given = Anatomy.of(tight.session.graph).schedule
-    assert tight.session.anatomy.schedule != given, "the planner looks for another order as well"
+    given = ScheduledGraph.of(tight.session.graph).schedule
+    assert tight.session.scheduled.schedule != given, "the planner looks for another order as well"
     checked = CheckedSession(graph, values, memory="2KiB")
     own = checked.session
-    own.planning.anatomy = Anatomy.of(
+    own.planning.scheduled = ScheduledGraph.of(
         own.graph, lowest_peak(own.graph, bytes_of(own.graph)).schedule
     )
     checked.run()

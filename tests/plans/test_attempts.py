@@ -17,7 +17,7 @@ from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import Graph
 from tgbench.graph.simplify import simplify
 from tgbench.kernels.registry import Kernel, Site, candidates
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.planner import Planner, unit_change
 from tgbench.plans.scenarios import Scenario
 from tgbench.programs.specialiser import Specialiser
@@ -34,15 +34,15 @@ def whole_run(graph: Graph) -> Bucket:
 
 def runs_of(planner: Planner) -> list[Scenario]:
     """Everything anew, and the smallest change of each input."""
-    graph = planner.anatomy.graph
+    graph = planner.scheduled.graph
     first = whole_run(graph)
-    following = [unit_change(first, planner.anatomy, name) for name in graph.inputs]
+    following = [unit_change(first, planner.scheduled, name) for name in graph.inputs]
     found = [bucket.classify(graph) for bucket in (first, *following) if bucket is not None]
     return planner.scenarios({kind: (1.0, origin) for kind, origin in found})
 
 
 def planner_of(graph: Graph, ranking: Any = candidates) -> Planner:
-    return Planner(Anatomy.of(simplify(graph)), Rules(), "cpu", ranking=ranking)
+    return Planner(ScheduledGraph.of(simplify(graph)), Rules(), "cpu", ranking=ranking)
 
 
 @share_of_examples(2)
@@ -65,10 +65,10 @@ def test_no_map_is_below_its_bound_and_all_that_is_in_use_is_in_it(
 @given(graphs(most_ops=8))
 def test_what_is_reserved_for_kernels_is_what_runs_take(case: tuple[Graph, Maker]) -> None:
     planner = planner_of(case[0])
-    anatomy = planner.anatomy
-    kind, origin = whole_run(anatomy.graph).classify(anatomy.graph)
+    scheduled = planner.scheduled
+    kind, origin = whole_run(scheduled.graph).classify(scheduled.graph)
     made = planner.plan(planner.scenarios({kind: (1.0, origin)}), None).placement
-    program = Specialiser(anatomy, made, WHOLE, Rules(), "cpu").specialise({}, kind, origin)
+    program = Specialiser(scheduled, made, WHOLE, Rules(), "cpu").specialise({}, kind, origin)
     taken: Counter[str] = Counter()
     for one in program.instructions:
         taken[one.node.name] = max(taken[one.node.name], one.scratch_bytes)
@@ -77,7 +77,7 @@ def test_what_is_reserved_for_kernels_is_what_runs_take(case: tuple[Graph, Maker
 
 def one_row(planner: Planner) -> list[Scenario]:
     """Row 20 changes, and is asked for."""
-    graph = planner.anatomy.graph
+    graph = planner.scheduled.graph
     row = Region((Box(((20, 21), (0, graph.inputs["x"].shape[1]))),))
     kind, origin = Bucket.of({"x": row}, {"y": row}).classify(graph)
     return planner.scenarios({kind: (1.0, origin)})

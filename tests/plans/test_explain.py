@@ -207,7 +207,7 @@ def test_every_node_of_any_plan_is_explained_as_the_map_has_it(
         assert str(explained).startswith(f"{node.name}: ")
         assert (node in placement.slots) == bool(explained.size_bytes)
         assert (explained.role == "view") == (
-            node in inner.anatomy.views and not _fixed(inner, node)
+            node in inner.scheduled.views and not _fixed(inner, node)
         )
         if node in placement.overlaps:
             there = {n.name for n in placement.overlaps[node]}
@@ -217,7 +217,7 @@ def test_every_node_of_any_plan_is_explained_as_the_map_has_it(
 
 
 def _fixed(session: GraphSession, node: Any) -> bool:
-    return node in session.anatomy.frozen
+    return node in session.scheduled.frozen
 
 
 def sources() -> Graph:

@@ -59,13 +59,13 @@ def saved_plan() -> str:
     """A plan that holds everything that a plan can: partly retained nodes, reasons, a search."""
     session = decoded().session
     buckets = [call.bucket for call in session.trace]
-    workload = Workload.of(session.anatomy, session.rules, buckets)
-    planning = Optimiser(session.anatomy, session.rules, workload, None, rough_ns)
+    workload = Workload.of(session.scheduled, session.rules, buckets)
+    planning = Optimiser(session.scheduled, session.rules, workload, None, rough_ns)
     first, *others = (session.graph.node(name) for name in session.plan.retained)
     always = Retention.always(others, workload.turns)
     retention = replace(always, after={**always.after, first: frozenset([0])})
     made = Decisions(
-        session.anatomy, planning.planner.lay_out(retention, planning.scenarios(), WHOLE),
+        session.scheduled, planning.planner.lay_out(retention, planning.scenarios(), WHOLE),
         retention, (first,), WHOLE, planning.classes, 1e5, dict.fromkeys(others, (64, 1.5e4)), 0.25,
         SearchRecord("search", 7, 40, "steps", 1e5, 1.1e5, 4e5, 2e5, 9e4, ((0, 2e5), (12, 1e5))),
     )  # fmt: skip
@@ -325,7 +325,7 @@ def test_any_order_in_which_nodes_follow_what_they_read_is_a_schedule(data: Any)
     turned = Plan.from_json(replace(plan, schedule=order).to_json())
     if all(place.get(parent, -1) < place[name] for name in order for parent in inputs_of(name)):
         made = turned.placement_for(graph, "cpu")
-        assert tuple(node.name for node in made.anatomy.schedule) == order
+        assert tuple(node.name for node in made.scheduled.schedule) == order
     else:
         with pytest.raises(PlanError, match=r"schedule: \w+ comes before \w+, which it reads"):
             turned.placement_for(graph, "cpu")

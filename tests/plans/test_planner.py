@@ -25,7 +25,7 @@ from tgbench.graph.simplify import simplify
 from tgbench.kernels.registry import Kernel, Site, candidates, scratch_bytes
 from tgbench.memory.draft import Draft
 from tgbench.memory.placement import Placement
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.decisions import Decisions
 from tgbench.plans.plan import Plan
 from tgbench.plans.planner import Planner, unit_change
@@ -37,7 +37,7 @@ from tgbench.runs.split import WHOLE
 
 
 def planner_of(graph: Graph) -> Planner:
-    return Planner(Anatomy.of(simplify(graph)), Rules(), "cpu")
+    return Planner(ScheduledGraph.of(simplify(graph)), Rules(), "cpu")
 
 
 def decode(graph: Graph, at: int = 4) -> Bucket:
@@ -47,7 +47,7 @@ def decode(graph: Graph, at: int = 4) -> Bucket:
 
 
 def scenarios(planner: Planner, *buckets: Bucket) -> list[Scenario]:
-    found = [bucket.classify(planner.anatomy.graph) for bucket in buckets]
+    found = [bucket.classify(planner.scheduled.graph) for bucket in buckets]
     return planner.scenarios({kind: (1.0, origin) for kind, origin in found})
 
 
@@ -178,12 +178,12 @@ def test_less_memory_retains_less_and_never_too_much() -> None:
 def test_large_runs_are_cut_where_that_is_quicker_than_dropping() -> None:
     """Pieces cost launches, and what is dropped is computed again."""
     graph = simplify(deep())
-    anatomy, shape = Anatomy.of(graph), graph.inputs["x"].shape
+    scheduled, shape = ScheduledGraph.of(graph), graph.inputs["x"].shape
     row = Region((Box(((63, 64), *((0, size) for size in shape[1:]))),))
     runs = [Bucket.of({"x": Region.full(shape)}, {"y": row}), Bucket.of({"x": row}, {"y": row})]
 
     def planned(cost: Any, budget: int | None) -> Decisions:
-        planner = Planner(anatomy, Rules(), "cpu", cost)
+        planner = Planner(scheduled, Rules(), "cpu", cost)
         (whole, at), (one, last) = (run.classify(graph) for run in runs)
         return planner.plan(planner.scenarios({whole: (9.0, at), one: (1.0, last)}), budget)
 
@@ -218,8 +218,8 @@ def test_where_memory_is_short_kernels_that_want_less_are_taken() -> None:
     g = GraphBuilder()
     x = g.name(ops.exp(g.input("x", (16, 64))), "e")
     g.output("y", g.name(ops.linear(x, g.parameter("w", (64, 64))), "y"))
-    anatomy = Anatomy.of(simplify(g.build()))
-    planner = Planner(anatomy, Rules(), "cpu", ranking=hungry)
+    scheduled = ScheduledGraph.of(simplify(g.build()))
+    planner = Planner(scheduled, Rules(), "cpu", ranking=hungry)
     everything, row = Region.full((16, 64)), Region((Box(((3, 4), (0, 64))),))
     runs = scenarios(planner, Bucket.of({"x": everything}, {"y": everything}),
                      Bucket.of({"x": row}, {"y": everything}))  # fmt: skip
@@ -231,7 +231,7 @@ def test_where_memory_is_short_kernels_that_want_less_are_taken() -> None:
     assert tight.retained == roomy.retained
     assert tight.cut == WHOLE
     for run in runs:
-        made = Specialiser(anatomy, tight.placement, WHOLE, Rules(), "cpu", hungry)
+        made = Specialiser(scheduled, tight.placement, WHOLE, Rules(), "cpu", hungry)
         assert made.specialise({}, run.kind, run.origin).instructions
 
 
@@ -257,22 +257,22 @@ def test_the_budget_that_an_error_names_works(case: tuple[Graph, Maker], budget:
 
 def test_the_next_run_is_guessed_as_the_smallest_change_at_the_demand() -> None:
     graph = causal(rows=16)
-    anatomy = Anatomy.of(simplify(graph))
+    scheduled = ScheduledGraph.of(simplify(graph))
     first = Bucket.of({"x": Region.full((16, 2))}, {"y": Region((Box(((9, 10), (0, 2))),))})
-    guess = unit_change(first, anatomy, "x")
+    guess = unit_change(first, scheduled, "x")
     assert guess is not None
     assert dict(guess.changed)["x"] == Region((Box(((9, 10), (1, 2))),))
     assert guess.demand == first.demand
-    assert unit_change(Bucket.of({"x": Region.full((16, 2))}, {}), anatomy, "x") is None
+    assert unit_change(Bucket.of({"x": Region.full((16, 2))}, {}), scheduled, "x") is None
 
 
 def test_a_scalar_input_has_no_smaller_change() -> None:
     g = GraphBuilder()
     scale = g.input("scale", ())
     g.output("y", ops.full(g, (4,), 1.0) * scale)
-    anatomy = Anatomy.of(simplify(g.build()))
+    scheduled = ScheduledGraph.of(simplify(g.build()))
     bucket = Bucket.of({"scale": Region.full(())}, {"y": Region.full((4,))})
-    assert unit_change(bucket, anatomy, "scale") is None
+    assert unit_change(bucket, scheduled, "scale") is None
     session = CheckedSession(g.build(), {"scale": np.float32(2.0).reshape(())})
     session.run()
     session.run({"scale": np.float32(3.0).reshape(())}, {"y": np.s_[1]})

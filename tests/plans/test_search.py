@@ -23,7 +23,7 @@ from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import Graph
 from tgbench.graph.simplify import simplify
 from tgbench.memory.placement import Retention
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.checks import check_placement
 from tgbench.plans.decisions import Decisions
 from tgbench.plans.search.exact import IntegerProgram, SolverLimits
@@ -42,9 +42,9 @@ Case = tuple[Graph, Maker]
 
 
 def optimiser(graph: Graph, buckets: list[Bucket], budget: int | None, **more: Any) -> Optimiser:
-    anatomy, rules = Anatomy.of(graph), Rules()
-    workload = Workload.of(anatomy, rules, buckets)
-    return Optimiser(anatomy, rules, workload, budget, rough_ns, **more)
+    scheduled, rules = ScheduledGraph.of(graph), Rules()
+    workload = Workload.of(scheduled, rules, buckets)
+    return Optimiser(scheduled, rules, workload, budget, rough_ns, **more)
 
 
 @st.composite
@@ -88,13 +88,13 @@ def test_any_retention_is_laid_out_safely_and_computes_the_same(data: st.DataObj
     turns = found.workload.turns
     after = {
         node: frozenset(data.draw(st.sets(st.integers(0, len(turns) - 1))))
-        for node in inner.anatomy.stored
+        for node in inner.scheduled.stored
     }
     retention = Retention({n: k for n, k in after.items() if k}, turns)
     placement = found.planner.lay_out(retention, found.scenarios(), WHOLE)
-    check_placement(placement, inner.anatomy)
+    check_placement(placement, inner.scheduled)
     inner.keeper.install(
-        Decisions(inner.anatomy, placement, retention, (), WHOLE, dict(found.classes), 0.0)
+        Decisions(inner.scheduled, placement, retention, (), WHOLE, dict(found.classes), 0.0)
     )
     replayed_on(session, buckets * 2, make)
 
@@ -164,8 +164,8 @@ def test_what_less_memory_allowed_is_a_candidate_for_more(data: st.DataObject) -
 
 
 def tabulated(graph: Graph, buckets: list[Bucket]) -> Model:
-    anatomy, rules = Anatomy.of(graph), Rules()
-    return Model(tabulate(anatomy, rules, Workload.of(anatomy, rules, buckets), rough_ns))
+    scheduled, rules = ScheduledGraph.of(graph), Rules()
+    return Model(tabulate(scheduled, rules, Workload.of(scheduled, rules, buckets), rough_ns))
 
 
 def every_retention(model: Model) -> np.ndarray[Any, Any]:
@@ -260,14 +260,14 @@ def test_k_and_v_are_kept_where_little_else_fits(mode: Any, layers: int) -> None
 def test_the_model_and_the_replay_of_a_trace_agree(decoder: tuple[Graph, list[Bucket]]) -> None:
     graph, calls = decoder
     found = optimiser(graph, calls, None)
-    keep = [node for node in found.anatomy.stored if node.name in KV]
+    keep = [node for node in found.scheduled.stored if node.name in KV]
     for nodes in (keep, keep[:2], []):
         retention = Retention.always(nodes, found.workload.turns)
         placement = found.planner.lay_out(retention, found.scenarios(), WHOLE)
         one = found.candidate(retention, WHOLE, placement)
         assert one is not None
         assert one.time_ns == pytest.approx(one.modelled_ns, rel=0.02)
-        model = Model(tabulate(found.anatomy, found.rules, found.workload, rough_ns, {
+        model = Model(tabulate(found.scheduled, found.rules, found.workload, rough_ns, {
             node: room.size_bytes for node, room in placement.scratch.items()
         }))  # fmt: skip
         size = int(model.score(found.bits(retention)[None]).size_bytes[0])
@@ -288,10 +288,10 @@ def test_pieces_need_less_than_whole_runs(decoder: tuple[Graph, list[Bucket]]) -
     graph, calls = decoder
     found = optimiser(graph, calls, None)
     keep = found.bits(
-        Retention.always([n for n in found.anatomy.stored if n.name in KV], found.workload.turns)
+        Retention.always([n for n in found.scheduled.stored if n.name in KV], found.workload.turns)
     )[None]
     whole = found.uncut
-    pieces = tabulate_pieces(found.anatomy, found.rules, found.workload, Cut("ids", 1, 8))
+    pieces = tabulate_pieces(found.scheduled, found.rules, found.workload, Cut("ids", 1, 8))
     cut = Model(whole.tables, pieces)
     assert cut.score(keep).size_bytes[0] < whole.score(keep).size_bytes[0]
     assert cut.score(keep).time_ns[0] == whole.score(keep).time_ns[0]
@@ -326,7 +326,9 @@ def test_another_order_is_taken_where_it_saves_room() -> None:
     roomy = session.session.placement.size_bytes
     plan = session.session.optimize("search", budget=roomy // 2, steps=16)
     assert plan.size_bytes <= roomy // 2
-    assert plan.schedule != tuple(node.name for node in Anatomy.of(session.session.graph).schedule)
+    assert plan.schedule != tuple(
+        node.name for node in ScheduledGraph.of(session.session.graph).schedule
+    )
     session.run({"x": np.full((8, 8), 2, np.float32)})
     again = GraphSession(graph, values, plan=tg.Plan.from_json(plan.to_json()))
     assert again.plan.schedule == plan.schedule
@@ -360,7 +362,7 @@ def test_a_hopeless_budget_names_one_that_works(decoder: tuple[Graph, list[Bucke
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -1.0])
 def test_costs_that_are_none_are_refused(decoder: tuple[Graph, list[Bucket]], wrong: float) -> None:
     graph, calls = decoder
-    anatomy, rules = Anatomy.of(graph), Rules()
-    workload = Workload.of(anatomy, rules, calls)
+    scheduled, rules = ScheduledGraph.of(graph), Rules()
+    workload = Workload.of(scheduled, rules, calls)
     with pytest.raises(PlanError, match="is not a time"):
-        Optimiser(anatomy, rules, workload, None, lambda call, box: wrong).run("greedy")
+        Optimiser(scheduled, rules, workload, None, lambda call, box: wrong).run("greedy")

@@ -168,7 +168,7 @@ def test_a_deep_graph_with_constants_states_and_masks_arrives() -> None:
 def test_a_task_holds_the_graph_as_a_file_does() -> None:
     task = pickle.loads(pickle.dumps(CASE.task()))
     assert task.graph_json == graph_to_json(CASE.graph)
-    assert task.optimiser().anatomy.graph.fingerprint == CASE.graph.fingerprint
+    assert task.optimiser().scheduled.graph.fingerprint == CASE.graph.fingerprint
 
 
 def test_typed_errors_arrive_with_their_attributes() -> None:

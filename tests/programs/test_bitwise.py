@@ -21,14 +21,14 @@ from tgbench import ops
 from tgbench.base.coords import origin_symbol, record
 from tgbench.base.errors import BudgetError, ExactnessError, PlanError, RecordsError
 from tgbench.base.regions import Box, Region
-from tgbench.base.tiles import Grain
+from tgbench.base.tiles import Tiling
 from tgbench.costs.model import plain_site
 from tgbench.costs.records import Records
 from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.graph.op_table import Call
 from tgbench.kernels.copied import copied
 from tgbench.kernels.registry import KERNELS, Kernel, Site
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.search.tables import tabulate
 from tgbench.plans.search.workload import Workload
 from tgbench.programs.exact import findings as exactness
@@ -127,11 +127,11 @@ def test_nor_does_a_budget_or_rounding(case: Case, data: Any, share: float, roun
     play(graph, make, history, memory=least + int(share * 2 * least), buckets=buckets)
 
 
-def any_grains(anatomy: Anatomy, seed: int) -> Exactness:
+def any_tilings(scheduled: ScheduledGraph, seed: int) -> Exactness:
     """Any tiles and any kernels, each tile computed alone: equal bits follow without any trial."""
     rng = np.random.default_rng(seed)
-    grains: dict[Call, Grain] = {}
-    for call in dict.fromkeys(node.call for node in anatomy.stored):
+    tilings: dict[Call, Tiling] = {}
+    for call in dict.fromkeys(node.call for node in scheduled.stored):
         ladder = tiles(call)
         tile = ladder[int(rng.integers(len(ladder)))]
         if rng.random() < 0.5:
@@ -139,8 +139,8 @@ def any_grains(anatomy: Anatomy, seed: int) -> Exactness:
                 int(rng.integers(least, n + 1))
                 for least, n in zip(ladder[0], call.out.shape, strict=True)
             )
-        grains[call] = Grain(_any_kernel(call, tile, rng), tile, tile, copied=True)
-    return Exactness(grains, {call: (call.op.name,) for call in grains}, torch.get_num_threads())
+        tilings[call] = Tiling(_any_kernel(call, tile, rng), tile, tile, copied=True)
+    return Exactness(tilings, {call: (call.op.name,) for call in tilings}, torch.get_num_threads())
 
 
 def _any_kernel(call: Call, tile: tuple[int, ...], rng: np.random.Generator) -> str:
@@ -148,7 +148,7 @@ def _any_kernel(call: Call, tile: tuple[int, ...], rng: np.random.Generator) -> 
     whole, rules = Box.full(call.out.shape), Rules()
     sites = [
         plain_site(call, box, rules.reads(call, box), "cpu")
-        for box in Grain("", tile, tile).calls(whole)
+        for box in Tiling("", tile, tile).calls(whole)
     ]
     names = [k.name for k in KERNELS[call.op.name] if all(map(copied(k).accepts, sites))]
     return names[int(rng.integers(len(names)))]
@@ -159,7 +159,7 @@ def _any_kernel(call: Call, tile: tuple[int, ...], rng: np.random.Generator) -> 
 def test_any_tiles_computed_alone_keep_their_bits(case: Case, data: Any, seed: int) -> None:
     graph, make = case
     with pytest.MonkeyPatch.context() as patch:
-        found = lambda anatomy, *_: any_grains(anatomy, seed)  # noqa: E731
+        found = lambda scheduled, *_: any_tilings(scheduled, seed)  # noqa: E731
         patch.setattr(tgbench.session.opening, "find", found)
         play(graph, make, data.draw(histories(graph, most=4)))
 
@@ -176,24 +176,24 @@ def test_a_product_with_zeros_has_one_sign() -> None:
     assert not np.signbit(session.run({"x": zeros - 2})["y"][:, 1]).any()
 
 
-# --- grains ---------------------------------------------------------------------------------------
+# --- tilings --------------------------------------------------------------------------------------
 
 
 def test_a_region_grows_to_whole_tiles_and_falls_into_chunks() -> None:
-    grain = Grain("any", (4, 1, 6), (8, 3, 6))
-    found = grain.rounded(Region.of(Box(((5, 6), (1, 2), (0, 1)))), (11, 3, 6))
+    tiling = Tiling("any", (4, 1, 6), (8, 3, 6))
+    found = tiling.rounded(Region.of(Box(((5, 6), (1, 2), (0, 1)))), (11, 3, 6))
     assert found == Region.of(Box(((4, 8), (1, 2), (0, 6))))
     whole = Box.full((11, 3, 6))
-    parts = list(grain.calls(whole))
+    parts = list(tiling.calls(whole))
     assert parts == [Box(((0, 8), (0, 3), (0, 6))), Box(((8, 11), (0, 3), (0, 6)))]
-    assert grain.rounded(Region((whole,)), (11, 3, 6)) == Region((whole,))
+    assert tiling.rounded(Region((whole,)), (11, 3, 6)) == Region((whole,))
 
 
 def test_a_tile_holds_wherever_its_edges_are_the_same() -> None:
-    grain = Grain("any", (16,), (64,))
+    tiling = Tiling("any", (16,), (64,))
     with record() as guards:
         at = origin_symbol(0, 130)
-        (box,) = grain.rounded(Region((Box(((at, at + 1),)),)), (512,))
+        (box,) = tiling.rounded(Region((Box(((at, at + 1),)),)), (512,))
     assert box == Box(((128, 144),))
     holds = [u for u in range(512) if all(guard.holds((u,)) for guard in guards)]
     assert holds == list(range(128, 144))
@@ -248,8 +248,8 @@ def test_rows_are_computed_as_many_at_a_time_as_keep_their_bits(
     only(monkeypatch, "exp", by_rows(8))
     session = GraphSession(exponentials(), exact="bitwise")
     assert session.exactness is not None
-    (grain,) = session.exactness.grains.values()
-    assert grain.tile[0] == 8
+    (tiling,) = session.exactness.tilings.values()
+    assert tiling.tile[0] == 8
     assert "tiles of [8," in str(session.exactness)
     name = session.graph.outputs["y"].name
     x = np.random.default_rng(0).standard_normal((40, 6)).astype("float32")
@@ -271,8 +271,8 @@ def test_what_keeps_no_bits_is_computed_tile_by_tile_on_copies(
     only(monkeypatch, "exp", run)
     session = GraphSession(exponentials(), exact="bitwise")
     assert session.exactness is not None
-    (grain,) = session.exactness.grains.values()
-    assert grain.copied
+    (tiling,) = session.exactness.tilings.values()
+    assert tiling.copied
     x = np.random.default_rng(0).standard_normal((40, 6)).astype("float32")
     for row in (3, 17, 39):
         check(session, GraphSession(exponentials(), exact="bitwise"), {"x": x})
@@ -338,15 +338,15 @@ def test_single_lines_are_not_worth_a_word(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture
 def trials(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Ops of the calls that a grain was sought for by trials."""
+    """Ops of the calls that a tiling was sought for by trials."""
     found: list[str] = []
-    finding = exactness._GrainSearch.finding
+    finding = exactness._TilingSearch.finding
 
-    def counted(search: exactness._GrainSearch) -> exactness.Finding:
+    def counted(search: exactness._TilingSearch) -> exactness.Finding:
         found.append(search.call.op.name)
         return finding(search)
 
-    monkeypatch.setattr(exactness._GrainSearch, "finding", counted)
+    monkeypatch.setattr(exactness._TilingSearch, "finding", counted)
     return found
 
 
@@ -365,15 +365,15 @@ def test_a_second_session_reads_what_the_first_one_found(
     records = Records(tmp_path / "records.db")
     first = recorded(records)
     assert trials == ["exp"]
-    (row,) = records.grains()
+    (row,) = records.tilings()
     assert (row.kernel, row.tile, row.copied) == ("made", (8, 6), False)
     assert row.passed > LATER_DRAWS * BOXES
     assert row.refused > 0
     assert records.machines()[row.fingerprint].threads == torch.get_num_threads()
     second = recorded(records)
     assert trials == ["exp"]
-    assert list(second.grains.values()) == list(first.grains.values())
-    assert records.grains() == (row,)
+    assert list(second.tilings.values()) == list(first.tilings.values())
+    assert records.tilings() == (row,)
 
 
 def test_what_this_process_found_already_is_recorded_too(
@@ -383,12 +383,12 @@ def test_what_this_process_found_already_is_recorded_too(
     GraphSession(exponentials(), exact="bitwise")
     path = tmp_path / "records.db"
     GraphSession(exponentials(), exact="bitwise", records=path)
-    assert len(Records(path).grains()) == 1
+    assert len(Records(path).tilings()) == 1
 
 
 def changed(records: Records, statement: str) -> None:
     with sqlite3.connect(records.name) as connection:
-        connection.execute(f"UPDATE tgbench_grains SET {statement}")
+        connection.execute(f"UPDATE tgbench_tilings SET {statement}")
 
 
 @pytest.mark.parametrize(
@@ -401,7 +401,7 @@ def test_stale_and_foreign_records_are_not_trusted(
     records = Records(tmp_path / "records.db")
     recorded(records)
     changed(records, f"{statement}, tile = '[16, 6]'")
-    assert [grain.tile for grain in recorded(records).grains.values()] == [(8, 6)]
+    assert [tiling.tile for tiling in recorded(records).tilings.values()] == [(8, 6)]
     assert trials == ["exp", "exp"]
 
 
@@ -419,7 +419,7 @@ def test_a_kernel_that_changed_or_joined_is_tried(
     monkeypatch.setitem(KERNELS, "exp", [*KERNELS["exp"], other])
     recorded(records)
     assert trials == ["exp"] * 3
-    assert len(records.grains()) == 3
+    assert len(records.tilings()) == 3
 
 
 def test_threads_have_records_of_their_own(
@@ -445,11 +445,11 @@ def test_a_record_that_cannot_be_is_refused(
     records = Records(tmp_path / "records.db")
     recorded(records)
     changed(records, statement)
-    with pytest.raises(RecordsError, match="DELETE FROM tgbench_grains WHERE id ="):
+    with pytest.raises(RecordsError, match="DELETE FROM tgbench_tilings WHERE id ="):
         recorded(records)
 
 
-def test_a_profile_records_grains_and_takes_bit_exact_sessions(
+def test_a_profile_records_tilings_and_takes_bit_exact_sessions(
     tmp_path: Path, trials: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(profiler, "LEAST_ROUNDS", 2)
@@ -505,10 +505,12 @@ def test_other_threads_are_refused() -> None:
 def test_an_optimised_plan_keeps_the_bits_and_another_process_makes_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tgbench.session.opening, "find", lambda anatomy, *_: any_grains(anatomy, 5))
+    monkeypatch.setattr(
+        tgbench.session.opening, "find", lambda scheduled, *_: any_tilings(scheduled, 5)
+    )
     session = GraphSession(exponentials(), exact="bitwise")
     assert session.exactness is not None
-    assert any(1 < grain.tile[0] < 40 for grain in session.exactness.grains.values())
+    assert any(1 < tiling.tile[0] < 40 for tiling in session.exactness.tilings.values())
     inputs = {"x": np.ones((40, 6), np.float32)}
     for row in range(3):
         inputs = {"x": inputs["x"].copy()}
@@ -526,24 +528,24 @@ def test_an_optimised_plan_keeps_the_bits_and_another_process_makes_the_same(
 
 def test_the_tables_of_a_search_count_whole_tiles() -> None:
     graph = exponentials()
-    anatomy, (call,) = Anatomy.of(graph), {graph.outputs["y"].call}
+    scheduled, (call,) = ScheduledGraph.of(graph), {graph.outputs["y"].call}
     row, whole = Region.of(Box(((17, 18), (0, 6)))), Region.full((40, 6))
     first = Bucket.of({"x": whole}, {"y": whole})
     buckets = [first, *[Bucket.of({"x": row}, {"y": whole})] * 3]
 
-    def least_elements(grains: dict[Call, Grain] | None) -> int:
+    def least_elements(tilings: dict[Call, Tiling] | None) -> int:
         """How many elements a changed row makes a run compute."""
-        rules = Rules(grains)
-        workload = Workload.of(anatomy, rules, buckets)
+        rules = Rules(tilings)
+        workload = Workload.of(scheduled, rules, buckets)
 
         def cost(call: Call, box: Box) -> float:
             return float(box.elements)
 
-        (table,) = tabulate(anatomy, rules, workload, cost).table
+        (table,) = tabulate(scheduled, rules, workload, cost).table
         return min(int(n) for n in table.cost_ns.ravel() if n)
 
     assert least_elements(None) == 6
-    assert least_elements({call: Grain("any", (8, 6), (8, 6), copied=True)}) == 48
+    assert least_elements({call: Tiling("any", (8, 6), (8, 6), copied=True)}) == 48
 
 
 # --- models ---------------------------------------------------------------------------------------

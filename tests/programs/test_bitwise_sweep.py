@@ -19,14 +19,14 @@ from strategies import mask_of, random_box
 import tgbench
 from tgbench import ops
 from tgbench.base.errors import ExactnessError
-from tgbench.base.known import Pattern
+from tgbench.base.known import SparsityPattern
 from tgbench.base.regions import Box, Region
-from tgbench.base.tiles import Grain
+from tgbench.base.tiles import Tiling
 from tgbench.costs.model import plain_site
 from tgbench.costs.probe import same_bits
 from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.graph.reference import evaluate
-from tgbench.kernels.copied import of_grain
+from tgbench.kernels.copied import of_tiling
 from tgbench.programs.exact.findings import sources
 from tgbench.runs.rules import Rules
 from tgbench.session.session import GraphSession
@@ -76,9 +76,9 @@ def test_a_kernel_that_does_not_take_a_tile_is_named() -> None:
     )
     call, box = graph.outputs["y"].call, Box(((0, 1), (0, 1), (1, 2)))
     site = plain_site(call, box, Rules().reads(call, box), "cpu")
-    grain = Grain("conv_of_padding", (1, 1, 1), (1, 1, 1), copied=True)
+    tiling = Tiling("conv_of_padding", (1, 1, 1), (1, 1, 1), copied=True)
     with pytest.raises(ExactnessError, match=r"conv: conv_of_padding .*does not take.*leave out"):
-        of_grain(site, grain)
+        of_tiling(site, tiling)
 
 
 # --- rare numbers ---------------------------------------------------------------------------------
@@ -96,9 +96,9 @@ def test_an_elementwise_kernel_is_tried_on_many_numbers(monkeypatch: pytest.Monk
     graph = of_one(ops.exp, 3, 13)
     session = GraphSession(graph, exact="bitwise")
     assert session.exactness is not None
-    (grain,) = session.exactness.grains.values()
-    assert grain.copied
-    assert grain.tile == grain.chunk
+    (tiling,) = session.exactness.tilings.values()
+    assert tiling.copied
+    assert tiling.tile == tiling.chunk
     edits_keep_bits(graph, lambda rng, shape: rng.standard_normal(shape), 20)
 
 
@@ -114,8 +114,8 @@ def test_trials_see_signed_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = of_one(lambda x: ops.max_(x, -1), 6, 2)
     session = GraphSession(graph, exact="bitwise")
     assert session.exactness is not None
-    (grain,) = session.exactness.grains.values()
-    assert grain.copied
+    (tiling,) = session.exactness.tilings.values()
+    assert tiling.copied
     edits_keep_bits(graph, lambda rng, shape: rng.choice([0.0, -0.0], shape), 20)
 
 
@@ -189,7 +189,7 @@ def test_the_closed_elements_of_a_box_are_found_exactly() -> None:
     rng = np.random.default_rng(0)
     for _ in range(60):
         shape = rng.integers(1, 5, rng.integers(1, 4))
-        pattern = Pattern.of(rng.random([rng.choice([1, n]) for n in shape]) < 0.6)
+        pattern = SparsityPattern.of(rng.random([rng.choice([1, n]) for n in shape]) < 0.6)
         box = random_box(rng, shape)
         right = ~np.broadcast_to(pattern.array, shape) & mask_of(Region((box,)), shape)
         found = pattern.closed(box)

@@ -73,7 +73,7 @@ def one_row(run: GraphSession) -> set[str]:
 
 def sites(run: GraphSession) -> list[Site]:
     """One for each kind of product in a warm run."""
-    planner = run.planning.planner(run.anatomy)
+    planner = run.planning.planner(run.scheduled)
     found = planner.survey(planner.scenarios(run.planning.classes))
     return list({run.costs.signature(s).text: s for some in found for s in some}.values())
 
@@ -310,7 +310,7 @@ def test_what_is_timed_carries_the_run() -> None:
     """The calls that are left out make up less than a fiftieth of every run, or are short."""
     run = session(layers(), calibrate=False)
     one_row(run)
-    planner = run.planning.planner(run.anatomy)
+    planner = run.planning.planner(run.scheduled)
     runs = planner.survey(planner.scenarios(run.planning.classes))
     tasks = heaviest(runs, run.costs)
     chosen = {task.signature for task in tasks}
@@ -346,7 +346,7 @@ def test_right_results_whatever_is_timed(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_all_turns_are_bounded() -> None:
     run = session(layers(), calibrate=False)
     one_row(run)
-    planner = run.planning.planner(run.anatomy)
+    planner = run.planning.planner(run.scheduled)
     tasks = heaviest(planner.survey(planner.scenarios(run.planning.classes)), run.costs)
     races: Sequence[Race] = [Race(task, run.pool, "cpu") for task in tasks]
     turns = list(calibrate.race(races, []))

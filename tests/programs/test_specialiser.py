@@ -18,10 +18,10 @@ from tgbench.base.coords import Domain, Guard, Moving
 from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.graph.simplify import simplify
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.planner import Planner
 from tgbench.programs.lowering import DoesNotFit
-from tgbench.programs.specialiser import Specialised, Specialiser, Standing, Way
+from tgbench.programs.specialiser import FixedEntries, Specialised, Specialiser, Way
 from tgbench.runs.buckets import Bucket, BucketClass
 from tgbench.runs.rules import Rules
 from tgbench.runs.split import WHOLE, cuts
@@ -62,19 +62,19 @@ def patched(graph: Graph, places: Any) -> tuple[BucketClass, tuple[int, ...]]:
 
 
 def specialised(session: GraphSession, places: Any) -> Specialised:
-    kind, origin = patched(session.anatomy.graph, places)
+    kind, origin = patched(session.scheduled.graph, places)
     memory = session.memory
     held = session.states.patterns[session.standing.valid].state(origin)
     return memory.specialiser.specialise(held, kind, origin)
 
 
-def seen_at_edges(session: GraphSession, count: int) -> Standing:
-    """What stands after runs of so many patches: two rows, two columns, and places in the batch."""
+def seen_at_edges(session: GraphSession, count: int) -> FixedEntries:
+    """What is fixed after runs of so many patches: two rows, two columns, places in the batch."""
     specialiser = session.memory.specialiser
-    specialiser.standing = Standing()
+    specialiser.fixed_entries = FixedEntries()
     for at in EDGES:
         specialised(session, [(at, EDGES[0] + EDGES[1] - at)] * count)
-    return specialiser.standing
+    return specialiser.fixed_entries
 
 
 def decided(made: Specialised, origin: tuple[int, ...]) -> Any:
@@ -95,16 +95,16 @@ batches = st.lists(st.tuples(edges, edges), min_size=1, max_size=2)
 
 @given(batches)
 @settings(deadline=None)
-def test_what_stands_decides_the_same(session: GraphSession, places: Any) -> None:
-    kind, origin = patched(session.anatomy.graph, places)
-    standing = seen_at_edges(session, len(places))
-    before = standing.of(kind, origin)
+def test_what_is_fixed_decides_the_same(session: GraphSession, places: Any) -> None:
+    kind, origin = patched(session.scheduled.graph, places)
+    entries = seen_at_edges(session, len(places))
+    before = entries.of(kind, origin)
     first = specialised(session, places)
-    numbers = standing.of(kind, origin)
-    assert set(before) <= set(numbers) <= set(Domain(first.guards).standing)
+    numbers = entries.of(kind, origin)
+    assert set(before) <= set(numbers) <= set(Domain(first.guards).fixed)
     second = specialised(session, places)
     assert decided(first, origin) == decided(second, origin)
-    assert set(numbers) <= set(Domain(second.guards).standing)
+    assert set(numbers) <= set(Domain(second.guards).fixed)
     for made in (first, second):
         assert Domain(made.guards).holds(origin)
 
@@ -112,16 +112,16 @@ def test_what_stands_decides_the_same(session: GraphSession, places: Any) -> Non
 @given(batches)
 @settings(deadline=None)
 def test_programs_hold_wherever_their_guards_do(session: GraphSession, places: Any) -> None:
-    """Some entries stand and others do not; elsewhere all is decided again from nothing."""
+    """Some entries are fixed and others are not; elsewhere all is decided again from nothing."""
     seen_at_edges(session, len(places))
-    kind, origin = patched(session.anatomy.graph, places)
+    kind, origin = patched(session.scheduled.graph, places)
     made = specialised(session, places)
     specialiser = session.memory.specialiser
     for step, axis in itertools.product((-4, 4), range(len(origin))):
         near = (*origin[:axis], origin[axis] + step, *origin[axis + 1 :])
         inside = all(0 <= at <= bound for at, bound in zip(near, kind.bounds, strict=True))
         if inside and Domain(made.guards).holds(near):
-            specialiser.standing = Standing()
+            specialiser.fixed_entries = FixedEntries()
             held = session.states.patterns[session.standing.valid].state(near)
             again = specialiser.specialise(held, kind, near)
             assert decided(made, near) == decided(again, near)
@@ -129,15 +129,15 @@ def test_programs_hold_wherever_their_guards_do(session: GraphSession, places: A
 
 def test_entries_that_move_are_not_taken_for_numbers() -> None:
     kind, origin = patched(strided(), [(4, 8)])
-    standing = Standing()
+    entries = FixedEntries()
     assert origin == (0, 4, 8)
     for row in (4, 3):
-        assert standing.of(kind, origin) == {}
+        assert entries.of(kind, origin) == {}
         pinned = [Guard(-row, ((1, 1),)), Guard(row, ((1, -1),))]
-        standing.learn(kind, (0, row, 8), [*pinned, Guard(9, ((2, -1),))])
-    assert standing.of(kind, origin) == {1: 4}
-    assert standing.of(kind, (0, 5, 8)) == {}
-    assert standing.of(*patched(strided(), [(4, 8), (4, 1)])) == {}  # another matter
+        entries.learn(kind, (0, row, 8), [*pinned, Guard(9, ((2, -1),))])
+    assert entries.of(kind, origin) == {1: 4}
+    assert entries.of(kind, (0, 5, 8)) == {}
+    assert entries.of(*patched(strided(), [(4, 8), (4, 1)])) == {}  # another matter
 
 
 def test_numbers_leave_nothing_moving(session: GraphSession) -> None:
@@ -157,15 +157,15 @@ def test_where_some_cut_fits_the_last_piece_has_room(
     case: tuple[Graph, Maker], data: st.DataObject
 ) -> None:
     """What the planner and programs rely on, where they try no cut."""
-    anatomy = Anatomy.of(simplify(case[0]))
-    graph, planner = anatomy.graph, Planner(anatomy, Rules(), "cpu")
+    scheduled = ScheduledGraph.of(simplify(case[0]))
+    graph, planner = scheduled.graph, Planner(scheduled, Rules(), "cpu")
     everything = {name: Region.full(leaf.shape) for name, leaf in graph.inputs.items()}
     one, other = (Bucket.of(everything, asked_of(graph, data.draw)).classify(graph) for _ in "ab")
     made = planner.plan(planner.scenarios({one[0]: (1.0, one[1])}), None).placement
-    specialiser = Specialiser(anatomy, made, WHOLE, Rules(), "cpu")
+    specialiser = Specialiser(scheduled, made, WHOLE, Rules(), "cpu")
     for cut in itertools.islice(cuts(specialiser.propagator), 12):
         with suppress(DoesNotFit):
-            specialiser._lowered({}, *other, Way(cut), stands=True)
+            specialiser._lowered({}, *other, Way(cut), is_fixed=True)
             assert specialiser._may_fit_in_pieces(*other)
 
 

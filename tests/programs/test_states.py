@@ -9,7 +9,7 @@ from tgbench.base.coords import Moving, at, origin_symbol, value_of
 from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import Graph, GraphBuilder, Node
 from tgbench.programs.lowering import Held
-from tgbench.programs.states import EMPTY_STATE, Pattern, States, describe
+from tgbench.programs.states import EMPTY_STATE, States, ValidityPattern, describe
 from tgbench.runs.buckets import Bucket, BucketClass
 
 SIZE = 12
@@ -45,14 +45,14 @@ def rows(state: dict[Node, Held]) -> tuple[int, int]:
 def test_equal_patterns_have_one_number_and_the_empty_one_is_0() -> None:
     states = States()
     assert states.number(EMPTY_STATE) == 0
-    one = states.number(Pattern.of(after_append(3)))
-    assert states.number(Pattern.of(after_append(7))) == one == 1
+    one = states.number(ValidityPattern.of(after_append(3)))
+    assert states.number(ValidityPattern.of(after_append(7))) == one == 1
     assert len(states) == 2
 
 
 def test_a_state_moves_with_the_runs_of_its_class() -> None:
     states = States()
-    number = states.number(Pattern.of(after_append(3)))
+    number = states.number(ValidityPattern.of(after_append(3)))
     moved = states.moved(number, append(3), append(4))
     assert rows(states.patterns[moved].state((4,))) == (0, 4)
     assert states.moved(number, append(8), append(9)) == moved
@@ -64,7 +64,7 @@ def test_a_state_moves_with_the_runs_of_its_class() -> None:
 
 def test_a_state_of_another_class_is_written_over_the_new_origin() -> None:
     states = States()
-    number = states.number(Pattern.of(after_append(3)))
+    number = states.number(ValidityPattern.of(after_append(3)))
     ask = Bucket.of({}, {"y": Region((Box(((4, 6), (0, 4))),))}).classify(GRAPH)
     moved = states.moved(number, append(3), ask)
     assert rows(states.patterns[moved].state(ask[1])) == (0, 4)
@@ -79,7 +79,7 @@ def test_wherever_runs_go_the_numbers_stay(path: list[tuple[int, bool]]) -> None
     """However often it is rewritten, a state says the same of every element."""
     states = States()
     first = path[0][0]
-    number, before = states.number(Pattern.of(after_append(first))), append(first)
+    number, before = states.number(ValidityPattern.of(after_append(first))), append(first)
     for t, same_class in path[1:]:
         row = Region((Box(((t, t + 1), (0, 4))),))
         now = append(t) if same_class else Bucket.of({}, {"y": row}).classify(GRAPH)
@@ -89,7 +89,7 @@ def test_wherever_runs_go_the_numbers_stay(path: list[tuple[int, bool]]) -> None
 
 def test_a_pattern_gives_back_the_forms_it_was_made_of() -> None:
     state = after_append(5)
-    again = Pattern.of(state).state((5,))
+    again = ValidityPattern.of(state).state((5,))
     assert again[K].valid == state[K].valid
     (start, stop), _ = again[K].valid.hull()
     assert start == 0

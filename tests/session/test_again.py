@@ -199,11 +199,11 @@ def test_a_search_elsewhere_finds_the_same() -> None:
     task = session.session.search("greedy").task
     optimiser = task.optimiser()
     start = Plan.from_json(task.start_json or "").placement_for(
-        optimiser.anatomy.folded, optimiser.device
+        optimiser.scheduled.folded, optimiser.device
     )
-    assert start.anatomy.schedule == optimiser.anatomy.schedule
+    assert start.scheduled.schedule == optimiser.scheduled.schedule
     made = optimiser.run("greedy", start=start)
-    session.session.adopt(Plan.of(optimiser.anatomy.folded, made, "cpu", task.budget_bytes))
+    session.session.adopt(Plan.of(optimiser.scheduled.folded, made, "cpu", task.budget_bytes))
     assert again(session.session)
     session.run()
 

@@ -29,7 +29,7 @@ from tgbench.graph.op_table import numpy_dtype
 from tgbench.graph.reference import evaluate
 from tgbench.kernels.registry import KERNELS
 from tgbench.runs import buckets
-from tgbench.session import arguments as intake
+from tgbench.session import arguments as reader
 from tgbench.session.check import Pair, check, load_pairs, save_pairs
 from tgbench.session.check.compare import difference
 from tgbench.session.check.report import Cause, CheckReport
@@ -270,7 +270,7 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
         last = Region((Box(((len(old) - 1, len(old)), *((0, n) for n in old.shape[1:]))),))
         return real(old, new).subtract(last)
 
-    monkeypatch.setattr(intake, "difference", difference)
+    monkeypatch.setattr(reader, "difference", difference)
 
 
 def test_a_run_that_is_wrong_only_incrementally_is_said_to_be(

@@ -64,7 +64,7 @@ def session() -> GraphSession:
 def shown(session: GraphSession) -> Timeline:
     assert session.last is not None
     computed = {"the edit": list(session.last.compute)}
-    return timeline(session.anatomy, session.placement, session.budget_bytes, computed)
+    return timeline(session.scheduled, session.placement, session.budget_bytes, computed)
 
 
 # --- the payload --------------------------------------------------------------------------------
@@ -83,9 +83,9 @@ def test_rectangles_are_the_slots_of_the_plan(session: GraphSession) -> None:
     assert scratch == {s.node: s.scratch_bytes for s in plan.slots if s.scratch_bytes}
 
 
-def test_live_ranges_are_the_anatomy_s(session: GraphSession) -> None:
+def test_live_ranges_are_the_scheduled_graph_s(session: GraphSession) -> None:
     result = shown(session)
-    live = {node.name: span for node, span in session.anatomy.live.items()}
+    live = {node.name: span for node, span in session.scheduled.live.items()}
     for r in result.rectangles:
         if r.kind in ("input", "retained"):
             assert (r.start, r.stop) == (0, result.steps)
@@ -199,13 +199,13 @@ def test_what_is_kept_after_some_runs_is_shown_as_that(partly: tuple[Plan, Graph
     assert "on bytes that others use meanwhile" in text
     assert 'class="tg-partial"' in to_svg(shown)
     made = plan.placement_for(graph, "cpu")
-    assert timeline(made.anatomy, made.placement).rectangles[0].kind == "partial"
+    assert timeline(made.scheduled, made.placement).rectangles[0].kind == "partial"
 
 
 def test_the_payload_says_what_each_run_computed(session: GraphSession) -> None:
     assert session.last is not None
     data = shown(session).payload()
-    stored = {node.name for node in session.anatomy.stored}
+    stored = {node.name for node in session.scheduled.stored}
     computed = {data["name"][i].removesuffix(" (scratch)") for i in data["computed"]["the edit"]}
     assert computed == set(session.last.compute) & stored
     columns = ("name", "kind", "offset", "size", "start", "stop", "group", "detail")
@@ -305,7 +305,7 @@ def test_the_page_reads_without_a_script(session: GraphSession) -> None:
 def test_names_cannot_break_out_of_the_page() -> None:
     hostile = GraphSession(chain(HOSTILE))
     hostile.run({"x": np.zeros((8, 16), np.float32)})
-    result = timeline(hostile.anatomy, hostile.placement, None, {HOSTILE: [HOSTILE]})
+    result = timeline(hostile.scheduled, hostile.placement, None, {HOSTILE: [HOSTILE]})
     runs = (*RUNS, Run(HOSTILE, HOSTILE, 0.5, 10_000, 64))
     names = {HOSTILE: HOSTILE}
     reader = Reader(page(HOSTILE, [study(result, HOSTILE, runs)], names, [HOSTILE]))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tgbench as tg
-from tgbench.programs.states import Pattern
+from tgbench.programs.states import ValidityPattern
 from tgbench.runs.buckets import Bucket, Spot
 from tgbench.session.choosing import Chooser, Larger, Own
 from tgbench.session.serving import Offer
@@ -101,10 +101,10 @@ def test_one_program_serves_an_edited_word_wherever_it_is() -> None:
     assert session.counters.specialised <= made + 2
 
 
-def _pattern(session: tg.GraphSession, *parts: tuple[int, int]) -> Pattern:
+def _pattern(session: tg.GraphSession, *parts: tuple[int, int]) -> ValidityPattern:
     node = session.graph.outputs["y"]
     boxes = tuple(((start, stop), (0, WIDTH)) for start, stop in parts)
-    return Pattern(((node, boxes, (0, 0)),) if parts else ())
+    return ValidityPattern(((node, boxes, (0, 0)),) if parts else ())
 
 
 def test_more_holds_less_and_nothing_empty_is_counted_on() -> None:

@@ -240,7 +240,7 @@ def test_with_everything_retained_a_token_computes_its_own_row(folder: Any) -> N
     for t in range(12, 16):
         ids = append(session, ids, t)
         computed = session.last.compute  # type: ignore[union-attr]
-        names = {node.name: node for node in session.anatomy.stored}
+        names = {node.name: node for node in session.scheduled.stored}
         assert set(computed) >= set(names), set(names) - set(computed)
         for name, region in computed.items():
             node = session.graph.node(name)

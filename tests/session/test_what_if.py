@@ -117,18 +117,18 @@ def test_a_bit_exact_plan_needs_its_session(session: GraphSession) -> None:
 def test_clashes_are_those_of_every_pair(session: GraphSession, name: str, block: int) -> None:
     """Against every byte and every step."""
     made = WhatIf.of(session).moved(name, 64 * block).decisions
-    placement, anatomy = made.placement, made.anatomy
-    end = len(anatomy.schedule) + 1
+    placement, scheduled = made.placement, made.scheduled
+    end = len(scheduled.schedule) + 1
     taken = []
     for node, slot in placement.slots.items():
-        live = anatomy.live.get(node)
+        live = scheduled.live.get(node)
         kept = live is None or slot.offset_bytes < placement.kept_bytes
         steps = range(end) if kept or live is None else range(live.start, live.stop)
         low = slot.offset_bytes // 64
         blocks = range(low, low + aligned(placement.size_of(node)) // 64)
         taken.append((node.name, {(b, s) for b in blocks for s in steps}, placement.group(node)))
     for node, room in placement.scratch.items():
-        low, step = room.offset_bytes // 64, anatomy.position[node]
+        low, step = room.offset_bytes // 64, scheduled.position[node]
         blocks = range(low, low + -(-room.size_bytes // 64))
         taken.append((f"{node.name} (scratch)", {(b, step) for b in blocks}, None))
     right = {
@@ -136,5 +136,5 @@ def test_clashes_are_those_of_every_pair(session: GraphSession, name: str, block
         for (a, mine, one), (b, theirs, other) in combinations(taken, 2)
         if mine & theirs and (one is None or one is not other)
     }
-    found = {frozenset((c.a, c.b)) for c in clashes(placement, anatomy)}
+    found = {frozenset((c.a, c.b)) for c in clashes(placement, scheduled)}
     assert found == right

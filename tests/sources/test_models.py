@@ -18,7 +18,7 @@ from tgbench.base.safetensors import Weights
 from tgbench.graph.dims import dim
 from tgbench.graph.graph import Graph, GraphBuilder, Node, copy_node
 from tgbench.graph.reference import evaluate
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.runs.propagate import Propagator, Step, Storage
 from tgbench.runs.rules import Rules
 from tgbench.sources.models import Tokenizer, bert, complete, gemma3, generate, stream
@@ -350,9 +350,9 @@ class Steps:
     """Runs of a graph with every stored node retained."""
 
     def __init__(self, graph: Graph) -> None:
-        anatomy = Anatomy.of(graph)
-        self.graph, self.stored = graph, anatomy.stored
-        storage = Storage(anatomy.views, anatomy.frozen, frozenset(anatomy.stored))
+        scheduled = ScheduledGraph.of(graph)
+        self.graph, self.stored = graph, scheduled.stored
+        storage = Storage(scheduled.views, scheduled.frozen, frozenset(scheduled.stored))
         self.propagator = Propagator(graph, storage, Rules())
         self.valid: Mapping[Node, Region] = {}
 

@@ -54,18 +54,18 @@ def test_columns_hold_every_rectangle(session: GraphSession) -> None:
     assert found["name"] == [r.label for r in shown.rectangles]
     assert found["size"].tolist() == [r.size_bytes for r in shown.rectangles]
     assert found["live"].tolist() == list(shown.live_bytes)
-    assert found["schedule"] == [node.name for node in session.anatomy.schedule]
+    assert found["schedule"] == [node.name for node in session.scheduled.schedule]
     assert len(found["read_first"]) == len(shown.rectangles) + 1
     assert shown.facts()["steps"] == shown.steps
 
 
 def test_readers_are_steps_that_read_through_views_too(session: GraphSession) -> None:
     shown = {r.name: r for r in timeline_of_plan(session.plan, session.graph).rectangles}
-    position = {node.name: step for step, node in enumerate(session.anatomy.schedule)}
-    for node in session.anatomy.schedule:
+    position = {node.name: step for step, node in enumerate(session.scheduled.schedule)}
+    for node in session.scheduled.schedule:
         for parent in node.inputs:
-            base = session.anatomy.base[parent].name
-            if base in shown and session.anatomy.base[node] is node:
+            base = session.scheduled.base[parent].name
+            if base in shown and session.scheduled.base[node] is node:
                 assert position[node.name] in shown[base].reads
 
 

@@ -130,9 +130,9 @@ def test_an_exported_notebook_has_the_picture(views: Any) -> None:
 
 
 def test_a_table_stands_for_the_picture(views: Any) -> None:
-    from tgbench.views.panels.widget import View
+    from tgbench.views.panels.widget import Panel
 
-    shown = View(label="<l>", table={"header": ["<h>"], "rows": [["<c>"]]})
+    shown = Panel(label="<l>", table={"header": ["<h>"], "rows": [["<c>"]]})
     assert shown.static()["text/html"] == (
         "<table><caption>&lt;l&gt;</caption><tr><th>&lt;h&gt;</th></tr>"
         "<tr><td>&lt;c&gt;</td></tr></table>"

@@ -377,7 +377,7 @@ class Domain:
         self.rest = rest
 
     @property
-    def standing(self) -> Iterator[int]:
+    def fixed(self) -> Iterator[int]:
         """Entries of the origin that have one value wherever the guards hold."""
         return (index for index, low, high in self.bounds if low == high)
 

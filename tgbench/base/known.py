@@ -10,7 +10,7 @@ inputs are. A `Fact` says which elements of a node are known so, and what they a
         · · · ■
         · · · ·
 
-The set is a `Pattern`: one boolean array, 1 wide in every dimension along which it does not
+The set is a `SparsityPattern`: one boolean array, 1 wide in every dimension along which it does not
 change, with first/last tables per row so that a question costs a look-up, not a scan, and keeps
 its linear form when the row moves with the origin.
 """
@@ -137,10 +137,10 @@ def _replaced(box: Box, axis: int, interval: Interval) -> Box:
     return Box([*box[:axis], interval, *box[axis + 1 :]])
 
 
-class Pattern:
+class SparsityPattern:
     """Which elements are open; `array` broadcasts to the tensor's shape.
 
-    Compares by content; `Pattern.of` brings every array to its narrowest form first.
+    Compares by content; `SparsityPattern.of` brings every array to its narrowest form first.
     """
 
     def __init__(self, array: Bools) -> None:
@@ -151,22 +151,22 @@ class Pattern:
         self.varying = tuple(axis for axis, size in enumerate(array.shape) if size > 1)
 
     @staticmethod
-    def of(array: NDArray[Any]) -> Pattern:
+    def of(array: NDArray[Any]) -> SparsityPattern:
         narrow = np.asarray(array, dtype=bool)
         for axis, size in enumerate(narrow.shape):
             head = narrow.take([0], axis=axis) if size else narrow
             if size > 1 and bool((narrow == head).all()):
                 narrow = head
-        return Pattern(np.ascontiguousarray(narrow).reshape(narrow.shape))  # keeps rank 0
+        return SparsityPattern(np.ascontiguousarray(narrow).reshape(narrow.shape))  # keeps rank 0
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Pattern) and self.digest == other.digest)
+        return self is other or (isinstance(other, SparsityPattern) and self.digest == other.digest)
 
     def __hash__(self) -> int:
         return hash(self.digest)
 
     def __repr__(self) -> str:
-        return f"Pattern({list(self.array.shape)}, {self.array.mean():.1%} open)"
+        return f"SparsityPattern({list(self.array.shape)}, {self.array.mean():.1%} open)"
 
     @property
     def is_all_open(self) -> bool:
@@ -308,7 +308,7 @@ class Fact:
     """
 
     value: float | None
-    open: Pattern
+    open: SparsityPattern
     hard: bool = True
     constant: ConstantData | None = None
     wild: bool = False
@@ -332,19 +332,21 @@ class Fact:
 
 def constant_fact(data: ConstantData) -> Fact:
     """The fact about a constant node: all of it is known."""
-    closed = Pattern(np.zeros([1] * data.array.ndim, dtype=bool))
+    closed = SparsityPattern(np.zeros([1] * data.array.ndim, dtype=bool))
     return Fact(None, closed, constant=data)
 
 
 def pattern_fact(value: float, is_open: NDArray[Any], *, hard: bool = True) -> Fact | None:
     """A fact with one known value, or None when nothing is known; −0 is known as 0."""
-    pattern = Pattern.of(is_open)
+    pattern = SparsityPattern.of(is_open)
     return None if pattern.is_all_open else Fact(value + 0.0, pattern, hard)
 
 
 def open_fact(rank: int, *, wild: bool = False, positive: bool = False) -> Fact:
     """No element is known, but something of all of them."""
-    return Fact(None, Pattern(np.ones([1] * rank, dtype=bool)), wild=wild, positive=positive)
+    return Fact(
+        None, SparsityPattern(np.ones([1] * rank, dtype=bool)), wild=wild, positive=positive
+    )
 
 
 def followed(fact: Fact | None, sources: Sequence[Fact | None], rank: int) -> Fact | None:

@@ -1,4 +1,4 @@
-"""Grains: which elements of a result are computed together where bits must not depend on the run.
+"""Tilings: which elements of a result are computed together where bits must not depend on the run.
 
     tile    the least that is computed: whole tiles, counted from coordinate 0
     chunk   the most that one call takes, counted the same way
@@ -10,7 +10,7 @@
 
 What is asked for grows to whole tiles (`rounded`); what is computed falls apart into calls that
 stay inside a chunk (`calls`). A kernel gives a tile the same bits in every call that may hold it,
-so an element's bits depend on its tile alone. `exactness` finds out which grains do so.
+so an element's bits depend on its tile alone. `exactness` finds out which tilings do so.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Sizes: TypeAlias = "tuple[int, ...]"
 
 
 @dataclass(frozen=True, slots=True)
-class Grain:
+class Tiling:
     """How the elements of one call are computed in every run.
 
     Fields:
@@ -37,7 +37,7 @@ class Grain:
         stays: the weights, which lie at one place in every run.
         hands_out: whether a caller sees the result, so that all NaN in it must be the same one.
 
-    >>> rows = Grain("linear_rows", (16, 8), (32, 8))
+    >>> rows = Tiling("linear_rows", (16, 8), (32, 8))
     >>> rows.rounded(Region((Box(((24, 36), (0, 3))),)), (64, 8))
     {[16:48, 0:8]}
     >>> list(rows.calls(Box(((16, 48), (0, 8)))))

@@ -694,7 +694,7 @@ class Decoding:
             medians(self.groups),
             tuple(sizes),
             str(session.plan),
-            timeline(session.anatomy, session.placement, session.budget_bytes, self.computed),
+            timeline(session.scheduled, session.placement, session.budget_bytes, self.computed),
         )
 
     @property
@@ -871,7 +871,7 @@ class Embedding:
                 ("of it retained", session.placement.kept_bytes, "kept between runs"),
             ),
             str(session.plan),
-            timeline(session.anatomy, session.placement, session.budget_bytes, self.computed),
+            timeline(session.scheduled, session.placement, session.budget_bytes, self.computed),
             (table,),
         )
 

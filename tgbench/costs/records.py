@@ -1,7 +1,7 @@
-"""Measured times of kernels, and grains of bit-exact mode, in a database that is shared.
+"""Measured times of kernels, and tilings of bit-exact mode, in a database that is shared.
 
     one row = one sample set of (kernel, source hash, signature, fingerprint)
-              or the grain that was found for a call, under the same four
+              or the tiling that was found for a call, under the same four
 
     kernel       its name in the registry
     source hash  of its compiled functions: a changed kernel is measured anew
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine, MetaData
     from sqlalchemy.engine import Connection
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 TIMEOUT_S = 30.0  # how long a process waits for another one to finish writing
 MOST_SAMPLES = 200  # of one set; more are thinned out evenly
 Key = tuple[str, str, str, str]  # kernel, source hash, signature, fingerprint
@@ -117,13 +117,13 @@ class Record:
 
 
 @dataclass(frozen=True)
-class GrainRecord:
+class TilingRecord:
     """Which kernel computes a call in bit-exact mode, in what tiles, and what speaks for it.
 
     Fields:
         signature: of the whole call, its weights' layout and all that chose among its kernels; the
             fingerprint holds the thread count.
-        tile, chunk, copied: as in `grains.Grain`.
+        tile, chunk, copied: as in `tilings.Tiling`.
         passed: boxes of tiles that were compared with the whole and had its bits.
         refused: candidates that were to be tried before this one and did not pass.
         found_at: seconds since 1970.
@@ -201,7 +201,7 @@ def _tables() -> MetaData:
     )
     Index("tgbench_records_by_machine", table.c.fingerprint, table.c.kernel)
     table = Table(
-        "tgbench_grains",
+        "tgbench_tilings",
         found,
         Column("id", Text, primary_key=True),
         *(
@@ -211,7 +211,7 @@ def _tables() -> MetaData:
         *(Column(name, Integer, nullable=False) for name in ("copied", "passed", "refused")),
         Column("found_at", Double, nullable=False),
     )
-    Index("tgbench_grains_by_machine", table.c.fingerprint)
+    Index("tgbench_tilings_by_machine", table.c.fingerprint)
     return found
 
 
@@ -273,12 +273,12 @@ class Records:
         rows = [_row(record) for record in records]
         self._insert({"tgbench_machines": _descriptions(machine), "tgbench_records": rows})
 
-    def add_grains(self, grains: Iterable[GrainRecord], machine: Machine | None = None) -> None:
-        """Add grains, all or none; what is there of a key stays."""
+    def add_tilings(self, tilings: Iterable[TilingRecord], machine: Machine | None = None) -> None:
+        """Add tilings, all or none; what is there of a key stays."""
         self._insert(
             {
                 "tgbench_machines": _descriptions(machine),
-                "tgbench_grains": [_grain_row(record) for record in grains],
+                "tgbench_tilings": [_tiling_row(record) for record in tilings],
             }
         )
 
@@ -293,7 +293,7 @@ class Records:
             {
                 "tgbench_machines": about,
                 "tgbench_records": [_row(record) for record in other._sets({})],
-                "tgbench_grains": [_grain_row(record) for record in other.grains()],
+                "tgbench_tilings": [_tiling_row(record) for record in other.tilings()],
             }
         )
         return len(self) - before
@@ -320,11 +320,11 @@ class Records:
         found = merged(self._sets(dict(zip(names, key, strict=True))))
         return found[0] if found else None
 
-    def grains(self, fingerprint: str | None = None) -> tuple[GrainRecord, ...]:
-        """Grains by key, of one machine if named."""
+    def tilings(self, fingerprint: str | None = None) -> tuple[TilingRecord, ...]:
+        """Tilings by key, of one machine if named."""
         wanted = {} if fingerprint is None else {"fingerprint": fingerprint}
-        rows = self._rows("tgbench_grains", wanted)
-        return tuple(sorted(map(self._grain, rows), key=lambda record: record.key))
+        rows = self._rows("tgbench_tilings", wanted)
+        return tuple(sorted(map(self._tiling, rows), key=lambda record: record.key))
 
     def machines(self) -> dict[str, Machine]:
         """The machines that were measured, by fingerprint."""
@@ -402,16 +402,16 @@ class Records:
                 raise self._wrong(row, name, "tgbench_records")
         return Record(**values)
 
-    def _grain(self, row: Mapping[Any, Any]) -> GrainRecord:
+    def _tiling(self, row: Mapping[Any, Any]) -> TilingRecord:
         values = {name: value for name, value in row.items() if name != "id"}
         for name in ("tile", "chunk"):
-            values[name] = self._counts(row, name, "tgbench_grains")
-        for name, check in _GRAIN_CHECKS.items():
+            values[name] = self._counts(row, name, "tgbench_tilings")
+        for name, check in _TILING_CHECKS.items():
             if not check(values[name]):
-                raise self._wrong(row, name, "tgbench_grains")
+                raise self._wrong(row, name, "tgbench_tilings")
         if len(values["tile"]) != len(values["chunk"]):
-            raise self._wrong(row, "chunk", "tgbench_grains")
-        return GrainRecord(**values | {"copied": bool(values["copied"])})
+            raise self._wrong(row, "chunk", "tgbench_tilings")
+        return TilingRecord(**values | {"copied": bool(values["copied"])})
 
     def _counts(self, row: Mapping[Any, Any], name: str, table: str) -> tuple[int, ...]:
         """A JSON list of positive integers."""
@@ -538,7 +538,7 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
 }
 
 
-_GRAIN_CHECKS: dict[str, Callable[[Any], bool]] = {
+_TILING_CHECKS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("kernel", "source_hash", "signature", "fingerprint"), _is_text),
     "copied": lambda value: type(value) in (int, bool) and value in (0, 1),
     "passed": lambda value: _is_count(value) and value > 0,
@@ -565,7 +565,7 @@ def _row(record: Record) -> dict[str, Any]:
     return row | {"id": hashlib.sha256(repr(sorted(row.items())).encode()).hexdigest()[:24]}
 
 
-def _grain_row(record: GrainRecord) -> dict[str, Any]:
+def _tiling_row(record: TilingRecord) -> dict[str, Any]:
     row = asdict(record) | {"tile": json.dumps(record.tile), "chunk": json.dumps(record.chunk)}
     return row | {"copied": int(record.copied), "id": record.id}
 

@@ -19,15 +19,15 @@ from torch import Tensor
 
 from tgbench.base.errors import ExactnessError
 from tgbench.base.regions import Box
-from tgbench.base.tiles import Grain
+from tgbench.base.tiles import Tiling
 from tgbench.graph.op_table import FLOATS, Call
 from tgbench.kernels.registry import KERNELS, Kernel, Scratch, Site, View
 from tgbench.kernels.views import Bound, dense, is_dense, part, same_box, whole_reads
 
 
-def of_grain(site: Site, grain: Grain) -> Kernel:
-    """The kernel of a grain, in the form that takes this site."""
-    kernel = formed(_named(site.call.op.name, grain.kernel), site, grain)
+def of_tiling(site: Site, tiling: Tiling) -> Kernel:
+    """The kernel of a tiling, in the form that takes this site."""
+    kernel = formed(_named(site.call.op.name, tiling.kernel), site, tiling)
     if not kernel.takes(site):
         raise ExactnessError(
             f"{site.call.op.name}: {kernel.name} does not take {site.out_box} of {site.call.out}, "
@@ -37,14 +37,14 @@ def of_grain(site: Site, grain: Grain) -> Kernel:
     return kernel
 
 
-def formed(kernel: Kernel, site: Site, grain: Grain) -> Kernel:
-    """The kernel as it is, or over copies: as its grain has it, or where it cannot read a site."""
-    if grain.copied:
-        kernel = copied(kernel, grain.stays)
+def formed(kernel: Kernel, site: Site, tiling: Tiling) -> Kernel:
+    """The kernel as it is, or over copies: as its tiling has it, or where it cannot read a site."""
+    if tiling.copied:
+        kernel = copied(kernel, tiling.stays)
     elif not kernel.takes(site):
         kernel = gathered(kernel)
     kernel = settled(kernel) if computes_known(site.call) else kernel
-    return with_one_nan(kernel) if grain.hands_out and site.out.dtype in FLOATS else kernel
+    return with_one_nan(kernel) if tiling.hands_out and site.out.dtype in FLOATS else kernel
 
 
 def _named(op: str, name: str) -> Kernel:

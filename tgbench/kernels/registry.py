@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 
 from tgbench.base.coords import Coord, same, value_of
 from tgbench.base.errors import KernelError
-from tgbench.base.known import ConstantData, Pattern
+from tgbench.base.known import ConstantData, SparsityPattern
 from tgbench.base.regions import Box, row_major
 from tgbench.graph.op_table import ITEMSIZE, Call
 
@@ -206,10 +206,10 @@ class Site:
 
 
 @cache
-def mask_pattern(data: ConstantData) -> Pattern:
+def mask_pattern(data: ConstantData) -> SparsityPattern:
     """The open elements of a constant mask: True, or 0 of an additive one."""
     array = data.array
-    return Pattern.of(array if array.dtype == bool else array == 0)
+    return SparsityPattern.of(array if array.dtype == bool else array == 0)
 
 
 Scratch: TypeAlias = "tuple[tuple[Coord, ...], str]"  # shape, dtype

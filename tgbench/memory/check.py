@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 from tgbench.memory.packing import Buffer, Problem, Solution
 from tgbench.memory.placement import Placement, aligned
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,29 +129,29 @@ def overlaps(owned: Iterable[LiveBytes]) -> Iterator[Overlap]:
                 yield Overlap(one.name, other.name, first)
 
 
-def live_bytes(placement: Placement, anatomy: Anatomy) -> Iterator[LiveBytes]:
+def live_bytes(placement: Placement, scheduled: ScheduledGraph) -> Iterator[LiveBytes]:
     """Who owns what of a memory map, and when: slots and scratch.
 
     What lies below `kept_bytes`, and inputs, are there at every step. A slice is live from its
     definition to its last use; so is a node that some runs keep, as it may be written over then.
     In-place results share their bytes with what they were given.
     """
-    end = len(anatomy.schedule) + 1
+    end = len(scheduled.schedule) + 1
     for node, slot in placement.slots.items():
-        live = anatomy.live.get(node)
+        live = scheduled.live.get(node)
         always = live is None or slot.offset_bytes < placement.kept_bytes
         start, stop = (0, end) if always or live is None else (live.start, live.stop)
         high = slot.offset_bytes + aligned(placement.size_of(node))
         group = placement.group(node)
         yield LiveBytes(slot.offset_bytes, high, start, stop, node.name, group)
     for node, scratch in placement.scratch.items():
-        step, high = anatomy.position[node], scratch.offset_bytes + scratch.size_bytes
+        step, high = scheduled.position[node], scratch.offset_bytes + scratch.size_bytes
         yield LiveBytes(scratch.offset_bytes, high, step, step + 1, f"{node.name} (scratch)")
 
 
-def clashes(placement: Placement, anatomy: Anatomy) -> list[Overlap]:
+def clashes(placement: Placement, scheduled: ScheduledGraph) -> list[Overlap]:
     """All pairs of a memory map that are live at one step and share bytes, by offset."""
-    return list(overlaps(live_bytes(placement, anatomy)))
+    return list(overlaps(live_bytes(placement, scheduled)))
 
 
 def validate(problem: Problem, solution: Solution) -> list[Finding]:

@@ -38,7 +38,7 @@ from tgbench.memory.placement import (
     donors,
     largest,
 )
-from tgbench.memory.storage import Anatomy, LiveRange
+from tgbench.memory.storage import LiveRange, ScheduledGraph
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,10 @@ Spans: TypeAlias = "list[tuple[int, int]]"  # half-open, in packing steps
 
 
 def _spans(
-    anatomy: Anatomy, leader: Mapping[Node, Node], lives: Lives
+    scheduled: ScheduledGraph, leader: Mapping[Node, Node], lives: Lives
 ) -> Callable[[Node, LiveRange], Spans]:
     """When a node's bytes are in use: over the schedule, then over the runs of each class."""
-    length = len(anatomy.schedule) + 1
+    length = len(scheduled.schedule) + 1
     by_class: list[dict[Node, Life]] = []
     for k in sorted(lives):
         found: dict[Node, Life] = {}
@@ -105,7 +105,7 @@ class Draft:
         kept_bytes: where sharing begins.
     """
 
-    anatomy: Anatomy
+    scheduled: ScheduledGraph
     slots: Mapping[Node, Slot]
     retained: frozenset[Node]
     partial: tuple[Node, ...]
@@ -117,7 +117,7 @@ class Draft:
 
     @staticmethod
     def of(
-        anatomy: Anatomy, retention: Retention, uses: Footprint, lives: Lives | None = None
+        scheduled: ScheduledGraph, retention: Retention, uses: Footprint, lives: Lives | None = None
     ) -> Draft:
         """Kept inputs and always retained nodes lie one behind the other; the rest shares.
 
@@ -126,22 +126,30 @@ class Draft:
                 is partial.
         """
         keep = frozenset(node for node in retention.nodes if node in uses.hulls)
-        partial = tuple(n for n in anatomy.stored if n in keep and retention.is_partial(n))
-        slots, kept_bytes = _kept(anatomy, keep, frozenset(partial), uses)
-        retained = frozenset([*anatomy.kept, *keep])
-        pairs = donors(anatomy, keep, uses.extents)
-        slices = _slices(anatomy, retained, uses, pairs)
+        partial = tuple(n for n in scheduled.stored if n in keep and retention.is_partial(n))
+        slots, kept_bytes = _kept(scheduled, keep, frozenset(partial), uses)
+        retained = frozenset([*scheduled.kept, *keep])
+        pairs = donors(scheduled, keep, uses.extents)
+        slices = _slices(scheduled, retained, uses, pairs)
         for node, first in slices.leader.items():
-            slots[node] = Slot(0, slices.extents[first], (0,) * node.rank, anatomy.order(node))
-        spans = _spans(anatomy, slices.leader, lives or {} if partial else {})
+            slots[node] = Slot(0, slices.extents[first], (0,) * node.rank, scheduled.order(node))
+        spans = _spans(scheduled, slices.leader, lives or {} if partial else {})
         return Draft(
-            anatomy, slots, retained, partial, pairs, slices.leader, slices.live, spans, kept_bytes
+            scheduled,
+            slots,
+            retained,
+            partial,
+            pairs,
+            slices.leader,
+            slices.live,
+            spans,
+            kept_bytes,
         )
 
     @cached_property
     def buffers(self) -> tuple[Buffer, ...]:
         """What shares bytes, scratch memory apart."""
-        live = {**self.live, **{node: self.anatomy.live[node] for node in self.partial}}
+        live = {**self.live, **{node: self.scheduled.live[node] for node in self.partial}}
         return tuple(
             _buffer(node.name, self.size_of(node), self.spans(node, at))
             for node, at in live.items()
@@ -158,7 +166,7 @@ class Draft:
 
         What is kept through some runs only counts at every step.
         """
-        found = np.full(len(self.anatomy.schedule) + 1, self.kept_bytes, np.int64)
+        found = np.full(len(self.scheduled.schedule) + 1, self.kept_bytes, np.int64)
         for node, live in self.live.items():
             found[live.start : live.stop] += aligned(self.size_of(node))
         found += sum(aligned(self.size_of(node)) for node in self.partial)
@@ -187,29 +195,29 @@ class Draft:
         live_there += [(node.name, aligned(self.size_of(node))) for node in kept]
         return Placement(
             slots, self.retained, scratch, self.donors, top + solution.height_bytes, top,
-            top + bound.size_bytes, bound.step % (len(self.anatomy.schedule) + 1),
+            top + bound.size_bytes, bound.step % (len(self.scheduled.schedule) + 1),
             tuple(sorted(live_there, key=lambda item: (-item[1], item[0]))),
         )  # fmt: skip
 
     def _scratch(self, node: Node, size_bytes: int) -> Buffer:
         """In use wherever a node is computed."""
-        at, length = self.anatomy.position[node], len(self.anatomy.schedule) + 1
+        at, length = self.scheduled.position[node], len(self.scheduled.schedule) + 1
         runs = self.spans(self.leader.get(node, node), LiveRange(at, at + 1))
         in_use = [(a - a % length + at, a - a % length + at + 1) for a, _ in runs]
         return _buffer(f"{node.name} (scratch)", size_bytes, in_use)
 
 
 def _kept(
-    anatomy: Anatomy, keep: frozenset[Node], partial: frozenset[Node], uses: Footprint
+    scheduled: ScheduledGraph, keep: frozenset[Node], partial: frozenset[Node], uses: Footprint
 ) -> tuple[dict[Node, Slot], int]:
     """The slots of inputs and retained nodes, and where those end that nobody else overlaps."""
     slots: dict[Node, Slot] = {}
     top = 0
-    for node in [*anatomy.kept, *(n for n in anatomy.stored if n in keep)]:
+    for node in [*scheduled.kept, *(n for n in scheduled.stored if n in keep)]:
         box = Box.full(node.shape) if node.is_leaf else uses.hulls[node]
         extents, start = tuple(int(b - a) for a, b in box), tuple(int(a) for a, _ in box)
         at = 0 if node in partial else top
-        slots[node] = Slot(at, extents, start, anatomy.order(node))
+        slots[node] = Slot(at, extents, start, scheduled.order(node))
         if node not in partial:
             top += aligned(slots[node].elements * node.type.itemsize)
     return slots, top
@@ -226,11 +234,14 @@ class _Slices(NamedTuple):
 
 
 def _slices(
-    anatomy: Anatomy, retained: frozenset[Node], uses: Footprint, pairs: Mapping[Node, Node]
+    scheduled: ScheduledGraph,
+    retained: frozenset[Node],
+    uses: Footprint,
+    pairs: Mapping[Node, Node],
 ) -> _Slices:
     found = _Slices({}, {}, {})
-    for node in (n for n in anatomy.stored if n in uses.extents and n not in retained):
-        mine, live = uses.extents[node], anatomy.live[node]
+    for node in (n for n in scheduled.stored if n in uses.extents and n not in retained):
+        mine, live = uses.extents[node], scheduled.live[node]
         first = found.leader[node] = found.leader[pairs[node]] if node in pairs else node
         if first is not node:
             mine, before = largest(mine, found.extents[first]), found.live[first]

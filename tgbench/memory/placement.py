@@ -29,7 +29,7 @@ from tgbench.base.coords import value_of
 from tgbench.base.regions import Box, in_order, row_major
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import OPS
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.runs.propagate import Step, Storage
 from tgbench.runs.rules import Rules
 
@@ -140,9 +140,9 @@ class Placement:
             node = self.donors[node]
         return node
 
-    def storage(self, anatomy: Anatomy) -> Storage:
+    def storage(self, scheduled: ScheduledGraph) -> Storage:
         """What propagation has to know of this map."""
-        return Storage(anatomy.views, anatomy.frozen, self.retained, self.overlaps)
+        return Storage(scheduled.views, scheduled.frozen, self.retained, self.overlaps)
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ def largest(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(map(max, a, b))
 
 
-def touched(step: Step, anatomy: Anatomy, rules: Rules) -> dict[Node, Box]:
+def touched(step: Step, scheduled: ScheduledGraph, rules: Rules) -> dict[Node, Box]:
     """Per node with bytes, the hull of what a run computes and reads of it."""
     boxes: dict[Node, Box] = {}
 
@@ -204,20 +204,20 @@ def touched(step: Step, anatomy: Anatomy, rules: Rules) -> dict[Node, Box]:
         for box in region:
             touch(node, box)
             for parent, read in zip(node.inputs, rules.reads(node.call, box), strict=True):
-                if read is not None and parent not in anatomy.frozen:
-                    touch(*anatomy.base_box(parent, read, rules))
-    for output in anatomy.graph.ends:
-        if output in step.needed and output not in anatomy.frozen and not output.is_leaf:
+                if read is not None and parent not in scheduled.frozen:
+                    touch(*scheduled.base_box(parent, read, rules))
+    for output in scheduled.graph.ends:
+        if output in step.needed and output not in scheduled.frozen and not output.is_leaf:
             for box in step.needed[output]:
-                touch(*anatomy.base_box(output, box, rules))
-    return {node: anatomy.stored_box(node, box) for node, box in boxes.items()}
+                touch(*scheduled.base_box(output, box, rules))
+    return {node: scheduled.stored_box(node, box) for node, box in boxes.items()}
 
 
-def footprint(step: Step, anatomy: Anatomy, rules: Rules) -> Footprint:
+def footprint(step: Step, scheduled: ScheduledGraph, rules: Rules) -> Footprint:
     """What one run touches, as numbers."""
     hulls = {
         node: Box((value_of(a), value_of(b)) for a, b in box)
-        for node, box in touched(step, anatomy, rules).items()
+        for node, box in touched(step, scheduled, rules).items()
         if not node.is_leaf
     }
     sizes = {node: tuple(map(value_of, box.extents)) for node, box in hulls.items()}
@@ -226,22 +226,22 @@ def footprint(step: Step, anatomy: Anatomy, rules: Rules) -> Footprint:
 
 
 def donors(
-    anatomy: Anatomy, retained: frozenset[Node], extents: Mapping[Node, tuple[int, ...]]
+    scheduled: ScheduledGraph, retained: frozenset[Node], extents: Mapping[Node, tuple[int, ...]]
 ) -> dict[Node, Node]:
     """In-place pairs: a result and the operand that dies where it is computed."""
-    outputs = {anatomy.base[node] for node in anatomy.graph.ends}
+    outputs = {scheduled.base[node] for node in scheduled.graph.ends}
     found: dict[Node, Node] = {}
     given: set[Node] = set()
-    for node in anatomy.stored:
+    for node in scheduled.stored:
         if node in retained or node not in extents:
             continue
-        for operand in givers(anatomy, node):
+        for operand in givers(scheduled, node):
             if (
                 operand in extents
                 and operand not in retained
                 and operand not in outputs
                 and operand not in given
-                and anatomy.live[operand].stop == anatomy.position[node] + 1
+                and scheduled.live[operand].stop == scheduled.position[node] + 1
             ):
                 found[node] = operand
                 given.add(operand)
@@ -249,24 +249,26 @@ def donors(
     return found
 
 
-def givers(anatomy: Anatomy, node: Node) -> Iterator[Node]:
+def givers(scheduled: ScheduledGraph, node: Node) -> Iterator[Node]:
     """Operands that may give their bytes to a result, where they die when it is computed."""
     for i in OPS[node.op].inplace:
         operand = node.inputs[i]
         if (
-            operand in anatomy.position
-            and anatomy.base[operand] is operand
+            operand in scheduled.position
+            and scheduled.base[operand] is operand
             and operand.type == node.type
-            and anatomy.order(operand) == anatomy.order(node)
+            and scheduled.order(operand) == scheduled.order(node)
             and node.inputs.count(operand) == 1
-            and not _seen_otherwise(anatomy, operand, node)
+            and not _seen_otherwise(scheduled, operand, node)
         ):
             yield operand
 
 
-def _seen_otherwise(anatomy: Anatomy, operand: Node, node: Node) -> bool:
+def _seen_otherwise(scheduled: ScheduledGraph, operand: Node, node: Node) -> bool:
     """Whether `node` also reads the operand's bytes through a view."""
-    return any(parent is not operand and anatomy.base[parent] is operand for parent in node.inputs)
+    return any(
+        parent is not operand and scheduled.base[parent] is operand for parent in node.inputs
+    )
 
 
 @dataclass(frozen=True)

@@ -92,8 +92,8 @@ def _joined(
 
 
 @dataclass(frozen=True)
-class Anatomy:
-    """Which nodes have bytes, and how the others look at them.
+class ScheduledGraph:
+    """A graph and an order: which nodes have bytes, when, and how the others look at them.
 
     Fields:
         graph: what runs; unfolded, where some node is computed more than once.
@@ -114,7 +114,7 @@ class Anatomy:
     dense: Mapping[Node, frozenset[int]]
 
     @staticmethod
-    def of(folded: Graph, schedule: Sequence[Node] | None = None) -> Anatomy:
+    def of(folded: Graph, schedule: Sequence[Node] | None = None) -> ScheduledGraph:
         """A graph's, in its own order or another one; raises GraphError for one that is none."""
         graph, frozen = folded, folded.frozen
         order = tuple(
@@ -135,7 +135,7 @@ class Anatomy:
                 parent = base[node.inputs[0]]
                 base[node], maps[node] = parent, mapped
                 dense[parent] |= mapped.dense
-        return Anatomy(graph, folded, order, frozen, base, maps, dense)
+        return ScheduledGraph(graph, folded, order, frozen, base, maps, dense)
 
     @property
     def repeats(self) -> bool:
@@ -143,9 +143,9 @@ class Anatomy:
         return self.graph is not self.folded
 
     @property
-    def once(self) -> Anatomy:
+    def once(self) -> ScheduledGraph:
         """The same graph with every node computed once."""
-        return Anatomy.of(self.folded) if self.repeats else self
+        return ScheduledGraph.of(self.folded) if self.repeats else self
 
     @cached_property
     def position(self) -> dict[Node, int]:

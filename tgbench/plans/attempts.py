@@ -70,7 +70,7 @@ class Attempt:
 
     def _placed(self, budget_bytes: float) -> Placement:
         """Packed with the scratch memory that fits beside what is in use at each step."""
-        draft, position = self.draft, self.draft.anatomy.position
+        draft, position = self.draft, self.draft.scheduled.position
         scratch = {
             node: _reserved(wants, budget_bytes - draft.in_use[position[node]])
             for node, wants in self._wants.items()
@@ -104,7 +104,7 @@ class Attempts:
         nodes = tuple(retained)
         propagator = self.runs.propagator(nodes)
         uses = self.runs.footprint(self.runs.last(propagator, one) for one in scenarios)
-        last = Draft.of(self.runs.anatomy, Retention.always(nodes), uses)
+        last = Draft.of(self.runs.scheduled, Retention.always(nodes), uses)
         kept_bytes = self.always(nodes, scenarios, WHOLE).draft.kept_bytes
         return kept_bytes + last.bound_bytes - last.kept_bytes
 
@@ -123,7 +123,7 @@ class Attempts:
         steps = dict.fromkeys(step for _, made in runs for step in made)
         computed = dict.fromkeys(part for step in steps for part in step.compute.items())
         lives = _lives(retention, runs) if partial else {}
-        draft = Draft.of(self.runs.anatomy, retention, self.runs.footprint(steps), lives)
+        draft = Draft.of(self.runs.scheduled, retention, self.runs.footprint(steps), lives)
         return Attempt(draft, tuple(computed), self.sizer)
 
 

@@ -10,22 +10,22 @@ from tgbench.graph.graph import Graph, Node
 from tgbench.graph.op_table import OPS
 from tgbench.memory.check import clashes
 from tgbench.memory.placement import ALIGNMENT, Placement
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.decisions import PlanBucket
 from tgbench.runs.buckets import Span
 from tgbench.runs.split import WHOLE
 
 
-def check_placement(placement: Placement, anatomy: Anatomy) -> None:
+def check_placement(placement: Placement, scheduled: ScheduledGraph) -> None:
     """Raise PlanError if a map is unsafe: the planner's own rules, checked the slow way."""
     if placement.size_bytes > placement.reach_bytes or placement.kept_bytes > placement.size_bytes:
         raise PlanError(f"size_bytes: {placement.size_bytes} is not what the slots reach up to")
     for node, scratch in placement.scratch.items():
         reaches = scratch.offset_bytes + scratch.size_bytes <= placement.size_bytes
-        if not reaches or scratch.offset_bytes % ALIGNMENT or node not in anatomy.live:
+        if not reaches or scratch.offset_bytes % ALIGNMENT or node not in scheduled.live:
             raise PlanError(f"slots.{node.name}.scratch_offset_bytes: no scratch can be there")
     for node, slot in placement.slots.items():
-        if node not in anatomy.live and node not in anatomy.kept:
+        if node not in scheduled.live and node not in scheduled.kept:
             raise PlanError(f"slots.{node.name}: not a node with bytes")
         if slot.offset_bytes < 0 or slot.offset_bytes % node.type.itemsize:
             raise PlanError(f"slots.{node.name}.offset_bytes: {slot.offset_bytes} is not usable")
@@ -42,22 +42,22 @@ def check_placement(placement: Placement, anatomy: Anatomy) -> None:
             raise PlanError(f"slots.{node.name}.extents: inputs are kept whole")
         donor = placement.donors.get(node)
         if donor is not None:
-            _check_donor(node, donor, placement, anatomy)
-    for leaf in anatomy.kept:
+            _check_donor(node, donor, placement, scheduled)
+    for leaf in scheduled.kept:
         if leaf not in placement.slots or leaf not in placement.retained:
             raise PlanError(f"slots.{leaf.name}: missing; inputs are always kept")
-    for clash in clashes(placement, anatomy):
+    for clash in clashes(placement, scheduled):
         raise PlanError(f"slots: {clash.a} and {clash.b} share bytes while both are live")
 
 
-def _check_donor(node: Node, donor: Node, placement: Placement, anatomy: Anatomy) -> None:
+def _check_donor(node: Node, donor: Node, placement: Placement, scheduled: ScheduledGraph) -> None:
     legal = (
         donor in placement.slots
         and node not in placement.retained
         and donor not in placement.retained
         and donor.type == node.type
         and any(node.inputs[i] is donor for i in OPS[node.op].inplace)
-        and anatomy.live[donor].stop == anatomy.position[node] + 1
+        and scheduled.live[donor].stop == scheduled.position[node] + 1
         and placement.slots[donor] == placement.slots[node]
     )
     if not legal:

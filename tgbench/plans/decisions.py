@@ -10,7 +10,7 @@ from typing import TypeAlias
 from tgbench.base.stopping import StopReason
 from tgbench.graph.graph import Node
 from tgbench.memory.placement import ANY, Placement, Retention, Turn
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.runs.buckets import BucketClass
 from tgbench.runs.split import Cut
 
@@ -101,7 +101,7 @@ class Decisions:
     """A plan over the nodes of a graph at hand.
 
     Fields:
-        anatomy: with the schedule that was chosen.
+        scheduled: with the schedule that was chosen.
         retention: over turns of `classes`.
         dropped: nodes whose earlier values are read again, but which are not kept throughout.
         expected_ns: the modelled mean run.
@@ -109,7 +109,7 @@ class Decisions:
         price_ns: what one more byte of memory would save a run, at the margin.
     """
 
-    anatomy: Anatomy
+    scheduled: ScheduledGraph
     placement: Placement
     retention: Retention
     dropped: tuple[Node, ...]
@@ -144,7 +144,7 @@ class PlanFields:
         turns: which runs the retention tells apart, by positions in `buckets`.
         reasons, price_ns: what retaining each candidate takes and saves; see `explain`.
         search: how it was found; None for a plan that was made to get going.
-        exact: "bitwise" if slices are made of whole tiles (see `grains`); None otherwise.
+        exact: "bitwise" if slices are made of whole tiles (see `tilings`); None otherwise.
         machine: where it was made; plans may move between machines.
     """
 

@@ -24,7 +24,7 @@ from tgbench.base.words import format_bytes, format_time, listed, shorten
 from tgbench.graph.graph import Graph
 from tgbench.graph.unfold import named
 from tgbench.memory.placement import aligned
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.decisions import PlanBucket, PlanFields, PlanSlot
 from tgbench.programs.exact.findings import Exactness
 from tgbench.runs.buckets import BucketClass
@@ -201,14 +201,14 @@ def _without_bytes(plan: PlanFields, node: str, graph: Graph | None) -> Explanat
             f"the plan is for graph {plan.graph[:12]}, this is {graph.fingerprint[:12]}; "
             "pass session.graph, the simplified graph that runs"
         )
-    anatomy = Anatomy.of(graph, named(graph, plan.schedule))
-    nodes = {n.name: n for n in anatomy.graph.nodes}
+    scheduled = ScheduledGraph.of(graph, named(graph, plan.schedule))
+    nodes = {n.name: n for n in scheduled.graph.nodes}
     if node not in nodes:
         raise _unknown(node, nodes)
-    base = anatomy.base[nodes[node]]
+    base = scheduled.base[nodes[node]]
     if nodes[node].is_leaf:
         return Explanation(node, "weight")
-    if nodes[node] in anatomy.frozen:
+    if nodes[node] in scheduled.frozen:
         return Explanation(node, "frozen")
     if base is not nodes[node]:
         return Explanation(node, "view", remark=f"it shows the bytes of {base.name}")

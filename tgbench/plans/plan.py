@@ -24,7 +24,7 @@ from tgbench.memory.placement import (
     Scratch,
     Slot,
 )
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.checks import check_bucket, check_cut, check_placement
 from tgbench.plans.decisions import Decisions, PlanBucket, PlanFields, PlanReason, PlanSlot
 from tgbench.plans.diff import PlanDiff
@@ -62,7 +62,7 @@ class Plan(PlanFields):
         return Plan(
             graph.fingerprint,
             device,
-            tuple(node.name for node in made.anatomy.schedule),
+            tuple(node.name for node in made.scheduled.schedule),
             slots,
             tuple(node.name for node in made.retained),
             tuple(node.name for node in made.dropped),
@@ -126,8 +126,8 @@ class Plan(PlanFields):
             )
         if self.device.split(":")[0] != device.split(":")[0]:
             raise PlanError(f"the plan is for {self.device}, the session runs on {device}")
-        anatomy = anatomy_of(self, graph)
-        nodes = {node.name: node for node in anatomy.graph.nodes}
+        scheduled = scheduled_of(self, graph)
+        nodes = {node.name: node for node in scheduled.graph.nodes}
         after: dict[Node, frozenset[int]] = {}
         slots, scratch, donors = {}, {}, {}
         for slot in self.slots:
@@ -136,7 +136,7 @@ class Plan(PlanFields):
                 raise PlanError(f"slots: {slot.node} is there twice")
             if len(slot.extents) != node.rank or len(slot.start) != node.rank:
                 raise PlanError(f"slots.{slot.node}: rank {len(slot.extents)} is not {node.rank}")
-            slots[node] = Slot(slot.offset_bytes, slot.extents, slot.start, anatomy.order(node))
+            slots[node] = Slot(slot.offset_bytes, slot.extents, slot.start, scheduled.order(node))
             if slot.size_bytes != slots[node].elements * node.type.itemsize:
                 raise PlanError(f"slots.{slot.node}.size_bytes: not what its extents take")
             if slot.scratch_bytes:
@@ -151,7 +151,7 @@ class Plan(PlanFields):
             slots, keep, scratch, donors, self.size_bytes, self.kept_bytes,
             self.bound_bytes, self.bound_step, (),
         )  # fmt: skip
-        check_placement(placement, anatomy)
+        check_placement(placement, scheduled)
         check_cut(self.cut, graph)
         for i, bucket in enumerate(self.buckets):
             check_bucket(bucket, graph, f"buckets[{i}]")
@@ -163,7 +163,7 @@ class Plan(PlanFields):
             if _known(nodes, name, "retained") not in after:
                 raise PlanError(f"retained: {shorten(name)} has no slot that is")
         return Decisions(
-            anatomy,
+            scheduled,
             placement,
             Retention(after, self.turns, shared),
             tuple(_known(nodes, name, "dropped") for name in self.dropped),
@@ -204,21 +204,21 @@ def _known(nodes: Mapping[str, Node], name: str, where: str = "slots") -> Node:
     return nodes[name]
 
 
-def anatomy_of(plan: PlanFields, graph: Graph) -> Anatomy:
+def scheduled_of(plan: PlanFields, graph: Graph) -> ScheduledGraph:
     """A graph in a plan's schedule; raises PlanError unless that is one of this graph's."""
     try:
         sequence = named(graph, plan.schedule)
         check_sequence(graph, sequence)
     except GraphError as error:
         raise PlanError(f"schedule: {error}; delete the plan to plan anew") from error
-    anatomy = Anatomy.of(graph, sequence)
-    for node, name in zip(anatomy.schedule, plan.schedule, strict=True):
+    scheduled = ScheduledGraph.of(graph, sequence)
+    for node, name in zip(scheduled.schedule, plan.schedule, strict=True):
         if node.name != name:
             raise PlanError(
                 f"schedule: {shorten(name)} is called {node.name} there; "
                 "delete the plan to plan anew"
             )
-    return anatomy
+    return scheduled
 
 
 def _plan_slot(node: Node, placement: Placement, retention: Retention) -> PlanSlot:

@@ -26,7 +26,7 @@ from tgbench.kernels.registry import Ranking, Site, candidates
 from tgbench.memory.draft import Draft
 from tgbench.memory.placement import Placement, Retention, aligned
 from tgbench.memory.remat import least_bytes
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.again import Values
 from tgbench.plans.attempts import Attempt, Attempts
 from tgbench.plans.checks import check_placement
@@ -57,12 +57,12 @@ class Tried(NamedTuple):
         return self.planner._try_cuts(self.retained, self.scenarios, 0)[1]
 
 
-def unit_change(bucket: Bucket, anatomy: Anatomy, name: str) -> Bucket | None:
+def unit_change(bucket: Bucket, scheduled: ScheduledGraph, name: str) -> Bucket | None:
     """The smallest change there is of one input, with the same demand: what may come next.
 
     It lies at the end, or where the demand ends in an output dimension of the same size.
     """
-    graph, demand = anatomy.graph, dict(bucket.demand)
+    graph, demand = scheduled.graph, dict(bucket.demand)
     shape = graph.inputs[name].shape
     if not shape or not demand:
         return None
@@ -80,7 +80,7 @@ class Planner:
 
     def __init__(
         self,
-        anatomy: Anatomy,
+        scheduled: ScheduledGraph,
         rules: Rules,
         device: str,
         cost: Cost = rough_ns,
@@ -88,18 +88,20 @@ class Planner:
         ranking: Ranking = candidates,
         choices: Choices | None = None,
     ) -> None:
-        self.anatomy = anatomy
+        self.scheduled = scheduled
         self.cost = cost
         self.rules = rules
         self.device = device
         self.choices = choices or Choices(rules, ranking)
         self.tell = progress or (lambda message: None)
-        self.runs = Runs(anatomy, rules)
-        self.attempts = Attempts(self.runs, Sizer(anatomy, rules, device, self.choices))
+        self.runs = Runs(scheduled, rules)
+        self.attempts = Attempts(self.runs, Sizer(scheduled, rules, device, self.choices))
 
-    def over(self, anatomy: Anatomy) -> Planner:
+    def over(self, scheduled: ScheduledGraph) -> Planner:
         """The same for another order of the graph's nodes."""
-        return Planner(anatomy, self.rules, self.device, self.cost, self.tell, choices=self.choices)
+        return Planner(
+            scheduled, self.rules, self.device, self.cost, self.tell, choices=self.choices
+        )
 
     def scenarios(
         self, weights: Mapping[BucketClass, tuple[float, tuple[int, ...]]]
@@ -121,10 +123,10 @@ class Planner:
         retention = Retention.always(self.frontier(counted))
         runs = [steps for _, steps in self.runs.under(retention, counted, WHOLE)]
         uses = self.runs.footprint(step for steps in runs for step in steps)
-        roomy = Draft.of(self.anatomy, retention, uses).packed({})
+        roomy = Draft.of(self.scheduled, retention, uses).packed({})
         found = []
         for steps in runs:
-            surveyor = Surveyor(self.anatomy, roomy, self.rules, self.device)
+            surveyor = Surveyor(self.scheduled, roomy, self.rules, self.device)
             for step in steps:
                 surveyor.lower(step, _reused(step, roomy))
             found.append(surveyor.sites)
@@ -132,22 +134,22 @@ class Planner:
 
     def frontier(self, scenarios: Sequence[Scenario]) -> list[Node]:
         """Nodes whose earlier values are read again when everything is retained."""
-        everything = self.runs.propagator(self.anatomy.stored)
+        everything = self.runs.propagator(self.scheduled.stored)
         found: dict[Node, None] = {}
         for scenario in scenarios:
             if not scenario.cold and scenario.of is None:
                 for step in self.runs.steps(everything, scenario, WHOLE):
                     found.update(dict.fromkeys(step.reused))
-        return [node for node in self.anatomy.stored if node in found]
+        return [node for node in self.scheduled.stored if node in found]
 
     def everything(self, scenarios: Sequence[Scenario]) -> list[Node]:
         """Every stored node that another one reads, and the frontier.
 
         What is left is handed out, and not looked at again.
         """
-        read = {self.anatomy.base[p] for node in self.anatomy.schedule for p in node.inputs}
+        read = {self.scheduled.base[p] for node in self.scheduled.schedule for p in node.inputs}
         read.update(self.frontier(scenarios))
-        return [node for node in self.anatomy.stored if node in read]
+        return [node for node in self.scheduled.stored if node in read]
 
     def expected_ns(self, propagator: Propagator, scenarios: Sequence[Scenario], cut: Cut) -> float:
         """The modelled mean time of the weighted scenarios."""
@@ -162,7 +164,7 @@ class Planner:
 
     def step_ns(self, step: Step) -> float:
         """The expected time of a step."""
-        views = self.anatomy.views
+        views = self.scheduled.views
         return sum(
             self.cost(node.call, box)
             for node, region in step.compute.items()
@@ -203,7 +205,7 @@ class Planner:
     def _within(self, attempt: Attempt, budget_bytes: int | None) -> Placement:
         found = attempt.within(budget_bytes)
         if checks():
-            check_placement(found, self.anatomy)
+            check_placement(found, self.scheduled)
         return found
 
     def _always(
@@ -262,19 +264,19 @@ class Planner:
         If none was found that fits, it is the one that takes least, the same for every budget.
         """
         smallest = self._smallest(scenarios)
-        found = {self.anatomy.schedule: smallest}
-        values = Values.of(self.anatomy, smallest.placement, self.cost)
-        for anatomy in values.anatomies(budget_bytes):
-            if anatomy.schedule not in found:
-                found[anatomy.schedule] = self._over_least(anatomy, scenarios)
-            smallest = found[anatomy.schedule]
+        found = {self.scheduled.schedule: smallest}
+        values = Values.of(self.scheduled, smallest.placement, self.cost)
+        for scheduled in values.scheduled_graphs(budget_bytes):
+            if scheduled.schedule not in found:
+                found[scheduled.schedule] = self._over_least(scheduled, scenarios)
+            smallest = found[scheduled.schedule]
             if smallest.placement.size_bytes <= budget_bytes:
                 break
         return smallest
 
-    def _over_least(self, anatomy: Anatomy, scenarios: Sequence[Scenario]) -> Tried:
-        self.tell(f"{len(anatomy.schedule)} steps instead of {len(self.anatomy.schedule)}")
-        return self.over(anatomy)._smallest(scenarios)
+    def _over_least(self, scheduled: ScheduledGraph, scenarios: Sequence[Scenario]) -> Tried:
+        self.tell(f"{len(scheduled.schedule)} steps instead of {len(self.scheduled.schedule)}")
+        return self.over(scheduled)._smallest(scenarios)
 
     def _smallest(self, scenarios: Sequence[Scenario]) -> Tried:
         """The least that serves all scenarios, with nothing retained."""
@@ -335,7 +337,7 @@ class Planner:
             return self._decided(frontier, frontier, WHOLE, first, weighed)
         worth = self.worth(frontier, weighed)
         ranked = sorted(
-            frontier, key=lambda n: (-worth[n] / first.size_of(n), self.anatomy.position[n])
+            frontier, key=lambda n: (-worth[n] / first.size_of(n), self.scheduled.position[n])
         )
         found = self._fitting(ranked, held, budget_bytes)
         if found is None:
@@ -437,19 +439,19 @@ class Planner:
         expected = self.expected_ns(self.runs.propagator(retained), scenarios, cut)
         dropped = tuple(node for node in frontier if node not in set(retained))
         return Decisions(
-            self.anatomy, placement, Retention.always(retained), dropped, cut, {}, expected
+            self.scheduled, placement, Retention.always(retained), dropped, cut, {}, expected
         )
 
     def too_small(self, budget_bytes: int, tried: Sequence[Tried]) -> BudgetError:
         """The smallest map works; its bound holds however often a run computes a node."""
-        maps = [(one.placement, one.planner.anatomy) for one in tried]
-        smallest, anatomy = min(maps, key=lambda one: one[0].size_bytes)
-        values = Values.of(anatomy, smallest, self.cost)
+        maps = [(one.placement, one.planner.scheduled) for one in tried]
+        smallest, scheduled = min(maps, key=lambda one: one[0].size_bytes)
+        values = Values.of(scheduled, smallest, self.cost)
         need = least_bytes(values.schedule)
         step = (
-            anatomy.position[values.nodes[need.position]]
+            scheduled.position[values.nodes[need.position]]
             if values.nodes[need.position :]
-            else len(anatomy.schedule)
+            else len(scheduled.schedule)
         )
         names = ", ".join(f"{name} {format_bytes(size)}" for name, size in need.parts[:4])
         return BudgetError(

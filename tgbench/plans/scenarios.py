@@ -15,7 +15,7 @@ from tgbench.base.coords import Memo
 from tgbench.base.regions import Region
 from tgbench.graph.graph import Node
 from tgbench.memory.placement import Footprint, Retention, footprint
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.runs.buckets import BucketClass
 from tgbench.runs.propagate import Propagator, Step, changes, handed_out, joined
 from tgbench.runs.rules import Rules
@@ -62,10 +62,10 @@ class _Begun(NamedTuple):
 class Runs:
     """What scenarios run, over one order of a graph's nodes."""
 
-    def __init__(self, anatomy: Anatomy, rules: Rules) -> None:
-        self.anatomy = anatomy
+    def __init__(self, scheduled: ScheduledGraph, rules: Rules) -> None:
+        self.scheduled = scheduled
         self.rules = rules
-        most = max(REMEMBERED // max(len(anatomy.schedule), 1), 1)
+        most = max(REMEMBERED // max(len(scheduled.schedule), 1), 1)
         self._changed, self._steps, self._footprints = Memo(most), Memo(most), Memo(most)
         self._demands, self._begun = Memo(most), Memo(most)
         self._propagator = lru_cache(RETENTIONS)(self._new_propagator)
@@ -75,7 +75,7 @@ class Runs:
         return self._propagator(frozenset(retained))
 
     def _new_propagator(self, retained: frozenset[Node]) -> Propagator:
-        return _Remembering(self.anatomy, self.rules, retained, self._changed, self._steps)
+        return _Remembering(self.scheduled, self.rules, retained, self._changed, self._steps)
 
     def demand(self, scenario: Scenario) -> Demand:
         """What a scenario computes of the outputs and of what states become."""
@@ -85,7 +85,7 @@ class Runs:
         return found
 
     def _asked(self, scenario: Scenario) -> Demand:
-        return joined(handed_out(self.anatomy.graph, scenario.kind, scenario.origin).values())
+        return joined(handed_out(self.scheduled.graph, scenario.kind, scenario.origin).values())
 
     def steps(self, propagator: Propagator, scenario: Scenario, cut: Cut) -> list[Step]:
         """What a scenario runs when these nodes are retained and everything clean is there.
@@ -118,10 +118,10 @@ class Runs:
         demand = self.demand(scenario)
         if scenario.cold:
             valid = {}
-            changed = {leaf: Region.full(leaf.shape) for leaf in self.anatomy.kept}
+            changed = {leaf: Region.full(leaf.shape) for leaf in self.scheduled.kept}
         else:
             valid = self._everything(propagator)
-            changed = changes(self.anatomy.graph, scenario.kind, scenario.origin)
+            changed = changes(self.scheduled.graph, scenario.kind, scenario.origin)
             there = scenario.valid
             if there is not None:
                 valid = {node: there[node] for node in valid if node in there}
@@ -152,7 +152,8 @@ class Runs:
     def footprint(self, steps: Iterable[Step]) -> Footprint:
         """What these steps touch."""
         return Footprint.joined(
-            self._footprints.get(step, footprint, step, self.anatomy, self.rules) for step in steps
+            self._footprints.get(step, footprint, step, self.scheduled, self.rules)
+            for step in steps
         )
 
     def distinct(self, scenarios: Sequence[Scenario]) -> list[Scenario]:
@@ -172,9 +173,14 @@ class _Remembering(Propagator):
     """Decides runs at numbers, and remembers: what is dirty does not depend on what is retained."""
 
     def __init__(
-        self, anatomy: Anatomy, rules: Rules, retained: Iterable[Node], changed: Memo, steps: Memo
+        self,
+        scheduled: ScheduledGraph,
+        rules: Rules,
+        retained: Iterable[Node],
+        changed: Memo,
+        steps: Memo,
     ) -> None:
-        super().__init__(anatomy.graph, anatomy.retaining(retained), rules, anatomy.schedule)
+        super().__init__(scheduled.graph, scheduled.retaining(retained), rules, scheduled.schedule)
         self._changed, self._steps = changed, steps
 
     def forward(self, changed: Mapping[Node, Region]) -> dict[Node, Region]:

@@ -18,7 +18,7 @@ from tgbench.base.errors import TgbenchError
 from tgbench.base.regions import EMPTY, NOTHING, Box, Left, Region, row_major
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import ITEMSIZE, Call
-from tgbench.kernels.copied import of_grain
+from tgbench.kernels.copied import of_tiling
 from tgbench.kernels.registry import (
     ARENA,
     OUT,
@@ -39,7 +39,7 @@ from tgbench.kernels.registry import (
 from tgbench.kernels.torch.elementwise import fill_
 from tgbench.memory.draft import Draft
 from tgbench.memory.placement import Placement, Slot, touched
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.programs.program import Instruction
 from tgbench.runs.propagate import Step
 from tgbench.runs.rules import Rules
@@ -99,11 +99,11 @@ class Layout:
     buffer: Unnamed | str
 
 
-def layout(node: Node, anatomy: Anatomy, slots: Mapping[Node, Slot]) -> Layout:
+def layout(node: Node, scheduled: ScheduledGraph, slots: Mapping[Node, Slot]) -> Layout:
     """The layout of a node: in its slot, or whole in the pool if it is frozen."""
-    base, mapped = anatomy.base[node], anatomy.maps[node]
-    buffer: Unnamed | str = base.name if base in anatomy.frozen else ARENA
-    if base in anatomy.frozen:
+    base, mapped = scheduled.base[node], scheduled.maps[node]
+    buffer: Unnamed | str = base.name if base in scheduled.frozen else ARENA
+    if base in scheduled.frozen:
         strides, offset = row_major(base.shape), 0
     else:
         slot = slots[base]
@@ -207,10 +207,10 @@ class Choices:
         return found
 
     def _ranked(self, site: Site) -> tuple[Option, ...]:
-        """Where bits must agree, it is the one of the grain."""
-        grain = self.rules.grains.get(site.call)
+        """Where bits must agree, it is the one of the tiling."""
+        tiling = self.rules.tilings.get(site.call)
         found = []
-        for kernel in self.ranking(site) if grain is None else [of_grain(site, grain)]:
+        for kernel in self.ranking(site) if tiling is None else [of_tiling(site, tiling)]:
             shapes = kernel.scratch(site)
             found.append(Option(kernel, shapes, scratch_bytes(shapes)))
         return tuple(found)
@@ -234,18 +234,18 @@ class Lowerer:
 
     def __init__(
         self,
-        anatomy: Anatomy,
+        scheduled: ScheduledGraph,
         placement: Placement,
         rules: Rules,
         device: str,
         ranking: Ranking = candidates,
     ) -> None:
-        self.anatomy = anatomy
+        self.scheduled = scheduled
         self.placement = placement
         self.rules = rules
         self.device = device
         self._choices, self._binds = Choices(rules, ranking), Memo()
-        self._layout = cache(lambda node: layout(node, anatomy, placement.slots))
+        self._layout = cache(lambda node: layout(node, scheduled, placement.slots))
         self._fixed = {
             node: slot.start for node, slot in placement.slots.items() if node in placement.retained
         }
@@ -283,7 +283,7 @@ class Lowerer:
     def _starts(self, step: Step, state: State) -> dict[Node, tuple[Coord, ...]]:
         """Where each node's bytes begin in this run; checks that everything fits."""
         placement = self.placement
-        boxes = touched(step, self.anatomy, self.rules)
+        boxes = touched(step, self.scheduled, self.rules)
         groups: dict[Node, Box] = {}
         for node, box in boxes.items():
             if node.is_leaf:
@@ -328,7 +328,7 @@ class Lowerer:
         self, node: Node, box: Box, written: Written, addresser: Addresser
     ) -> list[Instruction]:
         """Fills of all that computing a box reads. What is needed, and no view, was computed."""
-        rules, maps = self.rules, self.anatomy.base
+        rules, maps = self.rules, self.scheduled.base
         return [
             fill
             for parent, read, is_needed in zip(
@@ -348,8 +348,8 @@ class Lowerer:
 
         A mask is put there as closed as it is: what is read beside a maximum stays below it.
         """
-        base, inside = self.anatomy.base_box(node, box, self.rules)
-        if base.is_leaf or base in self.anatomy.frozen:
+        base, inside = self.scheduled.base_box(node, box, self.rules)
+        if base.is_leaf or base in self.scheduled.frozen:
             return []
         missing = written.lacking(base, inside)
         for part in missing:
@@ -370,7 +370,7 @@ class Lowerer:
         a kernel is chosen and bound once, over operands at offset 0, and then moved.
         """
         there = self._site(node, box, addresser)
-        site = canonical(there, taken(node, self.anatomy, self.placement.donors))
+        site = canonical(there, taken(node, self.scheduled, self.placement.donors))
         key = self._choices.key(site)
         option = self._chosen(self._choices.at(key, site), node)
         bind = option.kernel.bind
@@ -402,8 +402,10 @@ class Sizer:
     known of a call whose operands lie alike is not asked again.
     """
 
-    def __init__(self, anatomy: Anatomy, rules: Rules, device: str, choices: Choices) -> None:
-        self.anatomy = anatomy
+    def __init__(
+        self, scheduled: ScheduledGraph, rules: Rules, device: str, choices: Choices
+    ) -> None:
+        self.scheduled = scheduled
         self.rules = rules
         self.device = device
         self.choices = choices
@@ -413,7 +415,7 @@ class Sizer:
         self, computed: Iterable[tuple[Node, Region]], draft: Draft
     ) -> dict[Node, set[tuple[int, ...]]]:
         """Of every node, what each of its calls would take: the best kernel's bytes first."""
-        views = _Unplaced(self.anatomy, draft)
+        views = _Unplaced(self.scheduled, draft)
         found: dict[Node, set[tuple[int, ...]]] = {}
         for node, region in computed:
             how = views.how(node)
@@ -425,7 +427,7 @@ class Sizer:
     def _asked(self, node: Node, box: Box, views: _Unplaced) -> tuple[int, ...]:
         prepares = node.call not in self.rules.unpacked
         there = site_of(node, box, views.addresser, self.rules, self.device, prepares=prepares)
-        site = canonical(there, taken(node, self.anatomy, views.draft.donors))
+        site = canonical(there, taken(node, self.scheduled, views.draft.donors))
         options = self.choices.at(self.choices.key(site), site)
         return tuple(value_of(option.used_bytes) for option in options)
 
@@ -433,9 +435,9 @@ class Sizer:
 class _Unplaced:
     """How the operands of calls lie in a draft: their strides, and what is taken over in place."""
 
-    def __init__(self, anatomy: Anatomy, draft: Draft) -> None:
-        self.anatomy, self.draft = anatomy, draft
-        self._layout = cache(lambda node: layout(node, anatomy, draft.slots))
+    def __init__(self, scheduled: ScheduledGraph, draft: Draft) -> None:
+        self.scheduled, self.draft = scheduled, draft
+        self._layout = cache(lambda node: layout(node, scheduled, draft.slots))
         self.how = cache(self._how)
 
     @cached_property
@@ -446,9 +448,11 @@ class _Unplaced:
 
     def _how(self, node: Node) -> Hashable:
         """The strides of what a node writes and reads; some inputs are never looked at."""
-        anatomy, slots = self.anatomy, self.draft.slots
-        there = (one for one in (node, *node.inputs) if anatomy.base[one] in slots)
-        return tuple([slots[anatomy.base[one]].strides for one in there]), node in self.draft.donors
+        scheduled, slots = self.scheduled, self.draft.slots
+        there = (one for one in (node, *node.inputs) if scheduled.base[one] in slots)
+        return tuple(
+            [slots[scheduled.base[one]].strides for one in there]
+        ), node in self.draft.donors
 
 
 class Surveyor(Lowerer):
@@ -458,8 +462,10 @@ class Surveyor(Lowerer):
         sites: of every call that was lowered, in order.
     """
 
-    def __init__(self, anatomy: Anatomy, placement: Placement, rules: Rules, device: str) -> None:
-        super().__init__(anatomy, placement, rules, device)
+    def __init__(
+        self, scheduled: ScheduledGraph, placement: Placement, rules: Rules, device: str
+    ) -> None:
+        super().__init__(scheduled, placement, rules, device)
         self.sites: list[Site] = []
 
     def _instruction(self, node: Node, box: Box, addresser: Addresser) -> Instruction:
@@ -479,12 +485,12 @@ def _place(call: Call, box: Box) -> Hashable:
     return call.op.place(call, box)
 
 
-def taken(node: Node, anatomy: Anatomy, donors: Mapping[Node, Node]) -> frozenset[int]:
+def taken(node: Node, scheduled: ScheduledGraph, donors: Mapping[Node, Node]) -> frozenset[int]:
     """The inputs whose bytes a node's result takes over."""
     donor = donors.get(node)
     if donor is None:
         return frozenset()
-    return frozenset(i for i, n in enumerate(node.inputs) if anatomy.base[n] is donor)
+    return frozenset(i for i, n in enumerate(node.inputs) if scheduled.base[n] is donor)
 
 
 def canonical(site: Site, taken: frozenset[int]) -> Site:

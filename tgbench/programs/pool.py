@@ -28,7 +28,7 @@ from tgbench.kernels.registry import (
     candidates,
     prepared_inputs,
 )
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.programs.lowering import Addresser, layout, site_of
 from tgbench.runs.rules import Rules
 
@@ -56,7 +56,7 @@ class Pool:
     @staticmethod
     def load(
         graph: Graph,
-        anatomy: Anatomy,
+        scheduled: ScheduledGraph,
         weights: Any,
         device: str,
         ignore: Sequence[str] = (),
@@ -74,8 +74,8 @@ class Pool:
         for node in graph.nodes:
             if node.op == "constant":
                 pool._own(node.name, torch.tensor(node.attrs["data"].array), node.dtype, device)
-        pool._freeze(anatomy, device)
-        pool._allow(_packable(anatomy, device), packed_bytes)
+        pool._freeze(scheduled, device)
+        pool._allow(_packable(scheduled, device), packed_bytes)
         return pool
 
     def _allow(self, packable: Mapping[Call, frozenset[Node]], limit: int | None) -> None:
@@ -151,29 +151,29 @@ class Pool:
         self.buffers[name, dtype] = owned
         self.owned_bytes += owned.numel() * owned.element_size()
 
-    def _freeze(self, anatomy: Anatomy, device: str) -> None:
+    def _freeze(self, scheduled: ScheduledGraph, device: str) -> None:
         """Compute the frozen nodes, and keep those that runs read."""
         rules = Rules()
-        wanted = _read_by_runs(anatomy)
-        made = [n for n in anatomy.graph.nodes if n in anatomy.frozen and not n.is_leaf]
+        wanted = _read_by_runs(scheduled)
+        made = [n for n in scheduled.graph.nodes if n in scheduled.frozen and not n.is_leaf]
         for node in made:
-            if anatomy.base[node] is node:
+            if scheduled.base[node] is node:
                 out = torch.zeros(node.shape, dtype=TORCH_DTYPES[node.dtype], device=device)
                 self.buffers[node.name, node.dtype] = out
-                _compute(node, anatomy, self.buffers, rules, device)
+                _compute(node, scheduled, self.buffers, rules, device)
         for node in made:
-            if anatomy.base[node] is node and node not in wanted:
+            if scheduled.base[node] is node and node not in wanted:
                 del self.buffers[node.name, node.dtype]
-            elif anatomy.base[node] is node:
+            elif scheduled.base[node] is node:
                 self.owned_bytes += node.type.size_bytes
 
 
-def _packable(anatomy: Anatomy, device: str) -> dict[Call, frozenset[Node]]:
+def _packable(scheduled: ScheduledGraph, device: str) -> dict[Call, frozenset[Node]]:
     """The weights of calls that some kernel wants in another layout."""
     found: dict[Call, frozenset[Node]] = {}
-    for node in anatomy.schedule:
-        bases = {anatomy.base[node.inputs[i]] for i in prepared_inputs(node.op, device)}
-        if weights := bases & anatomy.frozen:
+    for node in scheduled.schedule:
+        bases = {scheduled.base[node.inputs[i]] for i in prepared_inputs(node.op, device)}
+        if weights := bases & scheduled.frozen:
             found[node.call] = found.get(node.call, frozenset()) | weights
     return found
 
@@ -182,23 +182,23 @@ def _largest_bytes(weights: frozenset[Node]) -> int:
     return max(int(weight.type.size_bytes) for weight in weights)
 
 
-def _read_by_runs(anatomy: Anatomy) -> set[Node]:
-    read = {anatomy.base[parent] for node in anatomy.schedule for parent in node.inputs} | {
-        anatomy.base[node] for node in anatomy.graph.ends
+def _read_by_runs(scheduled: ScheduledGraph) -> set[Node]:
+    read = {scheduled.base[parent] for node in scheduled.schedule for parent in node.inputs} | {
+        scheduled.base[node] for node in scheduled.graph.ends
     }
-    return {node for node in read if node in anatomy.frozen}
+    return {node for node in read if node in scheduled.frozen}
 
 
 def _compute(
     node: Node,
-    anatomy: Anatomy,
+    scheduled: ScheduledGraph,
     buffers: Mapping[tuple[Any, str], torch.Tensor],
     rules: Rules,
     device: str,
 ) -> None:
     """Run one node whole, outside any program."""
     whole = Box.full(node.shape)
-    addresser = Addresser(lambda frozen: layout(frozen, anatomy, {}), {})
+    addresser = Addresser(lambda frozen: layout(frozen, scheduled, {}), {})
     site = site_of(node, whole, addresser, rules, device)
     function, arguments = bound(candidates(site)[0], site, buffers, device)
     function(*arguments)

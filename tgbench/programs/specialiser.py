@@ -18,7 +18,7 @@ from tgbench.base.regions import Region
 from tgbench.graph.graph import Node
 from tgbench.kernels.registry import Ranking, candidates
 from tgbench.memory.placement import Placement
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.programs.lowering import DoesNotFit, Held, Lowerer, Lowering, State, Unreadable
 from tgbench.programs.program import Instruction
 from tgbench.runs.buckets import BucketClass
@@ -65,7 +65,7 @@ class Way:
     afresh: bool = False
 
 
-class Standing:
+class FixedEntries:
     """Where entries of an origin could not move: a program made there was right there alone.
 
     A coordinate that moves costs comparisons and their guards, and buys programs that are right at
@@ -91,7 +91,7 @@ class Standing:
 
     def learn(self, kind: BucketClass, origin: Sequence[int], guards: Iterable[Guard]) -> None:
         """Take note of a program's guards."""
-        for i in Domain(guards).standing:
+        for i in Domain(guards).fixed:
             for use in kind.uses[i]:
                 self._seen[kind.extents, use].add(origin[i])
 
@@ -101,7 +101,7 @@ class Specialiser:
 
     def __init__(
         self,
-        anatomy: Anatomy,
+        scheduled: ScheduledGraph,
         placement: Placement,
         cut: Cut,
         rules: Rules,
@@ -109,19 +109,19 @@ class Specialiser:
         ranking: Ranking = candidates,
         classes: Mapping[BucketClass, tuple[float, tuple[int, ...]]] | None = None,
     ) -> None:
-        self.anatomy = anatomy
+        self.scheduled = scheduled
         self.cut = cut
         self.classes = classes or {}
-        storage = placement.storage(anatomy)
-        self.propagator = Propagator(anatomy.graph, storage, rules, anatomy.schedule)
-        self.lowerer = Lowerer(anatomy, placement, rules, device, ranking)
-        self.standing = Standing()
+        storage = placement.storage(scheduled)
+        self.propagator = Propagator(scheduled.graph, storage, rules, scheduled.schedule)
+        self.lowerer = Lowerer(scheduled, placement, rules, device, ranking)
+        self.fixed_entries = FixedEntries()
 
     @cached_property
     def planned(self) -> list[Demand]:
         """What the map was made for: the demands of its classes, where they have to fit."""
         places = [(kind, at) for kind, (_, o) in self.classes.items() for at in kind.corners(o)]
-        found = [joined(handed_out(self.anatomy.graph, *place).values()) for place in places]
+        found = [joined(handed_out(self.scheduled.graph, *place).values()) for place in places]
         return [demand for i, demand in enumerate(found) if demand not in found[:i]]
 
     def specialise(
@@ -132,26 +132,26 @@ class Specialiser:
         *,
         or_more: bool = True,
         as_planned: bool = False,
-        stands: bool = False,
+        is_fixed: bool = False,
     ) -> Specialised:
         """Whole if it fits, else cut as planned, else in ever smaller pieces; else more of it.
 
         Args:
             or_more: where it does not fit, compute more than what is asked for, or all afresh.
             as_planned: what does not fit whole, or cut as planned, does not fit.
-            stands: the origin is taken for numbers: made quickly, and right there alone.
+            is_fixed: the origin is taken for numbers: made quickly, and right there alone.
 
         Raises DoesNotFit if nothing fits.
         """
         for way in self._own_ways if as_planned else self._ways(kind, origin, or_more):
             try:
                 with record() as guards:
-                    made = self._lowered(held, kind, origin, way, stands)
+                    made = self._lowered(held, kind, origin, way, is_fixed)
             except DoesNotFit as error:
                 failure = error
                 continue
-            if not stands:
-                self.standing.learn(kind, origin, guards)
+            if not is_fixed:
+                self.fixed_entries.learn(kind, origin, guards)
             return Specialised(tuple(made), frozenset(guards))
         raise failure
 
@@ -167,7 +167,7 @@ class Specialiser:
             yield from (Way(cut) for cut in cuts(self.propagator) if cut not in own)
         if not or_more:
             return
-        demand = joined(handed_out(self.anatomy.graph, kind, origin).values())
+        demand = joined(handed_out(self.scheduled.graph, kind, origin).values())
         larger = range(1, len(supersets(demand, self.planned)) + 1)
         yield from (Way(cut, more) for more in larger for cut in own)
         yield from (Way(cut, more, afresh=True) for more in (0, *larger) for cut in own)
@@ -176,7 +176,7 @@ class Specialiser:
         """Whether there is room for the last piece: it is asked for everything, and finds there
         what lasts. No way of cutting leaves less to it.
         """
-        placement, graph = self.lowerer.placement, self.anatomy.graph
+        placement, graph = self.lowerer.placement, self.scheduled.graph
         lasting = {
             node: Held(Region.full(node.shape), placement.slots[node].start)
             for node in placement.always
@@ -189,16 +189,16 @@ class Specialiser:
         return True
 
     def _lowered(
-        self, held: State, kind: BucketClass, origin: tuple[int, ...], way: Way, stands: bool
+        self, held: State, kind: BucketClass, origin: tuple[int, ...], way: Way, is_fixed: bool
     ) -> list[tuple[Step, Lowering]]:
-        numbers = dict(enumerate(origin)) if stands else self.standing.of(kind, origin)
+        numbers = dict(enumerate(origin)) if is_fixed else self.fixed_entries.of(kind, origin)
         for index, value in numbers.items():
             origin_symbol(index, value).pin()
         held = {} if way.afresh else held
         held = {node: there.fixed(numbers) for node, there in held.items()} if numbers else held
         symbols = [fixed(symbol, numbers) for symbol in kind.symbols(origin)]
-        changed: Mapping[Node, Region] = changes(self.anatomy.graph, kind, symbols)
-        named = handed_out(self.anatomy.graph, kind, symbols)
+        changed: Mapping[Node, Region] = changes(self.scheduled.graph, kind, symbols)
+        named = handed_out(self.scheduled.graph, kind, symbols)
         demand: Demand = joined(named.values())
         if way.more:
             demand = supersets(demand, self.planned)[way.more - 1]

@@ -21,19 +21,19 @@ from tgbench.runs.raster import Raster
 
 Form: TypeAlias = "int | tuple[int, Terms, int]"  # a number, or (const + terms) / per
 Entry: TypeAlias = "tuple[Node, tuple[tuple[tuple[Form, Form], ...], ...], tuple[Form, ...]]"
-Change: TypeAlias = Callable[[Form, int], Form]  # (form, size of its dimension) → form
+FormMap: TypeAlias = Callable[[Form, int], Form]  # (form, size of its dimension) → form
 
 
 @dataclass(frozen=True)
-class Pattern:
+class ValidityPattern:
     """What the arena holds, over some run's origin: (node, valid boxes, slot start) entries."""
 
     entries: tuple[Entry, ...]
 
     @staticmethod
-    def of(state: State) -> Pattern:
+    def of(state: State) -> ValidityPattern:
         ordered = sorted(state.items(), key=lambda item: item[0].index)
-        return Pattern(
+        return ValidityPattern(
             tuple(
                 (
                     node,
@@ -59,7 +59,7 @@ class Pattern:
         }
 
     @cached_property
-    def stands(self) -> bool:
+    def is_fixed(self) -> bool:
         """Whether no run moves it: all boxes are numbers, and stop where their dimensions do."""
         return all(
             type(a) is int and type(b) is int and b == size
@@ -68,10 +68,10 @@ class Pattern:
             for (a, b), size in zip(box, node.shape, strict=True)
         ) and all(type(form) is int for _, _, start in self.entries for form in start)
 
-    def changed(self, change: Change, stop: Change | None = None) -> Pattern:
+    def changed(self, change: FormMap, stop: FormMap | None = None) -> ValidityPattern:
         """The same with every form rewritten; where boxes stop, by `stop` if that is given."""
         ends = change if stop is None else stop
-        return Pattern(
+        return ValidityPattern(
             tuple(
                 (
                     node,
@@ -88,7 +88,7 @@ class Pattern:
             )
         )
 
-    def at(self, origin: Sequence[int]) -> Pattern:
+    def at(self, origin: Sequence[int]) -> ValidityPattern:
         """The same at one origin: numbers."""
         return self.changed(lambda form, size: _value(form, origin))
 
@@ -97,7 +97,7 @@ class Pattern:
         """What is valid of every node, of a pattern of numbers, and where its slot starts."""
         return {node: (_region(boxes), start) for node, boxes, start in self.entries}
 
-    def holds(self, other: Pattern) -> bool:
+    def holds(self, other: ValidityPattern) -> bool:
         """Whether all that another pattern counts on is there; both are numbers.
 
         A pattern may name boxes that are empty elsewhere; it is not for such places.
@@ -112,7 +112,7 @@ class Pattern:
                 return False
         return True
 
-    def within(self, raster: Raster, kept: Container[Node]) -> Pattern:
+    def within(self, raster: Raster, kept: Container[Node]) -> ValidityPattern:
         """Less of a pattern of numbers: whole tiles of nodes that are kept."""
         found: list[Entry] = []
         for node, (region, start) in self.regions.items():
@@ -120,7 +120,7 @@ class Pattern:
             if left.boxes:
                 sides = tuple(tuple((_form(a), _form(b)) for a, b in box) for box in left)
                 found.append((node, sides, start))
-        return Pattern(tuple(found))
+        return ValidityPattern(tuple(found))
 
 
 _NOWHERE: tuple[Region, None] = EMPTY, None
@@ -147,7 +147,7 @@ def _value(form: Form, origin: Sequence[int]) -> int:
     return (const + sum(k * origin[i] for i, k in terms)) // per
 
 
-EMPTY_STATE = Pattern(())
+EMPTY_STATE = ValidityPattern(())
 MOST_PLACES = 1_000  # where states are remembered as numbers
 MOST_MOVES = 20_000  # of which it is remembered what they make of a state
 
@@ -156,15 +156,15 @@ class States:
     """All patterns seen, each with its small integer; 0 is the empty one."""
 
     def __init__(self) -> None:
-        self._numbers: dict[Pattern, int] = {EMPTY_STATE: 0}
-        self.patterns: list[Pattern] = [EMPTY_STATE]
+        self._numbers: dict[ValidityPattern, int] = {EMPTY_STATE: 0}
+        self.patterns: list[ValidityPattern] = [EMPTY_STATE]
         self._start_memos()
 
     def _start_memos(self) -> None:
         self._moves, self._rounded = Memo(MOST_MOVES), Memo(MOST_PLACES)
         self._here, self._held = Memo(MOST_PLACES), Memo(MOST_MOVES)
 
-    def number(self, pattern: Pattern) -> int:
+    def number(self, pattern: ValidityPattern) -> int:
         found = self._numbers.get(pattern)
         if found is None:
             self.patterns.append(pattern)  # first: an interrupt in between wastes a number
@@ -188,7 +188,7 @@ class States:
         """The state left by the run `before`, written over the origin of the run `now`."""
         if number == 0 or before is None:
             return 0
-        if self.patterns[number].stands:
+        if self.patterns[number].is_fixed:
             return number
         if before.kind == now.kind:
             delta = tuple(b - a for a, b in zip(before.origin, now.origin, strict=True))
@@ -208,22 +208,22 @@ class States:
         )
         return self.number(pattern)
 
-    def here(self, number: int, origin: Sequence[int]) -> Pattern:
+    def here(self, number: int, origin: Sequence[int]) -> ValidityPattern:
         """A state at one origin: numbers."""
         pattern = self.patterns[number]
-        if pattern.stands:
+        if pattern.is_fixed:
             return pattern
         return self._here.get((number, tuple(origin)), pattern.at, origin)
 
     def are_there(
         self, wanted: int, origin: Sequence[int], number: int, last: Sequence[int]
     ) -> bool:
-        """Whether a state at one origin is part of another one at another; see `Pattern.holds`."""
+        """Whether one state at its origin is part of another one; see `ValidityPattern.holds`."""
         parts = self.patterns[wanted], self.patterns[number]
-        if wanted == number and parts[0].stands:
+        if wanted == number and parts[0].is_fixed:
             return True
         places = [
-            None if part.stands else at for part, at in zip(parts, (origin, last), strict=True)
+            None if part.is_fixed else at for part, at in zip(parts, (origin, last), strict=True)
         ]
         key = (wanted, places[0], number, places[1])
         return self._held.get(key, self._are_there, wanted, origin, number, last)
@@ -237,7 +237,7 @@ class States:
         """What of the state that the run `last` left is whole tiles of what is kept."""
         if number == 0 or last is None:
             return 0
-        place = None if self.patterns[number].stands else last.origin
+        place = None if self.patterns[number].is_fixed else last.origin
         key = number, place, raster.parts
         return self._rounded.get(key, self._tiles, number, last.origin, raster, kept)
 

@@ -8,8 +8,8 @@
     4  valid''[n] = valid'[n] ∪ compute[n], less what later writes destroyed
 
 A node computes when something needed is not there; nothing else is ever run. Where bits are to be
-the same in every run, what is dirty and what is computed are whole tiles (`grains`): an element is
-then as dirty as its tile, for its last bits may follow from its neighbours' operands.
+the same in every run, what is dirty and what is computed are whole tiles (`base.tiles`): an element
+is then as dirty as its tile, for its last bits may follow from its neighbours' operands.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from functools import cache
 
 from tgbench.base.coords import Memo
 from tgbench.base.regions import EMPTY, Box, Left, Region
-from tgbench.base.tiles import Grain
+from tgbench.base.tiles import Tiling
 from tgbench.graph.graph import Expansion, Node, expansion
 from tgbench.graph.op_table import Call
 from tgbench.graph.ops.broadcasting import down
@@ -28,35 +28,35 @@ class Rules:
     """The memoised rules; one instance serves any number of graphs.
 
     Args:
-        grains: of calls whose elements are computed in tiles; none of the others are.
+        tilings: of calls whose elements are computed in tiles; none of the others are.
         unpacked: calls whose weights are read as they lie, by kernels that want no other layout.
     """
 
     def __init__(
         self,
-        grains: Mapping[Call, Grain] | None = None,
+        tilings: Mapping[Call, Tiling] | None = None,
         unpacked: frozenset[Call] = frozenset(),
     ) -> None:
         self.unpacked = unpacked
-        self.exact = None if grains is None else "bitwise"  # as a plan says it
-        self.grains = grains or {}
+        self.exact = None if tilings is None else "bitwise"  # as a plan says it
+        self.tilings = tilings or {}
         self._dirty, self._needed, self._reads = Memo(), Memo(), Memo()
         self._atomic = Memo()
         self._unions, self._differences, self._shown = Memo(), Memo(), Memo()
         self._lacking, self._joined, self._rounded = Memo(), Memo(), Memo()
 
     def rounded(self, call: Call, region: Region) -> Region:
-        """The tiles of a call that a region touches; the region itself where it has no grain."""
-        grain = self.grains.get(call)
-        if grain is None or not region.boxes:
+        """The tiles of a call that a region touches; the region itself where it has no tiling."""
+        tiling = self.tilings.get(call)
+        if tiling is None or not region.boxes:
             return region
-        return self._rounded.get((call, region), grain.rounded, region, call.out.shape)
+        return self._rounded.get((call, region), tiling.rounded, region, call.out.shape)
 
     def parts(self, call: Call, region: Region) -> Iterator[Box]:
-        """What of a region each kernel call computes: its boxes, inside the chunks of a grain."""
-        grain = self.grains.get(call)
+        """What of a region each kernel call computes: its boxes, inside the chunks of a tiling."""
+        tiling = self.tilings.get(call)
         for box in region:
-            yield from (box,) if grain is None else grain.calls(box)
+            yield from (box,) if tiling is None else tiling.calls(box)
 
     def union(self, a: Region, b: Region) -> Region:
         """`a.union(b)`, remembered: equal layers ask it of equal regions."""

@@ -34,7 +34,7 @@ class Wish(NamedTuple):
     index: Any
 
 
-class Intake:
+class ArgumentReader:
     """Reads the arguments of `run` against one graph.
 
     `unused` are inputs that no output depends on: they are checked and go no further.

@@ -7,11 +7,11 @@ from tgbench.graph.graph import Graph
 from tgbench.memory.arena import Seat
 from tgbench.memory.estimate import MemoryEstimate, estimate_memory
 from tgbench.memory.placement import Placement
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.plan import Plan
 from tgbench.programs.pool import Pool
 from tgbench.runs.buckets import BucketSpace
-from tgbench.session.arguments import Intake
+from tgbench.session.arguments import ArgumentReader
 from tgbench.session.memory import Memory
 from tgbench.session.planning import Planning, Retain
 from tgbench.session.report import Report
@@ -27,7 +27,7 @@ class Facts:
         device: "cpu" or "cuda:0".
         pool: weights.
         seat: the session's place in the arena.
-        intake: reads arguments.
+        reader: reads arguments.
         planning, keeper, runner: what decides, what stands between runs, what runs.
     """
 
@@ -35,7 +35,7 @@ class Facts:
     device: str
     pool: Pool
     seat: Seat
-    intake: Intake
+    reader: ArgumentReader
     planning: Planning
     keeper: Keeper
     runner: Runner
@@ -93,19 +93,19 @@ class Facts:
         return self.planning.exact
 
     @property
-    def anatomy(self) -> Anatomy:
+    def scheduled(self) -> ScheduledGraph:
         """Who reads whom, and when each value is live, in the order in force."""
-        return self.planning.anatomy
+        return self.planning.scheduled
 
     @property
     def unused_inputs(self) -> tuple[str, ...]:
         """Inputs that no output depends on; they may be passed to `run`."""
-        return tuple(self.intake.unused)
+        return tuple(self.reader.unused)
 
     @property
     def buckets(self) -> BucketSpace:
         """How changed input boxes are rounded."""
-        return self.intake.space
+        return self.reader.space
 
     @property
     def retain(self) -> Retain:

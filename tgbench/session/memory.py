@@ -25,12 +25,12 @@ from tgbench.graph.graph import Node, Write
 from tgbench.graph.op_table import ITEMSIZE, numpy_dtype
 from tgbench.kernels.registry import ARENA, Ranking
 from tgbench.memory.arena import Seat
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.decisions import Decisions
 from tgbench.programs.pool import Pool
 from tgbench.programs.program import Program
 from tgbench.programs.specialiser import Specialiser
-from tgbench.programs.states import Pattern, States
+from tgbench.programs.states import States, ValidityPattern
 from tgbench.runs.buckets import BucketClass, boxes_of
 from tgbench.runs.propagate import Propagator, update_key
 from tgbench.runs.rules import Rules
@@ -44,7 +44,7 @@ class Memory:
 
     def __init__(
         self,
-        anatomy: Anatomy,
+        scheduled: ScheduledGraph,
         decisions: Decisions,
         pool: Pool,
         rules: Rules,
@@ -52,7 +52,7 @@ class Memory:
         seat: Seat,
         ranking: Ranking,
     ) -> None:
-        self.anatomy = anatomy
+        self.scheduled = scheduled
         self.decisions = decisions
         self.pool = pool
         self.rules = rules
@@ -64,10 +64,10 @@ class Memory:
         self._is_host = self.arena.device.type == "cpu"
         self.buffers = pool.buffers | _typed(self.arena)
         self.specialiser = Specialiser(
-            anatomy, self.placement, decisions.cut, rules, seat.arena.device, ranking,
+            scheduled, self.placement, decisions.cut, rules, seat.arena.device, ranking,
             decisions.classes,
         )  # fmt: skip
-        self.held = {name: self._host(node) for name, node in anatomy.graph.inputs.items()}
+        self.held = {name: self._host(node) for name, node in scheduled.graph.inputs.items()}
         self._replaced: list[tuple[Node, tuple[slice, ...], Any]] = []
         self._aside = torch.empty(0, dtype=torch.uint8)  # what runs that keep nothing write over
 
@@ -99,10 +99,10 @@ class Memory:
     def followed(self) -> Memory:
         """The same over the bytes that the arena moved this one's values to."""
         found = Memory(
-            self.anatomy, self.decisions, self.pool, self.rules, self.states, self.seat,
+            self.scheduled, self.decisions, self.pool, self.rules, self.states, self.seat,
             self.ranking,
         )  # fmt: skip
-        for name, node in self.anatomy.graph.inputs.items():
+        for name, node in self.scheduled.graph.inputs.items():
             if not self._is_read_in_place(node):
                 found.held[name] = self.held[name]
         found._replaced = self._replaced
@@ -113,7 +113,7 @@ class Memory:
         placement = self.decisions.placement
         entries = self.states.patterns[state].entries
         fixed = [e for e in entries if placement.slots[e[0]].offset_bytes < placement.kept_bytes]
-        return self.states.number(Pattern(tuple(fixed)))
+        return self.states.number(ValidityPattern(tuple(fixed)))
 
     # --- what a run writes, and how it is undone --------------------------------------------------
     #
@@ -126,7 +126,7 @@ class Memory:
         for name, region in differ.items():
             if name not in arrays:
                 continue  # a state: its bytes are there already
-            node, held = self.anatomy.graph.inputs[name], self.held[name]
+            node, held = self.scheduled.graph.inputs[name], self.held[name]
             for box in region:
                 index = box.slices()
                 self._replaced.append((node, index, held[index].copy()))
@@ -212,15 +212,15 @@ class Memory:
             for entry in self.states.patterns[state].entries
             if entry[0] in kept and written.isdisjoint(overlaps.get(entry[0], ()))
         ]
-        return self.states.number(Pattern(tuple(left)))
+        return self.states.number(ValidityPattern(tuple(left)))
 
     def state_values(self) -> dict[str, torch.Tensor]:
         """Copies of what the states hold."""
-        return {name: self.place(n).clone() for name, n in self.anatomy.graph.states.items()}
+        return {name: self.place(n).clone() for name, n in self.scheduled.graph.states.items()}
 
     def put_state(self, name: str, array: NDArray[Any]) -> Region:
         """Let a state hold an array; returns what of it changed."""
-        place = self.place(self.anatomy.graph.states[name])
+        place = self.place(self.scheduled.graph.states[name])
         new = torch.from_numpy(np.array(array, order="C")).to(place.device, place.dtype)
         changed = _differing(place, new)
         if changed is None:
@@ -232,7 +232,7 @@ class Memory:
         """Begin with the last values of another plan's memory; states without one begin at 0."""
         for name, value in inputs.items():
             self.held[name][...] = value
-        for name, node in self.anatomy.graph.states.items():
+        for name, node in self.scheduled.graph.states.items():
             place = self.place(node)
             place.copy_(states[name]) if name in states else place.zero_()
 
@@ -243,7 +243,7 @@ class Memory:
         throughout, so that all such runs are of one class. All states advance, or none.
         Raises KernelError for an index that a state does not have.
         """
-        graph = self.anatomy.graph
+        graph = self.scheduled.graph
         pending: dict[str, Region] = {}
         after = [
             (name, box, value)
@@ -271,7 +271,7 @@ class Memory:
             sizes = zip(write.start, new.shape, strict=True)
             yield Box((start, start + size) for start, size in sizes), new
             return
-        shape, axis = self.anatomy.graph.states[name].shape, write.axis
+        shape, axis = self.scheduled.graph.states[name].shape, write.axis
         indices = self._handed(program, name, write.indices).tolist()
         wrong = next((at for at in indices if not -shape[axis] <= at < shape[axis]), None)
         if wrong is not None:
@@ -286,7 +286,7 @@ class Memory:
     def _handed(self, program: Program, name: str, node: Node) -> torch.Tensor:
         """A node's whole value after a run, safe from what updates write into states."""
         found = program.results[update_key(name, node)][0][1]
-        return found.clone() if self.anatomy.base[node].op == "state" else found
+        return found.clone() if self.scheduled.base[node].op == "state" else found
 
     def specialise(
         self,
@@ -296,7 +296,7 @@ class Memory:
         *,
         or_more: bool,
         as_planned: bool = False,
-        stands: bool = False,
+        is_fixed: bool = False,
         leftovers: bool = True,
     ) -> Program:
         """Decide, lower and bind a run; right at every origin that makes the same decisions.
@@ -308,14 +308,14 @@ class Memory:
         with lasting():
             held = self.states.patterns[state].state(origin)
             made = self.specialiser.specialise(
-                held, kind, origin, or_more=or_more, as_planned=as_planned, stands=stands
+                held, kind, origin, or_more=or_more, as_planned=as_planned, is_fixed=is_fixed
             )
             kept = self.placement.retained
             left = {n: held for n, held in made.after.items() if leftovers or n in kept}
             program = Program(
                 instructions=made.instructions,
                 guards=made.guards,
-                after=self.states.number(Pattern.of(left)),
+                after=self.states.number(ValidityPattern.of(left)),
                 outputs=made.pieces[-1][1].outputs,
                 steps=tuple(step for step, _ in made.pieces),
             )

@@ -15,13 +15,13 @@ from tgbench.graph.graph import Graph, graph_of
 from tgbench.graph.simplify import simplify
 from tgbench.memory.arena import Arena, Seat
 from tgbench.memory.estimate import Budget
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.programs.calibrate import Calibrator
 from tgbench.programs.exact.findings import Exactness, find
 from tgbench.programs.pool import Pool
 from tgbench.runs.buckets import BucketSpace
 from tgbench.runs.rules import Rules
-from tgbench.session.arguments import Intake
+from tgbench.session.arguments import ArgumentReader
 from tgbench.sources.torch.imported import Imported
 
 LONGEST_NAME = 60  # of a session, in messages
@@ -40,7 +40,7 @@ class LoadedGraph:
     given: Graph
     graph: Graph
     arena: Arena
-    anatomy: Anatomy
+    scheduled: ScheduledGraph
     pool: Pool
 
     @staticmethod
@@ -57,21 +57,21 @@ class LoadedGraph:
         given = graph_of(graph)
         _check_bound(given)
         runs = simplify(given)
-        anatomy = Anatomy.of(runs)
+        scheduled = ScheduledGraph.of(runs)
         unused = [escape(name) for name in given.parameters if name not in runs.parameters]
         limit = Budget.parse(packed_bytes).limit_bytes
         pool = Pool.load(
-            runs, anatomy, source, arena.device, [*ignored, *unused], limit, imported is not None
+            runs, scheduled, source, arena.device, [*ignored, *unused], limit, imported is not None
         )
         if imported is not None and imported.shared:
             pool.watch(runs.parameters)
-        return LoadedGraph(given, runs, arena, anatomy, pool)
+        return LoadedGraph(given, runs, arena, scheduled, pool)
 
-    def intake(self, buckets: Mapping[str, Any] | BucketSpace | None) -> Intake:
+    def reader(self, buckets: Mapping[str, Any] | BucketSpace | None) -> ArgumentReader:
         """Reads arguments of runs; `buckets` says how changes are rounded."""
         space = buckets if isinstance(buckets, BucketSpace) else BucketSpace(buckets or {})
         runs = self.graph.inputs
-        return Intake(
+        return ArgumentReader(
             self.graph, space, {n: node for n, node in self.given.inputs.items() if n not in runs}
         )
 
@@ -107,8 +107,8 @@ class Knowledge:
         known = records if isinstance(records, Records) or records is None else Records(records)
         found = None
         if exact:
-            found = find(ground.anatomy, pool.buffers, device, progress, known, pool.unpacked)
-        rules = Rules(found.grains if found is not None else None, pool.unpacked)
+            found = find(ground.scheduled, pool.buffers, device, progress, known, pool.unpacked)
+        rules = Rules(found.tilings if found is not None else None, pool.unpacked)
         costs = CostModel(known, device, streams=streams(pool.parameter_bytes), rules=rules)
         times = calibrate and not exact
         calibrator = Calibrator(pool, costs, known, device, progress) if times else None

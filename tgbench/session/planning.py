@@ -25,7 +25,7 @@ from tgbench.graph.graph import Graph
 from tgbench.memory.arena import Arena, Seat
 from tgbench.memory.estimate import parse_bytes, total_bytes
 from tgbench.memory.placement import Placement
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.decisions import Classes, Decisions
 from tgbench.plans.plan import Plan
 from tgbench.plans.planner import Planner, Progress, unit_change
@@ -40,7 +40,7 @@ from tgbench.programs.pool import Pool
 from tgbench.programs.program import Program
 from tgbench.runs.buckets import Bucket, BucketClass, Spot
 from tgbench.runs.rules import Rules
-from tgbench.session.arguments import Intake
+from tgbench.session.arguments import ArgumentReader
 from tgbench.session.memory import lasting
 
 SMALL_BYTES, SMALL_SHARE = 1 << 20, 16  # outputs that are held whole: so many, or of the weights
@@ -72,7 +72,7 @@ class Planning:
     """One session's plans: what they are for, and how they are made.
 
     Fields:
-        anatomy: the graph's, with the schedule in force.
+        scheduled: the graph's, with the schedule in force.
         pool, rules, costs, exactness: of the session.
         seat: its place in the arena, which bounds a plan as well.
         progress: told what is going on.
@@ -86,7 +86,7 @@ class Planning:
         in_pieces: unplanned classes that ran so.
     """
 
-    anatomy: Anatomy
+    scheduled: ScheduledGraph
     pool: Pool
     rules: Rules
     costs: CostModel
@@ -105,7 +105,7 @@ class Planning:
     @property
     def graph(self) -> Graph:
         """The session's, in which every node comes once."""
-        return self.anatomy.folded
+        return self.scheduled.folded
 
     @property
     def device(self) -> str:
@@ -138,10 +138,10 @@ class Planning:
 
     # --- what to plan for ------------------------------------------------------------------------
 
-    def first_runs(self, bucket: Bucket, spot: Spot, intake: Intake) -> Runs:
+    def first_runs(self, bucket: Bucket, spot: Spot, reader: ArgumentReader) -> Runs:
         """With no history: this run, and the smallest change that may follow it."""
-        changes = (unit_change(bucket, self.anatomy, name) for name in self.graph.inputs)
-        following = [intake.rounded(b).classify(self.graph) for b in changes if b is not None]
+        changes = (unit_change(bucket, self.scheduled, name) for name in self.graph.inputs)
+        following = [reader.rounded(b).classify(self.graph) for b in changes if b is not None]
         return [spot, *following]
 
     def whole_runs(self) -> Runs:
@@ -154,7 +154,7 @@ class Planning:
         asked = sum(node.type.size_bytes for node in self.graph.outputs.values())
         if self.limit_bytes is not None or asked > max(SMALL_BYTES, held // SMALL_SHARE):
             return []
-        changed = {leaf.name: Region.full(leaf.shape) for leaf in self.anatomy.kept}
+        changed = {leaf.name: Region.full(leaf.shape) for leaf in self.scheduled.kept}
         demand = {name: Region.full(node.shape) for name, node in self.graph.outputs.items()}
         return [Bucket.of(changed, demand).classify(self.graph)]
 
@@ -205,11 +205,11 @@ class Planning:
 
     # --- how a plan is made ----------------------------------------------------------------------
 
-    def planner(self, anatomy: Anatomy) -> Planner:
+    def planner(self, scheduled: ScheduledGraph) -> Planner:
         """Plans for an order of the graph's nodes with what this session knows of times."""
         costs = self.costs
         return Planner(
-            anatomy, self.rules, self.device, costs.time_ns, self.progress, costs.kernels
+            scheduled, self.rules, self.device, costs.time_ns, self.progress, costs.kernels
         )
 
     def calibrate(self, planner: Planner) -> None:
@@ -217,14 +217,14 @@ class Planning:
         new = {kind: how for kind, how in self.classes.items() if kind not in self.calibrated}
         if self.calibrator is None or not new:
             return
-        if self.calibrator.may_learn(planner.anatomy.schedule):
+        if self.calibrator.may_learn(planner.scheduled.schedule):
             self.calibrator.learn(planner.survey(planner.scenarios(new)))
         self.calibrated.update(new)
 
     def quick(self) -> Decisions:
         """A plan for the classes at hand: what happened in which order does not count."""
         began_ns = time.perf_counter_ns()
-        planner = self.planner(self.anatomy.once)
+        planner = self.planner(self.scheduled.once)
         self.calibrate(planner)
         scenarios = planner.scenarios(self.classes)
         for kind, places in self.places.items():
@@ -241,7 +241,7 @@ class Planning:
     ) -> Decisions:
         """The best plan that a search finds for what happened, from `start` on."""
         began_ns = time.perf_counter_ns()
-        workload = Workload.of(self.anatomy, self.rules, self.history(happened))
+        workload = Workload.of(self.scheduled, self.rules, self.history(happened))
         made = self.seat.choose(
             lambda room: self._optimiser(workload, room, search).run(
                 search.mode, search.effort, search.seed, start
@@ -252,7 +252,7 @@ class Planning:
 
     def _optimiser(self, workload: Workload, room: int | None, search: Search) -> Optimiser:
         return Optimiser(
-            self.anatomy, self.rules, workload, room, self.costs.time_ns, self.device,
+            self.scheduled, self.rules, workload, room, self.costs.time_ns, self.device,
             classes=self.classes, executor=search.executor, workers=search.workers,
             progress=self.progress, stop=search.stop, ranking=self.costs.kernels,
         )  # fmt: skip
@@ -260,7 +260,7 @@ class Planning:
     def task(self, happened: Iterable[Bucket], start: Plan | None) -> SearchTask:
         """The same search, as what a process of its own is given."""
         return SearchTask.of(
-            self.anatomy, self.history(happened), self.limit_bytes, self.costs, self.device,
+            self.scheduled, self.history(happened), self.limit_bytes, self.costs, self.device,
             self.classes, start,
             self.exactness.by_node if self.exactness is not None else None, self.rules.unpacked,
         )  # fmt: skip
@@ -300,7 +300,7 @@ class Planning:
     def take_over(self, decisions: Decisions) -> None:
         """Plan from now on also for what a plan from elsewhere is for, and time what counts."""
         self.classes.update(decisions.classes)
-        self.calibrate(self.planner(decisions.anatomy))
+        self.calibrate(self.planner(decisions.scheduled))
 
 
 def logged(how: str, made: Decisions, began_ns: int) -> Decisions:

@@ -34,7 +34,7 @@ from tgbench.costs.records import Record, Records, failure_of, thinned
 from tgbench.costs.signature import Signature, source_hash, streams
 from tgbench.graph.op_table import Call, OpDef, TensorType
 from tgbench.kernels.binding import bound
-from tgbench.kernels.copied import of_grain
+from tgbench.kernels.copied import of_tiling
 from tgbench.kernels.registry import (
     KERNELS,
     Function,
@@ -101,7 +101,7 @@ def survey(session: GraphSession, state: int, program: Program) -> tuple[Profile
     """
     memory, origin = session.memory, program.origin
     assert origin is not None
-    surveyor = Surveyor(memory.anatomy, memory.placement, session.rules, session.device)
+    surveyor = Surveyor(memory.scheduled, memory.placement, session.rules, session.device)
     held: Any = memory.states.patterns[state].state(origin)
     for step in program.steps:
         held = surveyor.lower(step, held).after
@@ -117,11 +117,11 @@ def survey(session: GraphSession, state: int, program: Program) -> tuple[Profile
 
 
 def _kernel(made: Instruction, site: Site, rules: Rules) -> Kernel:
-    """The kernel of an instruction; in bit-exact mode in the form that its grain has there."""
+    """The kernel of an instruction; in bit-exact mode in the form that its tiling has there."""
     if made.kernel == FILL.name:
         return FILL
-    grain = rules.grains.get(site.call)
-    return _named(made.node.op, made.kernel) if grain is None else of_grain(site, grain)
+    tiling = rules.tilings.get(site.call)
+    return _named(made.node.op, made.kernel) if tiling is None else of_tiling(site, tiling)
 
 
 @cache
@@ -256,7 +256,7 @@ def profile(
     """Measure the kernels of every program that a session has, and write them down.
 
     Call `session.prepare()` first to have programs for all planned classes. The session's state is
-    as before afterwards. In the end the grains of bit-exact mode are found and written down, too,
+    as before afterwards. In the end the tilings of bit-exact mode are found and written down, too,
     unless it is for some programs alone.
 
     Args:
@@ -274,7 +274,7 @@ def profile(
             every = [(state, program) for state, _, program in session.programs]
             work.run(progress, every if programs is None else programs)
             if programs is None:
-                work.find_grains(progress)
+                work.find_tilings(progress)
     except KeyboardInterrupt:
         work.stopped = "interrupt"
     return work.profile()
@@ -389,10 +389,10 @@ class _Work:
             self.errors[key] = relative_error(place.kernel, call, device)
         return self.errors[key]
 
-    def find_grains(self, progress: Progress) -> None:
-        """What bit-exact sessions of this graph would find out; an op without a grain is left."""
+    def find_tilings(self, progress: Progress) -> None:
+        """What bit-exact sessions of this graph would find out; an op without a tiling is left."""
         session = self.session
-        finder = Finder(session.anatomy, session.pool.buffers, session.device, self.records)
+        finder = Finder(session.scheduled, session.pool.buffers, session.device, self.records)
         for done, call in enumerate(finder.calls):
             if time.monotonic() >= self.end:
                 self.stopped = "time"
@@ -400,7 +400,7 @@ class _Work:
                 return
             progress(done, len(finder.calls), f"equal bits of {call.op.name}")
             with suppress(ExactnessError):
-                finder.grain(call)
+                finder.tiling(call)
 
 
 class _Runs:
@@ -509,7 +509,7 @@ def _reads_slices(program: Program, memory: Memory) -> bool:
 
 def _scrub(memory: Memory) -> None:
     """Zeros for all but inputs and states: right for any dtype, and never denormal."""
-    kept = [(memory.place(node), memory.place(node).clone()) for node in memory.anatomy.kept]
+    kept = [(memory.place(node), memory.place(node).clone()) for node in memory.scheduled.kept]
     memory.arena.zero_()
     for place, values in kept:
         place.copy_(values)

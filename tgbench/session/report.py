@@ -125,9 +125,9 @@ class Report:
     @property
     def tiles(self) -> dict[str, str]:
         """Computed node → in what tiles, in words; of bit-exact mode, less single lines."""
-        grains = self.propagator.rules.grains
+        tilings = self.propagator.rules.tilings
         nodes = [node for step in self.program.steps for node in step.compute]
-        found = {n.name: told(n.call, grains[n.call]) for n in nodes if n.call in grains}
+        found = {n.name: told(n.call, tilings[n.call]) for n in nodes if n.call in tilings}
         return {name: words for name, words in found.items() if words}
 
     @property

@@ -31,7 +31,7 @@ from tgbench.programs.program import Program
 from tgbench.runs.buckets import Bucket, Spot
 from tgbench.runs.propagate import Propagator
 from tgbench.runs.trace import LoggedCall, Trace
-from tgbench.session.arguments import Intake, Wish
+from tgbench.session.arguments import ArgumentReader, Wish
 from tgbench.session.planning import Planning, Runs, Search
 from tgbench.session.report import Counters, Report, taken_bytes
 from tgbench.session.results import gather
@@ -169,20 +169,22 @@ class Runner:
 
     Fields:
         planning, keeper: what to plan for; what is in force and stands.
-        intake: reads arguments.
+        reader: reads arguments.
         trace: every run is appended to it.
         server, chooser: find the programs that would serve a run, and pick one.
         counters: how often things happened.
         finished: the last run; None before the first.
     """
 
-    def __init__(self, planning: Planning, keeper: Keeper, intake: Intake, trace: Trace) -> None:
+    def __init__(
+        self, planning: Planning, keeper: Keeper, reader: ArgumentReader, trace: Trace
+    ) -> None:
         self.planning, self.keeper = planning, keeper
         self.server, self.chooser = (
             Server(planning.graph, keeper.states, keeper.programs),
             keeper.chooser,
         )
-        self.intake, self.trace = intake, trace
+        self.reader, self.trace = reader, trace
         self.arena = keeper.arena
         self.counters = Counters()
         self.graph = planning.graph
@@ -192,8 +194,8 @@ class Runner:
         self, inputs: Any, want: Any, changed: Any, check: bool, copy: bool, keep: bool
     ) -> Request:
         """The arguments of `GraphSession.run`, read and checked."""
-        named, wanted = self.intake.named(inputs), self.intake.wanted(want)
-        hints, given = self.intake.hints(changed), self.intake.arrays(named)
+        named, wanted = self.reader.named(inputs), self.reader.wanted(want)
+        hints, given = self.reader.hints(changed), self.reader.arrays(named)
         keeps = Keeps.ALL if keep else Keeps.NOTHING
         as_torch = any(isinstance(value, torch.Tensor) for value in named.values())
         return Request(self._apart(given), wanted, hints, check, keeps, copy or not keep, as_torch)
@@ -231,14 +233,14 @@ class Runner:
         if len(self.keeper.states) > MOST_STATES:
             self.keeper.forget_states()
         for _ in range(MOST_PLANS):
-            arrays = self.intake.completed(request.given, self.keeper.standing.held)
+            arrays = self.reader.completed(request.given, self.keeper.standing.held)
             differ = self._differences(arrays, request)  # a plan moves what is held
             bucket = Bucket.of(differ, demand)
             spot = self.server.classifier.spot(bucket)
             is_first = self.keeper.standing.memory is None
             if is_first:
                 fits: Runs = () if self.chooser.strict else self.planning.whole_runs()
-                self.plan_for(self.planning.first_runs(bucket, spot, self.intake), fits)
+                self.plan_for(self.planning.first_runs(bucket, spot, self.reader), fits)
             try:
                 served = self.served(bucket, spot)
             except NeedsPlan as needs:
@@ -269,10 +271,10 @@ class Runner:
         standing = self.keeper.standing
         if not standing.is_fresh:
             for name, array in arrays.items():
-                self.intake.check_values(name, array, Region.full(array.shape))
-            kept = self.planning.anatomy.kept
+                self.reader.check_values(name, array, Region.full(array.shape))
+            kept = self.planning.scheduled.kept
             return {leaf.name: Region.full(leaf.shape) for leaf in kept}
-        found = self.intake.differences(arrays, standing.held, request.changed, request.check)
+        found = self.reader.differences(arrays, standing.held, request.changed, request.check)
         return {**standing.pending, **found}
 
     def plan_for(self, runs: Runs, fits: Runs = ()) -> None:
@@ -341,7 +343,7 @@ class Runner:
         standing = self.keeper.standing
         return Around(
             own, standing.valid, standing.last, self.keeper.memory.placement.retained,
-            [leaf.name for leaf in self.planning.anatomy.kept],
+            [leaf.name for leaf in self.planning.scheduled.kept],
         )  # fmt: skip
 
     def own(self, bucket: Bucket, spot: Spot, standing: Standing) -> Offer:
@@ -362,11 +364,11 @@ class Runner:
         """The program of an offer; raises DoesNotFit where the plan in force has no room."""
         assert offer.state is not None
         began_ns, (kind, origin) = time.perf_counter_ns(), offer.spot
-        stands, strict = offer.rung is not EXACTLY, self.chooser.strict
+        is_fixed, strict = offer.rung is not EXACTLY, self.chooser.strict
         is_free = not strict and self.planning.limit_bytes is None  # another plan, not pieces
         program = self.keeper.memory.specialise(
             offer.state, kind, origin, or_more=self.planning.takes_more(offer.spot),
-            as_planned=stands or is_free, stands=stands, leftovers=strict,
+            as_planned=is_fixed or is_free, is_fixed=is_fixed, leftovers=strict,
         )  # fmt: skip
         self.keeper.programs.add(offer.state, kind, program)
         took_ns = time.perf_counter_ns() - began_ns
@@ -431,8 +433,8 @@ class Runner:
 
     def _is_state(self, output: str) -> bool:
         """Whether an output shows the bytes of a state, which a run writes after handing out."""
-        anatomy = self.planning.anatomy
-        return anatomy.base[anatomy.graph.outputs[output]].op == "state"
+        scheduled = self.planning.scheduled
+        return scheduled.base[scheduled.graph.outputs[output]].op == "state"
 
     def finish(self, run: Decision, moved: bool, clock: Clock) -> None:
         """Count a run, and log it."""
@@ -461,7 +463,7 @@ class Runner:
             left = memory.surviving(before.valid, run.served.program)
             self.keeper.standing = before._replace(valid=left)
             return
-        pending = self.intake.rounded_states(outcome.advanced)
+        pending = self.reader.rounded_states(outcome.advanced)
         _, spot, program, _ = run.served
         after = Standing(memory, memory.held, NONE, True, program.after, spot, pending)
         memory.settle()

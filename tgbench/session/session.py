@@ -126,15 +126,15 @@ class GraphSession(Facts):
         self.exactness, self.rules, self.costs = known.exactness, known.rules, known.costs
         self.seat = ground.seat()
         self.planning = Planning(
-            ground.anatomy, self.pool, self.rules, self.costs, self.exactness, self.seat,
+            ground.scheduled, self.pool, self.rules, self.costs, self.exactness, self.seat,
             telling(progress), known.calibrator, retain, budget_bytes,
         )  # fmt: skip
         chooser = Own() if made_by(making) == "always" else Measured(self.costs.of_steps)
         self.keeper = Keeper(self.planning, program_bytes, chooser)
         self.trace = trace if isinstance(trace, Trace) else Trace(trace)
-        self.intake = ground.intake(buckets)
+        self.reader = ground.reader(buckets)
         self.states, self.programs = self.keeper.states, self.keeper.programs
-        self.runner = self.runs_by(self.planning, self.keeper, self.intake, self.trace)
+        self.runner = self.runs_by(self.planning, self.keeper, self.reader, self.trace)
         self.counters = self.runner.counters
         self.plan_path = Path(plan) if isinstance(plan, (str, Path)) else None
         if self.plan_path is not None and self.plan_path.exists():
@@ -159,7 +159,7 @@ class GraphSession(Facts):
         Raises:
             InputError, HintError, DemandError, BudgetError.
         """
-        spots = [self.intake.spot(changed, want) for changed, want in runs]
+        spots = [self.reader.spot(changed, want) for changed, want in runs]
         with self.arena.lock:
             self.runner.plan_for(spots)
         return self.plan
@@ -205,7 +205,7 @@ class GraphSession(Facts):
         check_choice(PlanError, "mode", mode, MODES)
         effort = Effort(30.0 if seconds is None and steps is None else seconds, steps)
         with self.planning.budgeted(budget):
-            self.planning.calibrate(self.planning.planner(self.anatomy))
+            self.planning.calibrate(self.planning.planner(self.scheduled))
             with self.arena.lock:
                 if self.retain == "all":
                     self.runner.plan()
@@ -267,7 +267,7 @@ class GraphSession(Facts):
 
         Raises InputError for an unknown name.
         """
-        node = self.intake.state(name)
+        node = self.reader.state(name)
         with self.arena.lock:
             return self.keeper.state_value(node)
 
@@ -276,8 +276,8 @@ class GraphSession(Facts):
 
         Raises InputError for an unknown name, and a value that the state cannot take.
         """
-        node = self.intake.state(name)
-        array = self.intake.checked_state(node, value)
+        node = self.reader.state(name)
+        array = self.reader.checked_state(node, value)
         with self.arena.lock:
             self.keeper.set_state(node, array)
 

@@ -97,13 +97,13 @@ class Keeper:
         """Put a plan that fits in force; an interrupt leaves none, and every value as it was."""
         check_map(decisions.placement)
         self.follow_arena()
-        self.planning.anatomy = decisions.anatomy
+        self.planning.scheduled = decisions.scheduled
         self._stand_aside()
         self._drop_programs()
         self.seat.take(decisions.placement)
         held, states = self.standing.held, self.standing.states
         memory = Memory(
-            decisions.anatomy, decisions, self.planning.pool, self.planning.rules, self.states,
+            decisions.scheduled, decisions, self.planning.pool, self.planning.rules, self.states,
             self.seat, self.planning.costs.kernels,
         )  # fmt: skip
         memory.put(held, states)

@@ -37,7 +37,7 @@ MOST_NAMED = 5  # clashes in a message
 
 
 @dataclass(frozen=True)
-class Change:
+class PlanChange:
     """One gesture: "moved" (to an offset), "retained" or "dropped"."""
 
     what: str
@@ -93,7 +93,7 @@ class Ground:
 
     @cached_property
     def nodes(self) -> dict[str, Node]:
-        return {node.name: node for node in self.decisions.anatomy.graph.nodes}
+        return {node.name: node for node in self.decisions.scheduled.graph.nodes}
 
     @cached_property
     def decisions(self) -> Decisions:
@@ -111,9 +111,9 @@ class Ground:
         buckets = self.history or tuple(
             kind.bucket(origin) for kind, (_, origin) in made.classes.items()
         )
-        workload = Workload.of(made.anatomy, costs.rules, buckets)
+        workload = Workload.of(made.scheduled, costs.rules, buckets)
         return Optimiser(
-            made.anatomy, costs.rules, workload, self.plan.budget_bytes, costs.time_ns,
+            made.scheduled, costs.rules, workload, self.plan.budget_bytes, costs.time_ns,
             self.plan.device, classes=made.classes, ranking=costs.kernels,
         )  # fmt: skip
 
@@ -136,7 +136,7 @@ class WhatIf:
     """A plan and changes to it; every change gives a new value."""
 
     ground: Ground
-    changes: tuple[Change, ...] = ()
+    changes: tuple[PlanChange, ...] = ()
 
     @staticmethod
     def of(session: GraphSession) -> WhatIf:
@@ -157,23 +157,23 @@ class WhatIf:
                 f"offset {offset_bytes} is not a multiple of {ALIGNMENT}; the nearest is "
                 f"{max(round(offset_bytes / ALIGNMENT), 0) * ALIGNMENT}"
             )
-        return self._with(Change("moved", node, offset_bytes))
+        return self._with(PlanChange("moved", node, offset_bytes))
 
     def retained(self, node: str) -> WhatIf:
         """A node kept through every run; raises PlanError for one that has no bytes."""
         self._stored(node)
-        return self._with(Change("retained", node))
+        return self._with(PlanChange("retained", node))
 
     def dropped(self, node: str) -> WhatIf:
         """A node not kept between runs; raises PlanError for one that has no bytes."""
         self._stored(node)
-        return self._with(Change("dropped", node))
+        return self._with(PlanChange("dropped", node))
 
     def undone(self) -> WhatIf:
         """Without the last change."""
         return replace(self, changes=self.changes[:-1])
 
-    def _with(self, change: Change) -> WhatIf:
+    def _with(self, change: PlanChange) -> WhatIf:
         return replace(self, changes=(*self.changes, change))
 
     def _stored(self, name: str) -> Node:
@@ -214,13 +214,13 @@ class WhatIf:
     def _verdict(self) -> Verdict:
         placement = self.decisions.placement
         size = placement.size_bytes
-        found = tuple(clashes(placement, self.decisions.anatomy))
+        found = tuple(clashes(placement, self.decisions.scheduled))
         if found:
             names = "; ".join(map(str, found[:MOST_NAMED]))
             more = f"; and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
             return Verdict(False, f"live at once on the same bytes: {names}{more}", found, size)
         try:
-            check_placement(placement, self.decisions.anatomy)
+            check_placement(placement, self.decisions.scheduled)
             check_map(placement)
         except PlanError as error:
             return Verdict(False, str(error), size_bytes=size)
@@ -243,7 +243,7 @@ class WhatIf:
 
     # --- parts -----------------------------------------------------------------------------------
 
-    def _move(self, made: Decisions, change: Change) -> Decisions:
+    def _move(self, made: Decisions, change: PlanChange) -> Decisions:
         placement = made.placement
         first = placement.group(self.ground.nodes[change.node])
         slots = {
@@ -255,7 +255,7 @@ class WhatIf:
         moved = replace(placement, slots=slots)
         return replace(made, placement=replace(moved, size_bytes=moved.reach_bytes))
 
-    def _retain(self, made: Decisions, change: Change) -> Decisions:
+    def _retain(self, made: Decisions, change: PlanChange) -> Decisions:
         old = self.ground.told(made)
         everything = frozenset(range(len(old.turns)))
         node = self.ground.nodes[change.node]
@@ -263,7 +263,7 @@ class WhatIf:
             made, replace(old, after={**old.after, node: everything}, shared=old.shared - {node})
         )
 
-    def _drop(self, made: Decisions, change: Change) -> Decisions:
+    def _drop(self, made: Decisions, change: PlanChange) -> Decisions:
         old = self.ground.told(made)
         node = self.ground.nodes[change.node]
         after = {other: turns for other, turns in old.after.items() if other is not node}
@@ -281,7 +281,7 @@ class WhatIf:
         )
 
 
-_CHANGES: Mapping[str, Callable[[WhatIf, Decisions, Change], Decisions]] = {
+_CHANGES: Mapping[str, Callable[[WhatIf, Decisions, PlanChange], Decisions]] = {
     "moved": WhatIf._move,
     "retained": WhatIf._retain,
     "dropped": WhatIf._drop,

@@ -19,7 +19,7 @@ WIDGETS = {
     "SearchMonitor": "search_monitor",
     "Selection": "widget",
     "TransitionMap": "transition_map",
-    "View": "widget",
+    "Panel": "widget",
     "Workbench": "workbench",
     "explore": "workbench",
 }

@@ -278,7 +278,7 @@ def _check(session: GraphSession, image: Floats) -> None:
             "give an image of that size and a model that makes [images, classes] of [images, "
             "channels, height, width]; one that takes a single image needs at_once=1"
         )
-    propagator = session.anatomy.once.propagator(session.rules, ())
+    propagator = session.scheduled.once.propagator(session.rules, ())
     for row in range(node.shape[0]):
         dirty = propagator.forward({node: _row(node, row)}).get(logits, EMPTY)
         if dirty.subtract(_row(logits, row)).boxes:

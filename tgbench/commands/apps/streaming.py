@@ -259,8 +259,8 @@ def _reach(session: GraphSession) -> int:
 
 def _needed(session: GraphSession, node: Node, output: Node, at: int) -> range:
     """The samples that one output needs."""
-    anatomy = session.anatomy.once
-    storage = Storage(anatomy.views, anatomy.frozen)
+    scheduled = session.scheduled.once
+    storage = Storage(scheduled.views, scheduled.frozen)
     propagator = Propagator(session.graph, storage, Rules())
     column = Box((*((0, n) for n in output.shape[:2]), (at, at + 1)))
     step = propagator.step({}, {node: Region.full(node.shape)}, {output: Region((column,))})

@@ -12,7 +12,14 @@ from typing import Any
 import numpy as np
 
 from tgbench.base.errors import GraphError
-from tgbench.base.known import ConstantData, Fact, Pattern, constant_fact, open_fact, pattern_fact
+from tgbench.base.known import (
+    ConstantData,
+    Fact,
+    SparsityPattern,
+    constant_fact,
+    open_fact,
+    pattern_fact,
+)
 from tgbench.base.regions import EMPTY, Box, Region, union
 from tgbench.graph.graph import Node, Operand
 from tgbench.graph.op_table import (
@@ -367,13 +374,13 @@ def _where_check(attrs: Attrs, types: tuple[TensorType, ...]) -> None:
         )
 
 
-def _branches(call: Call) -> tuple[Pattern, Pattern] | None:
+def _branches(call: Call) -> tuple[SparsityPattern, SparsityPattern] | None:
     """Where each branch is taken, when the condition is constant."""
     condition = _constant(call.facts[0]) if call.facts else None
     if condition is None:
         return None
     whole = aligned(condition, len(broadcast_shape(call.in_shapes)))
-    return Pattern.of(whole), Pattern.of(~whole)
+    return SparsityPattern.of(whole), SparsityPattern.of(~whole)
 
 
 def _where_forward(call: Call, regions: tuple[Region, ...]) -> Region:

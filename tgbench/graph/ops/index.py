@@ -14,7 +14,7 @@ import numpy as np
 
 from tgbench.base.coords import Table, lookup
 from tgbench.base.errors import GraphError
-from tgbench.base.known import ConstantData, Pattern, intervals_of
+from tgbench.base.known import ConstantData, SparsityPattern, intervals_of
 from tgbench.base.regions import EMPTY, Box, Interval, Region
 from tgbench.graph.graph import Node, fact_of
 from tgbench.graph.op_table import Array, Attrs, Call, OpDef, TensorType, register
@@ -315,9 +315,11 @@ def _within(box: Box, shape: Sequence[int], axis: int) -> Box | None:
 
 
 @lru_cache(1024)
-def _rows_between(data: ConstantData, size: int, axis: int, first: int, stop: int) -> Pattern:
+def _rows_between(
+    data: ConstantData, size: int, axis: int, first: int, stop: int
+) -> SparsityPattern:
     rows = np.where(data.array < 0, data.array + size, data.array)
-    return Pattern.of((rows >= first) & (rows < stop))
+    return SparsityPattern.of((rows >= first) & (rows < stop))
 
 
 def _gather_elements_forward(call: Call, regions: tuple[Region, ...]) -> Region:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tgbench.base.errors import GraphError
-from tgbench.base.known import Fact, Pattern, open_fact, pattern_fact
+from tgbench.base.known import Fact, SparsityPattern, open_fact, pattern_fact
 from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import (
@@ -38,7 +38,7 @@ def _check(attrs: Attrs, types: tuple[TensorType, ...]) -> None:
         raise GraphError(f"axes {axes} do not fit a tensor of rank {types[0].rank}")
 
 
-def _identity_rows(call: Call) -> Pattern | None:
+def _identity_rows(call: Call) -> SparsityPattern | None:
     """The open elements that alone decide the result, when that is safe to say.
 
     A soft −inf is an identity of max only in a line that has an open element: lines without one
@@ -49,7 +49,7 @@ def _identity_rows(call: Call) -> Pattern | None:
         return None
     if name == "max" and not fact.hard and not fact.wild:
         axes = call.attrs["axes"]
-        return Pattern.of(fact.open.array | ~fact.open.array.any(axis=axes, keepdims=True))
+        return SparsityPattern.of(fact.open.array | ~fact.open.array.any(axis=axes, keepdims=True))
     identity = {"sum": 0.0, "max": -np.inf, "min": np.inf}.get(name)
     return fact.open if fact.closes_with(identity) else None
 

@@ -69,7 +69,7 @@ def rematerialise(
     out: integer and constraint programs.
     """
     check_budget(schedule, budget_bytes)
-    search = _Search(_start(schedule, budget_bytes, seed), budget_bytes, Random(seed))
+    search = _NeighbourhoodSearch(_start(schedule, budget_bytes, seed), budget_bytes, Random(seed))
     while not search.is_optimal and search.steps < max_steps:
         search.advance()
     stop = StopReason.OPTIMAL if search.is_optimal else StopReason.STEPS
@@ -96,7 +96,7 @@ def _start(schedule: Schedule, budget_bytes: int, seed: int) -> Tape:
     return min(tapes, key=lambda tape: tape.worth)
 
 
-class _Search:
+class _NeighbourhoodSearch:
     """The state of one search.
 
     Attributes:

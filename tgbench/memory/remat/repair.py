@@ -41,7 +41,7 @@ class Taste:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Recomputation:
     """A candidate: what to compute, where, and what that brings.
 
     Fields:
@@ -109,7 +109,7 @@ def _best_change(
     random: Random,
     left_ns: float,
     failed: set[tuple[int, ...]],
-) -> Change | None:
+) -> Recomputation | None:
     """The change with the best score at one step with excess."""
     step = _step_with_excess(excess, taste, random)
     best, least = None, math.inf
@@ -129,7 +129,7 @@ def _changes(
     thrift: float,
     left_ns: float,
     least: float,
-) -> Iterator[Change]:
+) -> Iterator[Recomputation]:
     """What frees the bytes of this result at this step, with a score below `least`."""
     reader = tape.reads[event][-1]
     if reader < len(tape.sequence):
@@ -142,7 +142,7 @@ def _changes(
         yield change
 
 
-def _advance(tape: Tape, excess: Ints, reader: int, step: int) -> Change | None:
+def _advance(tape: Tape, excess: Ints, reader: int, step: int) -> Recomputation | None:
     """Computing something earlier, before this step, so that what it reads last is free sooner."""
     schedule, value = tape.schedule, tape.sequence[reader]
     sources = [tape.latest(read, reader) for read in schedule.inputs[value]]
@@ -156,7 +156,7 @@ def _advance(tape: Tape, excess: Ints, reader: int, step: int) -> Change | None:
     there += schedule.scratch[value] - schedule.sizes[tape.sequence[before]]
     there += sum(schedule.sizes[tape.sequence[e]] for e in freed)
     relief = _total(excess[before:reader]) - _total(after) - max(0, there)
-    return Change(before, (value,), reader, 0.0, relief)
+    return Recomputation(before, (value,), reader, 0.0, relief)
 
 
 def _last_but_one(tape: Tape, event: int) -> int:
@@ -188,7 +188,7 @@ def _drop(
     thrift: float,
     left_ns: float,
     least: float,
-) -> Change | None:
+) -> Recomputation | None:
     """Dropping the result of a computation over this step; None where it costs too much."""
     schedule, reads = tape.schedule, tape.reads
     value = tape.sequence[event]
@@ -230,7 +230,7 @@ def _drop(
     relief = _total(excess[lowest:before]) - _total(after[lowest:])
     ordered = tuple(sorted(closure))
     relief -= _inserted(tape, excess, before, ordered, extended - size)
-    return Change(before, ordered, -1, cost, relief)
+    return Recomputation(before, ordered, -1, cost, relief)
 
 
 def _inserted(

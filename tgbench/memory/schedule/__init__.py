@@ -27,7 +27,7 @@ from tgbench.graph.graph import Graph, Node
 from tgbench.memory.schedule.search import OrderSearch, Progress
 from tgbench.memory.schedule.tasks import Tasks
 from tgbench.memory.schedule.units import units_of
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 
 __all__ = ["Order", "Progress", "lowest_peak"]
 
@@ -100,16 +100,16 @@ def lowest_peak(
     series-parallel task graphs to minimize peak memory" (2018). Left out: their polynomial
     algorithms for trees and series-parallel graphs.
     """
-    anatomy = Anatomy.of(graph)
-    tasks = Tasks.of(anatomy, (sizes, *also), scratch or {})
+    scheduled = ScheduledGraph.of(graph)
+    tasks = Tasks.of(scheduled, (sizes, *also), scratch or {})
     limits = Limits(seconds, max_steps)
     search = OrderSearch(
         tasks, units_of(tasks), limits, random.Random(seed), progress or (lambda _: None)
     )
-    return _improved(anatomy, search, seed)
+    return _improved(scheduled, search, seed)
 
 
-def _improved(anatomy: Anatomy, search: OrderSearch, seed: int) -> Order:
+def _improved(scheduled: ScheduledGraph, search: OrderSearch, seed: int) -> Order:
     """What a search comes to, beside the order that is given."""
     tasks, limits, bound = search.tasks, search.limits, search.bound
     given_bytes = tasks.peak_bytes(range(len(tasks.nodes)))
@@ -119,19 +119,19 @@ def _improved(anatomy: Anatomy, search: OrderSearch, seed: int) -> Order:
     peak = tasks.peak_bytes(search.order)
     best = min(peak, given_bytes)
     stop = StopReason.OPTIMAL if best <= bound else limits.reached() or StopReason.SETTLED
-    schedule = anatomy.schedule
+    schedule = scheduled.schedule
     if peak < given_bytes:
-        schedule = _with_views(anatomy, tasks, search.order)
+        schedule = _with_views(scheduled, tasks, search.order)
     return Order(schedule, given_bytes, best, bound, stop, limits.steps, seed)
 
 
-def _with_views(anatomy: Anatomy, tasks: Tasks, order: Sequence[int]) -> tuple[Node, ...]:
+def _with_views(scheduled: ScheduledGraph, tasks: Tasks, order: Sequence[int]) -> tuple[Node, ...]:
     """The schedule: each view just before the first node that reads it, or behind its base."""
-    views, placed = anatomy.views, set[Node]()
+    views, placed = scheduled.views, set[Node]()
     schedule: list[Node] = []
     waiting: dict[Node, list[Node]] = {}
-    executable = set(anatomy.schedule)
-    for node in anatomy.schedule:
+    executable = set(scheduled.schedule)
+    for node in scheduled.schedule:
         if node in views:
             waiting.setdefault(views[node], []).append(node)
 
@@ -147,7 +147,7 @@ def _with_views(anatomy: Anatomy, tasks: Tasks, order: Sequence[int]) -> tuple[N
                 placed.add(last)
                 schedule.append(last)
 
-    used = {parent for node in anatomy.schedule for parent in node.inputs}
+    used = {parent for node in scheduled.schedule for parent in node.inputs}
     for node in [base for base in waiting if base not in executable]:
         for view in waiting[node]:
             if view not in used:

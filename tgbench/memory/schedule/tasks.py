@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import OPS
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -68,16 +68,16 @@ class Tasks:
 
     @staticmethod
     def of(
-        anatomy: Anatomy, maps: Sequence[Mapping[Node, int]], scratch: Mapping[Node, int]
+        scheduled: ScheduledGraph, maps: Sequence[Mapping[Node, int]], scratch: Mapping[Node, int]
     ) -> Tasks:
-        nodes = anatomy.stored
+        nodes = scheduled.stored
         number = {node: i for i, node in enumerate(nodes)}
         for given in (*maps, scratch):
             _check(given, number)
         lanes = np.array([[given.get(node, 0) for node in nodes] for given in maps], np.int64)
         sizes = tuple(pack(column) for column in lanes.T.tolist())
         temporary = tuple(pack([scratch.get(node, 0)] * len(maps)) for node in nodes)
-        base = anatomy.base
+        base = scheduled.base
         inputs = tuple(
             tuple(dict.fromkeys(number[base[p]] for p in node.inputs if base[p] in number))
             for node in nodes
@@ -86,7 +86,7 @@ class Tasks:
         for i, parents in enumerate(inputs):
             for parent in parents:
                 users[parent].append(i)
-        held_bases = {base[node] for node in anatomy.graph.ends}
+        held_bases = {base[node] for node in scheduled.graph.ends}
         held = tuple(node in held_bases for node in nodes)
         donors = tuple(tuple(_donors(node, base, number, sizes, held)) for node in nodes)
         after = tuple(map(tuple, users))

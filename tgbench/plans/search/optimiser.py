@@ -31,7 +31,7 @@ from tgbench.graph.op_table import Call
 from tgbench.kernels.registry import Ranking, candidates
 from tgbench.memory.placement import ALIGNMENT, ANY, Placement, Retention, Turn, aligned
 from tgbench.memory.schedule import lowest_peak
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.decisions import Classes, Decisions, SearchRecord
 from tgbench.plans.planner import Cost, Planner
 from tgbench.plans.scenarios import Scenario
@@ -133,7 +133,7 @@ class Optimiser:
 
     def __init__(
         self,
-        anatomy: Anatomy,
+        scheduled: ScheduledGraph,
         rules: Rules,
         workload: Workload,
         budget_bytes: int | None,
@@ -148,14 +148,14 @@ class Optimiser:
         watch: Callable[[Decisions], None] | None = None,
         ranking: Ranking = candidates,
     ) -> None:
-        self.anatomy, self.rules, self.device = anatomy, rules, device
+        self.scheduled, self.rules, self.device = scheduled, rules, device
         self.workload, self.cost = workload, checked(cost)
         self.budget_bytes = budget_bytes
         rare = {k: v for k, v in (classes or {}).items() if k not in workload.seen}
         common = {kind: workload.seen[kind] for kind in workload.kinds}
         self.classes: Classes = {**common, **workload.seen, **rare}
         self.tell = progress or (lambda message: None)
-        self.planner = Planner(anatomy, rules, device, self.cost, progress, ranking)
+        self.planner = Planner(scheduled, rules, device, self.cost, progress, ranking)
         self.executor = executor
         self.workers = workers
         self.stops = stop or (lambda: False)
@@ -178,22 +178,22 @@ class Optimiser:
         """
         check_choice(PlanError, "mode", mode, MODES)
         effort = effort or Effort(seconds=30.0)
-        begun = [_Search(of, mode, effort, seed, start) for of in self._orders()]
+        begun = [_PlanSearch(of, mode, effort, seed, start) for of in self._orders()]
         for search in begun:
             search.begin()
         try:
-            return min(begun, key=_Search.standing).run()
+            return min(begun, key=_PlanSearch.standing).run()
         except BudgetError as error:
-            search = _Search(self._again(error), mode, effort, seed, start)
+            search = _PlanSearch(self._again(error), mode, effort, seed, start)
             search.begin()
             return search.run()
 
-    def over(self, anatomy: Anatomy) -> Optimiser:
+    def over(self, scheduled: ScheduledGraph) -> Optimiser:
         """The same search over another order of the graph's nodes."""
-        same = anatomy.graph is self.anatomy.graph
-        workload = self.workload if same else self.workload.over(anatomy, self.rules)
+        same = scheduled.graph is self.scheduled.graph
+        workload = self.workload if same else self.workload.over(scheduled, self.rules)
         return Optimiser(
-            anatomy, self.rules, workload, self.budget_bytes, self.cost, self.device,
+            scheduled, self.rules, workload, self.budget_bytes, self.cost, self.device,
             classes=self.classes, executor=self.executor, workers=self.workers,
             progress=self.tell, stop=self.stops, watch=self.watch,
             ranking=self.planner.choices.ranking,
@@ -201,10 +201,10 @@ class Optimiser:
 
     def _again(self, error: BudgetError) -> Optimiser:
         """Over an order that computes some nodes more than once. Raises BudgetError for none."""
-        planner, budget_bytes = self.planner.over(self.anatomy.once), self.budget_bytes or 0
+        planner, budget_bytes = self.planner.over(self.scheduled.once), self.budget_bytes or 0
         found = planner.again(planner.scenarios(self.classes), budget_bytes)
         if found.placement.size_bytes <= budget_bytes:
-            return self.over(found.planner.anatomy)
+            return self.over(found.planner.scheduled)
         other = planner.too_small(budget_bytes, [found])
         raise min(error, other, key=lambda one: one.needed_bytes)
 
@@ -214,10 +214,10 @@ class Optimiser:
         Only the graph's own order is improved on: a plan's was chosen already. Where that computes
         nodes more than once, it may not have to any more.
         """
-        if self.anatomy.repeats:
-            return [self, *self.over(self.anatomy.once)._orders()]
-        budget_bytes, graph = self.budget_bytes, self.anatomy.graph
-        if budget_bytes is None or self.anatomy.schedule != Anatomy.of(graph).schedule:
+        if self.scheduled.repeats:
+            return [self, *self.over(self.scheduled.once)._orders()]
+        budget_bytes, graph = self.budget_bytes, self.scheduled.graph
+        if budget_bytes is None or self.scheduled.schedule != ScheduledGraph.of(graph).schedule:
             return [self]
         scenarios = self.planner.scenarios(self.classes)
         everything = Retention.always(self.planner.frontier(scenarios))
@@ -233,7 +233,7 @@ class Optimiser:
         )
         if found.peak_bytes > LOWER * found.given_bytes:
             return [self]
-        other = self.over(Anatomy.of(graph, found.schedule))
+        other = self.over(ScheduledGraph.of(graph, found.schedule))
         packed = other.planner.lay_out(everything, scenarios, WHOLE)
         if packed.size_bytes > LOWER * placed.size_bytes:
             return [self]
@@ -266,8 +266,8 @@ class Optimiser:
         """
         try:
             replayed = replay(
-                self.anatomy, self.rules, placement, cut, self.workload.circle, self.instruction_ns,
-                self.device, self.planner.choices.ranking, self.classes,
+                self.scheduled, self.rules, placement, cut, self.workload.circle,
+                self.instruction_ns, self.device, self.planner.choices.ranking, self.classes,
             )  # fmt: skip
         except Misfit as found:
             self._places[found.kind, found.origin] = None
@@ -280,12 +280,12 @@ class Optimiser:
     @cached_property
     def uncut(self) -> Model:
         """The model with whole runs; its times hold for every cut."""
-        return Model(tabulate(self.anatomy, self.rules, self.workload, self.cost))
+        return Model(tabulate(self.scheduled, self.rules, self.workload, self.cost))
 
     def bits(self, retention: Retention) -> NDArray[np.bool_]:
         """A retention as [class, node]."""
         keep = np.zeros((self.uncut.turns, self.uncut.nodes), bool)
-        for n, node in enumerate(self.anatomy.stored):
+        for n, node in enumerate(self.scheduled.stored):
             for k in retention.after.get(node, ()):
                 keep[k, n] = True
         return keep
@@ -351,7 +351,7 @@ def _alike(one: Named, other: Named) -> bool:
     return one[0] is not None and one[0] == other[0] and (free or one[1] == other[1])
 
 
-class _Search:
+class _PlanSearch:
     """One call of `Optimiser.run`: the best so far, and when to stop."""
 
     def __init__(
@@ -380,7 +380,7 @@ class _Search:
     def begin(self) -> None:
         """The greedy plan, and the saved one."""
         self._greedy()
-        if self.start is not None and self.start.anatomy.graph is self.of.anatomy.graph:
+        if self.start is not None and self.start.scheduled.graph is self.of.scheduled.graph:
             self._resume(self.start)
 
     def standing(self) -> tuple[float, int]:
@@ -449,7 +449,7 @@ class _Search:
         fits = of.budget_bytes is None or start.placement.size_bytes <= of.budget_bytes
         same = list(start.classes)[: len(kinds)] == kinds
         same = same and start.retention.turns in (of.workload.turns, ANY)
-        if not (fits and same and start.anatomy.schedule == of.anatomy.schedule):
+        if not (fits and same and start.scheduled.schedule == of.scheduled.schedule):
             return None
         return of.candidate(told_anew(start, of.workload), start.cut, start.placement)
 
@@ -496,7 +496,7 @@ class _Search:
         """
         of = self.of
         known = self._scratch()
-        scratch = np.array([aligned(known.get(n, 0)) for n in of.anatomy.stored], np.int64)
+        scratch = np.array([aligned(known.get(n, 0)) for n in of.scheduled.stored], np.int64)
         tables = replace(of.uncut.tables, scratch_bytes=scratch)
         for cut in self._cuts():
             if self.arms and self._is_late():
@@ -520,7 +520,7 @@ class _Search:
         return None if self.arms else StopReason.NOTHING_BETTER
 
     def _pieces(self, cut: Cut) -> Tables:
-        return tabulate_pieces(self.of.anatomy, self.of.rules, self.of.workload, cut)
+        return tabulate_pieces(self.of.scheduled, self.of.rules, self.of.workload, cut)
 
     @property
     def _budget(self) -> int:
@@ -538,7 +538,7 @@ class _Search:
         found = [WHOLE]
         axes = [
             (name, axis, size)
-            for name, node in of.anatomy.graph.inputs.items()
+            for name, node in of.scheduled.graph.inputs.items()
             for axis, size in enumerate(node.shape)
             if size > 1
         ]
@@ -687,7 +687,7 @@ class _Search:
         if keep.tobytes() in arm.tried:
             return True
         arm.tried.add(keep.tobytes())
-        nodes = self.of.anatomy.stored
+        nodes = self.of.scheduled.stored
         after = {
             nodes[n]: frozenset(np.flatnonzero(keep[:, n]).tolist())
             for n in np.flatnonzero(keep.any(axis=0))
@@ -714,7 +714,7 @@ class _Search:
 
     def _shareable(self, arm: Arm, retention: Retention) -> frozenset[Node]:
         """Retained nodes whose bytes are free until some class's runs compute them."""
-        nodes, can = self.of.anatomy.stored, arm.model.shareable
+        nodes, can = self.of.scheduled.stored, arm.model.shareable
         return (
             frozenset(n for n, shares in zip(nodes, can, strict=True) if shares) & retention.nodes
         )
@@ -770,7 +770,7 @@ class _Search:
         dropped = {*self.frontier, *best.retention.nodes} - kept
         worth, price = self._worth(best) if explained else ({}, 0.0)
         return Decisions(
-            of.anatomy,
+            of.scheduled,
             best.placement,
             best.retention,
             tuple(sorted(dropped, key=lambda node: node.index)),
@@ -790,7 +790,7 @@ class _Search:
         worth = worth_ns(model, keep)
         found = {
             node: (int(model.tables.kept_bytes[n]), float(worth[n]))
-            for n, node in enumerate(self.of.anatomy.stored)
+            for n, node in enumerate(self.of.scheduled.stored)
             if worth[n] > 0 or keep[:, n].any()
         }
         if arm is None or not math.isfinite(arm.relaxed.bound_ns):

@@ -31,14 +31,14 @@ from tgbench.base import errors
 from tgbench.base.errors import SearchError, TgbenchError
 from tgbench.base.stopping import StopReason
 from tgbench.base.switches import telling
-from tgbench.base.tiles import Grain
+from tgbench.base.tiles import Tiling
 from tgbench.costs.model import CostModel, CostTable
 from tgbench.graph.graph import Graph, Node
 from tgbench.graph.graph_file import graph_from_json, graph_to_json
 from tgbench.graph.op_table import LEAVES, OPS, Call
 from tgbench.graph.unfold import named
 from tgbench.kernels.registry import KERNELS
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.decisions import Classes, Decisions, PlanBucket
 from tgbench.plans.plan import Plan
 from tgbench.plans.search.optimiser import Effort, Mode, Optimiser
@@ -65,7 +65,7 @@ class SearchTask:
         classes: what has to fit besides the trace.
         start_json: a plan to go on from.
         modules: where ops and kernels of the graph are registered, outside of tgbench.
-        grains: of every computed node by name, in bit-exact mode; None in the normal one.
+        tilings: of every computed node by name, in bit-exact mode; None in the normal one.
         unpacked: nodes whose weights are read as they lie.
     """
 
@@ -78,29 +78,29 @@ class SearchTask:
     classes: tuple[PlanBucket, ...]
     start_json: str | None
     modules: tuple[str, ...]
-    grains: Mapping[str, Grain] | None = None
+    tilings: Mapping[str, Tiling] | None = None
     unpacked: tuple[str, ...] = ()
 
     @staticmethod
     def of(
-        anatomy: Anatomy,
+        scheduled: ScheduledGraph,
         buckets: Sequence[Bucket],
         budget_bytes: int | None,
         costs: CostModel,
         device: str = "cpu",
         classes: Classes | None = None,
         start: Plan | None = None,
-        grains: Mapping[str, Grain] | None = None,
+        tilings: Mapping[str, Tiling] | None = None,
         unpacked: frozenset[Call] = frozenset(),
     ) -> SearchTask:
-        """The task of `Optimiser(anatomy, …)`.
+        """The task of `Optimiser(scheduled, …)`.
 
         Raises SearchError if an op or kernel is defined where no other process finds it, and
         GraphError for an attribute that a graph file cannot hold.
         """
         return SearchTask(
-            graph_to_json(anatomy.folded),
-            tuple(node.name for node in anatomy.schedule),
+            graph_to_json(scheduled.folded),
+            tuple(node.name for node in scheduled.schedule),
             tuple(buckets),
             budget_bytes,
             costs.table(),
@@ -110,9 +110,9 @@ class SearchTask:
                 for kind, (weight, origin) in (classes or {}).items()
             ),
             start.to_json() if start is not None else None,
-            modules_of(anatomy.folded),
-            grains,
-            tuple(node.name for node in anatomy.once.schedule if node.call in unpacked),
+            modules_of(scheduled.folded),
+            tilings,
+            tuple(node.name for node in scheduled.once.schedule if node.call in unpacked),
         )
 
     def optimiser(self, **more: Any) -> Optimiser:
@@ -122,23 +122,23 @@ class SearchTask:
         graph = graph_from_json(self.graph_json)
         nodes = {node.name: node for node in graph.nodes}
         unpacked = frozenset(nodes[name].call for name in self.unpacked)
-        rules = Rules(self._grains_of(nodes), unpacked)
-        anatomy = Anatomy.of(graph, named(graph, self.schedule))
+        rules = Rules(self._tilings_of(nodes), unpacked)
+        scheduled = ScheduledGraph.of(graph, named(graph, self.schedule))
         costs = CostModel(self.costs, rules=rules)
         # Made anew: a class remembers its hash, and hashes of text differ between processes.
         classes = {
             BucketClass(b.changed, b.demand, b.bounds): (b.weight, b.origin) for b in self.classes
         }
-        workload = Workload.of(anatomy, rules, self.buckets)
+        workload = Workload.of(scheduled, rules, self.buckets)
         return Optimiser(
-            anatomy, rules, workload, self.budget_bytes, costs.time_ns, self.device,
+            scheduled, rules, workload, self.budget_bytes, costs.time_ns, self.device,
             classes=classes, ranking=costs.kernels, **more,
         )  # fmt: skip
 
-    def _grains_of(self, nodes: Mapping[str, Node]) -> dict[Call, Grain] | None:
-        if self.grains is None:
+    def _tilings_of(self, nodes: Mapping[str, Node]) -> dict[Call, Tiling] | None:
+        if self.tilings is None:
             return None
-        return {nodes[name].call: grain for name, grain in self.grains.items()}
+        return {nodes[name].call: tiling for name, tiling in self.tilings.items()}
 
 
 def modules_of(graph: Graph) -> tuple[str, ...]:
@@ -263,11 +263,11 @@ def serve(connection: Connection) -> None:
 def _start(text: str | None, optimiser: Optimiser) -> Decisions | None:
     if text is None:
         return None
-    return Plan.from_json(text).placement_for(optimiser.anatomy.folded, optimiser.device)
+    return Plan.from_json(text).placement_for(optimiser.scheduled.folded, optimiser.device)
 
 
 def _plan_json(optimiser: Optimiser, made: Decisions) -> str:
-    graph, budget_bytes = optimiser.anatomy.folded, optimiser.budget_bytes
+    graph, budget_bytes = optimiser.scheduled.folded, optimiser.budget_bytes
     exact = optimiser.rules.exact
     return Plan.of(graph, made, optimiser.device, budget_bytes, exact).to_json()
 
@@ -451,7 +451,7 @@ class BackgroundSearch:
     or use it as a context manager; when this process ends, in whatever way, so does the other one.
     In a script, start it below `if __name__ == "__main__":`, as the process imports the script.
 
-        with BackgroundSearch(SearchTask.of(anatomy, buckets, budget_bytes, costs)) as search:
+        with BackgroundSearch(SearchTask.of(scheduled, buckets, budget_bytes, costs)) as search:
             search.start(seconds=60)
             while search.is_running:
                 for event in search.poll():

@@ -14,7 +14,7 @@ from tgbench.base.coords import Guard
 from tgbench.base.errors import TgbenchError
 from tgbench.kernels.registry import Ranking, candidates
 from tgbench.memory.placement import Placement
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.search.walk import Walk
 from tgbench.programs.lowering import DoesNotFit, State
 from tgbench.programs.program import Instruction
@@ -70,7 +70,7 @@ class Replayed:
 
 
 def replay(
-    anatomy: Anatomy,
+    scheduled: ScheduledGraph,
     rules: Rules,
     placement: Placement,
     cut: Cut,
@@ -86,7 +86,7 @@ def replay(
 
     Raises Misfit for a call that the map cannot hold.
     """
-    specialiser = Specialiser(anatomy, placement, cut, rules, device, ranking, classes)
+    specialiser = Specialiser(scheduled, placement, cut, rules, device, ranking, classes)
 
     def decide(
         held: State, kind: BucketClass, origin: tuple[int, ...]

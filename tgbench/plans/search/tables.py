@@ -29,7 +29,7 @@ from tgbench.base.regions import EMPTY, Box, Region
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import Call
 from tgbench.memory.placement import ALIGNMENT, aligned, donors
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.search.workload import Workload, asked
 from tgbench.runs.propagate import Propagator, covered, widened
 from tgbench.runs.rules import Rules, less_known
@@ -128,7 +128,7 @@ class _Setting:
 
 
 def tabulate(
-    anatomy: Anatomy,
+    scheduled: ScheduledGraph,
     rules: Rules,
     workload: Workload,
     cost: Cost,
@@ -143,34 +143,36 @@ def tabulate(
         cost: nanoseconds for one box of one op application.
         scratch_bytes: temporary memory per node, where it is known.
     """
-    whole = anatomy.propagator(rules, anatomy.stored)
+    whole = scheduled.propagator(rules, scheduled.stored)
     weighed = [
-        _setting(anatomy, whole, workload, Situation(row.before, row.of, row.weight), row.origin,
+        _setting(scheduled, whole, workload, Situation(row.before, row.of, row.weight), row.origin,
                  row.valid)
         for row in workload.rows
     ]  # fmt: skip
-    cold = [_cold(anatomy, workload, of) for of in range(len(workload.kinds))]
+    cold = [_cold(scheduled, workload, of) for of in range(len(workload.kinds))]
     told_by = [row for row in workload.told_by if row >= 0]
-    most = max(MOST_WALKED // max(len(anatomy.stored), 1), LEAST_WALKED)
+    most = max(MOST_WALKED // max(len(scheduled.stored), 1), LEAST_WALKED)
     return _tables(
-        anatomy, rules, workload, [*weighed, *cold], cost, scratch_bytes or {}, told_by[:most]
+        scheduled, rules, workload, [*weighed, *cold], cost, scratch_bytes or {}, told_by[:most]
     )
 
 
-def tabulate_pieces(anatomy: Anatomy, rules: Rules, workload: Workload, cut: Cut) -> Tables:
+def tabulate_pieces(
+    scheduled: ScheduledGraph, rules: Rules, workload: Workload, cut: Cut
+) -> Tables:
     """The same for what runs from nothing compute piece by piece: the sizes of slices.
 
     Of many pieces only the first and the last ones are looked at.
     """
-    keep = _frontier(anatomy, rules, workload)
+    keep = _frontier(scheduled, rules, workload)
     settings: list[_Setting] = []
     for of in range(len(workload.kinds)):
-        settings += _pieces(anatomy, rules, workload, of, keep, cut)
-    return _tables(anatomy, rules, workload, settings, lambda call, box: 0.0, {})
+        settings += _pieces(scheduled, rules, workload, of, keep, cut)
+    return _tables(scheduled, rules, workload, settings, lambda call, box: 0.0, {})
 
 
 def _tables(
-    anatomy: Anatomy,
+    scheduled: ScheduledGraph,
     rules: Rules,
     workload: Workload,
     settings: Sequence[_Setting],
@@ -178,24 +180,24 @@ def _tables(
     scratch_bytes: Mapping[Node, int],
     walk: Sequence[int] = (),
 ) -> Tables:
-    maker = _Maker(anatomy, rules, cost, settings)
+    maker = _Maker(scheduled, rules, cost, settings)
     tables = maker.tables()
-    nodes = anatomy.stored
+    nodes = scheduled.stored
     slots = {node: tuple(value_of(b - a) for a, b in maker.hulls[node]) for node in maker.hulls}
-    inplace = donors(anatomy, frozenset(), slots)
-    stop = np.array([anatomy.live[node].stop for node in nodes], np.int64)
+    inplace = donors(scheduled, frozenset(), slots)
+    stop = np.array([scheduled.live[node].stop for node in nodes], np.int64)
     for result, operand in inplace.items():
-        stop[maker.index[operand]] = anatomy.position[result]
+        stop[maker.index[operand]] = scheduled.position[result]
     return merged(Tables(
         tuple(node.name for node in nodes),
         tuple(tables),
         tuple(setting.situation for setting in settings),
         len(workload.turns),
-        np.array([anatomy.live[node].start for node in nodes], np.int64),
+        np.array([scheduled.live[node].start for node in nodes], np.int64),
         stop,
         np.array([maker.kept_bytes(node) for node in nodes], np.int64),
         np.array([aligned(scratch_bytes.get(node, 0)) for node in nodes], np.int64),
-        sum(aligned(node.type.size_bytes) for node in anatomy.kept),
+        sum(aligned(node.type.size_bytes) for node in scheduled.kept),
         np.array([maker.is_worthwhile(table) for table in tables], bool),
         np.array([[bool(s.left.get(n, EMPTY).boxes) for n in nodes] for s in settings], bool),
         np.array(walk, np.int64),
@@ -253,14 +255,14 @@ def _structure(tables: Tables, s: int) -> tuple[object, ...]:
 
 
 def _setting(
-    anatomy: Anatomy,
+    scheduled: ScheduledGraph,
     whole: Propagator,
     workload: Workload,
     situation: Situation,
     origin: Sequence[int],
     valid: Mapping[Node, Region],
 ) -> _Setting:
-    changed, demand = asked(anatomy, workload.kind(situation.of), origin)
+    changed, demand = asked(scheduled, workload.kind(situation.of), origin)
     dirty = whole.forward(changed)
     left = {
         node: region.subtract(dirty[node]) if node in dirty else region
@@ -269,25 +271,25 @@ def _setting(
     return _Setting(situation, left, demand)
 
 
-def _cold(anatomy: Anatomy, workload: Workload, of: int) -> _Setting:
+def _cold(scheduled: ScheduledGraph, workload: Workload, of: int) -> _Setting:
     """A turn from nothing, at its far end: nothing else needs larger slices."""
     kind = workload.kinds[of]
     cold = Situation(NOTHING, workload.first_turn(of), 0.0)
-    return _Setting(cold, {}, asked(anatomy, kind, kind.bounds)[1])
+    return _Setting(cold, {}, asked(scheduled, kind, kind.bounds)[1])
 
 
-def _frontier(anatomy: Anatomy, rules: Rules, workload: Workload) -> frozenset[Node]:
+def _frontier(scheduled: ScheduledGraph, rules: Rules, workload: Workload) -> frozenset[Node]:
     """Nodes whose earlier values some run reads, if everything is retained."""
-    propagator = anatomy.propagator(rules, anatomy.stored)
+    propagator = scheduled.propagator(rules, scheduled.stored)
     found: set[Node] = set()
     for row in workload.rows:
-        changed, demand = asked(anatomy, workload.kind(row.of), row.origin)
+        changed, demand = asked(scheduled, workload.kind(row.of), row.origin)
         found.update(propagator.step(row.valid, changed, demand).reused)
     return frozenset(found)
 
 
 def _pieces(
-    anatomy: Anatomy,
+    scheduled: ScheduledGraph,
     rules: Rules,
     workload: Workload,
     of: int,
@@ -296,9 +298,9 @@ def _pieces(
 ) -> list[_Setting]:
     """A turn from nothing, in pieces; each may use what the ones before it made."""
     kind = workload.kinds[of]
-    demand = asked(anatomy, kind, kind.bounds)[1]
-    changed = {leaf: Region.full(leaf.shape) for leaf in anatomy.kept}
-    propagator = anatomy.propagator(rules, keep)
+    demand = asked(scheduled, kind, kind.bounds)[1]
+    changed = {leaf: Region.full(leaf.shape) for leaf in scheduled.kept}
+    propagator = scheduled.propagator(rules, keep)
     parts = demands(propagator, propagator.step({}, changed, demand), cut, demand)
     found: list[_Setting] = []
     for i, part in enumerate(parts):
@@ -318,13 +320,13 @@ class _Maker:
     """Fills the tables from the last node of the schedule to the first."""
 
     def __init__(
-        self, anatomy: Anatomy, rules: Rules, cost: Cost, settings: Sequence[_Setting]
+        self, scheduled: ScheduledGraph, rules: Rules, cost: Cost, settings: Sequence[_Setting]
     ) -> None:
-        self.anatomy = anatomy
+        self.scheduled = scheduled
         self.rules = rules
         self.cost = cost
         self.settings = settings
-        self.index = {node: i for i, node in enumerate(anatomy.stored)}
+        self.index = {node: i for i, node in enumerate(scheduled.stored)}
         self.hulls: dict[Node, Box] = {}
         self._needs: list[dict[Node, list[Region]]] = [{} for _ in settings]
         self._asked: list[dict[Node, Region]] = [
@@ -335,10 +337,10 @@ class _Maker:
     def tables(self) -> list[NodeTable]:
         made: dict[Node, list[_Column]] = {}
         chains: dict[Node, list[list[Region]]] = {}
-        for node in reversed(self.anatomy.stored):
+        for node in reversed(self.scheduled.stored):
             made[node] = [self._column(node, s) for s in range(len(self.settings))]
             chains[node] = [column.chain for column in made[node]]
-        return [self._table(made[node], chains) for node in self.anatomy.stored]
+        return [self._table(made[node], chains) for node in self.scheduled.stored]
 
     def _column(self, node: Node, s: int) -> _Column:
         """One node in one situation; tells the nodes that it reads what they may be asked."""
@@ -385,7 +387,7 @@ class _Maker:
         return found
 
     def _add_on_base(self, found: dict[Node, Region], node: Node, region: Region) -> None:
-        base = self.anatomy.base[node]
+        base = self.scheduled.base[node]
         while node is not base and region.boxes:
             region = widened(node.call, less_known(node.call, region))
             region = self.rules.needed(node.call, region)[0]
@@ -402,13 +404,13 @@ class _Maker:
     def _touch(self, node: Node, chain: Sequence[Region], computed: Sequence[Region]) -> None:
         for region in (*chain[-1:], *computed):
             if region.boxes:
-                box = self.anatomy.stored_box(node, region.hull())
+                box = self.scheduled.stored_box(node, region.hull())
                 self.hulls[node] = self.hulls[node].hull(box) if node in self.hulls else box
 
     def _bytes(self, node: Node, region: Region) -> int:
         if not region.boxes:
             return 0
-        box = self.anatomy.stored_box(node, region.hull())
+        box = self.scheduled.stored_box(node, region.hull())
         return aligned(value_of(box.elements) * node.type.itemsize)
 
     def kept_bytes(self, node: Node) -> int:

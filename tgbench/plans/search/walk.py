@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 from tgbench.base.coords import Domain, Guard
 from tgbench.programs.lowering import State
-from tgbench.programs.states import Pattern, States
+from tgbench.programs.states import States, ValidityPattern
 from tgbench.runs.buckets import BucketClass, Spot
 
 Made = TypeVar("Made")
@@ -63,7 +63,7 @@ class Walk(Generic[Made]):
                 return known
         held = self.states.patterns[state].state(origin)
         made, left, guards = self._decide(held, kind, origin)
-        known = _Known(Domain(guards), made, self.states.number(Pattern.of(left)))
+        known = _Known(Domain(guards), made, self.states.number(ValidityPattern.of(left)))
         shelf.insert(0, known)
         self.decided += 1
         return known

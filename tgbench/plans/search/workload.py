@@ -22,7 +22,7 @@ from tgbench.base.errors import TraceError
 from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import Graph, Node
 from tgbench.memory.placement import Turn
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.search.walk import Decide, Walk
 from tgbench.programs.lowering import Held, State
 from tgbench.runs.buckets import Bucket, BucketClass
@@ -77,21 +77,21 @@ class Workload:
     seen: Mapping[BucketClass, tuple[float, tuple[int, ...]]]
 
     @staticmethod
-    def of(anatomy: Anatomy, rules: Rules, buckets: Iterable[Bucket]) -> Workload:
+    def of(scheduled: ScheduledGraph, rules: Rules, buckets: Iterable[Bucket]) -> Workload:
         """Read a trace; raises TraceError for an empty one, and for one of another graph."""
-        calls = tuple(_calls(anatomy.graph, buckets))
+        calls = tuple(_calls(scheduled.graph, buckets))
         if not calls:
             raise TraceError("the trace is empty; run something first, or open one with trace=path")
         counts = Counter(kind for kind, _ in calls)
         seen = {kind: (float(counts[kind]), origin) for kind, origin in calls}
         kinds = tuple(kind for kind, _ in counts.most_common(MOST_CLASSES))
         turns = _turns(calls, kinds)
-        rows, told_by = _rows(anatomy, rules, calls, kinds, turns)
+        rows, told_by = _rows(scheduled, rules, calls, kinds, turns)
         return Workload(kinds, turns, rows, calls, told_by, seen)
 
-    def over(self, anatomy: Anatomy, rules: Rules) -> Workload:
+    def over(self, scheduled: ScheduledGraph, rules: Rules) -> Workload:
         """The same calls of a graph in which nodes are computed as often as here."""
-        rows, told_by = _rows(anatomy, rules, self.calls, self.kinds, self.turns)
+        rows, told_by = _rows(scheduled, rules, self.calls, self.kinds, self.turns)
         return replace(self, rows=rows, told_by=told_by)
 
     def kind(self, turn: int) -> BucketClass:
@@ -154,7 +154,7 @@ def _taken(
 
 
 def _rows(
-    anatomy: Anatomy,
+    scheduled: ScheduledGraph,
     rules: Rules,
     calls: Sequence[tuple[BucketClass, tuple[int, ...]]],
     kinds: Sequence[BucketClass],
@@ -178,7 +178,7 @@ def _rows(
         for i in dict.fromkeys(chosen.values()):
             share = sum(one == i for one in chosen.values()) / len(chosen)
             examples[i] = pair, len(happened[pair]) / total * share
-    walk = Walk(all_retained(anatomy, rules))
+    walk = Walk(all_retained(scheduled, rules))
     walk.step(*calls[0])
     rows: dict[int, Row] = {}
     for i, (kind, origin) in enumerate(circle[1:]):
@@ -213,15 +213,15 @@ def _examples(
     return {i: by_place[middle[group]] for i, group in zip(by_place, groups, strict=True)}
 
 
-def all_retained(anatomy: Anatomy, rules: Rules) -> Decide[None]:
+def all_retained(scheduled: ScheduledGraph, rules: Rules) -> Decide[None]:
     """How a run is decided with everything retained; what it leaves is all that is valid."""
-    propagator = anatomy.propagator(rules, anatomy.stored)
+    propagator = scheduled.propagator(rules, scheduled.stored)
 
     def decide(
         state: State, kind: BucketClass, origin: tuple[int, ...]
     ) -> tuple[None, State, frozenset[Guard]]:
         with record() as guards:
-            changed, demand = asked(anatomy, kind, kind.symbols(origin))
+            changed, demand = asked(scheduled, kind, kind.symbols(origin))
             valid = {node: held.valid for node, held in state.items()}
             step = propagator.step(valid, changed, demand)
         left = {node: Held(region, (0,) * node.rank) for node, region in step.valid.items()}
@@ -230,10 +230,12 @@ def all_retained(anatomy: Anatomy, rules: Rules) -> Decide[None]:
     return decide
 
 
-def asked(anatomy: Anatomy, kind: BucketClass, origin: Sequence[Coord]) -> tuple[Valid, Valid]:
+def asked(
+    scheduled: ScheduledGraph, kind: BucketClass, origin: Sequence[Coord]
+) -> tuple[Valid, Valid]:
     """What of the leaves changed, and what of the graph is demanded, in a run of a class."""
-    demand = joined(handed_out(anatomy.graph, kind, origin).values())
-    return changes(anatomy.graph, kind, origin), demand
+    demand = joined(handed_out(scheduled.graph, kind, origin).values())
+    return changes(scheduled.graph, kind, origin), demand
 
 
 def numbers(state: State) -> dict[Node, Region]:

@@ -29,17 +29,17 @@ from tgbench.base.errors import ExactnessError, RecordsError, TgbenchError
 from tgbench.base.machine import Machine
 from tgbench.base.regions import EMPTY, Box, Region
 from tgbench.base.switches import telling
-from tgbench.base.tiles import Grain, Sizes
+from tgbench.base.tiles import Sizes, Tiling
 from tgbench.base.words import counted
 from tgbench.costs.model import SENTINEL_NS, plain_site
-from tgbench.costs.records import GrainRecord, Records
+from tgbench.costs.records import Records, TilingRecord
 from tgbench.costs.signature import attributes, code_hash, source_hash
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import Call
 from tgbench.kernels.binding import Buffers
 from tgbench.kernels.copied import copied
 from tgbench.kernels.registry import KERNELS, Kernel
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.programs.exact.trials import (
     Trial,
     ends,
@@ -67,12 +67,12 @@ class Exactness:
     """How every call of a graph is computed so that no bit depends on the run.
 
     Fields:
-        grains: by call.
+        tilings: by call.
         nodes: names of the nodes of each call; equal layers share theirs.
         threads: that torch had; the bits are those of so many.
     """
 
-    grains: Mapping[Call, Grain]
+    tilings: Mapping[Call, Tiling]
     nodes: Mapping[Call, tuple[str, ...]]
     threads: int
 
@@ -82,18 +82,18 @@ class Exactness:
 
         Those that kernels compute whole in any case are left out.
         """
-        found = [call for call, grain in self.grains.items() if _spreads(call, grain)]
+        found = [call for call, tiling in self.tilings.items() if _spreads(call, tiling)]
         return tuple(name for call in found for name in self.nodes[call])
 
     @property
-    def by_node(self) -> dict[str, Grain]:
-        """The grain of each node that a session computes, by name."""
-        return {name: grain for call, grain in self.grains.items() for name in self.nodes[call]}
+    def by_node(self) -> dict[str, Tiling]:
+        """The tiling of each node that a session computes, by name."""
+        return {name: tiling for call, tiling in self.tilings.items() for name in self.nodes[call]}
 
     def told(self, node: str) -> str:
         """What a node computes together, in words; "" for single elements and lines."""
         calls = (call for call, names in self.nodes.items() if node in names)
-        return next((told(call, self.grains[call]) for call in calls), "")
+        return next((told(call, self.tilings[call]) for call in calls), "")
 
     def check_threads(self) -> None:
         """Raise ExactnessError if torch uses another number of threads now."""
@@ -105,52 +105,52 @@ class Exactness:
             )
 
     def __str__(self) -> str:
-        lines = [f"{counted(len(self.grains), 'call')}, with {counted(self.threads, 'thread')}"]
-        for call, grain in self.grains.items():
+        lines = [f"{counted(len(self.tilings), 'call')}, with {counted(self.threads, 'thread')}"]
+        for call, tiling in self.tilings.items():
             names = self.nodes[call]
             lines.append(
-                f"  {call.op.name} {call.out}: {grain.kernel}{' on copies' * grain.copied}, tiles "
-                f"of {list(grain.tile)}{_together(call, grain)}; {names[0]}"
+                f"  {call.op.name} {call.out}: {tiling.kernel}{' on copies' * tiling.copied}, "
+                f"tiles of {list(tiling.tile)}{_together(call, tiling)}; {names[0]}"
                 + (f" and {len(names) - 1} more" if len(names) > 1 else "")
             )
         return "\n".join(lines)
 
 
-def _spreads(call: Call, grain: Grain) -> bool:
-    return grain.tile == call.out.shape and grain.tile != _least_tile(call)
+def _spreads(call: Call, tiling: Tiling) -> bool:
+    return tiling.tile == call.out.shape and tiling.tile != _least_tile(call)
 
 
-def _together(call: Call, grain: Grain) -> str:
-    if grain.tile == call.out.shape:
+def _together(call: Call, tiling: Tiling) -> str:
+    if tiling.tile == call.out.shape:
         return ""
-    return ", one by one" if grain.tile == grain.chunk else ""
+    return ", one by one" if tiling.tile == tiling.chunk else ""
 
 
-def told(call: Call, grain: Grain) -> str:
+def told(call: Call, tiling: Tiling) -> str:
     """What a call computes together, in words; "" for single elements and lines."""
-    if _spreads(call, grain):
+    if _spreads(call, tiling):
         return (
-            f"computed whole, by {grain.kernel}: any change of what it reads makes all of it dirty "
-            "(no part of it kept its bits, or none that was modelled faster)"
+            f"computed whole, by {tiling.kernel}: any change of what it reads makes all of it "
+            "dirty (no part of it kept its bits, or none that was modelled faster)"
         )
-    if all(size == 1 for size in grain.tile[:-1]) or grain.tile == _least_tile(call):
+    if all(size == 1 for size in tiling.tile[:-1]) or tiling.tile == _least_tile(call):
         return ""
-    alone = ", each alone on copies of what it reads" if grain.tile == grain.chunk else ""
+    alone = ", each alone on copies of what it reads" if tiling.tile == tiling.chunk else ""
     return (
-        f"computed in tiles of {list(grain.tile)} counted from 0{alone}, by {grain.kernel}: "
+        f"computed in tiles of {list(tiling.tile)} counted from 0{alone}, by {tiling.kernel}: "
         "an element is as dirty as its tile"
     )
 
 
 def find(
-    anatomy: Anatomy,
+    scheduled: ScheduledGraph,
     buffers: Buffers,
     device: str,
     tell: Tell | None = None,
     records: Records | None = None,
     unpacked: Calls = frozenset(),
 ) -> Exactness:
-    """A grain for every call that a session computes.
+    """A tiling for every call that a session computes.
 
     Args:
         buffers: weights, constants and frozen nodes, as the session has them.
@@ -162,24 +162,24 @@ def find(
     the database fails or holds what cannot be.
     """
     say = telling(tell)
-    finder, grains = Finder(anatomy, buffers, device, records, unpacked), {}
+    finder, tilings = Finder(scheduled, buffers, device, records, unpacked), {}
     for i, (call, nodes) in enumerate(finder.calls.items()):
         say(f"trying kernels for equal bits {i + 1}/{len(finder.calls)} {nodes[0].name}")
-        grains[call] = finder.grain(call)
+        tilings[call] = finder.tiling(call)
     names = {call: tuple(node.name for node in nodes) for call, nodes in finder.calls.items()}
-    return Exactness(grains, names, torch.get_num_threads())
+    return Exactness(tilings, names, torch.get_num_threads())
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A grain, and what speaks for it.
+    """A tiling, and what speaks for it.
 
     Fields:
         passed: boxes of tiles that were compared with the whole and had its bits.
         refused: candidates that came before it and did not pass.
     """
 
-    grain: Grain
+    tiling: Tiling
     passed: int
     refused: int
 
@@ -188,11 +188,11 @@ _remembered: dict[tuple[str, str], Finding] = {}  # by machine and signature
 
 
 class Finder:
-    """Grains of a session's calls: remembered in this process, or recorded, or found by trials."""
+    """Tilings of a session's calls: remembered in this process, or recorded, or found by trials."""
 
     def __init__(
         self,
-        anatomy: Anatomy,
+        scheduled: ScheduledGraph,
         buffers: Buffers,
         device: str,
         records: Records | None = None,
@@ -200,34 +200,34 @@ class Finder:
     ) -> None:
         self.device, self.records, self.unpacked = device, records, unpacked
         self.calls: dict[Call, list[Node]] = {}
-        for node in anatomy.stored:
+        for node in scheduled.stored:
             self.calls.setdefault(node.call, []).append(node)
         self.machine = Machine.here(device)
-        self._ends = {anatomy.base[node] for node in anatomy.graph.ends}
-        self._given = (anatomy, buffers, device)
+        self._ends = {scheduled.base[node] for node in scheduled.graph.ends}
+        self._given = (scheduled, buffers, device)
 
-    def grain(self, call: Call) -> Grain:
-        """The grain of a call; raises as `find` does."""
-        anatomy, nodes = self._given[0], self.calls[call]
-        weights = [_weights(node, anatomy) for node in nodes]
+    def tiling(self, call: Call) -> Tiling:
+        """The tiling of a call; raises as `find` does."""
+        scheduled, nodes = self._given[0], self.calls[call]
+        weights = [_weights(node, scheduled) for node in nodes]
         stays = tuple(sorted(set(weights[0]).intersection(*weights)))
         kernels = _kernels(call, self.device, self.unpacked)
-        by_orders = {str(orders_of(node, anatomy)): node for node in reversed(nodes)}
+        by_orders = {str(orders_of(node, scheduled)): node for node in reversed(nodes)}
         variants = [by_orders[orders] for orders in sorted(by_orders)]
-        signature = _signature(nodes[0], stays, anatomy, self.device, kernels, sorted(by_orders))
+        signature = _signature(nodes[0], stays, scheduled, self.device, kernels, sorted(by_orders))
         key = self.machine.fingerprint, signature
         found = _remembered.get(key) or self._recorded(call, stays, signature)
         if found is None:
-            found = _GrainSearch(nodes[0], *self._given, kernels, stays, variants).finding()
+            found = _TilingSearch(nodes[0], *self._given, kernels, stays, variants).finding()
         _remembered[key] = found
         self._record(call, found, signature)
-        return replace(found.grain, hands_out=not self._ends.isdisjoint(nodes))
+        return replace(found.tiling, hands_out=not self._ends.isdisjoint(nodes))
 
     @cached_property
-    def _known(self) -> dict[str, list[GrainRecord]]:
-        found: dict[str, list[GrainRecord]] = {}
+    def _known(self) -> dict[str, list[TilingRecord]]:
+        found: dict[str, list[TilingRecord]] = {}
         if self.records is not None:
-            for record in self.records.grains(self.machine.fingerprint):
+            for record in self.records.tilings(self.machine.fingerprint):
                 found.setdefault(record.signature, []).append(record)
         return found
 
@@ -243,47 +243,47 @@ class Finder:
         if len(found) != 1:
             return None
         (record,) = found
-        grain = Grain(record.kernel, record.tile, record.chunk, record.copied, stays)
-        if not _may_be(call, grain):
+        tiling = Tiling(record.kernel, record.tile, record.chunk, record.copied, stays)
+        if not _may_be(call, tiling):
             raise RecordsError(
-                f"the record of a grain, {record}, is none that would be tried; delete it "
-                f"(DELETE FROM tgbench_grains WHERE id = '{record.id}') and make the session again"
+                f"the record of a tiling, {record}, is none that would be tried; delete it "
+                f"(DELETE FROM tgbench_tilings WHERE id = '{record.id}') and make the session again"
             )
-        return Finding(grain, record.passed, record.refused)
+        return Finding(tiling, record.passed, record.refused)
 
     def _record(self, call: Call, found: Finding, signature: str) -> None:
         if self.records is None:
             return
-        kernel = next(k for k in KERNELS[call.op.name] if k.name == found.grain.kernel)
-        row = GrainRecord(
+        kernel = next(k for k in KERNELS[call.op.name] if k.name == found.tiling.kernel)
+        row = TilingRecord(
             kernel.name,
             source_hash(kernel),
             signature,
             self.machine.fingerprint,
-            found.grain.tile,
-            found.grain.chunk,
-            found.grain.copied,
+            found.tiling.tile,
+            found.tiling.chunk,
+            found.tiling.copied,
             found.passed,
             found.refused,
         )
         there = self._known.setdefault(signature, [])
         if row.key not in {record.key for record in there}:
-            self.records.add_grains([row], self.machine)
+            self.records.add_tilings([row], self.machine)
             there.append(row)
 
 
-def _weights(node: Node, anatomy: Anatomy) -> list[int]:
+def _weights(node: Node, scheduled: ScheduledGraph) -> list[int]:
     """Inputs that follow from weights and constants alone."""
-    return [i for i, leaf in enumerate(node.inputs) if anatomy.base[leaf] in anatomy.frozen]
+    return [i for i, leaf in enumerate(node.inputs) if scheduled.base[leaf] in scheduled.frozen]
 
 
-def _may_be(call: Call, grain: Grain) -> bool:
-    """Whether a grain is one of those that are tried."""
-    if grain.tile not in tiles(call):
+def _may_be(call: Call, tiling: Tiling) -> bool:
+    """Whether a tiling is one of those that are tried."""
+    if tiling.tile not in tiles(call):
         return False
-    if grain.tile == grain.chunk:
-        return grain.copied
-    return grain.chunk in chunks(call) and _fits(grain.tile, grain.chunk, call.out.shape)
+    if tiling.tile == tiling.chunk:
+        return tiling.copied
+    return tiling.chunk in chunks(call) and _fits(tiling.tile, tiling.chunk, call.out.shape)
 
 
 # --- what a finding depends on --------------------------------------------------------------------
@@ -292,7 +292,7 @@ def _may_be(call: Call, grain: Grain) -> bool:
 def _signature(
     node: Node,
     stays: tuple[int, ...],
-    anatomy: Anatomy,
+    scheduled: ScheduledGraph,
     device: str,
     kernels: Sequence[Kernel],
     orders: Sequence[str],
@@ -302,7 +302,7 @@ def _signature(
     Kernels that were not chosen count as well: without them another one might have been.
     """
     call, op, kind = node.call, node.call.op, device.split(":")[0]
-    frozen = Addresser(lambda leaf: layout(leaf, anatomy, {}), {})
+    frozen = Addresser(lambda leaf: layout(leaf, scheduled, {}), {})
     lying = [frozen.view(node.inputs[i], Box.full(node.inputs[i].shape)) for i in stays]
     parts = [
         *map(_fact, (*call.facts, call.fact)),
@@ -335,7 +335,7 @@ def _ways(kernel: Kernel) -> str:
 def sources(root: Path = Path(__file__).parents[2]) -> str:
     """A digest of every source file in a folder, however deep: another version looks again.
 
-    Which of them decide what grain is found is not written down: files move.
+    Which of them decide what tiling is found is not written down: files move.
     """
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
@@ -439,8 +439,8 @@ def _near_ends(count: int, most: int) -> Sequence[int]:
 
 
 @dataclass(frozen=True)
-class GrainCandidate:
-    """A grain that has to be tried.
+class TilingCandidate:
+    """A tiling that has to be tried.
 
     Fields:
         joins: whether one call takes many tiles.
@@ -448,18 +448,18 @@ class GrainCandidate:
     """
 
     kernel: Kernel
-    grain: Grain
+    tiling: Tiling
     joins: bool
     score: float
 
 
-class _GrainSearch:
-    """The grain of one node's call."""
+class _TilingSearch:
+    """The tiling of one node's call."""
 
     def __init__(
         self,
         node: Node,
-        anatomy: Anatomy,
+        scheduled: ScheduledGraph,
         buffers: Buffers,
         device: str,
         kernels: Sequence[Kernel],
@@ -473,7 +473,7 @@ class _GrainSearch:
         self.kernels = kernels
         self.stays = stays
         self.rules = Rules()
-        self._given = (node, anatomy, buffers, device)
+        self._given = (node, scheduled, buffers, device)
 
     @cached_property
     def edit(self) -> Region:
@@ -497,8 +497,8 @@ class _GrainSearch:
 
     @cached_property
     def trials(self) -> list[Trial]:
-        _, anatomy, buffers, device = self._given
-        return [Trial(one, anatomy, buffers, device) for one in self.variants]
+        _, scheduled, buffers, device = self._given
+        return [Trial(one, scheduled, buffers, device) for one in self.variants]
 
     def finding(self) -> Finding:
         """The best candidate that passes."""
@@ -506,7 +506,7 @@ class _GrainSearch:
         for refused, candidate in enumerate(sorted(self._candidates(), key=_order)):
             try:
                 if passed := self._passed(candidate):
-                    return Finding(candidate.grain, passed, refused)
+                    return Finding(candidate.tiling, passed, refused)
             except Exception:  # a kernel that fails at its trial is not for this call
                 continue
             if not candidate.joins:
@@ -517,7 +517,7 @@ class _GrainSearch:
             "register a deterministic kernel for the op, or leave out exact='bitwise'"
         )
 
-    def _passed(self, candidate: GrainCandidate) -> int:
+    def _passed(self, candidate: TilingCandidate) -> int:
         """How many boxes had the bits that they should; 0 if one did not."""
         if candidate.joins and not self._joins(candidate):
             return 0
@@ -526,13 +526,13 @@ class _GrainSearch:
         check = Trial.joins if candidate.joins else Trial.repeats
         total = 0
         for trial in self.trials:
-            passed = check(trial, candidate.kernel, candidate.grain)
+            passed = check(trial, candidate.kernel, candidate.tiling)
             if not passed:
                 return 0
             total += passed
         return total if self._takes_tiles(candidate) else 0
 
-    def _joins(self, candidate: GrainCandidate) -> bool:
+    def _joins(self, candidate: TilingCandidate) -> bool:
         """Whether an element-wise kernel keeps the bits of elements among other neighbours."""
         if not is_elementwise(self.call):
             return True
@@ -543,50 +543,50 @@ class _GrainSearch:
         ]
         return keeps_elements(candidate.kernel, self.call, numbers, self.device)
 
-    def _takes_tiles(self, candidate: GrainCandidate) -> bool:
+    def _takes_tiles(self, candidate: TilingCandidate) -> bool:
         """Whether the kernel takes every tile: those at a border may see padding alone."""
-        form, grain = self._form(candidate.kernel, candidate.grain), candidate.grain
-        boxes = _some_tiles(self.call.out.shape, grain.tile)
+        form, tiling = self._form(candidate.kernel, candidate.tiling), candidate.tiling
+        boxes = _some_tiles(self.call.out.shape, tiling.tile)
         return all(self._site_cost(form, box) is not None for box in boxes)
 
-    def _candidates(self) -> Iterator[GrainCandidate]:
+    def _candidates(self) -> Iterator[TilingCandidate]:
         for kernel in self.kernels:
             for tile in tiles(self.call):
                 for is_copied in (False, True):
                     yield from self._joining(kernel, tile, is_copied)
                 yield from self._separate(kernel, tile)
 
-    def _joining(self, kernel: Kernel, tile: Sizes, is_copied: bool) -> Iterator[GrainCandidate]:
+    def _joining(self, kernel: Kernel, tile: Sizes, is_copied: bool) -> Iterator[TilingCandidate]:
         """Many tiles a call, as many as the kernel takes."""
         for chunk in chunks(self.call):
             if _fits(tile, chunk, self.call.out.shape):
-                grain = Grain(kernel.name, tile, chunk, is_copied, self.stays)
-                if (score := self._score(kernel, grain)) is not None:
-                    yield GrainCandidate(kernel, grain, True, score)
+                tiling = Tiling(kernel.name, tile, chunk, is_copied, self.stays)
+                if (score := self._score(kernel, tiling)) is not None:
+                    yield TilingCandidate(kernel, tiling, True, score)
                     return
 
-    def _separate(self, kernel: Kernel, tile: Sizes) -> Iterator[GrainCandidate]:
-        grain = Grain(kernel.name, tile, tile, True, self.stays)
-        if (score := self._score(kernel, grain)) is not None:
-            yield GrainCandidate(kernel, grain, False, score)
+    def _separate(self, kernel: Kernel, tile: Sizes) -> Iterator[TilingCandidate]:
+        tiling = Tiling(kernel.name, tile, tile, True, self.stays)
+        if (score := self._score(kernel, tiling)) is not None:
+            yield TilingCandidate(kernel, tiling, False, score)
 
-    def _score(self, kernel: Kernel, grain: Grain) -> float | None:
+    def _score(self, kernel: Kernel, tiling: Tiling) -> float | None:
         """The modelled times of a small edit and of everything, multiplied."""
-        form = self._form(kernel, grain)
+        form = self._form(kernel, tiling)
         shape = self.call.out.shape
-        count = int(prod(-(-n // size) for n, size in zip(shape, grain.chunk, strict=True)))
-        tile = self._cost(form, grain.tile) if count <= MOST_CALLS else None
-        whole = self._cost(form, grain.chunk) if tile is not None else None
+        count = int(prod(-(-n // size) for n, size in zip(shape, tiling.chunk, strict=True)))
+        tile = self._cost(form, tiling.tile) if count <= MOST_CALLS else None
+        whole = self._cost(form, tiling.chunk) if tile is not None else None
         if whole is None:
             return None
         edit = 0.0
-        for box in grain.rounded(self.edit, shape):
-            parts = list(grain.calls(box))
+        for box in tiling.rounded(self.edit, shape):
+            parts = list(tiling.calls(box))
             edit += len(parts) * (self._site_cost(form, parts[0]) or whole)
         return edit * count * whole
 
-    def _form(self, kernel: Kernel, grain: Grain) -> Kernel:
-        return copied(kernel, self.stays) if grain.copied else kernel
+    def _form(self, kernel: Kernel, tiling: Tiling) -> Kernel:
+        return copied(kernel, self.stays) if tiling.copied else kernel
 
     def _cost(self, kernel: Kernel, sizes: Sizes) -> float | None:
         """The modelled time of a tile of a size; None unless the kernel takes them all."""
@@ -603,7 +603,7 @@ class _GrainSearch:
         return rough_ns(self.call, box) if cost == 0 else cost
 
 
-def _order(candidate: GrainCandidate) -> tuple[float, bool, str, Sizes]:
-    grain = candidate.grain
+def _order(candidate: TilingCandidate) -> tuple[float, bool, str, Sizes]:
+    tiling = candidate.tiling
     score = min(candidate.score, SENTINEL_NS**2)
-    return score, grain.copied, grain.kernel, grain.tile
+    return score, tiling.copied, tiling.kernel, tiling.tile

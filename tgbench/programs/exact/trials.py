@@ -24,14 +24,14 @@ from numpy.typing import NDArray
 
 from tgbench.base.regions import Box, in_order
 from tgbench.base.safetensors import TORCH_DTYPES
-from tgbench.base.tiles import Grain, Sizes
+from tgbench.base.tiles import Sizes, Tiling
 from tgbench.costs.probe import drawn, same_bits, twin_call
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import FLOATS, Attrs, Call, OpDef, TensorType
 from tgbench.kernels.binding import Buffers, bound, tensor_of
 from tgbench.kernels.copied import formed
 from tgbench.kernels.registry import OUT, Kernel, Site, View
-from tgbench.memory.storage import Anatomy
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.programs.lowering import Addresser, layout
 from tgbench.runs.rules import Rules
 
@@ -101,16 +101,18 @@ def drawn_of(
 class Trial:
     """One call at its own sizes: draws of each kind, the session's weights and masks."""
 
-    def __init__(self, node: Node, anatomy: Anatomy, buffers: Buffers, device: str) -> None:
+    def __init__(
+        self, node: Node, scheduled: ScheduledGraph, buffers: Buffers, device: str
+    ) -> None:
         self.call, self.device, self.buffers = node.call, device, buffers
         self.rules = Rules()
         self.rng = np.random.default_rng(0)
-        self.orders = orders_of(node, anatomy)
-        frozen = Addresser(lambda leaf: layout(leaf, anatomy, {}), {})
+        self.orders = orders_of(node, scheduled)
+        frozen = Addresser(lambda leaf: layout(leaf, scheduled, {}), {})
         self.lying: dict[int, View] = {
             i: frozen.view(parent, Box.full(parent.shape))
             for i, parent in enumerate(node.inputs)
-            if anatomy.base[parent] in anatomy.frozen
+            if scheduled.base[parent] in scheduled.frozen
         }
         times = max(1, min(MANY // max(self.call.out.elements, 1), MOST_TIMES))
         self.draws = [self._drawn(kind) for _ in range(times) for kind in range(len(KINDS))]
@@ -141,18 +143,18 @@ class Trial:
         """
         return not is_elementwise(self.call) and any(fact is not None for fact in self.call.facts)
 
-    def joins(self, kernel: Kernel, grain: Grain) -> int:
+    def joins(self, kernel: Kernel, tiling: Tiling) -> int:
         """How many boxes of tiles have the bits of the chunk around them; 0 if one has not."""
         passed = 0
-        for chunk in ends(self.call.out.shape, grain.chunk):
-            run = self.run(kernel, grain, chunk)
+        for chunk in ends(self.call.out.shape, tiling.chunk):
+            run = self.run(kernel, tiling, chunk)
             if run is None:
                 return 0
             wholes = [run(operands).clone() for operands in self.draws]
-            for i, box in enumerate((chunk, *self._boxes(chunk, grain.tile))):
+            for i, box in enumerate((chunk, *self._boxes(chunk, tiling.tile))):
                 draws = len(self.draws) if i < FULLY_TRIED else LATER_DRAWS
                 for laid in (RETAINED, ANYHOW):
-                    if not self._has_bits(kernel, grain, box, chunk, wholes[:draws], laid):
+                    if not self._has_bits(kernel, tiling, box, chunk, wholes[:draws], laid):
                         return 0
                     passed += draws
         return passed
@@ -160,27 +162,27 @@ class Trial:
     def _has_bits(
         self,
         kernel: Kernel,
-        grain: Grain,
+        tiling: Tiling,
         box: Box,
         chunk: Box,
         wholes: Sequence[torch.Tensor],
         laid: str,
     ) -> bool:
-        run = self.run(kernel, grain, box, laid)
+        run = self.run(kernel, tiling, box, laid)
         at = tuple(slice(a - c, b - c) for (a, b), (c, _) in zip(box, chunk, strict=True))
         draws = zip(self.draws, wholes, strict=False)
         return run is not None and all(agree(run(given), whole[at]) for given, whole in draws)
 
-    def repeats(self, kernel: Kernel, grain: Grain) -> int:
+    def repeats(self, kernel: Kernel, tiling: Tiling) -> int:
         """How often tiles have the same bits again; 0 if one has not."""
         passed = 0
-        for tile in ends(self.call.out.shape, grain.tile):
-            run = self.run(kernel, grain, tile)
+        for tile in ends(self.call.out.shape, tiling.tile):
+            run = self.run(kernel, tiling, tile)
             if run is None:
                 return 0
             firsts = [run(operands).clone() for operands in self.draws]
             for laid in (RETAINED, ANYHOW):
-                if not self._has_bits(kernel, grain, tile, tile, firsts, laid):
+                if not self._has_bits(kernel, tiling, tile, tile, firsts, laid):
                     return 0
                 passed += len(firsts)
         return passed
@@ -203,14 +205,14 @@ class Trial:
 
     # --- one site ---
 
-    def run(self, kernel: Kernel, grain: Grain, box: Box, laid: str = DENSE) -> Run | None:
+    def run(self, kernel: Kernel, tiling: Tiling, box: Box, laid: str = DENSE) -> Run | None:
         """What a kernel makes of a box, of any operands; None where it does not take the box.
 
         Args:
             laid: how operands and result lie; `ANYHOW` has the result over an operand at times.
         """
         site, buffers = self._site(box, laid)
-        kernel = formed(kernel, site, grain)
+        kernel = formed(kernel, site, tiling)
         if not kernel.takes(site):
             return None
         function, arguments = bound(kernel, site, buffers, self.device)
@@ -300,10 +302,10 @@ class Trial:
 Orders: TypeAlias = "dict[Any, Sizes]"  # operand's number, or OUT → dimensions, outermost first
 
 
-def orders_of(node: Node, anatomy: Anatomy) -> Orders:
+def orders_of(node: Node, scheduled: ScheduledGraph) -> Orders:
     """The order in which a session stores the result of a node, and what it reads."""
     nodes: list[tuple[Any, Node]] = [*enumerate(node.inputs), (OUT, node)]
-    return {key: anatomy.order(one) or tuple(range(one.rank)) for key, one in nodes}
+    return {key: scheduled.order(one) or tuple(range(one.rank)) for key, one in nodes}
 
 
 def ends(shape: Sequence[Any], size: Sizes, starts: Sequence[Any] | None = None) -> list[Box]:

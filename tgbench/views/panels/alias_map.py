@@ -13,12 +13,12 @@ from tgbench.plans.plan import Plan
 from tgbench.runs.rules import Rules
 from tgbench.runs.trace import Trace
 from tgbench.session.session import GraphSession
-from tgbench.views.panels.widget import Selection, View
+from tgbench.views.panels.widget import Panel, Selection
 from tgbench.views.values.alias import Sharing, fates, ripple, table, to_svg
 from tgbench.views.values.runs import ONLY, classes_of, run_of
 
 
-class AliasMap(View):
+class AliasMap(Panel):
     """Who shares bytes with whom, and what one class of runs does to everybody.
 
     Args:

@@ -9,11 +9,11 @@ from tgbench.base.errors import WidgetError
 from tgbench.base.words import counted
 from tgbench.plans.plan import Plan
 from tgbench.views.draw.columns import pack
-from tgbench.views.panels.widget import Selection, View
+from tgbench.views.panels.widget import Panel, Selection
 from tgbench.views.values.pareto import Curve, to_svg
 
 
-class BudgetCurve(View):
+class BudgetCurve(Panel):
     """Points of `views.pareto.curve`.
 
     Args:

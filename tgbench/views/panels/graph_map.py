@@ -9,13 +9,13 @@ from tgbench.base.errors import WidgetError
 from tgbench.base.words import format_bytes, format_time
 from tgbench.graph.graph import Graph
 from tgbench.views.draw.columns import pack
-from tgbench.views.panels.widget import MOST_ROWS, Selection, View
+from tgbench.views.panels.widget import MOST_ROWS, Panel, Selection
 from tgbench.views.values.graphs import NodeCost, Picture, picture, to_svg
 
 MOST_DOT = 20_000  # nodes of a graph that is copied as Graphviz source
 
 
-class GraphMap(View):
+class GraphMap(Panel):
     """A graph as a picture; a click on a folded node chooses all the nodes that it stands for.
 
     Args:

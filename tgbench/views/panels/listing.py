@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from tgbench.base.words import counted
 from tgbench.views.draw.columns import pack
-from tgbench.views.panels.widget import MOST_ROWS, Selection, View
+from tgbench.views.panels.widget import MOST_ROWS, Panel, Selection
 
 
-class Listing(View):
+class Listing(Panel):
     """Names; a click selects one in every view of the same selection."""
 
     script = "listing.js"

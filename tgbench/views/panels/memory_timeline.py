@@ -21,7 +21,7 @@ from tgbench.plans.plan import Plan
 from tgbench.runs.trace import Trace
 from tgbench.session.session import GraphSession
 from tgbench.session.what_if import Ground, WhatIf
-from tgbench.views.panels.widget import MOST_ROWS, Selection, View
+from tgbench.views.panels.widget import MOST_ROWS, Panel, Selection
 from tgbench.views.values.alias import ripple
 from tgbench.views.values.runs import classes_of, run_of
 from tgbench.views.values.timeline import Timeline, timeline_from_plan, timeline_of_plan, to_svg
@@ -29,7 +29,7 @@ from tgbench.views.values.timeline import Timeline, timeline_from_plan, timeline
 MOST_STATIC = 600  # rectangles in the picture that every notebook with the widget carries
 
 
-class MemoryTimeline(View):
+class MemoryTimeline(Panel):
     """The memory map as a picture that can be zoomed, searched, stepped through and changed.
 
     Args:

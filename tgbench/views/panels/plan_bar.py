@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 from tgbench.base.errors import WidgetError
 from tgbench.base.words import counted
 from tgbench.plans.plan import Plan
-from tgbench.views.panels.widget import Selection, View
+from tgbench.views.panels.widget import Panel, Selection
 from tgbench.views.values.search import ended
 
 FILE = "plan.json"
 
 
-class PlanBar(View):
+class PlanBar(Panel):
     """A plan in words, with a button that exports it.
 
     Args:

@@ -6,11 +6,11 @@ from typing import Any
 
 from tgbench.session.session import GraphSession
 from tgbench.views.draw.columns import pack
-from tgbench.views.panels.widget import MOST_ROWS, Selection, View
+from tgbench.views.panels.widget import MOST_ROWS, Panel, Selection
 from tgbench.views.values.programs import ProgramLines, listing_of_session
 
 
-class ProgramList(View):
+class ProgramList(Panel):
     """A program's calls; a click chooses the node that a call computes.
 
     Args:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from tgbench.runs.buckets import BucketClass
 from tgbench.session.session import GraphSession
 from tgbench.views.draw.columns import pack
-from tgbench.views.panels.widget import Selection, View
+from tgbench.views.panels.widget import Panel, Selection
 from tgbench.views.values.regions import (
     KINDS,
     MEANINGS,
@@ -25,7 +25,7 @@ LAST = "last run"
 MOST_NAMES = 2000  # offered in the list of nodes
 
 
-class RegionInspector(View):
+class RegionInspector(Panel):
     """Dirty, needed, known, valid, computed and stale elements of the chosen node.
 
     Args:

@@ -9,13 +9,13 @@ from tgbench.base.errors import SearchError, TgbenchError
 from tgbench.plans.plan import Plan
 from tgbench.session.session import GraphSession
 from tgbench.views.draw.columns import pack
-from tgbench.views.panels.widget import Selection, View
+from tgbench.views.panels.widget import Panel, Selection
 from tgbench.views.values.search import SearchRun, optimize_async, to_svg
 
 SECONDS = 30.0  # of a leg, unless the view is told otherwise
 
 
-class SearchMonitor(View):
+class SearchMonitor(Panel):
     """Best so far, bound, gap and steps a second of a search.
 
     Args:

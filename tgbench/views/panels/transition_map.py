@@ -6,11 +6,11 @@ from tgbench.graph.graph import Graph
 from tgbench.plans.plan import Plan
 from tgbench.runs.trace import Trace
 from tgbench.views.draw.columns import pack
-from tgbench.views.panels.widget import MOST_ROWS, Selection, View
+from tgbench.views.panels.widget import MOST_ROWS, Panel, Selection
 from tgbench.views.values.transitions import Matrix, matrix, matrix_of_plan, to_svg
 
 
-class TransitionMap(View):
+class TransitionMap(Panel):
     """A square per pair of classes; a click shows an example and chooses the class.
 
     Args:

@@ -1,9 +1,9 @@
 """The base of every interactive view: small synced state, bulk data as one buffer, one selection.
 
     Python                                   browser
-    View.data (columns, bytes)  ───────→     draws
-    View.selected, step, bucket ←──────→     clicks, keys
-    View.answers[what](request) ←── ask ──   "what if?"; the reply goes back
+    Panel.data (columns, bytes)  ───────→     draws
+    Panel.selected, step, bucket ←──────→     clicks, keys
+    Panel.answers[what](request) ←── ask ──   "what if?"; the reply goes back
 
 JavaScript draws and Python decides. Scripts are plain ES modules of the folder `widgets/` (in an
 installed package, `tgbench/_widgets/`); nothing comes from a network. Beside the widget stands a
@@ -80,7 +80,7 @@ class Selection(traitlets.HasTraits):  # type: ignore[misc, unused-ignore]
     bucket: Any = traitlets.Unicode("")
 
 
-class View(anywidget.AnyWidget):  # type: ignore[misc, unused-ignore]
+class Panel(anywidget.AnyWidget):  # type: ignore[misc, unused-ignore]
     """A widget over one payload; subclasses name a script and give `answers`.
 
     Args:

@@ -142,12 +142,12 @@ def inspect_class(
     else:
         place = Place(tuple(origin))
     placement = session.placement
-    planner = Planner(session.anatomy, session.rules, session.device, session.costs.time_ns)
+    planner = Planner(session.scheduled, session.rules, session.device, session.costs.time_ns)
     propagator = planner.runs.propagator(placement.retained)
     cut = session.memory.decisions.cut
     steps = planner.runs.steps(propagator, Scenario(kind, place.origin, 1.0), cut)
     title = f"{kind} {place}".rstrip()
-    return Inspection(title, session.anatomy.graph, _joined(steps, place.origin))
+    return Inspection(title, session.scheduled.graph, _joined(steps, place.origin))
 
 
 def _joined(steps: Iterable[Step], origin: Sequence[int]) -> dict[str, dict[Kind, Region]]:

@@ -116,9 +116,9 @@ def run_of(
     WidgetError for another text, and for a run that the map cannot hold.
     """
     found = {str(kind): (kind, Place.of(kind, seen)) for kind in (*made.classes, *seen)}
-    alone = {f"{ONLY}{leaf.name}": leaf for leaf in made.anatomy.kept}
+    alone = {f"{ONLY}{leaf.name}": leaf for leaf in made.scheduled.kept}
     specialiser = Specialiser(
-        made.anatomy, made.placement, made.cut, rules or Rules(), device, classes=made.classes
+        made.scheduled, made.placement, made.cut, rules or Rules(), device, classes=made.classes
     )
     if bucket in found:
         kind, place = found[bucket]
@@ -127,7 +127,7 @@ def run_of(
         kind = max(made.classes, key=lambda kind: made.classes[kind][0])
         place = Place.of(kind, seen)
         demand = kind.bucket(place.origin).demand
-        runs = [_whole(made, leaves, demand) for leaves in (made.anatomy.kept, [alone[bucket]])]
+        runs = [_whole(made, leaves, demand) for leaves in (made.scheduled.kept, [alone[bucket]])]
     else:
         raise WidgetError(f"{bucket!r} is not one of {', '.join([*found, *alone])}")
     held: State = {}
@@ -145,7 +145,7 @@ def _whole(
 ) -> tuple[BucketClass, tuple[int, ...]]:
     """The run in which all of these are new."""
     changed = {leaf.name: Region.full(leaf.shape) for leaf in leaves}
-    return Bucket.of(changed, dict(demand)).classify(made.anatomy.graph)
+    return Bucket.of(changed, dict(demand)).classify(made.scheduled.graph)
 
 
 def _summed(

@@ -27,7 +27,7 @@ from scipy.sparse import coo_array
 from tgbench.base.words import counted, format_bytes
 from tgbench.graph.graph import Graph, Node
 from tgbench.memory.placement import Placement, aligned
-from tgbench.memory.storage import Anatomy, LiveRange
+from tgbench.memory.storage import LiveRange, ScheduledGraph
 from tgbench.plans.decisions import PlanSlot
 from tgbench.plans.explain import after
 from tgbench.plans.plan import Plan
@@ -230,7 +230,7 @@ class Timeline:
 
 
 def timeline(
-    anatomy: Anatomy,
+    scheduled: ScheduledGraph,
     placement: Placement,
     budget_bytes: int | None = None,
     computed: Mapping[str, Iterable[str]] | None = None,
@@ -240,24 +240,24 @@ def timeline(
     """The payload of a memory map: one rectangle per slot and per scratch buffer.
 
     Args:
-        anatomy: of the graph that the map is for, with its schedule; it knows the live ranges.
+        scheduled: of the graph that the map is for, with its schedule; it knows the live ranges.
         placement: the map.
         budget_bytes: drawn as a line.
         computed: run label → names of the nodes that it computed.
         after: the classes after whose runs a node is there, where it shares its bytes.
         device: where the bytes are.
     """
-    steps = len(anatomy.schedule) + 1
-    reads = reading_steps(anatomy)
+    steps = len(scheduled.schedule) + 1
+    reads = reading_steps(scheduled)
     order = {node: (slot.offset_bytes, node.index) for node, slot in placement.slots.items()}
     found = []
     for node in sorted(order, key=lambda n: (_kind(n, placement) != "partial", *order[n])):
-        rectangle = _rectangle(node, anatomy, placement, steps, reads.get(node, ()))
+        rectangle = _rectangle(node, scheduled, placement, steps, reads.get(node, ()))
         kept = "; ".join((after or {}).get(node, ()))
         detail = f"{rectangle.detail}, there after {kept}" if kept else rectangle.detail
         found.append(replace(rectangle, detail=detail))
     for node, scratch in placement.scratch.items():
-        step = anatomy.position[node]
+        step = scheduled.position[node]
         found.append(
             Rectangle(
                 node.name, "scratch", scratch.offset_bytes, scratch.size_bytes,
@@ -267,17 +267,17 @@ def timeline(
     named = {run: frozenset(names) for run, names in (computed or {}).items()}
     return Timeline(
         tuple(found), steps, placement.size_bytes, placement.bound_bytes, budget_bytes, named,
-        tuple(node.name for node in anatomy.schedule), device,
+        tuple(node.name for node in scheduled.schedule), device,
     )  # fmt: skip
 
 
-def reading_steps(anatomy: Anatomy) -> dict[Node, tuple[int, ...]]:
+def reading_steps(scheduled: ScheduledGraph) -> dict[Node, tuple[int, ...]]:
     """For every node with bytes, the steps that read them, through views too."""
     found: dict[Node, dict[int, None]] = {}
-    for step, node in enumerate(anatomy.schedule):
-        if anatomy.base[node] is node:
+    for step, node in enumerate(scheduled.schedule):
+        if scheduled.base[node] is node:
             for parent in node.inputs:
-                found.setdefault(anatomy.base[parent], {})[step] = None
+                found.setdefault(scheduled.base[parent], {})[step] = None
     return {node: tuple(steps) for node, steps in found.items()}
 
 
@@ -295,7 +295,7 @@ def timeline_of_plan(
         for node, turns in made.retention.after.items()
         if made.retention.is_partial(node)
     }
-    return timeline(made.anatomy, made.placement, plan.budget_bytes, computed, after, plan.device)
+    return timeline(made.scheduled, made.placement, plan.budget_bytes, computed, after, plan.device)
 
 
 def timeline_from_plan(plan: Plan) -> Timeline:
@@ -389,17 +389,17 @@ def _kind(node: Node, placement: Placement) -> Kind:
 
 
 def _rectangle(
-    node: Node, anatomy: Anatomy, placement: Placement, steps: int, reads: Sequence[int]
+    node: Node, scheduled: ScheduledGraph, placement: Placement, steps: int, reads: Sequence[int]
 ) -> Rectangle:
     slot, kind = placement.slots[node], _kind(node, placement)
-    live = anatomy.live[node] if kind == "slice" else LiveRange(0, steps)
+    live = scheduled.live[node] if kind == "slice" else LiveRange(0, steps)
     shown = f"{node.dtype}[{', '.join(map(str, slot.extents))}]"
     if slot.extents != node.shape:
         shown += f" of [{', '.join(map(str, node.shape))}]"
     return Rectangle(
         node.name, kind, slot.offset_bytes, placement.size_of(node), live.start, live.stop,
         kind in ("input", "retained"), placement.group(node).name, f"{node.op}, {shown}",
-        tuple(reads), (anatomy.live[node].start, anatomy.live[node].stop)
+        tuple(reads), (scheduled.live[node].start, scheduled.live[node].stop)
         if kind == "partial" else None,
     )  # fmt: skip
 

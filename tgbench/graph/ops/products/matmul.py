@@ -14,7 +14,7 @@ from functools import cache
 import numpy as np
 
 from tgbench.base.errors import GraphError
-from tgbench.base.known import ConstantData, Fact, Pattern, pattern_fact
+from tgbench.base.known import ConstantData, Fact, SparsityPattern, pattern_fact
 from tgbench.base.regions import Box, Interval, Region
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import Attrs, Call, Dim, OpDef, TensorType, register, same_dtype
@@ -40,7 +40,7 @@ def _batch(call: Call) -> tuple[Dim, ...]:
     return broadcast_shape([shape[:-2] for shape in call.in_shapes])
 
 
-def _zero_pattern(call: Call, operand: int) -> Pattern | None:
+def _zero_pattern(call: Call, operand: int) -> SparsityPattern | None:
     """The open elements of an operand whose closed ones are known zeros."""
     fact = call.facts[operand] if call.facts else None
     if fact is None or fact.constant is not None:
@@ -49,11 +49,11 @@ def _zero_pattern(call: Call, operand: int) -> Pattern | None:
 
 
 @cache
-def _banded(data: ConstantData) -> Pattern | None:
+def _banded(data: ConstantData) -> SparsityPattern | None:
     """The elements of a constant that are not 0, where most are: bands, filters, means."""
     is_open = data.array != 0
     sparse = np.count_nonzero(is_open) <= is_open.size / 2 and np.isfinite(data.array).all()
-    return Pattern.of(is_open) if sparse else None
+    return SparsityPattern.of(is_open) if sparse else None
 
 
 def _forward(call: Call, regions: tuple[Region, ...]) -> Region:
