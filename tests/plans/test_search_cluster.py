@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import closing
-from multiprocessing import get_context
+from multiprocessing import get_context, set_forkserver_preload
 from typing import Any
 
 import pytest
@@ -20,6 +20,14 @@ from tgbench.plans.search.chain import ChainResult, run_round
 CASE = busy_case(seed=3, ops=8, runs=5)  # a plan in a third of the time
 STEPS = 64
 CHAINS = (1, 3)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loaded_once() -> Iterator[None]:
+    """All processes of this module are forks of one that has loaded what a chain needs."""
+    set_forkserver_preload(["tgbench.plans.search.chain"])
+    yield
+    set_forkserver_preload(["__main__"])
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +55,7 @@ class Killer:
 
 def test_processes_change_nothing_and_may_die(here: dict[int, str]) -> None:
     """Equal chains give equal plans; a pool that breaks down ends the search with its best."""
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(2, mp_context=get_context("forkserver")) as pool:
         for chains in CHAINS:
             assert CASE.plan(STEPS, workers=chains, executor=pool).to_json() == here[chains]
         killer = Killer(list(pool._processes))
@@ -64,7 +72,9 @@ def test_processes_change_nothing_and_may_die(here: dict[int, str]) -> None:
 def client() -> Iterator[Any]:
     """Of a real local cluster of two processes."""
     distributed = pytest.importorskip("distributed", reason="needs `pip install tgbench[cluster]`")
+    dask = pytest.importorskip("dask")
     with (
+        dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}),
         distributed.LocalCluster(
             processes=True, n_workers=2, threads_per_worker=1, dashboard_address=None
         ) as cluster,

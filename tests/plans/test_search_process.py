@@ -6,19 +6,19 @@ import os
 import pickle
 import random
 import signal
-import subprocess
 import sys
 import time
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
-from places import TESTS
 from search_cases import SearchCase, busy_case
 from strategies import Maker, graphs
 
@@ -352,34 +352,26 @@ def test_the_saved_plan_is_what_a_search_has_at_first() -> None:
         assert search.stop(grace_s=0.0).slots == saved.slots
 
 
-ORPHAN = """
-import sys
-
-if __name__ == "__main__":  # what the other process imports again is nothing
-    sys.path.insert(0, {tests!r})
-    from search_cases import busy_case
-    from tgbench.plans.search.process import BackgroundSearch
-
-    search = BackgroundSearch(busy_case(seed=3, ops=8, runs=5).task(), workers=2)
+def search_and(waits: bool, told: Connection) -> None:
+    search = background()
     search.start(seconds=600)
-    print(search._child.process.pid, flush=True)
-    if {waits}:
+    told.send(pid_of(search))
+    if waits:
         search.result()
-"""
 
 
 @pytest.mark.parametrize("waits", [True, False], ids=["killed", "exits"])
-def test_no_process_outlives_its_parent(waits: bool, tmp_path: Path) -> None:
-    script = tmp_path / "parent.py"
-    script.write_text(ORPHAN.format(tests=str(TESTS), waits=waits))
-    command = [sys.executable, str(script)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
-        child = int(parent.stdout.readline())
-        if waits:
-            time.sleep(random.Random(0).random())
-            parent.kill()
-        parent.wait(PATIENCE_S)
+def test_no_process_outlives_its_parent(waits: bool) -> None:
+    context = get_context("fork")  # of the parent; the search is spawned as ever
+    hears, told = context.Pipe(duplex=False)
+    parent = context.Process(target=search_and, args=(waits, told))
+    parent.start()
+    child = hears.recv()
+    if waits:
+        time.sleep(random.Random(0).random())
+        parent.kill()
+    parent.join(PATIENCE_S)
+    assert parent.exitcode == (-signal.SIGKILL if waits else 0)
     end = time.monotonic() + PATIENCE_S
     while not is_gone(child):
         assert time.monotonic() < end

@@ -11,6 +11,7 @@ import logging
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -144,7 +145,7 @@ def lowered(
     while True:
         program = None if must else read(exported, fixed)
         without = [] if program is None else _without_entry(program)
-        known = torch.export.default_decompositions() if without else {}
+        known = _decompositions(without) if without else {}
         table = {
             op: known[op]
             for op in without
@@ -154,6 +155,19 @@ def lowered(
             return program
         exported = _written_in_others(exported, table)
         tried, must = tried | set(table), False
+
+
+def _decompositions(ops: Collection[torch._ops.OpOverload]) -> Mapping[Any, Any]:
+    """How PyTorch writes ops in others: its own never change, those of others may be new."""
+    if all(op.namespace == "aten" for op in ops):
+        return _decompositions_of_pytorch()
+    return torch.export.default_decompositions()
+
+
+@cache
+def _decompositions_of_pytorch() -> Mapping[Any, Any]:
+    """Asked for once: PyTorch walks every operator that anybody has registered."""
+    return dict(torch.export.default_decompositions().items())
 
 
 def _written_in_others(exported: ExportedProgram, table: dict[Any, Any]) -> ExportedProgram:
