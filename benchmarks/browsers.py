@@ -178,6 +178,18 @@ def _await(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
     raise RuntimeError(f"JupyterLab did not start: {log.read_text()[-2000:]}")
 
 
+IS_IDLE = """() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status
+  === 'idle'"""
+SHOW_INSTEAD = """async (path) => {
+  await window.jupyterapp.restored;
+  for (const shown of [...window.jupyterapp.shell.widgets("main")]) {
+    await shown.sessionContext?.shutdown();
+    shown.dispose();
+  }
+  await window.jupyterapp.commands.execute("docmanager:open", { path });
+}"""
+
+
 @dataclass
 class Notebook:
     """A notebook that is open in JupyterLab; cells run one after another."""
@@ -188,13 +200,16 @@ class Notebook:
     @staticmethod
     def open(page: Any, address: str, folder: Path, name: str, cells: list[str]) -> Notebook:
         """Write a notebook of these cells and show it."""
-        path = folder / f"{name}.ipynb"
-        path.write_text(json.dumps(notebook_of(cells)))
-        page.goto(f"{address}/lab/workspaces/{name}/tree/{path.name}?reset")
-        page.wait_for_function(
-            "() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel"
-            "?.status === 'idle'"
-        )
+        file = _written(folder, name, cells)
+        page.goto(f"{address}/lab/workspaces/{name}/tree/{file}?reset")
+        page.wait_for_function(IS_IDLE)
+        return Notebook(page)
+
+    @staticmethod
+    def instead(page: Any, folder: Path, name: str, cells: list[str]) -> Notebook:
+        """Show a notebook of these cells in a JupyterLab that is open, and no other any more."""
+        page.evaluate(SHOW_INSTEAD, _written(folder, name, cells))
+        page.wait_for_function(IS_IDLE)
         return Notebook(page)
 
     def run(self) -> Any:
@@ -230,6 +245,12 @@ class Notebook:
         self.page.evaluate(
             "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()"
         )
+
+
+def _written(folder: Path, name: str, cells: list[str]) -> str:
+    path = folder / f"{name}.ipynb"
+    path.write_text(json.dumps(notebook_of(cells)))
+    return path.name
 
 
 def notebook_of(cells: list[str]) -> dict[str, Any]:

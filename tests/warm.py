@@ -86,6 +86,8 @@ def keep(place: str) -> None:
 
 
 def _load() -> None:
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+
     import ipykernel.ipkernel
     import ipykernel.kernelapp
     import ipykernel.zmqshell  # noqa: F401

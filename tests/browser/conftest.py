@@ -17,6 +17,7 @@ from benchmarks import browsers
 
 BARE = ("playwright", "anywidget")
 LAB = (*BARE, "jupyterlab", "ipykernel")
+IS_THERE = "() => window.jupyterapp?.commands.hasCommand('docmanager:open')"
 SIZE = {"width": 1100, "height": 800}
 
 
@@ -45,14 +46,6 @@ def bare(chromium: Any) -> Iterator[browsers.Watched]:
 
 
 @pytest.fixture(scope="session")
-def lab_pages(chromium: Any) -> Iterator[Any]:
-    """Where JupyterLab's pages are opened: what one has loaded and compiled the next one has."""
-    context = chromium.new_context(viewport={"width": 1200, "height": 3400})
-    yield context
-    context.close()
-
-
-@pytest.fixture(scope="session")
 def lab_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("lab")
 
@@ -64,3 +57,14 @@ def lab(chromium: Any, lab_folder: Path) -> Iterator[str]:
     data = lab_folder / ".jupyter" / "data"
     with warm_kernels(data), browsers.jupyterlab(lab_folder) as address:
         yield address
+
+
+@pytest.fixture(scope="session")
+def lab_page(chromium: Any, lab: str) -> Iterator[browsers.Watched]:
+    """JupyterLab with nothing open; loading it takes longer than any notebook."""
+    context = chromium.new_context(viewport={"width": 1200, "height": 3400})
+    watched = browsers.Watched(context.new_page()).watch()
+    watched.page.goto(f"{lab}/lab")
+    watched.page.wait_for_function(IS_THERE)
+    yield watched
+    context.close()

@@ -6,7 +6,6 @@ in its tabs. JupyterLab has its shortcuts for whatever has the focus in a notebo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +43,12 @@ CELLS_NOW = """() => {
 
 
 @pytest.fixture(scope="module")
-def notebook(lab_pages: Any, lab: str, lab_folder: Path) -> Iterator[browsers.Notebook]:
-    watched = browsers.Watched(lab_pages.new_page()).watch()
-    opened = browsers.Notebook.open(watched.page, lab, lab_folder, "keys", CELLS)
+def notebook(lab_page: browsers.Watched, lab_folder: Path) -> browsers.Notebook:
+    opened = browsers.Notebook.instead(lab_page.page, lab_folder, "keys", CELLS)
     for _ in CELLS:
         opened.run()
     opened.page.locator(".tg-side").last.wait_for()
-    yield opened
-    opened.page.close()
+    return opened
 
 
 def output(notebook: browsers.Notebook, number: int) -> Any:

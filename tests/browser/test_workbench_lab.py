@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +22,14 @@ CELLS = [
 
 
 @pytest.fixture(scope="module")
-def watched(lab_pages: Any) -> Iterator[browsers.Watched]:
-    found = browsers.Watched(lab_pages.new_page()).watch()
-    yield found
-    found.page.close()
+def watched(lab_page: browsers.Watched) -> browsers.Watched:
+    lab_page.faults.clear()
+    return lab_page
 
 
 @pytest.fixture(scope="module")
-def notebook(watched: browsers.Watched, lab: str, lab_folder: Path) -> browsers.Notebook:
-    opened = browsers.Notebook.open(watched.page, lab, lab_folder, "workbench", CELLS)
+def notebook(watched: browsers.Watched, lab_folder: Path) -> browsers.Notebook:
+    opened = browsers.Notebook.instead(watched.page, lab_folder, "workbench", CELLS)
     opened.run()
     opened.page.locator(".tg-view").nth(6).wait_for(state="attached")
     return opened

@@ -329,7 +329,7 @@ def test_threads_may_append_together(path: Path) -> None:
 # --- torn lines ---------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=settings().max_examples // 4)  # of hundreds of bytes each
 @given(st.lists(some_calls, max_size=2), some_calls, some_calls)
 def test_a_crash_at_any_byte_loses_at_most_the_last_call(
     tmp_path_factory: pytest.TempPathFactory,
