@@ -6,8 +6,6 @@ memory, in-place results and moving origins. Here is what shows only at length.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -371,16 +369,3 @@ def test_a_busy_helper_is_not_waited_for() -> None:
     assert not helper.run(turns, [], 4, each)
     hold.set()
     outer.join()
-
-
-# --- without numba -------------------------------------------------------------------------------
-
-
-def test_without_numba_nothing_is_registered() -> None:
-    code = (
-        "import sys; sys.modules['numba'] = None\n"
-        "from tgbench.kernels import KERNELS\n"
-        "assert not [k for ks in KERNELS.values() for k in ks if k.name.endswith('_numba')]\n"
-        "assert len(KERNELS) > 40\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

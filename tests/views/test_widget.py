@@ -3,46 +3,16 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tgbench
-from tgbench.plans.plan import Plan
 
 ROOT = Path(tgbench.__file__).parents[1]
 NAMESPACE = "http://www.w3.org/2000/svg"  # a name, and never fetched
 PLAN = ROOT / "data" / "decode.plan.json"
-
-WITHOUT = """
-import sys
-sys.modules["anywidget"] = None
-from tgbench.plans.plan import Plan
-from tgbench.views.values.timeline import timeline_from_plan
-print(len(timeline_from_plan(Plan.load(sys.argv[1])).rectangles))
-import tgbench.views
-try:
-    tgbench.views.MemoryTimeline
-except tgbench.base.errors.WidgetError as error:
-    print(error)
-"""
-
-
-def test_payloads_need_no_widget_package_and_widgets_say_what_to_install() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT, str(PLAN)],
-        capture_output=True, text=True, cwd=ROOT, check=True,
-    )  # fmt: skip
-    count, said = done.stdout.splitlines()
-    assert int(count) == len(Plan.load(PLAN).slots) + sum(
-        slot.scratch_bytes > 0 for slot in Plan.load(PLAN).slots
-    )
-    assert said == (
-        "interactive views need anywidget; install them with: pip install 'tgbench[lab]'"
-    )
 
 
 def test_an_unknown_view_is_an_attribute_error() -> None:
