@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -189,9 +190,13 @@ def test_a_flag_decides_whether_an_operator_draws() -> None:
 # --- files ----------------------------------------------------------------------------------------
 
 
+@cache
+def spectrum() -> Imported:
+    return from_torch(of(lambda m, x: (torch.fft.rfft(x) * m.filter).abs()), (X,))
+
+
 def saved(tmp_path: Path) -> Path:
-    imported = from_torch(of(lambda m, x: (torch.fft.rfft(x) * m.filter).abs()), (X,))
-    return save_graph(imported.graph, tmp_path / "graph.json")
+    return save_graph(spectrum().graph, tmp_path / "graph.json")
 
 
 def test_a_graph_file_holds_calls_as_data(tmp_path: Path) -> None:
