@@ -14,9 +14,11 @@ garbage has to look at.
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import tempfile
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 gc.disable()  # until everything is imported and collected
@@ -38,6 +40,16 @@ for _name, _examples in {"ci": 20, "sweep": 200, "thorough": 2000}.items():
         suppress_health_check=_SLOW,
     )
 settings.load_profile(os.environ.get("TGBENCH_HYPOTHESIS", "ci"))
+
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches in other processes start at once; tests of how they start do without."""
+    from search_cases import loaded_once
+
+    loaded_once()
+    context = multiprocessing.get_context("forkserver")
+    monkeypatch.setattr("tgbench.plans.search.process.CONTEXT", context)
 
 
 def pytest_collection_finish() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from functools import cached_property
+from multiprocessing import set_forkserver_preload
 from typing import Any
 
 from tgbench.base.regions import Box, Region
@@ -27,6 +28,11 @@ from tgbench.runs.buckets import Bucket
 from tgbench.runs.rules import Rules
 
 ROWS, COLUMNS = 2, 64
+
+
+def loaded_once() -> None:
+    """Processes of a fork server are forks of one that has loaded what a search needs."""
+    set_forkserver_preload(["tgbench.plans.search.process"])
 
 
 @dataclass(frozen=True)

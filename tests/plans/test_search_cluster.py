@@ -7,27 +7,20 @@ import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import closing
-from multiprocessing import get_context, set_forkserver_preload
+from multiprocessing import get_context
 from typing import Any
 
 import pytest
-from search_cases import busy_case
+from search_cases import busy_case, loaded_once
 
 from tgbench.plans.decisions import SearchRecord
 from tgbench.plans.plan import Plan
 from tgbench.plans.search.chain import ChainResult, run_round
 
+loaded_once()
 CASE = busy_case(seed=3, ops=8, runs=5)  # a plan in a third of the time
 STEPS = 64
 CHAINS = (1, 3)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def loaded_once() -> Iterator[None]:
-    """All processes of this module are forks of one that has loaded what a chain needs."""
-    set_forkserver_preload(["tgbench.plans.search.chain"])
-    yield
-    set_forkserver_preload(["__main__"])
 
 
 @pytest.fixture(scope="module")

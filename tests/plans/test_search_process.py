@@ -294,6 +294,7 @@ def test_the_other_process_finds_the_same_plan_and_goes_on() -> None:
     assert search.result().search == stopped  # what was found stays
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_search_that_does_not_answer_is_ended_and_keeps_what_it_told() -> None:
     with background() as search:
         search.start(seconds=10 * PATIENCE_S)
@@ -316,6 +317,7 @@ def test_a_search_that_does_not_answer_is_ended_and_keeps_what_it_told() -> None
         assert record_of(lost).best_ns <= record_of(plan).best_ns
 
 
+@pytest.mark.usefixtures("forked")
 def test_errors_of_the_other_process_are_raised_here() -> None:
     with background(budget_bytes=1000) as search:
         search.start(steps=16)
@@ -325,6 +327,7 @@ def test_errors_of_the_other_process_are_raised_here() -> None:
         assert caught.value.nodes
 
 
+@pytest.mark.usefixtures("forked")
 def test_an_interrupt_leaves_no_process() -> None:
     search = background()
     with suppress(KeyboardInterrupt), search:
@@ -337,6 +340,7 @@ def test_an_interrupt_leaves_no_process() -> None:
         search.result()
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_search_that_nobody_holds_leaves_no_process() -> None:
     search = background()
     search.start()
@@ -345,6 +349,7 @@ def test_a_search_that_nobody_holds_leaves_no_process() -> None:
     assert is_gone(child)
 
 
+@pytest.mark.usefixtures("forked")
 def test_the_saved_plan_is_what_a_search_has_at_first() -> None:
     saved = CASE.plan(0)
     with background(start=saved) as search:

@@ -37,6 +37,7 @@ async def until_better(run: SearchRun) -> None:
         await asyncio.sleep(0.02)
 
 
+@pytest.mark.usefixtures("forked")
 def test_stop_and_resume_while_the_loop_goes_on() -> None:
     session, seen, longest = busy_session(), list[bool](), [0.0]
 
@@ -71,6 +72,7 @@ def test_stop_and_resume_while_the_loop_goes_on() -> None:
     assert longest[0] < 2.0
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_budget_that_is_too_small_leaves_everything_as_it_was() -> None:
     session = busy_session()
     before, plan = session.budget_bytes, session.plan

@@ -46,6 +46,7 @@ from tgbench.plans.search.workload import Workload
 from tgbench.runs.buckets import Bucket, BucketClass
 from tgbench.runs.rules import Rules
 
+CONTEXT = multiprocessing.get_context("spawn")  # nothing of the caller's threads and locks
 GRACE_S = 0.5  # what a search has to hand over its plan when it is stopped
 ENDING_S = 5.0  # what a process has to end before it is killed
 MOST_EVENTS = 10_000  # kept for `poll`; older ones go first
@@ -393,9 +394,8 @@ class _Child:
     """A process that searches, and the two threads that carry what is said."""
 
     def __init__(self, task: SearchTask, inbox: _Inbox) -> None:
-        context = multiprocessing.get_context("spawn")
-        here, there = context.Pipe()
-        self.process = context.Process(
+        here, there = CONTEXT.Pipe()
+        self.process = CONTEXT.Process(
             target=serve, args=(there,), name="tgbench search", daemon=True
         )
         self.process.start()
