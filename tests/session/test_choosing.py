@@ -120,9 +120,9 @@ def test_runs_too_short_to_choose_for_are_computed_as_everything_for_a_while() -
     assert rungs[-1] is None
 
 
-def test_a_cheap_program_is_made_as_soon_as_its_class_came_again() -> None:
+def test_a_cheap_program_is_made_when_a_tenth_of_the_runs_so_far_pays_for_it() -> None:
     world = Imagined(making_ns=2 * FULL_NS)
-    assert [world.run(1) for _ in range(6)].index(EXACTLY) <= 3
+    assert [world.run(1) for _ in range(40)].index(EXACTLY) == pytest.approx(2 / (2 * SHARE), abs=3)
 
 
 def test_classes_that_never_come_again_cost_little_more_than_running_everything() -> None:
@@ -161,7 +161,8 @@ def test_at_no_time_more_was_spent_than_full_runs_take_and_a_share(seed: int) ->
     world.spent, kinds = 0, random.choice([2, 10, 100])
     for run in range(400):
         world.run(int(random.paretovariate(0.5)) % kinds)
-        assert world.spent <= (run + 1) * FULL_NS * (1 + SHARE) + (RISKED + 2) * FULL_NS
+        share = ADVANCE * SHARE + (run + 1) * SHARE
+        assert world.spent <= FULL_NS * (run + 2 + share + min(RISKED, (run + 1) * SHARE))
 
 
 def test_a_planned_class_gets_its_program_at_once_if_it_pays_within_few_runs() -> None:

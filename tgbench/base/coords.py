@@ -23,8 +23,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import gcd, lcm
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +36,7 @@ FAR = 1 << 62
 MOST_ENTRIES = 200_000  # a memo that grows past this starts again
 
 
-@dataclass(frozen=True, slots=True)
-class Guard:
+class Guard(NamedTuple):
     """The condition `const + Σ coefficient · origin[index] ≥ 0`, or ≡ 0 (mod `modulus`)."""
 
     const: int
@@ -97,7 +97,7 @@ class Moving:
     __radd__ = __add__
 
     def __neg__(self) -> Coord:
-        return Moving(-self.value, -self.const, tuple((i, -k) for i, k in self.terms), self.per)
+        return Moving(-self.value, -self.const, _negated(self.terms), self.per)
 
     def __sub__(self, other: Coord) -> Coord:
         if type(other) is int:
@@ -131,16 +131,16 @@ class Moving:
         return rest
 
     def __lt__(self, other: Coord) -> bool:
-        return _is_negative(self - other)
+        return _is_below(self, other) if type(other) is int else _is_negative(self - other)
 
     def __gt__(self, other: Coord) -> bool:
-        return _is_negative(other - self)
+        return _is_above(self, other) if type(other) is int else _is_negative(other - self)
 
     def __le__(self, other: Coord) -> bool:
-        return not _is_negative(other - self)
+        return not self > other
 
     def __ge__(self, other: Coord) -> bool:
-        return not _is_negative(self - other)
+        return not self < other
 
     def __eq__(self, other: object) -> bool:
         """Structural: the same form, so that forms can be dictionary keys. See `same`."""
@@ -198,20 +198,39 @@ def _form(value: int, const: int, terms: Terms, per: int) -> Coord:
     return Moving(value, const, terms, per)
 
 
+@lru_cache(4096)
+def _negated(terms: Terms) -> Terms:
+    return tuple((i, -k) for i, k in terms)
+
+
 def _require(form: Coord) -> None:
     """Record `form ≥ 0`."""
-    if _recording.guards is not None and isinstance(form, Moving):
+    if _recording.guards is not None and type(form) is Moving:
         _recording.guards.add(Guard(form.const, form.terms))
 
 
 def _is_negative(form: Coord) -> bool:
-    if not isinstance(form, Moving):
-        return form < 0
-    if form.value < 0:
-        _require(-form - 1)
-        return True
-    _require(form)
-    return False
+    return _is_below(form, 0) if type(form) is Moving else form < 0
+
+
+def _is_below(form: Moving, number: int) -> bool:
+    """form < number: the commonest question by far, so nothing but a guard is made for it."""
+    is_so, guards = form.value < number, _recording.guards
+    if guards is not None:
+        rest = form.const - number * form.per
+        guard = Guard(-rest - form.per, _negated(form.terms)) if is_so else Guard(rest, form.terms)
+        guards.add(guard)
+    return is_so
+
+
+def _is_above(form: Moving, number: int) -> bool:
+    """form > number."""
+    is_so, guards = form.value > number, _recording.guards
+    if guards is not None:
+        rest = form.const - number * form.per
+        guard = Guard(rest - form.per, form.terms) if is_so else Guard(-rest, _negated(form.terms))
+        guards.add(guard)
+    return is_so
 
 
 def same(a: Coord, b: Coord) -> bool:

@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import cache
+from functools import cache, wraps
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
-from tgbench.base.coords import Coord, same, value_of
+from tgbench.base.coords import Coord, Memo, same, value_of
 from tgbench.base.errors import KernelError
 from tgbench.base.known import ConstantData, SparsityPattern
 from tgbench.base.regions import Box, row_major
@@ -180,6 +180,7 @@ class Site:
         out, ins: views of exactly those boxes.
         device: "cpu" or "cuda:0".
         frozen: the inputs that never change, of which something may be `Prepared`.
+        found: what kernels worked out of it; see `once_a_site`.
     """
 
     call: Call
@@ -189,6 +190,7 @@ class Site:
     ins: tuple[View | None, ...]
     device: str
     frozen: frozenset[int] = frozenset()
+    found: Memo = field(default_factory=Memo, init=False, repr=False, compare=False)
 
     def operand(self, i: int) -> View:
         """The view of an input that must be there."""
@@ -203,6 +205,19 @@ class Site:
         if fact is None or fact.constant is None or box is None:
             return False
         return mask_pattern(fact.constant).all_open(box)
+
+
+Found = TypeVar("Found")
+
+
+def once_a_site(find: Callable[[Site], Found]) -> Callable[[Site], Found]:
+    """What is found of a site, remembered there: each kernel asks, and for each purpose again."""
+
+    @wraps(find)
+    def found(site: Site) -> Found:
+        return site.found.get(find, find, site)
+
+    return found
 
 
 @cache

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from tgbench.base.coords import Coord, same
 from tgbench.base.regions import Box, Interval, row_major
 from tgbench.graph.op_table import Call
-from tgbench.kernels.registry import ARENA, Function, Site, View
+from tgbench.kernels.registry import ARENA, Function, Site, View, once_a_site
 from tgbench.runs.rules import Rules
 
 Bound: TypeAlias = "tuple[Function, tuple[Any, ...]]"
@@ -112,6 +112,7 @@ def _has_facts(call: Call) -> bool:
     return any(fact is not None for fact in call.facts)
 
 
+@once_a_site
 def is_complete(site: Site) -> bool:
     """Whether nothing that the op reads was left out for being known."""
     if not _has_facts(site.call):

@@ -8,9 +8,10 @@ once for all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from itertools import count
 from typing import Any
 
 from tgbench.base.coords import Coord, Memo, fixed, same, value_of
@@ -195,25 +196,28 @@ class Choices:
     def __init__(self, rules: Rules, ranking: Ranking = candidates) -> None:
         self.rules = rules
         self.ranking = ranking
-        self._options = Memo()
+        self._numbers, self._kernels, self._options = Memo(), Memo(), Memo()
+        self._next = count()
 
-    def key(self, site: Site) -> Hashable:
-        """What of a canonical site counts."""
-        return (site.call, _place(site.call, site.out_box), site.out, site.ins, site.frozen)
+    def key(self, site: Site) -> int:
+        """A number for what of a canonical site counts."""
+        what = (site.call, _place(site.call, site.out_box), site.out, site.ins, site.frozen)
+        return self._numbers.get(what, self._next.__next__)
 
-    def at(self, key: Hashable, site: Site) -> tuple[Option, ...]:
-        """The kernels for a canonical site with this key."""
-        found: tuple[Option, ...] = self._options.get(key, self._ranked, site)
-        return found
+    def at(self, key: int, site: Site) -> Iterator[Option]:
+        """The kernels for a canonical site with this key, best first; few ask for the last."""
+        for kernel in self._kernels.get(key, self._ranked, site):
+            yield self._options.get((key, kernel.name), _option, kernel, site)
 
-    def _ranked(self, site: Site) -> tuple[Option, ...]:
+    def _ranked(self, site: Site) -> Sequence[Kernel]:
         """Where bits must agree, it is the one of the tiling."""
         tiling = self.rules.tilings.get(site.call)
-        found = []
-        for kernel in self.ranking(site) if tiling is None else [of_tiling(site, tiling)]:
-            shapes = kernel.scratch(site)
-            found.append(Option(kernel, shapes, scratch_bytes(shapes)))
-        return tuple(found)
+        return self.ranking(site) if tiling is None else [of_tiling(site, tiling)]
+
+
+def _option(kernel: Kernel, site: Site) -> Option:
+    shapes = kernel.scratch(site)
+    return Option(kernel, shapes, scratch_bytes(shapes))
 
 
 @dataclass(frozen=True)
@@ -385,14 +389,15 @@ class Lowerer:
         allocates = option.kernel.allocates(site)
         return Instruction(node, box, option.kernel.name, function, moved, used, allocates)
 
-    def _chosen(self, options: Sequence[Option], node: Node) -> Option:
+    def _chosen(self, options: Iterable[Option], node: Node) -> Option:
         """The fastest kernel whose scratch memory fits what is reserved."""
-        room = self.placement.scratch.get(node)
+        room, wanted = self.placement.scratch.get(node), []
         reserved = room.size_bytes if room is not None else 0
         for option in options:
             if option.used_bytes <= reserved:
                 return option
-        raise DoesNotFit(node, f"{options[0].used_bytes} bytes of scratch", reserved)
+            wanted.append(option.used_bytes)
+        raise DoesNotFit(node, f"{wanted[0]} bytes of scratch", reserved)
 
 
 class Sizer:

@@ -11,8 +11,8 @@ All times are measured in this session.
 
 Whatever the hopes, the bill is bounded: programs, plans and choosing are paid from a *purse*. Into
 it goes what runs were quicker than computing everything, and a twentieth of what that takes. On a
-class that came again two full runs more are risked; so at any time all runs together took at most a
-twentieth and some few runs more than they would have without any of this.
+class that came again a twentieth more is risked, up to two full runs; so at any time all runs
+together took at most a tenth more than they would have without any of this.
 
 Choosing takes time as well: where runs are short, a choice stands for some of them, and where they
 are so short that choosing is not saved up for yet, the first ones are computed as everything.
@@ -41,7 +41,7 @@ from tgbench.session.serving import EXACTLY, LARGER, Offer, Rung
 AGAIN = 5  # how often a class that the plan is for is expected to come again
 SHARE = 1 / 20  # of computing everything, that may be spent on hopes
 ADVANCE = 10  # runs whose share is in the purse from the first one on
-RISKED = 2  # full runs, on a class that came some times and is not planned for
+RISKED = 2  # full runs at most, on a class that came some times and is not planned for
 LAST_MADE = 32  # programs that tell how often one of theirs is met again
 MOST_ACCOUNTS = 20_000  # past this, what was put aside is forgotten
 LEAST_RUNNING = 50  # of choosing's own time, that runs take on which a choice stands
@@ -326,7 +326,7 @@ class Measured:
         """What a program of a run's own will have saved, if its class comes as often as expected.
 
         One that the plan is for does so several times; another as often again as it did so far,
-        and no more than some full runs are risked on that.
+        and no more is risked on that than once more the share of the runs so far.
         """
         kind, saving = offer.spot.kind, self._instead_ns - expected
         if offer.rung is not EXACTLY or not 0.0 < saving < inf:
@@ -334,7 +334,8 @@ class Measured:
         share = (1 + self._came[kind]) / (1 + self._chosen)
         if kind in planned:
             return AGAIN * planned[kind][0] * saving * share
-        return min(self._came[kind] * saving * share, RISKED * self._instead_ns)
+        risked = min(RISKED, SHARE * self._chosen) * self._instead_ns
+        return min(self._came[kind] * saving * share, risked)
 
     def _making(self, offer: Offer) -> float:
         """What making a program takes: the more boxes change, the more meet each other."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from tgbench.base.coords import Coord, same, value_of
 from tgbench.kernels.numba.second_core import shared
-from tgbench.kernels.registry import Host, Kernel, Scratch, Site, View, register
+from tgbench.kernels.registry import Host, Kernel, Scratch, Site, View, once_a_site, register
 from tgbench.kernels.torch.fused import Heads, heads_of
 from tgbench.kernels.torch.products import Rows, rows_of
 from tgbench.kernels.views import Bound, first_row, inputs, is_complete, is_one, same_box
@@ -360,6 +360,7 @@ _add("gather_numba", "gather", _picked, _per_element(0.1), _bind_gather)
 # --- attention -----------------------------------------------------------------------------------
 
 
+@once_a_site
 def _heads(site: Site) -> Heads | None:
     """What attends to what, where keys and values are of the same rows and a mask is boolean."""
     h = heads_of(site)

@@ -16,7 +16,7 @@ from tgbench.base.coords import Coord, same, value_of
 from tgbench.base.regions import Box
 from tgbench.graph.ops.broadcasting import down
 from tgbench.kernels.adapters import HALVES, widen
-from tgbench.kernels.registry import Kernel, Scratch, Site, View, register
+from tgbench.kernels.registry import Kernel, Scratch, Site, View, once_a_site, register
 from tgbench.kernels.torch.elementwise import BYTES_PER_NS, CALL_NS, calls_cost, pointwise
 from tgbench.kernels.torch.products import ACTIVATIONS, GEMM_FLOPS_PER_NS, GEMM_NS, gelu_
 from tgbench.kernels.views import (
@@ -356,6 +356,7 @@ class Heads:
         return (*self.q.shape[:3], self.k.shape[2])
 
 
+@once_a_site
 def heads_of(site: Site) -> Heads | None:
     q_box, k_box, v_box = site.in_boxes[:3]
     if q_box is None or k_box is None or v_box is None:

@@ -22,7 +22,7 @@ from tgbench.base.regions import Box
 from tgbench.graph.op_table import FLOATS, ITEMSIZE
 from tgbench.graph.ops.broadcasting import down
 from tgbench.kernels.adapters import widen
-from tgbench.kernels.registry import Kernel, Scratch, Site, View, register
+from tgbench.kernels.registry import Kernel, Scratch, Site, View, once_a_site, register
 from tgbench.kernels.torch.elementwise import BYTES_PER_NS, CALL_NS, calls_cost, fill_
 from tgbench.kernels.views import Bound, is_matrix, is_one, is_single, line, reshaped, same_box
 
@@ -66,6 +66,7 @@ def _lead(view: View) -> Coord:
     return rows
 
 
+@once_a_site
 def rows_of(site: Site) -> Rows | None:
     """The product at a site, or None where known zeros cut the operands in some other way than
     along the contraction.
@@ -542,6 +543,7 @@ register(
 # --- matmul ------------------------------------------------------------------------------------
 
 
+@once_a_site
 def _operands(site: Site) -> tuple[View, View] | None:
     """Both operands, broadcast over the output's batch; None where known zeros cut them in some
     other way than along the contraction.
@@ -582,6 +584,7 @@ def _batched(view: View) -> View | None:
     return flat.flatten(0, flat.rank - 2)
 
 
+@once_a_site
 def _planes(site: Site) -> tuple[View, View, View] | None:
     """One plain product: no batch, or a batch of rows that meet the same matrix."""
     both = _operands(site)
@@ -613,6 +616,7 @@ def _takes_vector(site: Site) -> bool:
     return found is not None and (is_one(found[2].shape[0]) or is_one(found[2].shape[1]))
 
 
+@once_a_site
 def _stacks(site: Site) -> tuple[View, View, View] | None:
     both = _operands(site)
     if both is None or site.out.dtype == "bool":
