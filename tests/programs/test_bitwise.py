@@ -502,6 +502,7 @@ def test_other_threads_are_refused() -> None:
     session.run(inputs)
 
 
+@pytest.mark.usefixtures("forked")
 def test_an_optimised_plan_keeps_the_bits_and_another_process_makes_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

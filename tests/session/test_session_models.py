@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
-import sys
 import tokenize
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from elsewhere import printed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from places import GOLDEN
@@ -424,10 +423,7 @@ def test_a_saved_plan_starts_another_process_without_planning(folder: Any, tmp_p
     session.save_plan(tmp_path / "plan.json")
     found = session.run({"ids": ids}, {"logits": np.s_[:, 15]})["logits"]
     arguments = [str(path), str(tmp_path / "plan.json"), "1", str(T), json.dumps(ids.tolist())]
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, *arguments], capture_output=True, text=True, check=True
-    )
-    answer = json.loads(done.stdout)
+    answer = json.loads(printed(CHILD, *arguments))
     assert answer["planned"] == 0
     assert close(np.array(answer["logits"][0]), found)
     ids[:, 16] = 3
