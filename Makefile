@@ -20,7 +20,7 @@ VENV := .venv/bin/python
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup demo test lint types notebooks browser unit sweep fuzz lab format \
-	bench-decode bench-engine bench-bitwise bench-histories bench-imported bench-kernels bench-layout bench-occlusion bench-optimize bench-optimum bench-packed bench-packing bench-predict bench-remat \
+	bench-decode bench-engine bench-bitwise bench-histories bench-imported bench-kernels bench-layout bench-occlusion bench-optimize bench-optimum bench-packed bench-packing bench-predict bench-programs bench-remat \
 	bench-schedule bench-scoring bench-specialise bench-stream bench-widgets bench-zoo gpu clean
 
 help: ## list the targets
@@ -105,6 +105,9 @@ bench-occlusion: setup ## occlusion maps of three CNNs, beside PyTorch
 
 bench-specialise: setup ## programs for new places of images
 	@$(VENV) -m benchmarks.specialise
+
+bench-programs: setup ## programs that are loaded, beside programs that are made
+	@OMP_NUM_THREADS=1 $(VENV) -m benchmarks.programs
 
 bench-stream: setup ## a causal audio net, sample by sample
 	@$(VENV) -m benchmarks.stream

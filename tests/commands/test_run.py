@@ -120,6 +120,26 @@ def test_names_without_a_number_are_one_run(folder: Path) -> None:
         assert (out.tensor("y").numpy() == expected(first, 0)).all()
 
 
+def test_programs_are_made_once_and_used_from_then_on(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan, programs = folder / "plan.json", folder / "p"
+    words = ["--plan", str(plan), "--programs", str(programs), "--memory", "64KiB"]
+    assert ran(folder, *words) == 0
+    assert "programs made: 0" not in capsys.readouterr().out
+    assert ran(folder, *words) == 0
+    told = capsys.readouterr()
+    assert "programs made: 0" in told.out
+    assert f"programs from {programs}" in told.err
+    programs.write_bytes(programs.read_bytes()[:-9])
+    assert ran(folder, *words) == 0
+    told = capsys.readouterr()
+    assert f"{programs}: damaged" in told.err
+    assert "programs made: 0" not in told.out
+    assert ran(folder, *words) == 0
+    assert "programs made: 0" in capsys.readouterr().out, "they were written again"
+
+
 def test_a_plan_is_written_once_and_a_trace_grows(folder: Path) -> None:
     plan, trace = folder / "plan.json", folder / "runs.jsonl"
     words = ["--plan", str(plan), "--trace", str(trace), "--memory", "64KiB"]

@@ -201,20 +201,24 @@ class _Replay:
         self._forget_values()
 
     def _reload(self, do: Json) -> None:
-        """Save the plan, and go on in a new session that reads it."""
+        """Save plan and programs, and go on in a new session that reads them."""
         if not self.session.is_planned:
             return
         with tempfile.TemporaryDirectory() as folder:
             path = self.session.save_plan(Path(folder) / "plan.json")
+            programs = self.session.save_programs(Path(folder) / "programs")
             self.session = self._session(self.budget, plan=tg.Plan.load(path))
+            self.session.load_programs(programs)
         self._forget_values()
 
     def _optimize(self, do: Json) -> None:
         self.session.optimize(do["mode"], steps=do["steps"])
 
     def _prepare(self, do: Json) -> None:
-        if self.session.is_planned:
+        try:
             self.session.prepare(0.05)
+        except BudgetError:
+            self._require_budget()
 
     def _plan_for(self, do: Json) -> None:
         names = [name for name in self.inputs if name in self.graph.inputs][:1]

@@ -110,6 +110,16 @@ def test_a_session_keeps_a_gibibyte_free_until_something_is_measured(machine: An
     assert session.estimate_memory()["cpu"].budget_bytes == 1 << 20
 
 
+def test_a_run_of_a_program_that_was_made_ahead_is_in_the_peak(machine: Any) -> None:
+    machine(2 * GIB, resident=1000)
+    session = GraphSession(graph(), VALUES, making="always")
+    session.prepare()
+    session.run(X)
+    taken = taken_bytes(session.last.program)  # type: ignore[union-attr]
+    assert not session.last.specialised  # type: ignore[union-attr]
+    assert session.arena.compute_peak_bytes == 1000 + taken
+
+
 def test_the_largest_peak_of_any_run_counts(machine: Any) -> None:
     machine(2 * GIB)
     session = GraphSession(graph(), VALUES)

@@ -59,6 +59,10 @@ class PlanError(TgbenchError):
     """A plan file is damaged, truncated, of another schema, or made for another graph."""
 
 
+class ProgramsError(TgbenchError):
+    """A file of programs is damaged, or was made by others or for another session than this one."""
+
+
 class TraceError(TgbenchError):
     """A trace file holds a line, other than a torn last one, that is not a call record."""
 

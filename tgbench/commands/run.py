@@ -25,11 +25,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from tqdm import tqdm
 
-from tgbench.base.errors import DemandError, InputError
+from tgbench.base.errors import DemandError, InputError, ProgramsError
 from tgbench.base.safetensors import Weights, save
-from tgbench.base.words import format_bytes
+from tgbench.base.words import counted, format_bytes
 from tgbench.commands.model import add_model, session_of
-from tgbench.commands.progress import bar
+from tgbench.commands.progress import bar, note
 from tgbench.session.check.pairs import SIDES, Array, as_array, load_pairs
 from tgbench.session.report import Report
 from tgbench.session.session import GraphSession
@@ -45,6 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--inputs", type=Path, required=True, help="safetensors: x, or 0.input.x, 1.input.x, …")
     add("--want", action="append", metavar="y[0,2:4]", help="a part of an output (all of them)")
     add("--plan", type=Path, help="plan file: used if it is there, else written")
+    add("--programs", type=Path, help="programs for this plan: used if they are there; written")
     add("--trace", type=Path, help="a trace (.jsonl) that every run is added to")
     add("--repeat", type=int, default=1, help="how often to go through the inputs (1)")
     add("--output", type=Path, help="safetensors file for the last outputs of each run")
@@ -58,6 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
     want, inputs = wanted(arguments.want or ()), read_inputs(arguments.inputs)
     is_new = arguments.plan is not None and not arguments.plan.exists()
     session = session_of(arguments, plan=arguments.plan, trace=arguments.trace)
+    if arguments.programs is not None and session.is_planned and arguments.programs.exists():
+        _take_programs(session, arguments.programs)
     outputs: dict[str, Array] = {}
     reports = []
     with closing(session.trace):
@@ -67,11 +70,21 @@ def run(arguments: argparse.Namespace) -> int:
             reports.append(_told(session.report(), number, quiet=arguments.json))
     if is_new:
         session.save_plan()
+    if arguments.programs is not None:
+        session.save_programs(arguments.programs)
     if arguments.output is not None:
         save(outputs, arguments.output)
     facts = _facts(session)
     print(json.dumps({"runs": reports, **facts}, indent=1) if arguments.json else _summed(facts))
     return 0
+
+
+def _take_programs(session: GraphSession, path: Path) -> None:
+    """Use programs of an earlier call; those that do not fit this one are made anew, and said."""
+    try:
+        note(f"{counted(session.load_programs(path), 'program')} from {path}")
+    except ProgramsError as error:
+        note(str(error))
 
 
 def _order(inputs: Sequels, repeat: int) -> Iterator[str]:

@@ -6,6 +6,7 @@ A plan carries no code and no weights: names, numbers and the graph's fingerprin
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -98,6 +99,15 @@ class Plan(PlanFields):
     def to_json(self) -> str:
         """The same plan gives the same text, byte for byte."""
         return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
+
+    @property
+    def digest(self) -> str:
+        """A hash of what programs are made for: where everything lies, and when it is computed."""
+        decided = (
+            self.graph, self.device, self.exact, self.schedule, self.slots, self.cut,
+            self.size_bytes, self.kept_bytes,
+        )  # fmt: skip
+        return hashlib.sha256(repr(decided).encode()).hexdigest()
 
     def save(self, path: str | Path) -> None:
         """Write atomically: a reader sees the old file or the new one."""

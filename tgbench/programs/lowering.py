@@ -15,15 +15,18 @@ from itertools import count
 from typing import Any
 
 from tgbench.base.coords import Coord, Memo, fixed, same, value_of
-from tgbench.base.errors import TgbenchError
+from tgbench.base.errors import KernelError, TgbenchError
 from tgbench.base.regions import EMPTY, NOTHING, Box, Left, Region, row_major
+from tgbench.base.words import shorten
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import ITEMSIZE, Call
 from tgbench.kernels.copied import of_tiling
 from tgbench.kernels.registry import (
     ARENA,
+    KERNELS,
     OUT,
     SCRATCH,
+    Function,
     Host,
     Kernel,
     Prepared,
@@ -186,6 +189,23 @@ class Option:
     used_bytes: Coord
 
 
+@dataclass(frozen=True)
+class BoundKernel:
+    """A kernel bound over operands at offset 0.
+
+    Fields:
+        kernel: its name.
+        function, arguments: what it is called with, as views of these operands.
+        scratch_bytes, allocates: as in `Instruction`.
+    """
+
+    kernel: str
+    function: Function
+    arguments: tuple[Any, ...]
+    scratch_bytes: int
+    allocates: int
+
+
 class Choices:
     """The kernels that take each site, best first; remembered for operands that lie alike.
 
@@ -213,6 +233,16 @@ class Choices:
         """Where bits must agree, it is the one of the tiling."""
         tiling = self.rules.tilings.get(site.call)
         return self.ranking(site) if tiling is None else [of_tiling(site, tiling)]
+
+    def named(self, site: Site, name: str) -> Option:
+        """The kernel of a name, for a site; raises KernelError if it does not take that."""
+        tiling = self.rules.tilings.get(site.call)
+        known = KERNELS.get(site.call.op.name, ()) if tiling is None else [of_tiling(site, tiling)]
+        for kernel in known:
+            if kernel.name == name and kernel.takes(site):
+                return _option(kernel, site)
+        op, box = site.call.op.name, site.out_box
+        raise KernelError(f"{op}: no kernel {shorten(name)} computes {box}; make programs anew")
 
 
 def _option(kernel: Kernel, site: Site) -> Option:
@@ -249,7 +279,7 @@ class Lowerer:
         self.rules = rules
         self.device = device
         self._choices, self._binds = Choices(rules, ranking), Memo()
-        self._layout = cache(lambda node: layout(node, scheduled, placement.slots))
+        self.layout_of = cache(lambda node: layout(node, scheduled, placement.slots))
         self._fixed = {
             node: slot.start for node, slot in placement.slots.items() if node in placement.retained
         }
@@ -266,7 +296,7 @@ class Lowerer:
         not hold all that a kernel would touch.
         """
         starts = self._starts(step, state)
-        addresser = Addresser(self._layout, starts)
+        addresser = Addresser(self.layout_of, starts)
         written = Written(step, state, self.placement.retained)
         instructions: list[Instruction] = []
         for node, region in step.compute.items():
@@ -358,12 +388,13 @@ class Lowerer:
         missing = written.lacking(base, inside)
         for part in missing:
             written.add(base, part)
-        fact = base.call.fact
+        return [self.filled(base, part, addresser.view(base, part)) for part in missing]
+
+    def filled(self, node: Node, box: Box, view: View) -> Instruction:
+        """A call that puts there what is known of a node."""
+        fact = node.call.fact
         value = fact.value if fact is not None and fact.value is not None else 0.0
-        return [
-            Instruction(base, part, "fill", fill_, (addresser.view(base, part), value))
-            for part in missing
-        ]
+        return Instruction(node, box, "fill", fill_, (view, value))
 
     def _site(self, node: Node, box: Box, addresser: Addresser) -> Site:
         prepares = node.call not in self.rules.unpacked
@@ -374,25 +405,46 @@ class Lowerer:
         a kernel is chosen and bound once, over operands at offset 0, and then moved.
         """
         there = self._site(node, box, addresser)
-        site = canonical(there, taken(node, self.scheduled, self.placement.donors))
+        site = self.canonical(node, there)
         key = self._choices.key(site)
         option = self._chosen(self._choices.at(key, site), node)
-        bind = option.kernel.bind
-        function, arguments = self._binds.get(
-            (key, option.kernel.name), lambda: bind(site, scratch_views(option.shapes))
-        )
+        return self.placed(node, there, self._bound(site, key, option))
+
+    def canonical(self, node: Node, there: Site) -> Site:
+        """A node's site with every operand at offset 0."""
+        return canonical(there, taken(node, self.scheduled, self.placement.donors))
+
+    def bound_again(self, node: Node, there: Site, kernel: str) -> BoundKernel:
+        """A kernel that was chosen before; raises KernelError or DoesNotFit if it does not suit."""
+        site = self.canonical(node, there)
+        key = self._choices.key(site), kernel
+        found = self._binds.get(key, lambda: _bound(site, self._choices.named(site, kernel)))
+        if found.scratch_bytes > self._reserved(node):
+            raise DoesNotFit(node, f"{found.scratch_bytes} bytes of scratch", self._reserved(node))
+        return found
+
+    def _bound(self, site: Site, key: Hashable, option: Option) -> BoundKernel:
+        """A kernel bound at a canonical site; for sites with this key it is the same."""
+        return self._binds.get((key, option.kernel.name), _bound, site, option)
+
+    def placed(self, node: Node, there: Site, bound: BoundKernel) -> Instruction:
+        """The call where its operands really lie."""
         room = self.placement.scratch.get(node)
         places: dict[Any, Any] = dict(enumerate(there.ins))
         places |= {OUT: there.out, SCRATCH: room.offset_bytes if room is not None else 0}
-        moved = tuple([_moved(argument, places) for argument in arguments])
-        used = value_of(option.used_bytes)
-        allocates = option.kernel.allocates(site)
-        return Instruction(node, box, option.kernel.name, function, moved, used, allocates)
+        moved = tuple([_moved(argument, places) for argument in bound.arguments])
+        return Instruction(
+            node, there.out_box, bound.kernel, bound.function, moved, bound.scratch_bytes,
+            bound.allocates, there,
+        )  # fmt: skip
+
+    def _reserved(self, node: Node) -> int:
+        room = self.placement.scratch.get(node)
+        return room.size_bytes if room is not None else 0
 
     def _chosen(self, options: Iterable[Option], node: Node) -> Option:
         """The fastest kernel whose scratch memory fits what is reserved."""
-        room, wanted = self.placement.scratch.get(node), []
-        reserved = room.size_bytes if room is not None else 0
+        reserved, wanted = self._reserved(node), []
         for option in options:
             if option.used_bytes <= reserved:
                 return option
@@ -490,6 +542,14 @@ def _place(call: Call, box: Box) -> Hashable:
     return call.op.place(call, box)
 
 
+def _bound(site: Site, option: Option) -> BoundKernel:
+    kernel = option.kernel
+    function, arguments = kernel.bind(site, scratch_views(option.shapes))
+    return BoundKernel(
+        kernel.name, function, arguments, value_of(option.used_bytes), kernel.allocates(site)
+    )
+
+
 def taken(node: Node, scheduled: ScheduledGraph, donors: Mapping[Node, Node]) -> frozenset[int]:
     """The inputs whose bytes a node's result takes over."""
     donor = donors.get(node)
@@ -522,9 +582,11 @@ def canonical(site: Site, taken: frozenset[int]) -> Site:
 
 def _moved(argument: Any, places: Mapping[Any, Any]) -> Any:
     """An argument bound over canonical operands, where the operands really lie."""
-    if isinstance(argument, Host | Prepared):
+    if type(argument) is Host:
+        return Host(_moved(argument.view, places))
+    if type(argument) is Prepared:
         return replace(argument, view=_moved(argument.view, places))
-    if not isinstance(argument, View):
+    if type(argument) is not View:
         return argument
     place = places[argument.buffer]
     if isinstance(place, View):

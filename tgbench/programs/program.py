@@ -26,7 +26,7 @@ from tgbench.base.words import counted
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import ITEMSIZE
 from tgbench.kernels.binding import argument_of, tensor_of
-from tgbench.kernels.registry import Function, Host, Prepared, View
+from tgbench.kernels.registry import Function, Host, Prepared, Site, View
 from tgbench.runs.propagate import Step
 
 Maker: TypeAlias = Callable[[tuple[int, ...]], Any]  # origin → argument
@@ -43,6 +43,7 @@ class Instruction:
         function, arguments: `View`s among the arguments stand for tensors.
         scratch_bytes: temporary memory it was given.
         allocates: bytes the called library takes for itself.
+        site: where the kernel runs; None for a fill.
     """
 
     node: Node
@@ -52,6 +53,7 @@ class Instruction:
     arguments: tuple[Any, ...]
     scratch_bytes: int = 0
     allocates: int = 0
+    site: Site | None = None
 
     def __str__(self) -> str:
         return f"{self.node.name}{self.box} ← {self.kernel}"
@@ -97,20 +99,24 @@ class Program:
         after: the number of the state it leaves behind (see `states`).
         outputs: per output name, the demanded boxes and views of them.
         steps: the decisions it was lowered from, one per piece.
+        made_at: an origin at which it is right.
         spared: for runs that keep nothing, at one origin: what is written over, and its copies.
         use: how often it ran.
+        binds: makes the tensors at the first move, where they are not made with the program.
     """
 
-    instructions: tuple[Instruction, ...]
+    instructions: Sequence[Instruction]
     guards: frozenset[Guard]
     after: int
     outputs: Mapping[str, tuple[tuple[Box, View], ...]]
-    steps: tuple[Step, ...]
+    steps: Sequence[Step]
+    made_at: tuple[int, ...] = ()
     calls: list[tuple[Function, tuple[Any, ...]]] = field(default_factory=list)
     results: dict[str, list[tuple[Box, torch.Tensor]]] = field(default_factory=dict)
     origin: tuple[int, ...] | None = None
     spared: tuple[tuple[int, ...], list[tuple[torch.Tensor, torch.Tensor]]] | None = None
     use: Use = field(default_factory=Use)
+    binds: Callable[[Program, tuple[int, ...]], None] | None = None
     _tensors: dict[View, torch.Tensor] = field(default_factory=dict)
     _moving: list[_Moving] = field(default_factory=list)
     _rebuilt: list[_Rebuilt] = field(default_factory=list)
@@ -136,6 +142,8 @@ class Program:
         prepared: Callable[[Prepared], Any],
     ) -> None:
         """Make the tensors, once, for the origin at hand; the pool has what is `prepared`."""
+        self.calls, self.results, self._tensors = [], {}, {}  # of a bind that was interrupted
+        self._moving, self._rebuilt, self._makers = [], [], []
         numbers: dict[Any, int] = {}
 
         def tensor(view: View) -> torch.Tensor:
@@ -179,6 +187,10 @@ class Program:
 
     def move_to(self, origin: tuple[int, ...]) -> None:
         """Point every moving tensor at another origin's memory."""
+        if self.binds is not None:
+            self.binds(self, origin)
+            self.binds = None
+            return
         self.origin = None  # an interrupt in between leaves it nowhere: the next run moves it again
         for moving in self._moving:
             moving.tensor.as_strided_(*moving.place.at(origin))

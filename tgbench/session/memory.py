@@ -318,10 +318,16 @@ class Memory:
                 after=self.states.number(ValidityPattern.of(left)),
                 outputs=made.pieces[-1][1].outputs,
                 steps=tuple(step for step, _ in made.pieces),
+                made_at=origin,
             )
-            program.bind(self.buffers, origin, self.pool.prepared)
+            self.bind(program, origin)
         tell(PROGRAMS, lambda: f"program for {kind}: {program.summary}")
         return program
+
+    def bind(self, program: Program, origin: tuple[int, ...]) -> None:
+        """Make a program's tensors."""
+        with lasting():
+            program.bind(self.buffers, origin, self.pool.prepared)
 
 
 def _like(tensor: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ one line.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from functools import cache
 from typing import Any, NamedTuple
@@ -26,6 +26,7 @@ from tgbench.base.regions import Region
 from tgbench.base.switches import RUNS, tell
 from tgbench.base.words import counted
 from tgbench.kernels.numba import rows
+from tgbench.plans.search.optimiser import Effort
 from tgbench.programs.lowering import DoesNotFit
 from tgbench.programs.program import Program
 from tgbench.runs.buckets import Bucket, Spot
@@ -448,7 +449,7 @@ class Runner:
         counters.computing_ns += clock.done - clock.decided
         served.program.use.note(clock.done - clock.decided)
         self.chooser.ran(run.spot.kind, served.program)
-        if served.is_new:
+        if served.program.use.ran == 1:
             self.arena.took(taken_bytes(served.program))
         took_ns = clock.done - clock.began
         self.trace.append(LoggedCall(run.bucket, not served.is_new, took_ns, time.time()))
@@ -473,6 +474,8 @@ class Runner:
 
     def prepare(self, seconds: float | None) -> int:
         """Programs for the planned classes, largest slices first; returns how many were made."""
+        if self.keeper.standing.memory is None:
+            self._plan_ahead()
         progress, made, walks = self.planning.progress, 0, self.planning.corners()
         end = time.monotonic() + (seconds if seconds is not None else 1e9)
         try:
@@ -485,11 +488,28 @@ class Runner:
             progress(f"stopped; {counted(made, 'program')} kept")
         return made
 
+    def _plan_ahead(self) -> None:
+        """Plan for the runs in the trace; without any, for one of everything and small changes."""
+        if self.happened:
+            self.search(Search("greedy", Effort(steps=0)))
+            return
+        fits: Runs = () if self.chooser.strict else self.planning.whole_runs()
+        outputs = {name: Region.full(node.shape) for name, node in self.graph.outputs.items()}
+        whole = self._afresh(outputs)
+        spot = whole.classify(self.graph)
+        self.plan_for(self.planning.first_runs(whole, spot, self.reader), fits)
+        self._hold(fits)
+
+    def _afresh(self, demand: Mapping[str, Region]) -> Bucket:
+        """A run that finds nothing: all that is kept changes."""
+        kept = self.planning.scheduled.kept
+        return Bucket.of({leaf.name: Region.full(leaf.shape) for leaf in kept}, demand)
+
     def _walk(self, spot: Spot) -> int:
-        """Make programs for a few runs of one class in a row, one position further each time."""
+        """Make programs for a few runs of one class in a row."""
         standing, made = self.keeper.standing, 0
-        for _ in range(RUNS_AHEAD):
-            offer = self.own(spot.kind.bucket(spot.origin), spot, standing)
+        for run in self._in_a_row(spot):
+            offer = self.own(run.kind.bucket(run.origin), run, standing)
             try:
                 program = offer.program
                 if program is None:
@@ -497,8 +517,15 @@ class Runner:
             except DoesNotFit:
                 return made
             made += offer.program is None
-            standing = standing._replace(valid=program.after, last=spot)
-            spot = Spot(spot.kind, tuple(at + 1 for at in spot.origin))
-            if any(at > bound for at, bound in zip(spot.origin, spot.kind.bounds, strict=True)):
-                return made
+            standing = standing._replace(valid=program.after, last=run)
         return made
+
+    def _in_a_row(self, spot: Spot) -> Iterator[Spot]:
+        """Runs of one class, one position further each time; behind a first one, if none was."""
+        if not self.keeper.standing.is_fresh:
+            demand = dict(spot.kind.bucket(spot.origin).demand)
+            yield self._afresh(demand).classify(self.graph)
+        for ahead in range(RUNS_AHEAD):
+            origin = tuple(at + ahead for at in spot.origin)
+            if all(at <= most for at, most in zip(origin, spot.kind.bounds, strict=True)):
+                yield Spot(spot.kind, origin)

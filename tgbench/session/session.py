@@ -32,6 +32,8 @@ from tgbench.plans.plan import Plan
 from tgbench.plans.search.chain import Submits
 from tgbench.plans.search.optimiser import MODES, Effort, Mode
 from tgbench.plans.search.process import BackgroundSearch
+from tgbench.programs.encoding import Codec
+from tgbench.programs.program_file import ProgramFile, facts
 from tgbench.runs.buckets import BucketSpace
 from tgbench.runs.trace import Trace
 from tgbench.session.choosing import Making, Measured, Own, made_by
@@ -172,6 +174,39 @@ class GraphSession(Facts):
         self.plan.save(target)
         return target
 
+    def save_programs(self, path: str | Path | None = None) -> Path:
+        """Write the programs that were made, atomically; beside the plan if no path is given.
+
+        Raises PlanError before the first plan.
+        """
+        with self.arena.lock:
+            file = self._program_file(path)
+            file.save(self.programs, self.costs.of_steps)
+        return file.path
+
+    def load_programs(self, path: str | Path | None = None) -> int:
+        """Take over programs that were saved for the plan in force; returns how many.
+
+        They are the user's own: of this machine, and signed with a key in the cache folder.
+
+        Raises ProgramsError, and takes none, where a file is damaged, or was made by others or
+        for another graph, plan, machine or release. PlanError before the first plan.
+        """
+        with self.arena.lock:
+            return self.keeper.take(self._program_file(path).load(self.memory.bind))
+
+    def _program_file(self, path: str | Path | None) -> ProgramFile:
+        if path is None and self.plan_path is not None:
+            path = self.plan_path.with_suffix(".programs")
+        if path is None:
+            raise PlanError("no path for programs; pass one, or make the session with plan=path")
+        self.keeper.check_planned()
+        self.keeper.follow_arena()
+        right_for = facts(self.graph, self.plan.digest, self.rules, self.device)
+        return ProgramFile(
+            Path(path), right_for, Codec(self.memory.specialiser.lowerer), self.states
+        )
+
     def optimize(
         self,
         mode: Mode = "search",
@@ -240,13 +275,17 @@ class GraphSession(Facts):
         """Make programs ahead of time for the planned classes, largest slices first.
 
         Each class is followed for a few runs from the present state, at its extreme positions.
-        Nothing is executed. Stops after `seconds`, or at an interrupt; what is made is kept.
+        With no plan yet, one is made first: for the runs in the trace, or, without any, for one
+        of everything and the smallest changes behind it. Nothing is executed. Stops after
+        `seconds`, or at an interrupt; what is made is kept.
 
         Returns:
             How many programs were made.
+
+        Raises:
+            BudgetError, and TraceError for a trace of another graph, where it has to plan.
         """
         with self.arena.lock:
-            self.keeper.check_planned()
             self.keeper.follow_arena()
             return self.runner.prepare(seconds)
 

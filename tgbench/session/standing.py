@@ -10,7 +10,8 @@ whatever line finds either the one before or the one after.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import groupby
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from tgbench.base.safetensors import TORCH_DTYPES
 from tgbench.graph.graph import Node
 from tgbench.memory.arena import check_map
 from tgbench.plans.decisions import Decisions
+from tgbench.programs.program_file import Entry
 from tgbench.programs.states import States
 from tgbench.runs.buckets import Spot
 from tgbench.session.choosing import Chooser
@@ -135,6 +137,16 @@ class Keeper:
         if self.arena.last_ran != self.seat.number:
             left = memory.outliving(self.standing.valid)
             self.standing = self.standing._replace(valid=left)
+
+    def take(self, programs: Iterable[Entry]) -> int:
+        """Remember programs that were made elsewhere; returns how many were not there."""
+        taken = 0
+        for _, alike in groupby(programs, lambda entry: entry[:2]):
+            for state, kind, program in reversed(list(alike)):  # as a library has them, last first
+                if self.programs.find(state, kind, program.made_at) is None:
+                    self.programs.add(state, kind, program)
+                    taken += 1
+        return taken
 
     def _drop_programs(self) -> None:
         self.programs.clear()

@@ -104,7 +104,7 @@ def listing(
     offsets: dict[str, int] | None = None,
 ) -> ProgramLines:
     """A program's lines at the origin that it stands at."""
-    origin = program.origin or ()
+    origin = program.origin or program.made_at
     known = offsets or {}
     return ProgramLines(
         title, tuple(_line(made, origin, cost, known) for made in program.instructions)

@@ -1,0 +1,419 @@
+"""Programs as data: what was decided for them; nothing that can be executed.
+
+    Program ─→ key     which class, after what, under which guards, what it leaves
+               calls   nodes, boxes, kernels by name, offsets inside slots
+               steps   the decisions it was lowered from
+            ←─         functions come from the kernels, which are asked to bind again
+
+A key is read when a file is opened, calls at a program's first run, steps when a report asks for
+them. A coordinate is a number, or `[i]` for the i-th linear form of its document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property, partial
+from math import prod
+from typing import Any, NamedTuple, TypeAlias, TypeVar, overload
+
+from tgbench.base.coords import Coord, Guard, Moving, Terms, value_of
+from tgbench.base.errors import ProgramsError
+from tgbench.base.regions import Box, Region
+from tgbench.graph.graph import Node
+from tgbench.kernels.registry import ARENA, Site, Unnamed, View, frozen_inputs
+from tgbench.programs.lowering import BoundKernel, Lowerer
+from tgbench.programs.program import Instruction, Program
+from tgbench.programs.states import Entry, Form, ValidityPattern
+from tgbench.runs.buckets import BucketClass
+from tgbench.runs.propagate import Step, handed_out
+
+Json: TypeAlias = Any
+Outputs: TypeAlias = Mapping[str, tuple[tuple[Box, View], ...]]
+T = TypeVar("T")
+MAPS = ("dirty", "needed", "compute", "reused", "valid")  # of a step
+
+
+class LazySequence(Sequence[T]):
+    """A sequence of known length that is read when it is first looked into."""
+
+    def __init__(self, count: int, read: Callable[[], Sequence[T]]) -> None:
+        self._count, self._read = count, read
+
+    @cached_property
+    def found(self) -> Sequence[T]:
+        """What was read."""
+        return self._read()
+
+    @overload
+    def __getitem__(self, at: int) -> T: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[T]: ...
+    def __getitem__(self, at: int | slice) -> T | Sequence[T]:
+        return self.found[at]
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.found)
+
+    def __len__(self) -> int:
+        return self._count
+
+
+# --- coordinates ----------------------------------------------------------------------------------
+
+
+class CoordTables:
+    """The forms and boxes of one document, each once; what is written refers to them."""
+
+    def __init__(self) -> None:
+        self._forms: dict[tuple[int, Terms, int], int] = {}
+        self._boxes: dict[Box, int] = {}
+        self._ends: list[Json] = []
+
+    def coord(self, coord: Coord) -> Json:
+        """A coordinate of regions and views."""
+        if isinstance(coord, Moving):
+            return self.form((coord.const, coord.terms, coord.per))
+        return coord
+
+    def form(self, form: Form) -> Json:
+        """A coordinate of patterns."""
+        return form if isinstance(form, int) else [self._forms.setdefault(form, len(self._forms))]
+
+    def box(self, box: Box) -> int:
+        """The number of a box."""
+        if box not in self._boxes:
+            self._boxes[box] = len(self._boxes)
+            self._ends.append([self.coord(end) for end in _flat(box)])
+        return self._boxes[box]
+
+    def written(self) -> dict[str, Json]:
+        """Both tables, for the document."""
+        forms = [[const, per, *_flat(terms)] for const, terms, per in self._forms]
+        return {"forms": forms, "boxes": self._ends}
+
+
+class CoordReader:
+    """What the numbers of a document mean, at an origin."""
+
+    def __init__(self, document: Mapping[str, Json], origin: Sequence[int]) -> None:
+        self._moving = [
+            _moving(const, _pairs(terms), per, origin) for const, per, *terms in document["forms"]
+        ]
+        self.boxes = [Box(_pairs([self.coord(end) for end in ends])) for ends in document["boxes"]]
+        self.extents = [box.extents for box in self.boxes]
+        self._reaches: dict[tuple[int, tuple[int, ...]], int] = {}
+
+    def reach(self, box: int, steps: tuple[int, ...]) -> int:
+        """How far the last element of a box lies behind its first, in such steps."""
+        found = self._reaches.get((box, steps))
+        if found is None:
+            sides = zip(self.extents[box], steps, strict=True)
+            found = sum((value_of(size) - 1) * step for size, step in sides)
+            self._reaches[box, steps] = found
+        return found
+
+    def coord(self, found: Json) -> Coord:
+        """A coordinate as it is written."""
+        number: Coord = self._moving[found[0]] if isinstance(found, list) else found
+        return number
+
+
+def _moving(const: int, terms: Terms, per: int, origin: Sequence[int]) -> Moving:
+    found = Moving(0, const, terms, per)
+    found.value = found.at(origin)
+    return found
+
+
+def _flat(pairs: Iterable[tuple[T, T]]) -> list[T]:
+    return [part for pair in pairs for part in pair]
+
+
+def _pairs(flat: Sequence[T]) -> tuple[tuple[T, T], ...]:
+    return tuple(zip(flat[::2], flat[1::2], strict=True))
+
+
+# --- what a program starts from, and leaves -------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ProgramKey:
+    """What is known of a program before it runs.
+
+    Fields:
+        kind: its class.
+        state, after: positions in a list of patterns: what it counts on, what it leaves.
+        guards: over the origin.
+        made_at: an origin at which they hold.
+        calls, pieces: how many.
+        time_ns: what a run takes, measured or expected.
+    """
+
+    kind: BucketClass
+    state: int
+    after: int
+    guards: frozenset[Guard]
+    made_at: tuple[int, ...]
+    calls: int
+    pieces: int
+    time_ns: float
+
+    @staticmethod
+    def of(
+        kind: BucketClass, state: int, after: int, program: Program, time_ns: float
+    ) -> ProgramKey:
+        """Of a program of a class."""
+        return ProgramKey(
+            kind, state, after, program.guards, program.made_at, len(program.instructions),
+            len(program.steps), time_ns,
+        )  # fmt: skip
+
+    def written(self) -> Json:
+        """As a document has it."""
+        kind, guards = self.kind, sorted(self.guards, key=lambda g: (g.terms, g.const, g.modulus))
+        return [
+            [kind.changed, kind.demand, kind.bounds], self.state, self.after,
+            [[guard.const, guard.modulus, *_flat(guard.terms)] for guard in guards],
+            self.made_at, self.calls, self.pieces, self.time_ns,
+        ]  # fmt: skip
+
+    @staticmethod
+    def read(found: Json) -> ProgramKey:
+        """Of a document."""
+        kind, state, after, guards, made_at, calls, pieces, time_ns = found
+        return ProgramKey(
+            BucketClass(*map(_tuples, kind)), state, after,
+            frozenset(Guard(c, _pairs(terms), modulus) for c, modulus, *terms in guards),
+            tuple(made_at), calls, pieces, time_ns,
+        )  # fmt: skip
+
+
+def _tuples(found: Json) -> Any:
+    return tuple(map(_tuples, found)) if isinstance(found, list) else found
+
+
+# --- everything else ------------------------------------------------------------------------------
+
+
+class NodeBytes(NamedTuple):
+    """Where a node's elements lie.
+
+    Fields:
+        buffer: the arena, or a tensor of the pool.
+        first, elements: of those that it may show, its base's.
+        steps: elements per step along each dimension.
+    """
+
+    buffer: Unnamed | str
+    first: int
+    elements: int
+    steps: tuple[int, ...]
+
+
+def bytes_of(lowerer: Lowerer, node: Node) -> NodeBytes:
+    """Of a node in a memory map."""
+    laid = lowerer.layout_of(node)
+    if laid.buffer != ARENA:
+        return NodeBytes(laid.buffer, 0, prod(laid.base.shape), laid.steps)
+    slot = lowerer.placement.slots[laid.base]
+    first = slot.offset_bytes // laid.base.type.itemsize
+    return NodeBytes(laid.buffer, first, slot.elements, laid.steps)
+
+
+class Codec:
+    """Writes and reads programs of one memory map.
+
+    Args:
+        lowerer: says where nodes lie, and binds kernels.
+    """
+
+    def __init__(self, lowerer: Lowerer) -> None:
+        self.lowerer, self.graph = lowerer, lowerer.scheduled.graph
+        self.nodes = self.graph.nodes
+        self.number = {node: i for i, node in enumerate(self.nodes)}
+        self._bytes_of = cache(partial(bytes_of, lowerer))
+
+    # patterns
+
+    def patterns(self, patterns: Iterable[ValidityPattern]) -> Json:
+        """What holds values before and after programs."""
+        tables = CoordTables()
+        found = [
+            [
+                [
+                    self.number[node],
+                    [[tables.form(end) for end in _flat(box)] for box in boxes],
+                    [tables.form(form) for form in start],
+                ]
+                for node, boxes, start in pattern.entries
+            ]
+            for pattern in patterns
+        ]
+        return {"patterns": found, **tables.written()}
+
+    def read_patterns(self, document: Json) -> list[ValidityPattern]:
+        """Of what `patterns` wrote."""
+        forms = [(const, _pairs(terms), per) for const, per, *terms in document["forms"]]
+
+        def form(found: Json) -> Form:
+            number: Form = forms[found[0]] if isinstance(found, list) else found
+            return number
+
+        def entry(node: int, boxes: Json, start: Json) -> Entry:
+            sides = tuple(_pairs([form(end) for end in ends]) for ends in boxes)
+            return self.nodes[node], sides, tuple(map(form, start))
+
+        return [
+            ValidityPattern(tuple(entry(*found) for found in pattern))
+            for pattern in document["patterns"]
+        ]
+
+    # what is handed out
+
+    def outputs(self, kind: BucketClass, program: Program) -> Json:
+        """Where a program's results lie."""
+        tables, handed = CoordTables(), handed_out(self.graph, kind, program.made_at)
+        found = [
+            [
+                name,
+                [[tables.box(b), self._offset(handed[name][0], v, tables)] for b, v in parts],
+            ]
+            for name, parts in program.outputs.items()
+        ]
+        return {"outputs": found, **tables.written()}
+
+    def read_outputs(self, document: Json, kind: BucketClass, origin: tuple[int, ...]) -> Outputs:
+        """Of what `outputs` wrote."""
+        coords, handed = CoordReader(document, origin), handed_out(self.graph, kind, origin)
+        return {
+            name: tuple(
+                (coords.boxes[box], self._view(handed[name][0], box, offset, coords))
+                for box, offset in parts
+            )
+            for name, parts in document["outputs"]
+        }
+
+    # calls
+
+    def calls(self, program: Program) -> Json:
+        """What a program calls."""
+        tables, sites = CoordTables(), _SiteTable()
+        calls = [self._call(made, tables, sites) for made in program.instructions]
+        return {"calls": calls, "sites": sites.rows, **tables.written()}
+
+    def _call(self, made: Instruction, tables: CoordTables, sites: _SiteTable) -> Json:
+        """A node, a site and offsets; of a fill the box, as a negative number."""
+        node, there = made.node, made.site
+        if there is None:
+            offset = self._offset(node, made.arguments[0], tables)
+            return [self.number[node], -1 - tables.box(made.box), offset]
+        parts = zip((node, *node.inputs), (there.out, *there.ins), strict=True)
+        return [
+            self.number[node],
+            sites.number(made, self.lowerer.canonical(node, there), tables),
+            *(None if view is None else self._offset(one, view, tables) for one, view in parts),
+        ]
+
+    def _offset(self, node: Node, view: View, tables: CoordTables) -> Json:
+        """Where a view of a node begins, from where its bytes do."""
+        return tables.coord(view.offset - self._bytes_of(node).first)
+
+    def read_calls(self, document: Json, origin: tuple[int, ...]) -> tuple[Instruction, ...]:
+        """Of what `calls` wrote; raises ProgramsError for what does not fit this memory map."""
+        coords = CoordReader(document, origin)
+        sites = [_SiteRow(out, ins, kernel) for out, ins, kernel in document["sites"]]
+        return tuple(self._read_call(row, sites, coords) for row in document["calls"])
+
+    def _read_call(self, row: Json, sites: Sequence[_SiteRow], coords: CoordReader) -> Instruction:
+        number, which, offset, *offsets = row
+        node, lowerer = self.nodes[number], self.lowerer
+        if which < 0:
+            out = self._view(node, -1 - which, offset, coords)
+            return lowerer.filled(node, coords.boxes[-1 - which], out)
+        site, boxes = sites[which], coords.boxes
+        ins = tuple(
+            None if box is None else self._view(one, box, at, coords)
+            for one, box, at in zip(node.inputs, site.in_boxes, offsets, strict=True)
+        )
+        reads = tuple(None if box is None else boxes[box] for box in site.in_boxes)
+        out = self._view(node, site.out_box, offset, coords)
+        frozen = frozenset() if node.call in lowerer.rules.unpacked else frozen_inputs(ins)
+        there = Site(node.call, boxes[site.out_box], reads, out, ins, lowerer.device, frozen)
+        if site.bound is None:
+            site.bound = lowerer.bound_again(node, there, site.kernel)
+        return lowerer.placed(node, there, site.bound)
+
+    def _view(self, node: Node, box: int, offset: Json, coords: CoordReader) -> View:
+        """A view of a node; raises ProgramsError for one that leaves the node's bytes."""
+        extents, begins, there = coords.extents[box], coords.coord(offset), self._bytes_of(node)
+        least, last = value_of(begins), value_of(begins) + coords.reach(box, there.steps)
+        if not 0 <= least <= last < there.elements:
+            raise ProgramsError(f"{node.name}: elements {least} to {last} are not its own")
+        return View(there.buffer, node.dtype, extents, there.steps, begins + there.first)
+
+    # steps
+
+    def steps(self, program: Program) -> Json:
+        """What a program was lowered from."""
+        tables = CoordTables()
+        steps = [
+            [
+                *(self._regions(getattr(step, name), tables) for name in MAPS),
+                [self.number[node] for node in step.unusable],
+                [self.number[node] for node in step.filled],
+            ]
+            for step in program.steps
+        ]
+        return {"steps": steps, **tables.written()}
+
+    def _regions(self, regions: Mapping[Node, Region], tables: CoordTables) -> Json:
+        return [
+            [self.number[node], *(tables.box(box) for box in region)]
+            for node, region in regions.items()
+        ]
+
+    def read_steps(self, document: Json, origin: tuple[int, ...]) -> tuple[Step, ...]:
+        """Of what `steps` wrote."""
+        coords = CoordReader(document, origin)
+
+        def regions(found: Json) -> dict[Node, Region]:
+            return {
+                self.nodes[node]: Region(tuple(coords.boxes[box] for box in boxes))
+                for node, *boxes in found
+            }
+
+        def nodes(found: Json) -> tuple[Node, ...]:
+            return tuple(self.nodes[node] for node in found)
+
+        found = []
+        for dirty, needed, compute, reused, valid, unusable, fills in document["steps"]:
+            maps = regions(dirty), regions(needed), regions(compute), regions(reused)
+            found.append(Step(*maps, regions(valid), nodes(unusable), frozenset(nodes(fills))))
+        return tuple(found)
+
+
+class _SiteTable:
+    """The sites of one document, each once."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[Site, str], int] = {}
+        self.rows: list[Json] = []
+
+    def number(self, made: Instruction, site: Site, tables: CoordTables) -> int:
+        """The number of the site that an instruction's is, wherever operands lie."""
+        key = site, made.kernel
+        if key not in self._numbers:
+            self._numbers[key] = len(self.rows)
+            ins = [None if box is None else tables.box(box) for box in site.in_boxes]
+            self.rows.append([tables.box(site.out_box), ins, made.kernel])
+        return self._numbers[key]
+
+
+@dataclass
+class _SiteRow:
+    """A site that is read: numbers of boxes, a kernel's name; bound at the first call there."""
+
+    out_box: int
+    in_boxes: list[int | None]
+    kernel: str
+    bound: BoundKernel | None = None

@@ -1,0 +1,222 @@
+"""A file of programs: JSON lines that are signed, and read when they are wanted.
+
+    header      version, who signed it, and what the programs are right for
+    contents    patterns and keys
+    …           of every program its calls, and its steps
+    signature   of all lines above
+
+Whether a program is right cannot be found out for less than making it takes: what is read of every
+node, and which comparisons held, is all that making is. So a file counts where this user's tgbench
+wrote it (`base.signing`), for the same graph, plan, machine, kernels and sources.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import TypeAlias
+
+from tgbench.base.errors import ProgramsError
+from tgbench.base.machine import Machine
+from tgbench.base.safetensors import atomic_path
+from tgbench.base.signing import made_key, user_key
+from tgbench.base.strict_json import MOST_BYTES, parsed
+from tgbench.base.words import shorten
+from tgbench.graph.graph import Graph
+from tgbench.kernels.registry import KERNELS
+from tgbench.programs.encoding import Codec, Json, LazySequence, ProgramKey
+from tgbench.programs.exact.findings import sources
+from tgbench.programs.program import Instruction, Program, Use
+from tgbench.programs.states import States
+from tgbench.runs.buckets import BucketClass
+from tgbench.runs.propagate import Step
+from tgbench.runs.rules import Rules
+
+Entry: TypeAlias = "tuple[int, BucketClass, Program]"  # with the state that it counts on
+Bind: TypeAlias = Callable[[Program, tuple[int, ...]], None]
+Modelled: TypeAlias = Callable[[Iterable[Step]], float]
+VERSION = 1
+NONE = "no file of programs; pass one that `session.save_programs` wrote"
+ANEW = "make programs anew (`session.prepare`), and save them"
+
+
+def facts(graph: Graph, plan: str, rules: Rules, device: str) -> dict[str, str]:
+    """What programs are right for, each with a digest.
+
+    Args:
+        plan: a digest of the one in force.
+        rules: of a session: with the tiles of bit-exact mode, and weights that stay as they are.
+    """
+    nodes = [node for node in graph.nodes if not node.is_leaf]
+    tilings = [(node.name, rules.tilings.get(node.call)) for node in nodes]
+    unpacked = [node.name for node in nodes if node.call in rules.unpacked]
+    return {
+        "graph": graph.fingerprint,
+        "plan": plan,
+        "machine": Machine.here(device).fingerprint,
+        "packing and tiles": sha256(repr((unpacked, tilings)).encode()).hexdigest(),
+        "tgbench": sources(),
+    }
+
+
+@dataclass(frozen=True)
+class ProgramFile:
+    """A file of programs for one memory map.
+
+    Fields:
+        path: where it is, or will be.
+        right_for: what its programs are right for, by name.
+        codec: writes and reads them.
+        states: number what holds values before and after them.
+    """
+
+    path: Path
+    right_for: Mapping[str, str]
+    codec: Codec
+    states: States
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def save(self, entries: Iterable[Entry], modelled: Modelled) -> None:
+        """Write programs atomically; `modelled` expects how long one takes that was never warm."""
+        key = made_key()
+        header = {"version": VERSION, "signed_by": key.name, "right_for": dict(self.right_for)}
+        lines = [header, *self._contents(list(entries), modelled)]
+        text = "".join(map(_line, lines)).encode()
+        with atomic_path(self.path) as temporary:
+            temporary.write_bytes(text + _line({"signature": key.signature(text)}).encode())
+
+    def _contents(self, entries: list[Entry], modelled: Modelled) -> Iterator[Json]:
+        numbers = list(dict.fromkeys(n for state, _, made in entries for n in (state, made.after)))
+        keys = []
+        for state, kind, made in entries:
+            time_ns = made.use.time_ns if made.use.ran > 1 else modelled(made.steps)
+            before, after = numbers.index(state), numbers.index(made.after)
+            keys.append(ProgramKey.of(kind, before, after, made, time_ns).written())
+        yield {
+            **self.codec.patterns(self.states.patterns[number] for number in numbers),
+            "keys": keys,
+            "outputs": [self.codec.outputs(kind, program) for _, kind, program in entries],
+            "kernels": list(self._kernels(entries)),
+        }
+        for _, _, program in entries:
+            yield self.codec.calls(program)
+            yield self.codec.steps(program)
+
+    def _kernels(self, entries: list[Entry]) -> dict[tuple[str, str], None]:
+        """Ops and the kernels that were chosen for them; those of tiles are not chosen by name."""
+        tilings = self.codec.lowerer.rules.tilings
+        return dict.fromkeys(
+            (made.node.op, made.kernel)
+            for _, _, program in entries
+            for made in program.instructions
+            if made.site is not None and made.node.call not in tilings
+        )
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def load(self, bind: Bind) -> list[Entry]:
+        """Its programs; each is read and bound at its first run.
+
+        Raises ProgramsError for one that is damaged, or was made by others or for another session.
+        """
+        try:
+            contents, *lines = _signed_lines(_read(self.path), self.right_for)
+            document = json.loads(contents)
+            _check_registered(document["kernels"])
+        except ProgramsError as error:
+            raise ProgramsError(f"{self.path}: {error}") from error
+        patterns = self.codec.read_patterns(document)
+        numbers = [self.states.number(pattern) for pattern in patterns]
+        found = []
+        rows = zip(document["keys"], document["outputs"], lines[::2], lines[1::2], strict=True)
+        for written, outputs, calls, steps in rows:
+            key = ProgramKey.read(written)
+            unread = UnreadProgram(self.codec, key, calls, steps)
+            program = unread.program(outputs, numbers[key.after], bind)
+            found.append((numbers[key.state], key.kind, program))
+        return found
+
+
+def _line(document: Json) -> str:
+    return f"{json.dumps(document, separators=(',', ':'), allow_nan=False)}\n"
+
+
+def _check_registered(kernels: Iterable[tuple[str, str]]) -> None:
+    for op, name in kernels:
+        if all(kernel.name != name for kernel in KERNELS.get(op, ())):
+            raise ProgramsError(f"kernel {name!r} of {op} is not registered; {ANEW}")
+
+
+@dataclass(frozen=True)
+class UnreadProgram:
+    """A program's lines, which nobody asked for yet."""
+
+    codec: Codec
+    key: ProgramKey
+    calls_line: bytes
+    steps_line: bytes
+
+    def program(self, outputs: Json, after: int, binds: Bind) -> Program:
+        """The program; `after` is the state it leaves."""
+        key = self.key
+        return Program(
+            LazySequence(key.calls, self._calls), key.guards, after,
+            self.codec.read_outputs(outputs, key.kind, key.made_at),
+            LazySequence(key.pieces, self._steps), key.made_at,
+            use=Use(modelled_ns=key.time_ns), binds=binds,
+        )  # fmt: skip
+
+    def _calls(self) -> tuple[Instruction, ...]:
+        return self.codec.read_calls(json.loads(self.calls_line), self.key.made_at)
+
+    def _steps(self) -> tuple[Step, ...]:
+        return self.codec.read_steps(json.loads(self.steps_line), self.key.made_at)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            raw = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise ProgramsError(f"cannot be read ({error.strerror}); {ANEW}") from error
+    if len(raw) > MOST_BYTES:
+        raise ProgramsError(f"it has more than {MOST_BYTES} bytes: {NONE}")
+    return raw
+
+
+def _signed_lines(raw: bytes, right_for: Mapping[str, str]) -> list[bytes]:
+    """The lines between header and signature, once both are found to be right."""
+    header = _header(raw.split(b"\n", 1)[0])
+    key = user_key()
+    if key is None or header["signed_by"] != key.name:
+        raise ProgramsError(f"somebody else's, or of another machine; {ANEW}")
+    text, newline, last = raw.removesuffix(b"\n").rpartition(b"\n")
+    if not key.has_signed(text + newline, _signature(last)):
+        raise ProgramsError(f"damaged, or edited; {ANEW}")
+    for what, wanted in right_for.items():
+        found = header["right_for"].get(what)
+        if found != wanted:
+            raise ProgramsError(f"for another {what} ({shorten(found)}, not {wanted}); {ANEW}")
+    return text.split(b"\n")[1:]
+
+
+def _header(line: bytes) -> Json:
+    found = parsed(line, lambda fault: ProgramsError(NONE))
+    if not isinstance(found, dict) or "version" not in found:
+        raise ProgramsError(NONE)
+    if found["version"] != VERSION:
+        raise ProgramsError(f"version {shorten(found['version'])} is not {VERSION}; {ANEW}")
+    if found.keys() != {"version", "signed_by", "right_for"}:
+        raise ProgramsError(f"damaged (its first line); {ANEW}")
+    return found
+
+
+def _signature(line: bytes) -> str:
+    try:
+        return str(parsed(line, ProgramsError)["signature"])
+    except (ProgramsError, TypeError, KeyError):
+        return ""
