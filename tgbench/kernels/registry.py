@@ -13,7 +13,7 @@ operand (a row, a transpose) derives the description.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache, wraps
 from itertools import pairwise
@@ -75,12 +75,16 @@ class View:
     def size_bytes(self) -> int:
         return self.elements * ITEMSIZE[self.dtype]
 
+    def _laid(self, shape: tuple[Coord, ...], strides: tuple[Coord, ...], offset: Coord) -> View:
+        """The same memory, seen in another way."""
+        return View(self.buffer, self.dtype, shape, strides, offset)
+
     def permute(self, *axes: int) -> View:
         order = [axis % self.rank for axis in axes]
-        return replace(
-            self,
-            shape=tuple(self.shape[axis] for axis in order),
-            strides=tuple(self.strides[axis] for axis in order),
+        return self._laid(
+            tuple(self.shape[axis] for axis in order),
+            tuple(self.strides[axis] for axis in order),
+            self.offset,
         )
 
     def transpose(self) -> View:
@@ -90,27 +94,26 @@ class View:
     def select(self, axis: int, index: Coord) -> View:
         """Drop a dimension by fixing its index."""
         axis %= self.rank
-        return replace(
-            self,
-            shape=self.shape[:axis] + self.shape[axis + 1 :],
-            strides=self.strides[:axis] + self.strides[axis + 1 :],
-            offset=self.offset + self.strides[axis] * index,
+        return self._laid(
+            self.shape[:axis] + self.shape[axis + 1 :],
+            self.strides[:axis] + self.strides[axis + 1 :],
+            self.offset + self.strides[axis] * index,
         )
 
     def narrow(self, axis: int, start: Coord, size: Coord) -> View:
         axis %= self.rank
-        return replace(
-            self,
-            shape=(*self.shape[:axis], size, *self.shape[axis + 1 :]),
-            offset=self.offset + self.strides[axis] * start,
+        return self._laid(
+            (*self.shape[:axis], size, *self.shape[axis + 1 :]),
+            self.strides,
+            self.offset + self.strides[axis] * start,
         )
 
     def insert(self, axis: int) -> View:
         """A new dimension of size 1 at `axis` (0 ≤ axis ≤ rank)."""
-        return replace(
-            self,
-            shape=(*self.shape[:axis], 1, *self.shape[axis:]),
-            strides=(*self.strides[:axis], 0, *self.strides[axis:]),
+        return self._laid(
+            (*self.shape[:axis], 1, *self.shape[axis:]),
+            (*self.strides[:axis], 0, *self.strides[axis:]),
+            self.offset,
         )
 
     def expand(self, *shape: Coord) -> View:
@@ -119,7 +122,7 @@ class View:
         strides: list[Coord] = [0] * lead
         for small, size, stride in zip(self.shape, shape[lead:], self.strides, strict=True):
             strides.append(0 if same(small, 1) and not same(size, 1) else stride)
-        return replace(self, shape=shape, strides=tuple(strides))
+        return self._laid(shape, tuple(strides), self.offset)
 
     def flatten(self, start: int, stop: int) -> View | None:
         """Dimensions start..stop (exclusive) as one; None where their strides do not allow it."""
@@ -131,10 +134,10 @@ class View:
         for axis in axes:
             size = size * self.shape[axis]
         stride = self.strides[axes[-1]] if axes else 1
-        return replace(
-            self,
-            shape=(*self.shape[:start], size, *self.shape[stop:]),
-            strides=(*self.strides[:start], stride, *self.strides[stop:]),
+        return self._laid(
+            (*self.shape[:start], size, *self.shape[stop:]),
+            (*self.strides[:start], stride, *self.strides[stop:]),
+            self.offset,
         )
 
     def rows(self) -> View | None:
