@@ -75,6 +75,10 @@ class Moving:
             total += coefficient * origin[index]
         return total // self.per
 
+    def placed(self, origin: Sequence[int]) -> Moving:
+        """The same form, where the origin is now."""
+        return Moving(self.at(origin), self.const, self.terms, self.per)
+
     def fixed(self, numbers: Mapping[int, int]) -> Coord:
         """The same form where these entries of the origin are numbers, and stand."""
         const = self.const + sum(k * numbers[i] for i, k in self.terms if i in numbers)
@@ -248,6 +252,11 @@ def value_of(coord: Coord) -> int:
 def at(coord: Coord, origin: Sequence[int]) -> int:
     """The number at another origin."""
     return coord.at(origin) if isinstance(coord, Moving) else coord
+
+
+def placed(coord: Coord, origin: Sequence[int]) -> Coord:
+    """The same form, where the origin is now."""
+    return coord.placed(origin) if isinstance(coord, Moving) else coord
 
 
 def fixed(coord: Coord, numbers: Mapping[int, int]) -> Coord:

@@ -30,7 +30,7 @@ from functools import cmp_to_key
 from itertools import pairwise
 from typing import TypeAlias, TypeVar
 
-from tgbench.base.coords import Coord, Moving, at, fixed, same, value_of
+from tgbench.base.coords import Coord, Moving, at, fixed, placed, same, value_of
 
 Interval: TypeAlias = "tuple[Coord, Coord]"
 Size = TypeVar("Size", int, "int | Moving")
@@ -103,6 +103,10 @@ class Box(tuple[Interval, ...]):
         else:
             return self
         return Box((at(start, origin), at(stop, origin)) for start, stop in self)
+
+    def placed(self, origin: Sequence[int]) -> Box:
+        """This box where the origin is now; it goes on following it."""
+        return Box((placed(start, origin), placed(stop, origin)) for start, stop in self)
 
     def fixed(self, numbers: Mapping[int, int]) -> Box:
         """This box where these entries of the origin are numbers."""
@@ -195,6 +199,10 @@ class Region:
     def at(self, origin: Sequence[int]) -> Region:
         """This region at another origin, as plain integers."""
         return Region(tuple(box.at(origin) for box in self.boxes))
+
+    def placed(self, origin: Sequence[int]) -> Region:
+        """This region where the origin is now; it goes on following it."""
+        return Region(tuple(box.placed(origin) for box in self.boxes))
 
     def fixed(self, numbers: Mapping[int, int]) -> Region:
         """This region where these entries of the origin are numbers."""

@@ -142,7 +142,9 @@ class ProgramKey:
 
     Fields:
         kind: its class.
-        state, after: positions in a list of patterns: what it counts on, what it leaves.
+        state, start, after: positions in a list of patterns: what it counts on, what it was made
+            with, and what it leaves then.
+        renews: whether it leaves that whatever was there.
         guards: over the origin.
         made_at: an origin at which they hold.
         calls, pieces: how many.
@@ -151,7 +153,9 @@ class ProgramKey:
 
     kind: BucketClass
     state: int
+    start: int
     after: int
+    renews: bool
     guards: frozenset[Guard]
     made_at: tuple[int, ...]
     calls: int
@@ -160,29 +164,30 @@ class ProgramKey:
 
     @staticmethod
     def of(
-        kind: BucketClass, state: int, after: int, program: Program, time_ns: float
+        kind: BucketClass, states: Sequence[int], program: Program, time_ns: float
     ) -> ProgramKey:
-        """Of a program of a class."""
+        """Of a program of a class; `states` are where its three are in the list of patterns."""
+        state, start, after = states
         return ProgramKey(
-            kind, state, after, program.guards, program.made_at, len(program.instructions),
-            len(program.steps), time_ns,
+            kind, state, start, after, program.renews, program.guards, program.made_at,
+            len(program.instructions), len(program.steps), time_ns,
         )  # fmt: skip
 
     def written(self) -> Json:
         """As a document has it."""
         kind, guards = self.kind, sorted(self.guards, key=lambda g: (g.terms, g.const, g.modulus))
         return [
-            [kind.changed, kind.demand, kind.bounds], self.state, self.after,
-            [[guard.const, guard.modulus, *_flat(guard.terms)] for guard in guards],
+            [kind.changed, kind.demand, kind.bounds], self.state, self.start, self.after,
+            self.renews, [[guard.const, guard.modulus, *_flat(guard.terms)] for guard in guards],
             self.made_at, self.calls, self.pieces, self.time_ns,
         ]  # fmt: skip
 
     @staticmethod
     def read(found: Json) -> ProgramKey:
         """Of a document."""
-        kind, state, after, guards, made_at, calls, pieces, time_ns = found
+        kind, state, start, after, renews, guards, made_at, calls, pieces, time_ns = found
         return ProgramKey(
-            BucketClass(*map(_tuples, kind)), state, after,
+            BucketClass(*map(_tuples, kind)), state, start, after, renews,
             frozenset(Guard(c, _pairs(terms), modulus) for c, modulus, *terms in guards),
             tuple(made_at), calls, pieces, time_ns,
         )  # fmt: skip

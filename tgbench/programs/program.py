@@ -96,7 +96,10 @@ class Program:
     Fields:
         instructions: in execution order.
         guards: over the origin; where they hold the program is right.
-        after: the number of the state it leaves behind (see `states`).
+        after: the number of the state it leaves behind (see `states`), when it began with `start`.
+        counts_on: the number of the state that has to be there: what it looks at.
+        renews: whether it leaves the same whatever was there.
+        afters: what it leaves when it begins with other states, each under guards.
         outputs: per output name, the demanded boxes and views of them.
         steps: the decisions it was lowered from, one per piece.
         made_at: an origin at which it is right.
@@ -111,6 +114,10 @@ class Program:
     outputs: Mapping[str, tuple[tuple[Box, View], ...]]
     steps: Sequence[Step]
     made_at: tuple[int, ...] = ()
+    counts_on: int = 0
+    start: int = -1
+    renews: bool = False
+    afters: dict[int, list[tuple[Domain, int]]] = field(default_factory=dict)
     calls: list[tuple[Function, tuple[Any, ...]]] = field(default_factory=list)
     results: dict[str, list[tuple[Box, torch.Tensor]]] = field(default_factory=dict)
     origin: tuple[int, ...] | None = None

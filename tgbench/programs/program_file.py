@@ -13,7 +13,7 @@ wrote it (`base.signing`), for the same graph, plan, machine, kernels and source
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -90,12 +90,13 @@ class ProgramFile:
             temporary.write_bytes(text + _line({"signature": key.signature(text)}).encode())
 
     def _contents(self, entries: list[Entry], modelled: Modelled) -> Iterator[Json]:
-        numbers = list(dict.fromkeys(n for state, _, made in entries for n in (state, made.after)))
+        states = [(state, made.start, made.after) for state, _, made in entries]
+        numbers = list(dict.fromkeys(number for found in states for number in found))
         keys = []
         for state, kind, made in entries:
             time_ns = made.use.time_ns if made.use.ran > 1 else modelled(made.steps)
-            before, after = numbers.index(state), numbers.index(made.after)
-            keys.append(ProgramKey.of(kind, before, after, made, time_ns).written())
+            at = [numbers.index(number) for number in (state, made.start, made.after)]
+            keys.append(ProgramKey.of(kind, at, made, time_ns).written())
         yield {
             **self.codec.patterns(self.states.patterns[number] for number in numbers),
             "keys": keys,
@@ -136,8 +137,7 @@ class ProgramFile:
         for written, outputs, calls, steps in rows:
             key = ProgramKey.read(written)
             unread = UnreadProgram(self.codec, key, calls, steps)
-            program = unread.program(outputs, numbers[key.after], bind)
-            found.append((numbers[key.state], key.kind, program))
+            found.append((numbers[key.state], key.kind, unread.program(outputs, numbers, bind)))
         return found
 
 
@@ -160,13 +160,14 @@ class UnreadProgram:
     calls_line: bytes
     steps_line: bytes
 
-    def program(self, outputs: Json, after: int, binds: Bind) -> Program:
-        """The program; `after` is the state it leaves."""
+    def program(self, outputs: Json, numbers: Sequence[int], binds: Bind) -> Program:
+        """The program; `numbers` are those of the file's patterns here."""
         key = self.key
         return Program(
-            LazySequence(key.calls, self._calls), key.guards, after,
+            LazySequence(key.calls, self._calls), key.guards, numbers[key.after],
             self.codec.read_outputs(outputs, key.kind, key.made_at),
-            LazySequence(key.pieces, self._steps), key.made_at,
+            LazySequence(key.pieces, self._steps), key.made_at, counts_on=numbers[key.state],
+            start=numbers[key.start], renews=key.renews,
             use=Use(modelled_ns=key.time_ns), binds=binds,
         )  # fmt: skip
 

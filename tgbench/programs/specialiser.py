@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tgbench.base.coords import Domain, Guard, fixed, origin_symbol, record
-from tgbench.base.regions import Region
+from tgbench.base.regions import EMPTY, Region
 from tgbench.graph.graph import Node
 from tgbench.kernels.registry import Ranking, candidates
 from tgbench.memory.placement import Placement
@@ -34,10 +34,12 @@ class Specialised:
     Fields:
         pieces: what each piece decides, and its instructions.
         guards: over the origin.
+        counts_on: what of what was held it looks at; it is right wherever that is there.
     """
 
     pieces: tuple[tuple[Step, Lowering], ...]
     guards: frozenset[Guard]
+    counts_on: State
 
     @property
     def instructions(self) -> tuple[Instruction, ...]:
@@ -146,13 +148,13 @@ class Specialiser:
         for way in self._own_ways if as_planned else self._ways(kind, origin, or_more):
             try:
                 with record() as guards:
-                    made = self._lowered(held, kind, origin, way, is_fixed)
+                    made, counts_on = self._lowered(held, kind, origin, way, is_fixed)
             except DoesNotFit as error:
                 failure = error
                 continue
             if not is_fixed:
                 self.fixed_entries.learn(kind, origin, guards)
-            return Specialised(tuple(made), frozenset(guards))
+            return Specialised(tuple(made), frozenset(guards), counts_on)
         raise failure
 
     @property
@@ -190,7 +192,7 @@ class Specialiser:
 
     def _lowered(
         self, held: State, kind: BucketClass, origin: tuple[int, ...], way: Way, is_fixed: bool
-    ) -> list[tuple[Step, Lowering]]:
+    ) -> tuple[list[tuple[Step, Lowering]], State]:
         numbers = dict(enumerate(origin)) if is_fixed else self.fixed_entries.of(kind, origin)
         for index, value in numbers.items():
             origin_symbol(index, value).pin()
@@ -206,13 +208,32 @@ class Specialiser:
         if way.cut != WHOLE:
             whole = self.propagator.step(_valid(held), changed, demand)
             asked = demands(self.propagator, whole, way.cut, demand)
-        made = []
+        made: list[tuple[Step, Lowering]] = []
+        before = held
         for i, part in enumerate(asked):
             names = named if i == len(asked) - 1 else {}
             step, lowering = self._readable(held, changed, part, names)
             made.append((step, lowering))
             held, changed = lowering.after, {}
-        return made
+        return made, before if len(made) > 1 else self._looked_at(made[0][0], before, demand)
+
+    def _looked_at(self, step: Step, held: State, demand: Demand) -> State:
+        """What a step reads of what is held, or hands out: also what a kernel touches in vain."""
+        rules, base_box = self.lowerer.rules, self.scheduled.base_box
+        parts = [base_box(node, box, rules) for node, region in demand.items() for box in region]
+        for node, region in step.compute.items():
+            for box in rules.parts(node.call, region):
+                reads = zip(node.inputs, rules.reads(node.call, box), strict=True)
+                parts += [base_box(one, read, rules) for one, read in reads if read is not None]
+        found: dict[Node, Region] = {}
+        for node, box in parts:
+            if node in held:
+                found[node] = found.get(node, EMPTY).union(Region((box,)))
+        there = {
+            node: region.intersect(held[node].valid).subtract(step.dirty.get(node, EMPTY))
+            for node, region in found.items()
+        }
+        return {n: Held(region, held[n].start) for n, region in there.items() if region.boxes}
 
     def _readable(
         self,

@@ -215,6 +215,17 @@ class Propagator:
             if self._is_destroyed(node, -1, last.get(node, ALWAYS), compute, filled)
         ]
 
+    def after(
+        self, step: Step, valid: Mapping[Node, Region], origin: Sequence[int]
+    ) -> dict[Node, Region]:
+        """What holds its value after a step that was decided for less than what is valid here."""
+        left = {
+            node: Left(region, step.dirty.get(node, EMPTY).placed(origin))
+            for node, region in valid.items()
+        }
+        compute = {node: region.placed(origin) for node, region in step.compute.items()}
+        return self._valid_after(left, compute, step.filled)
+
     def _valid_after(
         self,
         left: Mapping[Node, Left],

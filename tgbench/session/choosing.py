@@ -371,4 +371,4 @@ def _kind(offer: Offer) -> Hashable:
 def _account(offer: Offer) -> Hashable:
     """Under what a saving is put aside: a program of its own moves, the others stand."""
     kind, origin = offer.spot
-    return offer.rung, offer.state, kind, None if offer.rung is EXACTLY else origin
+    return offer.rung, offer.state, kind, None if offer.rung.moves else origin

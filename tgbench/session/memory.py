@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tgbench.base.coords import Domain, record
 from tgbench.base.errors import KernelError
 from tgbench.base.regions import EMPTY, Box, Region
 from tgbench.base.safetensors import TORCH_DTYPES
@@ -27,15 +28,17 @@ from tgbench.kernels.registry import ARENA, Ranking
 from tgbench.memory.arena import Seat
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.decisions import Decisions
+from tgbench.programs.lowering import Held, State
 from tgbench.programs.pool import Pool
 from tgbench.programs.program import Program
 from tgbench.programs.specialiser import Specialiser
 from tgbench.programs.states import States, ValidityPattern
 from tgbench.runs.buckets import BucketClass, boxes_of
-from tgbench.runs.propagate import Propagator, update_key
+from tgbench.runs.propagate import Propagator, Step, update_key
 from tgbench.runs.rules import Rules
 
 NO_STATES: dict[int, None] = {}
+MOST_AFTERS = 1_000  # states that a program is known to have begun with
 Saved: TypeAlias = "list[tuple[torch.Tensor, torch.Tensor]]"  # (where it lies, its copy)
 
 
@@ -315,10 +318,13 @@ class Memory:
             program = Program(
                 instructions=made.instructions,
                 guards=made.guards,
-                after=self.states.number(ValidityPattern.of(left)),
+                after=self._number(left),
                 outputs=made.pieces[-1][1].outputs,
                 steps=tuple(step for step, _ in made.pieces),
                 made_at=origin,
+                start=state,
+                counts_on=state if leftovers else self._number(made.counts_on),
+                renews=self._renews(made.pieces[0][0]),
             )
             self.bind(program, origin)
         tell(PROGRAMS, lambda: f"program for {kind}: {program.summary}")
@@ -328,6 +334,40 @@ class Memory:
         """Make a program's tensors."""
         with lasting():
             program.bind(self.buffers, origin, self.pool.prepared)
+
+    def _number(self, state: State) -> int:
+        return self.states.number(ValidityPattern.of(state))
+
+    def _renews(self, step: Step) -> bool:
+        """Whether all that is kept is dirty."""
+        return all(
+            step.dirty.get(node) == Region.full(node.shape)
+            for node in self.placement.retained
+            if not node.is_leaf and node not in self.scheduled.frozen
+        )
+
+    def after(self, program: Program, state: int, origin: tuple[int, ...]) -> int:
+        """The state that a program leaves at an origin when it begins with another one."""
+        if program.renews or state == program.start:
+            return program.after
+        for domain, number in program.afters.get(state, ()):
+            if domain.holds(origin):
+                return number
+        if len(program.afters) > MOST_AFTERS:
+            program.afters.clear()
+        with record() as guards:
+            number = self._number(self._left(program, state, origin))
+        program.afters.setdefault(state, []).append((Domain(guards), number))
+        return number
+
+    def _left(self, program: Program, state: int, origin: tuple[int, ...]) -> State:
+        """What is kept of what was there, and what was computed."""
+        held = self.states.patterns[state].state(origin)
+        valid: Mapping[Node, Region] = {node: there.valid for node, there in held.items()}
+        for step in program.steps:
+            valid = self.propagator.after(step, valid, origin)
+        slots, kept = self.placement.slots, self.placement.retained
+        return {n: Held(region, slots[n].start) for n, region in valid.items() if n in kept}
 
 
 def _like(tensor: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:

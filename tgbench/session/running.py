@@ -365,13 +365,13 @@ class Runner:
         """The program of an offer; raises DoesNotFit where the plan in force has no room."""
         assert offer.state is not None
         began_ns, (kind, origin) = time.perf_counter_ns(), offer.spot
-        is_fixed, strict = offer.rung is not EXACTLY, self.chooser.strict
+        is_fixed, strict = not offer.rung.moves, self.chooser.strict
         is_free = not strict and self.planning.limit_bytes is None  # another plan, not pieces
         program = self.keeper.memory.specialise(
             offer.state, kind, origin, or_more=self.planning.takes_more(offer.spot),
             as_planned=is_fixed or is_free, is_fixed=is_fixed, leftovers=strict,
         )  # fmt: skip
-        self.keeper.programs.add(offer.state, kind, program)
+        self.keeper.programs.add(program.counts_on, kind, program)
         took_ns = time.perf_counter_ns() - began_ns
         self.counters.specialised += 1
         self.counters.making_ns += took_ns
@@ -466,9 +466,17 @@ class Runner:
             return
         pending = self.reader.rounded_states(outcome.advanced)
         _, spot, program, _ = run.served
-        after = Standing(memory, memory.held, NONE, True, program.after, spot, pending)
+        valid = self._after(before, program, spot)
+        after = Standing(memory, memory.held, NONE, True, valid, spot, pending)
         memory.settle()
         self.keeper.standing = after
+
+    def _after(self, before: Standing, program: Program, spot: Spot) -> int:
+        """What a run leaves of what stood before, and what it computed."""
+        if program.renews:
+            return program.after
+        state = self.keeper.states.moved(before.valid, before.last, spot)
+        return self.keeper.memory.after(program, state, spot.origin)
 
     # --- ahead of time ---------------------------------------------------------------------------
 
@@ -517,7 +525,7 @@ class Runner:
             except DoesNotFit:
                 return made
             made += offer.program is None
-            standing = standing._replace(valid=program.after, last=run)
+            standing = standing._replace(valid=self._after(standing, program, run), last=run)
         return made
 
     def _in_a_row(self, spot: Spot) -> Iterator[Spot]:

@@ -55,6 +55,11 @@ class Rung:
         return max((raster.parts for raster in rasters if raster is not None), default=1)
 
     @property
+    def moves(self) -> bool:
+        """Whether its program is for any place: nothing of the run lies on a raster."""
+        return self.changed is None and self.demand is None
+
+    @property
     def is_modest(self) -> bool:
         """Whether it asks for little more: whole outputs are not worth memory of their own."""
         return self.demand is None or self.demand.parts > 1
