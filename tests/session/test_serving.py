@@ -101,6 +101,59 @@ def test_one_program_serves_an_edited_word_wherever_it_is() -> None:
     assert session.counters.specialised <= made + 2
 
 
+def _pair() -> tuple[tg.GraphSession, Any]:
+    """Two outputs of two inputs that have nothing to do with each other."""
+    random, g, weights = np.random.default_rng(0), tg.GraphBuilder(), {}
+    for name in "ab":
+        weights[f"w{name}"] = random.standard_normal((8, 8)).astype(np.float32)
+        product = g.input(name, (16, 8)) @ g.parameter(f"w{name}", (8, 8))
+        g.output(f"of {name}", tg.ops.relu(product))
+    session = tg.GraphSession(g.build(), weights, retain="all", calibrate=False)
+    session.keeper.chooser = session.runner.chooser = Strictly()
+
+    def edited(row: int) -> Any:
+        a = random.standard_normal((16, 8)).astype(np.float32) if row < 0 else held["a"].copy()
+        a[row] += 1
+        held["a"] = a
+        found = session.run({"a": a, "b": held["b"]}, want={"of a": ...})["of a"]
+        _close(found, np.maximum(a @ weights["wa"], 0))
+        return session.counters.specialised
+
+    held = {name: random.standard_normal((16, 8)).astype(np.float32) for name in "ab"}
+    session.run(held)
+    return session, edited
+
+
+@pytest.mark.parametrize("made_with_more", [True, False])
+def test_a_program_counts_on_what_it_looks_at_and_leaves_what_was_there_besides(
+    made_with_more: bool,
+) -> None:
+    session, edited = _pair()
+    if not made_with_more:  # nothing is known of the other output
+        session.forget()
+        edited(-1)
+    made = edited(3)
+    if made_with_more:
+        session.forget()
+        edited(-1)
+    else:
+        session.run({}, want={"of b": ...})
+    made = session.counters.specialised
+    assert edited(9) == made
+    standing = session.keeper.standing
+    there = session.keeper.states.here(standing.valid, standing.last.origin).regions
+    assert (session.graph.outputs["of b"] in there) != made_with_more
+
+
+def test_what_a_run_leaves_is_worked_out_once_for_all_places() -> None:
+    session, edited = _pair()
+    edited(3)
+    patterns = len(session.keeper.states)
+    for row in range(16):
+        edited(row)
+    assert len(session.keeper.states) <= patterns + 2
+
+
 def _pattern(session: tg.GraphSession, *parts: tuple[int, int]) -> ValidityPattern:
     node = session.graph.outputs["y"]
     boxes = tuple(((start, stop), (0, WIDTH)) for start, stop in parts)
