@@ -205,7 +205,7 @@ class Measured:
 
     def forget(self) -> None:
         self._instead_ns = self._cost_ns = inf
-        self._rung, self._stands, self._skipped = EXACTLY, 0, 0
+        self._rung, self._longest, self._skipped = EXACTLY, 0, 0
         self._families: dict[Hashable, Family] = {}
         self._aside: defaultdict[Hashable, float] = defaultdict(float)
         self._came: defaultdict[BucketClass, int] = defaultdict(int)  # of what was chosen for
@@ -251,7 +251,7 @@ class Measured:
         kind, is_poor = own.spot.kind, not self._purse.holds(self._choosing_ns)
         if kind in planned and kind not in self._came and not is_poor:
             return None
-        if self._skipped >= (LONGEST if is_poor else self._stands):
+        if self._skipped >= (self._longest if is_poor else min(self._longest, self._chosen)):
             return None
         self._skipped += 1
         return self._rung
@@ -260,12 +260,17 @@ class Measured:
         self._purse.pay(took_ns)
         self._choosing_ns = took_ns - making_ns
         if not making_ns:
-            runs = LEAST_RUNNING * took_ns / self._cost_ns if self._cost_ns else LONGEST
-            self._stands = min(int(runs), LONGEST, self._chosen)
+            self._let_stand(self._cost_ns)
 
     def holds(self, program: Program) -> None:
         self._whole, self._rung = program, LARGER[-1]
         self._purse.open(self._time(program))
+        self._let_stand(self._time(program))
+
+    def _let_stand(self, running_ns: float) -> None:
+        """How many runs of such a length a choice stands for at most; fewer while few were made."""
+        runs = LEAST_RUNNING * self._choosing_ns / running_ns if running_ns else LONGEST
+        self._longest = min(int(runs), LONGEST)
 
     def ran(self, kind: BucketClass, program: Program) -> None:
         full = self._full.get(kind, self._whole)
