@@ -100,7 +100,7 @@ def tilings(path: Path, text: bytes) -> None:
     if is_new:
         records.add_tilings([tiling()])
     with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE tgbench_tilings SET tile = ?", (text.decode("latin-1"),))
+        connection.execute("UPDATE tgbench_grains SET tile = ?", (text.decode("latin-1"),))
     records.tilings()
 
 

@@ -185,10 +185,10 @@ def _change(statement: str) -> Callable[[Path], Any]:
         (lambda path: path.write_bytes(b"no database " * 500), "not a database; the file is dam"),
         (lambda path: path.write_bytes(path.read_bytes()[:5000]), "malformed; the file is damaged"),
         (_change("DROP TABLE tgbench_schema"), "holds tables of something else"),
-        (_change("UPDATE tgbench_schema SET version = 1"), "has schema 1, .* reads 3; delete it"),
+        (_change("UPDATE tgbench_schema SET version = 1"), "has schema 1, .* reads 2; delete it"),
         (
             _change("UPDATE tgbench_schema SET version = 7"),
-            "has schema 7, .* reads 3; update tgbench",
+            "has schema 7, .* reads 2; update tgbench",
         ),
     ],
 )
@@ -256,8 +256,8 @@ def test_a_wrong_tiling_is_refused_with_its_row(
 ) -> None:
     records.add_tilings([tiling()])
     with sqlite3.connect(tmp_path / "records.db") as connection:
-        connection.execute(f"UPDATE tgbench_tilings SET {column} = ?", (value,))
-    with pytest.raises(RecordsError, match=f"{column} of record .*DELETE FROM tgbench_tilings"):
+        connection.execute(f"UPDATE tgbench_grains SET {column} = ?", (value,))
+    with pytest.raises(RecordsError, match=f"{column} of record .*DELETE FROM tgbench_grains"):
         records.tilings()
 
 

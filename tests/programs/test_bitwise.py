@@ -388,7 +388,7 @@ def test_what_this_process_found_already_is_recorded_too(
 
 def changed(records: Records, statement: str) -> None:
     with sqlite3.connect(records.name) as connection:
-        connection.execute(f"UPDATE tgbench_tilings SET {statement}")
+        connection.execute(f"UPDATE tgbench_grains SET {statement}")
 
 
 @pytest.mark.parametrize(
@@ -445,7 +445,7 @@ def test_a_record_that_cannot_be_is_refused(
     records = Records(tmp_path / "records.db")
     recorded(records)
     changed(records, statement)
-    with pytest.raises(RecordsError, match="DELETE FROM tgbench_tilings WHERE id ="):
+    with pytest.raises(RecordsError, match="DELETE FROM tgbench_grains WHERE id ="):
         recorded(records)
 
 

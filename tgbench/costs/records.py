@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine, MetaData
     from sqlalchemy.engine import Connection
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 2
 TIMEOUT_S = 30.0  # how long a process waits for another one to finish writing
 MOST_SAMPLES = 200  # of one set; more are thinned out evenly
 Key = tuple[str, str, str, str]  # kernel, source hash, signature, fingerprint
@@ -201,7 +201,7 @@ def _tables() -> MetaData:
     )
     Index("tgbench_records_by_machine", table.c.fingerprint, table.c.kernel)
     table = Table(
-        "tgbench_tilings",
+        "tgbench_grains",  # of tilings: databases that were written have this name
         found,
         Column("id", Text, primary_key=True),
         *(
@@ -211,7 +211,7 @@ def _tables() -> MetaData:
         *(Column(name, Integer, nullable=False) for name in ("copied", "passed", "refused")),
         Column("found_at", Double, nullable=False),
     )
-    Index("tgbench_tilings_by_machine", table.c.fingerprint)
+    Index("tgbench_grains_by_machine", table.c.fingerprint)
     return found
 
 
@@ -278,7 +278,7 @@ class Records:
         self._insert(
             {
                 "tgbench_machines": _descriptions(machine),
-                "tgbench_tilings": [_tiling_row(record) for record in tilings],
+                "tgbench_grains": [_tiling_row(record) for record in tilings],
             }
         )
 
@@ -293,7 +293,7 @@ class Records:
             {
                 "tgbench_machines": about,
                 "tgbench_records": [_row(record) for record in other._sets({})],
-                "tgbench_tilings": [_tiling_row(record) for record in other.tilings()],
+                "tgbench_grains": [_tiling_row(record) for record in other.tilings()],
             }
         )
         return len(self) - before
@@ -323,7 +323,7 @@ class Records:
     def tilings(self, fingerprint: str | None = None) -> tuple[TilingRecord, ...]:
         """Tilings by key, of one machine if named."""
         wanted = {} if fingerprint is None else {"fingerprint": fingerprint}
-        rows = self._rows("tgbench_tilings", wanted)
+        rows = self._rows("tgbench_grains", wanted)
         return tuple(sorted(map(self._tiling, rows), key=lambda record: record.key))
 
     def machines(self) -> dict[str, Machine]:
@@ -405,12 +405,12 @@ class Records:
     def _tiling(self, row: Mapping[Any, Any]) -> TilingRecord:
         values = {name: value for name, value in row.items() if name != "id"}
         for name in ("tile", "chunk"):
-            values[name] = self._counts(row, name, "tgbench_tilings")
+            values[name] = self._counts(row, name, "tgbench_grains")
         for name, check in _TILING_CHECKS.items():
             if not check(values[name]):
-                raise self._wrong(row, name, "tgbench_tilings")
+                raise self._wrong(row, name, "tgbench_grains")
         if len(values["tile"]) != len(values["chunk"]):
-            raise self._wrong(row, "chunk", "tgbench_tilings")
+            raise self._wrong(row, "chunk", "tgbench_grains")
         return TilingRecord(**values | {"copied": bool(values["copied"])})
 
     def _counts(self, row: Mapping[Any, Any], name: str, table: str) -> tuple[int, ...]:

@@ -247,7 +247,7 @@ class Finder:
         if not _may_be(call, tiling):
             raise RecordsError(
                 f"the record of a tiling, {record}, is none that would be tried; delete it "
-                f"(DELETE FROM tgbench_tilings WHERE id = '{record.id}') and make the session again"
+                f"(DELETE FROM tgbench_grains WHERE id = '{record.id}') and make the session again"
             )
         return Finding(tiling, record.passed, record.refused)
 
