@@ -98,7 +98,8 @@ class CoordReader:
 
     def __init__(self, document: Mapping[str, Json], origin: Sequence[int]) -> None:
         self._moving = [
-            _moving(const, _pairs(terms), per, origin) for const, per, *terms in document["forms"]
+            Moving(0, const, _pairs(terms), per).placed(origin)
+            for const, per, *terms in document["forms"]
         ]
         self.boxes = [Box(_pairs([self.coord(end) for end in ends])) for ends in document["boxes"]]
         self.extents = [box.extents for box in self.boxes]
@@ -117,12 +118,6 @@ class CoordReader:
         """A coordinate as it is written."""
         number: Coord = self._moving[found[0]] if isinstance(found, list) else found
         return number
-
-
-def _moving(const: int, terms: Terms, per: int, origin: Sequence[int]) -> Moving:
-    found = Moving(0, const, terms, per)
-    found.value = found.at(origin)
-    return found
 
 
 def _flat(pairs: Iterable[tuple[T, T]]) -> list[T]:

@@ -135,6 +135,7 @@ class Specialiser:
         or_more: bool = True,
         as_planned: bool = False,
         is_fixed: bool = False,
+        counts_on_all: bool = True,
     ) -> Specialised:
         """Whole if it fits, else cut as planned, else in ever smaller pieces; else more of it.
 
@@ -142,13 +143,17 @@ class Specialiser:
             or_more: where it does not fit, compute more than what is asked for, or all afresh.
             as_planned: what does not fit whole, or cut as planned, does not fit.
             is_fixed: the origin is taken for numbers: made quickly, and right there alone.
+            counts_on_all: of what is held, not only on what is looked at: working that out takes,
+                and guards what it compares.
 
         Raises DoesNotFit if nothing fits.
         """
         for way in self._own_ways if as_planned else self._ways(kind, origin, or_more):
             try:
                 with record() as guards:
-                    made, counts_on = self._lowered(held, kind, origin, way, is_fixed)
+                    made, counts_on = self._lowered(
+                        held, kind, origin, way, is_fixed, counts_on_all
+                    )
             except DoesNotFit as error:
                 failure = error
                 continue
@@ -191,7 +196,13 @@ class Specialiser:
         return True
 
     def _lowered(
-        self, held: State, kind: BucketClass, origin: tuple[int, ...], way: Way, is_fixed: bool
+        self,
+        held: State,
+        kind: BucketClass,
+        origin: tuple[int, ...],
+        way: Way,
+        is_fixed: bool,
+        counts_on_all: bool = True,
     ) -> tuple[list[tuple[Step, Lowering]], State]:
         numbers = dict(enumerate(origin)) if is_fixed else self.fixed_entries.of(kind, origin)
         for index, value in numbers.items():
@@ -215,7 +226,9 @@ class Specialiser:
             step, lowering = self._readable(held, changed, part, names)
             made.append((step, lowering))
             held, changed = lowering.after, {}
-        return made, before if len(made) > 1 else self._looked_at(made[0][0], before, demand)
+        if counts_on_all or len(made) > 1:
+            return made, before
+        return made, self._looked_at(made[0][0], before, demand)
 
     def _looked_at(self, step: Step, held: State, demand: Demand) -> State:
         """What a step reads of what is held, or hands out: also what a kernel touches in vain."""

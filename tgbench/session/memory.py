@@ -311,8 +311,9 @@ class Memory:
         with lasting():
             held = self.states.patterns[state].state(origin)
             made = self.specialiser.specialise(
-                held, kind, origin, or_more=or_more, as_planned=as_planned, is_fixed=is_fixed
-            )
+                held, kind, origin, or_more=or_more, as_planned=as_planned, is_fixed=is_fixed,
+                counts_on_all=leftovers,
+            )  # fmt: skip
             kept = self.placement.retained
             left = {n: held for n, held in made.after.items() if leftovers or n in kept}
             program = Program(

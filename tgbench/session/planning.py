@@ -11,7 +11,7 @@ place where a run did not fit has to fit from then on.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
@@ -154,9 +154,18 @@ class Planning:
         asked = sum(node.type.size_bytes for node in self.graph.outputs.values())
         if self.limit_bytes is not None or asked > max(SMALL_BYTES, held // SMALL_SHARE):
             return []
-        changed = {leaf.name: Region.full(leaf.shape) for leaf in self.scheduled.kept}
-        demand = {name: Region.full(node.shape) for name, node in self.graph.outputs.items()}
-        return [Bucket.of(changed, demand).classify(self.graph)]
+        return [self.afresh().classify(self.graph)]
+
+    @property
+    def everything(self) -> dict[str, Region]:
+        """All of the inputs and states that count: what changed where nothing is known."""
+        return {leaf.name: Region.full(leaf.shape) for leaf in self.scheduled.kept}
+
+    def afresh(self, demand: Mapping[str, Region] | None = None) -> Bucket:
+        """A run that finds nothing, and is asked for this; for all outputs if left out."""
+        if demand is None:
+            demand = {name: Region.full(node.shape) for name, node in self.graph.outputs.items()}
+        return Bucket.of(self.everything, demand)
 
     @contextmanager
     def adding(self, runs: Runs, fits: Runs = ()) -> Iterator[None]:

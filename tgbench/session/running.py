@@ -276,8 +276,7 @@ class Runner:
         if not standing.is_fresh:
             for name, array in arrays.items():
                 self.reader.check_values(name, array, Region.full(array.shape))
-            kept = self.planning.scheduled.kept
-            return {leaf.name: Region.full(leaf.shape) for leaf in kept}
+            return self.planning.everything
         found = self.reader.differences(arrays, standing.held, request.changed, request.check)
         return {**standing.pending, **found}
 
@@ -506,16 +505,10 @@ class Runner:
             self.search(Search("greedy", Effort(steps=0)))
             return
         fits: Runs = () if self.chooser.strict else self.planning.whole_runs()
-        outputs = {name: Region.full(node.shape) for name, node in self.graph.outputs.items()}
-        whole = self._afresh(outputs)
+        whole = self.planning.afresh()
         spot = whole.classify(self.graph)
         self.plan_for(self.planning.first_runs(whole, spot, self.reader), fits)
         self._hold(fits)
-
-    def _afresh(self, demand: Mapping[str, Region]) -> Bucket:
-        """A run that finds nothing: all that is kept changes."""
-        kept = self.planning.scheduled.kept
-        return Bucket.of({leaf.name: Region.full(leaf.shape) for leaf in kept}, demand)
 
     def _walk(self, spot: Spot) -> int:
         """Make programs for a few runs of one class in a row."""
@@ -536,7 +529,7 @@ class Runner:
         """Runs of one class, one position further each time; behind a first one, if none was."""
         if not self.keeper.standing.is_fresh:
             demand = dict(spot.kind.bucket(spot.origin).demand)
-            yield self._afresh(demand).classify(self.graph)
+            yield self.planning.afresh(demand).classify(self.graph)
         for ahead in range(RUNS_AHEAD):
             origin = tuple(at + ahead for at in spot.origin)
             if all(at <= most for at, most in zip(origin, spot.kind.bounds, strict=True)):
