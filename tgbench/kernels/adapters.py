@@ -167,8 +167,22 @@ def _widened(function: Callable[..., Any], count: int) -> Callable[..., None]:
     return run
 
 
+def _leaves_to_wider(kernel: Kernel) -> Kernel:
+    """The same kernel, which takes no site whose result is to be computed in a wider dtype.
+
+    Else it would where there is no room for the wider one's scratch, and lose the digits.
+    """
+
+    def accepts(site: Site) -> bool:
+        return _wide_dtype(site) is None and kernel.accepts(site)
+
+    return replace(kernel, accepts=accepts)
+
+
 def register_adapters() -> None:
     """Adapters of every op that has kernels: called when the table is full."""
+    for op in WIDER:
+        KERNELS[op][:] = map(_leaves_to_wider, KERNELS[op])
     for op in list(KERNELS):
         register(
             Kernel(
@@ -186,7 +200,7 @@ def register_adapters() -> None:
                 f"{op}_widened",
                 op,
                 _takes_wide,
-                lambda site: 0.0 if site.out.dtype in HALVES else LAST_NS / 2,
+                lambda site: LAST_NS / 2,
                 _bind_widened,
                 _widened_scratch,
             )

@@ -275,14 +275,14 @@ class Kernel:
 
 
 KERNELS: dict[str, list[Kernel]] = {}
-_by_name: dict[str, Kernel] = {}
+_names: set[str] = set()
 
 
 def register(kernel: Kernel) -> Kernel:
     """Put a kernel into the table."""
-    if kernel.name in _by_name:
+    if kernel.name in _names:
         raise KernelError(f"kernel {kernel.name!r} is registered twice; choose another name")
-    _by_name[kernel.name] = kernel
+    _names.add(kernel.name)
     KERNELS.setdefault(kernel.op, []).append(kernel)
     return kernel
 
