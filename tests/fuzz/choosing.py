@@ -7,7 +7,7 @@ from random import Random
 from tgbench.plans.decisions import Classes
 from tgbench.programs.program import Program
 from tgbench.runs.buckets import BucketClass
-from tgbench.session.choosing import Larger, Own
+from tgbench.session.choosing import Decided, Larger, Own
 from tgbench.session.serving import Offer
 from tgbench.session.session import GraphSession
 
@@ -21,7 +21,7 @@ class AnyOffer(Own):
         self.picked: list[str] = []
         self.strict = self.random.random() < 0.5
 
-    def choose(self, own: Offer, larger: Larger, planned: Classes) -> Offer:
+    def choose(self, own: Offer, larger: Larger, decided: Decided, planned: Classes) -> Offer:
         left = [
             offer
             for offer in (own, *larger())

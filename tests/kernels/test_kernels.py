@@ -764,8 +764,9 @@ def moving_axes(node: Node) -> list[int]:
     return [axis for axis in range(node.rank) if axis not in whole and node.shape[axis] > 2]
 
 
+@pytest.mark.parametrize("which", ["one", "up to", "onwards"])
 @pytest.mark.parametrize("case_", CASES, ids=str)
-def test_rebased(case_: Case) -> None:
+def test_rebased(case_: Case, which: str) -> None:
     """Bound at one origin and pointed at another that satisfies the guards, all kernels agree."""
     rng = np.random.default_rng(0)
     node = case_.build(GraphBuilder())
@@ -775,7 +776,8 @@ def test_rebased(case_: Case) -> None:
     for axis in moving_axes(node):
         for first in range(1, min(node.shape[axis] - 1, 5)):
             u = origin_symbol(0, first)
-            box = Box((*Box.full(node.shape[:axis]), (u, u + 1), *Box.full(node.shape[axis + 1 :])))
+            side = {"one": (u, u + 1), "up to": (0, u + 1), "onwards": (u, node.shape[axis])}[which]
+            box = Box((*Box.full(node.shape[:axis]), side, *Box.full(node.shape[axis + 1 :])))
             memory, rules = Memory(), Rules()
             full = [
                 absolute(memory, ("in", i), array, type_.dtype)

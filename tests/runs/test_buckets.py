@@ -25,6 +25,7 @@ from tgbench.runs.buckets import (
     difference,
     region_of_index,
 )
+from tgbench.runs.raster import onwards
 
 Mask = NDArray[np.bool_]
 untimed = settings(deadline=None)
@@ -254,14 +255,14 @@ def test_a_bucket_is_sorted_and_holds_nothing_empty() -> None:
 
 
 @untimed
-@given(buckets())
-def test_class_and_origin_make_the_bucket(case: tuple[Graph, Bucket]) -> None:
+@given(buckets(), st.booleans())
+def test_class_and_origin_make_the_bucket(case: tuple[Graph, Bucket], onwards: bool) -> None:
     graph, bucket = case
-    kind, origin = bucket.classify(graph)
+    kind, origin = bucket.classify(graph, onwards)
     assert kind.bucket(origin) == bucket
     assert len(origin) == len(kind.bounds) == len(set(origin))
     assert all(0 <= start <= bound for start, bound in zip(origin, kind.bounds, strict=True))
-    assert hash(kind) == hash(Bucket(bucket.changed, bucket.demand).classify(graph)[0])
+    assert hash(kind) == hash(Bucket(bucket.changed, bucket.demand).classify(graph, onwards)[0])
 
 
 def shapes_by_name(graph: Graph) -> dict[str, tuple[int, ...]]:
@@ -319,6 +320,55 @@ def test_symbols_give_the_regions_of_the_origin(case: tuple[Graph, Bucket]) -> N
     assert {n: r.at(origin) for n, r in kind.regions("demand", symbols).items()} == dict(
         bucket.demand
     )
+
+
+@untimed
+@given(buckets())
+def test_changes_that_go_on_to_the_end_do_so_at_every_origin(case: tuple[Graph, Bucket]) -> None:
+    graph, bucket = case
+    shape = shapes_by_name(graph)
+    changed = {name: onwards(region, shape[name]) for name, region in bucket.changed}
+    for (_, all_of_it), (_, region) in zip(changed.items(), bucket.changed, strict=True):
+        assert all_of_it.contains(region)
+    kind, origin = Bucket.of(changed, dict(bucket.demand)).classify(graph, onwards=True)
+    for corner in kind.corners(origin):
+        there = kind.bucket(corner)
+        assert fits(graph, there)
+        for name, region in there.changed:
+            assert region == onwards(region, shape[name])
+
+
+def test_a_change_from_anywhere_to_the_end_is_one_class() -> None:
+    graph = graph_of((9,), (9,))
+    row = Region((Box(((8, 9),)),))
+    buckets = [Bucket.of({"x": Region((Box(((at, 9),)),))}, {"y": row}) for at in range(1, 8)]
+    assert {str(one.classify(graph, True).kind) for one in buckets} == {"x[u0:] → y[u1:+1]"}
+    assert len({one.classify(graph, True).kind for one in buckets}) == 1
+    assert len({one.classify(graph).kind for one in buckets}) == 7
+
+
+@untimed
+@given(buckets(), buckets())
+def test_a_run_within_another_changes_and_asks_for_no_more(
+    one: tuple[Graph, Bucket], other: tuple[Graph, Bucket]
+) -> None:
+    def elements(bucket: Bucket) -> set[Any]:
+        parts = (
+            (i, *item) for i, part in enumerate((bucket.changed, bucket.demand)) for item in part
+        )
+        return {
+            (i, name, at)
+            for i, name, region in parts
+            for box in region
+            for at in product(*(range(*side) for side in box))
+        }
+
+    a, b = one[1], other[1]
+    ranks = [{(i, n): len(r.boxes[0]) for i, p in enumerate((x.changed, x.demand)) for n, r in p}
+             for x in (a, b)]  # fmt: skip
+    if all(ranks[1].get(key, rank) == rank for key, rank in ranks[0].items()):
+        assert a.is_within(b) == (elements(a) <= elements(b))
+    assert a.is_within(a)
 
 
 def appended(at: int) -> Bucket:

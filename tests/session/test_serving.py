@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import tgbench as tg
+from tgbench.base.errors import PlanError
 from tgbench.programs.states import ValidityPattern
 from tgbench.runs.buckets import Bucket, Spot
-from tgbench.session.choosing import Chooser, Larger, Own
-from tgbench.session.serving import Offer
+from tgbench.session.choosing import Chooser, Decided, Larger, Own
+from tgbench.session.serving import ONWARDS, Offer
 
 TOKENS, WORDS, WIDTH = 32, 50, 16
 
@@ -101,6 +103,58 @@ def test_one_program_serves_an_edited_word_wherever_it_is() -> None:
     assert session.counters.specialised <= made + 2
 
 
+class Onwards(Own):
+    """Takes each run as one in which all from the first changed element on differs."""
+
+    strict = False
+
+    def choose(self, own: Offer, larger: Larger, decided: Decided, planned: Any) -> Offer:
+        return next((one for one in larger() if one.rung is ONWARDS), own)
+
+
+def _inserted(ids: Any, at: int, word: int) -> Any:
+    return np.concatenate([ids[:at], [word], ids[at:-1]])
+
+
+def test_one_program_serves_a_word_put_in_between_others_wherever_that_is() -> None:
+    session, weights = _session(Onwards())
+    random = np.random.default_rng(0)
+    ids = random.integers(WORDS, size=TOKENS)
+    session.run({"ids": ids})
+    ids = _inserted(ids, 20, 1)
+    session.run({"ids": ids})
+    made = session.counters.specialised
+    for _ in range(30):
+        at = int(random.integers(1, TOKENS - 1))
+        ids = _inserted(ids, at, int(random.integers(WORDS)))
+        found = session.run({"ids": ids})["y"]
+        _close(found, _whole(session, weights, ids))
+        if session.report().served == ONWARDS.name:
+            assert session.report().recomputed <= (TOKENS - at) / TOKENS + 0.05
+    assert session.counters.specialised <= made + 2
+    assert session.counters.larger > 25
+
+
+def test_a_plan_may_be_for_changes_that_go_on_to_the_end(tmp_path: Path) -> None:
+    graph, weights = _decoder()
+    session = tg.GraphSession(graph, weights, calibrate=False, memory="64 KiB")
+    session.keeper.chooser = session.runner.chooser = Onwards()
+    ids = np.arange(TOKENS)
+    session.run({"ids": ids})
+    session.run({"ids": _inserted(ids, 20, 1)})
+    spot = session.runner.finished.served.spot
+    session.runner.plan_for([spot])
+    assert "ids[u0:]" in str(session.plan)
+    session.save_plan(tmp_path / "plan.json")
+    assert tg.Plan.load(tmp_path / "plan.json") == session.plan
+    text = (tmp_path / "plan.json").read_text()
+    assert f"-{TOKENS}" in text
+    for wrong in (f"-{TOKENS + 1}", "-1"):
+        (tmp_path / "wrong.json").write_text(text.replace(f"-{TOKENS}", wrong))
+        with pytest.raises(PlanError):
+            tg.GraphSession(graph, weights, plan=tmp_path / "wrong.json")
+
+
 def _pair() -> tuple[tg.GraphSession, Any]:
     """Two outputs of two inputs that have nothing to do with each other."""
     random, g, weights = np.random.default_rng(0), tg.GraphBuilder(), {}
@@ -177,7 +231,7 @@ class Whole(Own):
 
     strict = False
 
-    def choose(self, own: Offer, larger: Larger, planned: Any) -> Offer:
+    def choose(self, own: Offer, larger: Larger, decided: Decided, planned: Any) -> Offer:
         return [own, *larger()][-1]
 
 

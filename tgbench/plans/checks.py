@@ -91,8 +91,16 @@ def check_bucket(bucket: PlanBucket, graph: Graph, where: str) -> None:
                 raise PlanError(f"{where}.{key}: a box of {name} is not inside {node.type}")
 
 
+def _fits(span: Span, size: int, bounds: Sequence[int]) -> bool:
+    symbol, extent = span
+    if symbol is None:
+        return extent <= size
+    if extent < 0:  # it goes on to the end
+        return extent == -size and bounds[symbol] < size
+    return bounds[symbol] + extent <= size
+
+
 def _is_inside(box: Sequence[Span], node: Node, bounds: Sequence[int]) -> bool:
     return len(box) == node.rank and all(
-        extent + (0 if symbol is None else bounds[symbol]) <= size
-        for (symbol, extent), size in zip(box, node.shape, strict=True)
+        _fits(span, size, bounds) for span, size in zip(box, node.shape, strict=True)
     )

@@ -239,7 +239,8 @@ class _Reader:
         for span in box if isinstance(box, list) else [box]:
             symbol, extent = span if isinstance(span, list) and len(span) == 2 else (-1, -1)
             is_symbol = symbol is None or (_is_count(symbol) and symbol < symbols)
-            if not (is_symbol and _is_count(extent) and extent > 0):
+            goes_on = symbol is not None and type(extent) is int and extent < 0
+            if not (is_symbol and (goes_on or (_is_count(extent) and extent > 0))):
                 raise PlanError(f"{where}: {shorten(span)} is not [symbol or null, extent]")
             spans.append((symbol, extent))
         return tuple(spans)

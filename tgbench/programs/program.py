@@ -63,8 +63,8 @@ class Instruction:
 class Use:
     """How often a program ran, and how long that takes.
 
-    The first time is forgotten at the second: nothing was warm. What is quicker counts at once for
-    half, what is slower for an eighth: other work on a machine only ever slows a run.
+    The first time is forgotten at the second: nothing was warm. From then on it is a mean in which
+    the last run counts for a quarter, and no run for more than twice of what is usual.
 
     Fields:
         ran: how often.
@@ -86,7 +86,7 @@ class Use:
     def note(self, took_ns: int) -> None:
         self.ran += 1
         late = took_ns - self.time_ns
-        self.time_ns += late * (1.0 if self.ran < 3 else 0.5 if late < 0 else 0.125)
+        self.time_ns += late if self.ran < 3 else min(late, self.time_ns) / 4
 
 
 @dataclass

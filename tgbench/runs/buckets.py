@@ -5,6 +5,7 @@
     origin   the positions:                       u0 = 130
 
 Starts that are equal share a symbol, so that "append at t, ask for row t" is one class for all t.
+A change may go on to the end wherever it starts, `ids[0, u0:]`: its extent is what is left.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tgbench.graph.graph import Graph
 
 Boxes: TypeAlias = "tuple[tuple[str, Region], ...]"  # by name, sorted, no empty regions
 Rounding: TypeAlias = Literal["exact", "pow2", "full"]
-Span: TypeAlias = "tuple[int | None, int]"  # symbol (None: the start is fixed at 0), extent
+Span: TypeAlias = "tuple[int | None, int]"  # symbol (None: from 0 on), extent; −n: on to n
 Use: TypeAlias = "tuple[str, str, int]"  # part, name, dimension of a box that moves
 MOST_SPOTS = 2_000  # whose class is remembered
 MOST_BOXES = 8  # a comparison that would find more changed boxes than this takes larger ones
@@ -86,7 +87,7 @@ class BucketClass:
     def elements(self) -> int:
         """Changed and demanded elements together: how large its slices are."""
         return sum(
-            prod(extent for _, extent in box)
+            prod(abs(extent) for _, extent in box)
             for _, boxes in (*self.changed, *self.demand)
             for box in boxes
         )
@@ -134,8 +135,17 @@ class Bucket:
 
         return Bucket(listed(changed), listed(demand))
 
-    def classify(self, graph: Graph) -> Spot:
-        """Its class and its origin."""
+    def is_within(self, other: Bucket) -> bool:
+        """Whether another run changes and asks for all that this one does."""
+        parts = (self.changed, dict(other.changed)), (self.demand, dict(other.demand))
+        return all(
+            there.get(name, EMPTY).contains(region)
+            for mine, there in parts
+            for name, region in mine
+        )
+
+    def classify(self, graph: Graph, onwards: bool = False) -> Spot:
+        """Its class and its origin; `onwards`, changes that go on to the end do so wherever."""
         symbols: dict[Any, int] = {}
         bounds: list[int] = []
         sides = []
@@ -153,12 +163,14 @@ class Bucket:
                         if not room:
                             spans.append((None, size))
                             continue
+                        goes_on = onwards and part is self.changed and stop == size
+                        extent, room = (-size, size - 1) if goes_on else (size - room, room)
                         symbol = symbols.setdefault(start, len(symbols))
                         if symbol == len(bounds):
                             bounds.append(room)
                         elif room < bounds[symbol]:
                             bounds[symbol] = room
-                        spans.append((symbol, size - room))
+                        spans.append((symbol, extent))
                     boxes.append(tuple(spans))
                 named.append((name, tuple(boxes)))
             sides.append(tuple(named))
@@ -184,11 +196,11 @@ class Classifier:
         self.graph = graph
         self._spots, self._kinds = Memo(MOST_SPOTS), Memo(MOST_SPOTS)
 
-    def spot(self, bucket: Bucket) -> Spot:
-        return self._spots.get(bucket, self._classified, bucket)
+    def spot(self, bucket: Bucket, onwards: bool = False) -> Spot:
+        return self._spots.get((bucket, onwards), self._classified, bucket, onwards)
 
-    def _classified(self, bucket: Bucket) -> Spot:
-        kind, origin = bucket.classify(self.graph)
+    def _classified(self, bucket: Bucket, onwards: bool) -> Spot:
+        kind, origin = bucket.classify(self.graph, onwards)
         return Spot(self._kinds.get(kind, lambda: kind), origin)
 
 
@@ -197,15 +209,26 @@ def _leaf_shape(graph: Graph, name: str) -> tuple[int, ...]:
 
 
 def _placed(spans: tuple[Span, ...], origin: Sequence[Coord]) -> Box:
-    return Box(
-        (0, extent) if symbol is None else (origin[symbol], origin[symbol] + extent)
-        for symbol, extent in spans
-    )
+    return Box(_interval_of(span, origin) for span in spans)
+
+
+def _interval_of(span: Span, origin: Sequence[Coord]) -> tuple[Coord, Coord]:
+    symbol, extent = span
+    if symbol is None:
+        return 0, extent
+    start = origin[symbol]
+    return start, -extent if extent < 0 else start + extent
 
 
 def _show(name: str, spans: tuple[Span, ...]) -> str:
-    parts = [":" if symbol is None else f"u{symbol}:+{extent}" for symbol, extent in spans]
-    return f"{name}[{', '.join(parts)}]"
+    return f"{name}[{', '.join(map(_shown, spans))}]"
+
+
+def _shown(span: Span) -> str:
+    symbol, extent = span
+    if symbol is None:
+        return ":"
+    return f"u{symbol}:" if extent < 0 else f"u{symbol}:+{extent}"
 
 
 # --- rounding ------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ is then as dirty as its tile, for its last bits may follow from its neighbours' 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -119,7 +119,7 @@ class Propagator:
             if not lost:
                 break
             unusable.update(dict.fromkeys(lost))
-        after = self._valid_after(left, compute, filled)
+        after = self._valid_after(left, compute, compute.keys() | filled)
         return Step(dirty, needed, compute, reused, after, tuple(unusable), filled)
 
     def _backward(
@@ -208,43 +208,44 @@ class Propagator:
         cached = [node for node in reused if overlaps.get(node)]
         if not cached:
             return []
-        last = self._last_reads(needed, compute)
+        last, written = self._last_reads(needed, compute), compute.keys() | filled
         return [
-            node
-            for node in cached
-            if self._is_destroyed(node, -1, last.get(node, ALWAYS), compute, filled)
+            node for node in cached if self._is_destroyed(node, -1, last.get(node, ALWAYS), written)
         ]
 
     def after(
         self, step: Step, valid: Mapping[Node, Region], origin: Sequence[int]
     ) -> dict[Node, Region]:
-        """What holds its value after a step that was decided for less than what is valid here."""
+        """What is retained after a step that was decided for less than what is valid here."""
+        retained, compute = self.storage.retained, step.compute
         left = {
             node: Left(region, step.dirty.get(node, EMPTY).placed(origin))
             for node, region in valid.items()
         }
-        compute = {node: region.placed(origin) for node, region in step.compute.items()}
-        return self._valid_after(left, compute, step.filled)
+        placed = {node: part.placed(origin) for node, part in compute.items() if node in retained}
+        found = self._valid_after(left, placed, compute.keys() | step.filled)
+        return {node: region for node, region in found.items() if node in retained}
 
     def _valid_after(
         self,
         left: Mapping[Node, Left],
         compute: Mapping[Node, Region],
-        filled: frozenset[Node],
+        written: Set[Node],
     ) -> dict[Node, Region]:
+        """Of what was left, and of what was computed, where nothing was written since."""
         retained, position = self.storage.retained, self.position
         after: dict[Node, Region] = {}
         for node, there in left.items():
-            if node in compute or node in filled:
+            if node in written:
                 continue
             region = self.rules.subtract(there.valid, there.dirty)
-            if region.boxes and not self._is_destroyed(node, -1, ALWAYS, compute, filled):
+            if region.boxes and not self._is_destroyed(node, -1, ALWAYS, written):
                 after[node] = region
         for node, region in compute.items():
             at = position[node]
-            if self._is_destroyed(node, at, ALWAYS, compute, filled):
+            if self._is_destroyed(node, at, ALWAYS, written):
                 continue
-            adds = node in retained and not self._is_destroyed(node, -1, at, compute, filled)
+            adds = node in retained and not self._is_destroyed(node, -1, at, written)
             there = left.get(node, NOTHING) if adds else NOTHING
             after[node] = self.rules.joined(there, region)
         return after
@@ -254,12 +255,11 @@ class Propagator:
         node: Node,
         first: int,
         last: int,
-        compute: Mapping[Node, Region],
-        filled: frozenset[Node],
+        written: Set[Node],
     ) -> bool:
         """Whether something written after step `first` and before step `last` lies over it."""
         return any(
-            (other in compute or other in filled) and first < self.position[other] < last
+            other in written and first < self.position[other] < last
             for other in self.storage.overlaps.get(node, ())
         )
 

@@ -3,6 +3,7 @@
 Raster(4) of 10 elements    |. . .|. . .|. . .|.|
 around {4:5, 7:8}                 [3       9)       the hull, rounded out to whole tiles
 within {2:7}                      [3   6)           whole tiles inside each box
+onwards {4:5, 7:8}                  [4            10)   everything from the first element on
 """
 
 from __future__ import annotations
@@ -53,3 +54,19 @@ class Raster:
 
     def _tile(self, size: int) -> int:
         return -(-size // self.parts)
+
+
+def onwards(region: Region, shape: Sequence[int]) -> Region:
+    """All from a region's first element on, along the first dimension that it does not fill.
+
+    >>> onwards(Region((Box(((0, 2), (4, 5))), Box(((0, 2), (7, 8))))), (2, 10))
+    {[0:2, 4:10]}
+    """
+    if not region.boxes:
+        return region
+    sides = list(Box.full(shape))
+    for axis, ((start, stop), size) in enumerate(zip(region.hull(), shape, strict=True)):
+        if start or stop < size:
+            sides[axis] = start, size
+            break
+    return Region((Box(sides),))

@@ -7,18 +7,18 @@ All times are measured in this session.
 
     cost of a program that is there     how long it takes
     cost of one that is not             how long such ones take + its price − what was put aside
+    how long such ones take             as measured; else as modelled, once one would be bought
     price                               what making takes × how many are made for one that is met
 
 Whatever the hopes, the bill is bounded: programs, plans and choosing are paid from a *purse*. Into
-it goes what runs were quicker than computing everything, and a twentieth of what that takes. On a
-class that came again a twentieth more is risked, up to two full runs; so at any time all runs
-together took at most a tenth more than they would have without any of this.
+it goes what runs were quicker than computing everything, and a twelfth of what that takes; so at
+any time all runs together took at most a tenth more than they would have without any of this.
 
 Choosing takes time as well: where runs are short, a choice stands for some of them, and where they
 are so short that choosing is not saved up for yet, the first ones are computed as everything.
 
-A class that the plan is for is expected to come again, the more often the more it weighs: that is
-put aside for it from the start.
+A class is expected to come again as often as it did so far; one that the plan is for some times
+besides, the more often the more it weighs. That is put aside for it from the start.
 """
 
 from __future__ import annotations
@@ -36,20 +36,24 @@ from tgbench.plans.decisions import Classes
 from tgbench.programs.program import Program, Use
 from tgbench.runs.buckets import BucketClass
 from tgbench.runs.propagate import Step
-from tgbench.session.serving import EXACTLY, LARGER, Offer, Rung
+from tgbench.session.serving import AFRESH, EXACTLY, LARGER, ONWARDS, Offer, Rung
 
 AGAIN = 5  # how often a class that the plan is for is expected to come again
-SHARE = 1 / 20  # of computing everything, that may be spent on hopes
+SHARE = 1 / 12  # of computing everything, that may be spent on hopes
 ADVANCE = 10  # runs whose share is in the purse from the first one on
-RISKED = 2  # full runs at most, on a class that came some times and is not planned for
 LAST_MADE = 32  # programs that tell how often one of theirs is met again
 MOST_ACCOUNTS = 20_000  # past this, what was put aside is forgotten
 LEAST_RUNNING = 50  # of choosing's own time, that runs take on which a choice stands
 LONGEST = 50  # runs
+FIRST_CHOICE_NS = 1_000_000  # what is saved up for the first choice, as none was timed yet
+MOVED = 3  # times what making a program takes that stands, until one was made
+MOVING = EXACTLY, ONWARDS  # rungs whose programs are for any place and count on what is there
 
 
 Making: TypeAlias = Literal["measured", "always"]
+Seen: TypeAlias = "tuple[Offer, float]"  # and what a run takes
 Larger: TypeAlias = Callable[[], Sequence[Offer]]  # asked for where it counts: finding them takes
+Decided: TypeAlias = Callable[[Offer], Step]  # what a run of an offer computes
 
 
 def made_by(making: str | None) -> str:
@@ -73,7 +77,7 @@ class Chooser(Protocol):
     def again(self, own: Offer, planned: Classes) -> Rung | None:
         """How far to round a run, if the last choice stands."""
 
-    def choose(self, own: Offer, larger: Larger, planned: Classes) -> Offer:
+    def choose(self, own: Offer, larger: Larger, decided: Decided, planned: Classes) -> Offer:
         """The offer to take; one that does not fit comes back as `refused`, and is asked again."""
 
     def took(self, took_ns: int, making_ns: int) -> None:
@@ -82,7 +86,7 @@ class Chooser(Protocol):
     def holds(self, program: Program) -> None:
         """A program that serves any run is there."""
 
-    def ran(self, kind: BucketClass, program: Program) -> None:
+    def ran(self, kind: BucketClass, program: Program, took_ns: int) -> None:
         """A run of a class is over, and a program served it."""
 
     def made(self, offer: Offer, program: Program, took_ns: int) -> None:
@@ -106,7 +110,7 @@ class Own:
     def again(self, own: Offer, planned: Classes) -> Rung | None:
         return None
 
-    def choose(self, own: Offer, larger: Larger, planned: Classes) -> Offer:
+    def choose(self, own: Offer, larger: Larger, decided: Decided, planned: Classes) -> Offer:
         return own
 
     def took(self, took_ns: int, making_ns: int) -> None:
@@ -115,7 +119,7 @@ class Own:
     def holds(self, program: Program) -> None:
         pass
 
-    def ran(self, kind: BucketClass, program: Program) -> None:
+    def ran(self, kind: BucketClass, program: Program, took_ns: int) -> None:
         pass
 
     def made(self, offer: Offer, program: Program, took_ns: int) -> None:
@@ -138,8 +142,10 @@ class Family:
     Fields:
         uses: of the last ones made.
         making_ns: what making them took.
+        modelled_ns: how long a model expects a run to take; None before it was asked.
     """
 
+    modelled_ns: float | None = None
     uses: deque[Use] = field(default_factory=lambda: deque(maxlen=LAST_MADE))
     making_ns: deque[int] = field(default_factory=lambda: deque(maxlen=LAST_MADE))
 
@@ -149,8 +155,8 @@ class Family:
 
     @property
     def running_ns(self) -> float | None:
-        """What a run of theirs takes; None before the first."""
-        return median(use.time_ns for use in self.uses if use.ran)
+        """What a run of theirs takes, or is modelled to; None where nobody asked."""
+        return median(use.time_ns for use in self.uses if use.ran) or self.modelled_ns
 
 
 UNKNOWN = Family()  # nothing was made yet
@@ -198,9 +204,11 @@ class Measured:
     def __init__(self, modelled: Callable[[Iterable[Step]], float]) -> None:
         self._modelled = modelled
         self._purse = Purse()
-        self._choosing_ns = 0  # what choosing took when it was last done
+        self._choosing_ns = FIRST_CHOICE_NS  # what choosing took when it was last done
         self._planning_ns: deque[int] = deque(maxlen=LAST_MADE)
-        self._making_ns: deque[int] = deque(maxlen=LAST_MADE)
+        self._making_ns: dict[bool, deque[int]] = {
+            moves: deque(maxlen=LAST_MADE) for moves in (False, True)
+        }
         self.forget()
 
     def forget(self) -> None:
@@ -213,17 +221,20 @@ class Measured:
         self._unfit: dict[Hashable, bool] = {}  # whether another plan may help
         self._made_ns = 0  # what making all programs that are there took
         self._full: dict[BucketClass, Program] = {}  # what computes everything of it
+        self._reference: Program | None = None  # the last of them
+        self._least_ns: dict[BucketClass, float] = {}  # what that would take that is asked for
         self._whole: Program | None = None  # what computes everything of anything
 
-    def choose(self, own: Offer, larger: Larger, planned: Classes) -> Offer:
+    def choose(self, own: Offer, larger: Larger, decided: Decided, planned: Classes) -> Offer:
         """The offer that costs least; what the others would have saved is put aside."""
         if len(self._aside) + len(self._came) > MOST_ACCOUNTS:
             self._aside.clear()
             self._came.clear()
             self._full.clear()
-        kind, seen = own.spot.kind, [(offer, self._expected(offer)) for offer in (own, *larger())]
-        self._compare(kind, seen)
-        best, expected = min(seen, key=lambda one: self._cost(one[0], one[1], planned))
+            self._least_ns.clear()
+        kind, seen = own.spot.kind, self._seen([own, *larger()])
+        self._compare(kind, seen, decided)
+        best, expected = self._least(seen, decided, planned)
         if self._instead_ns == inf and (kind in self._came or kind not in planned):
             fits = [one for one in seen if self._plan(one[0]) == 0.0]
             best, expected = fits[-1] if fits else (best, expected)  # what serves most other runs
@@ -231,21 +242,61 @@ class Measured:
         for offer, one in seen:
             if offer.program is None and offer is not best:
                 self._aside[_account(offer)] += max(paid - one, 0.0) * (1 + self._skipped)
-        self._came[kind] += 1 + self._skipped
+        for met in {offer.spot.kind for offer, _ in seen if offer.rung in MOVING}:
+            self._came[met] += 1 + self._skipped
         self._chosen += 1 + self._skipped
         self._rung, self._cost_ns, self._skipped = best.rung, paid, 0
         return best
 
-    def _compare(self, kind: BucketClass, seen: Sequence[tuple[Offer, float]]) -> None:
-        """Find what is there instead of making a program, and what computing everything takes."""
+    def _seen(self, offers: Sequence[Offer]) -> list[Seen]:
+        """The offers and what runs of theirs take; no less than one that is there and within it."""
+        there = [(one, self._time(one.program)) for one in offers if one.program is not None]
+
+        def takes(offer: Offer) -> float:
+            if offer.program is not None:
+                return self._time(offer.program)
+            within = (took_ns for one, took_ns in there if one.is_within(offer))
+            return max([self._expected(offer) or 0.0, *within])
+
+        return [(offer, takes(offer)) for offer in offers]
+
+    def _least(self, seen: list[Seen], decided: Decided, planned: Classes) -> Seen:
+        """The one that costs least; what would be bought on a hope is modelled first."""
+        while True:
+            i = min(range(len(seen)), key=lambda i: self._cost(*seen[i], planned))
+            best, hoped = seen[i]
+            is_hope = best.program is None and self._expected(best) is None
+            if not is_hope or self._reference is None:
+                return seen[i]
+            seen[i] = best, max(hoped, self._model(best, self._reference, decided))
+            if hoped < self._instead_ns:
+                real = max(self._instead_ns - seen[i][1], 0.0) / (self._instead_ns - hoped)
+                self._aside[_account(best)] *= real
+
+    def _model(self, offer: Offer, full: Program, decided: Decided) -> float:
+        """What a run is modelled to take, as far as the model is right about a full one."""
+        found = self._modelled([decided(offer)]) * self._time(full) / full.use.modelled_ns
+        for key in (_kind(offer), offer.rung):
+            self._families.setdefault(key, Family()).modelled_ns = found
+        return found
+
+    def _compare(self, kind: BucketClass, seen: Sequence[Seen], decided: Decided) -> None:
+        """Find what is there instead of making a program, and what computing everything takes.
+
+        That is everything that is asked for: a program that does no more may not be there.
+        """
         there = [(one, offer) for offer, one in seen if offer.program is not None]
         self._instead_ns = min((one for one, _ in there), default=inf)
         afresh = [one for one in there if one[1].rung.is_afresh]
         if afresh:
             full_ns, full = min(afresh, key=lambda one: one[0])
             assert full.program is not None
-            self._full[kind] = full.program
+            self._full[kind] = self._reference = full.program
             self._purse.open(full_ns)
+            least = next((o for o, _ in seen if o.rung is AFRESH and o.program is None), None)
+            if least is not None and kind not in self._least_ns:
+                known = self._expected(least)
+                self._least_ns[kind] = known or self._model(least, full.program, decided)
 
     def again(self, own: Offer, planned: Classes) -> Rung | None:
         kind, is_poor = own.spot.kind, not self._purse.holds(self._choosing_ns)
@@ -258,7 +309,8 @@ class Measured:
 
     def took(self, took_ns: int, making_ns: int) -> None:
         self._purse.pay(took_ns)
-        self._choosing_ns = took_ns - making_ns
+        if self._instead_ns < inf:  # where nothing is there, there is little to choose from
+            self._choosing_ns = took_ns - making_ns
         if not making_ns:
             self._let_stand(self._cost_ns)
 
@@ -272,17 +324,18 @@ class Measured:
         runs = LEAST_RUNNING * self._choosing_ns / running_ns if running_ns else LONGEST
         self._longest = min(int(runs), LONGEST)
 
-    def ran(self, kind: BucketClass, program: Program) -> None:
+    def ran(self, kind: BucketClass, program: Program, took_ns: int) -> None:
         full = self._full.get(kind, self._whole)
         if full is not None:
-            self._purse.ran(self._time(full), self._time(program))
+            full_ns = min(self._time(full), self._least_ns.get(kind, inf))
+            self._purse.ran(full_ns, self._time(full) if program is full else took_ns)
 
     def made(self, offer: Offer, program: Program, took_ns: int) -> None:
         program.use.instead_ns = self._instead_ns
         program.use.modelled_ns = self._modelled(program.steps)
+        self._making_ns[_moves(offer)].append(took_ns)
         self._made_ns += took_ns
         self._aside.pop(_account(offer), None)
-        self._making_ns.append(took_ns)
         if self._instead_ns == inf:
             return  # it had to be made: that says nothing about those that are worth it
         for key in (_kind(offer), offer.rung):
@@ -299,15 +352,13 @@ class Measured:
         self._purse.pay(took_ns)
         self._planning_ns.append(took_ns)
 
-    def _expected(self, offer: Offer) -> float:
-        """Of a program, its own time; of one that is not made, that of such ones; else hope."""
-        if offer.program is not None:
-            return self._time(offer.program)
+    def _expected(self, offer: Offer) -> float | None:
+        """What programs like one that is not made take; None if nobody knows."""
         own, rung = self._about(offer)
         known = own.running_ns
         if known is None and offer.rung is not EXACTLY:
             known = rung.running_ns
-        return known or 0.0
+        return known
 
     def _time(self, program: Program) -> float:
         """What a run takes; the first one also took what was cold then."""
@@ -321,26 +372,19 @@ class Measured:
         own, rung = self._about(offer)
         often = (own if own.uses else rung).made_for_one_met(offer.rung.places)
         plan, making = self._plan(offer), self._making(offer)
-        hoped = self._hoped(offer, expected, planned) / often
-        if self._instead_ns < inf and plan + making > self._purse.left_ns + hoped:
+        if self._instead_ns < inf and not self._purse.holds(plan + making):
             return inf
+        hoped = self._hoped(offer, expected, planned) / often
         put_aside = self._aside.get(_account(offer), 0.0)
         return expected + max(plan + making * often - hoped - put_aside, 0.0)
 
     def _hoped(self, offer: Offer, expected: float, planned: Classes) -> float:
-        """What a program of a run's own will have saved, if its class comes as often as expected.
-
-        One that the plan is for does so several times; another as often again as it did so far,
-        and no more is risked on that than once more the share of the runs so far.
-        """
+        """What a program that moves will have saved, if its class comes as often as expected."""
         kind, saving = offer.spot.kind, self._instead_ns - expected
-        if offer.rung is not EXACTLY or not 0.0 < saving < inf:
+        if offer.rung not in MOVING or not 0.0 < saving < inf:
             return 0.0
-        share = (1 + self._came[kind]) / (1 + self._chosen)
-        if kind in planned:
-            return AGAIN * planned[kind][0] * saving * share
-        risked = min(RISKED, SHARE * self._chosen) * self._instead_ns
-        return min(self._came[kind] * saving * share, risked)
+        times = self._came[kind] + (AGAIN * planned[kind][0] if kind in planned else 0.0)
+        return times * saving * (1 + self._came[kind]) / (1 + self._chosen)
 
     def _making(self, offer: Offer) -> float:
         """What making a program takes: the more boxes change, the more meet each other."""
@@ -348,8 +392,15 @@ class Measured:
         if own.making_ns:
             return median(own.making_ns) or 0.0
         boxes = sum(len(region) for _, region in offer.bucket.changed)
-        alike = median(rung.making_ns or self._making_ns) or 0.0
+        alike = median(rung.making_ns) or self._making_any(_moves(offer))
         return float(alike * max(boxes, 1) ** 1.5)
+
+    def _making_any(self, moves: bool) -> float:
+        """Of any program; one that moves compares coordinates, and guards what it found."""
+        stands, moving = median(self._making_ns[False]), median(self._making_ns[True])
+        if not moves:
+            return stands or moving or 0.0
+        return min(moving or inf, MOVED * (stands or inf)) if moving or stands else 0.0
 
     def _plan(self, offer: Offer) -> float:
         """What it costs to make room for an offer: a plan, and all programs once more."""
@@ -367,6 +418,11 @@ def median(samples: Iterable[float]) -> float | None:
     """The middle one of some samples, the lower of two (the first was cold); None of none."""
     found = list(samples)
     return median_low(found) if found else None
+
+
+def _moves(offer: Offer) -> bool:
+    """Whether coordinates of a program for an offer follow an origin."""
+    return offer.rung.moves and bool(offer.spot.origin)
 
 
 def _kind(offer: Offer) -> Hashable:

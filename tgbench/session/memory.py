@@ -34,7 +34,7 @@ from tgbench.programs.program import Program
 from tgbench.programs.specialiser import Specialiser
 from tgbench.programs.states import States, ValidityPattern
 from tgbench.runs.buckets import BucketClass, boxes_of
-from tgbench.runs.propagate import Propagator, Step, update_key
+from tgbench.runs.propagate import Propagator, Step, changes, handed_out, joined, update_key
 from tgbench.runs.rules import Rules
 
 NO_STATES: dict[int, None] = {}
@@ -330,6 +330,13 @@ class Memory:
             self.bind(program, origin)
         tell(PROGRAMS, lambda: f"program for {kind}: {program.summary}")
         return program
+
+    def step(self, state: int, kind: BucketClass, origin: tuple[int, ...]) -> Step:
+        """What a run would compute, decided for its place alone: a third of making a program."""
+        there, graph = self.states.here(state, origin).regions, self.scheduled.graph
+        valid = {node: region for node, (region, _) in there.items()}
+        demand = joined(handed_out(graph, kind, origin).values())
+        return self.propagator.step(valid, changes(graph, kind, origin), demand)
 
     def bind(self, program: Program, origin: tuple[int, ...]) -> None:
         """Make a program's tensors."""

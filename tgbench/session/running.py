@@ -30,7 +30,7 @@ from tgbench.plans.search.optimiser import Effort
 from tgbench.programs.lowering import DoesNotFit
 from tgbench.programs.program import Program
 from tgbench.runs.buckets import Bucket, Spot
-from tgbench.runs.propagate import Propagator
+from tgbench.runs.propagate import Propagator, Step
 from tgbench.runs.trace import LoggedCall, Trace
 from tgbench.session.arguments import ArgumentReader, Wish
 from tgbench.session.planning import Planning, Runs, Search
@@ -133,11 +133,17 @@ class Outcome(NamedTuple):
 
 
 class Clock(NamedTuple):
-    """When a run began, when it was decided, and when it was done, in nanoseconds."""
+    """When a run began, when it was decided, and when it was done, in nanoseconds.
+
+    Fields:
+        worked: how long this thread worked on its calls. On a machine that others use it is less
+            than what went by, and choices are about the work.
+    """
 
     began: int
     decided: int
     done: int
+    worked: int
 
 
 class Finished(NamedTuple):
@@ -193,6 +199,8 @@ class Runner:
         self.graph = planning.graph
         self.finished: Finished | None = None
         self.made_ns = 0
+        on_cpu = planning.device == "cpu"  # a thread that waits for another device does no work
+        self._work_ns = time.thread_time_ns if on_cpu else time.perf_counter_ns
 
     def request(
         self, inputs: Any, want: Any, changed: Any, check: bool, copy: bool, keep: bool
@@ -328,14 +336,13 @@ class Runner:
 
     def _chosen(self, own: Offer) -> Served:
         """A program that is there or worth making; raises NeedsPlan."""
-        own = self._placed(own, self.keeper.standing)
         larger = cache(lambda: self.server.larger(self._around(own)))
         while True:
-            offer = self.chooser.choose(own, larger, self.planning.classes)
+            offer = self.chooser.choose(own, larger, self._step, self.planning.classes)
             if offer.program is not None:
                 return _by(offer, offer.program)
             try:
-                return _by(offer, self.made(offer), is_new=True)
+                return _by(offer, self.made(self._placed(offer, self.keeper.standing)), is_new=True)
             except DoesNotFit as error:
                 is_own, free = offer.rung is EXACTLY, self.planning.limit_bytes is None
                 if self.chooser.refused(offer, is_own or (free and offer.rung.is_modest)):
@@ -357,10 +364,18 @@ class Runner:
         program = self.keeper.programs.find(state, spot.kind, spot.origin)
         return Offer(EXACTLY, bucket, spot, state, program)
 
-    def _placed(self, own: Offer, standing: Standing) -> Offer:
-        """The same, and what its program counts on."""
-        state = self.keeper.states.moved(standing.valid, standing.last, own.spot)
-        return own._replace(state=state)
+    def _step(self, offer: Offer) -> Step:
+        """What a run of an offer would compute, where it stands."""
+        state = self._placed(offer, self.keeper.standing).state
+        assert state is not None
+        return self.keeper.memory.step(state, *offer.spot)
+
+    def _placed(self, offer: Offer, standing: Standing) -> Offer:
+        """The same, and what its program may count on: of one that moves, all that is there."""
+        if offer.state is not None:
+            return offer
+        state = self.keeper.states.moved(standing.valid, standing.last, offer.spot)
+        return offer._replace(state=state)
 
     def made(self, offer: Offer) -> Program:
         """The program of an offer; raises DoesNotFit where the plan in force has no room."""
@@ -390,8 +405,10 @@ class Runner:
         if moved:
             program.move_to(origin)
         decided_ns, before = time.perf_counter_ns(), self.keeper.standing
+        began_work = self._work_ns()
         outcome = self.execute(run)
-        self.finish(run, moved, Clock(began_ns, decided_ns, time.perf_counter_ns()))
+        worked, done_ns = self._work_ns() - began_work, time.perf_counter_ns()
+        self.finish(run, moved, Clock(began_ns, decided_ns, done_ns, worked))
         self._commit(run, before, outcome)
         return outcome.results
 
@@ -450,8 +467,8 @@ class Runner:
         counters.evicted = self.keeper.programs.evicted
         counters.deciding_ns += clock.decided - clock.began
         counters.computing_ns += clock.done - clock.decided
-        served.program.use.note(clock.done - clock.decided)
-        self.chooser.ran(run.spot.kind, served.program)
+        served.program.use.note(clock.worked)
+        self.chooser.ran(run.spot.kind, served.program, clock.worked)
         if served.program.use.ran == 1:
             self.arena.took(taken_bytes(served.program))
         took_ns = clock.done - clock.began

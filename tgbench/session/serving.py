@@ -8,6 +8,8 @@ run meets the same program again.
     rung              changed          valid             asked for
     EXACTLY           what changed     what is there,    what is asked for     at moving places
                                        or any part of it
+    ONWARDS           from the first   what is there,    what is asked for
+                      element on       or any part of it
     in sixteenths     rounded out      rounded in        rounded out           at one place
     in quarters       rounded out      rounded in        rounded out
     in whole inputs   whole inputs     whole values      in sixteenths
@@ -27,7 +29,7 @@ from tgbench.graph.graph import Graph, Node
 from tgbench.programs.program import Program
 from tgbench.programs.states import MOST_PLACES, States
 from tgbench.runs.buckets import Bucket, Classifier, Spot
-from tgbench.runs.raster import Raster
+from tgbench.runs.raster import Raster, onwards
 from tgbench.session.memory import Library
 
 
@@ -40,12 +42,14 @@ class Rung:
         changed: to which grid changes are rounded out, and what is valid is rounded in; None for
             neither.
         demand: to which grid the demand is rounded out; None for not at all.
+        goes_on: each input changed from its first changed element on.
         is_afresh: everything changed and nothing is valid.
     """
 
     name: str
     changed: Raster | None = None
     demand: Raster | None = None
+    goes_on: bool = False
     is_afresh: bool = False
 
     @property
@@ -66,11 +70,14 @@ class Rung:
 
 
 EXACTLY = Rung("exactly")
+ONWARDS = Rung("from there on", goes_on=True)
+AFRESH = Rung("afresh", is_afresh=True)
 LARGER = (
+    ONWARDS,
     Rung("in sixteenths", Raster(16), Raster(16)),
     Rung("in quarters", Raster(4), Raster(4)),
     Rung("in whole inputs", Raster(1), Raster(16)),
-    Rung("afresh", None, None, is_afresh=True),
+    AFRESH,
     Rung("afresh", None, Raster(16), is_afresh=True),
     Rung("afresh", None, Raster(1), is_afresh=True),
 )
@@ -92,6 +99,12 @@ class Offer(NamedTuple):
     spot: Spot
     state: int | None
     program: Program | None
+
+    def is_within(self, other: Offer) -> bool:
+        """Whether whoever computes the other one computes this as well."""
+        if self.rung.is_afresh and not other.rung.is_afresh:
+            return False
+        return self.bucket.is_within(other.bucket)
 
 
 class Around(NamedTuple):
@@ -128,19 +141,22 @@ class Server:
 
     def larger(self, run: Around) -> list[Offer]:
         """The run as larger ones."""
-        found = {(run.own.state, run.own.bucket): run.own}
+        own = run.own
+        found = {(own.state, own.spot.kind, own.bucket): own}
         for rung in LARGER:
             offer = self.offer(run, rung)
-            found.setdefault((offer.state, offer.bucket), offer)
+            found.setdefault((offer.state, offer.spot.kind, offer.bucket), offer)
         return list(found.values())[1:]
 
     def offer(self, run: Around, rung: Rung) -> Offer:
         """The run as a larger one."""
+        bucket = self._around(run.own.bucket, rung, run.everything)
+        spot = self.classifier.spot(bucket, rung.goes_on)
+        if rung.goes_on:
+            return Offer(rung, bucket, spot, None, self.for_less(run.valid, run.last, spot))
         state = 0
         if rung.changed is not None:
             state = self.states.within(run.valid, run.last, rung.changed, run.kept)
-        bucket = self._around(run.own.bucket, rung, run.everything)
-        spot = self.classifier.spot(bucket)
         program = self.programs.find(state, spot.kind, spot.origin)
         if program is None:
             program = self.for_less(run.valid, run.last, spot)
@@ -172,6 +188,8 @@ class Server:
     def _larger(self, bucket: Bucket, rung: Rung, everything: Sequence[str]) -> Bucket:
         if rung.is_afresh:
             changed = {name: Region.full(self.shapes[name]) for name in everything}
+        elif rung.goes_on:
+            changed = {name: onwards(part, self.shapes[name]) for name, part in bucket.changed}
         else:
             changed = dict(_around(bucket.changed, rung.changed, self.shapes))
         return Bucket.of(changed, dict(_around(bucket.demand, rung.demand, self.outputs)))

@@ -6,13 +6,13 @@ or a fill; the sequences here are written so that it is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tgbench.base.coords import Coord, same, value_of
+from tgbench.base.coords import Coord, Moving, same, value_of
 from tgbench.base.regions import Box
 from tgbench.graph.ops.broadcasting import down
 from tgbench.kernels.adapters import HALVES, widen
@@ -393,8 +393,19 @@ def _heads(site: Site) -> Heads:
     return found
 
 
+def _moves_twice(h: Heads) -> bool:
+    """Whether rows and columns of the scores follow an origin: no form is their product."""
+    return isinstance(h.q.shape[2], Moving) and isinstance(h.k.shape[2], Moving)
+
+
 def _attends(site: Site) -> bool:
-    return heads_of(site) is not None
+    h = heads_of(site)
+    return h is not None and not (_moves_twice(h) and is_one(h.q.shape[0]))
+
+
+def _attends_anywhere(site: Site) -> bool:
+    h = heads_of(site)
+    return h is not None and _moves_twice(h) and is_one(h.q.shape[0])
 
 
 def _grouped(view: View, group: int) -> View | None:
@@ -470,8 +481,8 @@ def _row_cost(site: Site) -> float:
 
 
 def _attend(
-    q: Tensor, scaled: Tensor, scale: float, number: Tensor, scores: Tensor, mask: Tensor | None,
-    bias: Tensor | None, product: Tensor, out: Tensor, *parts: Tensor,
+    q: Tensor, scaled: Tensor, scale: float, number: Tensor, scores: Tensor, lines: Tensor,
+    mask: Tensor | None, bias: Tensor | None, product: Tensor, out: Tensor, *parts: Tensor,
 ) -> None:  # fmt: skip
     number.fill_(scale)
     torch.mul(q, number, out=scaled)
@@ -484,7 +495,7 @@ def _attend(
         scores.add_(bias)
     elif mask is not None:
         scores.add_(mask)
-    torch._softmax(scores, -1, False, out=scores)
+    torch._softmax(lines, -1, False, out=lines)
     for i in range(3, len(parts), 6):
         torch.bmm(parts[i], parts[i + 1], out=parts[i + 2])
     out.copy_(product)
@@ -514,7 +525,47 @@ def _bind_attend(site: Site, scratch: tuple[View, ...]) -> Bound:
         read = weights.narrow(-1, h.first, h.v.shape[2])
         parts += [stacked(scaled, b), k.transpose(), weights, read, v, stacked(product, b)]
     added = bias[0] if bias else None
-    operands = (h.q, scaled, h.scale, number, scores, h.mask, added, product, h.out)
+    operands = (h.q, scaled, h.scale, number, scores, scores, h.mask, added, product, h.out)
+    return _attend, (*operands, *parts)
+
+
+def _anywhere_scratch(site: Site) -> tuple[Scratch, ...]:
+    """Room for all columns that there are: a place has no more of them."""
+    h, dtype, columns = _heads(site), site.out.dtype, site.call.in_shapes[1][2]
+    shapes: list[tuple[Coord, ...]] = [h.q.shape, (*h.q.shape[:3], columns), h.out.shape, (1,)]
+    if h.mask is not None and h.mask.dtype == "bool":
+        shapes.append((*h.mask.shape[:-1], columns))
+    return tuple((shape, dtype) for shape in shapes)
+
+
+def _rows_outermost(view: View, columns: Coord) -> tuple[View, View]:
+    """A buffer for [1, H, T, S], or the last of these, that lies as [T, H, S]; and as it lies.
+
+    A row's stride is so many heads of columns, and no stride is a product of rows and columns.
+    """
+    heads, rows, _ = (1, 1, *view.shape)[-3:]
+    lines = replace(view, shape=(rows, heads, columns), strides=(heads * columns, columns, 1))
+    return lines.permute(1, 0, 2).insert(0), lines
+
+
+def _bind_anywhere(site: Site, scratch: tuple[View, ...]) -> Bound:
+    """As `attention_rows`, but each query head by itself, in scores that lie row by row."""
+    h, (scaled, room, product, number, *more) = _heads(site), scratch
+    columns, group = h.k.shape[2], h.group
+    scores, lines = _rows_outermost(room, columns)
+    added = _rows_outermost(more[0], columns)[0] if more else None
+
+    def of_group(view: View, g: int) -> View:
+        """[1, H, T, W] as [Hk, T, W]: one query head of each that shares keys."""
+        return split(view.select(0, 0), 0, (int(h.k.shape[1]), group)).select(1, g)
+
+    parts: list[View] = []
+    k, v = h.k.select(0, 0), h.v.select(0, 0)
+    for g in range(group):
+        weights = of_group(scores, g)
+        read = weights.narrow(-1, h.first, h.v.shape[2])
+        parts += [of_group(scaled, g), k.transpose(), weights, read, v, of_group(product, g)]
+    operands = (h.q, scaled, h.scale, number, scores, lines, h.mask, added, product, h.out)
     return _attend, (*operands, *parts)
 
 
@@ -530,5 +581,11 @@ register(Kernel("attention_row", "attention", _attends_one_row, _row_cost, _bind
 register(
     Kernel("attention_rows", "attention", _attends, _attend_cost, _bind_attend, _attend_scratch)
 )
+register(
+    Kernel(
+        "attention_anywhere", "attention", _attends_anywhere, _attend_cost, _bind_anywhere,
+        _anywhere_scratch,
+    )
+)  # fmt: skip
 for _op in ("rms_norm", "layer_norm"):
     widen(_op, HALVES)  # torch squares in the narrow dtype
