@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice, product
 from typing import Any
 
@@ -17,14 +18,12 @@ from tgbench.base.errors import DemandError, GraphError
 from tgbench.base.regions import EMPTY, Box, Region
 from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.runs.buckets import (
-    MOST_BOXES,
     Bucket,
     BucketClass,
     BucketSpace,
-    boxes_of,
-    difference,
     region_of_index,
 )
+from tgbench.runs.difference import MOST_BOXES, boxes_of, difference, hull_of
 from tgbench.runs.raster import onwards
 
 Mask = NDArray[np.bool_]
@@ -76,6 +75,24 @@ def test_boxes_cover_every_true_element_with_few_boxes(mask: Mask) -> None:
         assert exact.hull().contains(region.hull())
 
 
+@untimed
+@given(masks())
+def test_a_hull_is_the_smallest_box(mask: Mask) -> None:
+    at = np.argwhere(mask)
+    sides = zip(at.min(axis=0).tolist(), at.max(axis=0).tolist(), strict=True) if len(at) else ()
+    assert hull_of(mask) == (Box((a, b + 1) for a, b in sides) if len(at) else None)
+
+
+@untimed
+@given(st.integers(0, 69), st.integers(0, 69), st.integers(1, 3), st.integers(1, 3))
+def test_slices_that_are_alike_are_one_box(a: int, b: int, width: int, depth: int) -> None:
+    """However many: where they end is found by doubling and halving."""
+    mask = np.zeros((2, 70, 4, depth), bool)
+    mask[1, min(a, b) : max(a, b) + 1, 1 : 1 + width] = True
+    box = Box(((1, 2), (min(a, b), max(a, b) + 1), (1, 1 + width), (0, depth)))
+    assert boxes_of(mask) == Region((box,))
+
+
 def test_a_cross_is_not_its_hull() -> None:
     mask = np.zeros((5, 5), bool)
     mask[2], mask[:, 3] = True, True
@@ -102,6 +119,63 @@ def test_slices_in_a_row_are_covered_by_as_few_elements_as_can_be(
     gaps = sorted(np.diff(chosen)[np.diff(chosen) > 1] - 1, reverse=True)
     covered = chosen[-1] - chosen[0] + 1 - sum(gaps[: MOST_BOXES - 1])
     assert boxes_of(mask).elements == covered * mask.size // 40
+
+
+def greedily(mask: Mask) -> set[tuple[Box, ...]]:
+    """Every way to cut a hull where that saves most, while the boxes stay few; slow, obvious."""
+    found: set[tuple[Box, ...]] = set()
+    seen: set[tuple[Box, ...]] = set()
+    todo = [(within(mask, Box.full(mask.shape)),)]
+    while todo:
+        boxes = todo.pop()
+        assume(len(seen) < 500)
+        finer: dict[tuple[Box, ...], int] = {}
+        for box in boxes:
+            for halves in cuts(mask, box):
+                saved = box.elements - sum(half.elements for half in halves)
+                others = [other for other in boxes if other is not box]
+                finer[tuple(sorted([*others, *halves]))] = saved
+        most = max(finer.values(), default=0)
+        best = [finer_boxes for finer_boxes, saved in finer.items() if saved == most > 0]
+        for finer_boxes in best:
+            if len(Region.of(*finer_boxes)) <= MOST_BOXES and finer_boxes not in seen:
+                seen.add(finer_boxes)
+                todo.append(finer_boxes)
+        if not best or any(len(Region.of(*some)) > MOST_BOXES for some in best):
+            found.add(Region.of(*boxes).boxes)
+    return found
+
+
+def cuts(mask: Mask, box: Box) -> Iterator[tuple[Box, Box]]:
+    """The hulls of the two sides of every cut through a box."""
+    for axis, (start, stop) in enumerate(box):
+        for at in range(int(start) + 1, int(stop)):
+            sides = (start, at), (at, stop)
+            halves = [Box((*box[:axis], side, *box[axis + 1 :])) for side in sides]
+            yield within(mask, halves[0]), within(mask, halves[1])
+
+
+def within(mask: Mask, box: Box) -> Box:
+    """The smallest box around what is true inside one."""
+    alone = np.zeros_like(mask)
+    alone[box.slices()] = mask[box.slices()]
+    hull = hull_of(alone)
+    return Box((start, start) for start, _ in box) if hull is None else hull
+
+
+@settings(untimed, max_examples=30)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([(12, 9), (1, 7, 8), (3, 4, 6)]))
+def test_scattered_elements_are_cut_where_that_saves_most(
+    seed: int, shape: tuple[int, ...]
+) -> None:
+    """Of cuts that save as much, any may come first."""
+    random = np.random.default_rng(seed)
+    mask = np.zeros(shape, bool)
+    chosen = random.choice(mask.size, size=int(random.integers(9, 16)), replace=False)
+    mask.reshape(-1)[chosen] = True
+    exact = Region.of(*(Box((i, i + 1) for i in at) for at in np.argwhere(mask).tolist()))
+    assume(len(exact) > MOST_BOXES)
+    assert boxes_of(mask).boxes in greedily(mask)
 
 
 def test_two_noisy_patches_are_two_boxes() -> None:

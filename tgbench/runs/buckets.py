@@ -10,15 +10,13 @@ A change may go on to the end wherever it starts, `ids[0, u0:]`: its extent is w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice, pairwise
 from math import prod
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tgbench.base.coords import Coord, Memo, origin_symbol, value_of
 from tgbench.base.errors import DemandError, GraphError, check_choice
@@ -30,9 +28,6 @@ Rounding: TypeAlias = Literal["exact", "pow2", "full"]
 Span: TypeAlias = "tuple[int | None, int]"  # symbol (None: from 0 on), extent; −n: on to n
 Use: TypeAlias = "tuple[str, str, int]"  # part, name, dimension of a box that moves
 MOST_SPOTS = 2_000  # whose class is remembered
-MOST_BOXES = 8  # a comparison that would find more changed boxes than this takes larger ones
-FEW = 8  # a part this small of an array is looked at element by element
-MOST_CELLS = 64  # along a dimension, where boxes are looked for
 
 
 @dataclass(frozen=True)
@@ -284,209 +279,7 @@ def _rounded(start: Any, stop: Any, size: int, how: Rounding) -> tuple[int, int]
     return first, min(first + width, size)
 
 
-# --- finding what changed, reading what is asked for ---------------------------------------------
-
-
-def difference(old: NDArray[Any], new: NDArray[Any]) -> Region:
-    """The boxes where two arrays of one shape and dtype differ, bit for bit (NaN equals itself)."""
-    if new.dtype.kind in "iub":
-        return boxes_of(np.asarray(old != new))
-    bits = f"u{new.itemsize}"
-    return boxes_of(np.asarray(old.view(bits) != new.view(bits)))
-
-
-def boxes_of(flags: NDArray[np.bool_]) -> Region:
-    """True elements as at most `MOST_BOXES` boxes: exactly if that many do, else with some more."""
-    where = flags.reshape(-1).nonzero()[0]
-    if not len(where):
-        return EMPTY
-    if flags.ndim == 0:
-        return Region((Box(()),))
-    hull = _around(where, flags)
-    if len(where) == hull.elements:
-        return Region((hull,))
-    if hull.elements == hull[-1][1] - hull[-1][0]:
-        return _in_a_row(where, hull, flags)
-    inside = flags[hull.slices()]
-    boxes = list(islice(_cut(inside, hull.starts), MOST_BOXES + 1))
-    return Region.of(*boxes) if len(boxes) <= MOST_BOXES else _coarse(flags, hull)
-
-
-def _around(where: NDArray[np.int64], flags: NDArray[np.bool_]) -> Box:
-    """The smallest box around the elements at some row-major positions, in order."""
-    if len(where) == flags.size:
-        return Box.full(flags.shape)
-    first, last = int(where[0]), int(where[-1])
-    if first // flags.shape[-1] == last // flags.shape[-1]:
-        return _stretch(first, last, flags.shape)
-    if len(where) * FEW > flags.size:
-        return _hull(flags, Box.full(flags.shape))
-    intervals = [(0, size) for size in flags.shape]
-    wide = [axis for axis, size in enumerate(flags.shape) if size > 1]
-    for axis in reversed(wide[1:]):
-        where, at = np.divmod(where, flags.shape[axis])
-        intervals[axis] = int(at.min()), int(at.max()) + 1
-    intervals[wide[0]] = int(where[0]), int(where[-1]) + 1  # they are in order
-    return Box(intervals)
-
-
-def _in_a_row(where: NDArray[np.int64], hull: Box, flags: NDArray[np.bool_]) -> Region:
-    """The boxes of elements at some positions that differ in the last dimension only."""
-    gaps = np.flatnonzero(np.diff(where) > 1)
-    if len(gaps) >= MOST_BOXES:
-        return _coarse(flags, hull)
-    (at, _), left = hull[-1], where - where[0]
-    starts, stops = left[np.append(0, gaps + 1)].tolist(), left[np.append(gaps, -1)].tolist()
-    sides = zip(starts, stops, strict=True)
-    return Region(tuple(Box((*hull[:-1], (at + a, at + b + 1))) for a, b in sides))
-
-
-def _stretch(first: int, last: int, shape: Sequence[int]) -> Box:
-    """The box of some elements in one row of the last dimension, from row-major positions."""
-    row, at = divmod(first, shape[-1])
-    index = [(at, at + last - first + 1)]
-    for size in reversed(shape[:-1]):
-        row, at = divmod(row, size)
-        index.append((at, at + 1))
-    return Box(reversed(index))
-
-
-def _hull(flags: NDArray[np.bool_], box: Box) -> Box:
-    """The smallest box around the true elements in a box that has some."""
-    part = flags[box.slices()]
-    intervals = []
-    for axis, (start, _) in enumerate(box):
-        used = np.flatnonzero(part.any(axis=_all_but(part.ndim, axis)))
-        intervals.append((start + int(used[0]), start + int(used[-1]) + 1))
-    return Box(intervals)
-
-
-def _all_but(rank: int, *axes: int) -> tuple[int, ...]:
-    return tuple(axis for axis in range(rank) if axis not in axes)
-
-
-def _cut(flags: NDArray[np.bool_], starts: Sequence[Any]) -> Iterator[Box]:
-    """Runs along the first axis whose cross-sections are equal, cut further inside."""
-    if flags.ndim == 1:
-        edges = np.flatnonzero(np.diff(np.concatenate(([0], flags.view(np.int8), [0]))))
-        for a, b in zip(edges[::2], edges[1::2], strict=True):
-            yield Box(((starts[0] + int(a), starts[0] + int(b)),))
-        return
-    flat = flags.reshape(flags.shape[0], -1)
-    breaks = np.flatnonzero((flat[1:] != flat[:-1]).any(axis=1)) + 1
-    edges = np.concatenate(([0], breaks, [flags.shape[0]]))
-    for a, b in pairwise(edges):
-        if flat[a].any():
-            front = (starts[0] + int(a), starts[0] + int(b))
-            for rest in _cut(flags[a], starts[1:]):
-                yield Box((front, *rest))
-
-
-def _coarse(flags: NDArray[np.bool_], hull: Box) -> Region:
-    """The hull, cut in two where that saves most, again and again while the boxes stay few.
-
-    Neighbouring slices that are alike are one cell of a grid, and so are some neighbours where
-    there are many; cuts lie between cells.
-    """
-    grid, edges = _grid(flags[hull.slices()])
-    if sum(size > 1 for size in grid.shape) == 1:
-        return _widest_gaps(grid, edges, hull)
-    boxes = [Box.full(grid.shape)]
-    cuts = [_best_cut(grid, edges)]
-    region = Region((hull,))
-    while True:
-        saved, axis, at = max(cuts)
-        if not saved:
-            return region
-        i = cuts.index((saved, axis, at))
-        start, stop = boxes[i][axis]
-        sides = (start, start + at), (start + at, stop)
-        halves = [Box((*boxes[i][:axis], side, *boxes[i][axis + 1 :])) for side in sides]
-        boxes[i : i + 1] = halves = [_hull(grid, half) for half in halves]
-        cuts[i : i + 1] = [_best_cut(grid[h.slices()], _inside(edges, h)) for h in halves]
-        finer = Region.of(*(_outlined(box, edges, hull) for box in boxes))
-        if len(finer) > MOST_BOXES:
-            return region
-        region = finer
-
-
-def _widest_gaps(grid: NDArray[np.bool_], edges: Sequence[NDArray[np.int64]], hull: Box) -> Region:
-    """The same where all cells lie in a row: cut at the widest gaps."""
-    axis = max(range(grid.ndim), key=grid.shape.__getitem__)
-    runs = np.flatnonzero(np.diff(np.concatenate(([0], grid.reshape(-1).view(np.int8), [0]))))
-    starts, stops = edges[axis][runs[::2]], edges[axis][runs[1::2]]
-    cuts = np.sort(np.argsort(stops[:-1] - starts[1:], kind="stable")[: MOST_BOXES - 1])
-    first = hull[axis][0]
-    ends = zip(starts[np.append(0, cuts + 1)], stops[np.append(cuts, -1)], strict=True)
-    sides = ((first + int(start), first + int(stop)) for start, stop in ends)
-    return Region(tuple(Box((*hull[:axis], side, *hull[axis + 1 :])) for side in sides))
-
-
-def _grid(flags: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], list[NDArray[np.int64]]]:
-    """The flags of cells, and where the cells of each dimension begin; the last one's end too."""
-    edges = []
-    for axis in range(flags.ndim):
-        ahead = np.moveaxis(flags, axis, 0).reshape(flags.shape[axis], -1)
-        breaks = np.flatnonzero((ahead[1:] != ahead[:-1]).any(axis=1)) + 1
-        starts = np.concatenate(([0], breaks))
-        size = flags.shape[axis]
-        if len(starts) <= MOST_CELLS:
-            flags = flags.take(starts, axis=axis)  # the slices of a cell are alike
-        else:
-            starts = starts[:: -(-len(starts) // MOST_CELLS)]
-            flags = np.logical_or.reduceat(flags, starts, axis=axis)
-        edges.append(np.append(starts, size))
-    return flags, edges
-
-
-def _inside(edges: Sequence[NDArray[np.int64]], box: Box) -> list[NDArray[np.int64]]:
-    return [ends[start : stop + 1] for ends, (start, stop) in zip(edges, box, strict=True)]
-
-
-def _outlined(box: Box, edges: Sequence[NDArray[np.int64]], hull: Box) -> Box:
-    """A box of cells as the elements that they stand for."""
-    sides = zip(_inside(edges, box), hull.starts, strict=True)
-    return Box((first + int(ends[0]), first + int(ends[-1])) for ends, first in sides)
-
-
-def _best_cut(flags: NDArray[np.bool_], edges: Sequence[NDArray[np.int64]]) -> tuple[int, int, int]:
-    """Elements saved, axis and cell: where the hulls of the two sides are smallest together.
-
-    The flags touch every side of their array, so no hull is empty.
-    """
-    best = (0, 0, 0)
-    size = prod(int(ends[-1] - ends[0]) for ends in edges)
-    axes = [axis for axis, cells in enumerate(flags.shape) if cells > 1]
-    whole = prod(int(ends[-1] - ends[0]) for i, ends in enumerate(edges) if i not in axes)
-    for axis in axes:
-        left: Any = whole  # elements of the hull of what is before each cell; right: from it on
-        right: Any = whole
-        for other in axes:
-            low, high = _spans(flags, axis, other)
-            low, high = edges[other][low], edges[other][high]
-            left = left * _running_extent(low, high)
-            right = right * _running_extent(low[::-1], high[::-1])[::-1]
-        saved = size - left[:-1] - right[1:]
-        if saved.max() > best[0]:
-            best = int(saved.max()), axis, int(saved.argmax()) + 1
-    return best
-
-
-def _spans(flags: NDArray[np.bool_], axis: int, other: int) -> tuple[Any, Any]:
-    """First and last + 1 true cell along `other`, for every cell along `axis`."""
-    size = flags.shape[other]
-    used = np.asarray(flags.any(axis=_all_but(flags.ndim, axis, other)))
-    if axis == other:
-        at = np.arange(size)
-        return np.where(used, at, size), np.where(used, at + 1, 0)
-    used = used if axis < other else used.T
-    some = used.any(axis=1)
-    low = np.where(some, used.argmax(axis=1), size)
-    return low, np.where(some, size - used[:, ::-1].argmax(axis=1), 0)
-
-
-def _running_extent(low: Any, high: Any) -> Any:
-    return np.maximum.accumulate(high) - np.minimum.accumulate(low)
+# --- reading what is asked for --------------------------------------------------------------------
 
 
 def region_of_index(index: Any, shape: Sequence[int], what: str) -> Region:

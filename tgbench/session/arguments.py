@@ -14,7 +14,8 @@ from tgbench.base.errors import DemandError, HintError, InputError, TgbenchError
 from tgbench.base.regions import EMPTY, Region
 from tgbench.graph.graph import Graph, Node
 from tgbench.graph.op_table import FLOATS, OPS, OpDef, numpy_dtype
-from tgbench.runs.buckets import Bucket, BucketSpace, Spot, difference, region_of_index
+from tgbench.runs.buckets import Bucket, BucketSpace, Spot, region_of_index
+from tgbench.runs.difference import difference
 
 Array = NDArray[Any]
 PLAIN = (list, tuple, int, float, np.generic)  # numbers, as opposed to arrays of a dtype

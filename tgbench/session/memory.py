@@ -33,7 +33,8 @@ from tgbench.programs.pool import Pool
 from tgbench.programs.program import Program
 from tgbench.programs.specialiser import Specialiser
 from tgbench.programs.states import States, ValidityPattern
-from tgbench.runs.buckets import BucketClass, boxes_of
+from tgbench.runs.buckets import BucketClass
+from tgbench.runs.difference import hull_of
 from tgbench.runs.propagate import Propagator, Step, changes, handed_out, joined, update_key
 from tgbench.runs.rules import Rules
 
@@ -388,8 +389,7 @@ def _like(tensor: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:
 def _differing(old: torch.Tensor, new: torch.Tensor) -> Box | None:
     """The smallest box around what differs, bit for bit; None where nothing does."""
     whole = _BITS[old.dtype.itemsize]
-    differ = boxes_of((old.view(whole) != new.view(whole)).cpu().numpy())
-    return differ.hull() if differ.boxes else None
+    return hull_of((old.view(whole) != new.view(whole)).cpu().numpy())
 
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -1,0 +1,286 @@
+"""What differs between two arrays, as few boxes.
+
+compare ─→ a byte an element ─→ runs of slices that are alike, cut further inside: exact boxes
+                                or, where those are many,
+                                cells of a grid, their hull cut in two again and again
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tgbench.base.regions import EMPTY, Box, Region, row_major
+
+Side: TypeAlias = "tuple[Any, Any]"
+Sides: TypeAlias = "tuple[Side, ...]"  # what a box is made of
+
+BITS = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
+AT_ONCE = 16  # slices
+MOST_BOXES = 8  # a comparison that would find more changed boxes than this takes larger ones
+MOST_CELLS = 64  # along a dimension, where boxes are looked for
+MOST_RUNS = MOST_CELLS // 2  # along a dimension, each with a gap behind it
+
+
+def difference(old: NDArray[Any], new: NDArray[Any]) -> Region:
+    """The boxes where two arrays of one shape and dtype differ, bit for bit (NaN equals itself)."""
+    if new.dtype.kind in "iub":
+        return boxes_of(np.asarray(old != new))
+    bits = BITS[new.itemsize]
+    return boxes_of(np.asarray(old.view(bits) != new.view(bits)))
+
+
+def boxes_of(flags: NDArray[np.bool_]) -> Region:
+    """True elements as at most `MOST_BOXES` boxes: exactly if that many do, else with some more."""
+    cells, shape = flags.tobytes(), flags.shape
+    at = cells.find(1)
+    if at < 0:
+        return EMPTY
+    last = cells.rfind(1)
+    if not shape or (at // shape[-1] == last // shape[-1] and cells.find(0, at, last) < 0):
+        return Region((_stretch(at, last, shape),))
+    boxes = _banded(cells, shape, 0, len(cells), at)
+    if len(boxes) <= MOST_BOXES:
+        return Region(tuple([Box(sides) for sides in boxes]))
+    return _few_of_a_row(boxes) or _coarse(flags)
+
+
+def _stretch(first: int, last: int, shape: Sequence[int]) -> Box:
+    """All from one element to another of the same row; what changes most often, a word, is that."""
+    if not shape:
+        return Box(())
+    row, at = divmod(first, shape[-1])
+    sides = [(at, at + last - first + 1)]
+    for size in shape[-2::-1]:
+        row, at = divmod(row, size)
+        sides.append((at, at + 1))
+    return Box(sides[::-1])
+
+
+def _few_of_a_row(boxes: Sequence[Sides]) -> Region | None:
+    """Boxes that differ along one dimension in fewer ones; None where there are others."""
+    first, second = boxes[:2]
+    axis = next(i for i, side in enumerate(first) if side != second[i])
+    before, behind = first[:axis], first[axis + 1 :]
+    in_a_row = all(box[axis + 1 :] == behind and box[:axis] == before for box in boxes)
+    runs = [box[axis] for box in boxes]
+    return _in_few(first, axis, runs) if in_a_row and len(runs) <= MOST_RUNS else None
+
+
+def _banded(cells: bytes, shape: Sequence[int], start: int, end: int, at: int) -> list[Sides]:
+    """The boxes of true cells, canonical: runs of slices that are alike, cut further inside.
+
+    `at` is the first one from `start` on. A slice along the first dimension is bytes side by side:
+    looking for the next true cell, and comparing two slices, is one pass over them. It ends early
+    where there are more than `MOST_RUNS`.
+    """
+    size, inner = shape[0], shape[1:]
+    if not inner:
+        return [(run,) for run in _runs(cells, start, end, at)]
+    step = (end - start) // size
+    found: list[Sides] = []
+    inside: list[Sides] = []
+    like = b""
+    while at >= 0 and len(found) <= MOST_RUNS:
+        first = (at - start) // step
+        begin = start + first * step
+        stop = begin + step
+        if not (like and cells.startswith(like, begin)):
+            inside = _banded(cells, inner, begin, stop, at)
+        if stop < end:
+            like = cells[begin:stop]
+            stop = _stop(cells, like, stop, end)
+        side = first, (stop - start) // step
+        found += [(side, *rest) for rest in inside]
+        at = cells.find(1, stop, end) if stop < end else -1
+    return found
+
+
+def _runs(cells: bytes, start: int, end: int, at: int) -> list[Side]:
+    """True cells in a row, from the first one on; no more of them than `MOST_RUNS` and one."""
+    found: list[Side] = []
+    while at >= 0 and len(found) <= MOST_RUNS:
+        stop = cells.find(0, at, end)
+        stop = end if stop < 0 else stop
+        found.append((at - start, stop - start))
+        at = cells.find(1, stop, end)
+    return found
+
+
+def _stop(cells: bytes, like: bytes, stop: int, end: int) -> int:
+    """Where slices that are alike end, of which one stops here; many are compared at once."""
+    for _ in range(AT_ONCE):
+        if not cells.startswith(like, stop, end):
+            return stop
+        stop += len(like)
+    stop = _stop(cells, like * AT_ONCE, stop, end)
+    while cells.startswith(like, stop, end):
+        stop += len(like)
+    return stop
+
+
+def _in_few(first: Sides, axis: int, runs: Sequence[Side]) -> Region:
+    """As many boxes as may be of runs along one dimension: the widest gaps stay open."""
+    widths = [start - stop for (_, stop), (start, _) in pairwise(runs)]
+    widest = sorted(range(len(widths)), key=widths.__getitem__, reverse=True)[: MOST_BOXES - 1]
+    cuts = [0, *sorted([i + 1 for i in widest if widths[i]]), len(runs)]
+    sides = [(runs[a][0], runs[b - 1][1]) for a, b in pairwise(cuts)]
+    before, behind = first[:axis], first[axis + 1 :]
+    return Region(tuple([Box((*before, side, *behind)) for side in sides]))
+
+
+def _all_but(rank: int, *axes: int) -> tuple[int, ...]:
+    return tuple([axis for axis in range(rank) if axis not in axes])
+
+
+def hull_of(flags: NDArray[np.bool_]) -> Box | None:
+    """The smallest box around the true elements; None where there are none."""
+    sides, left = [], np.asarray(flags)
+    for step in row_major(flags.shape):
+        cells = left.tobytes()
+        first = cells.find(1)
+        if first < 0:
+            return None
+        side = first // step, cells.rfind(1) // step + 1
+        sides.append(side)
+        left = np.asarray(left[slice(*side)].any(axis=0))
+    return Box(sides) if left.all() else None
+
+
+def _coarse(flags: NDArray[np.bool_]) -> Region:
+    """The hull, cut in two where that saves most, again and again while the boxes stay few."""
+    whole = _grid(flags)
+    if sum(size > 1 for size in whole.flags.shape) == 1:
+        return whole.in_a_row
+    parts, cuts = [whole], [whole.best_cut]
+    region = Region((whole.hull,))
+    while max(cuts).saved:
+        i = cuts.index(max(cuts))
+        parts[i : i + 1] = halves = parts[i].halves(cuts[i])
+        cuts[i : i + 1] = [half.best_cut for half in halves]
+        finer = Region.of(*(part.hull for part in parts))
+        if len(finer) > MOST_BOXES:
+            return region
+        region = finer
+    return region
+
+
+class Cutting(NamedTuple):
+    """Elements saved by cutting a grid in two, along which axis, and before which of them."""
+
+    saved: int = 0
+    axis: int = 0
+    at: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """Cells that lie in rows along every dimension, or a part of them.
+
+    Fields:
+        flags: which are true; no slice along any dimension is without one.
+        starts, stops: by dimension, where cells begin and where they stop.
+    """
+
+    flags: NDArray[np.bool_]
+    starts: Sequence[NDArray[np.int64]]
+    stops: Sequence[NDArray[np.int64]]
+
+    @staticmethod
+    def of(
+        flags: NDArray[np.bool_],
+        starts: Sequence[NDArray[np.int64]],
+        stops: Sequence[NDArray[np.int64]],
+    ) -> Grid:
+        """Without the slices that hold nothing."""
+        starts, stops = list(starts), list(stops)
+        for axis in range(flags.ndim):
+            used = flags.any(axis=_all_but(flags.ndim, axis))
+            if 0 in used.tobytes():
+                flags = flags.compress(used, axis=axis)
+                starts[axis], stops[axis] = starts[axis][used], stops[axis][used]
+        return Grid(flags, starts, stops)
+
+    @cached_property
+    def hull(self) -> Box:
+        ends = zip(self.starts, self.stops, strict=True)
+        return Box((int(starts[0]), int(stops[-1])) for starts, stops in ends)
+
+    @property
+    def in_a_row(self) -> Region:
+        """What there is of cells along one dimension: all but the widest gaps, if need be."""
+        axis = max(range(self.flags.ndim), key=self.flags.shape.__getitem__)
+        runs = zip(self.starts[axis].tolist(), self.stops[axis].tolist(), strict=True)
+        return _in_few(self.hull, axis, list(runs))
+
+    def halves(self, cut: Cutting) -> list[Grid]:
+        """The cells before a cut, and those behind it."""
+        sides = slice(None, cut.at), slice(cut.at, None)
+        return [self._part((slice(None),) * cut.axis + (side,), cut.axis) for side in sides]
+
+    def _part(self, index: tuple[slice, ...], axis: int) -> Grid:
+        starts, stops = list(self.starts), list(self.stops)
+        starts[axis], stops[axis] = starts[axis][index[-1]], stops[axis][index[-1]]
+        return Grid.of(self.flags[index], starts, stops)
+
+    @property
+    def best_cut(self) -> Cutting:
+        """Where the hulls of the two sides are smallest together."""
+        best = Cutting()
+        for axis, cells in enumerate(self.flags.shape):
+            if cells > 1:
+                before, behind = self._hulls(axis)
+                saved = before[-1] - before[:-1] - behind[1:]
+                at = int(saved.argmax())
+                if saved[at] > best.saved:
+                    best = Cutting(int(saved[at]), axis, at + 1)
+        return best
+
+    def _hulls(self, axis: int) -> tuple[Any, Any]:
+        """Elements of the hulls of all cells up to each one along a dimension, and from it on."""
+        starts, stops = self.starts[axis], self.stops[axis]
+        before, behind = stops - starts[0], stops[-1] - starts
+        for other, cells in enumerate(self.flags.shape):
+            if other != axis and cells > 1:
+                low, high = self._spans(axis, other)
+                up_to, from_on = np.maximum.accumulate(high), np.maximum.accumulate(high[::-1])
+                before = before * (up_to - np.minimum.accumulate(low))
+                behind = behind * (from_on - np.minimum.accumulate(low[::-1]))[::-1]
+            elif other != axis:
+                thick = int(self.stops[other][0] - self.starts[other][0])
+                before, behind = before * thick, behind * thick
+        return before, behind
+
+    def _spans(self, axis: int, other: int) -> tuple[Any, Any]:
+        """From where to where along `other` there is something, for every cell along `axis`."""
+        used: Any = self.flags
+        if used.ndim > 2:
+            used = used.any(axis=_all_but(used.ndim, axis, other))
+        used = used if axis < other else used.T
+        last = -1 - used[:, ::-1].argmax(axis=1)
+        return self.starts[other][used.argmax(axis=1)], self.stops[other][last]
+
+
+def _grid(flags: NDArray[np.bool_]) -> Grid:
+    """Neighbouring slices that are alike are one cell; some neighbours where there are many."""
+    hull: Any = hull_of(flags)
+    flags = flags[hull.slices()]
+    starts, stops = [], []
+    for axis, (first, stop) in enumerate(hull):
+        ahead = np.moveaxis(flags, axis, 0).reshape(flags.shape[axis], -1)
+        breaks = np.flatnonzero((ahead[1:] != ahead[:-1]).any(axis=1)) + 1
+        edges = np.append(0, breaks)
+        if len(edges) <= MOST_CELLS:
+            flags = flags.take(edges, axis=axis)  # the slices of a cell are alike
+        else:
+            edges = edges[:: -(-len(edges) // MOST_CELLS)]
+            flags = np.logical_or.reduceat(flags, edges, axis=axis)
+        starts.append(first + edges)
+        stops.append(np.append(first + edges[1:], stop))
+    return Grid.of(flags, starts, stops)
