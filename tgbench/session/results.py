@@ -31,9 +31,10 @@ def gather(
     the program is the run's own, else of a larger one. What is not a copy is a view that cannot be
     written through.
     """
-    if is_own and len(parts) == 1 and not isinstance(index, (Region, list)):
-        dropped = _dropped(index, len(region.boxes[0]))
-        return _handed(_plain(parts[0][1]), dropped, copy, as_torch)
+    if len(parts) == 1 and not isinstance(index, (Region, list)):
+        (box, tensor), wanted = parts[0], region.boxes[0]
+        if is_own or box.at(origin) == wanted:
+            return _handed(_plain(tensor), _dropped(index, len(wanted)), copy, as_torch)
     parts = [(box.at(origin), _plain(tensor)) for box, tensor in parts]
     if isinstance(index, Region):
         return [_piece(parts, box, ..., copy, as_torch) for box in index]
@@ -96,7 +97,8 @@ def _assembled(parts: Plain, hull: Box) -> Any:
 
 def _inside(box: Box, outer: Box) -> tuple[slice, ...]:
     """A box relative to the start of an outer one."""
-    return tuple(slice(a - start, b - start) for (a, b), (start, _) in zip(box, outer, strict=True))
+    sides = zip(box, outer, strict=True)
+    return tuple([slice(a - start, b - start) for (a, b), (start, _) in sides])
 
 
 def _dropped(index: Any, rank: int) -> list[int]:
