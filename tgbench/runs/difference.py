@@ -21,7 +21,7 @@ from tgbench.base.regions import EMPTY, Box, Region, row_major
 Side: TypeAlias = "tuple[Any, Any]"
 Sides: TypeAlias = "tuple[Side, ...]"  # what a box is made of
 
-BITS = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
+UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}  # by bytes
 AT_ONCE = 16  # slices
 MOST_BOXES = 8  # a comparison that would find more changed boxes than this takes larger ones
 MOST_CELLS = 64  # along a dimension, where boxes are looked for
@@ -32,7 +32,7 @@ def difference(old: NDArray[Any], new: NDArray[Any]) -> Region:
     """The boxes where two arrays of one shape and dtype differ, bit for bit (NaN equals itself)."""
     if new.dtype.kind in "iub":
         return boxes_of(np.asarray(old != new))
-    bits = BITS[new.itemsize]
+    bits = UNSIGNED[new.itemsize]
     return boxes_of(np.asarray(old.view(bits) != new.view(bits)))
 
 

@@ -15,7 +15,7 @@ from tgbench.base.regions import EMPTY, Region
 from tgbench.graph.graph import Graph, Node
 from tgbench.graph.op_table import FLOATS, OPS, OpDef, numpy_dtype
 from tgbench.runs.buckets import Bucket, BucketSpace, Spot, region_of_index
-from tgbench.runs.difference import difference
+from tgbench.runs.difference import UNSIGNED, difference
 
 Array = NDArray[Any]
 PLAIN = (list, tuple, int, float, np.generic)  # numbers, as opposed to arrays of a dtype
@@ -174,7 +174,7 @@ class ArgumentReader:
             return
         for box in region:
             part = array[box.slices()]
-            if node.dtype in FLOATS and not np.isfinite(part).all():
+            if node.dtype in FLOATS and not _is_finite(part):
                 found = np.argwhere(~np.isfinite(array))[0]
                 where = tuple(int(i) for i in found)
                 raise InputError(
@@ -278,11 +278,18 @@ def _plain(index: Any) -> tuple[Any, ...] | None:
 _ENDS = {int, type(None)}
 
 
+def _is_finite(part: Array) -> bool:
+    """Whether all are: the least of the flags is true. NumPy finds where that is the soonest."""
+    flags = np.isfinite(part)
+    return bool(flags.item(flags.argmin()))
+
+
 def _is_below(part: Array, limit: int) -> bool:
     """Whether all are in 0..limit - 1; a negative integer is a large one without its sign."""
     if part.size == 1:
         return 0 <= int(part.item()) < limit
-    return bool(part.view(f"u{part.itemsize}").max() < limit)
+    unsigned = part.view(UNSIGNED[part.itemsize])
+    return bool(unsigned.item(unsigned.argmax()) < limit)
 
 
 def _finite(node: Node, found: float) -> str:
