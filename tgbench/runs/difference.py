@@ -42,24 +42,32 @@ def boxes_of(flags: NDArray[np.bool_]) -> Region:
     at = cells.find(1)
     if at < 0:
         return EMPTY
-    last = cells.rfind(1)
-    if not shape or (at // shape[-1] == last // shape[-1] and cells.find(0, at, last) < 0):
-        return Region((_stretch(at, last, shape),))
+    only = _only_box(cells, shape, at)
+    if only is not None:
+        return Region((only,))
     boxes = _banded(cells, shape, 0, len(cells), at)
     if len(boxes) <= MOST_BOXES:
         return Region(tuple([Box(sides) for sides in boxes]))
     return _few_of_a_row(boxes) or _coarse(flags)
 
 
-def _stretch(first: int, last: int, shape: Sequence[int]) -> Box:
-    """All from one element to another of the same row; what changes most often, a word, is that."""
-    if not shape:
-        return Box(())
-    row, at = divmod(first, shape[-1])
-    sides = [(at, at + last - first + 1)]
-    for size in shape[-2::-1]:
-        row, at = divmod(row, size)
-        sides.append((at, at + 1))
+def _only_box(cells: bytes, shape: Sequence[int], at: int) -> Box | None:
+    """The box of all true cells, the first of which is there; None where they are more than one.
+
+    As `_banded` finds it, from the inside out; most changes are a word, a row or a patch.
+    """
+    sides, begin, step = [], at, 1
+    for size in reversed(shape):
+        if size == 1:
+            sides.append((0, 1))
+            continue
+        start = begin - begin % (step * size)
+        end = start + step * size
+        stop = _stop(cells, cells[begin : begin + step], begin + step, end)
+        if cells.find(1, stop, end) >= 0:
+            return None
+        sides.append(((begin - start) // step, (stop - start) // step))
+        begin, step = start, step * size
     return Box(sides[::-1])
 
 
@@ -115,6 +123,9 @@ def _runs(cells: bytes, start: int, end: int, at: int) -> list[Side]:
 
 def _stop(cells: bytes, like: bytes, stop: int, end: int) -> int:
     """Where slices that are alike end, of which one stops here; many are compared at once."""
+    if len(like) == 1:
+        stop = cells.find(0, stop, end)
+        return end if stop < 0 else stop
     for _ in range(AT_ONCE):
         if not cells.startswith(like, stop, end):
             return stop
