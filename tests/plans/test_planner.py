@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from parts_cases import fused
 from session.test_session import causal, deep, share_of_examples
 from session_cases import CheckedSession
 from strategies import Maker, graphs
@@ -204,6 +205,27 @@ def test_large_runs_are_cut_where_that_is_quicker_than_dropping() -> None:
     assert cut.retained == roomy.retained
     assert dropped.cut == WHOLE
     assert dropped.dropped
+
+
+def test_what_has_room_is_not_expected_to_run_in_pieces() -> None:
+    """A prompt has to be cut; a row behind it does not, and no session cuts it."""
+    graph = simplify(fused(2, 16, 8))
+    planner = planner_of(graph)
+    x, y = (Region((Box(((4, 5), (0, wide))),)) for wide in (8, 16))
+    last = {"y": Region((Box(((15, 16), (0, 16))),))}
+    buckets = Bucket.of({"x": Region.full((16, 8))}, last), Bucket.of({"x": x}, {"y": y})
+    prompt, row = ([one for one in scenarios(planner, b) if one.weight] for b in buckets)
+    runs = scenarios(planner, *buckets)
+    made = planner.plan_once(runs, planner.plan(runs, None).placement.size_bytes - 1024)
+    assert made.cut.parts == 2
+    propagator = planner.runs.propagator(made.retained)
+    in_pieces = planner.expected_ns(propagator, row, made.cut)
+    whole = planner.expected_ns(propagator, row)
+    cut = planner.expected_ns(propagator, prompt, made.cut)
+    assert whole < in_pieces
+    assert made.expected_ns == pytest.approx((whole + cut) / 2)
+    specialiser = Specialiser(planner.scheduled, made.placement, made.cut, Rules(), "cpu")
+    assert len(specialiser.specialise({}, row[0].kind, row[0].origin).pieces) == 1
 
 
 def hungry(site: Site) -> list[Kernel]:

@@ -134,6 +134,22 @@ class Placement:
     def size_of(self, node: Node) -> int:
         return self.slots[node].elements * node.type.itemsize
 
+    def has_room(self, touched: Mapping[Node, Box]) -> bool:
+        """Whether there is room for what one run touches of nodes, scratch memory apart."""
+        boxes: dict[Node, Box] = {}
+        for node, box in touched.items():
+            first = node if node in self.retained else self.group(node)
+            boxes[first] = boxes[first].hull(box) if first in boxes else box
+        return all(self._is_inside(node, box) for node, box in boxes.items())
+
+    def _is_inside(self, node: Node, box: Box) -> bool:
+        slot = self.slots.get(node)
+        if slot is None:
+            return False
+        starts = slot.start if node in self.retained else box.starts
+        sides = zip(box, starts, slot.extents, strict=True)
+        return all(first <= a and b <= first + extent for (a, b), first, extent in sides)
+
     def group(self, node: Node) -> Node:
         """The first owner of the bytes that an in-place result took over."""
         while node in self.donors:

@@ -151,15 +151,24 @@ class Planner:
         read.update(self.frontier(scenarios))
         return [node for node in self.scheduled.stored if node in read]
 
-    def expected_ns(self, propagator: Propagator, scenarios: Sequence[Scenario], cut: Cut) -> float:
-        """The modelled mean time of the weighted scenarios."""
+    def expected_ns(
+        self,
+        propagator: Propagator,
+        scenarios: Sequence[Scenario],
+        cut: Cut = WHOLE,
+        placement: Placement | None = None,
+    ) -> float:
+        """The modelled mean time of the weighted scenarios: whole, or over a map and its cut."""
         total = weight = 0.0
         for scenario in scenarios:
             if scenario.weight:
-                weight += scenario.weight
-                total += scenario.weight * sum(
-                    self.step_ns(step) for step in self.runs.steps(propagator, scenario, cut)
+                steps = (
+                    self.runs.steps(propagator, scenario, cut)
+                    if placement is None
+                    else self.runs.over(placement, propagator, scenario, cut)
                 )
+                weight += scenario.weight
+                total += scenario.weight * sum(map(self.step_ns, steps))
         return total / weight if weight else 0.0
 
     def step_ns(self, step: Step) -> float:
@@ -175,12 +184,12 @@ class Planner:
     def worth(self, nodes: Sequence[Node], scenarios: Sequence[Scenario]) -> dict[Node, float]:
         """Modelled nanoseconds a run saves by retaining each node, the others retained too."""
         weighted = [scenario for scenario in scenarios if scenario.weight]
-        base = self.expected_ns(self.runs.propagator(nodes), weighted, WHOLE)
+        base = self.expected_ns(self.runs.propagator(nodes), weighted)
         result = {}
         for i, node in enumerate(nodes):
             self.tell(f"weighing {i + 1}/{len(nodes)} {node.name}")
             without = [other for other in nodes if other is not node]
-            result[node] = self.expected_ns(self.runs.propagator(without), weighted, WHOLE) - base
+            result[node] = self.expected_ns(self.runs.propagator(without), weighted) - base
         return result
 
     def lay_out(
@@ -347,8 +356,8 @@ class Planner:
             tried += [Tried(self, frontier, held), Tried(self, (), held)]
             return None
         made = self._decided(frontier, *found, weighed)
-        whole_ns = self.expected_ns(self.runs.propagator(found[0]), weighed, WHOLE)
-        if made.expected_ns <= DEAR * whole_ns:
+        whole_ns = self.expected_ns(self.runs.propagator(found[0]), weighed)
+        if made.cut == WHOLE or (not made.dropped and made.expected_ns <= DEAR * whole_ns):
             return made
         uncut = self._most_that_fit(ranked, len(found[0]), held, budget_bytes, is_cut=False)
         other = made if uncut is None else self._decided(frontier, *uncut, weighed)
@@ -436,7 +445,7 @@ class Planner:
         placement: Placement,
         scenarios: Sequence[Scenario],
     ) -> Decisions:
-        expected = self.expected_ns(self.runs.propagator(retained), scenarios, cut)
+        expected = self.expected_ns(self.runs.propagator(retained), scenarios, cut, placement)
         dropped = tuple(node for node in frontier if node not in set(retained))
         return Decisions(
             self.scheduled, placement, Retention.always(retained), dropped, cut, {}, expected

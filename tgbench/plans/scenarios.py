@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tgbench.base.coords import Memo
 from tgbench.base.regions import Region
 from tgbench.graph.graph import Node
-from tgbench.memory.placement import Footprint, Retention, footprint
+from tgbench.memory.placement import Footprint, Placement, Retention, footprint
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.runs.buckets import BucketClass
 from tgbench.runs.propagate import Propagator, Step, changes, handed_out, joined
@@ -104,6 +104,15 @@ class Runs:
             valid = {node: region for node, region in steps[-1].valid.items() if node in retained}
             changed = {}
         return steps
+
+    def over(
+        self, placement: Placement, propagator: Propagator, scenario: Scenario, cut: Cut
+    ) -> list[Step]:
+        """The same over a map, as sessions do it: cut only where there is no room for all of it."""
+        whole = self.steps(propagator, scenario, WHOLE)
+        if cut == WHOLE or placement.has_room(self.footprint(whole).hulls):
+            return whole
+        return self.steps(propagator, scenario, cut)
 
     def last(self, propagator: Propagator, scenario: Scenario) -> Step:
         """What is left to a scenario's last piece, however finely it is cut."""
