@@ -99,7 +99,7 @@ def _options(random: Random, case: Json) -> Json:
 
 _BETWEEN = {
     "forget": 2, "release": 1, "reload": 1.5, "optimize": 1, "prepare": 0.5, "set_state": 6,
-    "reset_states": 1, "plan_for": 0.5,
+    "reset_states": 1, "plan_for": 0.5, "divide": 1,
 }  # fmt: skip
 
 
@@ -122,6 +122,8 @@ def _between(random: Random, case: Json, shapes: Shapes) -> Json:
     if name == "set_state":
         leaf = random.choice(list(leaves(case, "state").values()))
         return {"do": name, "edit": _edit(random, leaf)}
+    if name == "divide":
+        return {"do": name, "view": random.random()}
     if name == "plan_for":
         return {"do": name, "want": _want(random, shapes)}
     return {"do": name}

@@ -74,6 +74,13 @@ def _step(case: Json, step: Json, now: dict[str, Array]) -> list[str]:
     if step["do"] == "reload":
         return [f"session = tg.GraphSession(graph, weights, plan=session.plan"
                 f"{_options(case['options'])})"]  # fmt: skip
+    if step["do"] == "divide":
+        return [
+            "from tgbench.session.what_if import WhatIf", "scheduled = session.scheduled",
+            "views = [n.name for n in scheduled.schedule if n in scheduled.views]",
+            f"what = WhatIf.of(session).retained(views[int({step['view']} * len(views))])",
+            "session.adopt(what.plan)",
+        ]  # fmt: skip
     return [f"session.{step['do']}()"]
 
 

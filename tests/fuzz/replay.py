@@ -40,8 +40,9 @@ from fuzz.case import (
 )
 from fuzz.choosing import serve_any
 from fuzz.table import basic_index
-from tgbench.base.errors import BudgetError, GraphError, TgbenchError
+from tgbench.base.errors import BudgetError, GraphError, PlanError, TgbenchError
 from tgbench.session.session import GraphSession
+from tgbench.session.what_if import WhatIf
 
 LITTLE_MORE, MUCH_MORE = 1.15, 4
 MOST_REFUSALS = 2  # runs over budget are refused after a long search: a case ends with the next
@@ -226,6 +227,22 @@ class _Replay:
             self.session.plan_for([(dict.fromkeys(names, ...), self._want(do))])
         except BudgetError:
             self._require_budget()
+
+    def _divide(self, do: Json) -> None:
+        """Keep a view by hand, on bytes of its own, if there is room for it."""
+        views = views_of(self.session) if self.session.is_planned else []
+        if not views:
+            return
+        try:
+            what = WhatIf.of(self.session).retained(views[int(do["view"] * len(views))])
+        except PlanError:  # no planned run looks at it
+            return
+        verdict = what.verdict()
+        if verdict.clashes:
+            raise Failed("wrong", "map", str(verdict))
+        if verdict.is_valid:
+            self.session.adopt(what.plan)
+            self.tally.events["divided"] += 1
 
     def _reset_states(self, do: Json) -> None:
         self.session.reset_states()
@@ -455,6 +472,12 @@ class _Replay:
                 shown = key if isinstance(value, dict) else f"{key}={value}"
                 self.tally.events[f"option {shown}"] += 1
         self.tally.entries.update({node["op"] for node in self.case["nodes"]})
+
+
+def views_of(session: GraphSession) -> list[str]:
+    """Views that runs look through, in schedule order."""
+    scheduled = session.scheduled
+    return [node.name for node in scheduled.schedule if node in scheduled.views]
 
 
 def _index(wish: Any) -> Any:

@@ -5,6 +5,13 @@
     view       reshape, permute, slice, expand: no bytes, a strided look at its base
     stored     everything else: bytes in the arena
 
+A plan may give a view bytes of its own all the same: it is *copied* out of its base then, and is
+computed like any other node. So a part of a node can be kept without the rest:
+
+    qkv ──┬─ q                    qkv ──┬─ q
+          ├─ k    kept: qkv             ├─ [k]    kept: k, v
+          └─ v                          └─ [v]
+
 A schedule may name a node more than once: it is computed again then, and what runs is the unfolded
 graph, in which every time is a node of its own (`graph.unfold`).
 
@@ -20,7 +27,7 @@ from functools import cached_property
 from tgbench.base.regions import Box, row_major
 from tgbench.graph.graph import Graph, Node
 from tgbench.graph.op_table import OPS, ViewMap
-from tgbench.graph.unfold import unfold
+from tgbench.graph.unfold import named, unfold
 from tgbench.runs.propagate import Propagator, Storage
 from tgbench.runs.rules import Rules
 
@@ -103,6 +110,7 @@ class ScheduledGraph:
         base: for every node, the node whose bytes it shows (itself, unless it is a view).
         maps: for every node, how its coordinates run through the base.
         dense: for every base, dimensions to be stored whole.
+        copied: views of the folded graph that have bytes of their own, whenever they are computed.
     """
 
     graph: Graph
@@ -112,30 +120,47 @@ class ScheduledGraph:
     base: Mapping[Node, Node]
     maps: Mapping[Node, ViewMap]
     dense: Mapping[Node, frozenset[int]]
+    copied: frozenset[Node]
 
     @staticmethod
-    def of(folded: Graph, schedule: Sequence[Node] | None = None) -> ScheduledGraph:
-        """A graph's, in its own order or another one; raises GraphError for one that is none."""
-        graph, frozen = folded, folded.frozen
+    def of(
+        folded: Graph, schedule: Sequence[Node] | None = None, copied: Iterable[Node] = ()
+    ) -> ScheduledGraph:
+        """A graph's, in its own order or another one; raises GraphError for one that is none.
+
+        >>> from tgbench.graph.graph import GraphBuilder
+        >>> g = GraphBuilder()
+        >>> both = g.name(g.input("x", (4, 6)) * 2.0, "both")
+        >>> left = g.name(both[:, :3], "left")
+        >>> g.output("y", left + both[:, 3:])
+        >>> graph = g.build()
+        >>> [node.name for node in ScheduledGraph.of(graph).stored]
+        ['both', 'y']
+        >>> [node.name for node in ScheduledGraph.of(graph, copied=[left]).stored]
+        ['both', 'left', 'y']
+        """
+        graph, frozen, copied = folded, folded.frozen, frozenset(copied)
         order = tuple(
             node for node in (schedule or graph.nodes) if not node.is_leaf and node not in frozen
         )
+        meant = order
         if len(set(order)) < len(order):
             graph, order = unfold(folded, order)
+        own = {node for node, one in zip(order, meant, strict=True) if one in copied}
         base: dict[Node, Node] = {}
         maps: dict[Node, ViewMap] = {}
         dense: dict[Node, frozenset[int]] = {}
         for node in graph.nodes:
             base[node], maps[node] = node, identity_map(node.rank)
             dense[node] = frozenset()
-            if node.is_leaf or OPS[node.op].view is None:
+            if node in own or not is_look(node):
                 continue
             mapped = _view_of(node, base, maps)
             if mapped is not None:
                 parent = base[node.inputs[0]]
                 base[node], maps[node] = parent, mapped
                 dense[parent] |= mapped.dense
-        return ScheduledGraph(graph, folded, order, frozen, base, maps, dense)
+        return ScheduledGraph(graph, folded, order, frozen, base, maps, dense, copied)
 
     @property
     def repeats(self) -> bool:
@@ -145,7 +170,15 @@ class ScheduledGraph:
     @property
     def once(self) -> ScheduledGraph:
         """The same graph with every node computed once."""
-        return ScheduledGraph.of(self.folded) if self.repeats else self
+        return ScheduledGraph.of(self.folded, copied=self.copied) if self.repeats else self
+
+    def copying(self, views: Iterable[Node]) -> ScheduledGraph:
+        """The same order, in which these views of the folded graph have bytes, and no others."""
+        wanted = frozenset(views)
+        if wanted == self.copied:
+            return self
+        order = named(self.folded, [node.name for node in self.schedule])
+        return ScheduledGraph.of(self.folded, order, wanted)
 
     @cached_property
     def position(self) -> dict[Node, int]:
@@ -176,9 +209,11 @@ class ScheduledGraph:
                 continue
             op = OPS[node.op]
             sources = [node.inputs[i] for i in {*op.aligned, *op.inplace}]
-            if op.on_images or any(
+            is_like_one = any(
                 self.base[source] in found and source.shape == node.shape for source in sources
-            ):
+            )
+            is_part = _keeps_dimensions(node) and node.inputs[0] in found
+            if op.on_images or is_like_one or is_part:
                 found.add(node)
         return frozenset(found)
 
@@ -230,6 +265,26 @@ class ScheduledGraph:
             (0, node.shape[axis]) if axis in dense else interval
             for axis, interval in enumerate(box)
         )
+
+
+def is_look(node: Node) -> bool:
+    """Whether a node shows elements of another one; it is a view, unless it has to be copied.
+
+    >>> from tgbench.graph.graph import GraphBuilder
+    >>> x = GraphBuilder().input("x", (4, 6))
+    >>> is_look(x), is_look(x[:, :3]), is_look(x * 2.0)
+    (False, True, False)
+    """
+    return not node.is_leaf and OPS[node.op].view is not None
+
+
+def _keeps_dimensions(node: Node) -> bool:
+    """Whether a node shows another one's dimensions as they are, or parts of them: a slice does."""
+    view = OPS[node.op].view
+    own = view(node.call) if view is not None else None
+    return own is not None and all(
+        to is not None and to[0] == axis for axis, to in enumerate(own.dims)
+    )
 
 
 def _view_of(node: Node, base: Mapping[Node, Node], maps: Mapping[Node, ViewMap]) -> ViewMap | None:

@@ -61,7 +61,8 @@ class Values:
         writing = _Sequence(self.scheduled)
         for value in order:
             writing.put(self.nodes[value])
-        return ScheduledGraph.of(self.scheduled.folded, writing.ended())
+        scheduled = self.scheduled
+        return ScheduledGraph.of(scheduled.folded, writing.ended(), scheduled.copied)
 
 
 def _value(

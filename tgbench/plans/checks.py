@@ -2,18 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from tgbench.base.errors import PlanError
+from tgbench.base.errors import GraphError, PlanError
 from tgbench.base.words import shorten
 from tgbench.graph.graph import Graph, Node
 from tgbench.graph.op_table import OPS
+from tgbench.graph.unfold import check_sequence, named
 from tgbench.memory.check import clashes
 from tgbench.memory.placement import ALIGNMENT, Placement
-from tgbench.memory.storage import ScheduledGraph
-from tgbench.plans.decisions import PlanBucket
+from tgbench.memory.storage import ScheduledGraph, is_look
+from tgbench.plans.decisions import PlanBucket, PlanFields
 from tgbench.runs.buckets import Span
 from tgbench.runs.split import WHOLE
+
+
+def scheduled_of(plan: PlanFields, graph: Graph) -> ScheduledGraph:
+    """A graph in a plan's schedule; raises PlanError unless all of that is of this graph."""
+    try:
+        sequence = named(graph, plan.schedule)
+        check_sequence(graph, sequence)
+    except GraphError as error:
+        raise PlanError(f"schedule: {error}; delete the plan to plan anew") from error
+    scheduled = ScheduledGraph.of(graph, sequence, _copied(plan, graph))
+    for node, name in zip(scheduled.schedule, plan.schedule, strict=True):
+        if node.name != name:
+            raise PlanError(
+                f"schedule: {shorten(name)} is called {node.name} there; "
+                "delete the plan to plan anew"
+            )
+    return scheduled
+
+
+def _copied(plan: PlanFields, graph: Graph) -> frozenset[Node]:
+    """The views that a plan gives bytes; raises PlanError for a name that is none's, or twice."""
+    nodes = {node.name: node for node in graph.nodes}
+    found = frozenset(node_of(nodes, name, "copied") for name in plan.copied)
+    for node in found:
+        if not is_look(node) or node in graph.frozen:
+            name = shorten(node.name)
+            raise PlanError(f"copied: {name} is not a view of a run; delete the plan to plan anew")
+    if len(found) < len(plan.copied):
+        raise PlanError("copied: a view is there twice; delete the plan to plan anew")
+    return found
+
+
+def node_of(nodes: Mapping[str, Node], name: str, where: str = "slots") -> Node:
+    """The node of a name; raises PlanError, naming the field, if there is none."""
+    if name not in nodes:
+        raise PlanError(
+            f"{where}: the graph has no node {shorten(name)}; delete the plan to plan anew"
+        )
+    return nodes[name]
 
 
 def check_placement(placement: Placement, scheduled: ScheduledGraph) -> None:

@@ -146,6 +146,8 @@ class PlanFields:
         search: how it was found; None for a plan that was made to get going.
         exact: "bitwise" if slices are made of whole tiles (see `tilings`); None otherwise.
         machine: where it was made; plans may move between machines.
+        copied: views that have bytes of their own, so that they can be kept without the rest of
+            what they show; in graph order. A file may leave it out.
     """
 
     graph: str
@@ -168,4 +170,5 @@ class PlanFields:
     price_ns: float = 0.0
     search: SearchRecord | None = None
     exact: str | None = None
+    copied: tuple[str, ...] = ()
     version: int = VERSION

@@ -77,6 +77,16 @@ class PlanDiff:
         return tuple((a, b) for a, b in both if a.after != b.after)
 
     @cached_property
+    def copied(self) -> tuple[str, ...]:
+        """Views that have bytes of their own in the second plan only."""
+        return _without(self.after.copied, self.before.copied)
+
+    @cached_property
+    def shown(self) -> tuple[str, ...]:
+        """Views that have bytes of their own in the first plan only."""
+        return _without(self.before.copied, self.after.copied)
+
+    @cached_property
     def moved(self) -> tuple[str, ...]:
         """Nodes at another offset."""
         return self._otherwise(lambda slot: slot.offset_bytes)
@@ -157,6 +167,8 @@ class PlanDiff:
             *(("retained", f"+ {kept}") for kept in self.gained),
             *(("retained", f"- {kept}") for kept in self.lost),
             *(("retained", _otherwise_kept(*pair)) for pair in self.rearranged),
+            *_count("views", self.copied, "with bytes of their own now"),
+            *_count("views", self.shown, "without bytes of their own now"),
             *_count("schedule", self.reordered, "in another place"),
             *_count("memory map", self.moved, "at another offset"),
             *_count("memory map", self.resized, "with another extent"),

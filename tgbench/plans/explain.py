@@ -22,9 +22,9 @@ from typing import Literal, TypeAlias
 from tgbench.base.errors import PlanError
 from tgbench.base.words import format_bytes, format_time, listed, shorten
 from tgbench.graph.graph import Graph
-from tgbench.graph.unfold import named
+from tgbench.graph.unfold import AGAIN
 from tgbench.memory.placement import aligned
-from tgbench.memory.storage import ScheduledGraph
+from tgbench.plans.checks import scheduled_of
 from tgbench.plans.decisions import PlanBucket, PlanFields, PlanSlot
 from tgbench.programs.exact.findings import Exactness
 from tgbench.runs.buckets import BucketClass
@@ -32,6 +32,7 @@ from tgbench.runs.buckets import BucketClass
 Role: TypeAlias = Literal[
     "input", "retained", "partial", "slice", "unplaced", "view", "weight", "frozen"
 ]
+OWN_BYTES = "a view that has bytes of its own, to be kept without the rest of what it shows"
 UNNAMED = " (weights, and what depends on them alone, need graph=session.graph)"
 FIRST_ORDER = (
     "(to first order: the saving is modelled with all else as it is; the price is that of the next "
@@ -138,6 +139,7 @@ def _explained(plan: PlanFields, node: str, graph: Graph | None) -> Explanation:
     beside = {node, slot.donor, *takers}
     role = _role(plan, slot)
     found = weighed(plan, node) if role in _FLIPS else None
+    remarks = _own(plan, node), "" if found is not None else _unweighed(plan, slot)
     return Explanation(
         node,
         role,
@@ -149,7 +151,7 @@ def _explained(plan: PlanFields, node: str, graph: Graph | None) -> Explanation:
         slot.donor,
         takers,
         found,
-        "" if found is not None else _unweighed(plan, slot),
+        "\n  ".join(filter(None, remarks)),
     )
 
 
@@ -172,6 +174,12 @@ def weighed(plan: PlanFields, node: str) -> Weighed | None:
         ),
         None,
     )
+
+
+def _own(plan: PlanFields, node: str) -> str:
+    """What is said of a view that has bytes, whenever it is computed."""
+    again = AGAIN.fullmatch(node)
+    return OWN_BYTES if not {node, again and again[1]}.isdisjoint(plan.copied) else ""
 
 
 def _unweighed(plan: PlanFields, slot: PlanSlot) -> str:
@@ -201,7 +209,7 @@ def _without_bytes(plan: PlanFields, node: str, graph: Graph | None) -> Explanat
             f"the plan is for graph {plan.graph[:12]}, this is {graph.fingerprint[:12]}; "
             "pass session.graph, the simplified graph that runs"
         )
-    scheduled = ScheduledGraph.of(graph, named(graph, plan.schedule))
+    scheduled = scheduled_of(plan, graph)
     nodes = {n.name: n for n in scheduled.graph.nodes}
     if node not in nodes:
         raise _unknown(node, nodes)

@@ -8,25 +8,29 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tgbench.base.errors import GraphError, PlanError
+from tgbench.base.errors import PlanError
 from tgbench.base.machine import Machine
 from tgbench.base.safetensors import atomic_path
 from tgbench.base.words import counted, format_bytes, format_time, shorten
 from tgbench.graph.graph import Graph, Node
-from tgbench.graph.unfold import check_sequence, named
 from tgbench.memory.placement import (
     Placement,
     Retention,
     Scratch,
     Slot,
 )
-from tgbench.memory.storage import ScheduledGraph
-from tgbench.plans.checks import check_bucket, check_cut, check_placement
+from tgbench.plans.checks import (
+    check_bucket,
+    check_cut,
+    check_placement,
+    node_of,
+    scheduled_of,
+)
 from tgbench.plans.decisions import Decisions, PlanBucket, PlanFields, PlanReason, PlanSlot
 from tgbench.plans.diff import PlanDiff
 from tgbench.plans.explain import Explanation, explain
@@ -81,6 +85,7 @@ class Plan(PlanFields):
             made.price_ns,
             made.search,
             exact,
+            tuple(node.name for node in graph.nodes if node in made.scheduled.copied),
         )
 
     def explain(
@@ -105,7 +110,7 @@ class Plan(PlanFields):
         """A hash of what programs are made for: where everything lies, and when it is computed."""
         decided = (
             self.graph, self.device, self.exact, self.schedule, self.slots, self.cut,
-            self.size_bytes, self.kept_bytes,
+            self.size_bytes, self.kept_bytes, self.copied,
         )  # fmt: skip
         return hashlib.sha256(repr(decided).encode()).hexdigest()
 
@@ -141,7 +146,7 @@ class Plan(PlanFields):
         after: dict[Node, frozenset[int]] = {}
         slots, scratch, donors = {}, {}, {}
         for slot in self.slots:
-            node = _known(nodes, slot.node)
+            node = node_of(nodes, slot.node)
             if node in slots:
                 raise PlanError(f"slots: {slot.node} is there twice")
             if len(slot.extents) != node.rank or len(slot.start) != node.rank:
@@ -152,11 +157,11 @@ class Plan(PlanFields):
             if slot.scratch_bytes:
                 scratch[node] = Scratch(slot.scratch_offset_bytes, slot.scratch_bytes)
             if slot.donor:
-                donors[node] = _known(nodes, slot.donor)
+                donors[node] = node_of(nodes, slot.donor)
             if slot.retained and not node.is_leaf:
                 through = range(len(self.turns)) if slot.through is None else slot.through
                 after[node] = frozenset(through)
-        keep = frozenset(_known(nodes, slot.node) for slot in self.slots if slot.retained)
+        keep = frozenset(node_of(nodes, slot.node) for slot in self.slots if slot.retained)
         placement = Placement(
             slots, keep, scratch, donors, self.size_bytes, self.kept_bytes,
             self.bound_bytes, self.bound_step, (),
@@ -168,19 +173,19 @@ class Plan(PlanFields):
         classes = {
             BucketClass(b.changed, b.demand, b.bounds): (b.weight, b.origin) for b in self.buckets
         }
-        shared = frozenset(_known(nodes, s.node) for s in self.slots if s.through is not None)
+        shared = frozenset(node_of(nodes, s.node) for s in self.slots if s.through is not None)
         for name in self.retained:
-            if _known(nodes, name, "retained") not in after:
+            if node_of(nodes, name, "retained") not in after:
                 raise PlanError(f"retained: {shorten(name)} has no slot that is")
         return Decisions(
             scheduled,
             placement,
             Retention(after, self.turns, shared),
-            tuple(_known(nodes, name, "dropped") for name in self.dropped),
+            tuple(node_of(nodes, name, "dropped") for name in self.dropped),
             Cut(*self.cut),
             classes,
             self.expected_ns,
-            {_known(nodes, r.node, "reasons"): (r.size_bytes, r.saves_ns) for r in self.reasons},
+            {node_of(nodes, r.node, "reasons"): (r.size_bytes, r.saves_ns) for r in self.reasons},
             self.price_ns,
             self.search,
         )
@@ -194,10 +199,12 @@ class Plan(PlanFields):
         ]
         if self.cut[2] > 1:
             lines.append(f"  large runs cut in {self.cut[2]} along {self.cut[0]}[{self.cut[1]}]")
+        if self.copied:
+            copied = counted(len(self.copied), "view")
+            lines.append(f"  bytes of their own, {copied}: {_some(self.copied)}")
         if self.dropped:
-            names = ", ".join(self.dropped[:6]) + (" …" if len(self.dropped) > 6 else "")
             dropped = counted(len(self.dropped), "node")
-            lines.append(f"  computed again when needed, {dropped}: {names}")
+            lines.append(f"  computed again when needed, {dropped}: {_some(self.dropped)}")
         for bucket in self.buckets:
             kind = BucketClass(bucket.changed, bucket.demand, bucket.bounds)
             lines.append(f"  {bucket.weight:8g} × {kind}")
@@ -206,29 +213,8 @@ class Plan(PlanFields):
     __repr__ = __str__
 
 
-def _known(nodes: Mapping[str, Node], name: str, where: str = "slots") -> Node:
-    if name not in nodes:
-        raise PlanError(
-            f"{where}: the graph has no node {shorten(name)}; delete the plan to plan anew"
-        )
-    return nodes[name]
-
-
-def scheduled_of(plan: PlanFields, graph: Graph) -> ScheduledGraph:
-    """A graph in a plan's schedule; raises PlanError unless that is one of this graph's."""
-    try:
-        sequence = named(graph, plan.schedule)
-        check_sequence(graph, sequence)
-    except GraphError as error:
-        raise PlanError(f"schedule: {error}; delete the plan to plan anew") from error
-    scheduled = ScheduledGraph.of(graph, sequence)
-    for node, name in zip(scheduled.schedule, plan.schedule, strict=True):
-        if node.name != name:
-            raise PlanError(
-                f"schedule: {shorten(name)} is called {node.name} there; "
-                "delete the plan to plan anew"
-            )
-    return scheduled
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:6]) + (" …" if len(names) > 6 else "")
 
 
 def _plan_slot(node: Node, placement: Placement, retention: Retention) -> PlanSlot:

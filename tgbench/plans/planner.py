@@ -4,8 +4,9 @@ The candidates are the nodes whose earlier values some planned run reads: its *f
 decoder that appends tokens these come out as K and V, because nothing else of an earlier row is
 read again; no rule says so. Each candidate's worth is what the planned runs would take longer
 without it; by worth per byte they are retained while the rest still packs. What does not fit
-shares bytes and is computed again when it is needed. Where a run does not fit all the same, some of
-its nodes are computed more than once in it (`again`).
+shares bytes and is computed again when it is needed. Where that leaves out some, or cuts runs, and
+of some candidates only parts are read again, these are also tried by themselves (`parts`). Where a
+run does not fit all the same, some of its nodes are computed more than once in it (`again`).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from tgbench.plans.again import Values
 from tgbench.plans.attempts import Attempt, Attempts
 from tgbench.plans.checks import check_placement
 from tgbench.plans.decisions import Decisions
+from tgbench.plans.parts import parts_read_again
 from tgbench.plans.scenarios import Runs, Scenario
 from tgbench.programs.lowering import Choices, Held, Sizer, Surveyor
 from tgbench.runs.buckets import Bucket, BucketClass
@@ -96,12 +98,23 @@ class Planner:
         self.tell = progress or (lambda message: None)
         self.runs = Runs(scheduled, rules)
         self.attempts = Attempts(self.runs, Sizer(scheduled, rules, device, self.choices))
+        self._in_parts: dict[frozenset[Node], Planner] = {}
 
     def over(self, scheduled: ScheduledGraph) -> Planner:
-        """The same for another order of the graph's nodes."""
+        """The same for another order of the graph's nodes, or with other views copied."""
         return Planner(
             scheduled, self.rules, self.device, self.cost, self.tell, choices=self.choices
         )
+
+    def in_parts(self, scenarios: Sequence[Scenario]) -> Planner | None:
+        """The same where views have bytes that show all that is read again of some nodes.
+
+        None where no parts of nodes are read again, or hardly less than all of them.
+        """
+        views = parts_read_again(self.runs, scenarios)
+        if views and views not in self._in_parts:
+            self._in_parts[views] = self.over(self.scheduled.copying(views))
+        return self._in_parts.get(views)
 
     def scenarios(
         self, weights: Mapping[BucketClass, tuple[float, tuple[int, ...]]]
@@ -232,13 +245,16 @@ class Planner:
     ) -> Decisions:
         """The best plan found for a budget (None: whatever it takes), its classes left open.
 
-        Where nothing fits otherwise, some nodes are computed more than once in a run.
+        Where not all that is read again can be kept through whole runs, parts of nodes are tried
+        as well; where nothing fits otherwise, some nodes are computed more than once in a run.
         Raises BudgetError naming the smallest budget that was found to work.
         """
         tried: list[Tried] = []
-        found = self._once(scenarios, budget_bytes, keep_all, tried)
+        found = self._once(scenarios, budget_bytes, keep_all, tried, divides=True)
         if found is None and budget_bytes is not None:
-            tried.append(self.again(scenarios, budget_bytes))
+            planners = dict.fromkeys(one.planner for one in tried)
+            least = min(planners, key=lambda one: one._smallest(scenarios).placement.size_bytes)
+            tried.append(least.again(scenarios, budget_bytes))
             if tried[-1].placement.size_bytes <= budget_bytes:
                 found = tried[-1].planner._once(scenarios, budget_bytes, keep_all, [])
         if found is None:
@@ -246,7 +262,7 @@ class Planner:
         return found
 
     def plan_once(self, scenarios: Sequence[Scenario], budget_bytes: int | None) -> Decisions:
-        """The best plan found in this order. Raises BudgetError if nothing fits."""
+        """The best plan found as nodes are scheduled here. Raises BudgetError if nothing fits."""
         tried: list[Tried] = []
         found = self._once(scenarios, budget_bytes, False, tried)
         if found is None:
@@ -259,10 +275,20 @@ class Planner:
         budget_bytes: int | None,
         keep_all: bool,
         tried: list[Tried],
+        divides: bool = False,
     ) -> Decisions | None:
-        """The best plan in this order; None, and what was tried, if nothing fits."""
+        """The best plan in this order; None, and what was tried, if nothing fits.
+
+        Args:
+            divides: look for parts of nodes to keep as well.
+        """
         for weighed, held in self._enough(self.runs.distinct(scenarios)):
             found = self._planned(weighed, held, budget_bytes, keep_all, tried)
+            if divides and (found is None or found.dropped or found.cut != WHOLE):
+                other = self.in_parts(scenarios)
+                if other is not None:
+                    made = other._planned(weighed, held, budget_bytes, keep_all, tried)
+                    found = _quicker(found, made)
             if found is not None:
                 return found
         return None
@@ -357,7 +383,7 @@ class Planner:
             return None
         made = self._decided(frontier, *found, weighed)
         whole_ns = self.expected_ns(self.runs.propagator(found[0]), weighed)
-        if made.cut == WHOLE or (not made.dropped and made.expected_ns <= DEAR * whole_ns):
+        if made.expected_ns <= DEAR * whole_ns:
             return made
         uncut = self._most_that_fit(ranked, len(found[0]), held, budget_bytes, is_cut=False)
         other = made if uncut is None else self._decided(frontier, *uncut, weighed)
@@ -474,6 +500,11 @@ class Planner:
             step=step,
             nodes=need.parts,
         )
+
+
+def _quicker(one: Decisions | None, other: Decisions | None) -> Decisions | None:
+    made = [decisions for decisions in (one, other) if decisions is not None]
+    return min(made, key=lambda decisions: decisions.expected_ns, default=None)
 
 
 def _reused(step: Step, roomy: Placement) -> dict[Node, Held]:

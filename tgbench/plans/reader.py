@@ -21,6 +21,7 @@ from tgbench.plans.decisions import (
     SearchRecord,
 )
 
+OPTIONAL = ("copied",)  # fields that plans of before do not have
 NO_PLAN = "not a plan; pass a file that `session.save_plan` wrote"
 
 
@@ -113,6 +114,7 @@ class _Reader:
             price_ns=self._real(self.data, "price_ns", ""),
             search=self._search(),
             exact=self._exact(),
+            copied=tuple(self._strings("copied")) if "copied" in self.data else (),
         )
 
     def _exact(self) -> str | None:
@@ -259,12 +261,12 @@ class _Reader:
 
     @staticmethod
     def _object(item: Any, where: str, kind: type) -> None:
-        """Exactly the fields of a dataclass."""
+        """The fields of a dataclass, all but optional ones, and no others."""
         if not isinstance(item, dict):
             raise PlanError(f"{where}: {shorten(item)} is not an object")
         names = [field.name for field in fields(kind)]
         for name in [*names, *item]:
-            if name not in item:
+            if name not in item and name not in OPTIONAL:
                 raise PlanError(f"{_path(where, name)}: missing; delete the plan to plan anew")
             if name not in names:
                 raise PlanError(f"{_path(where, shorten(name))}: not a field of a plan")

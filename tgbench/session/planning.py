@@ -233,7 +233,7 @@ class Planning:
     def quick(self) -> Decisions:
         """A plan for the classes at hand: what happened in which order does not count."""
         began_ns = time.perf_counter_ns()
-        planner = self.planner(self.scheduled.once)
+        planner = self.planner(self.scheduled.once.copying(()))
         self.calibrate(planner)
         scenarios = planner.scenarios(self.classes)
         for kind, places in self.places.items():

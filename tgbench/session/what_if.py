@@ -5,8 +5,10 @@
     session.adopt(what.plan)
 
 A *move* gives a buffer another offset and leaves all else where it is. *Retaining* or *dropping* a
-node makes a new map for the same schedule. The verdict is `plan.check_placement`'s, and the time is
-the trace's, replayed over the new map (`search.replay`). Nothing is run.
+node makes a new map for the same schedule. A view that is retained gets bytes of its own, and is
+kept without the rest of what it showed until then; dropped, it shows that again. The verdict is
+`plan.check_placement`'s, and the time is the trace's, replayed over the new map (`search.replay`).
+Nothing is run.
 """
 
 from __future__ import annotations
@@ -20,9 +22,11 @@ from tgbench.base.errors import PlanError
 from tgbench.base.words import format_bytes, format_time
 from tgbench.costs.model import CostModel
 from tgbench.graph.graph import Graph, Node
+from tgbench.graph.unfold import named
 from tgbench.memory.arena import check_map
 from tgbench.memory.check import Overlap, clashes
 from tgbench.memory.placement import ALIGNMENT, Retention
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.checks import check_placement
 from tgbench.plans.decisions import Decisions
 from tgbench.plans.plan import Plan
@@ -117,13 +121,24 @@ class Ground:
             self.plan.device, classes=made.classes, ranking=costs.kernels,
         )  # fmt: skip
 
+    def over(self, scheduled: ScheduledGraph) -> Optimiser:
+        """The same where other views have bytes."""
+        if scheduled.copied not in self._over:
+            self._over[scheduled.copied] = self.optimiser.over(scheduled)
+        return self._over[scheduled.copied]
+
+    @cached_property
+    def _over(self) -> dict[frozenset[Node], Optimiser]:
+        return {self.decisions.scheduled.copied: self.optimiser}
+
     @cached_property
     def before_ns(self) -> float | None:
         return self.time_ns(self.decisions)
 
     def time_ns(self, made: Decisions) -> float | None:
         """The mean run of the history; None if some run does not fit."""
-        found = self.optimiser.candidate(self.told(made), made.cut, made.placement, modelled=False)
+        of = self.over(made.scheduled)
+        found = of.candidate(self.told(made), made.cut, made.placement, modelled=False)
         return None if found is None else found.time_ns
 
     def told(self, made: Decisions) -> Retention:
@@ -160,12 +175,21 @@ class WhatIf:
         return self._with(PlanChange("moved", node, offset_bytes))
 
     def retained(self, node: str) -> WhatIf:
-        """A node kept through every run; raises PlanError for one that has no bytes."""
-        self._stored(node)
-        return self._with(PlanChange("retained", node))
+        """A node kept through every run; a view as well, on bytes of its own.
+
+        Raises PlanError for one that no planned run computes, or looks at.
+        """
+        if not self._is_view(node):
+            self._stored(node)
+        found = self._with(PlanChange("retained", node))
+        found._stored(node)
+        return found
 
     def dropped(self, node: str) -> WhatIf:
-        """A node not kept between runs; raises PlanError for one that has no bytes."""
+        """A node not kept between runs; a view that was has no bytes then.
+
+        Raises PlanError for one that has none.
+        """
         self._stored(node)
         return self._with(PlanChange("dropped", node))
 
@@ -180,11 +204,16 @@ class WhatIf:
         node = self.ground.nodes.get(name)
         if node is None:
             raise PlanError(f"the graph has no node {name!r}; nodes are named as in session.graph")
-        if node not in self.ground.decisions.placement.slots or node.is_leaf:
+        if node not in self.decisions.placement.slots or node.is_leaf:
             raise PlanError(
                 f"{name}: has no bytes that can be given or taken; choose a slot's node"
             )
         return node
+
+    def _is_view(self, name: str) -> bool:
+        """Whether it shows bytes of the arena that are computed."""
+        scheduled, node = self.decisions.scheduled, self.ground.nodes.get(name)
+        return node in scheduled.position and scheduled.base[node] is not node
 
     # --- what comes of them ----------------------------------------------------------------------
 
@@ -256,28 +285,44 @@ class WhatIf:
         return replace(made, placement=replace(moved, size_bytes=moved.reach_bytes))
 
     def _retain(self, made: Decisions, change: PlanChange) -> Decisions:
-        old = self.ground.told(made)
+        old, scheduled = self.ground.told(made), made.scheduled
         everything = frozenset(range(len(old.turns)))
         node = self.ground.nodes[change.node]
+        if scheduled.base[node] is not node:
+            scheduled = scheduled.copying(scheduled.copied | self._meant(change))
+        after = {**old.after, node: everything}
         return self._laid_out(
-            made, replace(old, after={**old.after, node: everything}, shared=old.shared - {node})
+            made, scheduled, replace(old, after=after, shared=old.shared - {node})
         )
 
     def _drop(self, made: Decisions, change: PlanChange) -> Decisions:
         old = self.ground.told(made)
-        node = self.ground.nodes[change.node]
-        after = {other: turns for other, turns in old.after.items() if other is not node}
-        return self._laid_out(made, replace(old, after=after, shared=old.shared - {node}))
+        scheduled = made.scheduled.copying(made.scheduled.copied - self._meant(change))
+        nodes = [node for node in old.after if scheduled.base[node] is node]
+        gone = {self.ground.nodes[change.node], *(old.after.keys() - nodes)}
+        after = {node: old.after[node] for node in nodes if node not in gone}
+        return self._laid_out(made, scheduled, replace(old, after=after, shared=old.shared - gone))
 
-    def _laid_out(self, made: Decisions, retention: Retention) -> Decisions:
-        """A new map for another retention, for the same classes and schedule."""
-        of = self.ground.optimiser
+    def _meant(self, change: PlanChange) -> set[Node]:
+        """The node of the graph as it was given."""
+        return set(named(self.ground.graph, [change.node]))
+
+    def _laid_out(
+        self, made: Decisions, scheduled: ScheduledGraph, retention: Retention
+    ) -> Decisions:
+        """A new map for another retention, for the same classes and order."""
+        of = self.ground.over(scheduled)
         placement = of.planner.lay_out(retention, of.scenarios(), made.cut)
         candidates = {*made.dropped, *made.retention.nodes} | retention.nodes
         kept = {n for n, turns in retention.after.items() if len(turns) == len(retention.turns)}
-        dropped = tuple(sorted(candidates - kept, key=lambda node: node.index))
+        dropped = (node for node in candidates - kept if scheduled.base[node] is node)
         return replace(
-            made, placement=placement, retention=retention, dropped=dropped, classes=of.classes
+            made,
+            scheduled=scheduled,
+            placement=placement,
+            retention=retention,
+            dropped=tuple(sorted(dropped, key=lambda node: node.index)),
+            classes=of.classes,
         )
 
 

@@ -19,7 +19,7 @@ which they ran, so an order is a path through the states, and its worst step is 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tgbench.base.stopping import Limits, StopReason
@@ -66,6 +66,7 @@ def lowest_peak(
     seconds: float | None = None,
     seed: int = 0,
     progress: Progress | None = None,
+    copied: Iterable[Node] = (),
 ) -> Order:
     """An order of execution with a low peak of live bytes, never above that of the graph's own.
 
@@ -78,6 +79,7 @@ def lowest_peak(
         also: further maps like `sizes`, of other classes of runs; the highest peak of all counts.
         max_steps: computations of a unit to try.
         seconds: of the clock, after which the best so far is returned.
+        copied: views that have bytes of their own.
 
     Raises:
         ValueError: for a negative size, or a size of a node that has no bytes of its own.
@@ -100,7 +102,7 @@ def lowest_peak(
     series-parallel task graphs to minimize peak memory" (2018). Left out: their polynomial
     algorithms for trees and series-parallel graphs.
     """
-    scheduled = ScheduledGraph.of(graph)
+    scheduled = ScheduledGraph.of(graph, copied=copied)
     tasks = Tasks.of(scheduled, (sizes, *also), scratch or {})
     limits = Limits(seconds, max_steps)
     search = OrderSearch(

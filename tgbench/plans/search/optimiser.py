@@ -189,8 +189,8 @@ class Optimiser:
             return search.run()
 
     def over(self, scheduled: ScheduledGraph) -> Optimiser:
-        """The same search over another order of the graph's nodes."""
-        same = scheduled.graph is self.scheduled.graph
+        """The same search over another order of the graph's nodes, or with other views copied."""
+        same = _is_alike(scheduled, self.scheduled)
         workload = self.workload if same else self.workload.over(scheduled, self.rules)
         return Optimiser(
             scheduled, self.rules, workload, self.budget_bytes, self.cost, self.device,
@@ -209,38 +209,59 @@ class Optimiser:
         raise min(error, other, key=lambda one: one.needed_bytes)
 
     def _orders(self) -> list[Optimiser]:
-        """This one, and the same over another order of the graph if slices then take less.
+        """This one; and where not all fits, the same with parts of nodes, and in another order.
 
-        Only the graph's own order is improved on: a plan's was chosen already. Where that computes
-        nodes more than once, it may not have to any more.
+        What a plan chose, its order and the views that it copies, is kept, and so is what it would
+        be without: it may not have to compute nodes more than once any more, nor to divide them.
         """
-        if self.scheduled.repeats:
-            return [self, *self.over(self.scheduled.once)._orders()]
-        budget_bytes, graph = self.budget_bytes, self.scheduled.graph
-        if budget_bytes is None or self.scheduled.schedule != ScheduledGraph.of(graph).schedule:
+        plain = self.scheduled.once.copying(())
+        if plain is not self.scheduled:
+            others = self.over(plain)._orders()
+            known = self.scheduled.schedule, self.scheduled.copied
+            return [
+                self,
+                *(o for o in others if (o.scheduled.schedule, o.scheduled.copied) != known),
+            ]
+        if self.budget_bytes is None:
             return [self]
         scenarios = self.planner.scenarios(self.classes)
         everything = Retention.always(self.planner.frontier(scenarios))
         placed = self.planner.lay_out(everything, scenarios, WHOLE)
-        if placed.size_bytes <= budget_bytes:
+        if placed.size_bytes <= self.budget_bytes:
             return [self]
+        divided = self.planner.in_parts(scenarios)
+        begun = [self, *([] if divided is None else [self.over(divided.scheduled)])]
+        reordered = (one._reordered(scenarios) for one in begun)
+        return [*begun, *(one for one in reordered if one is not None)]
+
+    def _reordered(self, scenarios: Sequence[Scenario]) -> Optimiser | None:
+        """The same in another order of the graph, if slices then take less.
+
+        Only the graph's own order is improved on: a plan's was chosen already.
+        """
+        graph, copied = self.scheduled.graph, self.scheduled.copied
+        if self.scheduled.schedule != ScheduledGraph.of(graph).schedule:
+            return None
+        everything = Retention.always(self.planner.frontier(scenarios))
+        placed = self.planner.lay_out(everything, scenarios, WHOLE)
         slices = [node for node in placed.slots if node not in placed.retained]
         found = lowest_peak(
             graph,
             {node: aligned(placed.size_of(node)) for node in slices},
             scratch={node: aligned(room.size_bytes) for node, room in placed.scratch.items()},
             max_steps=ORDER_STEPS,
+            copied=copied,
         )
         if found.peak_bytes > LOWER * found.given_bytes:
-            return [self]
-        other = self.over(ScheduledGraph.of(graph, found.schedule))
+            return None
+        other = self.over(ScheduledGraph.of(graph, found.schedule, copied))
         packed = other.planner.lay_out(everything, scenarios, WHOLE)
         if packed.size_bytes > LOWER * placed.size_bytes:
-            return [self]
+            return None
         self.tell(
             f"another order: {format_bytes(placed.size_bytes)} → {format_bytes(packed.size_bytes)}"
         )
-        return [self, other]
+        return other
 
     def scenarios(self) -> list[Scenario]:
         """Everything that has to fit, and the weighed transitions.
@@ -303,6 +324,11 @@ class Optimiser:
         if found is None:
             found = self._times[key] = self.cost(made.node.call, box)
         return found
+
+
+def _is_alike(one: ScheduledGraph, other: ScheduledGraph) -> bool:
+    """Whether the same nodes have bytes, in whatever order."""
+    return one.graph is other.graph and one.copied == other.copied
 
 
 def checked(cost: Cost) -> Cost:
@@ -380,7 +406,7 @@ class _PlanSearch:
     def begin(self) -> None:
         """The greedy plan, and the saved one."""
         self._greedy()
-        if self.start is not None and self.start.scheduled.graph is self.of.scheduled.graph:
+        if self.start is not None and _is_alike(self.start.scheduled, self.of.scheduled):
             self._resume(self.start)
 
     def standing(self) -> tuple[float, int]:

@@ -68,6 +68,7 @@ class SearchTask:
         modules: where ops and kernels of the graph are registered, outside of tgbench.
         tilings: of every computed node by name, in bit-exact mode; None in the normal one.
         unpacked: nodes whose weights are read as they lie.
+        copied: views that have bytes of their own.
     """
 
     graph_json: str
@@ -81,6 +82,7 @@ class SearchTask:
     modules: tuple[str, ...]
     tilings: Mapping[str, Tiling] | None = None
     unpacked: tuple[str, ...] = ()
+    copied: tuple[str, ...] = ()
 
     @staticmethod
     def of(
@@ -114,6 +116,7 @@ class SearchTask:
             modules_of(scheduled.folded),
             tilings,
             tuple(node.name for node in scheduled.once.schedule if node.call in unpacked),
+            tuple(node.name for node in scheduled.folded.nodes if node in scheduled.copied),
         )
 
     def optimiser(self, **more: Any) -> Optimiser:
@@ -124,7 +127,8 @@ class SearchTask:
         nodes = {node.name: node for node in graph.nodes}
         unpacked = frozenset(nodes[name].call for name in self.unpacked)
         rules = Rules(self._tilings_of(nodes), unpacked)
-        scheduled = ScheduledGraph.of(graph, named(graph, self.schedule))
+        copied = [nodes[name] for name in self.copied]
+        scheduled = ScheduledGraph.of(graph, named(graph, self.schedule), copied)
         costs = CostModel(self.costs, rules=rules)
         # Made anew: a class remembers its hash, and hashes of text differ between processes.
         classes = {
