@@ -73,12 +73,11 @@ def _only_box(cells: bytes, shape: Sequence[int], at: int) -> Box | None:
 
 def _few_of_a_row(boxes: Sequence[Sides]) -> Region | None:
     """Boxes that differ along one dimension in fewer ones; None where there are others."""
-    first, second = boxes[:2]
-    axis = next(i for i, side in enumerate(first) if side != second[i])
-    before, behind = first[:axis], first[axis + 1 :]
-    in_a_row = all(box[axis + 1 :] == behind and box[:axis] == before for box in boxes)
-    runs = [box[axis] for box in boxes]
-    return _in_few(first, axis, runs) if in_a_row and len(runs) <= MOST_RUNS else None
+    by_axis = list(zip(*boxes, strict=True))
+    differ = [axis for axis, sides in enumerate(by_axis) if sides.count(sides[0]) < len(sides)]
+    if len(differ) > 1 or len(boxes) > MOST_RUNS:
+        return None
+    return _in_few(boxes[0], differ[0], by_axis[differ[0]])
 
 
 def _banded(cells: bytes, shape: Sequence[int], start: int, end: int, at: int) -> list[Sides]:
@@ -91,6 +90,8 @@ def _banded(cells: bytes, shape: Sequence[int], start: int, end: int, at: int) -
     size, inner = shape[0], shape[1:]
     if not inner:
         return [(run,) for run in _runs(cells, start, end, at)]
+    if size == 1:
+        return [((0, 1), *rest) for rest in _banded(cells, inner, start, end, at)]
     step = (end - start) // size
     found: list[Sides] = []
     inside: list[Sides] = []
@@ -101,12 +102,11 @@ def _banded(cells: bytes, shape: Sequence[int], start: int, end: int, at: int) -
         stop = begin + step
         if not (like and cells.startswith(like, begin)):
             inside = _banded(cells, inner, begin, stop, at)
-        if stop < end:
             like = cells[begin:stop]
-            stop = _stop(cells, like, stop, end)
+        stop = _stop(cells, like, stop, end)
         side = first, (stop - start) // step
         found += [(side, *rest) for rest in inside]
-        at = cells.find(1, stop, end) if stop < end else -1
+        at = cells.find(1, stop, end)
     return found
 
 
