@@ -165,20 +165,57 @@ def test_copies_cost_what_they_take() -> None:
     assert not planner.plan(scenarios, int(0.85 * size)).scheduled.copied
 
 
-def test_parts_come_before_computing_again() -> None:
-    """Two products that are read at the end take more than what of them is read."""
-    graph = fused(3, ROWS, WIDE)
-    planner = planner_of(graph)
-    scenarios = appends(planner)
-    with pytest.raises(BudgetError) as plain:
+def hourglass(depth: int = 2, rows: int = 16, wide: int = 16) -> Graph:
+    """A decoder's layer, around which values are held until they are met again."""
+    g = GraphBuilder()
+    x = g.input("x", (rows, wide))
+    skips = []
+    for i in range(depth):
+        x = mixed(g, x, f"down{i}")
+        skips.append(x)
+    q, k, v = (mixed(g, x, "qkv", 3 * wide)[:, i * wide : (i + 1) * wide] for i in range(3))
+    x = small(ops.where(g.constant(np.tri(rows, dtype=bool)), q @ k.transpose(), 0.0) @ v)
+    for i in reversed(range(depth)):
+        x = mixed(g, x, f"up{i}") - skips[i]
+    g.output("y", x)
+    return g.build()
+
+
+def mixed(g: GraphBuilder, x: Node, name: str, wide: int = 0) -> Node:
+    return g.name(small(x @ g.parameter(f"{name}.w", (x.shape[1], wide or x.shape[1]))), name)
+
+
+def test_less_memory_is_enough_with_parts() -> None:
+    """Runs in pieces leave behind what is retained; that is less of parts."""
+    planner = planner_of(hourglass())
+    scenarios = appends(planner, 14)
+    with pytest.raises(BudgetError) as whole:
         planner.plan_once(scenarios, 0)
     with pytest.raises(BudgetError) as divided:
         planner.plan(scenarios, 0)
     low = divided.value.needed_bytes
-    assert low <= plain.value.needed_bytes
-    assert planner.plan(scenarios, low).placement.size_bytes <= low
+    assert low < 0.8 * whole.value.needed_bytes
+    made = planner.plan(scenarios, low)
+    assert made.placement.size_bytes <= low
+    assert len(made.scheduled.copied) == len(made.retained) == 2
+    assert not made.scheduled.repeats
     with pytest.raises(BudgetError):
         planner.plan(scenarios, low - 1)
+
+
+def test_computing_again_begins_with_what_takes_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    planner = planner_of(hourglass())
+    scenarios = appends(planner, 14)
+    divided = planner.in_parts(scenarios)
+    assert divided is not None
+    sizes = [one._smallest(scenarios).placement.size_bytes for one in (planner, divided)]
+    assert sizes[0] < sizes[1]
+    assert not planner.again(scenarios, 0).planner.scheduled.copied
+    monkeypatch.setattr(planner, "_smallest", lambda _: divided._smallest(scenarios))
+    found = planner.again(scenarios, 0).planner.scheduled
+    assert found.repeats
+    assert found.copied == divided.scheduled.copied
+    assert planner.over(found).in_parts(scenarios) is None
 
 
 def test_where_all_fits_nobody_looks_for_parts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,8 +109,11 @@ class Planner:
     def in_parts(self, scenarios: Sequence[Scenario]) -> Planner | None:
         """The same where views have bytes that show all that is read again of some nodes.
 
-        None where no parts of nodes are read again, or hardly less than all of them.
+        None where no parts of nodes are read again, or hardly less than all of them; and where a
+        plan divided nodes already, or computes some more than once.
         """
+        if self.scheduled.copied or self.scheduled.repeats:
+            return None
         views = parts_read_again(self.runs, scenarios)
         if views and views not in self._in_parts:
             self._in_parts[views] = self.over(self.scheduled.copying(views))
@@ -252,9 +255,7 @@ class Planner:
         tried: list[Tried] = []
         found = self._once(scenarios, budget_bytes, keep_all, tried, divides=True)
         if found is None and budget_bytes is not None:
-            planners = dict.fromkeys(one.planner for one in tried)
-            least = min(planners, key=lambda one: one._smallest(scenarios).placement.size_bytes)
-            tried.append(least.again(scenarios, budget_bytes))
+            tried.append(self.again(scenarios, budget_bytes))
             if tried[-1].placement.size_bytes <= budget_bytes:
                 found = tried[-1].planner._once(scenarios, budget_bytes, keep_all, [])
         if found is None:
@@ -296,9 +297,17 @@ class Planner:
     def again(self, scenarios: Sequence[Scenario], budget_bytes: int) -> Tried:
         """An order that computes some nodes more than once in a run, and the least map for it.
 
-        If none was found that fits, it is the one that takes least, the same for every budget.
+        It begins with whole nodes or with parts, whichever takes less. If no order was found that
+        fits, it is the one that takes least, the same for every budget.
         """
-        smallest = self._smallest(scenarios)
+        begun = [self._smallest(scenarios)]
+        divided = self.in_parts(scenarios)
+        if divided is not None:
+            begun.append(divided._smallest(scenarios))
+        smallest = min(begun, key=lambda one: one.placement.size_bytes)
+        return smallest.planner._again(smallest, scenarios, budget_bytes)
+
+    def _again(self, smallest: Tried, scenarios: Sequence[Scenario], budget_bytes: int) -> Tried:
         found = {self.scheduled.schedule: smallest}
         values = Values.of(self.scheduled, smallest.placement, self.cost)
         for scheduled in values.scheduled_graphs(budget_bytes):

@@ -201,7 +201,8 @@ class Optimiser:
 
     def _again(self, error: BudgetError) -> Optimiser:
         """Over an order that computes some nodes more than once. Raises BudgetError for none."""
-        planner, budget_bytes = self.planner.over(self.scheduled.once), self.budget_bytes or 0
+        plain, budget_bytes = self.scheduled.once.copying(()), self.budget_bytes or 0
+        planner = self.planner.over(plain)
         found = planner.again(planner.scenarios(self.classes), budget_bytes)
         if found.placement.size_bytes <= budget_bytes:
             return self.over(found.planner.scheduled)
