@@ -168,28 +168,32 @@ class Purse:
 
     Fields:
         left_ns: what is in it; may be owed, where something had to be made.
-        advanced: runs whose share is in it already; None before the first choice.
+        ahead: runs to come whose share may be spent already; None before the first choice.
+        full_ns: what computing everything takes that is asked for now.
     """
 
     left_ns: float = 0.0
-    advanced: int | None = None
+    ahead: int | None = None
+    full_ns: float = 0.0
 
     def open(self, full_ns: float) -> None:
         """Begin, unless it did; a first answer had to be made, whatever it took."""
-        if self.advanced is None:
-            self.left_ns, self.advanced = ADVANCE * SHARE * full_ns, ADVANCE
+        if self.ahead is None:
+            self.left_ns, self.ahead, self.full_ns = 0.0, ADVANCE, full_ns
 
-    def ran(self, full_ns: float, takes_ns: float) -> None:
-        """A run is over; what such runs save, and a share, may be spent."""
-        if self.advanced is not None:
-            self.left_ns += full_ns * (1.0 if self.advanced else 1 + SHARE) - takes_ns
-            self.advanced -= self.advanced > 0
+    def ran(self, full_ns: float, saved_ns: float) -> None:
+        """A run is over; what it saved, and a share of what computing everything takes."""
+        if self.ahead is not None:
+            self.left_ns += saved_ns + SHARE * full_ns
+            self.ahead, self.full_ns = max(self.ahead - 1, 0), full_ns
 
     def pay(self, took_ns: int) -> None:
         self.left_ns -= took_ns
 
     def holds(self, price_ns: float) -> bool:
-        return self.advanced is None or self.left_ns > price_ns
+        if self.ahead is None:
+            return True
+        return self.left_ns + self.ahead * SHARE * self.full_ns > price_ns
 
 
 class Measured:
@@ -275,7 +279,8 @@ class Measured:
 
     def _model(self, offer: Offer, full: Program, decided: Decided) -> float:
         """What a run is modelled to take, as far as the model is right about a full one."""
-        found = self._modelled([decided(offer)]) * self._time(full) / full.use.modelled_ns
+        scale = self._time(full) / full.use.modelled_ns if full.use.modelled_ns else 1.0
+        found = self._modelled([decided(offer)]) * scale
         for key in (_kind(offer), offer.rung):
             self._families.setdefault(key, Family()).modelled_ns = found
         return found
@@ -297,6 +302,7 @@ class Measured:
             if least is not None and kind not in self._least_ns:
                 known = self._expected(least)
                 self._least_ns[kind] = known or self._model(least, full.program, decided)
+            self._purse.full_ns = min(full_ns, self._least_ns.get(kind, inf))
 
     def again(self, own: Offer, planned: Classes) -> Rung | None:
         kind, is_poor = own.spot.kind, not self._purse.holds(self._choosing_ns)
@@ -325,10 +331,15 @@ class Measured:
         self._longest = min(int(runs), LONGEST)
 
     def ran(self, kind: BucketClass, program: Program, took_ns: int) -> None:
+        """See `Chooser`. Where all that is there is a program for more than what is asked for, what
+        that takes longer may be spent on a better one: as often as it is lost, and not oftener.
+        """
         full = self._full.get(kind, self._whole)
         if full is not None:
-            full_ns = min(self._time(full), self._least_ns.get(kind, inf))
-            self._purse.ran(full_ns, self._time(full) if program is full else took_ns)
+            there_ns = self._time(full)
+            least_ns = min(there_ns, self._least_ns.get(kind, inf))
+            saved_ns = there_ns - least_ns if program is full else least_ns - took_ns
+            self._purse.ran(least_ns, saved_ns)
 
     def made(self, offer: Offer, program: Program, took_ns: int) -> None:
         program.use.instead_ns = self._instead_ns
