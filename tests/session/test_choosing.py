@@ -112,11 +112,12 @@ def _key(offer: Offer) -> Any:
 
 
 def test_a_class_that_comes_again_gets_a_program_when_that_is_what_it_would_have_saved() -> None:
-    world = Imagined()
-    rungs = [world.run(1) for _ in range(100)]
+    price = 12 * FULL_NS
+    world = Imagined(making_ns=price)
+    rungs = [world.run(1) for _ in range(200)]
     first = rungs.index(EXACTLY)
-    assert rungs[first:] == [EXACTLY] * (100 - first)
-    saved_up = (MAKING_NS / FULL_NS - ADVANCE * SHARE) / SHARE
+    assert rungs[first:] == [EXACTLY] * (200 - first)
+    saved_up = (price / FULL_NS - ADVANCE * SHARE) / SHARE
     assert first == pytest.approx(ADVANCE + saved_up, abs=3)
 
 
@@ -136,9 +137,17 @@ def test_runs_too_short_to_choose_for_are_computed_as_everything_for_a_while() -
 
 
 def test_a_cheap_program_is_made_when_it_would_have_paid_and_the_purse_holds_it() -> None:
-    world = Imagined(making_ns=2 * FULL_NS)
+    world = Imagined(own_ns=FULL_NS - 500, making_ns=2 * FULL_NS)
     saved_up = ADVANCE + (2 - ADVANCE * SHARE) / SHARE
     assert [world.run(1) for _ in range(40)].index(EXACTLY) == pytest.approx(saved_up, abs=3)
+
+
+def test_what_is_paid_back_while_the_first_runs_last_is_made_in_the_first() -> None:
+    world = Imagined()
+    world.spent = 0
+    assert [world.run(1) for _ in range(ADVANCE)].index(EXACTLY) < 5
+    assert world.spent <= (1 + SHARE) * ADVANCE * FULL_NS
+    assert EXACTLY not in [Imagined().run(name) for name in range(ADVANCE)]
 
 
 def test_what_no_model_expects_to_be_quicker_is_not_made() -> None:
@@ -186,7 +195,7 @@ def test_at_no_time_more_was_spent_than_full_runs_take_and_a_share(seed: int) ->
 
 
 def test_a_planned_class_gets_its_program_at_once_if_the_purse_holds_it() -> None:
-    within, beyond = int(0.8 * ADVANCE * SHARE * FULL_NS), int(1.2 * ADVANCE * SHARE * FULL_NS)
+    within, beyond = int(0.8 * ADVANCE * SHARE * FULL_NS), ADVANCE * FULL_NS
     planned = {_kind(1): (1.0, ())}
     assert Imagined(own_ns=5_000, making_ns=within).run(1, planned) is EXACTLY
     assert Imagined(own_ns=5_000, making_ns=within).run(1) is AFRESH  # it may not come again

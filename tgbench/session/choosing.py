@@ -12,7 +12,8 @@ All times are measured in this session.
 
 Whatever the hopes, the bill is bounded: programs, plans and choosing are paid from a *purse*. Into
 it goes what runs were quicker than computing everything, and a twelfth of what that takes; so at
-any time all runs together took at most a tenth more than they would have without any of this.
+any time all runs together took at most a tenth more than they would have without any of this. The
+first ten runs are taken together: what is paid back until they are over may be spent in the first.
 
 Choosing takes time as well: where runs are short, a choice stands for some of them, and where they
 are so short that choosing is not saved up for yet, the first ones are computed as everything.
@@ -190,10 +191,11 @@ class Purse:
     def pay(self, took_ns: int) -> None:
         self.left_ns -= took_ns
 
-    def holds(self, price_ns: float) -> bool:
+    def holds(self, price_ns: float, saving_ns: float = 0.0) -> bool:
+        """Whether a price can be paid; until the first runs are over, also from what it saves."""
         if self.ahead is None:
             return True
-        return self.left_ns + self.ahead * SHARE * self.full_ns > price_ns
+        return self.left_ns + self.ahead * (SHARE * self.full_ns + saving_ns) > price_ns
 
 
 class Measured:
@@ -383,19 +385,19 @@ class Measured:
         own, rung = self._about(offer)
         often = (own if own.uses else rung).made_for_one_met(offer.rung.places)
         plan, making = self._plan(offer), self._making(offer)
-        if self._instead_ns < inf and not self._purse.holds(plan + making):
+        saving = self._saving(offer, expected)
+        if self._instead_ns < inf and not self._purse.holds(plan + making, saving / often):
             return inf
-        hoped = self._hoped(offer, expected, planned) / often
-        put_aside = self._aside.get(_account(offer), 0.0)
-        return expected + max(plan + making * often - hoped - put_aside, 0.0)
+        kind, put_aside = offer.spot.kind, self._aside.get(_account(offer), 0.0)
+        times = self._came[kind] + (AGAIN * planned[kind][0] if kind in planned else 0.0)
+        return expected + max(plan + making * often - times * saving / often - put_aside, 0.0)
 
-    def _hoped(self, offer: Offer, expected: float, planned: Classes) -> float:
-        """What a program that moves will have saved, if its class comes as often as expected."""
-        kind, saving = offer.spot.kind, self._instead_ns - expected
+    def _saving(self, offer: Offer, expected: float) -> float:
+        """What a program that moves saves in a run to come, if its class comes as it did so far."""
+        saving = self._instead_ns - expected
         if offer.rung not in MOVING or not 0.0 < saving < inf:
             return 0.0
-        times = self._came[kind] + (AGAIN * planned[kind][0] if kind in planned else 0.0)
-        return times * saving * (1 + self._came[kind]) / (1 + self._chosen)
+        return saving * (1 + self._came[offer.spot.kind]) / (1 + self._chosen)
 
     def _making(self, offer: Offer) -> float:
         """What making a program takes: the more boxes change, the more meet each other."""
