@@ -18,7 +18,7 @@ from tgbench.memory.placement import Retention
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.decisions import Decisions
 from tgbench.plans.parts import parts_read_again
-from tgbench.plans.planner import Planner
+from tgbench.plans.planner import DEAR, Planner
 from tgbench.plans.scenarios import Scenario
 from tgbench.runs.buckets import Bucket
 from tgbench.runs.rules import Rules
@@ -150,6 +150,21 @@ def test_parts_are_kept_where_not_all_of_every_node_can_be() -> None:
     assert made.placement.size_bytes <= budget
     assert made.expected_ns < before.expected_ns
     assert not roomy.scheduled.copied
+
+
+def test_parts_in_pieces_are_better_than_leaving_some_out() -> None:
+    """As long as that takes little longer than with memory to spare, as with cuts alone."""
+    planner = planner_of(fused(4, ROWS, WIDE))
+    scenarios = appends(planner)
+    roomy = planner.plan(scenarios, None)
+    budget = int(0.75 * roomy.placement.size_bytes)
+    before, made = planner.plan_once(scenarios, budget), planner.plan(scenarios, budget)
+    assert before.dropped
+    assert not made.dropped
+    assert made.cut.parts == 2
+    assert before.expected_ns < made.expected_ns < DEAR * roomy.expected_ns
+    much_less = planner.plan(scenarios, int(0.6 * roomy.placement.size_bytes))
+    assert not much_less.scheduled.copied  # in more pieces, that would take too long
 
 
 def test_copies_cost_what_they_take() -> None:

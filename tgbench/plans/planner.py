@@ -42,7 +42,9 @@ from tgbench.runs.split import WHOLE, Cut, contains, cuts, supersets
 
 Progress = Callable[[str], None]
 Cost = Callable[[Call, Box], float]  # expected nanoseconds of one box of one call
-DEAR = 1.5  # times what runs take whole: pieces that cost more are weighed against dropping
+DEAR = (
+    1.5  # times what runs take whole: pieces and parts that cost more are weighed against dropping
+)
 LEAST_GAIN = 0.01  # a finer cut that saves less than this share of the arena is the last one tried
 
 
@@ -289,7 +291,7 @@ class Planner:
                 other = self.in_parts(scenarios)
                 if other is not None:
                     made = other._planned(weighed, held, budget_bytes, keep_all, tried)
-                    found = _quicker(found, made)
+                    found = self._better([found, made], weighed)
             if found is not None:
                 return found
         return None
@@ -397,6 +399,15 @@ class Planner:
         uncut = self._most_that_fit(ranked, len(found[0]), held, budget_bytes, is_cut=False)
         other = made if uncut is None else self._decided(frontier, *uncut, weighed)
         return min(made, other, key=lambda one: one.expected_ns)
+
+    def _better(
+        self, made: Iterable[Decisions | None], scenarios: Sequence[Scenario]
+    ) -> Decisions | None:
+        """The quickest; of those that keep all candidates, where that costs little."""
+        there = [one for one in made if one is not None]
+        whole_ns = self.expected_ns(self.runs.propagator(self.frontier(scenarios)), scenarios)
+        keep = [one for one in there if not one.dropped and one.expected_ns <= DEAR * whole_ns]
+        return min(keep or there, key=lambda one: one.expected_ns, default=None)
 
     def _most_that_fit(
         self,
@@ -509,11 +520,6 @@ class Planner:
             step=step,
             nodes=need.parts,
         )
-
-
-def _quicker(one: Decisions | None, other: Decisions | None) -> Decisions | None:
-    made = [decisions for decisions in (one, other) if decisions is not None]
-    return min(made, key=lambda decisions: decisions.expected_ns, default=None)
 
 
 def _reused(step: Step, roomy: Placement) -> dict[Node, Held]:
