@@ -63,8 +63,8 @@ class Instruction:
 class Use:
     """How often a program ran, and how long that takes.
 
-    The first time is forgotten at the second: nothing was warm. From then on it is a mean in which
-    the last run counts for a quarter, and no run for more than twice of what is usual.
+    The first time is forgotten at the second: nothing was warm. From then on it is a mean, in the
+    long run of the last sixteen or so, and no run counts for more than twice of what is usual.
 
     Fields:
         ran: how often.
@@ -86,7 +86,7 @@ class Use:
     def note(self, took_ns: int) -> None:
         self.ran += 1
         late = took_ns - self.time_ns
-        self.time_ns += late if self.ran < 3 else min(late, self.time_ns) / 4
+        self.time_ns += late if self.ran < 3 else min(late, self.time_ns) / min(self.ran - 1, 16)
 
 
 @dataclass

@@ -103,6 +103,14 @@ class BucketClass:
         first_low = tuple(0 if i == 0 else bound for i, bound in enumerate(self.bounds))
         return list(dict.fromkeys([tuple(origin), low, high, first_low]))
 
+    def middle(self, origin: Sequence[int]) -> tuple[int, ...]:
+        """The origin at hand, but changes lie half-way through their dimensions."""
+        sides = zip(origin, self.bounds, self.uses, strict=True)
+        return tuple(
+            bound // 2 if any(part == "changed" for part, _, _ in uses) else at
+            for at, bound, uses in sides
+        )
+
     def __str__(self) -> str:
         changed = ", ".join(_show(name, box) for name, boxes in self.changed for box in boxes)
         demand = ", ".join(_show(name, box) for name, boxes in self.demand for box in boxes)

@@ -54,7 +54,7 @@ MOVING = EXACTLY, ONWARDS  # rungs whose programs are for any place and count on
 Making: TypeAlias = Literal["measured", "always"]
 Seen: TypeAlias = "tuple[Offer, float]"  # and what a run takes
 Larger: TypeAlias = Callable[[], Sequence[Offer]]  # asked for where it counts: finding them takes
-Decided: TypeAlias = Callable[[Offer], Step]  # what a run of an offer computes
+Decided: TypeAlias = Callable[[Offer], Sequence[Step]]  # what it computes, at some places
 
 
 def made_by(making: str | None) -> str:
@@ -193,9 +193,12 @@ class Purse:
 
     def holds(self, price_ns: float, saving_ns: float = 0.0) -> bool:
         """Whether a price can be paid; until the first runs are over, also from what it saves."""
-        if self.ahead is None:
-            return True
-        return self.left_ns + self.ahead * (SHARE * self.full_ns + saving_ns) > price_ns
+        return self.ahead is None or self.room_ns + self.ahead * saving_ns > price_ns
+
+    @property
+    def room_ns(self) -> float:
+        """What may be spent now."""
+        return self.left_ns + (self.ahead or 0) * SHARE * self.full_ns
 
 
 class Measured:
@@ -219,7 +222,7 @@ class Measured:
 
     def forget(self) -> None:
         self._instead_ns = self._cost_ns = inf
-        self._rung, self._longest, self._skipped = EXACTLY, 0, 0
+        self._rung, self._longest, self._skipped, self._saving_up = EXACTLY, 0, 0, 0
         self._families: dict[Hashable, Family] = {}
         self._aside: defaultdict[Hashable, float] = defaultdict(float)
         self._came: defaultdict[BucketClass, int] = defaultdict(int)  # of what was chosen for
@@ -252,17 +255,37 @@ class Measured:
             self._came[met] += 1 + self._skipped
         self._chosen += 1 + self._skipped
         self._rung, self._cost_ns, self._skipped = best.rung, paid, 0
+        self._saving_up = self._until_payable(seen, paid)
         return best
 
+    def _until_payable(self, seen: Sequence[Seen], paid_ns: float) -> int:
+        """How many runs like this one it takes until some missing program can be paid for."""
+        prices = [self._plan(one) + self._making(one) for one, _ in seen if one.program is None]
+        purse = self._purse
+        missing = min(prices, default=0.0) - purse.room_ns
+        grows = SHARE * purse.full_ns + max(purse.full_ns - paid_ns, 0.0)
+        if not missing > 0.0:
+            return 0
+        return int(missing / grows) if missing < LONGEST * grows else LONGEST
+
     def _seen(self, offers: Sequence[Offer]) -> list[Seen]:
-        """The offers and what runs of theirs take; no less than one that is there and within it."""
+        """The offers and what runs of theirs take.
+
+        What a program takes depends on where it stands, and what is known is a mean. But one that
+        is not made takes no less here than one that is there and within it; and one that is as
+        quick as was hoped, no more than one that is there and holds it.
+        """
         there = [(one, self._time(one.program)) for one in offers if one.program is not None]
+        warm = [(one, took_ns) for one, took_ns in there if _is_warm(one.program)]
 
         def takes(offer: Offer) -> float:
-            if offer.program is not None:
-                return self._time(offer.program)
-            within = (took_ns for one, took_ns in there if one.is_within(offer))
-            return max([self._expected(offer) or 0.0, *within])
+            if offer.program is None:
+                within = (took_ns for one, took_ns in there if one.is_within(offer))
+                return max([self._expected(offer) or 0.0, *within])
+            own_ns = self._time(offer.program)
+            if not offer.program.use.is_good:
+                return own_ns
+            return min([own_ns, *(took_ns for one, took_ns in warm if offer.is_within(one))])
 
         return [(offer, takes(offer)) for offer in offers]
 
@@ -280,9 +303,9 @@ class Measured:
                 self._aside[_account(best)] *= real
 
     def _model(self, offer: Offer, full: Program, decided: Decided) -> float:
-        """What a run is modelled to take, as far as the model is right about a full one."""
+        """What a run is modelled to take at best, as far as the model is right about a full one."""
         scale = self._time(full) / full.use.modelled_ns if full.use.modelled_ns else 1.0
-        found = self._modelled([decided(offer)]) * scale
+        found = min(self._modelled([step]) for step in decided(offer)) * scale
         for key in (_kind(offer), offer.rung):
             self._families.setdefault(key, Family()).modelled_ns = found
         return found
@@ -295,6 +318,7 @@ class Measured:
         there = [(one, offer) for offer, one in seen if offer.program is not None]
         self._instead_ns = min((one for one, _ in there), default=inf)
         afresh = [one for one in there if one[1].rung.is_afresh]
+        afresh = [one for one in afresh if _is_warm(one[1].program)] or afresh
         if afresh:
             full_ns, full = min(afresh, key=lambda one: one[0])
             assert full.program is not None
@@ -328,9 +352,12 @@ class Measured:
         self._let_stand(self._time(program))
 
     def _let_stand(self, running_ns: float) -> None:
-        """How many runs of such a length a choice stands for at most; fewer while few were made."""
+        """How many runs of such a length a choice stands for at most; fewer while few were made.
+
+        While nothing else can be paid for, there is little to choose.
+        """
         runs = LEAST_RUNNING * self._choosing_ns / running_ns if running_ns else LONGEST
-        self._longest = min(int(runs), LONGEST)
+        self._longest = min(max(int(runs), self._saving_up // 2), LONGEST)
 
     def ran(self, kind: BucketClass, program: Program, took_ns: int) -> None:
         """See `Chooser`. Where all that is there is a program for more than what is asked for, what
@@ -376,7 +403,7 @@ class Measured:
     def _time(self, program: Program) -> float:
         """What a run takes; the first one also took what was cold then."""
         use = program.use
-        return use.time_ns if use.ran > 1 else min(use.time_ns or inf, use.modelled_ns)
+        return use.time_ns if _is_warm(program) else min(use.time_ns or inf, use.modelled_ns)
 
     def _cost(self, offer: Offer, expected: float, planned: Classes) -> float:
         """What a run takes, and what is left of the price of a program that is not made."""
@@ -389,7 +416,7 @@ class Measured:
         if self._instead_ns < inf and not self._purse.holds(plan + making, saving / often):
             return inf
         kind, put_aside = offer.spot.kind, self._aside.get(_account(offer), 0.0)
-        times = self._came[kind] + (AGAIN * planned[kind][0] if kind in planned else 0.0)
+        times = self._came.get(kind, 0) + (AGAIN * planned[kind][0] if kind in planned else 0.0)
         return expected + max(plan + making * often - times * saving / often - put_aside, 0.0)
 
     def _saving(self, offer: Offer, expected: float) -> float:
@@ -397,7 +424,7 @@ class Measured:
         saving = self._instead_ns - expected
         if offer.rung not in MOVING or not 0.0 < saving < inf:
             return 0.0
-        return saving * (1 + self._came[offer.spot.kind]) / (1 + self._chosen)
+        return saving * (1 + self._came.get(offer.spot.kind, 0)) / (1 + self._chosen)
 
     def _making(self, offer: Offer) -> float:
         """What making a program takes: the more boxes change, the more meet each other."""
@@ -431,6 +458,11 @@ def median(samples: Iterable[float]) -> float | None:
     """The middle one of some samples, the lower of two (the first was cold); None of none."""
     found = list(samples)
     return median_low(found) if found else None
+
+
+def _is_warm(program: Program | None) -> bool:
+    """Whether a program ran often enough to know what it takes."""
+    return program is not None and program.use.ran > 1
 
 
 def _moves(offer: Offer) -> bool:

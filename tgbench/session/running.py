@@ -338,7 +338,7 @@ class Runner:
         """A program that is there or worth making; raises NeedsPlan."""
         larger = cache(lambda: self.server.larger(self._around(own)))
         while True:
-            offer = self.chooser.choose(own, larger, self._step, self.planning.classes)
+            offer = self.chooser.choose(own, larger, self._decided, self.planning.classes)
             if offer.program is not None:
                 return _by(offer, offer.program)
             try:
@@ -364,11 +364,16 @@ class Runner:
         program = self.keeper.programs.find(state, spot.kind, spot.origin)
         return Offer(EXACTLY, bucket, spot, state, program)
 
-    def _step(self, offer: Offer) -> Step:
-        """What a run of an offer would compute, where it stands."""
+    def _decided(self, offer: Offer) -> list[Step]:
+        """What a run of an offer would compute where it stands; one that moves, also in the middle.
+
+        What was computed so far may lie about where it stands, or all over.
+        """
         state = self._placed(offer, self.keeper.standing).state
         assert state is not None
-        return self.keeper.memory.step(state, *offer.spot)
+        kind, origin = offer.spot
+        places = dict.fromkeys((origin, kind.middle(origin) if offer.rung.moves else origin))
+        return [self.keeper.memory.step(state, kind, place) for place in places]
 
     def _placed(self, offer: Offer, standing: Standing) -> Offer:
         """The same, and what its program may count on: of one that moves, all that is there."""
@@ -379,22 +384,26 @@ class Runner:
 
     def made(self, offer: Offer) -> Program:
         """The program of an offer; raises DoesNotFit where the plan in force has no room."""
-        assert offer.state is not None
         began_ns, paid_ns = time.perf_counter_ns(), time.thread_time_ns()
-        kind, origin = offer.spot
-        is_fixed, strict = not offer.rung.moves, self.chooser.strict
-        is_free = not strict and self.planning.limit_bytes is None  # another plan, not pieces
-        program = self.keeper.memory.specialise(
-            offer.state, kind, origin, or_more=self.planning.takes_more(offer.spot),
-            as_planned=is_fixed or is_free, is_fixed=is_fixed, leftovers=strict,
-        )  # fmt: skip
-        self.keeper.programs.add(program.counts_on, kind, program)
+        try:
+            program = self._made(offer)
+        finally:
+            self.counters.making_ns += time.perf_counter_ns() - began_ns
+            took_ns = time.thread_time_ns() - paid_ns
+            self.made_ns += took_ns
+        self.keeper.programs.add(program.counts_on, offer.spot.kind, program)
         self.counters.specialised += 1
-        self.counters.making_ns += time.perf_counter_ns() - began_ns
-        took_ns = time.thread_time_ns() - paid_ns
-        self.made_ns += took_ns
         self.chooser.made(offer, program, took_ns)
         return program
+
+    def _made(self, offer: Offer) -> Program:
+        assert offer.state is not None
+        is_fixed, strict = not offer.rung.moves, self.chooser.strict
+        is_free = not strict and self.planning.limit_bytes is None  # another plan, not pieces
+        return self.keeper.memory.specialise(
+            offer.state, *offer.spot, or_more=self.planning.takes_more(offer.spot),
+            as_planned=is_fixed or is_free, is_fixed=is_fixed, leftovers=strict,
+        )  # fmt: skip
 
     # --- executing -------------------------------------------------------------------------------
 
