@@ -222,7 +222,9 @@ class Measured:
 
     def forget(self) -> None:
         self._instead_ns = self._cost_ns = inf
-        self._rung, self._longest, self._skipped, self._saving_up = EXACTLY, 0, 0, 0
+        self._rung, self._longest, self._skipped = EXACTLY, 0, 0
+        self._kind: BucketClass | None = None  # what was chosen for last
+        self._saving_up = 0  # for how many runs like it nothing better can be paid for
         self._families: dict[Hashable, Family] = {}
         self._aside: defaultdict[Hashable, float] = defaultdict(float)
         self._came: defaultdict[BucketClass, int] = defaultdict(int)  # of what was chosen for
@@ -255,11 +257,14 @@ class Measured:
             self._came[met] += 1 + self._skipped
         self._chosen += 1 + self._skipped
         self._rung, self._cost_ns, self._skipped = best.rung, paid, 0
-        self._saving_up = self._until_payable(seen, paid)
+        self._kind, self._saving_up = kind, self._until_payable(seen, paid)
         return best
 
     def _until_payable(self, seen: Sequence[Seen], paid_ns: float) -> int:
-        """How many runs like this one it takes until some missing program can be paid for."""
+        """How many runs like this one it takes until some missing program can be paid for.
+
+        Until then there is little to choose for them.
+        """
         prices = [self._plan(one) + self._making(one) for one, _ in seen if one.program is None]
         purse = self._purse
         missing = min(prices, default=0.0) - purse.room_ns
@@ -334,7 +339,8 @@ class Measured:
         kind, is_poor = own.spot.kind, not self._purse.holds(self._choosing_ns)
         if kind in planned and kind not in self._came and not is_poor:
             return None
-        if self._skipped >= (self._longest if is_poor else min(self._longest, self._chosen)):
+        longest = max(self._longest, self._saving_up // 2) if kind is self._kind else self._longest
+        if self._skipped >= (longest if is_poor else min(longest, self._chosen)):
             return None
         self._skipped += 1
         return self._rung
@@ -352,12 +358,9 @@ class Measured:
         self._let_stand(self._time(program))
 
     def _let_stand(self, running_ns: float) -> None:
-        """How many runs of such a length a choice stands for at most; fewer while few were made.
-
-        While nothing else can be paid for, there is little to choose.
-        """
+        """How many runs of such a length a choice stands for at most; fewer while few were made."""
         runs = LEAST_RUNNING * self._choosing_ns / running_ns if running_ns else LONGEST
-        self._longest = min(max(int(runs), self._saving_up // 2), LONGEST)
+        self._longest = min(int(runs), LONGEST)
 
     def ran(self, kind: BucketClass, program: Program, took_ns: int) -> None:
         """See `Chooser`. Where all that is there is a program for more than what is asked for, what
