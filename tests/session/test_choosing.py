@@ -15,7 +15,7 @@ from tgbench.base.errors import PlanError
 from tgbench.programs.program import Program, Use
 from tgbench.runs.buckets import Bucket, BucketClass, Spot
 from tgbench.runs.propagate import Step
-from tgbench.session.choosing import ADVANCE, FIRST_CHOICE_NS, SHARE, Measured
+from tgbench.session.choosing import ADVANCE, COLD, FIRST_CHOICE_NS, SHARE, Measured
 from tgbench.session.serving import EXACTLY, LARGER, Offer, Rung
 
 AFRESH = LARGER[-1]
@@ -74,8 +74,9 @@ class Imagined:
         program = _program()
         self.programs[_key(offer)] = program
         self.spent += self.making_ns
+        cold = 1.0 if self.made else COLD
         self.made.append(offer.rung)
-        self.chooser.made(offer, program, self.making_ns)
+        self.chooser.made(offer, program, int(cold * self.making_ns))
         return offer._replace(program=program)
 
     def ran(self, offer: Offer, kind: BucketClass | None = None) -> None:

@@ -48,6 +48,7 @@ LEAST_RUNNING = 50  # of choosing's own time, that runs take on which a choice s
 LONGEST = 50  # runs
 FIRST_CHOICE_NS = 1_000_000  # what is saved up for the first choice, as none was timed yet
 MOVED = 3  # times what making a program takes that stands, until one was made
+COLD = 1.5  # times what making one takes, that making the first one does
 MOVING = EXACTLY, ONWARDS  # rungs whose programs are for any place and count on what is there
 
 
@@ -231,6 +232,7 @@ class Measured:
         self._chosen = 0  # how often, in all
         self._unfit: dict[Hashable, bool] = {}  # whether another plan may help
         self._made_ns = 0  # what making all programs that are there took
+        self._cold_ns = 0  # the first of them
         self._full: dict[BucketClass, Program] = {}  # what computes everything of it
         self._reference: Program | None = None  # the last of them
         self._least_ns: dict[BucketClass, float] = {}  # what that would take that is asked for
@@ -368,15 +370,20 @@ class Measured:
         """
         full = self._full.get(kind, self._whole)
         if full is not None:
-            there_ns = self._time(full)
-            least_ns = min(there_ns, self._least_ns.get(kind, inf))
+            there_ns, known_ns = self._time(full), self._least_ns.get(kind, inf)
+            if kind not in self._full:  # nobody chose for it yet: as for those before
+                known_ns = self._purse.full_ns or inf
+            least_ns = min(there_ns, known_ns)
             saved_ns = there_ns - least_ns if program is full else least_ns - took_ns
             self._purse.ran(least_ns, saved_ns)
 
     def made(self, offer: Offer, program: Program, took_ns: int) -> None:
         program.use.instead_ns = self._instead_ns
         program.use.modelled_ns = self._modelled(program.steps)
-        self._making_ns[_moves(offer)].append(took_ns)
+        if self._made_ns:
+            self._making_ns[_moves(offer)].append(took_ns)
+        else:
+            self._cold_ns = took_ns
         self._made_ns += took_ns
         self._aside.pop(_account(offer), None)
         if self._instead_ns == inf:
@@ -441,6 +448,8 @@ class Measured:
     def _making_any(self, moves: bool) -> float:
         """Of any program; one that moves compares coordinates, and guards what it found."""
         stands, moving = median(self._making_ns[False]), median(self._making_ns[True])
+        if stands is None and moving is None:
+            return self._cold_ns * (MOVED / COLD if moves else 1 / COLD)
         if not moves:
             return stands or moving or 0.0
         return min(moving or inf, MOVED * (stands or inf)) if moving or stands else 0.0
