@@ -40,6 +40,7 @@ from tgbench.runs.propagate import Step
 from tgbench.session.serving import AFRESH, EXACTLY, LARGER, ONWARDS, Offer, Rung
 
 AGAIN = 5  # how often a class that the plan is for is expected to come again
+SURELY = 2  # times as much is advanced for one of them, in the first runs
 SHARE = 1 / 12  # of computing everything, that may be spent on hopes
 ADVANCE = 10  # runs whose share is in the purse from the first one on
 LAST_MADE = 32  # programs that tell how often one of theirs is met again
@@ -47,7 +48,6 @@ MOST_ACCOUNTS = 20_000  # past this, what was put aside is forgotten
 LEAST_RUNNING = 50  # of choosing's own time, that runs take on which a choice stands
 LONGEST = 50  # runs
 FIRST_CHOICE_NS = 1_000_000  # what is saved up for the first choice, as none was timed yet
-MOVED = 3  # times what making a program takes that stands, until one was made
 COLD = 1.5  # times what making one takes, that making the first one does
 MOVING = EXACTLY, ONWARDS  # rungs whose programs are for any place and count on what is there
 
@@ -279,11 +279,16 @@ class Measured:
         """The offers and what runs of theirs take.
 
         What a program takes depends on where it stands, and what is known is a mean. But one that
-        is not made takes no less here than one that is there and within it; and one that is as
+        is not made takes no less here than one that is known and within it; and one that is as
         quick as was hoped, no more than one that is there and holds it.
         """
         there = [(one, self._time(one.program)) for one in offers if one.program is not None]
         warm = [(one, took_ns) for one, took_ns in there if _is_warm(one.program)]
+        there += [
+            (one, known_ns)
+            for one in offers
+            if one.program is None and (known_ns := self._expected(one)) is not None
+        ]
 
         def takes(offer: Offer) -> float:
             if offer.program is None:
@@ -422,10 +427,11 @@ class Measured:
         own, rung = self._about(offer)
         often = (own if own.uses else rung).made_for_one_met(offer.rung.places)
         plan, making = self._plan(offer), self._making(offer)
-        saving = self._saving(offer, expected)
-        if self._instead_ns < inf and not self._purse.holds(plan + making, saving / often):
-            return inf
         kind, put_aside = offer.spot.kind, self._aside.get(_account(offer), 0.0)
+        saving = self._saving(offer, expected)
+        surely = (SURELY if kind in planned else 1) * saving / often
+        if self._instead_ns < inf and not self._purse.holds(plan + making, surely):
+            return inf
         times = self._came.get(kind, 0) + (AGAIN * planned[kind][0] if kind in planned else 0.0)
         return expected + max(plan + making * often - times * saving / often - put_aside, 0.0)
 
@@ -446,13 +452,10 @@ class Measured:
         return float(alike * max(boxes, 1) ** 1.5)
 
     def _making_any(self, moves: bool) -> float:
-        """Of any program; one that moves compares coordinates, and guards what it found."""
+        """Of any program; one that moves takes longer, which the first one of them shows."""
         stands, moving = median(self._making_ns[False]), median(self._making_ns[True])
-        if stands is None and moving is None:
-            return self._cold_ns * (MOVED / COLD if moves else 1 / COLD)
-        if not moves:
-            return stands or moving or 0.0
-        return min(moving or inf, MOVED * (stands or inf)) if moving or stands else 0.0
+        known = (moving, stands) if moves else (stands, moving)
+        return known[0] or known[1] or self._cold_ns / COLD
 
     def _plan(self, offer: Offer) -> float:
         """What it costs to make room for an offer: a plan, and all programs once more."""
