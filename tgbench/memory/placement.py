@@ -25,7 +25,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from tgbench.base.coords import value_of
+from tgbench.base.coords import Coord, value_of
 from tgbench.base.regions import Box, in_order, row_major
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import OPS
@@ -67,6 +67,11 @@ class Slot:
         for extent in self.extents:
             count *= extent
         return count
+
+    def holds(self, box: Box, start: Sequence[Coord]) -> bool:
+        """Whether a box lies inside, where its first element has these coordinates."""
+        sides = zip(box, start, self.extents, strict=True)
+        return not any(a < first or first + extent < b for (a, b), first, extent in sides)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,15 +145,13 @@ class Placement:
         for node, box in touched.items():
             first = node if node in self.retained else self.group(node)
             boxes[first] = boxes[first].hull(box) if first in boxes else box
-        return all(self._is_inside(node, box) for node, box in boxes.items())
-
-    def _is_inside(self, node: Node, box: Box) -> bool:
-        slot = self.slots.get(node)
-        if slot is None:
-            return False
-        starts = slot.start if node in self.retained else box.starts
-        sides = zip(box, starts, slot.extents, strict=True)
-        return all(first <= a and b <= first + extent for (a, b), first, extent in sides)
+        return all(
+            node in self.slots
+            and self.slots[node].holds(
+                box, self.slots[node].start if node in self.retained else box.starts
+            )
+            for node, box in boxes.items()
+        )
 
     def group(self, node: Node) -> Node:
         """The first owner of the bytes that an in-place result took over."""

@@ -343,11 +343,11 @@ class Lowerer:
 
     def _check_inside(self, node: Node, box: Box, start: tuple[Coord, ...], cached: bool) -> None:
         slot = self.placement.slots[node]
-        for (a, b), first, extent in zip(box, start, slot.extents, strict=True):
-            if a < first or first + extent < b:
-                if cached and node not in self.placement.retained:
-                    raise Unreadable(node)
-                raise DoesNotFit(node, box, f"{list(slot.extents)} from {list(start)}")
+        if slot.holds(box, start):
+            return
+        if cached and node not in self.placement.retained:
+            raise Unreadable(node)
+        raise DoesNotFit(node, box, f"{list(slot.extents)} from {list(start)}")
 
     def _check_donors(self, step: Step, starts: Mapping[Node, tuple[Coord, ...]]) -> None:
         """A cached operand that is overwritten in place must start where the result does."""

@@ -37,7 +37,7 @@ from tgbench.plans.decisions import Classes
 from tgbench.programs.program import Program, Use
 from tgbench.runs.buckets import BucketClass
 from tgbench.runs.propagate import Step
-from tgbench.session.serving import AFRESH, EXACTLY, LARGER, ONWARDS, Offer, Rung
+from tgbench.session.serving import AFRESH, EXACTLY, LARGER, Offer, Rung
 
 AGAIN = 5  # how often a class that the plan is for is expected to come again
 SURELY = 2  # times as much is advanced for one of them, in the first runs
@@ -49,7 +49,6 @@ LEAST_RUNNING = 50  # of choosing's own time, that runs take on which a choice s
 LONGEST = 50  # runs
 FIRST_CHOICE_NS = 1_000_000  # what is saved up for the first choice, as none was timed yet
 COLD = 1.5  # times what making one takes, that making the first one does
-MOVING = EXACTLY, ONWARDS  # rungs whose programs are for any place and count on what is there
 
 
 Making: TypeAlias = Literal["measured", "always"]
@@ -255,7 +254,7 @@ class Measured:
         for offer, one in seen:
             if offer.program is None and offer is not best:
                 self._aside[_account(offer)] += max(paid - one, 0.0) * (1 + self._skipped)
-        for met in {offer.spot.kind for offer, _ in seen if offer.rung in MOVING}:
+        for met in {offer.spot.kind for offer, _ in seen if offer.rung.continues}:
             self._came[met] += 1 + self._skipped
         self._chosen += 1 + self._skipped
         self._rung, self._cost_ns, self._skipped = best.rung, paid, 0
@@ -282,24 +281,21 @@ class Measured:
         is not made takes no less here than one that is known and within it; and one that is as
         quick as was hoped, no more than one that is there and holds it.
         """
-        there = [(one, self._time(one.program)) for one in offers if one.program is not None]
-        warm = [(one, took_ns) for one, took_ns in there if _is_warm(one.program)]
-        there += [
-            (one, known_ns)
+        known = [
+            (one, self._expected(one) if one.program is None else self._time(one.program))
             for one in offers
-            if one.program is None and (known_ns := self._expected(one)) is not None
         ]
+        sure = [(one, takes_ns) for one, takes_ns in known if takes_ns is not None]
+        warm = [(one, takes_ns) for one, takes_ns in sure if _is_warm(one.program)]
 
-        def takes(offer: Offer) -> float:
+        def takes(offer: Offer, own_ns: float) -> float:
             if offer.program is None:
-                within = (took_ns for one, took_ns in there if one.is_within(offer))
-                return max([self._expected(offer) or 0.0, *within])
-            own_ns = self._time(offer.program)
+                return max([own_ns, *(ns for one, ns in sure if one.is_within(offer))])
             if not offer.program.use.is_good:
                 return own_ns
-            return min([own_ns, *(took_ns for one, took_ns in warm if offer.is_within(one))])
+            return min([own_ns, *(ns for one, ns in warm if offer.is_within(one))])
 
-        return [(offer, takes(offer)) for offer in offers]
+        return [(offer, takes(offer, own_ns or 0.0)) for offer, own_ns in known]
 
     def _least(self, seen: list[Seen], decided: Decided, planned: Classes) -> Seen:
         """The one that costs least; what would be bought on a hope is modelled first."""
@@ -375,10 +371,11 @@ class Measured:
         """
         full = self._full.get(kind, self._whole)
         if full is not None:
-            there_ns, known_ns = self._time(full), self._least_ns.get(kind, inf)
-            if kind not in self._full:  # nobody chose for it yet: as for those before
-                known_ns = self._purse.full_ns or inf
-            least_ns = min(there_ns, known_ns)
+            there_ns = self._time(full)
+            if kind in self._full:
+                least_ns = min(there_ns, self._least_ns.get(kind, inf))
+            else:  # nobody chose for it yet: as for those before
+                least_ns = min(there_ns, self._purse.full_ns or inf)
             saved_ns = there_ns - least_ns if program is full else least_ns - took_ns
             self._purse.ran(least_ns, saved_ns)
 
@@ -438,7 +435,7 @@ class Measured:
     def _saving(self, offer: Offer, expected: float) -> float:
         """What a program that moves saves in a run to come, if its class comes as it did so far."""
         saving = self._instead_ns - expected
-        if offer.rung not in MOVING or not 0.0 < saving < inf:
+        if not offer.rung.continues or not 0.0 < saving < inf:
             return 0.0
         return saving * (1 + self._came.get(offer.spot.kind, 0)) / (1 + self._chosen)
 

@@ -64,6 +64,11 @@ class Rung:
         return self.changed is None and self.demand is None
 
     @property
+    def continues(self) -> bool:
+        """Whether its program moves, and goes on from what is there."""
+        return self.moves and not self.is_afresh
+
+    @property
     def is_modest(self) -> bool:
         """Whether it asks for little more: whole outputs are not worth memory of their own."""
         return self.demand is None or self.demand.parts > 1

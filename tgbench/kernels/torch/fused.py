@@ -394,18 +394,19 @@ def _heads(site: Site) -> Heads:
 
 
 def _moves_twice(h: Heads) -> bool:
-    """Whether rows and columns of the scores follow an origin: no form is their product."""
-    return isinstance(h.q.shape[2], Moving) and isinstance(h.k.shape[2], Moving)
+    """Whether rows and columns of one batch's scores follow an origin: no form is their product."""
+    moves = isinstance(h.q.shape[2], Moving) and isinstance(h.k.shape[2], Moving)
+    return moves and is_one(h.q.shape[0])
 
 
 def _attends(site: Site) -> bool:
     h = heads_of(site)
-    return h is not None and not (_moves_twice(h) and is_one(h.q.shape[0]))
+    return h is not None and not _moves_twice(h)
 
 
 def _attends_anywhere(site: Site) -> bool:
     h = heads_of(site)
-    return h is not None and _moves_twice(h) and is_one(h.q.shape[0])
+    return h is not None and _moves_twice(h)
 
 
 def _grouped(view: View, group: int) -> View | None:
