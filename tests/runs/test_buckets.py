@@ -24,7 +24,7 @@ from tgbench.runs.buckets import (
     region_of_index,
 )
 from tgbench.runs.difference import MOST_BOXES, boxes_of, difference, hull_of
-from tgbench.runs.raster import onwards
+from tgbench.runs.raster import onwards, widened
 
 Mask = NDArray[np.bool_]
 untimed = settings(deadline=None)
@@ -443,6 +443,55 @@ def test_a_run_within_another_changes_and_asks_for_no_more(
     if all(ranks[1].get(key, rank) == rank for key, rank in ranks[0].items()):
         assert a.is_within(b) == (elements(a) <= elements(b))
     assert a.is_within(a)
+
+
+@untimed
+@given(st.data(), st.booleans())
+def test_a_class_is_around_a_bucket_at_the_last_origin_that_holds_it(
+    data: st.DataObject, onwards: bool
+) -> None:
+    """Beside every origin there is."""
+    shape, out = data.draw(shapes), data.draw(shapes)
+    graph = graph_of(shape, out)
+
+    def drawn() -> Bucket:
+        changed = {"x": boxes_of(data.draw(masks(shape))), "z": boxes_of(data.draw(masks(out)))}
+        return Bucket.of(changed, {"y": boxes_of(data.draw(masks(out)))})
+
+    bucket, (kind, _) = drawn(), drawn().classify(graph, onwards)
+    assume(all(len(boxes) == 1 for _, boxes in (*kind.changed, *kind.demand)))
+    assume(np.prod(np.add(kind.bounds, 1)) <= 2_000)
+    every = product(*(range(bound + 1) for bound in kind.bounds))
+    right = [origin for origin in every if bucket.is_within(kind.bucket(origin))]
+    assert kind.around(bucket) == (max(right) if right else None)
+
+
+def test_classes_of_several_boxes_are_around_nothing() -> None:
+    two = Region((Box(((0, 1),)), Box(((4, 5),))))
+    kind, origin = Bucket.of({"x": two}, {}).classify(graph_of((9,), (9,)))
+    assert kind.around(kind.bucket(origin)) is None
+
+
+def test_classes_that_change_about_as_much_in_the_same_way_have_one_form() -> None:
+    graph = graph_of((40,), (40,))
+    forms = [
+        Bucket.of({"x": Region((Box(((4, 4 + extent),)),))}, {}).classify(graph).kind.form
+        for extent in (1, 3, 4, 15, 16)
+    ]
+    assert forms[0] == forms[1] != forms[2] == forms[3] != forms[4]
+
+
+@given(st.data(), shapes)
+def test_what_is_widened_holds_it_and_is_a_power_of_two_long(
+    data: st.DataObject, shape: tuple[int, ...]
+) -> None:
+    region = boxes_of(data.draw(masks(shape)))
+    found = widened(region, shape)
+    assert Region.full(shape).contains(found)
+    assert found.contains(region)
+    for (start, stop), size in zip(found.hull() if found.boxes else (), shape, strict=False):
+        extent = stop - start
+        assert extent == size or extent & (extent - 1) == 0
 
 
 def appended(at: int) -> Bucket:

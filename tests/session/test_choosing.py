@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -15,7 +15,7 @@ from tgbench.base.errors import PlanError
 from tgbench.programs.program import Program, Use
 from tgbench.runs.buckets import Bucket, BucketClass, Spot
 from tgbench.runs.propagate import Step
-from tgbench.session.choosing import ADVANCE, COLD, FIRST_CHOICE_NS, SHARE, Measured
+from tgbench.session.choosing import ADVANCE, COLD, FIRST_CHOICE_NS, SHARE, Measured, Purse
 from tgbench.session.serving import EXACTLY, LARGER, Offer, Rung
 
 AFRESH = LARGER[-1]
@@ -41,16 +41,20 @@ class Imagined:
     programs: dict[Any, Program] = field(default_factory=dict)
     spent: int = 0
     made: list[Rung] = field(default_factory=list)
+    asked: int = 0  # of the model, a nanosecond each
 
     def __post_init__(self) -> None:
-        self.chooser = Measured(self._modelled)
-        self.make(_offer(AFRESH, 0))  # a full program is there from the first run on
+        self.chooser = Measured(self._modelled, lambda: self.asked)
+        full = self.make(_offer(AFRESH, 0))  # a full program is there from the first run on
+        for _ in range(2):  # and is known when it was warm
+            self.ran(full)
+        self.spent = 0
 
-    def _modelled(self, steps: Iterable[Any]) -> float:
+    def _modelled(self, steps: Iterable[Any]) -> list[float]:
         """What is asked about are steps of offers, and programs here have none."""
         asked = [step.rung for step in steps]
         own_ns = self.own_ns if self.hoped_ns is None else self.hoped_ns
-        return float(own_ns if EXACTLY in asked else self.full_ns)
+        return [float(own_ns if EXACTLY in asked else self.full_ns)]
 
     def run(self, name: int, planned: Any = None) -> Rung:
         """A run that has a program of its own by this name."""
@@ -63,7 +67,7 @@ class Imagined:
         )
         if offer.program is None:
             offer = self.make(offer)
-            self.chooser.took(self.making_ns, self.making_ns)
+            self.chooser.took(self.making_ns)
         self.ran(offer, own.spot.kind)
         return offer.rung
 
@@ -71,11 +75,12 @@ class Imagined:
         return offer._replace(program=self.programs.get(_key(offer)))
 
     def make(self, offer: Offer) -> Offer:
-        program = _program()
+        program = _program(renews=offer.rung is AFRESH)
         self.programs[_key(offer)] = program
         self.spent += self.making_ns
         cold = 1.0 if self.made else COLD
         self.made.append(offer.rung)
+        self.chooser.spent(offer, self.making_ns)
         self.chooser.made(offer, program, int(cold * self.making_ns))
         return offer._replace(program=program)
 
@@ -87,8 +92,8 @@ class Imagined:
         self.chooser.ran(offer.spot.kind if kind is None else kind, offer.program, took)
 
 
-def _modelled(steps: Iterable[Step]) -> float:
-    return float(FULL_NS)
+def _modelled(steps: Iterable[Step]) -> list[float]:
+    return [float(FULL_NS)]
 
 
 def _decided(offer: Offer) -> Any:
@@ -96,8 +101,8 @@ def _decided(offer: Offer) -> Any:
     return [offer]
 
 
-def _program() -> Program:
-    return Program((), frozenset(), 0, {}, ())
+def _program(renews: bool = True) -> Program:
+    return Program((), frozenset(), 0, {}, (), renews=renews)
 
 
 def _kind(name: int) -> BucketClass:
@@ -126,15 +131,40 @@ def test_runs_too_short_to_choose_for_are_computed_as_everything_for_a_while() -
     """Until what may be spent is what a first choice may take."""
     chooser, full = Measured(_modelled), _program()
     full.use.modelled_ns = FIRST_CHOICE_NS
-    chooser.holds(full)
-    own, rungs = _offer(EXACTLY, 1), []
+    own, waited = _offer(EXACTLY, 1), []
     for _ in range(40):
-        rungs.append(chooser.again(own, {own.spot.kind: (1.0, ())}))
+        waited.append(chooser.waits())
+        assert bool(chooser.again(own, {own.spot.kind: (1.0, ())})) is waited[-1]
         full.use.note(FIRST_CHOICE_NS)
         chooser.ran(own.spot.kind, full, FIRST_CHOICE_NS)
-    saved_up = ADVANCE + (1 - ADVANCE * SHARE) / SHARE
-    assert rungs[: int(saved_up)] == [AFRESH] * int(saved_up)
-    assert rungs[-1] is None
+    saved_up = 1 + ADVANCE + (1 - ADVANCE * SHARE) / SHARE
+    assert waited.index(False) == pytest.approx(saved_up, abs=1)
+    assert not any(waited[waited.index(False) :])
+
+
+def test_nothing_is_chosen_before_it_is_known_what_computing_everything_takes() -> None:
+    chooser, full, own = Measured(_modelled), _program(), _offer(EXACTLY, 1)
+    for _ in range(2):
+        assert chooser.waits()
+        full.use.note(10**9)
+        chooser.ran(own.spot.kind, full, 10**9)
+    assert not chooser.waits()
+
+
+def test_asking_the_model_stops_where_it_cannot_be_paid_for() -> None:
+    world = Imagined(making_ns=1_000)
+
+    def parts(steps: Iterable[Step]) -> Iterator[float]:
+        for _ in range(10**6):
+            world.asked += 1
+            yield 1.0
+
+    world.chooser._modelled = parts
+    assert world.run(1) is AFRESH
+    assert 0 < world.asked < FULL_NS
+    asked = world.asked
+    assert world.run(1) is AFRESH  # that took all there is to spend
+    assert world.asked == asked
 
 
 def test_a_cheap_program_is_made_when_it_would_have_paid_and_the_purse_holds_it() -> None:
@@ -143,12 +173,22 @@ def test_a_cheap_program_is_made_when_it_would_have_paid_and_the_purse_holds_it(
     assert [world.run(1) for _ in range(40)].index(EXACTLY) == pytest.approx(saved_up, abs=3)
 
 
-def test_what_is_paid_back_while_the_first_runs_last_is_made_in_the_first() -> None:
-    world = Imagined()
-    world.spent = 0
-    assert [world.run(1) for _ in range(ADVANCE)].index(EXACTLY) < 5
+def test_the_share_of_the_first_runs_may_be_spent_in_the_first() -> None:
+    world = Imagined(making_ns=int(ADVANCE * SHARE * FULL_NS * 0.8))
+    assert [world.run(1) for _ in range(ADVANCE)].index(EXACTLY) < 3
     assert world.spent <= (1 + SHARE) * ADVANCE * FULL_NS
-    assert EXACTLY not in [Imagined().run(name) for name in range(ADVANCE)]
+    assert EXACTLY not in [Imagined().run(1) for _ in range(ADVANCE)]
+
+
+def test_what_the_lack_of_a_program_for_what_is_asked_costs_may_be_spent_on_it_alone() -> None:
+    purse = Purse()
+    purse.open(FULL_NS)
+    purse.lost_ns = 5.0 * FULL_NS
+    assert purse.holds(5 * FULL_NS, is_afresh=True)
+    assert not purse.holds(5 * FULL_NS)
+    before = purse.room_ns
+    purse.pay(4 * FULL_NS, is_afresh=True)
+    assert (purse.room_ns, purse.lost_ns) == (before, FULL_NS)
 
 
 def test_what_no_model_expects_to_be_quicker_is_not_made() -> None:
@@ -198,9 +238,9 @@ def test_at_no_time_more_was_spent_than_full_runs_take_and_a_share(seed: int) ->
 def test_a_planned_class_gets_its_program_at_once_if_the_purse_holds_it() -> None:
     within, beyond = int(0.8 * ADVANCE * SHARE * FULL_NS), ADVANCE * FULL_NS
     planned = {_kind(1): (1.0, ())}
-    assert Imagined(own_ns=5_000, making_ns=within).run(1, planned) is EXACTLY
-    assert Imagined(own_ns=5_000, making_ns=within).run(1) is AFRESH  # it may not come again
-    assert Imagined(own_ns=5_000, making_ns=beyond).run(1, planned) is AFRESH
+    assert Imagined(own_ns=6_000, making_ns=within).run(1, planned) is EXACTLY
+    assert Imagined(own_ns=6_000, making_ns=within).run(1) is AFRESH  # it may not come again
+    assert Imagined(own_ns=6_000, making_ns=beyond).run(1, planned) is AFRESH
 
 
 def test_a_program_that_turned_out_slower_is_not_made_again() -> None:
@@ -239,15 +279,16 @@ def test_where_runs_are_short_a_choice_stands_for_some_of_them() -> None:
     chooser = Measured(_modelled)
     full = _offer(AFRESH, 0, _program())
     assert full.program is not None
-    for _ in range(3):
+    for _ in range(200):
         full.program.use.note(FULL_NS)
+        chooser.ran(full.spot.kind, full.program, FULL_NS)
     chooser.choose(full, lambda: [], _decided, {})
-    chooser.took(FULL_NS // 1000, 0)
-    assert chooser.again(full, {}) is None
+    chooser.took(FULL_NS // 1000)
+    assert chooser.again(full, {}) == ()
     for _ in range(20):
         chooser.choose(full, lambda: [], _decided, {})
-    chooser.took(FULL_NS // 10, 0)
-    assert [chooser.again(full, {}) for _ in range(6)] == [AFRESH] * 5 + [None]
+    chooser.took(FULL_NS // 10)
+    assert [bool(chooser.again(full, {})) for _ in range(6)] == [True] * 5 + [False]
 
 
 # --- in a session ---------------------------------------------------------------------------------

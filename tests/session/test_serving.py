@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,12 @@ import pytest
 
 import tgbench as tg
 from tgbench.base.errors import PlanError
-from tgbench.programs.states import ValidityPattern
-from tgbench.runs.buckets import Bucket, Spot
+from tgbench.programs.program import Program
+from tgbench.programs.states import NOTHING, ValidityPattern
+from tgbench.runs.buckets import Bucket, BucketClass, Spot
 from tgbench.session.choosing import Chooser, Decided, Larger, Own
-from tgbench.session.serving import ONWARDS, Offer
+from tgbench.session.memory import Library
+from tgbench.session.serving import ONWARDS, WIDENED, WIDER, Offer, Rung
 
 TOKENS, WORDS, WIDTH = 32, 50, 16
 
@@ -110,6 +112,66 @@ class Onwards(Own):
 
     def choose(self, own: Offer, larger: Larger, decided: Decided, planned: Any) -> Offer:
         return next((one for one in larger() if one.rung is ONWARDS), own)
+
+
+class Rather(Own):
+    """Takes each run on one rung, where a program is there, or may be made."""
+
+    strict = False
+
+    def __init__(self, rung: Rung) -> None:
+        self.rung = rung
+
+    def choose(self, own: Offer, larger: Larger, decided: Decided, planned: Any) -> Offer:
+        return next((one for one in larger() if one.rung is self.rung), own)
+
+
+@pytest.mark.parametrize(("rung", "counts"), [(WIDER, (1, 2, 3)), (WIDENED, (5, 6, 7))])
+def test_blocks_of_any_length_are_served_by_programs_for_longer_ones(
+    rung: Rung, counts: Sequence[int]
+) -> None:
+    session, weights = _session(Strictly())
+    random, ids = np.random.default_rng(0), np.zeros(TOKENS, np.int64)
+    session.run({"ids": ids})
+
+    def block(at: int, count: int) -> None:
+        nonlocal ids
+        ids = ids.copy()
+        ids[at : at + count] = random.integers(1, WORDS, size=count)
+        found = session.run({"ids": ids}, want=np.s_[at : at + count])["y"]
+        _close(found, _whole(session, weights, ids)[at : at + count])
+
+    block(0, 8)
+    block(8, 8)
+    session.keeper.chooser = session.runner.chooser = Rather(rung)
+    made = session.counters.specialised
+    for at in (16, 19, 3, 22, 20, 9, 23):
+        block(at, int(random.choice(counts)))
+        assert session.report().served == rung.name
+    assert session.counters.specialised <= made + 1
+    assert session.counters.larger == 7
+
+
+def test_a_run_that_nothing_is_chosen_for_is_not_classified(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Until it is known what everything takes, and as long as nothing else is there."""
+    graph, weights = _decoder()
+    session = tg.GraphSession(graph, weights, making="measured", calibrate=False)
+    ids = np.zeros(TOKENS, np.int64)
+    session.run({"ids": ids})
+    asked: list[Bucket] = []
+    spot = session.runner.server.classifier.spot
+    monkeypatch.setattr(
+        session.runner.server.classifier, "spot",
+        lambda bucket, onwards=False: asked.append(bucket) or spot(bucket, onwards),
+    )  # fmt: skip
+    ids = ids.copy()
+    ids[7] = 1
+    _close(session.run({"ids": ids})["y"], _whole(session, weights, ids))
+    assert all("7:8" not in str(bucket) for bucket in asked)
+    assert "ids[u0:+1]" in str(session.report().kind)
+    assert "7:8" in str(session.report().bucket)
 
 
 def _inserted(ids: Any, at: int, word: int) -> Any:
@@ -271,5 +333,24 @@ def test_offers_that_are_alike_are_made_once() -> None:
     runner, bucket = session.runner, Bucket.of({}, {})
     spot: Spot = bucket.classify(session.graph)
     own = runner.own(bucket, spot, session.keeper.standing)
-    larger = runner.server.larger(runner._around(own))
+    larger = runner.server.larger(own, runner._around(bucket))
     assert len({(offer.state, offer.bucket) for offer in (own, *larger)}) == len(larger) + 1
+
+
+class Sized(Program):
+    size_bytes = 150  # type: ignore[assignment]
+
+
+def test_whether_programs_count_on_anything_is_known_whatever_comes_and_goes() -> None:
+    random, library = np.random.default_rng(0), Library(limit_bytes=1_000)
+    kinds = [BucketClass((("x", (((None, n),),)),), (), ()) for n in range(1, 6)]
+    for _ in range(500):
+        program = Sized((), frozenset(), 0, {}, ())
+        library.add(int(random.integers(2)), kinds[random.integers(5)], program)
+        right = all(state == NOTHING for state, _, _ in library)
+        assert library.continue_nothing == right
+        if random.random() < 0.05:
+            library.clear()
+            assert library.continue_nothing
+    *_, (_, last, _) = library
+    assert next(iter(library.kinds(1))) is last

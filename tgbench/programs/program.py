@@ -59,6 +59,9 @@ class Instruction:
         return f"{self.node.name}{self.box} ← {self.kernel}"
 
 
+FORGETS = 1.002  # a run
+
+
 @dataclass
 class Use:
     """How often a program ran, and how long that takes.
@@ -69,12 +72,14 @@ class Use:
     Fields:
         ran: how often.
         time_ns: how long it takes.
+        least_ns: the least that this ever was, as far as that is not long ago.
         instead_ns: what it was made for to be quicker than.
         modelled_ns: how long a model expects it to take, if that was asked.
     """
 
     ran: int = 0
     time_ns: float = 0.0
+    least_ns: float = inf
     instead_ns: float = inf
     modelled_ns: float = inf
 
@@ -87,6 +92,8 @@ class Use:
         self.ran += 1
         late = took_ns - self.time_ns
         self.time_ns += late if self.ran < 3 else min(late, self.time_ns) / min(self.ran - 1, 16)
+        if self.ran > 1:
+            self.least_ns = min(self.least_ns * FORGETS, self.time_ns)
 
 
 @dataclass

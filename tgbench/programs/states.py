@@ -148,6 +148,7 @@ def _value(form: Form, origin: Sequence[int]) -> int:
 
 
 EMPTY_STATE = ValidityPattern(())
+NOTHING = 0  # the number of it
 MOST_PLACES = 1_000  # where states are remembered as numbers
 MOST_MOVES = 20_000  # of which it is remembered what they make of a state
 

@@ -10,7 +10,7 @@ A change may go on to the end wherever it starts, `ids[0, u0:]`: its extent is w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -67,6 +67,17 @@ class BucketClass:
         )
 
     @cached_property
+    def form(self) -> Hashable:
+        """What classes have in common that change and ask for about as much, in the same way."""
+        return tuple(
+            (
+                name,
+                tuple(tuple((s, (abs(e).bit_length() + 1) // 2) for s, e in box) for box in boxes),
+            )
+            for name, boxes in (*self.changed, *self.demand)
+        )
+
+    @cached_property
     def uses(self) -> tuple[tuple[Use, ...], ...]:
         """For each origin symbol, what of the inputs and outputs starts there."""
         found: list[dict[Use, None]] = [{} for _ in self.bounds]
@@ -96,6 +107,26 @@ class BucketClass:
             tuple(sorted(self.regions("changed", origin).items())),
             tuple(sorted(self.regions("demand", origin).items())),
         )
+
+    def around(self, bucket: Bucket) -> tuple[int, ...] | None:
+        """Where a run of this class changes and asks for all that a bucket does; None if nowhere.
+
+        As late as it may be, so that changes start together. Looks at classes of one box a name.
+        """
+        low, high = [0] * len(self.bounds), list(self.bounds)
+        for mine, theirs in (self.changed, bucket.changed), (self.demand, bucket.demand):
+            known = dict(mine)
+            for name, region in theirs:
+                boxes = known.get(name, ())
+                if len(boxes) != 1:
+                    return None
+                for (symbol, extent), (start, stop) in zip(boxes[0], region.hull(), strict=True):
+                    if symbol is not None:
+                        least = value_of(stop) - extent if extent > 0 else 0
+                        low[symbol] = max(low[symbol], least)
+                        high[symbol] = min(high[symbol], value_of(start))
+        fits = all(a <= b for a, b in zip(low, high, strict=True))
+        return tuple(high) if fits else None
 
     def corners(self, origin: Sequence[int]) -> list[tuple[int, ...]]:
         """The origin at hand and the extreme ones, for sizing."""

@@ -4,6 +4,7 @@ Raster(4) of 10 elements    |. . .|. . .|. . .|.|
 around {4:5, 7:8}                 [3       9)       the hull, rounded out to whole tiles
 within {2:7}                      [3   6)           whole tiles inside each box
 onwards {4:5, 7:8}                  [4            10)   everything from the first element on
+widened {4:5, 6:7}                  [4      8)          twice as many elements, and so on
 """
 
 from __future__ import annotations
@@ -54,6 +55,22 @@ class Raster:
 
     def _tile(self, size: int) -> int:
         return -(-size // self.parts)
+
+
+def widened(region: Region, shape: Sequence[int]) -> Region:
+    """One box around a region, its extents powers of two, from where it starts if there is room.
+
+    >>> widened(Region((Box(((4, 5),)), Box(((6, 7),)))), (10,))
+    {[4:8]}
+    """
+    if not region.boxes:
+        return region
+    sides = []
+    for (start, stop), size in zip(region.hull(), shape, strict=True):
+        extent = min(1 << int(stop - start - 1).bit_length(), size)
+        first = min(start, size - extent)
+        sides.append((first, first + extent))
+    return Region((Box(sides),))
 
 
 def onwards(region: Region, shape: Sequence[int]) -> Region:

@@ -10,13 +10,14 @@ All times are measured in this session.
     how long such ones take             as measured; else as modelled, once one would be bought
     price                               what making takes × how many are made for one that is met
 
-Whatever the hopes, the bill is bounded: programs, plans and choosing are paid from a *purse*. Into
-it goes what runs were quicker than computing everything, and a twelfth of what that takes; so at
-any time all runs together took at most a tenth more than they would have without any of this. The
-first ten runs are taken together: what is paid back until they are over may be spent in the first.
+Whatever the hopes, the bill is bounded: programs, plans, models and choosing are paid from a
+*purse*. Into it goes what runs were quicker than computing everything, and a sixteenth of what that
+takes; so at any time all runs together took at most a tenth more than they would have without any
+of this. The share of the first ten runs is there at once. Until it is known what computing
+everything takes, and while the purse is empty, nothing is chosen: runs are served as the last one
+was, or computed as everything.
 
-Choosing takes time as well: where runs are short, a choice stands for some of them, and where they
-are so short that choosing is not saved up for yet, the first ones are computed as everything.
+Choosing takes time as well: where runs are short, a choice stands for some of them.
 
 A class is expected to come again as often as it did so far; one that the plan is for some times
 besides, the more often the more it weighs. That is put aside for it from the start.
@@ -24,6 +25,7 @@ besides, the more often the more it weighs. That is put aside for it from the st
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -37,11 +39,10 @@ from tgbench.plans.decisions import Classes
 from tgbench.programs.program import Program, Use
 from tgbench.runs.buckets import BucketClass
 from tgbench.runs.propagate import Step
-from tgbench.session.serving import AFRESH, EXACTLY, LARGER, Offer, Rung
+from tgbench.session.serving import AFRESH, EXACTLY, LARGER, WIDER, Offer, Rung
 
 AGAIN = 5  # how often a class that the plan is for is expected to come again
-SURELY = 2  # times as much is advanced for one of them, in the first runs
-SHARE = 1 / 12  # of computing everything, that may be spent on hopes
+SHARE = 1 / 16  # of computing everything, that may be spent on hopes
 ADVANCE = 10  # runs whose share is in the purse from the first one on
 LAST_MADE = 32  # programs that tell how often one of theirs is met again
 MOST_ACCOUNTS = 20_000  # past this, what was put aside is forgotten
@@ -49,12 +50,14 @@ LEAST_RUNNING = 50  # of choosing's own time, that runs take on which a choice s
 LONGEST = 50  # runs
 FIRST_CHOICE_NS = 1_000_000  # what is saved up for the first choice, as none was timed yet
 COLD = 1.5  # times what making one takes, that making the first one does
+GIVEN_UP = 2.0  # times what asking the model took until it was given up, that it may take
+MOVING = 2.0  # times what making one takes that stands, that one does that moves; before any did
 
 
 Making: TypeAlias = Literal["measured", "always"]
 Seen: TypeAlias = "tuple[Offer, float]"  # and what a run takes
 Larger: TypeAlias = Callable[[], Sequence[Offer]]  # asked for where it counts: finding them takes
-Decided: TypeAlias = Callable[[Offer], Sequence[Step]]  # what it computes, at some places
+Decided: TypeAlias = Callable[[Offer], Iterable[Step]]  # what it computes, at some places
 
 
 def made_by(making: str | None) -> str:
@@ -75,20 +78,26 @@ class Chooser(Protocol):
 
     strict: bool
 
-    def again(self, own: Offer, planned: Classes) -> Rung | None:
-        """How far to round a run, if the last choice stands."""
+    def waits(self) -> bool:
+        """Whether nothing is chosen for this run, as it cannot be paid for."""
+
+    def rehearse(self, offer: Offer, decided: Decided) -> None:
+        """Learn of a run that is planned for, and did not happen yet."""
+
+    def again(self, own: Offer, planned: Classes) -> Sequence[Rung]:
+        """On which rungs to look for a program if nothing is to be chosen now, best first."""
 
     def choose(self, own: Offer, larger: Larger, decided: Decided, planned: Classes) -> Offer:
         """The offer to take; one that does not fit comes back as `refused`, and is asked again."""
 
-    def took(self, took_ns: int, making_ns: int) -> None:
-        """How long finding offers and choosing took, and how much of that was making a program."""
-
-    def holds(self, program: Program) -> None:
-        """A program that serves any run is there."""
+    def took(self, took_ns: int) -> None:
+        """How long all that took from finding offers to having a program."""
 
     def ran(self, kind: BucketClass, program: Program, took_ns: int) -> None:
         """A run of a class is over, and a program served it."""
+
+    def spent(self, offer: Offer, took_ns: int) -> None:
+        """That long a program was being made for an offer, in vain or not."""
 
     def made(self, offer: Offer, program: Program, took_ns: int) -> None:
         """A program was made for an offer."""
@@ -108,19 +117,25 @@ class Own:
 
     strict = True
 
-    def again(self, own: Offer, planned: Classes) -> Rung | None:
-        return None
+    def waits(self) -> bool:
+        return False
+
+    def rehearse(self, offer: Offer, decided: Decided) -> None:
+        pass
+
+    def again(self, own: Offer, planned: Classes) -> Sequence[Rung]:
+        return ()
 
     def choose(self, own: Offer, larger: Larger, decided: Decided, planned: Classes) -> Offer:
         return own
 
-    def took(self, took_ns: int, making_ns: int) -> None:
-        pass
-
-    def holds(self, program: Program) -> None:
+    def took(self, took_ns: int) -> None:
         pass
 
     def ran(self, kind: BucketClass, program: Program, took_ns: int) -> None:
+        pass
+
+    def spent(self, offer: Offer, took_ns: int) -> None:
         pass
 
     def made(self, offer: Offer, program: Program, took_ns: int) -> None:
@@ -143,7 +158,7 @@ class Family:
     Fields:
         uses: of the last ones made.
         making_ns: what making them took.
-        modelled_ns: how long a model expects a run to take; None before it was asked.
+        modelled_ns: how long a model says a run takes; None before it was asked.
     """
 
     modelled_ns: float | None = None
@@ -154,10 +169,10 @@ class Family:
         """How many are made for one that is met again, of programs that stand at some places."""
         return (places + len(self.uses)) / (1 + sum(use.ran > 1 for use in self.uses))
 
-    @property
-    def running_ns(self) -> float | None:
+    def running_ns(self, scale: float) -> float | None:
         """What a run of theirs takes, or is modelled to; None where nobody asked."""
-        return median(use.time_ns for use in self.uses if use.ran) or self.modelled_ns
+        modelled = None if self.modelled_ns is None else self.modelled_ns * scale
+        return median(use.time_ns for use in self.uses if use.ran) or modelled
 
 
 UNKNOWN = Family()  # nothing was made yet
@@ -169,52 +184,64 @@ class Purse:
 
     Fields:
         left_ns: what is in it; may be owed, where something had to be made.
-        ahead: runs to come whose share may be spent already; None before the first choice.
-        full_ns: what computing everything takes that is asked for now.
+        lost_ns: what runs took longer because only a program for more than was asked for is there.
+            It may be spent on one for no more: as often as it is lost, and not oftener.
+        ahead: runs to come whose share may be spent already.
+        full_ns: what computing everything takes that is asked for now; 0 before that is known.
     """
 
     left_ns: float = 0.0
-    ahead: int | None = None
+    lost_ns: float = 0.0
+    ahead: int = ADVANCE
     full_ns: float = 0.0
 
     def open(self, full_ns: float) -> None:
         """Begin, unless it did; a first answer had to be made, whatever it took."""
-        if self.ahead is None:
-            self.left_ns, self.ahead, self.full_ns = 0.0, ADVANCE, full_ns
+        if not self.full_ns:
+            self.left_ns, self.lost_ns, self.full_ns = 0.0, 0.0, full_ns
 
     def ran(self, full_ns: float, saved_ns: float) -> None:
         """A run is over; what it saved, and a share of what computing everything takes."""
-        if self.ahead is not None:
+        if self.full_ns:
             self.left_ns += saved_ns + SHARE * full_ns
             self.ahead, self.full_ns = max(self.ahead - 1, 0), full_ns
 
-    def pay(self, took_ns: int) -> None:
-        self.left_ns -= took_ns
+    def pay(self, took_ns: float, is_afresh: bool = False) -> None:
+        """Pay for something; for what computes everything, first from what its lack has cost."""
+        lost_ns = min(self.lost_ns, took_ns) if is_afresh else 0.0
+        self.lost_ns -= lost_ns
+        self.left_ns -= took_ns - lost_ns
 
-    def holds(self, price_ns: float, saving_ns: float = 0.0) -> bool:
-        """Whether a price can be paid; until the first runs are over, also from what it saves."""
-        return self.ahead is None or self.room_ns + self.ahead * saving_ns > price_ns
+    def holds(self, price_ns: float, is_afresh: bool = False) -> bool:
+        return self.room_ns + (self.lost_ns if is_afresh else 0.0) > price_ns
 
     @property
     def room_ns(self) -> float:
         """What may be spent now."""
-        return self.left_ns + (self.ahead or 0) * SHARE * self.full_ns
+        return self.left_ns + self.ahead * SHARE * self.full_ns
 
 
 class Measured:
     """Chooses by what making and running took in this session.
 
     Args:
-        modelled: expected nanoseconds of what a program computes that was never warm.
+        modelled: expected nanoseconds of all that a program computes, part by part.
+        clock: of this thread's work, in nanoseconds.
     """
 
     strict = False
 
-    def __init__(self, modelled: Callable[[Iterable[Step]], float]) -> None:
-        self._modelled = modelled
+    def __init__(
+        self,
+        modelled: Callable[[Iterable[Step]], Iterable[float]],
+        clock: Callable[[], int] = time.thread_time_ns,
+    ) -> None:
+        self._modelled, self._clock = modelled, clock
         self._purse = Purse()
-        self._choosing_ns = FIRST_CHOICE_NS  # what choosing took when it was last done
+        self._choosing_ns: float = FIRST_CHOICE_NS  # what choosing took when it was last done
+        self._paid_ns: float | None = None  # of the choice that is being made
         self._planning_ns: deque[int] = deque(maxlen=LAST_MADE)
+        self._modelling_ns: deque[float] = deque(maxlen=LAST_MADE)  # of one box
         self._making_ns: dict[bool, deque[int]] = {
             moves: deque(maxlen=LAST_MADE) for moves in (False, True)
         }
@@ -222,7 +249,7 @@ class Measured:
 
     def forget(self) -> None:
         self._instead_ns = self._cost_ns = inf
-        self._rung, self._longest, self._skipped = EXACTLY, 0, 0
+        self._rung, self._longest, self._skipped = AFRESH, 0, 0
         self._kind: BucketClass | None = None  # what was chosen for last
         self._saving_up = 0  # for how many runs like it nothing better can be paid for
         self._families: dict[Hashable, Family] = {}
@@ -239,6 +266,7 @@ class Measured:
 
     def choose(self, own: Offer, larger: Larger, decided: Decided, planned: Classes) -> Offer:
         """The offer that costs least; what the others would have saved is put aside."""
+        self._paid_ns = self._paid_ns or 0.0
         if len(self._aside) + len(self._came) > MOST_ACCOUNTS:
             self._aside.clear()
             self._came.clear()
@@ -257,7 +285,9 @@ class Measured:
         for met in {offer.spot.kind for offer, _ in seen if offer.rung.continues}:
             self._came[met] += 1 + self._skipped
         self._chosen += 1 + self._skipped
-        self._rung, self._cost_ns, self._skipped = best.rung, paid, 0
+        counts_on_nothing = best.program is not None and best.program.renews
+        self._rung = AFRESH if counts_on_nothing else best.rung
+        self._cost_ns, self._skipped = paid, 0
         self._kind, self._saving_up = kind, self._until_payable(seen, paid)
         return best
 
@@ -303,20 +333,61 @@ class Measured:
             i = min(range(len(seen)), key=lambda i: self._cost(*seen[i], planned))
             best, hoped = seen[i]
             is_hope = best.program is None and self._expected(best) is None
-            if not is_hope or self._reference is None:
+            if not is_hope or self._reference is None or self._instead_ns == inf:
                 return seen[i]
-            seen[i] = best, max(hoped, self._model(best, self._reference, decided))
-            if hoped < self._instead_ns:
+            modelled = self._paid_model(best, decided)
+            seen[i] = best, max(hoped, modelled)
+            if hoped < self._instead_ns and modelled < inf:
                 real = max(self._instead_ns - seen[i][1], 0.0) / (self._instead_ns - hoped)
                 self._aside[_account(best)] *= real
 
-    def _model(self, offer: Offer, full: Program, decided: Decided) -> float:
-        """What a run is modelled to take at best, as far as the model is right about a full one."""
-        scale = self._time(full) / full.use.modelled_ns if full.use.modelled_ns else 1.0
-        found = min(self._modelled([step]) for step in decided(offer)) * scale
-        for key in (_kind(offer), offer.rung):
-            self._families.setdefault(key, Family()).modelled_ns = found
+    def _paid_model(self, offer: Offer, decided: Decided) -> float:
+        """What a run is modelled to take; infinitely long, where asking cannot be paid for yet."""
+        is_afresh = offer.rung.is_afresh
+        if not self._purse.holds(self._modelling(offer), is_afresh):
+            return inf
+        began_ns = self._clock()
+        found = self._model(offer, decided, until_ns=began_ns + self._purse.room_ns)
+        took_ns = self._clock() - began_ns
+        self._modelling_ns.append(took_ns / _size(offer) * (GIVEN_UP if found == inf else 1.0))
+        self._pay(took_ns, is_afresh)
         return found
+
+    def _model(self, offer: Offer, decided: Decided, until_ns: float = inf) -> float:
+        """What a run is modelled to take at best, as far as the model is right about a full one.
+
+        Infinitely long, where the thread's clock is past `until_ns` before that is known.
+        """
+        found = inf
+        for step in decided(offer):
+            total = 0.0
+            for part_ns in self._modelled([step]):
+                total += part_ns
+                if self._clock() > until_ns:
+                    return inf
+            found = min(found, total)
+        for key in _keys(offer):
+            self._families.setdefault(key, Family()).modelled_ns = found
+        return found * self._scale
+
+    @property
+    def _scale(self) -> float:
+        """Measured over modelled time of what computes everything."""
+        full = self._reference
+        if full is None or not full.use.modelled_ns:
+            return 1.0
+        return self._time(full) / full.use.modelled_ns
+
+    def _modelling(self, offer: Offer) -> float:
+        """What asking the model takes: as the last times, else as making a program a place."""
+        alike = median(self._modelling_ns)
+        return self._making(offer) if alike is None else alike * _size(offer)
+
+    def _pay(self, took_ns: float, is_afresh: bool) -> None:
+        """Pay at once for a part of the choice that is being made, if one is."""
+        if self._paid_ns is not None:
+            self._purse.pay(took_ns, is_afresh)
+            self._paid_ns += took_ns
 
     def _compare(self, kind: BucketClass, seen: Sequence[Seen], decided: Decided) -> None:
         """Find what is there instead of making a program, and what computing everything takes.
@@ -325,40 +396,57 @@ class Measured:
         """
         there = [(one, offer) for offer, one in seen if offer.program is not None]
         self._instead_ns = min((one for one, _ in there), default=inf)
-        afresh = [one for one in there if one[1].rung.is_afresh]
+        afresh = [one for one in there if one[1].program is not None and one[1].program.renews]
         afresh = [one for one in afresh if _is_warm(one[1].program)] or afresh
         if afresh:
             full_ns, full = min(afresh, key=lambda one: one[0])
             assert full.program is not None
             self._full[kind] = self._reference = full.program
-            self._purse.open(full_ns)
             least = next((o for o, _ in seen if o.rung is AFRESH and o.program is None), None)
             if least is not None and kind not in self._least_ns:
-                known = self._expected(least)
-                self._least_ns[kind] = known or self._model(least, full.program, decided)
-            self._purse.full_ns = min(full_ns, self._least_ns.get(kind, inf))
+                known = self._expected(least) or self._paid_model(least, decided)
+                if known < inf:
+                    self._least_ns[kind] = known
+            if self._purse.full_ns:
+                self._purse.full_ns = min(full_ns, self._least_ns.get(kind, inf))
 
-    def again(self, own: Offer, planned: Classes) -> Rung | None:
-        kind, is_poor = own.spot.kind, not self._purse.holds(self._choosing_ns)
-        if kind in planned and kind not in self._came and not is_poor:
-            return None
-        longest = max(self._longest, self._saving_up // 2) if kind is self._kind else self._longest
-        if self._skipped >= (longest if is_poor else min(longest, self._chosen)):
-            return None
+    def waits(self) -> bool:
+        stands = self._rung.is_afresh and self._skipped < self._stands_for
+        waits = stands or not self._purse.holds(self._choosing_ns)
+        self._skipped += waits
+        return waits
+
+    def rehearse(self, offer: Offer, decided: Decided) -> None:
+        self._model(offer, decided)
+
+    def again(self, own: Offer, planned: Classes) -> Sequence[Rung]:
+        kind = own.spot.kind
+        if self.waits():
+            return *self._rungs, AFRESH, WIDER, LARGER[-1]
+        if kind in planned and kind not in self._came:
+            return ()
+        stands_for = self._stands_for if kind is self._kind else self._longest
+        if self._skipped >= min(stands_for, self._chosen):
+            return ()
         self._skipped += 1
-        return self._rung
+        return self._rungs
 
-    def took(self, took_ns: int, making_ns: int) -> None:
-        self._purse.pay(took_ns)
+    @property
+    def _rungs(self) -> Sequence[Rung]:
+        """Where the program is that was chosen last."""
+        return (AFRESH, WIDER, LARGER[-1]) if self._rung.is_afresh else (self._rung,)
+
+    @property
+    def _stands_for(self) -> int:
+        """How many runs like the last one the choice made for it stands for."""
+        return max(self._longest, self._saving_up // 2)
+
+    def took(self, took_ns: int) -> None:
+        choosing_ns, self._paid_ns = took_ns - (self._paid_ns or 0.0), None
+        self._purse.pay(choosing_ns)
         if self._instead_ns < inf:  # where nothing is there, there is little to choose from
-            self._choosing_ns = took_ns - making_ns
-        if not making_ns:
+            self._choosing_ns = choosing_ns
             self._let_stand(self._cost_ns)
-
-    def holds(self, program: Program) -> None:
-        self._whole, self._rung = program, LARGER[-1]
-        self._purse.open(self._time(program))
-        self._let_stand(self._time(program))
 
     def _let_stand(self, running_ns: float) -> None:
         """How many runs of such a length a choice stands for at most; fewer while few were made."""
@@ -366,22 +454,27 @@ class Measured:
         self._longest = min(int(runs), LONGEST)
 
     def ran(self, kind: BucketClass, program: Program, took_ns: int) -> None:
-        """See `Chooser`. Where all that is there is a program for more than what is asked for, what
-        that takes longer may be spent on a better one: as often as it is lost, and not oftener.
-        """
+        if program.renews:
+            self._whole = program
+            if _is_warm(program):
+                self._purse.open(self._time(program))
         full = self._full.get(kind, self._whole)
         if full is not None:
-            there_ns = self._time(full)
+            there_ns = self._anywhere(full)
             if kind in self._full:
                 least_ns = min(there_ns, self._least_ns.get(kind, inf))
             else:  # nobody chose for it yet: as for those before
                 least_ns = min(there_ns, self._purse.full_ns or inf)
-            saved_ns = there_ns - least_ns if program is full else least_ns - took_ns
-            self._purse.ran(least_ns, saved_ns)
+            is_full = program is full
+            self._purse.lost_ns += there_ns - least_ns if is_full else 0.0
+            self._purse.ran(least_ns, 0.0 if is_full else least_ns - took_ns)
+
+    def spent(self, offer: Offer, took_ns: int) -> None:
+        self._pay(took_ns, offer.rung.is_afresh)
 
     def made(self, offer: Offer, program: Program, took_ns: int) -> None:
         program.use.instead_ns = self._instead_ns
-        program.use.modelled_ns = self._modelled(program.steps)
+        program.use.modelled_ns = sum(self._modelled(program.steps))
         if self._made_ns:
             self._making_ns[_moves(offer)].append(took_ns)
         else:
@@ -390,7 +483,7 @@ class Measured:
         self._aside.pop(_account(offer), None)
         if self._instead_ns == inf:
             return  # it had to be made: that says nothing about those that are worth it
-        for key in (_kind(offer), offer.rung):
+        for key in _keys(offer):
             family = self._families.setdefault(key, Family())
             family.uses.append(program.use)
             family.making_ns.append(took_ns)
@@ -407,15 +500,20 @@ class Measured:
     def _expected(self, offer: Offer) -> float | None:
         """What programs like one that is not made take; None if nobody knows."""
         own, rung = self._about(offer)
-        known = own.running_ns
+        known = own.running_ns(self._scale)
         if known is None and offer.rung is not EXACTLY:
-            known = rung.running_ns
+            known = rung.running_ns(self._scale)
         return known
 
     def _time(self, program: Program) -> float:
         """What a run takes; the first one also took what was cold then."""
         use = program.use
         return use.time_ns if _is_warm(program) else min(use.time_ns or inf, use.modelled_ns)
+
+    def _anywhere(self, program: Program) -> float:
+        """What a run takes at any place: where others serve the short ones, the rest are long."""
+        takes_ns = self._time(program)
+        return min(takes_ns, program.use.least_ns) if program.made_at else takes_ns
 
     def _cost(self, offer: Offer, expected: float, planned: Classes) -> float:
         """What a run takes, and what is left of the price of a program that is not made."""
@@ -426,8 +524,8 @@ class Measured:
         plan, making = self._plan(offer), self._making(offer)
         kind, put_aside = offer.spot.kind, self._aside.get(_account(offer), 0.0)
         saving = self._saving(offer, expected)
-        surely = (SURELY if kind in planned else 1) * saving / often
-        if self._instead_ns < inf and not self._purse.holds(plan + making, surely):
+        can_pay = self._purse.holds(plan + making, offer.rung.is_afresh)
+        if self._instead_ns < inf and not can_pay:
             return inf
         times = self._came.get(kind, 0) + (AGAIN * planned[kind][0] if kind in planned else 0.0)
         return expected + max(plan + making * often - times * saving / often - put_aside, 0.0)
@@ -444,15 +542,15 @@ class Measured:
         own, rung = self._about(offer)
         if own.making_ns:
             return median(own.making_ns) or 0.0
-        boxes = sum(len(region) for _, region in offer.bucket.changed)
         alike = median(rung.making_ns) or self._making_any(_moves(offer))
-        return float(alike * max(boxes, 1) ** 1.5)
+        return float(alike * _size(offer))
 
     def _making_any(self, moves: bool) -> float:
         """Of any program; one that moves takes longer, which the first one of them shows."""
         stands, moving = median(self._making_ns[False]), median(self._making_ns[True])
-        known = (moving, stands) if moves else (stands, moving)
-        return known[0] or known[1] or self._cold_ns / COLD
+        if moves:
+            return moving or (stands or self._cold_ns / COLD) * MOVING
+        return stands or moving or self._cold_ns / COLD
 
     def _plan(self, offer: Offer) -> float:
         """What it costs to make room for an offer: a plan, and all programs once more."""
@@ -463,7 +561,8 @@ class Measured:
 
     def _about(self, offer: Offer) -> tuple[Family, Family]:
         found = self._families.get
-        return found(_kind(offer), UNKNOWN), found(offer.rung, UNKNOWN)
+        kind, form, rung = _keys(offer)
+        return found(kind) or found(form, UNKNOWN), found(rung, UNKNOWN)
 
 
 def median(samples: Iterable[float]) -> float | None:
@@ -480,6 +579,16 @@ def _is_warm(program: Program | None) -> bool:
 def _moves(offer: Offer) -> bool:
     """Whether coordinates of a program for an offer follow an origin."""
     return offer.rung.moves and bool(offer.spot.origin)
+
+
+def _size(offer: Offer) -> float:
+    """How much longer than of one box all takes that is worked out of an offer's changes."""
+    return float(max(sum(len(region) for _, region in offer.bucket.changed), 1) ** 1.5)
+
+
+def _keys(offer: Offer) -> tuple[Hashable, Hashable, Hashable]:
+    """What tells of an offer's programs: those of its class, of classes alike, of its rung."""
+    return _kind(offer), (offer.rung, offer.spot.kind.form), offer.rung
 
 
 def _kind(offer: Offer) -> Hashable:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import gc
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -32,7 +32,7 @@ from tgbench.programs.lowering import Held, State
 from tgbench.programs.pool import Pool
 from tgbench.programs.program import Program
 from tgbench.programs.specialiser import Specialiser
-from tgbench.programs.states import States, ValidityPattern
+from tgbench.programs.states import NOTHING, States, ValidityPattern
 from tgbench.runs.buckets import BucketClass
 from tgbench.runs.difference import hull_of
 from tgbench.runs.propagate import Propagator, Step, changes, handed_out, joined, update_key
@@ -455,6 +455,7 @@ class Library:
         self.evicted = 0
         self._shelves: OrderedDict[tuple[int, BucketClass], list[Program]] = OrderedDict()
         self._states: dict[BucketClass, dict[int, None]] = {}  # with a shelf
+        self._continuing = 0  # shelves of programs that count on something
 
     def find(self, state: int, kind: BucketClass, origin: tuple[int, ...]) -> Program | None:
         """A program that is right at this origin, if one is there."""
@@ -465,6 +466,15 @@ class Library:
                 return program
         return None
 
+    @property
+    def continue_nothing(self) -> bool:
+        """Whether all programs compute everything: none counts on what is there."""
+        return not self._continuing
+
+    def kinds(self, most: int) -> Iterable[BucketClass]:
+        """The classes of the programs that were used last, that one first."""
+        return dict.fromkeys(kind for _, kind in islice(reversed(self._shelves), most))
+
     def states(self, kind: BucketClass) -> dict[int, None]:
         """From which states programs of a class start, the last one last."""
         return self._states.get(kind, NO_STATES)
@@ -472,6 +482,7 @@ class Library:
     def add(self, state: int, kind: BucketClass, program: Program) -> None:
         key = state, kind
         self._states.setdefault(kind, {})[state] = None
+        self._continuing += state != NOTHING and key not in self._shelves
         self._shelves[key] = [program, *self._shelves.get(key, ())]  # no shelf is ever empty
         self._shelves.move_to_end(key)
         self.size_bytes += program.size_bytes
@@ -487,6 +498,7 @@ class Library:
         else:
             del self._shelves[key]
             state, kind = key
+            self._continuing -= state != NOTHING
             del self._states[kind][state]
             if not self._states[kind]:
                 del self._states[kind]
@@ -494,7 +506,7 @@ class Library:
     def clear(self) -> None:
         self._shelves.clear()
         self._states.clear()
-        self.size_bytes = 0
+        self.size_bytes = self._continuing = 0
 
     def __len__(self) -> int:
         return sum(map(len, self._shelves.values()))

@@ -161,6 +161,11 @@ class Planning:
         """All of the inputs and states that count: what changed where nothing is known."""
         return {leaf.name: Region.full(leaf.shape) for leaf in self.scheduled.kept}
 
+    @property
+    def leaves(self) -> list[str]:
+        """Names of the inputs and states that count."""
+        return [leaf.name for leaf in self.scheduled.kept]
+
     def afresh(self, demand: Mapping[str, Region] | None = None) -> Bucket:
         """A run that finds nothing, and is asked for this; for all outputs if left out."""
         if demand is None:

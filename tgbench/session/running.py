@@ -29,14 +29,14 @@ from tgbench.kernels.numba import rows
 from tgbench.plans.search.optimiser import Effort
 from tgbench.programs.lowering import DoesNotFit
 from tgbench.programs.program import Program
-from tgbench.runs.buckets import Bucket, Spot
+from tgbench.runs.buckets import Bucket, Classifier, Spot
 from tgbench.runs.propagate import Propagator, Step
 from tgbench.runs.trace import LoggedCall, Trace
 from tgbench.session.arguments import ArgumentReader, Wish
 from tgbench.session.planning import Planning, Runs, Search
 from tgbench.session.report import Counters, Report, taken_bytes
 from tgbench.session.results import gather
-from tgbench.session.serving import EXACTLY, LARGER, Around, Offer, Rung, Server
+from tgbench.session.serving import AFRESH, EXACTLY, LARGER, WIDER, Around, Offer, Rung, Server
 from tgbench.session.standing import NONE, Keeper, Standing
 
 Array = NDArray[Any]
@@ -108,7 +108,7 @@ class Decision(NamedTuple):
         arrays: every input, checked.
         differ: what the arena does not hold yet.
         bucket: the same with what is demanded.
-        spot: its class, and where it happens.
+        spot: its class, and where it happens; None where nobody asked.
         served: by which program.
     """
 
@@ -116,7 +116,7 @@ class Decision(NamedTuple):
     arrays: Mapping[str, Array]
     differ: Mapping[str, Region]
     bucket: Bucket
-    spot: Spot
+    spot: Spot | None
     served: Served
 
 
@@ -154,17 +154,17 @@ class Finished(NamedTuple):
     """
 
     bucket: Bucket
-    spot: Spot
     served: Served
     moved: bool
     clock: Clock
     propagator: Propagator
+    classifier: Classifier
 
     @property
     def report(self) -> Report:
-        clock, served = self.clock, self.served
+        clock, served, spot = self.clock, self.served, self.classifier.spot(self.bucket)
         return Report(
-            self.bucket, self.spot.kind, self.spot.origin, served.rung.name, served.spot.origin,
+            self.bucket, spot.kind, spot.origin, served.rung.name, served.spot.origin,
             served.is_new, self.moved, served.program,
             clock.decided - clock.began, clock.done - clock.decided, clock.done - clock.began,
             self.propagator,
@@ -181,8 +181,6 @@ class Runner:
         server, chooser: find the programs that would serve a run, and pick one.
         counters: how often things happened.
         finished: the last run; None before the first.
-        made_ns: what making programs took of this thread. Plans, programs and choices are bought
-            with the work that they are: waiting for others who use the machine is nobody's fault.
     """
 
     def __init__(
@@ -198,7 +196,6 @@ class Runner:
         self.counters = Counters()
         self.graph = planning.graph
         self.finished: Finished | None = None
-        self.made_ns = 0
         on_cpu = planning.device == "cpu"  # a thread that waits for another device does no work
         self._work_ns = time.thread_time_ns if on_cpu else time.perf_counter_ns
 
@@ -221,11 +218,24 @@ class Runner:
 
     def run(self, request: Request, began_ns: int) -> dict[str, Any]:
         """The results of a request that came at `began_ns`."""
+        is_first = self.keeper.standing.memory is None
         decision = self.decide(request)
         while request.keeps is Keeps.NOTHING and self._lacks_a_start():
             self._start_again(request)
             decision = self.decide(request)
-        return self.carry_out(decision, began_ns)
+        results = self.carry_out(decision, began_ns)
+        if is_first and not self.chooser.strict:
+            self._rehearse()
+        return results
+
+    def _rehearse(self) -> None:
+        """Look at the changes that are planned for, as they may follow: with the first answer."""
+        for kind, (_, origin) in self.planning.classes.items():
+            spot = Spot(kind, origin)
+            own = self.own(kind.bucket(origin), spot, self.keeper.standing)
+            if own.program is None:
+                self.server.larger(own, self._around(own.bucket))
+                self.chooser.rehearse(own, self._decided)
 
     def _lacks_a_start(self) -> bool:
         """No value is left to differ from: after a new plan, an interrupt or `forget`."""
@@ -248,8 +258,11 @@ class Runner:
             arrays = self.reader.completed(request.given, self.keeper.standing.held)
             differ = self._differences(arrays, request)  # a plan moves what is held
             bucket = Bucket.of(differ, demand)
-            spot = self.server.classifier.spot(bucket)
             is_first = self.keeper.standing.memory is None
+            afresh = None if is_first else self._afresh(bucket)
+            if afresh is not None:
+                return Decision(request, arrays, differ, bucket, None, afresh)
+            spot = self.server.classifier.spot(bucket)
             if is_first:
                 fits: Runs = () if self.chooser.strict else self.planning.whole_runs()
                 self.plan_for(self.planning.first_runs(bucket, spot, self.reader), fits)
@@ -269,12 +282,23 @@ class Runner:
             return Decision(request, arrays, differ, bucket, spot, served)
         raise KernelError(f"{spot.kind} fits no plan made for it: {failure}")
 
+    def _afresh(self, bucket: Bucket) -> Served | None:
+        """A program for everything, where nothing else is there and nothing can be bought."""
+        if not self.keeper.programs.continue_nothing:
+            return None
+        around = self._around(bucket)
+        for rung in (AFRESH, WIDER, LARGER[-1]):
+            offer = self.server.offer(around, rung)
+            if offer and offer.program is not None:
+                return _by(offer, offer.program) if self.chooser.waits() else None
+        return None
+
     def _hold(self, runs: Iterable[Spot]) -> None:
         """Make programs of runs that compute everything: they may serve any other."""
         for spot in runs:
             try:
                 offer = Offer(LARGER[-1], spot.kind.bucket(spot.origin), spot, 0, None)
-                self.chooser.holds(self.made(offer))
+                self.made(offer)
             except DoesNotFit:
                 continue  # it fits only with other kernels than those that are quickest
 
@@ -322,21 +346,24 @@ class Runner:
         again = self._again(own)
         if again is not None:
             return again
-        began_ns, made_ns = time.thread_time_ns(), self.made_ns
+        began_ns = time.thread_time_ns()
         try:
             return self._chosen(own)
         finally:
-            self.chooser.took(time.thread_time_ns() - began_ns, self.made_ns - made_ns)
+            self.chooser.took(time.thread_time_ns() - began_ns)
 
     def _again(self, own: Offer) -> Served | None:
-        """The program on the rung that was chosen last, if that choice stands."""
-        rung = self.chooser.again(own, self.planning.classes)
-        offer = own if rung in (None, EXACTLY) else self.server.offer(self._around(own), rung)
-        return None if offer.program is None or rung is None else _by(offer, offer.program)
+        """A program on one of the rungs that need no choice."""
+        around = self._around(own.bucket)
+        for rung in self.chooser.again(own, self.planning.classes):
+            offer = own if rung is EXACTLY else self.server.offer(around, rung)
+            if offer and offer.program is not None and offer.program.use.is_good:
+                return _by(offer, offer.program)
+        return None
 
     def _chosen(self, own: Offer) -> Served:
         """A program that is there or worth making; raises NeedsPlan."""
-        larger = cache(lambda: self.server.larger(self._around(own)))
+        larger = cache(lambda: self.server.larger(own, self._around(own.bucket)))
         while True:
             offer = self.chooser.choose(own, larger, self._decided, self.planning.classes)
             if offer.program is not None:
@@ -348,11 +375,11 @@ class Runner:
                 if self.chooser.refused(offer, is_own or (free and offer.rung.is_modest)):
                     raise NeedsPlan(offer.spot, str(error)) from None
 
-    def _around(self, own: Offer) -> Around:
+    def _around(self, bucket: Bucket) -> Around:
         standing = self.keeper.standing
         return Around(
-            own, standing.valid, standing.last, self.keeper.memory.placement.retained,
-            [leaf.name for leaf in self.planning.scheduled.kept],
+            bucket, standing.valid, standing.last, self.keeper.memory.placement.retained,
+            self.planning.leaves,
         )  # fmt: skip
 
     def own(self, bucket: Bucket, spot: Spot, standing: Standing) -> Offer:
@@ -364,7 +391,7 @@ class Runner:
         program = self.keeper.programs.find(state, spot.kind, spot.origin)
         return Offer(EXACTLY, bucket, spot, state, program)
 
-    def _decided(self, offer: Offer) -> list[Step]:
+    def _decided(self, offer: Offer) -> Iterator[Step]:
         """What a run of an offer would compute where it stands; one that moves, also in the middle.
 
         What was computed so far may lie about where it stands, or all over.
@@ -373,7 +400,7 @@ class Runner:
         assert state is not None
         kind, origin = offer.spot
         places = dict.fromkeys((origin, kind.middle(origin) if offer.rung.moves else origin))
-        return [self.keeper.memory.step(state, kind, place) for place in places]
+        return (self.keeper.memory.step(state, kind, place) for place in places)
 
     def _placed(self, offer: Offer, standing: Standing) -> Offer:
         """The same, and what its program may count on: of one that moves, all that is there."""
@@ -383,14 +410,18 @@ class Runner:
         return offer._replace(state=state)
 
     def made(self, offer: Offer) -> Program:
-        """The program of an offer; raises DoesNotFit where the plan in force has no room."""
+        """The program of an offer; raises DoesNotFit where the plan in force has no room.
+
+        Plans, programs and choices are bought with the work of this thread that they are: waiting
+        for others who use the machine is nobody's fault.
+        """
         began_ns, paid_ns = time.perf_counter_ns(), time.thread_time_ns()
         try:
             program = self._made(offer)
         finally:
             self.counters.making_ns += time.perf_counter_ns() - began_ns
             took_ns = time.thread_time_ns() - paid_ns
-            self.made_ns += took_ns
+            self.chooser.spent(offer, took_ns)
         self.keeper.programs.add(program.counts_on, offer.spot.kind, program)
         self.counters.specialised += 1
         self.chooser.made(offer, program, took_ns)
@@ -428,7 +459,8 @@ class Runner:
         noted (`Memory.take_back`), so that whatever stops a run leaves a session that computes
         everything again from what it held before.
         """
-        memory, program, keeps = self.keeper.memory, run.served.program, run.request.keeps
+        memory, keeps = self.keeper.memory, run.request.keeps
+        _, spot, program, _ = run.served
         self.keeper.forget()
         self.arena.last_ran = self.keeper.seat.number
         try:
@@ -442,7 +474,7 @@ class Runner:
             return Outcome(results, memory.update_states(program) if keeps is Keeps.ALL else NONE)
         except Exception as error:
             raise KernelError(
-                f"a kernel failed while running {run.spot.kind}: {error}; the session is usable, "
+                f"a kernel failed while running {spot.kind}: {error}; the session is usable, "
                 "the next run computes everything again"
             ) from error
 
@@ -477,13 +509,15 @@ class Runner:
         counters.deciding_ns += clock.decided - clock.began
         counters.computing_ns += clock.done - clock.decided
         served.program.use.note(clock.worked)
-        self.chooser.ran(run.spot.kind, served.program, clock.worked)
+        self.chooser.ran((run.spot or served.spot).kind, served.program, clock.worked)
         if served.program.use.ran == 1:
             self.arena.took(taken_bytes(served.program))
         took_ns = clock.done - clock.began
         self.trace.append(LoggedCall(run.bucket, not served.is_new, took_ns, time.time()))
         propagator = self.keeper.memory.propagator
-        done = self.finished = Finished(run.bucket, run.spot, served, moved, clock, propagator)
+        done = self.finished = Finished(
+            run.bucket, served, moved, clock, propagator, self.server.classifier
+        )
         tell(RUNS, lambda: f"run {counters.runs}: {done.report.line}")
 
     def _commit(self, run: Decision, before: Standing, outcome: Outcome) -> None:

@@ -10,6 +10,9 @@ run meets the same program again.
                                        or any part of it
     ONWARDS           from the first   what is there,    what is asked for
                       element on       or any part of it
+    WIDENED           extents to powers what is there,    extents to powers
+                      of two          or any part of it  of two
+    WIDER             as it is for a program that is there, and does all of this and more
     in sixteenths     rounded out      rounded in        rounded out           at one place
     in quarters       rounded out      rounded in        rounded out
     in whole inputs   whole inputs     whole values      in sixteenths
@@ -27,9 +30,9 @@ from tgbench.base.coords import Memo
 from tgbench.base.regions import Region
 from tgbench.graph.graph import Graph, Node
 from tgbench.programs.program import Program
-from tgbench.programs.states import MOST_PLACES, States
+from tgbench.programs.states import MOST_PLACES, NOTHING, States
 from tgbench.runs.buckets import Bucket, Classifier, Spot
-from tgbench.runs.raster import Raster, onwards
+from tgbench.runs.raster import Raster, onwards, widened
 from tgbench.session.memory import Library
 
 
@@ -42,15 +45,19 @@ class Rung:
         changed: to which grid changes are rounded out, and what is valid is rounded in; None for
             neither.
         demand: to which grid the demand is rounded out; None for not at all.
+        widens: to powers of two, where it starts.
         goes_on: each input changed from its first changed element on.
         is_afresh: everything changed and nothing is valid.
+        is_there: what some program that is there computes.
     """
 
     name: str
     changed: Raster | None = None
     demand: Raster | None = None
+    widens: bool = False
     goes_on: bool = False
     is_afresh: bool = False
+    is_there: bool = False
 
     @property
     def places(self) -> int:
@@ -66,7 +73,7 @@ class Rung:
     @property
     def continues(self) -> bool:
         """Whether its program moves, and goes on from what is there."""
-        return self.moves and not self.is_afresh
+        return self.moves and not self.is_afresh and not self.is_there
 
     @property
     def is_modest(self) -> bool:
@@ -76,9 +83,13 @@ class Rung:
 
 EXACTLY = Rung("exactly")
 ONWARDS = Rung("from there on", goes_on=True)
+WIDENED = Rung("to powers of two", widens=True)
+WIDER = Rung("as a wider one", is_there=True)
 AFRESH = Rung("afresh", is_afresh=True)
 LARGER = (
     ONWARDS,
+    WIDENED,
+    WIDER,
     Rung("in sixteenths", Raster(16), Raster(16)),
     Rung("in quarters", Raster(4), Raster(4)),
     Rung("in whole inputs", Raster(1), Raster(16)),
@@ -86,6 +97,9 @@ LARGER = (
     Rung("afresh", None, Raster(16), is_afresh=True),
     Rung("afresh", None, Raster(1), is_afresh=True),
 )
+
+
+MOST_KINDS = 32  # of programs, that a run is compared with
 
 
 class Offer(NamedTuple):
@@ -116,13 +130,13 @@ class Around(NamedTuple):
     """A run that is to be served, and what there is.
 
     Fields:
-        own: the run as it is.
+        bucket: the run as it is.
         valid, last: what holds values, a number of `States`, and what run left it.
         kept: nodes that are kept whatever else happens.
         everything: names of the inputs and states that count.
     """
 
-    own: Offer
+    bucket: Bucket
     valid: int
     last: Spot | None
     kept: Container[Node]
@@ -144,28 +158,46 @@ class Server:
         self.outputs = {name: node.shape for name, node in graph.outputs.items()}
         self._rounded = Memo(MOST_PLACES)
 
-    def larger(self, run: Around) -> list[Offer]:
-        """The run as larger ones."""
-        own = run.own
+    def larger(self, own: Offer, run: Around) -> list[Offer]:
+        """The run as larger ones than its `own`."""
         found = {(own.state, own.spot.kind, own.bucket): own}
         for rung in LARGER:
             offer = self.offer(run, rung)
-            found.setdefault((offer.state, offer.spot.kind, offer.bucket), offer)
+            if offer is not None:
+                found.setdefault((offer.state, offer.spot.kind, offer.bucket), offer)
         return list(found.values())[1:]
 
-    def offer(self, run: Around, rung: Rung) -> Offer:
-        """The run as a larger one."""
-        bucket = self._around(run.own.bucket, rung, run.everything)
+    def offer(self, run: Around, rung: Rung) -> Offer | None:
+        """The run as a larger one; None where there is none."""
+        if rung.is_there:
+            return self._wider(run)
+        bucket = self._around(run.bucket, rung, run.everything)
         spot = self.classifier.spot(bucket, rung.goes_on)
-        if rung.goes_on:
+        if rung.is_afresh:
+            program = self.programs.find(NOTHING, spot.kind, spot.origin)
+            return Offer(rung, bucket, spot, NOTHING, program)
+        if rung.changed is None:
             return Offer(rung, bucket, spot, None, self.for_less(run.valid, run.last, spot))
-        state = 0
-        if rung.changed is not None:
-            state = self.states.within(run.valid, run.last, rung.changed, run.kept)
+        state = self.states.within(run.valid, run.last, rung.changed, run.kept)
         program = self.programs.find(state, spot.kind, spot.origin)
         if program is None:
             program = self.for_less(run.valid, run.last, spot)
         return Offer(rung, bucket, spot, state, program)
+
+    def _wider(self, run: Around) -> Offer | None:
+        """The run as the quickest one that a program is there for, and that does all of it."""
+        found: list[tuple[float, int, Spot, Program]] = []
+        for kind in self.programs.kinds(MOST_KINDS):
+            origin = kind.around(run.bucket)
+            if origin is not None:
+                spot = Spot(kind, origin)
+                program = self.for_less(run.valid, run.last, spot)
+                if program is not None:
+                    found.append((program.use.time_ns, len(found), spot, program))
+        if not found:
+            return None
+        _, _, spot, program = min(found)
+        return Offer(WIDER, spot.kind.bucket(spot.origin), spot, None, program)
 
     def for_less(self, valid: int, last: Spot | None, spot: Spot) -> Program | None:
         """The quickest program for a run that counts on no more than what the `last` one left."""
@@ -195,6 +227,10 @@ class Server:
             changed = {name: Region.full(self.shapes[name]) for name in everything}
         elif rung.goes_on:
             changed = {name: onwards(part, self.shapes[name]) for name, part in bucket.changed}
+        elif rung.widens:
+            changed = {name: widened(part, self.shapes[name]) for name, part in bucket.changed}
+            demand = {name: widened(part, self.outputs[name]) for name, part in bucket.demand}
+            return Bucket.of(changed, demand)
         else:
             changed = dict(_around(bucket.changed, rung.changed, self.shapes))
         return Bucket.of(changed, dict(_around(bucket.demand, rung.demand, self.outputs)))

@@ -131,7 +131,7 @@ class GraphSession(Facts):
             ground.scheduled, self.pool, self.rules, self.costs, self.exactness, self.seat,
             telling(progress), known.calibrator, retain, budget_bytes,
         )  # fmt: skip
-        chooser = Own() if made_by(making) == "always" else Measured(self.costs.of_steps)
+        chooser = Own() if made_by(making) == "always" else Measured(self.costs.of_parts)
         self.keeper = Keeper(self.planning, program_bytes, chooser)
         self.trace = trace if isinstance(trace, Trace) else Trace(trace)
         self.reader = ground.reader(buckets)
