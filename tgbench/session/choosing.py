@@ -456,15 +456,14 @@ class Measured:
     def ran(self, kind: BucketClass, program: Program, took_ns: int) -> None:
         if program.renews:
             self._whole = program
-            if _is_warm(program):
-                self._purse.open(self._time(program))
+            self._purse.open(self._time(program))
         full = self._full.get(kind, self._whole)
         if full is not None:
             there_ns = self._anywhere(full)
-            if kind in self._full:
+            if kind in self._full or not self._chosen:
                 least_ns = min(there_ns, self._least_ns.get(kind, inf))
             else:  # nobody chose for it yet: as for those before
-                least_ns = min(there_ns, self._purse.full_ns or inf)
+                least_ns = min(there_ns, self._purse.full_ns)
             is_full = program is full
             self._purse.lost_ns += there_ns - least_ns if is_full else 0.0
             self._purse.ran(least_ns, 0.0 if is_full else least_ns - took_ns)
