@@ -235,6 +235,29 @@ def test_kernels_are_ranked_by_what_was_measured(records: Records) -> None:
     assert ranking[0] == second.name
 
 
+@pytest.mark.parametrize(
+    ("first_ns", "second_ns", "is_level"),
+    [
+        ((1000, 1040, 1080), (980, 1000, 1060), True),  # apart by as much as each spreads
+        ((1000, 1001, 1002), (980, 981, 982), False),
+        ((1300,), (1000,), True),  # one sample says nothing of how far they spread
+        ((2000,), (1000,), False),
+    ],
+)
+def test_what_times_spread_by_leaves_the_models_order(
+    records: Records, first_ns: tuple[int, ...], second_ns: tuple[int, ...], is_level: bool
+) -> None:
+    node = product(40)
+    first, second = (kernel for kernel, _ in CostModel().ranked(site(node))[:2])
+    one = measured(node, 1, samples_ns=first_ns)
+    other = replace(one, kernel=second.name, source_hash=source_hash(second), samples_ns=second_ns)
+    records.add([one, other])
+    ranking = [kernel.name for kernel, _ in CostModel(records).ranked(site(node))]
+    expected = [first.name, second.name] if is_level else [second.name, first.name]
+    assert [name for name in ranking if name in expected] == expected
+    assert ranking[0] == expected[0]
+
+
 def test_measurements_of_large_calls_do_not_rank_small_ones(records: Records) -> None:
     small, large = product(1), product(1, 4096, 4096)
     usual = [kernel.name for kernel, _ in CostModel().ranked(site(small))]

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import statistics
+import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +23,14 @@ from tgbench.base.machine import Machine
 from tgbench.costs.records import Record, Records
 from tgbench.costs.signature import source_hash
 from tgbench.graph.graph import Graph, GraphBuilder
-from tgbench.kernels.registry import KERNELS, Site, View
+from tgbench.kernels.registry import KERNELS, Kernel, Site, View
+from tgbench.kernels.views import Bound
 from tgbench.programs import calibrate
 from tgbench.programs.calibrate import MOST_TURNS, Race, default_records, heaviest
 from tgbench.session.session import GraphSession
 
+LINEAR = tuple(KERNELS["linear"])
+really_disturbed = calibrate._is_disturbed
 DEPTH, COLUMNS, LAYERS = 512, 1024, 3  # 2 MiB a layer: some 60 µs a row
 
 
@@ -30,7 +38,7 @@ DEPTH, COLUMNS, LAYERS = 512, 1024, 3  # 2 MiB a layer: some 60 µs a row
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test has a cache folder of its own, and a machine with nothing else to do."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(calibrate, "_is_busy", lambda: False)
+    monkeypatch.setattr(calibrate, "_is_disturbed", lambda device: False)
 
 
 def layers(columns: int = COLUMNS) -> Graph:
@@ -138,6 +146,134 @@ def test_a_search_in_another_process_ranks_alike(tmp_path: Path) -> None:
         ]
 
 
+# --- the clock ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def two_threads(one_thread: None) -> None:
+    torch.set_num_threads(2)
+
+
+def slowed(monkeypatch: pytest.MonkeyPatch, kernel: str, seconds: float) -> None:
+    """Let the thread stand still in a kernel, as it does where others have the processor."""
+
+    def bind(k: Kernel, site: Site, scratch: tuple[View, ...]) -> Bound:
+        function, arguments = k.bind(site, scratch)
+
+        def waits(*given: object) -> None:
+            time.sleep(seconds)
+            function(*given)
+
+        return waits, arguments
+
+    kernels = [replace(k, bind=partial(bind, k)) if k.name == kernel else k for k in LINEAR]
+    monkeypatch.setitem(KERNELS, "linear", kernels)
+
+
+def kept(kernel: str) -> list[int]:
+    """All times of a kernel that the user's database holds."""
+    found = Records(default_records()).all(kernel=kernel)
+    return [n for record in found for n in record.samples_ns]
+
+
+def test_what_others_take_is_not_timed(monkeypatch: pytest.MonkeyPatch, one_thread: None) -> None:
+    (first,) = one_row(session(layers(), calibrate=False))
+    slowed(monkeypatch, first, 0.02)
+    one_row(session(layers()))
+    assert kept(first)
+    assert statistics.median(kept(first)) < 10e6
+
+
+def test_several_threads_are_timed_by_the_wall(
+    monkeypatch: pytest.MonkeyPatch, two_threads: None
+) -> None:
+    (first,) = one_row(session(layers(), calibrate=False))
+    slowed(monkeypatch, first, 0.02)
+    one_row(session(layers()))
+    assert kept(first)
+    assert min(kept(first)) > 20e6
+
+
+@pytest.mark.parametrize("step", [0, -1_000_000])
+def test_a_clock_that_stands_still_or_goes_back_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, one_thread: None, step: int
+) -> None:
+    (chosen,) = one_row(session(layers(), calibrate=False))
+    clock = itertools.count(1 << 40, step)
+    monkeypatch.setattr(calibrate.time, "thread_time_ns", lambda: next(clock))
+    assert one_row(session(layers())) == {chosen}
+    assert not default_records().exists() or not Records(default_records()).all()
+
+
+def test_a_clock_that_jumps_decides_nothing(
+    monkeypatch: pytest.MonkeyPatch, one_thread: None
+) -> None:
+    """Every fifth reading is an hour early or late; the fastest is taken all the same."""
+    took = {"linear_rows": 100_000}
+    now, jumps, calls = 1 << 50, itertools.cycle((0, 0, 0, 0, 1, 0, 0, 0, 0, -1)), []
+    really = Race.call
+
+    def clock() -> int:
+        return now + next(jumps) * 3_600_000_000_000
+
+    def call(self: Race, name: str) -> int:
+        nonlocal now
+        calls.append(name)
+        began = clock()
+        really(self, name)
+        now += took.get(name, 1_000_000)
+        return clock() - began
+
+    monkeypatch.setattr(Race, "call", call)
+    assert one_row(session(layers())) == {"linear_rows"}
+    samples = [n for record in Records(default_records()).all() for n in record.samples_ns]
+    assert min(samples) > 0
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores cannot be taken away here")
+def test_a_core_that_is_taken_away(monkeypatch: pytest.MonkeyPatch, two_threads: None) -> None:
+    """The machine is the same; what two threads take on one core is not kept."""
+    cores, machine = os.sched_getaffinity(0), Machine.here()
+    monkeypatch.setattr(calibrate, "_is_disturbed", really_disturbed)
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    really, calls = Race.call, []
+
+    def call(self: Race, name: str) -> int:
+        calls.append(name)
+        if len(calls) == 5:
+            os.sched_setaffinity(0, {min(cores)})
+        return really(self, name)
+
+    monkeypatch.setattr(Race, "call", call)
+    run = session(layers())
+    try:
+        one_row(run)
+        assert Machine.here() == machine
+    finally:
+        os.sched_setaffinity(0, cores)
+    assert not Records(default_records()).all()
+    y = run.run({"x": np.ones((4, DEPTH), np.float32)})["y"]
+    assert np.isfinite(y).all()
+
+
+def test_a_load_disturbs_the_wall_alone(monkeypatch: pytest.MonkeyPatch, two_threads: None) -> None:
+    monkeypatch.setattr(calibrate, "usable_cores", lambda: 2)
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    assert not really_disturbed("cpu")
+    monkeypatch.setattr(os, "getloadavg", lambda: (1e3, 0.0, 0.0))
+    assert really_disturbed("cpu")
+    torch.set_num_threads(1)
+    assert not really_disturbed("cpu")
+
+
 # --- what nothing is known of is timed ------------------------------------------------------------
 
 
@@ -202,7 +338,7 @@ def test_a_light_graph_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_was_timed_on_a_busy_machine_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibrate, "_is_busy", lambda: True)
+    monkeypatch.setattr(calibrate, "_is_disturbed", lambda device: True)
     pretend(monkeypatch, "linear_rows")
     assert one_row(session(layers())) == {"linear_rows"}
     assert len(Records(default_records())) == 0
@@ -328,6 +464,24 @@ def test_progress_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any("timing the kernels of" in line for line in said)
 
 
+def test_compiling_is_told_and_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are turns enough, however long it takes to bind kernels."""
+    said: list[str] = []
+    now = time.monotonic()
+    really = Race.bind
+
+    def bind(self: Race, kernel: Kernel) -> None:
+        nonlocal now
+        assert said[-1].endswith(f"compiling or loading {kernel.name}")
+        now += 10 * calibrate.SECONDS
+        really(self, kernel)
+
+    monkeypatch.setattr(Race, "bind", bind)
+    monkeypatch.setattr(calibrate.time, "monotonic", lambda: now)
+    one_row(session(layers(), progress=said.append))
+    assert any(line.endswith(f": turn {calibrate.LEAST_TURNS}") for line in said)
+
+
 def test_right_results_whatever_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels are tried on operands of their own: nothing of the session is written."""
     graph = layers()
@@ -349,9 +503,12 @@ def test_all_turns_are_bounded() -> None:
     planner = run.planning.planner(run.scheduled)
     tasks = heaviest(planner.survey(planner.scenarios(run.planning.classes)), run.costs)
     races: Sequence[Race] = [Race(task, run.pool, "cpu") for task in tasks]
+    for one in races:
+        for kernel in one.task.kernels:
+            one.bind(kernel)
     turns = list(calibrate.race(races, []))
     assert turns[-1] <= MOST_TURNS
-    assert all(one.winner in one.times for one in races)
+    assert all(one.racing for one in races)
 
 
 def test_no_warning_where_all_is_well() -> None:

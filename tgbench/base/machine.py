@@ -33,6 +33,7 @@ class Machine:
         processor: model of the CPU or GPU, family and stepping included where they are known.
         instructions: the instruction set that torch uses, or the GPU's compute capability.
         threads: that torch uses.
+        cores: of the machine, not those that this process may use: threads say what kernels take.
         versions: of Python (major and minor) and of the libraries with kernels.
     """
 
@@ -87,6 +88,18 @@ class Machine:
         return (
             f"{self.processor} ({self.instructions}, {counted(self.threads, 'thread')}; {packages})"
         )
+
+
+def usable_cores() -> int:
+    """The cores that this process may use now, which a scheduler or a user may have cut down."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def computes_alone(device: str) -> bool:
+    """Whether all that kernels do is done by the thread that calls them."""
+    return device == "cpu" and torch.get_num_threads() == 1
 
 
 def processor_name() -> str:

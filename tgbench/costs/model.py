@@ -37,7 +37,8 @@ ORDER: tuple[Source, ...] = ("measured", "interpolated", "modelled")  # less and
 NEIGHBOURS = 4  # measurements that correct the fitted line
 REACH = math.log(2.0)  # how far outside the measured work a line is still called interpolation
 LEAST_POINTS = 3  # the line has three coefficients
-UNCERTAIN = 0.5  # relative spread of a model that nothing was measured for
+LEAST_SAMPLES = 3  # fewer say nothing of how far they spread
+UNCERTAIN = 0.5  # relative spread where nothing is known of it
 SENTINEL_NS = 1e11  # kernels that are only ever a last resort put such a cost into their model
 
 
@@ -222,14 +223,20 @@ class CostModel:
         """Every kernel that takes a site, the expected fastest first.
 
         Where nothing was measured of any of them at about this size, their own models rank them:
-        what large calls take over their models says nothing of small ones. Last resorts stay last,
-        unless they were measured: their models say nothing else. Only those come after them that
-        raised when they were measured.
+        what large calls take over their models says nothing of small ones. Of those that were
+        measured as fast as the fastest, less what their times spread by, the models rank as well.
+        Last resorts stay last, unless they were measured: their models say nothing else. Only those
+        come after them that raised when they were measured.
         """
         found = [(kernel, self.of_site(site, kernel)) for kernel in candidates(site)]
-        if any(estimate.source != "modelled" for _, estimate in found):
-            found.sort(key=lambda pair: (_is_last(site, *pair), pair[1].time_ns))
-        return sorted(found, key=lambda pair: self.has_failed(site, pair[0]))
+        modelled = sorted(found, key=lambda pair: self.has_failed(site, pair[0]))
+        if all(estimate.source == "modelled" for _, estimate in found):
+            return modelled
+        timed = sorted(
+            found, key=lambda p: (self.has_failed(site, p[0]), _is_last(site, *p), p[1].time_ns)
+        )
+        level = [pair for pair in modelled if _is_level(pair[1], timed[0][1])]
+        return level + [pair for pair in timed if pair not in level]
 
     def kernels(self, site: Site) -> Sequence[Kernel]:
         """The same without the times: what runs are lowered by. Raises KernelError for none."""
@@ -279,6 +286,14 @@ class CostModel:
 def _is_last(site: Site, kernel: Kernel, found: Estimate) -> bool:
     """Whether a kernel is a last resort that nothing is known of."""
     return found.source != "measured" and kernel.cost_ns(site) >= SENTINEL_NS
+
+
+def _is_level(one: Estimate, best: Estimate) -> bool:
+    """Whether a time differs from the best by no more than both spread to either side."""
+    if not one.source == best.source == "measured":
+        return False
+    apart = (one.spread * one.time_ns + best.spread * best.time_ns) / 2
+    return one.time_ns - best.time_ns <= apart
 
 
 def _remembered(memo: dict[Any, Known], key: Any, found: Known) -> Known:
@@ -482,12 +497,13 @@ def _point(record: Record) -> Measurement:
             f"the record of {record.kernel} at {record.signature} has no modelled time; "
             "delete it and profile again"
         )
+    is_known = len(record.samples_ns) >= LEAST_SAMPLES
     return Measurement(
         record.kernel,
         record.source_hash,
         record.signature,
         record.median_ns,
-        record.spread_ns / record.median_ns,
+        record.spread_ns / record.median_ns if is_known else UNCERTAIN,
         record.flops,
         record.size_bytes,
         record.modelled_ns,

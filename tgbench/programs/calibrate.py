@@ -5,7 +5,9 @@
 Only what counts is timed: the calls that make up all but a fiftieth of a run's modelled time, and
 of each the kernels that are modelled anywhere near the best. Alternatives take turns, and turns go
 over the weights of all equal layers: one matrix used again and again would lie in the cache, where
-a run does not find it. What is clearly slower than the best gets one turn and no more.
+a run does not find it. What is clearly slower than the best gets one turn and no more. What one
+thread computes is timed by that thread's own clock, which stands still while others have the
+processor.
 
 The source of the method is autotuning as cuTENSOR and cuDNN do it; what is different here is that
 the weights timed are those that run.
@@ -28,7 +30,7 @@ import torch
 from tqdm import tqdm
 
 from tgbench.base.errors import RecordsError
-from tgbench.base.machine import Machine, cache_folder
+from tgbench.base.machine import Machine, cache_folder, computes_alone, usable_cores
 from tgbench.base.regions import Box
 from tgbench.base.safetensors import TORCH_DTYPES
 from tgbench.base.switches import STEPS, tell, telling
@@ -48,7 +50,7 @@ LEAST_NS = 20_000.0  # shorter calls are mostly dispatch, and a clock disturbs t
 REST = 0.02  # of a run: lighter calls are not timed
 WITHIN = 8.0  # kernels modelled at most so many times as slow as the best are timed
 LOSER = 1.5  # times the best: gets no second turn
-SECONDS = 3.0  # of timing before one plan; heaviest first, and the rest before the next one
+SECONDS = 3.0  # of turns before one plan; heaviest first, and the rest before the next one
 LONG_S = 0.2  # of calls of one signature: then the least turns are enough
 LEAST_TURNS, MOST_TURNS = 3, 9
 MOST_ROUNDS = 3
@@ -129,12 +131,17 @@ class Calibrator:
         return timed
 
     def _time(self, tasks: Sequence[Task]) -> int:
+        races: list[Race] = []
         found: list[Record] = []
         try:
-            found += self._timed(tasks)
+            self._race(tasks, races)
         finally:
+            fingerprint = Machine.here(self.device).fingerprint
+            found += (record for one in races for record in self._records(one, fingerprint))
             self.costs.learn(found)
             self._keep(found)
+            for one in races:
+                self._hold(one)
         return len(found)
 
     def _open(self) -> None:
@@ -148,32 +155,31 @@ class Calibrator:
             _warn(error)
 
     def _keep(self, found: Sequence[Record]) -> None:
-        if self.records is None or not found or _is_busy():
+        if self.records is None or not found or _is_disturbed(self.device):
             return
         try:
             self.records.add(found, Machine.here(self.device))
         except RecordsError as error:
             _warn(error)
 
-    def _timed(self, tasks: Sequence[Task]) -> Iterator[Record]:
-        """Records of some tasks; nothing of those that there was no time for."""
+    def _race(self, tasks: Sequence[Task], races: list[Race]) -> None:
+        """Let the kernels of some tasks take turns, for so long as there is time for."""
         told = f"timing the kernels of {counted(len(tasks), 'call')}, once a machine"
-        self._tell(told)
-        with tqdm(
-            desc=told, total=1 + MOST_TURNS, delay=0.5, leave=False, disable=self._bar
-        ) as bar:
-            races = [Race(task, self.pool, self.device) for task in tasks]
-            flushed = rest_of(races, self.pool) if self.costs.streams else []
-            try:
-                for turn in race(races, flushed):
+        total = sum(len(task.kernels) for task in tasks) + 1 + MOST_TURNS
+        with tqdm(desc=told, total=total, delay=0.5, leave=False, disable=self._bar) as bar:
+            for task in tasks:
+                races.append(Race(task, self.pool, self.device))
+                for kernel in task.kernels:
+                    self._tell(f"{told}: compiling or loading {kernel.name}")
+                    races[-1].bind(kernel)
                     bar.update()
-                    self._tell(f"{told}: turn {turn}")
-                    if turn and sum(one.spent_ns for one in races) > SECONDS * 1e9:
-                        break
-            finally:
-                fingerprint = Machine.here(self.device).fingerprint
-                for one in races:
-                    yield from self._records(one, fingerprint)
+            flushed = rest_of(races, self.pool) if self.costs.streams else []
+            ends = time.monotonic() + SECONDS
+            for turn in race(races, flushed):
+                bar.update()
+                self._tell(f"{told}: turn {turn}")
+                if turn and time.monotonic() > ends:
+                    break
 
     @property
     def _bar(self) -> bool | None:
@@ -184,12 +190,9 @@ class Calibrator:
         telling(self.progress)(message)
 
     def _records(self, one: Race, fingerprint: str) -> Iterator[Record]:
-        """What a race found; programs will want what the winner prepared."""
+        """What a race found."""
         site = one.task.sites[0]
         signature = self.costs.signature(site)
-        if any(one.times.values()):
-            self.pool.keep(one.prepared[one.winner])
-            tell(STEPS, lambda: f"{one.winner} is the fastest for {one.task}")
         for kernel in one.task.kernels:
             times, failure = one.times.get(kernel.name), one.failures.get(kernel.name)
             if not times and failure is None:
@@ -206,10 +209,30 @@ class Calibrator:
                 modelled_ns=modelled_ns(site, kernel),
             )
 
+    def _hold(self, one: Race) -> None:
+        """Programs will want what the kernel prepared that is chosen now."""
+        chosen = self.costs.kernels(one.task.sites[0])[0].name
+        if one.times.get(chosen):
+            self.pool.keep(one.prepared[chosen])
+            tell(STEPS, lambda: f"{chosen} is taken for {one.task}")
 
-def _is_busy() -> bool:
-    """Whether others had the processors while something was timed: true for now, not for good."""
-    return hasattr(os, "getloadavg") and os.getloadavg()[0] > 1 + (os.cpu_count() or 1)
+
+def clock_of(device: str) -> Callable[[], int]:
+    """What calls are timed by: the clock of the thread that computes, where it is one.
+
+    With several threads the wall's. A thread's clock does not see what the others do; the sum of
+    all counts what they do while they wait, which is to spin, and it does not tell a kernel that
+    keeps two threads busy from one that keeps one busy for twice as long.
+    """
+    return time.thread_time_ns if computes_alone(device) else time.perf_counter_ns
+
+
+def _is_disturbed(device: str) -> bool:
+    """Whether the wall's clock timed others, too: true for this session, but not for good."""
+    if computes_alone(device):
+        return False
+    is_busy = hasattr(os, "getloadavg") and os.getloadavg()[0] > 1 + (os.cpu_count() or 1)
+    return is_busy or torch.get_num_threads() > usable_cores()
 
 
 def _warn(error: Exception) -> None:
@@ -273,7 +296,7 @@ class Race:
     Fields:
         racing: who is not clearly slower than the best.
         times: nanoseconds of single calls, by kernel; first calls, which find nothing in place,
-            are not among them.
+            are not among them, nor what a clock says that stands still or goes back.
         failures: what kernels raised that are out of it for that.
         spent_ns: of all calls.
     """
@@ -282,20 +305,25 @@ class Race:
         self.task, self.device = task, device
         first = task.sites[0]
         apart = canonical(first, frozenset(range(len(first.ins))))
-        sites = [_with_weights(apart, site) for site in task.sites[:MOST_EQUAL]]
-        self.weights = _weights(sites, pool)
+        self._sites = [_with_weights(apart, site) for site in task.sites[:MOST_EQUAL]]
+        self.weights = _weights(self._sites, pool)
         self.prepared: dict[str, dict[Prepared, Any]] = {k.name: {} for k in task.kernels}
-        buffers = pool.buffers | _operands(sites[0], device)
+        self._buffers = pool.buffers | _operands(self._sites[0], device)
         _touch(self.weights.values())
         self.racing = [kernel.name for kernel in task.kernels]
         self.times: dict[str, list[int]] = {name: [] for name in self.racing}
         self.failures: dict[str, str] = {}
         self._calls: dict[str, list[Bound]] = {}
-        for kernel in task.kernels:
-            made = self.prepared[kernel.name]
-            with self._or_out(kernel.name):
-                self._calls[kernel.name] = [bound(kernel, s, buffers, device, made) for s in sites]
+        self._clock = clock_of(device)
         self.spent_ns, self._turn = 0, 0
+
+    def bind(self, kernel: Kernel) -> None:
+        """Compile or load a kernel, and prepare weights for it: nothing of that is timed."""
+        made, buffers = self.prepared[kernel.name], self._buffers
+        with self._or_out(kernel.name):
+            self._calls[kernel.name] = [
+                bound(kernel, site, buffers, self.device, made) for site in self._sites
+            ]
 
     @contextmanager
     def _or_out(self, name: str) -> Iterator[None]:
@@ -311,7 +339,7 @@ class Race:
         """Call a kernel once, and note the time if that counts."""
         with self._or_out(name):
             took = self.call(name)
-            if counts:
+            if counts and took > 0:
                 self.times[name].append(took)
 
     def call(self, name: str) -> int:
@@ -320,11 +348,11 @@ class Race:
         function, arguments = calls[self._turn % len(calls)]
         self._turn += 1
         self._wait()
-        began = time.perf_counter_ns()
+        began = self._clock()
         function(*arguments)
         self._wait()
-        took = max(time.perf_counter_ns() - began, 1)
-        self.spent_ns += took
+        took = self._clock() - began
+        self.spent_ns += max(took, 0)
         return took
 
     def _wait(self) -> None:
@@ -332,15 +360,17 @@ class Race:
             torch.cuda.synchronize()
 
     def drop_losers(self) -> None:
-        """Leave those in the race that were ever nearly as fast as the fastest.
+        """Leave those in the race that were ever nearly as fast as the fastest mostly is.
 
         One sample says little on a machine that does other things, too: only long calls, which
         are dear and hardly disturbed, are judged by it.
         """
-        if not self.racing or (not self._is_long and self._turns < LEAST_TURNS):
+        timed = {name: self.times[name] for name in self.racing if self.times[name]}
+        if not timed or (not self._is_long and self._turns < LEAST_TURNS):
             return
-        limit = LOSER * min(map(min, self.times.values()))
-        self.racing = [name for name in self.racing if min(self.times[name]) <= limit]
+        limit = LOSER * min(statistics.median(times) for times in timed.values())
+        slow = {name for name, times in timed.items() if min(times) > limit}
+        self.racing = [name for name in self.racing if name not in slow]
 
     @property
     def _is_long(self) -> bool:
@@ -355,13 +385,6 @@ class Race:
     @property
     def _turns(self) -> int:
         return max(map(len, self.times.values()), default=0)
-
-    @property
-    def winner(self) -> str:
-        """The fastest by the median of its times."""
-        timed = [name for name, times in self.times.items() if times]
-        best = [name for name in timed if name in self.racing] or timed
-        return min(best, key=lambda name: statistics.median(self.times[name]))
 
 
 def race(races: Sequence[Race], flushed: Sequence[torch.Tensor]) -> Iterator[int]:

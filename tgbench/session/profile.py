@@ -26,7 +26,7 @@ import torch
 
 from tgbench.base.coords import Coord, at
 from tgbench.base.errors import ExactnessError
-from tgbench.base.machine import Machine
+from tgbench.base.machine import Machine, computes_alone
 from tgbench.base.words import Progress, counted
 from tgbench.costs.model import SENTINEL_NS, CostModel, Estimate, modelled_ns, total
 from tgbench.costs.probe import relative_error
@@ -460,9 +460,8 @@ class _Runs:
         if not places:
             return {}
         times = self._by(time.perf_counter_ns, calls, places, end)
-        is_alone = self.device == "cpu" and torch.get_num_threads() == 1
         long = {key for key, some in times.items() if statistics.median(some) > LONG_NS}
-        if is_alone and long:
+        if computes_alone(self.device) and long:
             own = self._by(time.thread_time_ns, calls, places, end)
             times |= {key: own[key] for key in long}
         return times
