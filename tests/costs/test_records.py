@@ -6,7 +6,10 @@ import json
 import multiprocessing
 import pickle
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +18,19 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from places import ROOT
 
-from tgbench.base.errors import RecordsError
+from tgbench.base.errors import RecordsError, UnreadableRecordsError
 from tgbench.base.machine import Machine
-from tgbench.costs.records import MOST_SAMPLES, Record, Records, TilingRecord, merged, thinned
+from tgbench.costs.records import (
+    MOST_SAMPLES,
+    SCHEMA_VERSION,
+    Record,
+    Records,
+    TilingRecord,
+    merged,
+    thinned,
+)
 
 MACHINE = Machine("cpu", "a chip", "AVX9", 2, 4, "Linux x86_64", (("torch", "9"),))
 
@@ -204,6 +216,21 @@ def test_a_damaged_or_foreign_file_is_refused(
     assert str(path) in str(error.value)
 
 
+@pytest.mark.parametrize("size_bytes", [3, 64, 4096])
+def test_whatever_is_overwritten_is_told_as_damage(
+    records: Records, tmp_path: Path, size_bytes: int
+) -> None:
+    """Or does no harm; a page of letters is no version 120."""
+    records.add([record(f"k{i}") for i in range(100)], MACHINE)
+    path = tmp_path / "records.db"
+    _change("PRAGMA wal_checkpoint(TRUNCATE)")(path)
+    whole = path.read_bytes()
+    for at in (*range(0, len(whole), 1531), *range(4096 * 3 - 64, 4096 * 3, 7)):
+        path.write_bytes(whole[:at] + b"x" * size_bytes + whole[at + size_bytes :])
+        with suppress(UnreadableRecordsError):
+            Records(path).all()
+
+
 @pytest.mark.parametrize(
     ("column", "value"),
     [
@@ -281,6 +308,22 @@ def test_a_locked_database_says_so(records: Records) -> None:
     blocker.close()
 
 
+def test_the_notes_say_the_version_of_the_tables() -> None:
+    told = (ROOT / "docs/records.md").read_text(encoding="utf-8")
+    assert f"holds the version of the tables, {SCHEMA_VERSION}." in told
+
+
+def test_a_file_needs_no_sqlalchemy(tmp_path: Path) -> None:
+    """A third of a second, in every session."""
+    asked = "from tgbench.costs.records import Records; import sys; Records(sys.argv[1]).all()"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{asked}; assert 'sqlalchemy' not in sys.modules",
+         str(tmp_path / "records.db")],
+        capture_output=True, text=True, cwd=ROOT,
+    )  # fmt: skip
+    assert not done.returncode, done.stderr
+
+
 def test_other_places(tmp_path: Path) -> None:
     with pytest.raises(RecordsError, match="check that the folder exists"):
         Records(tmp_path / "missing" / "records.db")
@@ -288,6 +331,7 @@ def test_other_places(tmp_path: Path) -> None:
         Records("mysql://host/database")
     (tmp_path / "empty.db").write_bytes(b"")
     assert len(Records(tmp_path / "empty.db")) == 0
+    assert len(Records(f"sqlite:///{tmp_path}/empty.db")) == 0
 
 
 # --- the machine ----------------------------------------------------------------------------------

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import os
+import sqlite3
 import statistics
 import time
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,14 +22,16 @@ import torch
 
 import tgbench as tg
 from tgbench import ops
+from tgbench.base.errors import RecordsWarning
 from tgbench.base.machine import Machine
 from tgbench.costs.records import Record, Records
 from tgbench.costs.signature import source_hash
+from tgbench.costs.users_records import default_records, users_records
 from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.kernels.registry import KERNELS, Kernel, Site, View
 from tgbench.kernels.views import Bound
 from tgbench.programs import calibrate
-from tgbench.programs.calibrate import MOST_TURNS, Race, default_records, heaviest
+from tgbench.programs.calibrate import MOST_TURNS, Race, heaviest
 from tgbench.session.session import GraphSession
 
 LINEAR = tuple(KERNELS["linear"])
@@ -350,8 +355,62 @@ def test_a_cache_that_cannot_be_written_stops_nobody(
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     pretend(monkeypatch, "linear_rows")
-    with pytest.warns(UserWarning, match="are not kept: .*calibrate=False"):
+    with pytest.warns(RecordsWarning, match=r"are not kept: .*calibrate=False"):
         assert one_row(session(layers())) == {"linear_rows"}
+
+
+def test_a_database_that_another_process_writes_is_hardly_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One warning, whatever else is timed."""
+    with sqlite3.connect(users_records().name, isolation_level=None) as other:
+        other.execute("BEGIN IMMEDIATE")
+        monkeypatch.setattr(calibrate, "WAIT_S", 0.1)
+        pretend(monkeypatch, "linear_rows")
+        run = session(layers())
+        with pytest.warns(RecordsWarning, match=r"are not kept: .* locked") as told:
+            rows(run, 1.0)
+        run.run({"x": np.ones((4, DEPTH), np.float32)}, want={"y": np.s_[2:4]})
+        assert len(told) == 1
+    other.close()
+
+
+def test_a_damaged_database_is_put_aside_and_the_next_session_times_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    default_records().parent.mkdir(parents=True)
+    default_records().write_bytes(b"no database " * 500)
+    called = pretend(monkeypatch, "linear_rows")
+    with pytest.warns(RecordsWarning, match="a new one begins"):
+        assert one_row(session(layers())) == {"linear_rows"}
+    called.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert one_row(session(layers())) == {"linear_rows"}
+    assert not called
+
+
+def _calibrated(number: int) -> bool:
+    """Whether a session in another process gives what the reference does."""
+    torch.set_num_threads(1)
+    graph = layers()
+    values = weights(graph)
+    x = np.full((4, DEPTH), number, np.float32)
+    expected: np.ndarray = x
+    for i in range(LAYERS):
+        expected = expected @ values[f"up{i}"].T @ values[f"down{i}"].T
+    found = GraphSession(graph, values).run({"x": x})["y"]
+    return bool(np.allclose(found, expected, rtol=1e-4, atol=1e-2))
+
+
+def test_two_processes_calibrate_at_once(one_thread: None) -> None:
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        assert pool.map(_calibrated, (1, 2), chunksize=1) == [True, True]
+    found = users_records().all(Machine.here().fingerprint)
+    assert found
+    assert all(sample > 0 for record in found for sample in record.samples_ns)
+    with closing(sqlite3.connect(default_records())) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
 def test_an_interrupt_keeps_what_was_timed(monkeypatch: pytest.MonkeyPatch) -> None:

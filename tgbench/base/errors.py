@@ -79,6 +79,14 @@ class RecordsError(TgbenchError):
     """A record database is locked, damaged, foreign, of another schema, or holds wrong values."""
 
 
+class UnreadableRecordsError(RecordsError):
+    """What a record database holds is no use: it is damaged, foreign, or of an older release."""
+
+
+class RecordsWarning(UserWarning):
+    """The user's own record database cannot be used, or was damaged and put aside."""
+
+
 class SearchError(TgbenchError):
     """A search in another process cannot be started, or ended before it had a plan."""
 

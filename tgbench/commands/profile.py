@@ -16,9 +16,9 @@ from tgbench.base.machine import Machine
 from tgbench.base.safetensors import TORCH_DTYPES
 from tgbench.commands.progress import bar, say, table
 from tgbench.costs.records import Record, Records
+from tgbench.costs.users_records import users_records
 from tgbench.graph.graph import Graph
 from tgbench.graph.op_table import FLOATS
-from tgbench.programs.calibrate import users_records
 from tgbench.session.profile import Profile, profile
 from tgbench.session.session import GraphSession
 from tgbench.sources.models import bert, gemma3

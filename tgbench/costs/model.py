@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import numpy as np
 
 from tgbench.base.coords import MOST_ENTRIES
-from tgbench.base.errors import KernelError, RecordsError
+from tgbench.base.errors import KernelError, UnreadableRecordsError
 from tgbench.base.machine import Machine
 from tgbench.base.regions import Box, row_major
 from tgbench.base.words import format_time
@@ -493,7 +493,7 @@ def _split(records: Iterable[Record]) -> tuple[tuple[Measurement, ...], tuple[Fa
 
 def _point(record: Record) -> Measurement:
     if record.modelled_ns <= 0:
-        raise RecordsError(
+        raise UnreadableRecordsError(
             f"the record of {record.kernel} at {record.signature} has no modelled time; "
             "delete it and profile again"
         )

@@ -19,25 +19,20 @@ import hashlib
 import json
 import math
 import os
-import re
 import statistics
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from tgbench.base.errors import RecordsError
+from tgbench.base.errors import RecordsError, UnreadableRecordsError
 from tgbench.base.machine import Machine
 from tgbench.base.strict_json import parsed
 from tgbench.base.words import counted
+from tgbench.costs.database import KEY, Connection, added, asked, database, made
 
 if TYPE_CHECKING:
     import pandas as pd
-    from sqlalchemy import Engine, MetaData
-    from sqlalchemy.engine import Connection
 
 SCHEMA_VERSION = 2
 TIMEOUT_S = 30.0  # how long a process waits for another one to finish writing
@@ -166,55 +161,6 @@ def thinned(samples: Sequence[int]) -> tuple[int, ...]:
 # --- the database ---------------------------------------------------------------------------------
 
 
-@cache
-def _tables() -> MetaData:
-    """The tables, described once for both kinds of database; sqlalchemy loads here and not before.
-
-    Names have a prefix, because a PostgreSQL database may hold other tables.
-    """
-    from sqlalchemy import BigInteger, Column, Double, Index, Integer, MetaData, Table, Text
-
-    found = MetaData()
-    Table("tgbench_schema", found, Column("version", Integer, primary_key=True))
-    Table(
-        "tgbench_machines",
-        found,
-        Column("fingerprint", Text, primary_key=True),
-        Column("machine", Text, nullable=False),
-    )
-    table = Table(
-        "tgbench_records",
-        found,
-        Column("id", Text, primary_key=True),
-        *(
-            Column(name, Text, nullable=False)
-            for name in ("kernel", "source_hash", "signature", "fingerprint")
-        ),
-        Column("samples_ns", Text, nullable=False),
-        Column("failure", Text),
-        Column("max_relative_error", Double),
-        Column("workspace_bytes", BigInteger, nullable=False),
-        Column("flops", Double, nullable=False),
-        Column("size_bytes", BigInteger, nullable=False),
-        Column("modelled_ns", Double, nullable=False),
-        Column("measured_at", Double, nullable=False),
-    )
-    Index("tgbench_records_by_machine", table.c.fingerprint, table.c.kernel)
-    table = Table(
-        "tgbench_grains",  # of tilings: databases that were written have this name
-        found,
-        Column("id", Text, primary_key=True),
-        *(
-            Column(name, Text, nullable=False)
-            for name in ("kernel", "source_hash", "signature", "fingerprint", "tile", "chunk")
-        ),
-        *(Column(name, Integer, nullable=False) for name in ("copied", "passed", "refused")),
-        Column("found_at", Double, nullable=False),
-    )
-    Index("tgbench_grains_by_machine", table.c.fingerprint)
-    return found
-
-
 class Records:
     """A record database: an SQLite file, or a PostgreSQL URL.
 
@@ -225,8 +171,8 @@ class Records:
         where: a path, or a URL such as "postgresql://user@host/database".
         timeout_s: how long to wait for other writers.
 
-    Raises RecordsError, here and in every method, for a database that is locked, damaged, foreign
-    or unreachable.
+    Raises RecordsError, here and in every method, for a database that is locked or unreachable;
+    UnreadableRecordsError for one that is damaged, foreign or of an older release.
 
     >>> import tempfile, pathlib
     >>> records = Records(pathlib.Path(tempfile.mkdtemp()) / "records.db")
@@ -236,35 +182,13 @@ class Records:
     """
 
     def __init__(self, where: str | os.PathLike[str], *, timeout_s: float = TIMEOUT_S) -> None:
-        self.timeout_s = timeout_s
-        self.url = _url(where)
-        self._engine: Engine | None = None
-        self._lock = threading.Lock()
-        with self._explained():
-            self._prepare()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"url": self.url, "timeout_s": self.timeout_s}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ |= state | {"_engine": None, "_lock": threading.Lock()}
+        self.database = database(where, timeout_s)
+        self._prepare()
 
     @property
     def name(self) -> str:
         """The path, or the URL without its password."""
-        from sqlalchemy import make_url
-
-        url = make_url(self.url)
-        if url.get_backend_name() == "sqlite":
-            return str(url.database)
-        return url.render_as_string(hide_password=True)
-
-    @property
-    def engine(self) -> Engine:
-        with self._lock:
-            if self._engine is None:
-                self._engine = _engine(self.url, self.timeout_s)
-            return self._engine
+        return self.database.name
 
     # --- writing
 
@@ -299,13 +223,10 @@ class Records:
         return len(self) - before
 
     def _insert(self, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-        tables = _tables().tables
-        with self._transaction(writes=True) as connection:
-            insert = _inserter(connection.dialect.name)
-            for name, some in rows.items():
+        with self.database.transaction(writes=True) as connection:
+            for table, some in rows.items():
                 if some:
-                    statement = insert(tables[name]).on_conflict_do_nothing()
-                    connection.execute(statement, list(some))
+                    connection.tell(added(table), some)
 
     # --- reading
 
@@ -316,8 +237,7 @@ class Records:
 
     def find(self, key: Key) -> Record | None:
         """The record of a key, or None."""
-        names = ("kernel", "source_hash", "signature", "fingerprint")
-        found = merged(self._sets(dict(zip(names, key, strict=True))))
+        found = merged(self._sets(dict(zip(KEY, key, strict=True))))
         return found[0] if found else None
 
     def tilings(self, fingerprint: str | None = None) -> tuple[TilingRecord, ...]:
@@ -350,11 +270,9 @@ class Records:
 
     def __len__(self) -> int:
         """How many sample sets there are."""
-        from sqlalchemy import func, select
-
-        table = _tables().tables["tgbench_records"]
-        with self._transaction() as connection:
-            return int(connection.execute(select(func.count()).select_from(table)).scalar_one())
+        with self.database.transaction() as connection:
+            (row,) = connection.ask("SELECT count(*) AS count FROM tgbench_records")
+            return int(row["count"])
 
     def __repr__(self) -> str:
         return f"Records({self.name!r})"
@@ -375,25 +293,16 @@ class Records:
         found = map(self._record, self._rows("tgbench_records", wanted))
         return sorted(found, key=lambda record: record.measured_at)
 
-    def _rows(self, name: str, wanted: Mapping[str, str]) -> Sequence[Mapping[Any, Any]]:
-        from sqlalchemy import select
-
-        table = _tables().tables[name]
-        query = select(table).order_by(table.c.id)
-        for column, value in wanted.items():
-            query = query.where(table.c[column] == value)
-        with self._transaction() as connection:
-            return connection.execute(query).mappings().all()
+    def _rows(self, table: str, wanted: Mapping[str, str]) -> list[dict[str, Any]]:
+        with self.database.transaction() as connection:
+            return [dict(row) for row in connection.ask(asked(table, list(wanted), "id"), wanted)]
 
     def _descriptions(self) -> list[tuple[str, str]]:
-        from sqlalchemy import select
+        with self.database.transaction() as connection:
+            found = connection.ask(asked("tgbench_machines", (), "fingerprint"))
+            return [(str(row["fingerprint"]), str(row["machine"])) for row in found]
 
-        table = _tables().tables["tgbench_machines"]
-        with self._transaction() as connection:
-            found = connection.execute(select(table).order_by(table.c.fingerprint))
-            return [(str(fingerprint), str(text)) for fingerprint, text in found]
-
-    def _record(self, row: Mapping[Any, Any]) -> Record:
+    def _record(self, row: Mapping[str, Any]) -> Record:
         """A row, checked: whatever else may stand in it, it is numbers and text."""
         values = {name: value for name, value in row.items() if name != "id"}
         values["samples_ns"] = self._counts(row, "samples_ns", "tgbench_records")
@@ -402,7 +311,7 @@ class Records:
                 raise self._wrong(row, name, "tgbench_records")
         return Record(**values)
 
-    def _tiling(self, row: Mapping[Any, Any]) -> TilingRecord:
+    def _tiling(self, row: Mapping[str, Any]) -> TilingRecord:
         values = {name: value for name, value in row.items() if name != "id"}
         for name in ("tile", "chunk"):
             values[name] = self._counts(row, name, "tgbench_grains")
@@ -413,7 +322,7 @@ class Records:
             raise self._wrong(row, "chunk", "tgbench_grains")
         return TilingRecord(**values | {"copied": bool(values["copied"])})
 
-    def _counts(self, row: Mapping[Any, Any], name: str, table: str) -> tuple[int, ...]:
+    def _counts(self, row: Mapping[str, Any], name: str, table: str) -> tuple[int, ...]:
         """A JSON list of positive integers."""
         try:
             found = parsed(row[name], ValueError)
@@ -423,10 +332,10 @@ class Records:
             raise self._wrong(row, name, table)
         return tuple(found)
 
-    def _wrong(self, row: Mapping[Any, Any], name: str, table: str) -> RecordsError:
+    def _wrong(self, row: Mapping[str, Any], name: str, table: str) -> UnreadableRecordsError:
         shown = repr(row[name])
         shown = shown if len(shown) < 80 else f"{shown[:76]} …"
-        return RecordsError(
+        return UnreadableRecordsError(
             f"{self.name}: {name} of record {row['id']!r} is {shown}; delete that row "
             f"(DELETE FROM {table} WHERE id = '{row['id']}') and profile again"
         )
@@ -435,83 +344,52 @@ class Records:
         try:
             return Machine.from_json(text)
         except ValueError:
-            raise RecordsError(
+            raise UnreadableRecordsError(
                 f"{self.name}: tgbench_machines holds {text[:60]!r}, no description of a machine; "
                 "delete that row and profile again"
             ) from None
 
-    # --- the connection
-
-    @contextmanager
-    def _transaction(self, *, writes: bool = False) -> Iterator[Connection]:
-        with self._explained(), self.engine.connect() as connection:
-            connection = connection.execution_options(tgbench_writes=writes)
-            with connection.begin():
-                yield connection
+    # --- the tables
 
     def _prepare(self) -> None:
         """Make the tables in an empty database; refuse one of another kind or version."""
-        with self._transaction() as connection:
-            version, foreign = _version(connection)
-        if version is None and not foreign:
-            with self._transaction(writes=True) as connection:
-                if connection.dialect.name == "postgresql":
-                    connection.exec_driver_sql("SELECT pg_advisory_xact_lock(846242011)")
-                version, foreign = _version(connection)  # another process may have been quicker
-                if version is None and not foreign:
-                    version = SCHEMA_VERSION
-                    tables = _tables()
-                    tables.create_all(connection)
-                    schema = tables.tables["tgbench_schema"]
-                    connection.execute(schema.insert(), {"version": version})
-        if foreign:
-            raise RecordsError(
-                f"{self.name}: holds tables of something else ({', '.join(foreign[:3])}); "
-                "give a path of its own to the records"
-            )
+        with self.database.transaction() as connection:
+            version = self._version(connection)
+        if version is None:
+            with self.database.transaction(writes=True) as connection:
+                self.database.alone(connection)
+                if self._version(connection) is None:  # no other process was quicker
+                    for statement in made():
+                        connection.tell(statement)
+                    connection.tell(added("tgbench_schema"), [{"version": SCHEMA_VERSION}])
+
+    def _version(self, connection: Connection) -> int | None:
+        """The version of the tables, if it is this one; None where there are none."""
+        there = self.database.tables(connection)
+        if "tgbench_schema" not in there:
+            if there and self.database.is_own:
+                raise UnreadableRecordsError(
+                    f"{self.name}: holds tables of something else ({', '.join(there[:3])}); "
+                    "give a path of its own to the records"
+                )
+            return None
+        rows = connection.ask("SELECT version FROM tgbench_schema")
+        version = int(rows[0]["version"]) if rows else 0
         if version != SCHEMA_VERSION:
-            raise RecordsError(
-                f"{self.name}: has schema {version}, this tgbench reads {SCHEMA_VERSION}; "
-                f"{'update tgbench' if (version or 0) > SCHEMA_VERSION else 'delete it'}, "
-                "or give another path"
+            raise self._refused(version, self.database.fault(connection))
+        return version
+
+    def _refused(self, version: int, fault: str | None) -> RecordsError:
+        """Why another version is not read: a damaged page may say any number."""
+        if fault is not None:
+            return UnreadableRecordsError(
+                f"{self.name}: malformed ({' '.join(fault.split())[:80]}); the file is damaged: "
+                "delete it, or restore a copy, then profile again"
             )
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """What the database says, as a RecordsError with the mend."""
-        from sqlalchemy.exc import SQLAlchemyError
-
-        try:
-            yield
-        except SQLAlchemyError as error:
-            told = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
-            mend = next((mend for words, mend in _MENDS if re.search(words, told)), _LAST_MEND)
-            raise RecordsError(f"{self.name}: {told}; {mend}") from error
-
-
-_MENDS = (
-    (
-        "database is locked",
-        "another process has been writing for longer than the timeout: let it finish or stop it, "
-        "then run the same command again",
-    ),
-    (
-        "not a database|malformed|disk image|unsupported file format",
-        "the file is damaged or no record database: delete it, or restore a copy, "
-        "then profile again",
-    ),
-    (
-        "unable to open|readonly|permission denied|disk I/O",
-        "check that the folder exists and that file and folder may be written",
-    ),
-    ("disk is full|No space left", "free some disk space, then run the same command again"),
-    (
-        "connection|could not translate|password|authentication|does not exist",
-        "check the URL (postgresql://user:password@host:port/database), the server, and that the "
-        "user may create tables",
-    ),
-)
-_LAST_MEND = "check the database with its own tools, or give another path"
+        said = f"{self.name}: has schema {version}, this tgbench reads {SCHEMA_VERSION}"
+        if version > SCHEMA_VERSION:
+            return RecordsError(f"{said}; update tgbench, or give another path")
+        return UnreadableRecordsError(f"{said}; delete it, or give another path")
 
 
 def _is_number(value: Any) -> bool:
@@ -527,7 +405,7 @@ def _is_text(value: Any) -> bool:
 
 
 _CHECKS: dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("kernel", "source_hash", "signature", "fingerprint"), _is_text),
+    **dict.fromkeys(KEY, _is_text),
     "failure": lambda value: value is None or _is_text(value),
     "max_relative_error": lambda value: value is None or _is_number(value),
     "workspace_bytes": _is_count,
@@ -539,7 +417,7 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
 
 
 _TILING_CHECKS: dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("kernel", "source_hash", "signature", "fingerprint"), _is_text),
+    **dict.fromkeys(KEY, _is_text),
     "copied": lambda value: type(value) in (int, bool) and value in (0, 1),
     "passed": lambda value: _is_count(value) and value > 0,
     "refused": _is_count,
@@ -574,68 +452,3 @@ def _descriptions(machine: Machine | None) -> list[dict[str, str]]:
     if machine is None:
         return []
     return [{"fingerprint": machine.fingerprint, "machine": machine.to_json()}]
-
-
-def _url(where: str | os.PathLike[str]) -> str:
-    """A URL that sqlalchemy takes; raises RecordsError for a kind of database that is not known."""
-    text = os.fspath(where)
-    kind, there, rest = text.partition("://")
-    if not there:
-        return f"sqlite:///{text}"
-    if kind in ("postgresql", "postgres", "postgresql+psycopg"):
-        return f"postgresql+psycopg://{rest}"
-    if kind == "sqlite":
-        return text
-    raise RecordsError(
-        f"records cannot be kept in {kind!r}; give a path for SQLite or a postgresql:// URL"
-    )
-
-
-def _engine(url: str, timeout_s: float) -> Engine:
-    from sqlalchemy import create_engine, event
-    from sqlalchemy.pool import NullPool
-
-    if url.startswith("sqlite"):
-        engine = create_engine(url, poolclass=NullPool, connect_args={"timeout": timeout_s})
-        event.listen(engine, "connect", _sqlite_opened)
-        event.listen(engine, "begin", _sqlite_begun)
-        return engine
-    try:
-        return create_engine(
-            url, poolclass=NullPool, connect_args={"connect_timeout": max(2, round(timeout_s))}
-        )
-    except ImportError as error:
-        raise RecordsError(
-            "PostgreSQL needs the package psycopg; install it: pip install 'tgbench[cluster]'"
-        ) from error
-
-
-def _sqlite_opened(connection: Any, entry: Any) -> None:
-    connection.isolation_level = None  # transactions begin where `_sqlite_begun` says
-    if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
-        connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = NORMAL")
-
-
-def _sqlite_begun(connection: Connection) -> None:
-    """A writer takes the lock when it begins, so that waiting for it cannot fail half-way."""
-    writes = connection.get_execution_options().get("tgbench_writes")
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-
-def _inserter(dialect: str) -> Any:
-    """`insert` of a dialect: the standard has no way to skip a row that is there already."""
-    from sqlalchemy.dialects import postgresql, sqlite
-
-    return {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[dialect]
-
-
-def _version(connection: Connection) -> tuple[int | None, list[str]]:
-    """The schema's version, None where there is none; and tables that are not ours, in SQLite."""
-    from sqlalchemy import inspect, select
-
-    found = inspect(connection).get_table_names()
-    if "tgbench_schema" not in found:
-        return None, sorted(found) if connection.dialect.name == "sqlite" else []
-    version = connection.execute(select(_tables().tables["tgbench_schema"].c.version)).scalar()
-    return int(version or 0), []

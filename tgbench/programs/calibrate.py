@@ -23,14 +23,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 from tqdm import tqdm
 
-from tgbench.base.errors import RecordsError
-from tgbench.base.machine import Machine, cache_folder, computes_alone, usable_cores
+from tgbench.base.errors import RecordsError, RecordsWarning
+from tgbench.base.machine import Machine, computes_alone, usable_cores
 from tgbench.base.regions import Box
 from tgbench.base.safetensors import TORCH_DTYPES
 from tgbench.base.switches import STEPS, tell, telling
@@ -38,6 +37,7 @@ from tgbench.base.words import counted
 from tgbench.costs.model import SENTINEL_NS, CostModel, modelled_ns
 from tgbench.costs.records import Record, Records, failure_of
 from tgbench.costs.signature import last_cache_bytes, source_hash
+from tgbench.costs.users_records import asked_users
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import FLOATS
 from tgbench.kernels.binding import bound
@@ -51,22 +51,12 @@ REST = 0.02  # of a run: lighter calls are not timed
 WITHIN = 8.0  # kernels modelled at most so many times as slow as the best are timed
 LOSER = 1.5  # times the best: gets no second turn
 SECONDS = 3.0  # of turns before one plan; heaviest first, and the rest before the next one
+WAIT_S = 1.0  # for another process that writes into the user's own database: a run waits for it
 LONG_S = 0.2  # of calls of one signature: then the least turns are enough
 LEAST_TURNS, MOST_TURNS = 3, 9
 MOST_ROUNDS = 3
 MOST_EQUAL = 24  # of equal layers that turns go over
 Progress: TypeAlias = "Callable[[str], None]"
-
-
-def default_records() -> Path:
-    """Where the user's own database of measured times lies."""
-    return cache_folder() / "records.db"
-
-
-def users_records() -> Records:
-    """The user's own database; raises OSError or RecordsError where it cannot be opened."""
-    default_records().parent.mkdir(parents=True, exist_ok=True)
-    return Records(default_records())
 
 
 @dataclass
@@ -106,7 +96,7 @@ class Calibrator:
     ) -> None:
         self.pool, self.costs, self.records = pool, costs, records
         self.device, self.progress = device, progress
-        self._opened = records is not None
+        self._is_known, self._is_lost = records is not None, False
 
     def may_learn(self, nodes: Iterable[Node]) -> bool:
         """Whether any of these is worth timing, if all of it is computed."""
@@ -119,8 +109,8 @@ class Calibrator:
         What is timed by an interrupt is kept.
         """
         tasks = heaviest(runs, self.costs)
-        if tasks and not self._opened:
-            self._open()
+        if tasks and not self._is_known:
+            self._look_up()
             tasks = heaviest(runs, self.costs)
         timed = 0
         for _ in range(MOST_ROUNDS):  # what is measured tells what else is heavy
@@ -144,23 +134,34 @@ class Calibrator:
                 self._hold(one)
         return len(found)
 
-    def _open(self) -> None:
+    def _look_up(self) -> None:
         """Find what this machine knows already."""
-        self._opened = True
-        try:
-            self.records = users_records()
-            self.costs.learn(self.records.all(Machine.here(self.device).fingerprint))
-        except (OSError, RecordsError) as error:
-            self.records = None
-            _warn(error)
+        self._is_known = True
+        fingerprint = Machine.here(self.device).fingerprint
+        self._asked(lambda records: self.costs.learn(records.all(fingerprint)))
 
     def _keep(self, found: Sequence[Record]) -> None:
-        if self.records is None or not found or _is_disturbed(self.device):
+        if found and not _is_disturbed(self.device):
+            machine = Machine.here(self.device)
+            self._asked(lambda records: records.add(found, machine))
+
+    def _asked(self, question: Callable[[Records], None]) -> None:
+        """Ask the database; one that does not answer is left alone from then on."""
+        if self._is_lost:
             return
         try:
-            self.records.add(found, Machine.here(self.device))
-        except RecordsError as error:
-            _warn(error)
+            if self.records is not None:
+                question(self.records)
+            else:
+                asked_users(question, timeout_s=WAIT_S)
+        except (OSError, RecordsError) as error:
+            self._is_lost = True
+            warnings.warn(
+                f"measured times of kernels are not kept: {error}; pass records=, or "
+                "calibrate=False",
+                RecordsWarning,
+                stacklevel=2,
+            )
 
     def _race(self, tasks: Sequence[Task], races: list[Race]) -> None:
         """Let the kernels of some tasks take turns, for so long as there is time for."""
@@ -233,13 +234,6 @@ def _is_disturbed(device: str) -> bool:
         return False
     is_busy = hasattr(os, "getloadavg") and os.getloadavg()[0] > 1 + (os.cpu_count() or 1)
     return is_busy or torch.get_num_threads() > usable_cores()
-
-
-def _warn(error: Exception) -> None:
-    warnings.warn(
-        f"measured times of kernels are not kept: {error}; pass records=, or calibrate=False",
-        stacklevel=2,
-    )
 
 
 # --- what to time -----------------------------------------------------------------------------
