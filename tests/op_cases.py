@@ -384,6 +384,13 @@ case(
 )
 case("linear vector", lambda g: ops.linear(x_of(g, 3), x_of(g, 4, 3, name="w")),
      independent=_functional("linear", "weight"))  # fmt: skip
+case(
+    "widening_linear",
+    lambda g: ops.widening_linear(
+        x_of(g, 2, 3), x_of(g, 4, 3, dtype="bfloat16", name="w"), x_of(g, 4, name="b")
+    ),
+    independent=_functional("linear", "weight", "bias"),
+)
 for _activation in ("gelu_tanh", "gelu", "silu", "relu"):
     case(
         f"gated_linear {_activation}",

@@ -40,7 +40,10 @@ from tgbench.sources.models.gemma3 import gemma3
 
 Array = np.ndarray[Any, Any]
 Make = Callable[[GraphBuilder], Node]
-NEVER = {"upsample"}  # written out as gathers and sums that depend on the sizes
+NEVER = {
+    "upsample",  # written out as gathers and sums that depend on the sizes
+    "widening_linear",  # what a session makes of `linear`
+}
 
 
 def graph_of(make: Make) -> Graph:

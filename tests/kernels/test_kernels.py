@@ -150,6 +150,22 @@ for _shape in ((7,), (1, 7), (4, 7), (2, 3, 7), (1, 1, 7), (12, 7)):
             ),
             "integers",
         )
+for _shape in ((7,), (1, 7), (4, 7), (2, 3, 7), (12, 7)):
+    for _dtype in ("bfloat16", "int8"):
+        case(
+            f"widening_linear_{_shape}_{_dtype}",
+            lambda g, s=_shape, d=_dtype: ops.widening_linear(
+                x(g, *s), g.parameter("w", (6, 7), d), g.parameter("b", (6,))
+            ),
+            "integers",
+        )
+case(
+    "widening_linear_cut",
+    lambda g: ops.widening_linear(
+        ops.pad(x(g, 3, 4), (2, 1), (0, 1)), g.parameter("w", (5, 6), "bfloat16")
+    ),
+    "integers",
+)
 case("linear_big", lambda g: ops.linear(x(g, 1, 640), g.parameter("w", (512, 640))), "integers")
 case(
     "linear_int",

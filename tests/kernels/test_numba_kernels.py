@@ -73,6 +73,18 @@ NODES: dict[str, Callable[[GraphBuilder], Node]] = {}
 for _n in (1, 2, 3, 4, 5, 7, 130):
     for _rows in (1, 3):
         NODES[f"linear_{_rows}x{_n}"] = lambda g, r=_rows, n=_n: linear(g, r, n, 257)
+
+
+def widening(g: GraphBuilder, rows: int, n: int, k: int, dtype: str, bias: bool = False) -> Node:
+    vector = g.parameter("b", (n,)) if bias else None
+    return ops.widening_linear(x(g, rows, k), g.parameter("w", (n, k), dtype), vector)
+
+
+for _dtype in ("bfloat16", "int8"):
+    for _rows, _n, _k in ((1, 7, 257), (2, 130, 100), (3, 3, 31), (5, 67, 384), (9, 5, 1)):
+        NODES[f"widening_{_dtype}_{_rows}x{_n}x{_k}"] = lambda g, a=(_rows, _n, _k), d=_dtype: (
+            widening(g, *a, d, a[0] == 5)
+        )
 NODES["linear_64"] = lambda g: linear(g, 2, 33, 100, dtype="float64")
 NODES["linear_bias"] = lambda g: linear(g, 5, 67, 384, bias=True)
 NODES["linear_7"] = lambda g: linear(g, 7, 9, 400)  # rows taken in fours, twos and alone

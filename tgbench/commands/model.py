@@ -11,6 +11,8 @@ from tgbench.base.errors import GraphError
 from tgbench.graph.graph import Graph
 from tgbench.graph.graph_file import load_graph
 from tgbench.graph.simplify import simplify
+from tgbench.programs.weights import source_of
+from tgbench.session.opening import ROUNDED, held_in
 from tgbench.session.session import GraphSession
 from tgbench.sources.torch import Imported, from_pt2
 
@@ -22,13 +24,22 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     add("--weights", type=Path, help="safetensors file or checkpoint; a .pt2 has its own")
     add("--memory", help="budget of the arena, such as 64MiB (what is needed)")
     add("--device", default="cpu", help="cpu or cuda:0 (cpu)")
+    _add_dtype(parser)
     _add_bind(parser)
 
 
 def add_graph(parser: argparse.ArgumentParser, purpose: str) -> None:
     """The arguments of `graph_of`."""
     parser.add_argument("--graph", type=Path, help=f"graph or .pt2 file: {purpose}")
+    parser.add_argument("--weights", type=Path, help="of the graph, if they are held in less")
+    _add_dtype(parser)
     _add_bind(parser)
+
+
+def _add_dtype(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--weights-dtype", choices=ROUNDED, help="round weights of products (as they are stored)"
+    )
 
 
 def _add_bind(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +51,7 @@ def _add_bind(parser: argparse.ArgumentParser) -> None:
 def session_of(arguments: argparse.Namespace, **more: Any) -> GraphSession:
     """A session of a model file; `more` goes to `GraphSession`."""
     model = _read(arguments.model, arguments.bind)
+    more["weights_dtype"] = arguments.weights_dtype
     return GraphSession(model, arguments.weights, arguments.memory, arguments.device, **more)
 
 
@@ -48,7 +60,9 @@ def graph_of(arguments: argparse.Namespace) -> Graph | None:
     if arguments.graph is None:
         return None
     model = _read(arguments.graph, arguments.bind)
-    return simplify(model.graph if isinstance(model, Imported) else model)
+    simple = simplify(model.graph if isinstance(model, Imported) else model)
+    stored = model.weights if isinstance(model, Imported) else arguments.weights
+    return held_in(simple, source_of(stored, "cpu"), arguments.weights_dtype).graph
 
 
 def _read(path: Path, bind: Sequence[str]) -> Graph | Imported:

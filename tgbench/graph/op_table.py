@@ -147,6 +147,9 @@ class OpDef:
         merges: (inner call, call) → attributes of one such op that does what both do in turn, or
             None.
         undoes_itself: whether the op of the op of x is x.
+        widens: (call) → inputs, weights, that may be in less than its dtype if `in_less` is built.
+        in_less: (attrs, scales, *nodes) → node of these, where some weights are in less; `scales`
+            has the scale of every row of those, by input, that stand for what they are times that.
     """
 
     name: str
@@ -178,6 +181,8 @@ class OpDef:
     same_as: Callable[[Call, tuple[Node, ...]], int | None] = field(default=lambda call, ins: None)
     merges: Callable[[Call, Call], Attrs | None] = field(default=lambda inner, call: None)
     undoes_itself: bool = False
+    widens: Callable[[Call], tuple[int, ...]] = field(default=lambda call: ())
+    in_less: Callable[..., Node] | None = None
 
     @property
     def is_fused(self) -> bool:

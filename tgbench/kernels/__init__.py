@@ -23,6 +23,7 @@ from tgbench.kernels.torch import (
     packed,
     pool,
     products,
+    widening,
 )
 from tgbench.kernels.torch.elementwise import copy_, fill_
 from tgbench.kernels.views import dense
@@ -33,4 +34,5 @@ __all__ = [
     "ARENA", "KERNELS", "Kernel", "Scratch", "Site", "View", "adapters", "candidates", "conv",
     "copied", "copy_", "dense", "elementwise", "fill_", "fused", "layout", "opaque", "order",
     "packed", "pool", "products", "register", "rows", "scratch_bytes",
+    "widening",
 ]  # fmt: skip

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import torch
+from numpy.typing import NDArray
 
 from tgbench.base.safetensors import TORCH_DTYPES
 from tgbench.kernels.registry import (
@@ -38,6 +39,13 @@ def tensor_of(view: View, buffers: Buffers) -> torch.Tensor:
     return place(view.shape, view.strides, flat.storage_offset() + view.offset)
 
 
+def array_of(tensor: torch.Tensor) -> NDArray[Any]:
+    """A NumPy array over a tensor's memory; of bfloat16, which NumPy lacks, over its bits."""
+    known = tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
+    found: NDArray[Any] = known.numpy()
+    return found
+
+
 def argument_of(
     given: Any,
     tensor: Callable[[View], torch.Tensor],
@@ -54,7 +62,7 @@ def argument_of(
     if isinstance(given, View):
         return tensor(given)
     if isinstance(given, Host):
-        return (lent or tensor)(given.view).numpy()
+        return array_of((lent or tensor)(given.view))
     return prepared(given) if isinstance(given, Prepared) else given
 
 

@@ -1,15 +1,14 @@
 """The pool: parameters, constants and what follows from them alone. Bound once, never moved.
 
-Parameters in the file's own dtype are the mapped file itself; tied ones are one tensor. Arrays that
-somebody may write into are copied, so that all that is made of them (frozen nodes, layouts of
-kernels, values kept between runs) is always made of the same weights. A frozen node (`weight + 1`)
-is computed once, here, by the same kernels that run everything else.
+Parameters in the file's own dtype are the mapped file itself; tied ones are one tensor (`weights`).
+All that is made of them (frozen nodes, layouts of kernels, values kept between runs) is made of the
+same weights for good. A frozen node (`weight + 1`) is computed once, here, by the same kernels that
+run everything else.
 """
 
 from __future__ import annotations
 
 import fnmatch
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +17,7 @@ import torch
 
 from tgbench.base.errors import WeightsError
 from tgbench.base.regions import Box
-from tgbench.base.safetensors import TORCH_DTYPES, Weights
+from tgbench.base.safetensors import TORCH_DTYPES
 from tgbench.base.words import counted
 from tgbench.graph.graph import Graph, Node
 from tgbench.graph.op_table import Call
@@ -30,6 +29,7 @@ from tgbench.kernels.registry import (
 )
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.programs.lowering import Addresser, layout, site_of
+from tgbench.programs.weights import Source
 from tgbench.runs.rules import Rules
 
 
@@ -57,20 +57,18 @@ class Pool:
     def load(
         graph: Graph,
         scheduled: ScheduledGraph,
-        weights: Any,
+        source: Source,
         device: str,
         ignore: Sequence[str] = (),
         packed_bytes: int | None = 0,
-        as_they_lie: bool = False,
     ) -> Pool:
         """Read what the graph needs; raises WeightsError for missing, extra or wrong tensors.
 
         Args:
             packed_bytes: what weights in another layout may take; None for any number.
-            as_they_lie: whether arrays are taken without a copy, as nobody will write into them.
         """
         pool = Pool()
-        pool._parameters(graph, weights, device, ignore, as_they_lie)
+        pool._parameters(graph, source, ignore)
         for node in graph.nodes:
             if node.op == "constant":
                 pool._own(node.name, torch.tensor(node.attrs["data"].array), node.dtype, device)
@@ -127,18 +125,8 @@ class Pool:
                 "session keep the weights that it was made with"
             )
 
-    def _parameters(
-        self, graph: Graph, weights: Any, device: str, ignore: Sequence[str], as_they_lie: bool
-    ) -> None:
-        if weights is None:
-            weights = {}
-        source: _FromArrays | _FromFile
-        if isinstance(weights, Mapping):
-            names, source = tuple(weights), _FromArrays(weights, device, as_they_lie)
-        else:
-            opened = weights if isinstance(weights, Weights) else Weights(_source(weights))
-            names, source = opened.names(), _FromFile(opened, device)
-        _compare_names(graph, names, ignore)
+    def _parameters(self, graph: Graph, source: Source, ignore: Sequence[str]) -> None:
+        _compare_names(graph, source.names(), ignore)
         for name, node in graph.parameters.items():
             tensor = source.tensor(name, node)
             self.buffers[name, node.dtype] = tensor
@@ -202,62 +190,6 @@ def _compute(
     site = site_of(node, whole, addresser, rules, device)
     function, arguments = bound(candidates(site)[0], site, buffers, device)
     function(*arguments)
-
-
-class _FromFile:
-    def __init__(self, weights: Weights, device: str) -> None:
-        self.weights, self.device = weights, device
-
-    def tensor(self, name: str, node: Node) -> torch.Tensor:
-        info = self.weights.info(name)
-        if tuple(info.shape) != node.shape:
-            raise WeightsError(
-                f"weight {name!r} has shape {list(info.shape)} in the file, the graph has "
-                f"{list(node.shape)}; check the configuration that the graph was built with"
-            )
-        self.weights.check_finite(name)
-        return self.weights.tensor(name, node.dtype, self.device)
-
-    def is_mapped(self, name: str, node: Node) -> bool:
-        """Whether the tensor is the file itself, neither converted nor moved."""
-        return self.device == "cpu" and self.weights.info(name).dtype == node.dtype
-
-
-class _FromArrays:
-    """Arrays by name, as they lie or copied; of those that are the same bytes there is one copy."""
-
-    def __init__(self, arrays: Mapping[str, Any], device: str, as_they_lie: bool) -> None:
-        self.arrays, self.device, self.as_they_lie = arrays, device, as_they_lie
-        self._copies: dict[tuple[Any, ...], torch.Tensor] = {}
-
-    def tensor(self, name: str, node: Node) -> torch.Tensor:
-        value = torch.as_tensor(self.arrays[name]).detach()
-        if tuple(value.shape) != node.shape:
-            raise WeightsError(
-                f"weight {name!r} has shape {list(value.shape)}, the graph has {list(node.shape)}"
-            )
-        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-            raise WeightsError(f"weight {name!r} holds NaN or infinity; mend it before use")
-        dtype = TORCH_DTYPES[node.dtype]
-        if self.as_they_lie:
-            return value.to(device=self.device, dtype=dtype).contiguous()
-        place = value.data_ptr(), value.stride(), value.dtype, value.shape, dtype
-        if place not in self._copies:
-            copy = torch.empty(value.shape, dtype=dtype, device=self.device)
-            self._copies[place] = copy.copy_(value)
-        return self._copies[place]
-
-    def is_mapped(self, name: str, node: Node) -> bool:
-        return False
-
-
-def _source(weights: Any) -> Any:
-    if isinstance(weights, (str, os.PathLike, Sequence)):
-        return weights
-    raise WeightsError(
-        f"weights are a {type(weights).__name__}; pass a safetensors file, a checkpoint directory, "
-        "or arrays by parameter name"
-    )
 
 
 def _compare_names(graph: Graph, names: Sequence[str], ignore: Sequence[str]) -> None:

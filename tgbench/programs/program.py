@@ -25,7 +25,7 @@ from tgbench.base.regions import Box
 from tgbench.base.words import counted
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import ITEMSIZE
-from tgbench.kernels.binding import argument_of, tensor_of
+from tgbench.kernels.binding import argument_of, array_of, tensor_of
 from tgbench.kernels.registry import Function, Host, Prepared, Site, View
 from tgbench.runs.propagate import Step
 
@@ -261,7 +261,7 @@ def _maker(argument: Any, buffers: Mapping[tuple[Any, str], torch.Tensor]) -> Ma
     """How to make such an argument."""
     if type(argument) is Moving:
         return argument.at
-    memory = buffers[argument.view.buffer, argument.view.dtype].numpy()
+    memory = array_of(buffers[argument.view.buffer, argument.view.dtype])
     place, itemsize = _Place(argument.view, 0), ITEMSIZE[argument.view.dtype]
     if place.forms is None and len(place.terms) == 1:
         return _sliding(place, memory, itemsize)

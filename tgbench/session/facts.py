@@ -23,9 +23,10 @@ class Facts:
     """What is planned, in force and done; a session gives it its parts.
 
     Fields:
-        graph: as it runs, simplified.
+        graph: as it runs: simplified, and with weights as they are held.
         device: "cpu" or "cuda:0".
         pool: weights.
+        rounded: names of weights that are held in less than they are stored in.
         seat: the session's place in the arena.
         reader: reads arguments.
         planning, keeper, runner: what decides, what stands between runs, what runs.
@@ -34,6 +35,7 @@ class Facts:
     graph: Graph
     device: str
     pool: Pool
+    rounded: frozenset[str]
     seat: Seat
     reader: ArgumentReader
     planning: Planning

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from glob import escape
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
-from tgbench.base.errors import GraphError
+from tgbench.base.errors import ExactnessError, GraphError, WeightsError, check_choice
 from tgbench.costs.model import CostModel
 from tgbench.costs.records import Records
 from tgbench.costs.signature import streams
 from tgbench.graph.graph import Graph, graph_of
+from tgbench.graph.holding import WIDE, HeldGraph, hold, products_of
+from tgbench.graph.op_table import FLOATS
 from tgbench.graph.simplify import simplify
 from tgbench.memory.arena import Arena, Seat
 from tgbench.memory.estimate import Budget
@@ -19,11 +21,14 @@ from tgbench.memory.storage import ScheduledGraph
 from tgbench.programs.calibrate import Calibrator
 from tgbench.programs.exact.findings import Exactness, find
 from tgbench.programs.pool import Pool
+from tgbench.programs.weights import Rounded, Source, source_of
 from tgbench.runs.buckets import BucketSpace
 from tgbench.runs.rules import Rules
 from tgbench.session.arguments import ArgumentReader
 from tgbench.sources.torch.imported import Imported
 
+WeightsDtype: TypeAlias = Literal["bf16", "int8"]
+ROUNDED = {"bf16": "bfloat16", "int8": "int8"}  # what weights of products may be rounded to
 LONGEST_NAME = 60  # of a session, in messages
 
 
@@ -35,6 +40,7 @@ class LoadedGraph:
         given: as it came.
         graph: simplified, as it runs.
         arena: where its values go; its device is the session's.
+        rounded: weights that are held in less than they are stored in.
     """
 
     given: Graph
@@ -42,6 +48,7 @@ class LoadedGraph:
     arena: Arena
     scheduled: ScheduledGraph
     pool: Pool
+    rounded: frozenset[str]
 
     @staticmethod
     def of(
@@ -50,22 +57,34 @@ class LoadedGraph:
         arena: Arena,
         ignored: Sequence[str],
         packed_bytes: int | str | None,
+        *,
+        exact: bool = False,
+        weights_dtype: WeightsDtype | None = None,
     ) -> LoadedGraph:
         """Load the weights onto the arena's device; those of an imported module are its own."""
+        _check_dtype(weights_dtype, arena.device, exact)
         imported = graph if isinstance(graph, Imported) and weights is None else None
-        source = weights if imported is None else imported.weights
+        stored = weights if imported is None else imported.weights
         given = graph_of(graph)
         _check_bound(given)
-        runs = simplify(given)
+        simple = simplify(given)
+        source = source_of(stored, arena.device, as_they_lie=imported is not None)
+        can_widen = arena.device == "cpu" and not exact
+        held = held_in(simple, source, weights_dtype) if can_widen else HeldGraph(simple, {})
+        runs = held.graph
+        source = Rounded(source, simple.parameters, held.scales) if held.scales else source
         scheduled = ScheduledGraph.of(runs)
         unused = [escape(name) for name in given.parameters if name not in runs.parameters]
         limit = Budget.parse(packed_bytes).limit_bytes
-        pool = Pool.load(
-            runs, scheduled, source, arena.device, [*ignored, *unused], limit, imported is not None
-        )
+        pool = Pool.load(runs, scheduled, source, arena.device, [*ignored, *unused], limit)
         if imported is not None and imported.shared:
             pool.watch(runs.parameters)
-        return LoadedGraph(given, runs, arena, scheduled, pool)
+        rounded = {
+            name
+            for name, node in runs.parameters.items()
+            if name in simple.parameters and node.dtype not in (WIDE, source.dtype(name))
+        }
+        return LoadedGraph(given, runs, arena, scheduled, pool, frozenset(rounded))
 
     def reader(self, buckets: Mapping[str, Any] | BucketSpace | None) -> ArgumentReader:
         """Reads arguments of runs; `buckets` says how changes are rounded."""
@@ -113,6 +132,37 @@ class Knowledge:
         times = calibrate and not exact
         calibrator = Calibrator(pool, costs, known, device, progress) if times else None
         return Knowledge(found, rules, costs, calibrator)
+
+
+def _check_dtype(weights_dtype: str | None, device: str, exact: bool) -> None:
+    """Raise unless weights may be rounded so here."""
+    if weights_dtype is None:
+        return
+    check_choice(WeightsError, "weights_dtype", weights_dtype, ROUNDED)
+    if exact:
+        raise ExactnessError(
+            f"weights_dtype={weights_dtype!r} rounds weights, and exact='bitwise' promises the "
+            "bits of the weights as they are; leave one of the two out"
+        )
+    if device != "cpu":
+        raise WeightsError(
+            f"weights_dtype={weights_dtype!r} needs kernels that only the CPU has; leave it out, "
+            f"or pass device='cpu' instead of {device!r}"
+        )
+
+
+def held_in(graph: Graph, source: Source, weights_dtype: WeightsDtype | None) -> HeldGraph:
+    """A graph as a session on the CPU runs it: bfloat16 weights stay so, others are rounded where
+    that is allowed.
+    """
+    stored = {
+        name: source.dtype(name) for name in set(graph.parameters).intersection(source.names())
+    }
+    found = {name: dtype for name, dtype in stored.items() if dtype == "bfloat16"}
+    if weights_dtype is None:
+        return hold(graph, found)
+    floats = {name for name in products_of(graph) if stored.get(name) in FLOATS}
+    return hold(graph, found | dict.fromkeys(floats, ROUNDED[weights_dtype]))
 
 
 def arena_on(device: str, arena: Arena | None) -> Arena:

@@ -66,6 +66,23 @@ def _linear(d: Drawing) -> int:
 
 op("linear", "ops.linear({all})", linear, _linear, 3)
 
+
+def _widening(d: Drawing) -> int:
+    x = d.floats(1, 4, lambda found: found.dtype == "float32")
+    shape = [d.integer(1, 5), d.sample[x].shape[-1]]
+    weight = d.leaf(shape, d.pick(["bfloat16", "int8"]), "parameter")
+    bias = [d.leaf(shape[:1], "float32")] if d.chance(0.5) else []
+    return d.apply("widening_linear", x, weight, *bias)
+
+
+op(
+    "widening_linear",
+    "ops.widening_linear({all})",
+    lambda x, weight, *bias: linear(x, b.cast(weight, "float32"), *bias),
+    _widening,
+    0.7,
+)
+
 _ACTIVATIONS: dict[str, Callable[[Bounded], Bounded]] = {
     "silu": silu, "relu": relu, "gelu": lambda x: _gelu(x, "none"),
     "gelu_tanh": lambda x: _gelu(x, "tanh"),

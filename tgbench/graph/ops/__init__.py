@@ -88,6 +88,7 @@ from tgbench.graph.ops.nn import (
     silu,
     softmax,
     softplus,
+    widening_linear,
 )
 from tgbench.graph.ops.opaque.op import opaque
 from tgbench.graph.ops.order import argmax, argmin, cumsum, sort, topk
@@ -107,5 +108,5 @@ __all__ = [
     "repeat_interleave", "rms_norm", "roll", "rope", "round_", "rsqrt", "scatter", "scatter_add",
     "scatter_elements", "sigmoid", "sign", "silu", "sin", "sinh", "softmax", "softplus", "sort",
     "split", "sqrt", "stack", "std", "sum_", "tan", "tanh", "topk", "tril", "triu", "trunc",
-    "update", "upsample", "upsample_nearest", "var", "where",
+    "update", "upsample", "upsample_nearest", "var", "where", "widening_linear",
 ]  # fmt: skip

@@ -6,7 +6,7 @@ dirty index may read any row, and what is exact is the other axes. Constant indi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
@@ -124,6 +124,13 @@ def _gather_needed(call: Call, box: Box) -> tuple[Region, ...]:
     return Region((table,)), Region((Box(box[axis : axis + rank]),))
 
 
+def _gather_in_less(attrs: Attrs, scales: Mapping[int, Node], table: Node, indices: Node) -> Node:
+    rows = gather(table, indices).cast("float32")
+    if 0 not in scales:
+        return rows
+    return rows * gather(scales[0], indices).reshape(*indices.shape, 1)
+
+
 register(
     OpDef(
         "gather",
@@ -135,6 +142,8 @@ register(
         flops=lambda call, box: 0,
         index=1,
         picks=(0,),
+        widens=lambda call: (0,) if call.attrs["axis"] == 0 else (),
+        in_less=_gather_in_less,
     )
 )
 

@@ -6,7 +6,7 @@ decompositions alone. Attention is nothing but two products, a mask and a softma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -489,6 +489,13 @@ def _linear_check(attrs: Attrs, types: tuple[TensorType, ...]) -> None:
             raise GraphError(f"linear by {weight} needs a bias [{weight.shape[0]}], got {bias}")
 
 
+def _in_less(attrs: Attrs, scales: Mapping[int, Node], x: Node, weight: Node, *bias: Node) -> Node:
+    if 1 not in scales:
+        return widening_linear(x, weight, *bias)
+    product = widening_linear(x, weight) * scales[1]
+    return product + bias[0] if bias else product
+
+
 _fused(
     "linear",
     _linear,
@@ -500,12 +507,53 @@ _fused(
     arity=(2, 3),
     check=_linear_check,
     cancels=_linear_reference,
+    widens=lambda call: (1,),
+    in_less=_in_less,
 )
 
 
 def linear(x: Node, weight: Node, bias: Node | None = None) -> Node:
     """x · weightᵀ (+ bias): x [..., in], weight [out, in] as checkpoints store it."""
     return x.builder.apply("linear", x, weight, *(() if bias is None else (bias,)))
+
+
+NARROW = ("bfloat16", "int8")  # dtypes of weights that products widen as they read them
+
+
+def _widening(attrs: Attrs, x: Node, weight: Node, *bias: Node) -> Node:
+    return _linear(attrs, x, weight.cast(x.dtype), *bias)
+
+
+def _widening_reference(attrs: Attrs, x: Array, weight: Array, *bias: Array) -> Array:
+    return _linear_reference(attrs, x, weight.astype(x.dtype), *bias)
+
+
+def _widening_check(attrs: Attrs, types: tuple[TensorType, ...]) -> None:
+    _linear_check(attrs, types)
+    if types[0].dtype != "float32" or types[1].dtype not in NARROW:
+        raise GraphError(
+            f"widening_linear is of float32 and {' or '.join(NARROW)} weights, got {types[0]} and "
+            f"{types[1]}; use `linear` for weights of the same dtype"
+        )
+
+
+_fused(
+    "widening_linear",
+    _widening,
+    _widening_reference,
+    aligned=(),
+    inplace=(),
+    flops=_linear_flops,
+    multiplies=True,
+    arity=(2, 3),
+    check=_widening_check,
+    cancels=_widening_reference,
+)
+
+
+def widening_linear(x: Node, weight: Node, bias: Node | None = None) -> Node:
+    """`linear` of float32 rows and a weight in bfloat16 or int8, widened as it is read."""
+    return x.builder.apply("widening_linear", x, weight, *(() if bias is None else (bias,)))
 
 
 _ACTIVATIONS: dict[str, Callable[[Node], Node]] = {
@@ -542,6 +590,15 @@ def _gated_check(attrs: Attrs, types: tuple[TensorType, ...]) -> None:
         raise GraphError(f"gate {types[1]} and up {types[2]} must have one shape")
 
 
+def _gated_in_less(attrs: Attrs, scales: Mapping[int, Node], x: Node, *weights: Node) -> Node:
+    gate, up = (
+        linear(x, weight) if weight.dtype == x.dtype
+        else _in_less(attrs, {1: scales[i]} if i in scales else {}, x, weight)
+        for i, weight in enumerate(weights, start=1)
+    )  # fmt: skip
+    return _ACTIVATIONS[attrs["activation"]](gate) * up
+
+
 _fused(
     "gated_linear",
     _gated,
@@ -552,6 +609,8 @@ _fused(
     multiplies=True,
     arity=(3,),
     check=_gated_check,
+    widens=lambda call: (1, 2),
+    in_less=_gated_in_less,
 )
 
 

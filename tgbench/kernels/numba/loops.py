@@ -67,7 +67,8 @@ def compiled(function: Any, *kinds: str) -> Any:
 
 
 def _scalar(dtype: str) -> Any:
-    return types.boolean if dtype == "bool" else getattr(types, dtype)
+    bits = {"bool": types.boolean, "bfloat16": types.uint16}
+    return bits.get(dtype) or getattr(types, dtype)
 
 
 # --- scalars -------------------------------------------------------------------------------------
@@ -318,6 +319,9 @@ class Dots:
 
     The order of a sum depends on the length of the rows alone: not on how many rows are taken
     together, as it would if LLVM vectorised a loop over each number of them.
+
+    Rows of w may be in less than float32, and are widened as they are read: bfloat16, whose bits
+    (16 of them) are the upper half of a float32's, or int8 (8 bits).
     """
 
     def __init__(self, builder: Any, scalar: Any, lanes: int, x: list[Any], w: list[Any]) -> None:
@@ -347,17 +351,27 @@ class Dots:
         taken = ir.FunctionType(kind, [kind] * 3)
         add = cgutils.get_or_insert_function(self.builder.module, taken, name)
 
-        def load(row: Any, i: Any) -> Any:
-            at = self.builder.bitcast(self.builder.gep(row, [i]), kind.as_pointer())
-            return self.builder.load(at, align=4 if isinstance(self.scalar, ir.FloatType) else 8)
-
         def step(i: Any, sums: list[Any]) -> list[Any]:
-            x = [load(row, i) for row in self.x]
-            w = [load(row, i) for row in self.w]
+            x = [self._read(row, i, kind) for row in self.x]
+            w = [self._read(row, i, kind) for row in self.w]
             pairs = [(b, a) for b in w for a in x]
             return [self.builder.call(add, [*p, s]) for p, s in zip(pairs, sums, strict=True)]
 
         return step
+
+    def _read(self, row: Any, i: Any, kind: Any) -> Any:
+        """The element i of a row, or one for each lane, as the sums are."""
+        builder, stored = self.builder, row.type.pointee
+        many = kind is self.vector
+        as_lanes = (lambda one: ir.VectorType(one, self.lanes)) if many else (lambda one: one)
+        at = builder.bitcast(builder.gep(row, [i]), as_lanes(stored).as_pointer())
+        if not isinstance(stored, ir.IntType):
+            return builder.load(at, align=4 if isinstance(stored, ir.FloatType) else 8)
+        found, whole = builder.load(at, align=stored.width // 8), as_lanes(ir.IntType(32))
+        if stored.width == 8:
+            return builder.sitofp(builder.sext(found, whole), kind)
+        half = ir.Constant(whole, [16] * self.lanes if many else 16)
+        return builder.bitcast(builder.shl(builder.zext(found, whole), half), kind)
 
     def _loop(self, start: Any, stop: Any, by: int, init: list[Any], emit: Any) -> list[Any]:
         """`emit(i, values)` for i from start to stop; the last values."""

@@ -111,7 +111,7 @@ def _product(site: Site) -> Rows | None:
     return None if None in flat else p
 
 
-def _gated_product(site: Site) -> Rows | None:
+def _single_product(site: Site) -> Rows | None:
     return _product(site) if site.out.dtype in SINGLE else None
 
 
@@ -162,10 +162,11 @@ def _gated_scratch(site: Site) -> tuple[Scratch, ...]:
 
 
 _add("linear_numba", "linear", _product, _linear_cost, _bind_linear)
+_add("widening_linear_numba", "widening_linear", _single_product, _linear_cost, _bind_linear)
 _add(
     "gated_linear_numba",
     "gated_linear",
-    _gated_product,
+    _single_product,
     _linear_cost,
     _bind_gated,
     scratch=_gated_scratch,

@@ -31,6 +31,9 @@ def check(
 ) -> CheckReport:
     """Compare a session with pairs of inputs and outputs from another framework.
 
+    Where weights are rounded (`weights_dtype`), outputs differ by that too, which the report says;
+    nodes are compared with exact ones of the same rounded weights.
+
     The runs are those of a second session with the same weights, budget and plan, so that inputs,
     states and trace of this one stay as they are. Pairs follow one another, each incrementally on
     the one before; states begin at 0.
@@ -75,7 +78,7 @@ def check(
     failure: EditFailure | None = None
     if edits:
         failure = try_edits(session, found, edits, seed, tolerance, tell)
-    return CheckReport(tuple(outputs), verdict, nodes, edits, failure)
+    return CheckReport(tuple(outputs), verdict, nodes, edits, failure, len(session.rounded))
 
 
 def _silent(done: int, of: int, what: str) -> None:

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from tgbench.base.errors import CheckError
-from tgbench.base.words import ruled
+from tgbench.base.words import counted, ruled
 from tgbench.session.check.edits import EditFailure
 from tgbench.session.check.nodes import NodeCheck
 
@@ -68,6 +68,7 @@ class CheckReport:
         nodes: every node of that pair.
         edits: how many were tried.
         failure: the edits after which a run goes wrong.
+        rounded: how many weights are held in less than they are stored in.
     """
 
     outputs: tuple[OutputCheck, ...]
@@ -75,6 +76,7 @@ class CheckReport:
     nodes: tuple[NodeCheck, ...] = ()
     edits: int = 0
     failure: EditFailure | None = None
+    rounded: int = 0
 
     @property
     def passed(self) -> bool:
@@ -112,6 +114,7 @@ class CheckReport:
             "cause": None if self.verdict is None else self.verdict.cause.name.lower(),
             "node": None if blamed is None else _plain(blamed),
             "edits": self.edits,
+            "rounded": self.rounded,
             "failure": None if self.failure is None else {
                 "pair": self.failure.pair,
                 "fault": self.failure.fault,
@@ -132,6 +135,9 @@ class CheckReport:
             ),
             f"{right} of {len(self.outputs)} outputs are right",
         ]  # fmt: skip
+        if self.rounded:
+            parts.append(f"{counted(self.rounded, 'weight')} rounded (weights_dtype): these errors "
+                         "are of that too")  # fmt: skip
         if self.verdict is not None:
             parts += ["", str(self.verdict)]
         if self.nodes:

@@ -1,0 +1,262 @@
+"""Weights held in less than the graph's dtype: the same values, half or a quarter of the bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from session_cases import PoisonedSession
+
+import tgbench.kernels
+from tgbench import ops
+from tgbench.base.errors import ExactnessError, PlanError, ProgramsError, WeightsError
+from tgbench.base.safetensors import Weights, save
+from tgbench.graph.graph import Graph, GraphBuilder
+from tgbench.kernels.registry import KERNELS
+from tgbench.programs.weights import rounded_rows
+from tgbench.session.check.check import check
+from tgbench.session.session import GraphSession
+from tgbench.sources.models import gemma3
+from tgbench.sources.models.checkpoints import gemma3_checkpoint, gemma3_reduced
+
+Array = np.ndarray[Any, Any]
+
+
+def layer(rows: int, width: int, outputs: int, bias: bool, gated: bool = False) -> Graph:
+    g = GraphBuilder()
+    x, w = g.input("x", (rows, width)), g.parameter("w", (outputs, width))
+    if gated:
+        g.output("y", ops.gated_linear(x, w, g.parameter("u", (outputs, width))))
+    else:
+        g.output("y", ops.linear(x, w, g.parameter("b", (outputs,)) if bias else None))
+    return g.build()
+
+
+def drawn(graph: Graph, seed: int, integers: bool = False) -> dict[str, torch.Tensor]:
+    """bfloat16 weights; some products of integers are exact."""
+    generator = torch.Generator().manual_seed(seed)
+    make = {name: torch.randn(node.shape, generator=generator) for name, node in
+            graph.parameters.items()}  # fmt: skip
+    return {n: ((2 * t).round() if integers else t).to(torch.bfloat16) for n, t in make.items()}
+
+
+def wide(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: weight.float() for name, weight in weights.items()}
+
+
+def session(graph: Graph, weights: Any, **options: Any) -> GraphSession:
+    return PoisonedSession(graph, weights, calibrate=False, **options)
+
+
+def kernels_of(one: GraphSession) -> set[str]:
+    assert one.last is not None
+    return {made.kernel for made in one.last.program.instructions}
+
+
+@pytest.fixture(params=["numba", "torch"])
+def without_loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """With and without the kernels of numba."""
+    if request.param == "torch":
+        for op, kernels in KERNELS.items():
+            kept = [kernel for kernel in kernels if not kernel.name.endswith("_numba")]
+            monkeypatch.setitem(KERNELS, op, kept)
+    else:
+        pytest.importorskip("numba")
+    return request.param == "torch"
+
+
+# --- the same values ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("rows", [1, 2, 3, 9, 40])
+def test_products_are_those_of_widened_weights(rows: int, gated: bool, without_loops: bool) -> None:
+    graph = layer(rows, 100, 67, True, gated)
+    weights = drawn(graph, rows)
+    x = np.random.default_rng(rows).normal(size=(rows, 100)).astype("float32")
+    less, more = session(graph, weights), session(graph, wide(weights))
+    found, expected = less.run({"x": x})["y"], more.run({"x": x})["y"]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6 * np.abs(expected).max())
+    assert any(name.startswith("widening_linear") for name in kernels_of(less))
+    assert less.pool.parameter_bytes < 0.55 * more.pool.parameter_bytes
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    rows=st.integers(1, 9),
+    width=st.sampled_from([1, 3, 15, 16, 17, 64, 130, 257]),
+    outputs=st.sampled_from([1, 2, 3, 4, 5, 31, 66]),
+    bias=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_integers_are_equal_in_every_bit(
+    rows: int, width: int, outputs: int, bias: bool, seed: int
+) -> None:
+    graph = layer(rows, width, outputs, bias)
+    weights = drawn(graph, seed, integers=True)
+    x = np.random.default_rng(seed).integers(-4, 5, (rows, width)).astype("float32")
+    found = session(graph, weights).run({"x": x})["y"]
+    expected = x @ weights["w"].float().numpy().T
+    if bias:
+        expected = expected + weights["b"].float().numpy()
+    assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("columns", [3, 300])
+def test_blocks_cover_a_weight_larger_than_one(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tgbench.kernels.widening, "BLOCK_ELEMENTS", 700)
+    monkeypatch.setitem(
+        KERNELS, "widening_linear",
+        [k for k in KERNELS["widening_linear"] if k.name == "widening_linear_blocks"],
+    )  # fmt: skip
+    graph = layer(5, 100, columns, True)
+    weights = drawn(graph, 0)
+    x = np.ones((5, 100), np.float32)
+    found = session(graph, weights).run({"x": x})["y"]
+    right = torch.from_numpy(x).double() @ weights["w"].double().T + weights["b"].double()
+    np.testing.assert_allclose(found, right.numpy(), rtol=0, atol=1e-4)
+
+
+# --- models from files ----------------------------------------------------------------------------
+
+
+def model(folder: Path, dtype: str, tokens: int = 24) -> tuple[Graph, Path]:
+    """A Gemma 3 with a tied head."""
+    config = gemma3_reduced()
+    return gemma3(config, tokens), gemma3_checkpoint(folder, config, 0, dtype)
+
+
+def test_a_bfloat16_checkpoint_is_mapped_and_never_widened(tmp_path: Path) -> None:
+    graph, folder = model(tmp_path, "bfloat16")
+    stored = Weights(folder)
+    less = session(graph, folder)
+    more = session(graph, {name: stored.tensor(name).float() for name in stored.names()})
+    vectors = sum(4 * n.type.elements for n in graph.parameters.values() if n.rank == 1)
+    constants = more.pool.owned_bytes - more.pool.parameter_bytes
+    assert less.pool.owned_bytes == vectors + constants
+    assert less.pool.packed_bytes == 0
+    assert less.estimate_memory()["cpu"].parameter_bytes == less.pool.parameter_bytes
+    table = less.pool.buffers["model.embed_tokens.weight", "bfloat16"]
+    assert table.dtype == torch.bfloat16
+    assert ("model.embed_tokens.weight", "float32") not in less.pool.buffers
+    ids = np.random.default_rng(0).integers(0, 256, (1, 24))
+    for t in (5, 6, 23, 0):
+        ids[0, t] = (ids[0, t] + 1) % 256
+        want = {"logits": np.s_[0, t]}
+        found, right = (one.run({"ids": ids}, want=want)["logits"] for one in (less, more))
+        np.testing.assert_allclose(found, right, rtol=0, atol=1e-5 * np.abs(right).max())
+
+
+@pytest.mark.parametrize("weights_dtype", [None, "int8"])
+def test_incremental_runs_equal_full_ones(tmp_path: Path, weights_dtype: Any) -> None:
+    graph, folder = model(tmp_path, "bfloat16")
+    kept = session(graph, folder, weights_dtype=weights_dtype)
+    rng = np.random.default_rng(1)
+    ids = rng.integers(0, 256, (1, 24))
+    for _ in range(4):
+        ids[0, rng.integers(24)] = rng.integers(256)
+        found = kept.run({"ids": ids})["logits"]
+        fresh = session(graph, folder, weights_dtype=weights_dtype).run({"ids": ids})["logits"]
+        np.testing.assert_allclose(found, fresh, rtol=0, atol=2e-6 * np.abs(fresh).max())
+
+
+def test_what_another_op_reads_is_converted(tmp_path: Path) -> None:
+    g = GraphBuilder()
+    x, w = g.input("x", (1, 6)), g.parameter("w", (6, 6))
+    g.output("y", ops.linear(x, w) + ops.softmax(w)[0])
+    weight = torch.randn(6, 6).to(torch.bfloat16)
+    save({"w": weight}, tmp_path / "w.safetensors")
+    one = session(g.build(), tmp_path / "w.safetensors")
+    assert one.graph.parameters["w"].dtype == "float32"
+    found = one.run({"x": np.ones((1, 6), np.float32)})["y"]
+    right = weight.double().sum(1) + weight.double().softmax(1)[0]
+    np.testing.assert_allclose(found[0], right.numpy(), rtol=1e-5)
+
+
+def test_bits_are_promised_of_converted_weights(tmp_path: Path) -> None:
+    graph, folder = model(tmp_path, "bfloat16", 8)
+    one = session(graph, folder, exact="bitwise")
+    assert {node.dtype for node in one.graph.parameters.values()} == {"float32"}
+
+
+# --- rounded ones ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("weights_dtype", "share", "error"), [("bf16", 0.51, 0.01),
+                                                              ("int8", 0.3, 0.05)])  # fmt: skip
+def test_rounded_weights_take_less_and_say_so(
+    tmp_path: Path, weights_dtype: Any, share: float, error: float
+) -> None:
+    graph, folder = model(tmp_path, "float32")
+    less, more = session(graph, folder, weights_dtype=weights_dtype), session(graph, folder)
+    assert less.pool.parameter_bytes < share * more.pool.parameter_bytes
+    ids = np.random.default_rng(0).integers(0, 256, (1, 24))
+    right = more.run({"ids": ids})["logits"]
+    report = check(less, [({"ids": ids}, {"logits": right})])
+    assert not report.passed
+    assert 1e-4 < report.outputs[0].relative < error
+    assert less.rounded == {n.name for n in graph.parameters.values() if n.rank == 2}
+    assert report.rounded == len(less.rounded)
+    assert f"{report.rounded} weights rounded" in str(report)
+    assert "rounded" not in str(check(more, [({"ids": ids}, {"logits": right})]))
+
+
+def test_rows_of_int8_are_within_half_a_step() -> None:
+    weight = torch.randn(50, 33) * torch.logspace(-30, 30, 50)[:, None]
+    weight[7] = 0
+    codes, scales = rounded_rows(weight)
+    error = (codes.double() * scales.double()[:, None] - weight.double()).abs()
+    assert bool((error <= 0.5001 * scales.double()[:, None]).all())
+    assert int(codes.abs().max()) == 127
+
+
+def test_arrays_are_rounded_like_files(tmp_path: Path) -> None:
+    graph = layer(2, 20, 30, True)
+    weights = wide(drawn(graph, 0))
+    save(weights, tmp_path / "w.safetensors")
+    x = {"x": np.ones((2, 20), np.float32)}
+    for dtype in ("bf16", "int8"):
+        ones = [
+            session(graph, w, weights_dtype=dtype)
+            for w in (
+                weights,
+                {n: w.numpy() for n, w in weights.items()},
+                tmp_path / "w.safetensors",
+            )
+        ]
+        found = [one.run(x)["y"] for one in ones]
+        assert all(np.array_equal(found[0], other) for other in found[1:])
+
+
+def test_what_cannot_be_rounded_is_refused() -> None:
+    graph = layer(1, 4, 4, False)
+    weights = wide(drawn(graph, 0))
+    with pytest.raises(WeightsError, match="use one of bf16, int8"):
+        session(graph, weights, weights_dtype="int4")
+    with pytest.raises(ExactnessError, match="leave one of the two out"):
+        session(graph, weights, weights_dtype="int8", exact="bitwise")
+
+
+def test_plans_and_programs_are_of_one_weights_dtype(tmp_path: Path) -> None:
+    graph = layer(4, 16, 16, False)
+    weights = wide(drawn(graph, 0))
+    x = {"x": np.ones((4, 16), np.float32)}
+    one = session(graph, weights, weights_dtype="bf16")
+    one.run(x)
+    one.save_plan(tmp_path / "p.plan.json")
+    one.save_programs(tmp_path / "p.programs")
+    session(graph, weights, weights_dtype="bf16", plan=tmp_path / "p.plan.json").run(x)
+    for other in (None, "int8"):
+        with pytest.raises(PlanError):
+            session(graph, weights, weights_dtype=other, plan=tmp_path / "p.plan.json")
+        apart = session(graph, weights, weights_dtype=other)
+        apart.run(x)
+        with pytest.raises(ProgramsError):
+            apart.load_programs(tmp_path / "p.programs")

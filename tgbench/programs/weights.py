@@ -1,0 +1,191 @@
+"""Where a session's weights come from: a mapped file, or arrays; rounded, where that is allowed.
+
+A tensor in the dtype that the graph holds it in is the file itself. Arrays that somebody may write
+into are copied.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from tgbench.base.errors import WeightsError
+from tgbench.base.safetensors import DTYPE_NAMES, TORCH_DTYPES, Weights
+from tgbench.graph.graph import Node
+
+
+class Source(Protocol):
+    """Tensors by the names of parameters."""
+
+    def names(self) -> tuple[str, ...]: ...
+
+    def dtype(self, name: str) -> str:
+        """What it is stored in."""
+        ...
+
+    def stored(self, name: str, node: Node) -> torch.Tensor:
+        """The tensor as it is stored; raises WeightsError unless it is finite and of its shape."""
+        ...
+
+    def tensor(self, name: str, node: Node) -> torch.Tensor:
+        """The same as a parameter: in its dtype, on the session's device."""
+        ...
+
+    def is_mapped(self, name: str, node: Node) -> bool:
+        """Whether that is the file itself, neither converted nor moved."""
+        ...
+
+
+def source_of(weights: Any, device: str, *, as_they_lie: bool = False) -> Source:
+    """A safetensors file, a checkpoint directory, an open `Weights`, or arrays by name.
+
+    Args:
+        as_they_lie: whether arrays are taken without a copy, as nobody will write into them.
+
+    Raises WeightsError for anything else.
+    """
+    if weights is None or isinstance(weights, Mapping):
+        return FromArrays(weights or {}, device, as_they_lie)
+    if isinstance(weights, Weights):
+        return FromFile(weights, device)
+    if isinstance(weights, (str, os.PathLike, Sequence)):
+        return FromFile(Weights(weights), device)
+    raise WeightsError(
+        f"weights are a {type(weights).__name__}; pass a safetensors file, a checkpoint directory, "
+        "or arrays by parameter name"
+    )
+
+
+class FromFile:
+    def __init__(self, weights: Weights, device: str) -> None:
+        self.weights, self.device = weights, device
+
+    def names(self) -> tuple[str, ...]:
+        return self.weights.names()
+
+    def dtype(self, name: str) -> str:
+        return self.weights.info(name).dtype
+
+    def stored(self, name: str, node: Node) -> torch.Tensor:
+        self._check(name, node)
+        return self.weights.tensor(name)
+
+    def tensor(self, name: str, node: Node) -> torch.Tensor:
+        self._check(name, node)
+        return self.weights.tensor(name, node.dtype, self.device)
+
+    def is_mapped(self, name: str, node: Node) -> bool:
+        return self.device == "cpu" and self.weights.info(name).dtype == node.dtype
+
+    def _check(self, name: str, node: Node) -> None:
+        info = self.weights.info(name)
+        if tuple(info.shape) != node.shape:
+            raise WeightsError(
+                f"weight {name!r} has shape {list(info.shape)} in the file, the graph has "
+                f"{list(node.shape)}; check the configuration that the graph was built with"
+            )
+        self.weights.check_finite(name)
+
+
+class FromArrays:
+    """Arrays by name, as they lie or copied; of those that are the same bytes there is one copy."""
+
+    def __init__(self, arrays: Mapping[str, Any], device: str, as_they_lie: bool) -> None:
+        self.arrays, self.device, self.as_they_lie = arrays, device, as_they_lie
+        self._copies: dict[tuple[Any, ...], torch.Tensor] = {}
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.arrays)
+
+    def dtype(self, name: str) -> str:
+        return DTYPE_NAMES.get(torch.as_tensor(self.arrays[name]).dtype, "")
+
+    def stored(self, name: str, node: Node) -> torch.Tensor:
+        value = torch.as_tensor(self.arrays[name]).detach()
+        if tuple(value.shape) != node.shape:
+            raise WeightsError(
+                f"weight {name!r} has shape {list(value.shape)}, the graph has {list(node.shape)}"
+            )
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            raise WeightsError(f"weight {name!r} holds NaN or infinity; mend it before use")
+        return value
+
+    def tensor(self, name: str, node: Node) -> torch.Tensor:
+        value, dtype = self.stored(name, node), TORCH_DTYPES[node.dtype]
+        if self.as_they_lie:
+            return value.to(device=self.device, dtype=dtype).contiguous()
+        place = value.data_ptr(), value.stride(), value.dtype, value.shape, dtype
+        if place not in self._copies:
+            copy = torch.empty(value.shape, dtype=dtype, device=self.device)
+            self._copies[place] = copy.copy_(value)
+        return self._copies[place]
+
+    def is_mapped(self, name: str, node: Node) -> bool:
+        return False
+
+
+# --- rounded --------------------------------------------------------------------------------------
+
+LARGEST = 127  # an int8 has −128 as well, which nothing is rounded to
+ROUNDED_BYTES = 16 << 20  # of a weight in float32, rounded at a time
+
+
+class Rounded:
+    """Weights of another source; those of which the graph holds an int8 have a scale a row.
+
+    Args:
+        parameters: of the graph, by name.
+        scales: for each of those weights, the name of the parameter that holds its scales.
+    """
+
+    def __init__(
+        self, source: Source, parameters: Mapping[str, Node], scales: Mapping[str, str]
+    ) -> None:
+        self.source, self.parameters, self.scales = source, parameters, scales
+        self._of_scale = {scale: name for name, scale in scales.items()}
+        self._made: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def names(self) -> tuple[str, ...]:
+        return (*self.source.names(), *self._of_scale)
+
+    def dtype(self, name: str) -> str:
+        return self.source.dtype(name)
+
+    def stored(self, name: str, node: Node) -> torch.Tensor:
+        return self.source.stored(name, node)
+
+    def tensor(self, name: str, node: Node) -> torch.Tensor:
+        if name in self._of_scale:
+            return self._rounded(self._of_scale[name])[1]
+        return self._rounded(name)[0] if name in self.scales else self.source.tensor(name, node)
+
+    def is_mapped(self, name: str, node: Node) -> bool:
+        ours = name in self._of_scale or name in self.scales
+        return not ours and self.source.is_mapped(name, node)
+
+    def _rounded(self, name: str) -> tuple[torch.Tensor, torch.Tensor]:
+        if name not in self._made:
+            self._made[name] = rounded_rows(self.source.stored(name, self.parameters[name]))
+        return self._made[name]
+
+
+def rounded_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A weight [rows, n] as int8 and a scale a row: each element is within half a scale of it.
+
+    >>> rounded_rows(torch.tensor([[1.0, -0.5], [0.0, 0.0]]))[0]
+    tensor([[127, -64],
+            [  0,   0]], dtype=torch.int8)
+    """
+    made = torch.empty(weight.shape, dtype=torch.int8)
+    scales = torch.ones(weight.shape[0])
+    step = max(1, ROUNDED_BYTES // (4 * weight.shape[1]))
+    for start in range(0, weight.shape[0], step):
+        rows = weight[start : start + step].to(device="cpu", dtype=torch.float32)
+        largest = rows.abs().amax(1)
+        scale = torch.where(largest > 0, largest / LARGEST, 1.0)
+        scales[start : start + step] = scale
+        made[start : start + step] = (rows / scale[:, None]).round_().clamp_(-LARGEST, LARGEST)
+    return made, scales
