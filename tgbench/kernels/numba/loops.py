@@ -308,6 +308,7 @@ def _add(context, array, index, value):
 
 LANES = {types.float32: 16, types.float64: 8}  # terms that are added side by side
 SPAN = 128  # elements of a row after which the lanes are added to their totals
+AHEAD_BYTES = 2048  # of a row of w that are asked for before they are read
 TALL = 4 if binding.get_host_cpu_features().get("avx512f") else 2  # rows that registers hold
 
 
@@ -352,12 +353,25 @@ class Dots:
         add = cgutils.get_or_insert_function(self.builder.module, taken, name)
 
         def step(i: Any, sums: list[Any]) -> list[Any]:
+            if kind is self.vector:
+                self._ask_ahead(i)
             x = [self._read(row, i, kind) for row in self.x]
             w = [self._read(row, i, kind) for row in self.w]
             pairs = [(b, a) for b in w for a in x]
             return [self.builder.call(add, [*p, s]) for p, s in zip(pairs, sums, strict=True)]
 
         return step
+
+    def _ask_ahead(self, i: Any) -> None:
+        """Have the cache fetch what of w comes soon: it starts anew at every page by itself."""
+        bit, byte = ir.IntType(32), ir.IntType(8).as_pointer()
+        taken = ir.FunctionType(ir.VoidType(), [byte, bit, bit, bit])
+        fetch = cgutils.get_or_insert_function(self.builder.module, taken, "llvm.prefetch.p0i8")
+        to_read, for_long, data = bit(0), bit(3), bit(1)
+        for row in self.w:
+            at = self.builder.bitcast(self.builder.gep(row, [i]), byte)
+            at = self.builder.gep(at, [ir.Constant(i.type, AHEAD_BYTES)])
+            self.builder.call(fetch, [at, to_read, for_long, data])
 
     def _read(self, row: Any, i: Any, kind: Any) -> Any:
         """The element i of a row, or one for each lane, as the sums are."""
@@ -449,16 +463,17 @@ _dots_1, _dots_2, _dots_4 = map(_dots, (1, 2, 4))
 
 @_kernel
 def _products(x, xo, xs, w, wo, ws, y, yo, ys, rows, start, stop, k):
-    """y[r, o] = x[r] · w[o] for o in start..stop, four weight rows at a time.
+    """y[r, o] = x[r] · w[o] for o in start..stop, a weight row of each quarter at a time.
 
-    The last four weight rows step back over some that are done, fewer than four are repeated.
+        w   ├─o──→     ├─o1─→     ├─o2─→     ├─o3─→     four streams, each read from end to end
+
+    So the processor sees four long streams; four rows side by side would each end after a row.
+    Where there is no quarter's last row, the last one of all is computed again.
     """
-    last = stop - U(1)
-    for block in range((stop - start + U(3)) // U(4)):
-        o = start + U(4) * block
-        if o + U(4) > stop and stop >= start + U(4):
-            o = stop - U(4)
-        o1, o2, o3 = min(o + U(1), last), min(o + U(2), last), min(o + U(3), last)
+    last, quarter = stop - U(1), (stop - start + U(3)) // U(4)
+    for o in range(start, start + quarter):
+        o1, o2 = min(o + quarter, last), min(o + U(2) * quarter, last)
+        o3 = min(o + U(3) * quarter, last)
         w0, w1, w2, w3 = wo + o * ws, wo + o1 * ws, wo + o2 * ws, wo + o3 * ws
         r = U(0)
         while TALL == 4 and r + U(4) <= rows:
