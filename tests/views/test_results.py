@@ -18,7 +18,11 @@ from strategies import regions
 
 import tgbench as tg
 from tgbench.base.errors import GraphError, PlanError, WidgetError
+from tgbench.base.machine import Machine
 from tgbench.base.regions import EMPTY, Box, Region
+from tgbench.costs.records import Record
+from tgbench.costs.signature import Signature, source_hash
+from tgbench.kernels.registry import Kernel
 from tgbench.runs.buckets import BucketClass
 from tgbench.views import show
 from tgbench.views.draw.boxes import to_svg as region_svg
@@ -255,6 +259,26 @@ def test_alternatives_come_fastest_first(session: tg.GraphSession) -> None:
     assert len(table.to_frame()) == len(times) > 0
     with pytest.raises(GraphError, match="leaf"):
         paths.kernels_of(session, "x")
+
+
+def test_the_first_alternative_is_what_would_be_taken() -> None:
+    """However fast its model is, a kernel that raised is not."""
+    g = tg.GraphBuilder()
+    node = tg.ops.linear(g.input("x", (4, 64)), g.parameter("w", (64, 64)))
+    g.output("y", node)
+    made = tg.GraphSession(g.build(), {"w": np.eye(64, dtype=np.float32)})
+    node = next(n for n in made.graph.nodes if n.op == "linear")
+    site = made.costs.site(node.call, Box.full(node.shape))
+    best, *others = made.costs.kernels(site)
+    made.costs.learn([failed(made.costs.signature(site), best)])
+    names = [one.name for one in paths.kernels_of(made, node.name).alternatives]
+    assert names == [kernel.name for kernel in (*others, best)]
+
+
+def failed(signature: Signature, kernel: Kernel) -> Record:
+    """A record of a kernel that raised at a site."""
+    machine = Machine.here().fingerprint
+    return Record(kernel.name, source_hash(kernel), signature.text, machine, (), "ValueError: no")
 
 
 def decoded() -> tg.GraphSession:
