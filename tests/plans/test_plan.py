@@ -23,6 +23,7 @@ from strategies import Maker, graphs
 
 from tgbench import ops
 from tgbench.base.errors import PlanError
+from tgbench.base.machine import Machine
 from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.graph.simplify import simplify
 from tgbench.memory.placement import Retention
@@ -386,6 +387,19 @@ def test_prepare_makes_the_programs_that_runs_then_find(tmp_path: Path) -> None:
     assert session.session.counters.runs == 0
     session.run(want={"y": np.s_[0]})
     assert session.session.prepare(seconds=0) == 0
+
+
+def test_a_plan_of_another_machine_says_so_until_it_is_made_anew() -> None:
+    first = decoded().session
+    assert first.plan.machine == Machine.here().facts
+    assert "elsewhere" not in str(first.plan)
+    other = replace(first.plan, machine={**first.plan.machine, "threads": "64"}, expected_ns=7e9)
+    first.adopt(Plan.from_json(other.to_json()))
+    assert (first.plan.machine, first.plan.expected_ns) == (other.machine, 7e9)
+    assert "expected 7 s a run elsewhere ('threads 64')" in str(first.plan)
+    first.optimize("search", steps=1)
+    assert first.plan.machine == Machine.here().facts
+    assert first.plan.expected_ns < 7e9
 
 
 def test_a_plan_reads_well() -> None:

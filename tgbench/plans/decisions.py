@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from tgbench.base.machine import Machine
 from tgbench.base.stopping import StopReason
 from tgbench.graph.graph import Node
 from tgbench.memory.placement import ANY, Placement, Retention, Turn
@@ -107,6 +108,7 @@ class Decisions:
         expected_ns: the modelled mean run.
         worth: (bytes, nanoseconds saved a run) of retaining a node, where weighed.
         price_ns: what one more byte of memory would save a run, at the margin.
+        machine: the one that these times are expected on (`Machine.facts`).
     """
 
     scheduled: ScheduledGraph
@@ -119,6 +121,7 @@ class Decisions:
     worth: Mapping[Node, tuple[int, float]] = field(default_factory=dict)
     price_ns: float = 0.0
     search: SearchRecord | None = None
+    machine: Mapping[str, str] = field(default_factory=lambda: Machine.here().facts)
 
     @property
     def retained(self) -> tuple[Node, ...]:
@@ -145,7 +148,8 @@ class PlanFields:
         reasons, price_ns: what retaining each candidate takes and saves; see `explain`.
         search: how it was found; None for a plan that was made to get going.
         exact: "bitwise" if slices are made of whole tiles (see `tilings`); None otherwise.
-        machine: where it was made; plans may move between machines.
+        machine: where it was made, and what its times are expected on; plans may move between
+            machines, and say that until they are made anew.
         copied: views that have bytes of their own, so that they can be kept without the rest of
             what they show; in graph order. A file may leave it out.
     """

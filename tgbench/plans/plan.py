@@ -80,7 +80,7 @@ class Plan(PlanFields):
             budget_bytes,
             buckets,
             made.retention.turns,
-            Machine.here().facts,
+            made.machine,
             tuple(PlanReason(node.name, *worth) for node, worth in made.worth.items()),
             made.price_ns,
             made.search,
@@ -188,7 +188,14 @@ class Plan(PlanFields):
             {node_of(nodes, r.node, "reasons"): (r.size_bytes, r.saves_ns) for r in self.reasons},
             self.price_ns,
             self.search,
+            self.machine,
         )
+
+    @property
+    def elsewhere(self) -> dict[str, str]:
+        """What differs of the machine that its times are expected on; nothing for this one."""
+        here = Machine.here().facts
+        return {name: text for name, text in self.machine.items() if here.get(name) != text}
 
     def __str__(self) -> str:
         lines = [
@@ -197,6 +204,9 @@ class Plan(PlanFields):
             f"{counted(len(self.retained), 'node')} retained in {format_bytes(self.kept_bytes)}, "
             f"expected {format_time(self.expected_ns)} a run"
         ]
+        if self.elsewhere:
+            told = ", ".join(f"{name} {text}" for name, text in self.elsewhere.items())
+            lines[0] += f" elsewhere ({shorten(told)})"
         if self.cut[2] > 1:
             lines.append(f"  large runs cut in {self.cut[2]} along {self.cut[0]}[{self.cut[1]}]")
         if self.copied:

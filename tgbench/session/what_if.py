@@ -19,6 +19,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tgbench.base.errors import PlanError
+from tgbench.base.machine import Machine
 from tgbench.base.words import format_bytes, format_time
 from tgbench.costs.model import CostModel
 from tgbench.graph.graph import Graph, Node
@@ -231,7 +232,8 @@ class WhatIf:
         verdict = self.verdict()
         if not verdict.is_valid:
             raise PlanError(verdict.message)
-        made = replace(self.decisions, expected_ns=verdict.expected_ns or 0.0, search=None)
+        expected_ns, here = verdict.expected_ns or 0.0, Machine.here().facts
+        made = replace(self.decisions, expected_ns=expected_ns, search=None, machine=here)
         base = self.ground.plan
         return Plan.of(self.ground.graph, made, base.device, base.budget_bytes, base.exact)
 
