@@ -15,7 +15,9 @@ from tgbench.base.errors import PlanError
 from tgbench.programs.program import Program, Use
 from tgbench.runs.buckets import Bucket, BucketClass, Spot
 from tgbench.runs.propagate import Step
-from tgbench.session.choosing import ADVANCE, COLD, FIRST_CHOICE_NS, SHARE, Measured, Purse
+from tgbench.session.choosing import FIRST_CHOICE_NS, Measured
+from tgbench.session.experience import COLD
+from tgbench.session.purse import ADVANCE, SHARE, Purse
 from tgbench.session.serving import EXACTLY, LARGER, Offer, Rung
 
 AFRESH = LARGER[-1]
@@ -162,7 +164,7 @@ def test_asking_the_model_stops_where_it_cannot_be_paid_for() -> None:
             world.asked += 1
             yield 1.0
 
-    world.chooser._modelled = parts
+    world.chooser._experience.modelled = parts
     assert world.run(1) is AFRESH
     assert 0 < world.asked < FULL_NS
     asked = world.asked

@@ -14,7 +14,8 @@ from tgbench.base.errors import PlanError
 from tgbench.programs.program import Program
 from tgbench.programs.states import NOTHING, ValidityPattern
 from tgbench.runs.buckets import Bucket, BucketClass, Spot
-from tgbench.session.choosing import Chooser, Decided, Larger, Own
+from tgbench.session.choosing import Chooser, Larger, Own
+from tgbench.session.experience import Decided
 from tgbench.session.memory import Library
 from tgbench.session.serving import ONWARDS, WIDENED, WIDER, Offer, Rung
 

@@ -26,38 +26,31 @@ besides, the more often the more it weighs. That is put aside for it from the st
 from __future__ import annotations
 
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
 from math import inf
-from statistics import median_low
 from typing import Literal, Protocol, TypeAlias, get_args
 
 from tgbench.base import switches
 from tgbench.base.errors import PlanError, check_choice
 from tgbench.plans.decisions import Classes
-from tgbench.programs.program import Program, Use
+from tgbench.programs.program import Program
 from tgbench.runs.buckets import BucketClass
 from tgbench.runs.propagate import Step
-from tgbench.session.serving import AFRESH, EXACTLY, LARGER, WIDER, Offer, Rung
+from tgbench.session.experience import Decided, Experience, is_warm
+from tgbench.session.purse import SHARE, Purse
+from tgbench.session.serving import AFRESH, LARGER, WIDER, Offer, Rung
 
 AGAIN = 5  # how often a class that the plan is for is expected to come again
-SHARE = 1 / 16  # of computing everything, that may be spent on hopes
-ADVANCE = 10  # runs whose share is in the purse from the first one on
-LAST_MADE = 32  # programs that tell how often one of theirs is met again
 MOST_ACCOUNTS = 20_000  # past this, what was put aside is forgotten
 LEAST_RUNNING = 50  # of choosing's own time, that runs take on which a choice stands
 LONGEST = 50  # runs
 FIRST_CHOICE_NS = 1_000_000  # what is saved up for the first choice, as none was timed yet
-COLD = 1.5  # times what making one takes, that making the first one does
-GIVEN_UP = 2.0  # times what asking the model took until it was given up, that it may take
-MOVING = 2.0  # times what making one takes that stands, that one does that moves; before any did
 
 
 Making: TypeAlias = Literal["measured", "always"]
 Seen: TypeAlias = "tuple[Offer, float]"  # and what a run takes
 Larger: TypeAlias = Callable[[], Sequence[Offer]]  # asked for where it counts: finding them takes
-Decided: TypeAlias = Callable[[Offer], Iterable[Step]]  # what it computes, at some places
 
 
 def made_by(making: str | None) -> str:
@@ -151,76 +144,6 @@ class Own:
         pass
 
 
-@dataclass
-class Family:
-    """What is known of programs that are alike, and were made although others were there.
-
-    Fields:
-        uses: of the last ones made.
-        making_ns: what making them took.
-        modelled_ns: how long a model says a run takes; None before it was asked.
-    """
-
-    modelled_ns: float | None = None
-    uses: deque[Use] = field(default_factory=lambda: deque(maxlen=LAST_MADE))
-    making_ns: deque[int] = field(default_factory=lambda: deque(maxlen=LAST_MADE))
-
-    def made_for_one_met(self, places: int) -> float:
-        """How many are made for one that is met again, of programs that stand at some places."""
-        return (places + len(self.uses)) / (1 + sum(use.ran > 1 for use in self.uses))
-
-    def running_ns(self, scale: float) -> float | None:
-        """What a run of theirs takes, or is modelled to; None where nobody asked."""
-        modelled = None if self.modelled_ns is None else self.modelled_ns * scale
-        return median(use.time_ns for use in self.uses if use.ran) or modelled
-
-
-UNKNOWN = Family()  # nothing was made yet
-
-
-@dataclass
-class Purse:
-    """What may be spent so that nothing is ever dearer than computing everything, but for a share.
-
-    Fields:
-        left_ns: what is in it; may be owed, where something had to be made.
-        lost_ns: what runs took longer because only a program for more than was asked for is there.
-            It may be spent on one for no more: as often as it is lost, and not oftener.
-        ahead: runs to come whose share may be spent already.
-        full_ns: what computing everything takes that is asked for now; 0 before that is known.
-    """
-
-    left_ns: float = 0.0
-    lost_ns: float = 0.0
-    ahead: int = ADVANCE
-    full_ns: float = 0.0
-
-    def open(self, full_ns: float) -> None:
-        """Begin, unless it did; a first answer had to be made, whatever it took."""
-        if not self.full_ns:
-            self.left_ns, self.lost_ns, self.full_ns = 0.0, 0.0, full_ns
-
-    def ran(self, full_ns: float, saved_ns: float) -> None:
-        """A run is over; what it saved, and a share of what computing everything takes."""
-        if self.full_ns:
-            self.left_ns += saved_ns + SHARE * full_ns
-            self.ahead, self.full_ns = max(self.ahead - 1, 0), full_ns
-
-    def pay(self, took_ns: float, is_afresh: bool = False) -> None:
-        """Pay for something; for what computes everything, first from what its lack has cost."""
-        lost_ns = min(self.lost_ns, took_ns) if is_afresh else 0.0
-        self.lost_ns -= lost_ns
-        self.left_ns -= took_ns - lost_ns
-
-    def holds(self, price_ns: float, is_afresh: bool = False) -> bool:
-        return self.room_ns + (self.lost_ns if is_afresh else 0.0) > price_ns
-
-    @property
-    def room_ns(self) -> float:
-        """What may be spent now."""
-        return self.left_ns + self.ahead * SHARE * self.full_ns
-
-
 class Measured:
     """Chooses by what making and running took in this session.
 
@@ -236,31 +159,25 @@ class Measured:
         modelled: Callable[[Iterable[Step]], Iterable[float]],
         clock: Callable[[], int] = time.thread_time_ns,
     ) -> None:
-        self._modelled, self._clock = modelled, clock
-        self._purse = Purse()
+        self._experience, self._purse = Experience(modelled, clock), Purse()
         self._choosing_ns: float = FIRST_CHOICE_NS  # what choosing took when it was last done
         self._paid_ns: float | None = None  # of the choice that is being made
-        self._planning_ns: deque[int] = deque(maxlen=LAST_MADE)
-        self._modelling_ns: deque[float] = deque(maxlen=LAST_MADE)  # of one box
-        self._making_ns: dict[bool, deque[int]] = {
-            moves: deque(maxlen=LAST_MADE) for moves in (False, True)
-        }
-        self.forget()
+        self._begin()
 
     def forget(self) -> None:
+        self._experience.forget()
+        self._begin()
+
+    def _begin(self) -> None:
+        """Nothing was chosen yet."""
         self._instead_ns = self._cost_ns = inf
         self._rung, self._longest, self._skipped = AFRESH, 0, 0
         self._kind: BucketClass | None = None  # what was chosen for last
         self._saving_up = 0  # for how many runs like it nothing better can be paid for
-        self._families: dict[Hashable, Family] = {}
         self._aside: defaultdict[Hashable, float] = defaultdict(float)
         self._came: defaultdict[BucketClass, int] = defaultdict(int)  # of what was chosen for
         self._chosen = 0  # how often, in all
-        self._unfit: dict[Hashable, bool] = {}  # whether another plan may help
-        self._made_ns = 0  # what making all programs that are there took
-        self._cold_ns = 0  # the first of them
         self._full: dict[BucketClass, Program] = {}  # what computes everything of it
-        self._reference: Program | None = None  # the last of them
         self._least_ns: dict[BucketClass, float] = {}  # what that would take that is asked for
         self._whole: Program | None = None  # what computes everything of anything
 
@@ -276,9 +193,9 @@ class Measured:
         self._compare(kind, seen, decided)
         best, expected = self._least(seen, decided, planned)
         if self._instead_ns == inf and (kind in self._came or kind not in planned):
-            fits = [one for one in seen if self._plan(one[0]) == 0.0]
+            fits = [one for one in seen if self._experience.plan(one[0]) == 0.0]
             best, expected = fits[-1] if fits else (best, expected)  # what serves most other runs
-        paid = expected + (self._making(best) if best.program is None else 0.0)
+        paid = expected + (self._experience.making(best) if best.program is None else 0.0)
         for offer, one in seen:
             if offer.program is None and offer is not best:
                 self._aside[_account(offer)] += max(paid - one, 0.0) * (1 + self._skipped)
@@ -296,8 +213,8 @@ class Measured:
 
         Until then there is little to choose for them.
         """
-        prices = [self._plan(one) + self._making(one) for one, _ in seen if one.program is None]
-        purse = self._purse
+        known, purse = self._experience, self._purse
+        prices = [known.plan(one) + known.making(one) for one, _ in seen if one.program is None]
         missing = min(prices, default=0.0) - purse.room_ns
         grows = SHARE * purse.full_ns + max(purse.full_ns - paid_ns, 0.0)
         if not missing > 0.0:
@@ -311,12 +228,9 @@ class Measured:
         is not made takes no less here than one that is known and within it; and one that is as
         quick as was hoped, no more than one that is there and holds it.
         """
-        known = [
-            (one, self._expected(one) if one.program is None else self._time(one.program))
-            for one in offers
-        ]
+        known = [(one, self._experience.running(one)) for one in offers]
         sure = [(one, takes_ns) for one, takes_ns in known if takes_ns is not None]
-        warm = [(one, takes_ns) for one, takes_ns in sure if _is_warm(one.program)]
+        warm = [(one, takes_ns) for one, takes_ns in sure if is_warm(one.program)]
 
         def takes(offer: Offer, own_ns: float) -> float:
             if offer.program is None:
@@ -332,8 +246,8 @@ class Measured:
         while True:
             i = min(range(len(seen)), key=lambda i: self._cost(*seen[i], planned))
             best, hoped = seen[i]
-            is_hope = best.program is None and self._expected(best) is None
-            if not is_hope or self._reference is None or self._instead_ns == inf:
+            is_hope = best.program is None and self._experience.expected(best) is None
+            if not is_hope or self._experience.reference is None or self._instead_ns == inf:
                 return seen[i]
             modelled = self._paid_model(best, decided)
             seen[i] = best, max(hoped, modelled)
@@ -344,44 +258,13 @@ class Measured:
     def _paid_model(self, offer: Offer, decided: Decided) -> float:
         """What a run is modelled to take; infinitely long, where asking cannot be paid for yet."""
         is_afresh = offer.rung.is_afresh
-        if not self._purse.holds(self._modelling(offer), is_afresh):
+        known, purse = self._experience, self._purse
+        if not purse.holds(known.modelling(offer), is_afresh):
             return inf
-        began_ns = self._clock()
-        found = self._model(offer, decided, until_ns=began_ns + self._purse.room_ns)
-        took_ns = self._clock() - began_ns
-        self._modelling_ns.append(took_ns / _size(offer) * (GIVEN_UP if found == inf else 1.0))
-        self._pay(took_ns, is_afresh)
+        began_ns = known.clock()
+        found = known.model(offer, decided, until_ns=began_ns + purse.room_ns)
+        self._pay(known.clock() - began_ns, is_afresh)
         return found
-
-    def _model(self, offer: Offer, decided: Decided, until_ns: float = inf) -> float:
-        """What a run is modelled to take at best, as far as the model is right about a full one.
-
-        Infinitely long, where the thread's clock is past `until_ns` before that is known.
-        """
-        found = inf
-        for step in decided(offer):
-            total = 0.0
-            for part_ns in self._modelled([step]):
-                total += part_ns
-                if self._clock() > until_ns:
-                    return inf
-            found = min(found, total)
-        for key in _keys(offer):
-            self._families.setdefault(key, Family()).modelled_ns = found
-        return found * self._scale
-
-    @property
-    def _scale(self) -> float:
-        """Measured over modelled time of what computes everything."""
-        full = self._reference
-        if full is None or not full.use.modelled_ns:
-            return 1.0
-        return self._time(full) / full.use.modelled_ns
-
-    def _modelling(self, offer: Offer) -> float:
-        """What asking the model takes: as the last times, else as making a program a place."""
-        alike = median(self._modelling_ns)
-        return self._making(offer) if alike is None else alike * _size(offer)
 
     def _pay(self, took_ns: float, is_afresh: bool) -> None:
         """Pay at once for a part of the choice that is being made, if one is."""
@@ -397,14 +280,14 @@ class Measured:
         there = [(one, offer) for offer, one in seen if offer.program is not None]
         self._instead_ns = min((one for one, _ in there), default=inf)
         afresh = [one for one in there if one[1].program is not None and one[1].program.renews]
-        afresh = [one for one in afresh if _is_warm(one[1].program)] or afresh
+        afresh = [one for one in afresh if is_warm(one[1].program)] or afresh
         if afresh:
             full_ns, full = min(afresh, key=lambda one: one[0])
             assert full.program is not None
-            self._full[kind] = self._reference = full.program
+            self._full[kind] = self._experience.reference = full.program
             least = next((o for o, _ in seen if o.rung is AFRESH and o.program is None), None)
             if least is not None and kind not in self._least_ns:
-                known = self._expected(least) or self._paid_model(least, decided)
+                known = self._experience.expected(least) or self._paid_model(least, decided)
                 if known < inf:
                     self._least_ns[kind] = known
             if self._purse.full_ns:
@@ -417,7 +300,7 @@ class Measured:
         return waits
 
     def rehearse(self, offer: Offer, decided: Decided) -> None:
-        self._model(offer, decided)
+        self._experience.model(offer, decided)
 
     def again(self, own: Offer, planned: Classes) -> Sequence[Rung]:
         kind = own.spot.kind
@@ -456,10 +339,10 @@ class Measured:
     def ran(self, kind: BucketClass, program: Program, took_ns: int) -> None:
         if program.renews:
             self._whole = program
-            self._purse.open(self._time(program))
+            self._purse.open(self._experience.takes(program))
         full = self._full.get(kind, self._whole)
         if full is not None:
-            there_ns = self._anywhere(full)
+            there_ns = self._experience.anywhere(full)
             if kind in self._full or not self._chosen:
                 least_ns = min(there_ns, self._least_ns.get(kind, inf))
             else:  # nobody chose for it yet: as for those before
@@ -472,55 +355,22 @@ class Measured:
         self._pay(took_ns, offer.rung.is_afresh)
 
     def made(self, offer: Offer, program: Program, took_ns: int) -> None:
-        program.use.instead_ns = self._instead_ns
-        program.use.modelled_ns = sum(self._modelled(program.steps))
-        if self._made_ns:
-            self._making_ns[_moves(offer)].append(took_ns)
-        else:
-            self._cold_ns = took_ns
-        self._made_ns += took_ns
         self._aside.pop(_account(offer), None)
-        if self._instead_ns == inf:
-            return  # it had to be made: that says nothing about those that are worth it
-        for key in _keys(offer):
-            family = self._families.setdefault(key, Family())
-            family.uses.append(program.use)
-            family.making_ns.append(took_ns)
+        self._experience.made(offer, program, took_ns, self._instead_ns)
 
     def refused(self, offer: Offer, can_plan: bool) -> bool:
-        is_known = _kind(offer) in self._unfit
-        self._unfit[_kind(offer)] = can_plan
-        return is_known and can_plan
+        return self._experience.refused(offer, can_plan)
 
     def planned(self, took_ns: int) -> None:
         self._purse.pay(took_ns)
-        self._planning_ns.append(took_ns)
-
-    def _expected(self, offer: Offer) -> float | None:
-        """What programs like one that is not made take; None if nobody knows."""
-        own, rung = self._about(offer)
-        known = own.running_ns(self._scale)
-        if known is None and offer.rung is not EXACTLY:
-            known = rung.running_ns(self._scale)
-        return known
-
-    def _time(self, program: Program) -> float:
-        """What a run takes; the first one also took what was cold then."""
-        use = program.use
-        return use.time_ns if _is_warm(program) else min(use.time_ns or inf, use.modelled_ns)
-
-    def _anywhere(self, program: Program) -> float:
-        """What a run takes at any place: where others serve the short ones, the rest are long."""
-        takes_ns = self._time(program)
-        return min(takes_ns, program.use.least_ns) if program.made_at else takes_ns
+        self._experience.planned(took_ns)
 
     def _cost(self, offer: Offer, expected: float, planned: Classes) -> float:
         """What a run takes, and what is left of the price of a program that is not made."""
         if offer.program is not None:
             return expected
-        own, rung = self._about(offer)
-        often = (own if own.uses else rung).made_for_one_met(offer.rung.places)
-        plan, making = self._plan(offer), self._making(offer)
+        known = self._experience
+        often, plan, making = known.often(offer), known.plan(offer), known.making(offer)
         kind, put_aside = offer.spot.kind, self._aside.get(_account(offer), 0.0)
         saving = self._saving(offer, expected)
         can_pay = self._purse.holds(plan + making, offer.rung.is_afresh)
@@ -535,63 +385,6 @@ class Measured:
         if not offer.rung.continues or not 0.0 < saving < inf:
             return 0.0
         return saving * (1 + self._came.get(offer.spot.kind, 0)) / (1 + self._chosen)
-
-    def _making(self, offer: Offer) -> float:
-        """What making a program takes: the more boxes change, the more meet each other."""
-        own, rung = self._about(offer)
-        if own.making_ns:
-            return median(own.making_ns) or 0.0
-        alike = median(rung.making_ns) or self._making_any(_moves(offer))
-        return float(alike * _size(offer))
-
-    def _making_any(self, moves: bool) -> float:
-        """Of any program; one that moves takes longer, which the first one of them shows."""
-        stands, moving = median(self._making_ns[False]), median(self._making_ns[True])
-        if moves:
-            return moving or (stands or self._cold_ns / COLD) * MOVING
-        return stands or moving or self._cold_ns / COLD
-
-    def _plan(self, offer: Offer) -> float:
-        """What it costs to make room for an offer: a plan, and all programs once more."""
-        can_plan = self._unfit.get(_kind(offer))
-        if can_plan is None:
-            return 0.0
-        return (median(self._planning_ns) or 0.0) + self._made_ns if can_plan else inf
-
-    def _about(self, offer: Offer) -> tuple[Family, Family]:
-        found = self._families.get
-        kind, form, rung = _keys(offer)
-        return found(kind) or found(form, UNKNOWN), found(rung, UNKNOWN)
-
-
-def median(samples: Iterable[float]) -> float | None:
-    """The middle one of some samples, the lower of two (the first was cold); None of none."""
-    found = list(samples)
-    return median_low(found) if found else None
-
-
-def _is_warm(program: Program | None) -> bool:
-    """Whether a program ran often enough to know what it takes."""
-    return program is not None and program.use.ran > 1
-
-
-def _moves(offer: Offer) -> bool:
-    """Whether coordinates of a program for an offer follow an origin."""
-    return offer.rung.moves and bool(offer.spot.origin)
-
-
-def _size(offer: Offer) -> float:
-    """How much longer than of one box all takes that is worked out of an offer's changes."""
-    return float(max(sum(len(region) for _, region in offer.bucket.changed), 1) ** 1.5)
-
-
-def _keys(offer: Offer) -> tuple[Hashable, Hashable, Hashable]:
-    """What tells of an offer's programs: those of its class, of classes alike, of its rung."""
-    return _kind(offer), (offer.rung, offer.spot.kind.form), offer.rung
-
-
-def _kind(offer: Offer) -> Hashable:
-    return offer.rung, offer.spot.kind
 
 
 def _account(offer: Offer) -> Hashable:

@@ -1,0 +1,57 @@
+"""What may be spent on hopes: no history is dearer than computing everything, but for a share.
+
+Into it goes what runs were quicker than computing everything, and a sixteenth of what that takes;
+out of it are paid programs, plans, models and choosing. The share of the first ten runs is there at
+once. What finding changes takes comes on top, so that at any time all runs together took at most a
+tenth more than they would have without any of this.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SHARE = 1 / 16  # of computing everything, that may be spent on hopes
+ADVANCE = 10  # runs whose share is in the purse from the first one on
+
+
+@dataclass
+class Purse:
+    """What may be spent so that nothing is ever dearer than computing everything, but for a share.
+
+    Fields:
+        left_ns: what is in it; may be owed, where something had to be made.
+        lost_ns: what runs took longer because only a program for more than was asked for is there.
+            It may be spent on one for no more: as often as it is lost, and not oftener.
+        ahead: runs to come whose share may be spent already.
+        full_ns: what computing everything takes that is asked for now; 0 before that is known.
+    """
+
+    left_ns: float = 0.0
+    lost_ns: float = 0.0
+    ahead: int = ADVANCE
+    full_ns: float = 0.0
+
+    def open(self, full_ns: float) -> None:
+        """Begin, unless it did; a first answer had to be made, whatever it took."""
+        if not self.full_ns:
+            self.left_ns, self.lost_ns, self.full_ns = 0.0, 0.0, full_ns
+
+    def ran(self, full_ns: float, saved_ns: float) -> None:
+        """A run is over; what it saved, and a share of what computing everything takes."""
+        if self.full_ns:
+            self.left_ns += saved_ns + SHARE * full_ns
+            self.ahead, self.full_ns = max(self.ahead - 1, 0), full_ns
+
+    def pay(self, took_ns: float, is_afresh: bool = False) -> None:
+        """Pay for something; for what computes everything, first from what its lack has cost."""
+        lost_ns = min(self.lost_ns, took_ns) if is_afresh else 0.0
+        self.lost_ns -= lost_ns
+        self.left_ns -= took_ns - lost_ns
+
+    def holds(self, price_ns: float, is_afresh: bool = False) -> bool:
+        return self.room_ns + (self.lost_ns if is_afresh else 0.0) > price_ns
+
+    @property
+    def room_ns(self) -> float:
+        """What may be spent now."""
+        return self.left_ns + self.ahead * SHARE * self.full_ns
