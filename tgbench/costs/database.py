@@ -119,7 +119,7 @@ def database(where: str | os.PathLike[str], timeout_s: float) -> Database:
     if kind == "sqlite":
         return SqliteFile(rest.removeprefix("/"), timeout_s)
     if kind in ("postgresql", "postgres", "postgresql+psycopg"):
-        return Server(f"postgresql+psycopg://{rest}", timeout_s)
+        return PostgreSQL(f"postgresql+psycopg://{rest}", timeout_s)
     raise RecordsError(
         f"records cannot be kept in {kind!r}; give a path for SQLite or a postgresql:// URL"
     )
@@ -189,7 +189,7 @@ class _SqliteConnection:
 
 
 @dataclass(frozen=True)
-class Server:
+class PostgreSQL:
     """A PostgreSQL server, through SQLAlchemy."""
 
     url: str
@@ -206,7 +206,7 @@ class Server:
         engine = _engine(self.url, self.timeout_s)
         refused = _sqlalchemy().exc.SQLAlchemyError
         with explained(self.name, refused), engine.begin() as connection:
-            yield _ServerConnection(connection)
+            yield _PostgreSQLConnection(connection)
 
     def tables(self, connection: Connection) -> list[str]:
         rows = connection.ask(
@@ -223,7 +223,7 @@ class Server:
 
 
 @dataclass(frozen=True)
-class _ServerConnection:
+class _PostgreSQLConnection:
     connection: sqlalchemy.Connection
 
     def ask(self, statement: str, values: Row = {}) -> list[Row]:  # noqa: B006
