@@ -112,6 +112,7 @@ def test_blocks_cover_a_weight_larger_than_one(
     columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tgbench.kernels.widening, "BLOCK_ELEMENTS", 700)
+    monkeypatch.setattr(tgbench.kernels.widening, "LEAST_ROWS", 2)
     monkeypatch.setitem(
         KERNELS, "widening_linear",
         [k for k in KERNELS["widening_linear"] if k.name == "widening_linear_blocks"],
@@ -180,9 +181,12 @@ def test_what_another_op_reads_is_converted(tmp_path: Path) -> None:
     np.testing.assert_allclose(found[0], right.numpy(), rtol=1e-5)
 
 
-def test_bits_are_promised_of_converted_weights(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [{"exact": "bitwise"}, {"weights_dtype": "fp32"}])
+def test_weights_are_converted_for_bits_and_on_demand(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
     graph, folder = model(tmp_path, "bfloat16", 8)
-    one = session(graph, folder, exact="bitwise")
+    one = session(graph, folder, **options)
     assert {node.dtype for node in one.graph.parameters.values()} == {"float32"}
 
 
@@ -238,7 +242,7 @@ def test_arrays_are_rounded_like_files(tmp_path: Path) -> None:
 def test_what_cannot_be_rounded_is_refused() -> None:
     graph = layer(1, 4, 4, False)
     weights = wide(drawn(graph, 0))
-    with pytest.raises(WeightsError, match="use one of bf16, int8"):
+    with pytest.raises(WeightsError, match="use one of fp32, bf16, int8"):
         session(graph, weights, weights_dtype="int4")
     with pytest.raises(ExactnessError, match="leave one of the two out"):
         session(graph, weights, weights_dtype="int8", exact="bitwise")

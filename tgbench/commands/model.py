@@ -12,7 +12,7 @@ from tgbench.graph.graph import Graph
 from tgbench.graph.graph_file import load_graph
 from tgbench.graph.simplify import simplify
 from tgbench.programs.weights import source_of
-from tgbench.session.opening import ROUNDED, held_in
+from tgbench.session.opening import WEIGHTS_DTYPES, held_in
 from tgbench.session.session import GraphSession
 from tgbench.sources.torch import Imported, from_pt2
 
@@ -38,7 +38,7 @@ def add_graph(parser: argparse.ArgumentParser, purpose: str) -> None:
 
 def _add_dtype(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--weights-dtype", choices=ROUNDED, help="round weights of products (as they are stored)"
+        "--weights-dtype", choices=WEIGHTS_DTYPES, help="what weights are held in (as stored)"
     )
 
 

@@ -27,8 +27,8 @@ from tgbench.runs.rules import Rules
 from tgbench.session.arguments import ArgumentReader
 from tgbench.sources.torch.imported import Imported
 
-WeightsDtype: TypeAlias = Literal["bf16", "int8"]
-ROUNDED = {"bf16": "bfloat16", "int8": "int8"}  # what weights of products may be rounded to
+WeightsDtype: TypeAlias = Literal["fp32", "bf16", "int8"]
+WEIGHTS_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "int8": "int8"}
 LONGEST_NAME = 60  # of a session, in messages
 
 
@@ -136,9 +136,10 @@ class Knowledge:
 
 def _check_dtype(weights_dtype: str | None, device: str, exact: bool) -> None:
     """Raise unless weights may be rounded so here."""
-    if weights_dtype is None:
+    if weights_dtype is not None:
+        check_choice(WeightsError, "weights_dtype", weights_dtype, WEIGHTS_DTYPES)
+    if weights_dtype in (None, "fp32"):
         return
-    check_choice(WeightsError, "weights_dtype", weights_dtype, ROUNDED)
     if exact:
         raise ExactnessError(
             f"weights_dtype={weights_dtype!r} rounds weights, and exact='bitwise' promises the "
@@ -152,9 +153,11 @@ def _check_dtype(weights_dtype: str | None, device: str, exact: bool) -> None:
 
 
 def held_in(graph: Graph, source: Source, weights_dtype: WeightsDtype | None) -> HeldGraph:
-    """A graph as a session on the CPU runs it: bfloat16 weights stay so, others are rounded where
-    that is allowed.
+    """A graph as a session on the CPU runs it: bfloat16 weights stay so unless they are to be
+    widened, and those of products are rounded where that is allowed.
     """
+    if weights_dtype == "fp32":
+        return HeldGraph(graph, {})
     stored = {
         name: source.dtype(name) for name in set(graph.parameters).intersection(source.names())
     }
@@ -162,7 +165,7 @@ def held_in(graph: Graph, source: Source, weights_dtype: WeightsDtype | None) ->
     if weights_dtype is None:
         return hold(graph, found)
     floats = {name for name in products_of(graph) if stored.get(name) in FLOATS}
-    return hold(graph, found | dict.fromkeys(floats, ROUNDED[weights_dtype]))
+    return hold(graph, found | dict.fromkeys(floats, WEIGHTS_DTYPES[weights_dtype]))
 
 
 def arena_on(device: str, arena: Arena | None) -> Arena:

@@ -83,7 +83,8 @@ class GraphSession(Facts):
             `exactness`); None for errors no larger than what kernels make of other slices.
         weights_dtype: "bf16" or "int8" (with one scale a row) rounds the weights of linear layers
             once, when they are loaded: they take a half or a quarter of the memory, and of the time
-            of a run that is bound by reading them. None keeps every value; bfloat16 files stay so.
+            of a run that is bound by reading them. None keeps every value, and bfloat16 as it is
+            stored; "fp32" widens that when it is loaded, for runs that compute many rows.
 
     Raises:
         ExactnessError: for an op none of whose kernels is deterministic.

@@ -17,12 +17,13 @@ from tgbench.kernels.torch.products import GEMM_FLOPS_PER_NS, product_of, rows_o
 from tgbench.kernels.views import Bound, is_matrix, reshaped
 
 BLOCK_ELEMENTS = 1 << 18  # 1 MiB in float32
+LEAST_ROWS = 256  # BLAS is slow with fewer columns
 WIDEN_BYTES_PER_NS = 8.0
 
 
 def _block_rows(site: Site) -> int:
     p = product_of(site)
-    return max(1, min(value_of(p.columns), BLOCK_ELEMENTS // value_of(p.depth)))
+    return min(value_of(p.columns), max(LEAST_ROWS, BLOCK_ELEMENTS // value_of(p.depth)))
 
 
 def _as_rows(view: View) -> View | None:
