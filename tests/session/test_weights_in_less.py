@@ -12,11 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from session_cases import PoisonedSession
 
+import tgbench
 import tgbench.kernels
 from tgbench import ops
 from tgbench.base.errors import ExactnessError, PlanError, ProgramsError, WeightsError
 from tgbench.base.safetensors import Weights, save
+from tgbench.commands.cli import main
+from tgbench.costs.signature import Signature
 from tgbench.graph.graph import Graph, GraphBuilder
+from tgbench.graph.graph_file import save_graph
 from tgbench.kernels.registry import KERNELS
 from tgbench.programs.weights import rounded_rows
 from tgbench.session.check.check import check
@@ -188,6 +192,66 @@ def test_weights_are_converted_for_bits_and_on_demand(
     graph, folder = model(tmp_path, "bfloat16", 8)
     one = session(graph, folder, **options)
     assert {node.dtype for node in one.graph.parameters.values()} == {"float32"}
+
+
+class Logits(torch.nn.Module):
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: torch.Tensor) -> Any:
+        return self.model(input_ids=ids).logits
+
+
+def test_a_hugging_face_model_reads_its_bfloat16_file(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, vocab_size=99, use_cache=False,
+    )  # fmt: skip
+    module = Logits(transformers.LlamaForCausalLM(config).bfloat16().float()).eval()
+    ids = torch.randint(0, 99, (1, 12))
+    imported = tgbench.from_torch(module, (ids,))
+    stored = {name: imported.weights[name].bfloat16() for name in imported.graph.parameters}
+    save(stored, tmp_path / "model.safetensors")
+    one = session(imported.graph, tmp_path / "model.safetensors")
+    held = {name for name, node in one.graph.parameters.items() if node.dtype == "bfloat16"}
+    assert held == {name for name, node in imported.graph.parameters.items() if node.rank == 2}
+    (name,), (output,) = one.graph.inputs, one.graph.outputs
+    with torch.no_grad():
+        right = module(ids).numpy()
+    found = one.run({name: ids.numpy()})[output]
+    np.testing.assert_allclose(found, right, rtol=0, atol=1e-5 * np.abs(right).max())
+
+
+def test_times_are_of_the_dtype_that_is_read() -> None:
+    x = {"x": np.ones((1, 16), np.float32)}
+    said = set()
+    for dtype in (None, "bf16", "int8"):
+        graph = layer(1, 16, 16, False)
+        one = session(graph, wide(drawn(graph, 0)), weights_dtype=dtype)
+        one.run(x)
+        assert one.last is not None
+        sites = [made.site for made in one.last.program.instructions]
+        said |= {str(Signature.of(site)) for site in sites if site and site.call.op.multiplies}
+    assert len(said) == 3
+
+
+def test_commands_see_the_graph_that_a_session_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    graph = layer(1, 16, 16, False)
+    weights, plan = str(tmp_path / "w.safetensors"), str(tmp_path / "p.plan.json")
+    save(drawn(graph, 0), weights)
+    model = str(save_graph(graph, tmp_path / "g.json"))
+    for dtype in ([], ["--weights-dtype", "int8"]):
+        one = session(graph, weights, weights_dtype=dtype[-1] if dtype else None)
+        one.run({"x": np.ones((1, 16), np.float32)})
+        one.save_plan(plan)
+        assert main(["plan", plan, "--graph", model, "--weights", weights, *dtype]) == 0
+        assert main(["plan", plan, "--graph", model]) != 0
+        capsys.readouterr()
 
 
 # --- rounded ones ---------------------------------------------------------------------------------
