@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import torch
 import tgbench as tg
 from tgbench import ops
 from tgbench.base.errors import GraphError
+from tgbench.base.safetensors import save
 from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.kernels.registry import prepared_inputs
 from tgbench.kernels.torch.packed import is_built_in
@@ -71,6 +74,39 @@ def test_frozen_weights_are_laid_out_once() -> None:
     assert {"conv_packed", "conv_points", "linear_packed"} <= kernels_of(session)
     kept = session.pool._prepared
     assert len(kept) == len({wanted.view.buffer for wanted in kept}) == len(arrays)
+
+
+def _resident_bytes(file: Path) -> int:
+    """Of a mapped file, as the system counts it."""
+    mapped = Path("/proc/self/smaps").read_text().split(str(file))[1:]
+    return sum(1024 * int(re.findall(r"^Rss: +(\d+) kB", part, re.M)[0]) for part in mapped)
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux counts so")
+def test_of_weights_that_are_laid_out_the_file_is_let_go(tmp_path: Path) -> None:
+    rng, g, file = np.random.default_rng(0), GraphBuilder(), tmp_path / "weights.safetensors"
+    h, arrays = g.input("x", (32, 512)), {}
+    for i in range(8):
+        arrays[f"w{i}"] = rng.integers(-1, 2, (512, 512)).astype(np.float32)
+        h = ops.minimum(ops.relu(ops.linear(h, g.parameter(f"w{i}", (512, 512)))), 3.0)
+    g.output("y", h)
+    save(arrays, file)
+    graph, x = g.build(), rng.integers(-2, 3, (32, 512)).astype(np.float32)
+    kept = GraphSession(graph, file, packed_bytes=0, calibrate=False)
+    found = kept.run({"x": x})["y"]
+    size = sum(array.nbytes for array in arrays.values())
+    assert _resident_bytes(file) >= size
+    del kept
+    gc.collect()
+    session = GraphSession(graph, file, calibrate=False)
+    np.testing.assert_array_equal(session.run({"x": x})["y"], found)
+    assert "linear_packed" in kernels_of(session)
+    assert _resident_bytes(file) < size / 4
+    session.forget()
+    np.testing.assert_array_equal(session.run({"x": x})["y"], found)
+    row = session.run({"x": np.roll(x, 1)}, want=np.s_[3])["y"]  # reads some of them as they lie
+    kept = GraphSession(graph, arrays, packed_bytes=0, calibrate=False)
+    np.testing.assert_array_equal(row, kept.run({"x": np.roll(x, 1)})["y"][3])
 
 
 def test_no_weights_are_kept_twice_without_leave() -> None:

@@ -393,9 +393,9 @@ class _Entry:
         for start in range(0, total, step):
             count = min(step, total - start)
             yield start, (self.view if self.is_aligned else self.copy)(start, count)
-            self._drop_pages(start, count)
+            self.drop_pages(start, count)
 
-    def _drop_pages(self, start: int, count: int) -> None:
+    def drop_pages(self, start: int, count: int) -> None:
         item_bytes = ITEM_BYTES[self.info.dtype]
         first = (self.offset + start * item_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
         if hasattr(mmap, "MADV_DONTNEED"):
@@ -523,6 +523,15 @@ class Weights:
         where = None if device is None else device_of(device)
         with self._lock:
             return sum(t.nbytes for k, t in self._made.items() if where is None or k[2] == where)
+
+    def let_go(self, name: str) -> None:
+        """Take a mapped tensor's pages from this process: they come back when somebody reads them.
+
+        Tensors that share them stay as they are, and so does the page cache.
+        """
+        entry = self._entry(name)
+        if entry.is_aligned:
+            entry.drop_pages(0, math.prod(entry.info.shape))
 
     def _entry(self, name: str) -> _Entry:
         if self._closed:

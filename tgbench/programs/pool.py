@@ -49,6 +49,7 @@ class Pool:
     owned_bytes: int = 0
     packed_bytes: int = 0
     unpacked: frozenset[Call] = frozenset()
+    _source: Source | None = None
     _prepared: dict[Prepared, Any] = field(default_factory=dict)
     _watched: dict[str, torch.Tensor] = field(default_factory=dict)
     _versions: list[int] = field(default_factory=list)
@@ -67,7 +68,7 @@ class Pool:
         Args:
             packed_bytes: what weights in another layout may take; None for any number.
         """
-        pool = Pool()
+        pool = Pool(_source=source)
         pool._parameters(graph, source, ignore)
         for node in graph.nodes:
             if node.op == "constant":
@@ -91,15 +92,22 @@ class Pool:
         self.unpacked = frozenset(unpacked)
 
     def prepared(self, wanted: Prepared) -> Any:
-        """An argument that is made once of something in the pool, and kept as long as that."""
+        """An argument that is made once of something in the pool, and kept as long as that.
+
+        What it is made of leaves memory, where a file holds it: runs read what was made instead.
+        """
         found = self._prepared.get(wanted)
         if found is None:
-            found = self._prepared[wanted] = made_of(wanted, self.buffers)
+            found = made_of(wanted, self.buffers)
+            self.keep({wanted: found})
         return found
 
     def keep(self, prepared: Mapping[Prepared, Any]) -> None:
         """Take over what was made elsewhere, so that `prepared` need not make it again."""
         self._prepared.update(prepared)
+        if self._source is not None:
+            for wanted in prepared:
+                self._source.let_go(str(wanted.view.buffer))
 
     def watch(self, names: Iterable[str]) -> None:
         """From now on `check_unchanged` tells whether these parameters were written into.

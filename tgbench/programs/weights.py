@@ -38,6 +38,10 @@ class Source(Protocol):
         """Whether that is the file itself, neither converted nor moved."""
         ...
 
+    def let_go(self, name: str) -> None:
+        """It will hardly be read again, as there is another copy: no memory but the file's."""
+        ...
+
 
 def source_of(weights: Any, device: str, *, as_they_lie: bool = False) -> Source:
     """A safetensors file, a checkpoint directory, an open `Weights`, or arrays by name.
@@ -79,6 +83,10 @@ class FromFile:
 
     def is_mapped(self, name: str, node: Node) -> bool:
         return self.device == "cpu" and self.weights.info(name).dtype == node.dtype
+
+    def let_go(self, name: str) -> None:
+        if name in self.weights:  # which may be closed
+            self.weights.let_go(name)
 
     def _check(self, name: str, node: Node) -> None:
         info = self.weights.info(name)
@@ -126,6 +134,9 @@ class FromArrays:
     def is_mapped(self, name: str, node: Node) -> bool:
         return False
 
+    def let_go(self, name: str) -> None:
+        """Arrays are somebody's, and there is no file that they could come back from."""
+
 
 # --- rounded --------------------------------------------------------------------------------------
 
@@ -166,9 +177,13 @@ class Rounded:
         ours = name in self._of_scale or name in self.scales
         return not ours and self.source.is_mapped(name, node)
 
+    def let_go(self, name: str) -> None:
+        self.source.let_go(name)
+
     def _rounded(self, name: str) -> tuple[torch.Tensor, torch.Tensor]:
         if name not in self._made:
             self._made[name] = rounded_rows(self.source.stored(name, self.parameters[name]))
+            self.source.let_go(name)
         return self._made[name]
 
 
