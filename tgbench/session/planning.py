@@ -231,8 +231,10 @@ class Planning:
         new = {kind: how for kind, how in self.classes.items() if kind not in self.calibrated}
         if self.calibrator is None or not new:
             return
-        if self.calibrator.may_learn(planner.scheduled.schedule):
-            self.calibrator.learn(planner.survey(planner.scenarios(new)))
+        with lasting():  # the plan will ask the same
+            is_worth_it = self.calibrator.may_learn(planner.scheduled.schedule)
+            runs = planner.survey(planner.scenarios(new)) if is_worth_it else []
+        self.calibrator.learn(runs)
         self.calibrated.update(new)
 
     def quick(self) -> Decisions:
