@@ -141,9 +141,10 @@ class Memory:
         if node.op == "state":
             self.place(node)[index].copy_(part)
             return
-        self.held[node.name][index] = part
+        held = self.held[node.name]
+        held[index] = part
         if not self._is_read_in_place(node):
-            self.place(node)[index].copy_(torch.from_numpy(np.array(part, order="C")))
+            self.place(node)[index].copy_(torch.from_numpy(held)[index])
 
     def take_back(self) -> None:
         """Let inputs and states hold what they did before a run that did not come to its end."""
