@@ -222,6 +222,16 @@ def test_a_session_answers_for_the_weights_it_was_made_with(write: str) -> None:
         assert not torch.allclose(found, net(image), atol=1e-3)
 
 
+def test_writes_into_what_was_rounded_are_noticed() -> None:
+    net, x = torch.nn.Linear(4, 3).eval(), torch.rand(2, 4)
+    session = GraphSession(from_torch(net, (x,), share=True), weights_dtype="int8")
+    session.run({"input": x})
+    with torch.no_grad():
+        net.weight.mul_(2)
+    with pytest.raises(WeightsError, match="'weight'; import the module again"):
+        session.run({"input": x + 1})
+
+
 @pytest.mark.parametrize("write", [write for write in WRITES if write not in UNCOUNTED])
 @torch.no_grad()
 def test_a_session_that_shares_its_weights_notices_writes(write: str) -> None:

@@ -24,7 +24,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     add("--weights", type=Path, help="safetensors file or checkpoint; a .pt2 has its own")
     add("--memory", help="budget of the arena, such as 64MiB (what is needed)")
     add("--device", default="cpu", help="cpu or cuda:0 (cpu)")
-    _add_dtype(parser)
+    add_dtype(parser)
     _add_bind(parser)
 
 
@@ -32,11 +32,12 @@ def add_graph(parser: argparse.ArgumentParser, purpose: str) -> None:
     """The arguments of `graph_of`."""
     parser.add_argument("--graph", type=Path, help=f"graph or .pt2 file: {purpose}")
     parser.add_argument("--weights", type=Path, help="of the graph, if they are held in less")
-    _add_dtype(parser)
+    add_dtype(parser)
     _add_bind(parser)
 
 
-def _add_dtype(parser: argparse.ArgumentParser) -> None:
+def add_dtype(parser: argparse.ArgumentParser) -> None:
+    """What weights are held in; `weights_dtype` of a session."""
     parser.add_argument(
         "--weights-dtype", choices=WEIGHTS_DTYPES, help="what weights are held in (as stored)"
     )

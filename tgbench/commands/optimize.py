@@ -14,6 +14,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from tgbench.base.errors import PlanError
+from tgbench.commands.model import add_dtype
 from tgbench.commands.plan import summary
 from tgbench.graph.graph_file import load_graph
 from tgbench.plans.search.optimiser import MODES
@@ -28,6 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--plan", type=Path, required=True, help="plan file; if it is there, the search goes on")
     add("--memory", help="budget of the arena, such as 64MiB (what is needed)")
     add("--device", default="cpu", help="cpu or cuda:0 (cpu)")
+    add_dtype(parser)
     add("--records", help="measured times: a file or a database URL (the user's own)")
     add("--mode", choices=MODES, default="search", help="how to search (search)")
     add("--seconds", type=float, help="when to stop (30)")
@@ -45,6 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
             load_graph(arguments.graph), arguments.weights, arguments.memory, arguments.device,
             arguments.plan, arguments.trace, records=arguments.records,
             progress=lambda message: bar.set_description_str(message),
+            weights_dtype=arguments.weights_dtype,
         )  # fmt: skip
         plan = session.optimize(
             arguments.mode, arguments.seconds, steps=arguments.steps, seed=arguments.seed

@@ -14,11 +14,13 @@ import torch
 from tgbench.base.errors import GraphError
 from tgbench.base.machine import Machine
 from tgbench.base.safetensors import TORCH_DTYPES
+from tgbench.commands.model import add_dtype
 from tgbench.commands.progress import bar, say, table
 from tgbench.costs.records import Record, Records
 from tgbench.costs.users_records import users_records
 from tgbench.graph.graph import Graph
 from tgbench.graph.op_table import FLOATS
+from tgbench.session.opening import WeightsDtype
 from tgbench.session.profile import Profile, profile
 from tgbench.session.session import GraphSession
 from tgbench.sources.models import bert, gemma3
@@ -39,6 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plan", type=Path, help="a plan file: measure the classes it plans for")
     parser.add_argument("--memory", help="budget of the arena (what is needed)")
     parser.add_argument("--device", default="cpu", help="cpu or cuda:0 (cpu)")
+    add_dtype(parser)
     parser.add_argument("--seconds", type=float, help="stop after about so long; goes on next time")
     parser.add_argument(
         "--chosen", action="store_true", help="only kernels that the plan uses, no alternatives"
@@ -49,8 +52,9 @@ def run(arguments: argparse.Namespace) -> int:
     """`tgbench profile`; returns the exit status."""
     records = Records(arguments.records) if arguments.records else users_records()
     session = opened(
-        arguments.model, arguments.tokens, arguments.memory, arguments.device, arguments.plan
-    )
+        arguments.model, arguments.tokens, arguments.memory, arguments.device, arguments.plan,
+        arguments.weights_dtype,
+    )  # fmt: skip
     made = session.prepare()
     say(f"{Machine.here(arguments.device)}")
     say(f"{len(session.programs)} programs, {made} made ahead")
@@ -66,8 +70,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def opened(
-    model: Path, tokens: int, memory: str | None, device: str, plan: Path | None = None
-) -> GraphSession:
+    model: Path, tokens: int, memory: str | None, device: str, plan: Path | None = None,
+    weights_dtype: WeightsDtype | None = None,
+) -> GraphSession:  # fmt: skip
     """A session over a checkpoint, or over random weights of its configuration, with a plan.
 
     Without a plan file it is run once: everything new, the last position asked for. Raises
@@ -76,7 +81,9 @@ def opened(
     graph = built(model, tokens)
     folder = model if model.is_dir() else model.parent
     weights: Any = folder if list(folder.glob("*.safetensors")) else random_weights(graph)
-    session = GraphSession(graph, weights=weights, memory=memory, device=device, plan=plan)
+    session = GraphSession(
+        graph, weights=weights, memory=memory, device=device, plan=plan, weights_dtype=weights_dtype
+    )
     if plan is None or not plan.exists():
         inputs = {
             name: np.zeros(node.shape, "float32" if node.dtype == "bfloat16" else node.dtype)

@@ -9,7 +9,7 @@ run everything else.
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,14 +109,14 @@ class Pool:
             for wanted in prepared:
                 self._source.let_go(str(wanted.view.buffer))
 
-    def watch(self, names: Iterable[str]) -> None:
-        """From now on `check_unchanged` tells whether these parameters were written into.
+    def watch(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """From now on `check_unchanged` tells whether these, by name, were written into: what
+        parameters are, or were made of.
 
         PyTorch counts what it writes into a tensor, through whatever view. It does not count what
         goes through `.data` or NumPy, and nothing at all of tensors made in inference mode.
         """
-        held = {name: tensor for (name, _), tensor in self.buffers.items()}
-        self._watched = {name: held[name] for name in names if not held[name].is_inference()}
+        self._watched = {n: tensor for n, tensor in tensors.items() if not tensor.is_inference()}
         self._versions = [tensor._version for tensor in self._watched.values()]
 
     def check_unchanged(self) -> None:

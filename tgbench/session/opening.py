@@ -12,7 +12,7 @@ from tgbench.costs.model import CostModel
 from tgbench.costs.records import Records
 from tgbench.costs.signature import streams
 from tgbench.graph.graph import Graph, graph_of
-from tgbench.graph.holding import WIDE, HeldGraph, hold, products_of
+from tgbench.graph.holding import HeldGraph, hold, products_of
 from tgbench.graph.op_table import FLOATS
 from tgbench.graph.simplify import simplify
 from tgbench.memory.arena import Arena, Seat
@@ -78,11 +78,12 @@ class LoadedGraph:
         limit = Budget.parse(packed_bytes).limit_bytes
         pool = Pool.load(runs, scheduled, source, arena.device, [*ignored, *unused], limit)
         if imported is not None and imported.shared:
-            pool.watch(runs.parameters)
+            pool.watch({name: imported.weights[name] for name in simple.parameters})
         rounded = {
             name
             for name, node in runs.parameters.items()
-            if name in simple.parameters and node.dtype not in (WIDE, source.dtype(name))
+            if name in simple.parameters
+            and node.dtype not in (simple.parameters[name].dtype, source.dtype(name))
         }
         return LoadedGraph(given, runs, arena, scheduled, pool, frozenset(rounded))
 
