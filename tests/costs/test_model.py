@@ -238,7 +238,8 @@ def test_kernels_are_ranked_by_what_was_measured(records: Records) -> None:
 @pytest.mark.parametrize(
     ("first_ns", "second_ns", "is_level"),
     [
-        ((1000, 1040, 1080), (980, 1000, 1060), True),  # apart by as much as each spreads
+        ((1000, 1020, 1080), (980, 1000, 1060), True),  # apart by half of what each spreads
+        ((1000, 1040, 1080), (980, 1000, 1060), False),
         ((1000, 1001, 1002), (980, 981, 982), False),
         ((1300,), (1000,), True),  # one sample says nothing of how far they spread
         ((2000,), (1000,), False),

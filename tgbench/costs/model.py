@@ -37,6 +37,7 @@ ORDER: tuple[Source, ...] = ("measured", "interpolated", "modelled")  # less and
 NEIGHBOURS = 4  # measurements that correct the fitted line
 REACH = math.log(2.0)  # how far outside the measured work a line is still called interpolation
 LEAST_POINTS = 3  # the line has three coefficients
+OFF = 1 / 3  # of a spread, that a median is off by: nine samples, the root of them
 LEAST_SAMPLES = 3  # fewer say nothing of how far they spread
 UNCERTAIN = 0.5  # relative spread where nothing is known of it
 SENTINEL_NS = 1e11  # kernels that are only ever a last resort put such a cost into their model
@@ -224,7 +225,7 @@ class CostModel:
 
         Where nothing was measured of any of them at about this size, their own models rank them:
         what large calls take over their models says nothing of small ones. Of those that were
-        measured as fast as the fastest, less what their times spread by, the models rank as well.
+        measured as fast as the fastest, less what noise may make of it, the models rank as well.
         Last resorts stay last, unless they were measured: their models say nothing else. Only those
         come after them that raised when they were measured.
         """
@@ -289,11 +290,11 @@ def _is_last(site: Site, kernel: Kernel, found: Estimate) -> bool:
 
 
 def _is_level(one: Estimate, best: Estimate) -> bool:
-    """Whether a time differs from the best by no more than both spread to either side."""
+    """Whether a time differs from the best by no more than their medians may be off by."""
     if not one.source == best.source == "measured":
         return False
-    apart = (one.spread * one.time_ns + best.spread * best.time_ns) / 2
-    return one.time_ns - best.time_ns <= apart
+    off_ns = OFF * (one.spread * one.time_ns + best.spread * best.time_ns)
+    return one.time_ns - best.time_ns <= off_ns
 
 
 def _remembered(memo: dict[Any, Known], key: Any, found: Known) -> Known:
