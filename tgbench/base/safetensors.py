@@ -382,13 +382,13 @@ class _Entry:
         data = bytearray(self.map[first : first + count * item_bytes])
         return torch.frombuffer(data, dtype=TORCH_DTYPES[self.info.dtype])
 
-    def chunks(self) -> Iterator[tuple[int, torch.Tensor]]:
-        """(first element, flat elements) over the tensor, `CHUNK_BYTES` at a time.
+    def chunks(self, elements: int | None = None) -> Iterator[tuple[int, torch.Tensor]]:
+        """(first element, flat elements) over the tensor, `CHUNK_BYTES` or so many at a time.
 
         A chunk's pages leave this process when the next one is asked for, so that a pass over a
         large tensor stays small; the page cache and tensors that share them are not disturbed.
         """
-        step = CHUNK_BYTES // ITEM_BYTES[self.info.dtype]
+        step = elements or CHUNK_BYTES // ITEM_BYTES[self.info.dtype]
         total = math.prod(self.info.shape)
         for start in range(0, total, step):
             count = min(step, total - start)
@@ -495,6 +495,17 @@ class Weights:
             if key not in self._made:
                 self._made[key] = _make(entry, key[1], key[2])
             return self._made[key]
+
+    def rows(self, name: str) -> Iterator[torch.Tensor]:
+        """The rows of a matrix in its own dtype, some at a time, which are not kept.
+
+        Raises `WeightsError` for a name it does not have.
+        """
+        entry = self._entry(name)
+        columns = entry.info.shape[1]
+        count = max(1, CHUNK_BYTES // (columns * ITEM_BYTES[entry.info.dtype]))
+        for _, flat in entry.chunks(count * columns):
+            yield flat.view(-1, columns)
 
     def check_finite(self, name: str) -> None:
         """Raise `WeightsError` with the count and first index if a float tensor has NaN or Inf."""

@@ -7,13 +7,13 @@ into are copied.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 
 from tgbench.base.errors import WeightsError
-from tgbench.base.safetensors import DTYPE_NAMES, TORCH_DTYPES, Weights
+from tgbench.base.safetensors import CHUNK_BYTES, DTYPE_NAMES, TORCH_DTYPES, Weights
 from tgbench.graph.graph import Node
 
 
@@ -26,12 +26,15 @@ class Source(Protocol):
         """What it is stored in."""
         ...
 
-    def stored(self, name: str, node: Node) -> torch.Tensor:
-        """The tensor as it is stored; raises WeightsError unless it is finite and of its shape."""
+    def rows(self, name: str, node: Node) -> Iterator[torch.Tensor]:
+        """The rows of a matrix as it is stored, some at a time; raises like `tensor`."""
         ...
 
     def tensor(self, name: str, node: Node) -> torch.Tensor:
-        """The same as a parameter: in its dtype, on the session's device."""
+        """A parameter: in its dtype, on the session's device.
+
+        Raises WeightsError unless it is finite and of its shape.
+        """
         ...
 
     def is_mapped(self, name: str, node: Node) -> bool:
@@ -73,9 +76,9 @@ class FromFile:
     def dtype(self, name: str) -> str:
         return self.weights.info(name).dtype
 
-    def stored(self, name: str, node: Node) -> torch.Tensor:
+    def rows(self, name: str, node: Node) -> Iterator[torch.Tensor]:
         self._check(name, node)
-        return self.weights.tensor(name)
+        return self.weights.rows(name)
 
     def tensor(self, name: str, node: Node) -> torch.Tensor:
         self._check(name, node)
@@ -111,7 +114,11 @@ class FromArrays:
     def dtype(self, name: str) -> str:
         return DTYPE_NAMES.get(torch.as_tensor(self.arrays[name]).dtype, "")
 
-    def stored(self, name: str, node: Node) -> torch.Tensor:
+    def rows(self, name: str, node: Node) -> Iterator[torch.Tensor]:
+        count = max(1, CHUNK_BYTES // (4 * node.shape[1]))
+        return iter(self._checked(name, node).split(count))
+
+    def _checked(self, name: str, node: Node) -> torch.Tensor:
         value = torch.as_tensor(self.arrays[name]).detach()
         if tuple(value.shape) != node.shape:
             raise WeightsError(
@@ -122,7 +129,7 @@ class FromArrays:
         return value
 
     def tensor(self, name: str, node: Node) -> torch.Tensor:
-        value, dtype = self.stored(name, node), TORCH_DTYPES[node.dtype]
+        value, dtype = self._checked(name, node), TORCH_DTYPES[node.dtype]
         if self.as_they_lie:
             return value.to(device=self.device, dtype=dtype).contiguous()
         place = value.data_ptr(), value.stride(), value.dtype, value.shape, dtype
@@ -141,7 +148,6 @@ class FromArrays:
 # --- rounded --------------------------------------------------------------------------------------
 
 LARGEST = 127  # an int8 has −128 as well, which nothing is rounded to
-ROUNDED_BYTES = 16 << 20  # of a weight in float32, rounded at a time
 
 
 class Rounded:
@@ -165,8 +171,8 @@ class Rounded:
     def dtype(self, name: str) -> str:
         return self.source.dtype(name)
 
-    def stored(self, name: str, node: Node) -> torch.Tensor:
-        return self.source.stored(name, node)
+    def rows(self, name: str, node: Node) -> Iterator[torch.Tensor]:
+        return self.source.rows(name, node)
 
     def tensor(self, name: str, node: Node) -> torch.Tensor:
         if name in self._of_scale:
@@ -182,25 +188,33 @@ class Rounded:
 
     def _rounded(self, name: str) -> tuple[torch.Tensor, torch.Tensor]:
         if name not in self._made:
-            self._made[name] = rounded_rows(self.source.stored(name, self.parameters[name]))
+            node = self.parameters[name]
+            self._made[name] = rounded_rows(node.shape, self.source.rows(name, node))
             self.source.let_go(name)
         return self._made[name]
 
 
-def rounded_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def rounded_rows(
+    shape: tuple[int, ...], blocks: Iterable[torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
     """A weight [rows, n] as int8 and a scale a row: each element is within half a scale of it.
 
-    >>> rounded_rows(torch.tensor([[1.0, -0.5], [0.0, 0.0]]))[0]
+    Args:
+        blocks: its rows, some at a time, in order.
+
+    >>> rounded_rows((2, 2), [torch.tensor([[1.0, -0.5], [0.0, 0.0]])])[0]
     tensor([[127, -64],
             [  0,   0]], dtype=torch.int8)
     """
-    made = torch.empty(weight.shape, dtype=torch.int8)
-    scales = torch.ones(weight.shape[0])
-    step = max(1, ROUNDED_BYTES // (4 * weight.shape[1]))
-    for start in range(0, weight.shape[0], step):
-        rows = weight[start : start + step].to(device="cpu", dtype=torch.float32)
-        largest = rows.abs().amax(1)
-        scale = torch.where(largest > 0, largest / LARGEST, 1.0)
-        scales[start : start + step] = scale
-        made[start : start + step] = (rows / scale[:, None]).round_().clamp_(-LARGEST, LARGEST)
+    made = torch.empty(shape, dtype=torch.int8)
+    scales = torch.ones(shape[0])
+    start = 0
+    for block in blocks:
+        stop = start + len(block)
+        rows = block.to(device="cpu", dtype=torch.float32)
+        steps = rows.abs().amax(1) / LARGEST
+        scales[start:stop] = torch.where(steps > 0, steps, 1.0)
+        codes = (rows / scales[start:stop, None]).round_()
+        made[start:stop] = codes.clamp_(-LARGEST, LARGEST)
+        start = stop
     return made, scales
