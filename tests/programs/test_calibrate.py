@@ -541,6 +541,20 @@ def test_compiling_is_told_and_not_timed(monkeypatch: pytest.MonkeyPatch) -> Non
     assert any(line.endswith(f": turn {calibrate.LEAST_TURNS}") for line in said)
 
 
+def test_a_terminal_is_told_of_compiling_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    class Bar(calibrate.tqdm):  # type: ignore[misc]
+        def update(self, n: float = 1) -> None:
+            told.append(self.desc)
+
+    monkeypatch.setattr(calibrate, "tqdm", Bar)
+    monkeypatch.setattr(calibrate.Calibrator, "_bar", False)
+    one_row(session(layers()))
+    kinds = list(dict.fromkeys(text.split(" of ")[0].rstrip(": ") for text in told))
+    assert kinds == ["compiling or loading kernels", "timing the kernels"]
+
+
 def test_right_results_whatever_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels are tried on operands of their own: nothing of the session is written."""
     graph = layers()

@@ -167,7 +167,8 @@ class Calibrator:
         """Let the kernels of some tasks take turns, for so long as there is time for."""
         told = f"timing the kernels of {counted(len(tasks), 'call')}, once a machine"
         total = sum(len(task.kernels) for task in tasks) + 1 + MOST_TURNS
-        with tqdm(desc=told, total=total, delay=0.5, leave=False, disable=self._bar) as bar:
+        first = "compiling or loading kernels"
+        with tqdm(desc=first, total=total, delay=0.5, leave=False, disable=self._bar) as bar:
             for task in tasks:
                 races.append(Race(task, self.pool, self.device))
                 for kernel in task.kernels:
@@ -175,6 +176,7 @@ class Calibrator:
                     races[-1].bind(kernel)
                     bar.update()
             flushed = rest_of(races, self.pool) if self.costs.streams else []
+            bar.set_description_str(told, refresh=False)
             ends = time.monotonic() + SECONDS
             for turn in race(races, flushed):
                 bar.update()
