@@ -16,7 +16,7 @@ from tgbench.programs.program import Program, Use
 from tgbench.runs.buckets import Bucket, BucketClass, Spot
 from tgbench.runs.propagate import Step
 from tgbench.session.choosing import FIRST_CHOICE_NS, Measured
-from tgbench.session.experience import COLD
+from tgbench.session.experience import COLD, OVER_MODEL
 from tgbench.session.purse import ADVANCE, SHARE, Purse
 from tgbench.session.serving import EXACTLY, LARGER, Offer, Rung
 
@@ -194,6 +194,21 @@ def test_what_the_lack_of_a_program_for_what_is_asked_costs_may_be_spent_on_it_a
     before = purse.room_ns
     purse.pay(4 * FULL_NS, is_afresh=True)
     assert (purse.room_ns, purse.lost_ns) == (before, FULL_NS)
+
+
+def test_before_any_was_made_a_program_costs_in_proportion_to_asking_about_it() -> None:
+    """The first one also took what was cold, and what weights took that were laid out with it."""
+    world, own = Imagined(making_ns=10**9), _offer(EXACTLY, 1)
+    known = world.chooser._experience
+    assert known.making(own) == pytest.approx(10**9)
+
+    def parts(steps: Iterable[Step]) -> Iterator[float]:
+        world.asked += 700
+        yield 1.0
+
+    known.modelled = parts
+    world.chooser.rehearse(own, _decided)
+    assert known.making(own) == 700 * OVER_MODEL
 
 
 def test_what_no_model_expects_to_be_quicker_is_not_made() -> None:

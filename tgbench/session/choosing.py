@@ -13,7 +13,7 @@ All times are measured in this session.
 Whatever the hopes, the bill is bounded: programs, plans, models and choosing are paid from a
 *purse*. Into it goes what runs were quicker than computing everything, and a sixteenth of what that
 takes; so at any time all runs together took at most a tenth more than they would have without any
-of this. The share of the first ten runs is there at once. Until it is known what computing
+of this. The share of the first runs is there at once. Until it is known what computing
 everything takes, and while the purse is empty, nothing is chosen: runs are served as the last one
 was, or computed as everything.
 

@@ -3,7 +3,8 @@
 running     the median of those of one class; of classes that change about as much in the same
             way; of one rung. Before one was made, what the model says of a run, in the
             proportion in which it is right about a run that computes everything.
-making      as long as such ones took; before any did, as others took
+making      as long as such ones took; before any did, in proportion to how long it took to ask
+            the model about one, which decides the same regions; else as others took
 modelling   as long as it took; before it was asked, as making
 """
 
@@ -24,6 +25,7 @@ from tgbench.session.serving import EXACTLY, Offer
 LAST_MADE = 32  # programs that tell how often one of theirs is met again
 COLD = 1.5  # times what making one takes, that making the first one does
 MOVING = 2.0  # times what making one takes that stands, that one does that moves; before any did
+OVER_MODEL = 2.0  # times what asking the model about a program takes, that making it does
 GIVEN_UP = 2.0  # times what asking the model took until it was given up, that it may take
 
 Decided: TypeAlias = Callable[[Offer], Iterable[Step]]  # what it computes, at some places
@@ -35,11 +37,13 @@ class Family:
 
     Fields:
         modelled_ns: how long a model says a run takes; None before it was asked.
+        asking_ns: what asking it took.
         uses: of the last ones made.
         making_ns: what making them took.
     """
 
     modelled_ns: float | None = None
+    asking_ns: float = 0.0
     uses: deque[Use] = field(default_factory=lambda: deque(maxlen=LAST_MADE))
     making_ns: deque[int] = field(default_factory=lambda: deque(maxlen=LAST_MADE))
 
@@ -126,10 +130,12 @@ class Experience:
                     self._modelling_ns.append((self.clock() - began_ns) / _size(offer) * GIVEN_UP)
                     return inf
             found = min(found, total)
+        took_ns = self.clock() - began_ns
         if until_ns < inf:  # else all was cold, with the first answer
-            self._modelling_ns.append((self.clock() - began_ns) / _size(offer))
+            self._modelling_ns.append(took_ns / _size(offer))
         for key in _keys(offer):
-            self._families.setdefault(key, Family()).modelled_ns = found
+            family = self._families.setdefault(key, Family())
+            family.modelled_ns, family.asking_ns = found, took_ns
         return found * self._scale
 
     @property
@@ -168,6 +174,8 @@ class Experience:
         own, rung = self._about(offer)
         if own.making_ns:
             return median(own.making_ns) or 0.0
+        if own.asking_ns:
+            return own.asking_ns * OVER_MODEL
         alike = median(rung.making_ns) or self._making_any(_moves(offer))
         return float(alike * _size(offer))
 

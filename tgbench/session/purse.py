@@ -1,9 +1,9 @@
 """What may be spent on hopes: no history is dearer than computing everything, but for a share.
 
 Into it goes what runs were quicker than computing everything, and a sixteenth of what that takes;
-out of it are paid programs, plans, models and choosing. The share of the first ten runs is there at
-once. What finding changes takes comes on top, so that at any time all runs together took at most a
-tenth more than they would have without any of this.
+out of it are paid programs, plans, models and choosing. The share of the first runs is there at
+once. What finding changes takes comes on top, so that at any time beyond ten runs all together took
+at most a tenth more than they would have without any of this.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SHARE = 1 / 16  # of computing everything, that may be spent on hopes
-ADVANCE = 10  # runs whose share is in the purse from the first one on
+ADVANCE = 14  # runs whose share is in the purse from the first one on: less than a tenth of eleven
 
 
 @dataclass
