@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -301,6 +303,16 @@ def test_arrays_are_rounded_like_files(tmp_path: Path) -> None:
         ]
         found = [one.run(x)["y"] for one in ones]
         assert all(np.array_equal(found[0], other) for other in found[1:])
+
+
+def test_a_session_keeps_no_arrays_that_it_copied() -> None:
+    weight = np.ones((8, 8), np.float32)
+    alive = weakref.ref(weight)
+    one = session(layer(1, 8, 8, False), {"w": weight})
+    del weight
+    gc.collect()
+    assert alive() is None
+    assert one.run({"x": np.ones((1, 8), np.float32)})["y"].tolist() == [[8.0] * 8]
 
 
 def test_what_cannot_be_rounded_is_refused() -> None:

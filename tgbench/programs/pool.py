@@ -17,7 +17,7 @@ import torch
 
 from tgbench.base.errors import WeightsError
 from tgbench.base.regions import Box
-from tgbench.base.safetensors import TORCH_DTYPES
+from tgbench.base.safetensors import TORCH_DTYPES, Weights
 from tgbench.base.words import counted
 from tgbench.graph.graph import Graph, Node
 from tgbench.graph.op_table import Call
@@ -49,7 +49,7 @@ class Pool:
     owned_bytes: int = 0
     packed_bytes: int = 0
     unpacked: frozenset[Call] = frozenset()
-    _source: Source | None = None
+    _file: Weights | None = None
     _prepared: dict[Prepared, Any] = field(default_factory=dict)
     _watched: dict[str, torch.Tensor] = field(default_factory=dict)
     _versions: list[int] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Pool:
         Args:
             packed_bytes: what weights in another layout may take; None for any number.
         """
-        pool = Pool(_source=source)
+        pool = Pool(_file=source.file)
         pool._parameters(graph, source, ignore)
         for node in graph.nodes:
             if node.op == "constant":
@@ -105,9 +105,9 @@ class Pool:
     def keep(self, prepared: Mapping[Prepared, Any]) -> None:
         """Take over what was made elsewhere, so that `prepared` need not make it again."""
         self._prepared.update(prepared)
-        if self._source is not None:
-            for wanted in prepared:
-                self._source.let_go(str(wanted.view.buffer))
+        for name in {str(wanted.view.buffer) for wanted in prepared}:
+            if self._file is not None and name in self._file:  # which may be closed
+                self._file.let_go(name)
 
     def watch(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """From now on `check_unchanged` tells whether these, by name, were written into: what

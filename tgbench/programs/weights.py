@@ -18,7 +18,14 @@ from tgbench.graph.graph import Node
 
 
 class Source(Protocol):
-    """Tensors by the names of parameters."""
+    """Tensors by the names of parameters.
+
+    Fields:
+        file: what is mapped, if they are of files; it is all that a pool keeps of its source, for
+            arrays are somebody's, who may want their memory back.
+    """
+
+    file: Weights | None
 
     def names(self) -> tuple[str, ...]: ...
 
@@ -39,10 +46,6 @@ class Source(Protocol):
 
     def is_mapped(self, name: str, node: Node) -> bool:
         """Whether that is the file itself, neither converted nor moved."""
-        ...
-
-    def let_go(self, name: str) -> None:
-        """It will hardly be read again, as there is another copy: no memory but the file's."""
         ...
 
 
@@ -69,6 +72,7 @@ def source_of(weights: Any, device: str, *, as_they_lie: bool = False) -> Source
 class FromFile:
     def __init__(self, weights: Weights, device: str) -> None:
         self.weights, self.device = weights, device
+        self.file: Weights | None = weights
 
     def names(self) -> tuple[str, ...]:
         return self.weights.names()
@@ -87,10 +91,6 @@ class FromFile:
     def is_mapped(self, name: str, node: Node) -> bool:
         return self.device == "cpu" and self.weights.info(name).dtype == node.dtype
 
-    def let_go(self, name: str) -> None:
-        if name in self.weights:  # which may be closed
-            self.weights.let_go(name)
-
     def _check(self, name: str, node: Node) -> None:
         info = self.weights.info(name)
         if tuple(info.shape) != node.shape:
@@ -103,6 +103,8 @@ class FromFile:
 
 class FromArrays:
     """Arrays by name, as they lie or copied; of those that are the same bytes there is one copy."""
+
+    file: Weights | None = None
 
     def __init__(self, arrays: Mapping[str, Any], device: str, as_they_lie: bool) -> None:
         self.arrays, self.device, self.as_they_lie = arrays, device, as_they_lie
@@ -141,9 +143,6 @@ class FromArrays:
     def is_mapped(self, name: str, node: Node) -> bool:
         return False
 
-    def let_go(self, name: str) -> None:
-        """Arrays are somebody's, and there is no file that they could come back from."""
-
 
 # --- rounded --------------------------------------------------------------------------------------
 
@@ -162,6 +161,7 @@ class Rounded:
         self, source: Source, parameters: Mapping[str, Node], scales: Mapping[str, str]
     ) -> None:
         self.source, self.parameters, self.scales = source, parameters, scales
+        self.file = source.file
         self._of_scale = {scale: name for name, scale in scales.items()}
         self._made: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
 
@@ -183,14 +183,10 @@ class Rounded:
         ours = name in self._of_scale or name in self.scales
         return not ours and self.source.is_mapped(name, node)
 
-    def let_go(self, name: str) -> None:
-        self.source.let_go(name)
-
     def _rounded(self, name: str) -> tuple[torch.Tensor, torch.Tensor]:
         if name not in self._made:
             node = self.parameters[name]
             self._made[name] = rounded_rows(node.shape, self.source.rows(name, node))
-            self.source.let_go(name)
         return self._made[name]
 
 
