@@ -3,12 +3,13 @@
     mv          every weight matrix of the model once through `torch.mv(out=)`: the floor
     read        the same bytes, read once as fast as two threads can
     tgbench     a whole `GraphSession.run`: the inputs compared, the logits copied out
+    bf16, int8  the same with weights rounded to these when the session opens
     dynamic     transformers with a DynamicCache, a forward call a token
     static      transformers with a StaticCache of as many positions as tgbench has
 
-All read the same weights, mapped from one file, and all are fed the same text: what tgbench decodes
-greedily in a rehearsal. Finding the next token from the logits is outside every timer, and so is
-the check that each system's greedy choice is the text's next token.
+All are given the same weights, mapped from one file, and are fed the same text: what tgbench
+decodes greedily in a rehearsal. Finding the next token from the logits is outside every timer, and
+so is the check that the greedy choice of each system in float32 is the text's next token.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ Ids = npt.NDArray[np.int64]
 CLOSE = 1e-4  # largest difference between logits, over the largest logit
 CHUNK = 1 << 18  # integers of 8 bytes that a thread reads before it takes the next chunk
 FLOOR, READ, MINE, DYNAMIC, STATIC = "mv", "read", "tgbench", "dynamic", "static"
+LESS = ("bf16", "int8")
 
 
 @dataclass(frozen=True)
@@ -111,10 +113,12 @@ class Text:
 class Mine:
     """tgbench: the whole call, as a user makes it."""
 
-    def __init__(self, size: Size, folder: Path) -> None:
+    def __init__(self, size: Size, folder: Path, weights_dtype: Any = None) -> None:
         self.size = size
         graph = gemma3(size.config, size.tokens)
-        self.session = GraphSession(graph, weights=folder, memory=size.memory)
+        self.session = GraphSession(
+            graph, weights=folder, memory=size.memory, weights_dtype=weights_dtype
+        )
 
     def logits(self, ids: Ids, at: int) -> Floats:
         found: Floats = self.session.run({"ids": ids}, want={"logits": np.s_[0, at]})["logits"]
@@ -296,7 +300,8 @@ class Case:
 
     @property
     def agrees(self) -> bool:
-        return all(f.missed == 0 and f.worst <= CLOSE for f in self.followers.values())
+        whole = [f for name, f in self.followers.items() if name not in LESS]
+        return all(f.missed == 0 and f.worst <= CLOSE for f in whole)
 
     @property
     def others(self) -> list[str]:
@@ -351,6 +356,11 @@ class Case:
             table(["system", "ms a token", "÷ mv", "range", "÷ read", "÷ tgbench"], rows),
         ]
         lines += [self._compared(other) for other in self.others]
+        lines += [
+            f"{LABELS[dtype]}: logits differ by {self.followers[dtype].worst:.1e} of the largest "
+            f"at most, {self.followers[dtype].missed} greedy choices differ"
+            for dtype in LESS
+        ]
         return "\n".join(lines)
 
     def _compared(self, other: str) -> str:
@@ -371,6 +381,7 @@ LABELS = {
     FLOOR: "mv: every matrix once",
     READ: "read: every byte once",
     MINE: "tgbench",
+    **{dtype: f"tgbench, weights in {dtype}" for dtype in LESS},
     DYNAMIC: "transformers, dynamic cache",
     STATIC: "transformers, static cache",
 }
@@ -388,6 +399,10 @@ def measure(size: Size, cache: Path, with_theirs: bool) -> list[Case]:
     text = mine.rehearse()
     weights = matrices(mine.session)
     followers = {MINE: Follower(mine.follow(text), text, size.prompt)}
+    for dtype in LESS:
+        rounded = Mine(size, folder, dtype)
+        rounded.rehearse()
+        followers[dtype] = Follower(rounded.follow(text), text, size.prompt)
     if with_theirs:
         note(f"{size.name}: loading transformers")
         model = load_theirs(folder)

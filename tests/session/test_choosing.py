@@ -350,6 +350,26 @@ def test_changes_that_never_repeat_make_few_programs_and_right_results() -> None
     assert "computed" in str(session.report()) or session.report().served == "exactly"
 
 
+def test_the_change_that_is_planned_for_is_ready_with_the_first_answer() -> None:
+    """Where the model says that it takes less than half of everything."""
+    random, g = np.random.default_rng(0), tg.GraphBuilder()
+    x, weights = g.input("x", (256, 256)), {}
+    for i in range(4):
+        weights[f"w{i}"] = random.standard_normal((256, 256)).astype(np.float32) / 16
+        x = tg.ops.relu(x @ g.parameter(f"w{i}", (256, 256)))
+    g.output("y", x)
+    session = tg.GraphSession(g.build(), weights, making="measured", calibrate=False)
+    given = random.standard_normal((256, 256)).astype(np.float32)
+    session.run({"x": given})
+    made = session.counters.specialised
+    given = given.copy()
+    given[255, 255] += 1
+    session.run({"x": given})
+    assert session.counters.specialised == made
+    assert session.report().served == "exactly"
+    assert session.report().recomputed < 1
+
+
 def test_when_programs_are_made_is_said_in_known_words() -> None:
     graph, weights = _network(layers=1)
     with pytest.raises(PlanError, match="making"):

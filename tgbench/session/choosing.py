@@ -41,11 +41,12 @@ from tgbench.session.experience import Decided, Experience, is_warm
 from tgbench.session.purse import SHARE, Purse
 from tgbench.session.serving import AFRESH, LARGER, WIDER, Offer, Rung
 
+CLEARLY = 0.5  # of a full run: what takes less is made with the first answer, if planned for
 AGAIN = 5  # how often a class that the plan is for is expected to come again
 MOST_ACCOUNTS = 20_000  # past this, what was put aside is forgotten
 LEAST_RUNNING = 50  # of choosing's own time, that runs take on which a choice stands
 LONGEST = 50  # runs
-FIRST_CHOICE_NS = 1_000_000  # what is saved up for the first choice, as none was timed yet
+FIRST_CHOICE_NS = 500_000  # what is saved up for the first choice, as none was timed yet
 
 
 Making: TypeAlias = Literal["measured", "always"]
@@ -74,8 +75,8 @@ class Chooser(Protocol):
     def waits(self) -> bool:
         """Whether nothing is chosen for this run, as it cannot be paid for."""
 
-    def rehearse(self, offer: Offer, decided: Decided) -> None:
-        """Learn of a run that is planned for, and did not happen yet."""
+    def rehearse(self, offer: Offer, decided: Decided) -> bool:
+        """Learn of a run that is planned for, and did not happen yet; whether to make it ready."""
 
     def again(self, own: Offer, planned: Classes) -> Sequence[Rung]:
         """On which rungs to look for a program if nothing is to be chosen now, best first."""
@@ -113,8 +114,8 @@ class Own:
     def waits(self) -> bool:
         return False
 
-    def rehearse(self, offer: Offer, decided: Decided) -> None:
-        pass
+    def rehearse(self, offer: Offer, decided: Decided) -> bool:
+        return False
 
     def again(self, own: Offer, planned: Classes) -> Sequence[Rung]:
         return ()
@@ -299,8 +300,9 @@ class Measured:
         self._skipped += waits
         return waits
 
-    def rehearse(self, offer: Offer, decided: Decided) -> None:
-        self._experience.model(offer, decided)
+    def rehearse(self, offer: Offer, decided: Decided) -> bool:
+        modelled_ns, whole = self._experience.model(offer, decided), self._whole
+        return whole is not None and modelled_ns < CLEARLY * whole.use.modelled_ns
 
     def again(self, own: Offer, planned: Classes) -> Sequence[Rung]:
         kind = own.spot.kind

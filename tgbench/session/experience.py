@@ -3,8 +3,8 @@
 running     the median of those of one class; of classes that change about as much in the same
             way; of one rung. Before one was made, what the model says of a run, in the
             proportion in which it is right about a run that computes everything.
-making      as long as such ones took; before any did, in proportion to how long it took to ask
-            the model about one, which decides the same regions; else as others took
+making      as long as such ones took; before any did, as others took, but no longer than in
+            proportion to asking the model about it, which decides the same regions
 modelling   as long as it took; before it was asked, as making
 """
 
@@ -174,10 +174,8 @@ class Experience:
         own, rung = self._about(offer)
         if own.making_ns:
             return median(own.making_ns) or 0.0
-        if own.asking_ns:
-            return own.asking_ns * OVER_MODEL
-        alike = median(rung.making_ns) or self._making_any(_moves(offer))
-        return float(alike * _size(offer))
+        alike = (median(rung.making_ns) or self._making_any(_moves(offer))) * _size(offer)
+        return float(min(alike, own.asking_ns * OVER_MODEL or inf))
 
     def _making_any(self, moves: bool) -> float:
         """Of any program; one that moves takes longer, which the first one of them shows."""

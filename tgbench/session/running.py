@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from enum import Enum
 from functools import cache
 from typing import Any, NamedTuple
@@ -229,13 +230,19 @@ class Runner:
         return results
 
     def _rehearse(self) -> None:
-        """Look at the changes that are planned for, as they may follow: with the first answer."""
+        """Look at the changes that are planned for, one element on: with the first answer."""
         for kind, (_, origin) in self.planning.classes.items():
-            spot = Spot(kind, origin)
-            own = self.own(kind.bucket(origin), spot, self.keeper.standing)
+            ahead = tuple(min(at + 1, most) for at, most in zip(origin, kind.bounds, strict=True))
+            own = self.own(kind.bucket(ahead), Spot(kind, ahead), self.keeper.standing)
             if own.program is None:
                 self.server.larger(own, self._around(own.bucket))
-                self.chooser.rehearse(own, self._decided)
+                if self.chooser.rehearse(own, self._decided):
+                    self._make_ready(own)
+
+    def _make_ready(self, own: Offer) -> None:
+        """Make a run's own program before it happens, if the plan has room for it."""
+        with suppress(DoesNotFit):
+            self.made(self._placed(own, self.keeper.standing))
 
     def _lacks_a_start(self) -> bool:
         """No value is left to differ from: after a new plan, an interrupt or `forget`."""
