@@ -59,7 +59,7 @@ class Instruction:
         return f"{self.node.name}{self.box} ← {self.kernel}"
 
 
-FORGETS = 1.002  # a run
+FORGETS = 1.002  # times as much is the least that a program took, after each run more
 
 
 @dataclass

@@ -39,7 +39,7 @@ from tgbench.runs.buckets import BucketClass
 from tgbench.runs.propagate import Step
 from tgbench.session.experience import Decided, Experience, is_warm
 from tgbench.session.purse import SHARE, Purse
-from tgbench.session.serving import AFRESH, LARGER, WIDER, Offer, Rung
+from tgbench.session.serving import AFRESH, FROM_NOTHING, Offer, Rung
 
 CLEARLY = 0.5  # of a full run: what takes less is made with the first answer, if planned for
 AGAIN = 5  # how often a class that the plan is for is expected to come again
@@ -247,7 +247,7 @@ class Measured:
         while True:
             i = min(range(len(seen)), key=lambda i: self._cost(*seen[i], planned))
             best, hoped = seen[i]
-            is_hope = best.program is None and self._experience.expected(best) is None
+            is_hope = best.program is None and self._experience.running(best) is None
             if not is_hope or self._experience.reference is None or self._instead_ns == inf:
                 return seen[i]
             modelled = self._paid_model(best, decided)
@@ -288,7 +288,7 @@ class Measured:
             self._full[kind] = self._experience.reference = full.program
             least = next((o for o, _ in seen if o.rung is AFRESH and o.program is None), None)
             if least is not None and kind not in self._least_ns:
-                known = self._experience.expected(least) or self._paid_model(least, decided)
+                known = self._experience.running(least) or self._paid_model(least, decided)
                 if known < inf:
                     self._least_ns[kind] = known
             if self._purse.full_ns:
@@ -307,7 +307,7 @@ class Measured:
     def again(self, own: Offer, planned: Classes) -> Sequence[Rung]:
         kind = own.spot.kind
         if self.waits():
-            return *self._rungs, AFRESH, WIDER, LARGER[-1]
+            return FROM_NOTHING if self._rung.is_afresh else (self._rung, *FROM_NOTHING)
         if kind in planned and kind not in self._came:
             return ()
         stands_for = self._stands_for if kind is self._kind else self._longest
@@ -319,7 +319,7 @@ class Measured:
     @property
     def _rungs(self) -> Sequence[Rung]:
         """Where the program is that was chosen last."""
-        return (AFRESH, WIDER, LARGER[-1]) if self._rung.is_afresh else (self._rung,)
+        return FROM_NOTHING if self._rung.is_afresh else (self._rung,)
 
     @property
     def _stands_for(self) -> int:

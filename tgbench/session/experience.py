@@ -105,11 +105,11 @@ class Experience:
         return min(takes_ns, program.use.least_ns) if program.made_at else takes_ns
 
     def running(self, offer: Offer) -> float | None:
-        """What a run of an offer takes; None if nobody knows."""
-        return self.expected(offer) if offer.program is None else self.takes(offer.program)
-
-    def expected(self, offer: Offer) -> float | None:
-        """What programs like one that is not made take; None if nobody knows."""
+        """What a run of an offer takes: what programs like it do where it is not made; None if
+        nobody knows.
+        """
+        if offer.program is not None:
+            return self.takes(offer.program)
         own, rung = self._about(offer)
         known = own.running_ns(self._scale)
         if known is None and offer.rung is not EXACTLY:

@@ -13,7 +13,7 @@ one line.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 from functools import cache
@@ -30,6 +30,7 @@ from tgbench.kernels.numba import rows
 from tgbench.plans.search.optimiser import Effort
 from tgbench.programs.lowering import DoesNotFit
 from tgbench.programs.program import Program
+from tgbench.programs.states import NOTHING
 from tgbench.runs.buckets import Bucket, Classifier, Spot
 from tgbench.runs.propagate import Propagator, Step
 from tgbench.runs.trace import LoggedCall, Trace
@@ -37,7 +38,7 @@ from tgbench.session.arguments import ArgumentReader, Wish
 from tgbench.session.planning import Planning, Runs, Search
 from tgbench.session.report import Counters, Report, taken_bytes
 from tgbench.session.results import gather
-from tgbench.session.serving import AFRESH, EXACTLY, LARGER, WIDER, Around, Offer, Rung, Server
+from tgbench.session.serving import EXACTLY, FROM_NOTHING, WHOLE, Around, Offer, Rung, Server
 from tgbench.session.standing import NONE, Keeper, Standing
 
 Array = NDArray[Any]
@@ -239,10 +240,10 @@ class Runner:
                 if self.chooser.rehearse(own, self._decided):
                     self._make_ready(own)
 
-    def _make_ready(self, own: Offer) -> None:
-        """Make a run's own program before it happens, if the plan has room for it."""
+    def _make_ready(self, offer: Offer) -> None:
+        """Make a program before it is asked for, if it fits with the kernels that are quickest."""
         with suppress(DoesNotFit):
-            self.made(self._placed(own, self.keeper.standing))
+            self.made(self._placed(offer, self.keeper.standing))
 
     def _lacks_a_start(self) -> bool:
         """No value is left to differ from: after a new plan, an interrupt or `forget`."""
@@ -293,21 +294,23 @@ class Runner:
         """A program for everything, where nothing else is there and nothing can be bought."""
         if not self.keeper.programs.continue_nothing:
             return None
+        found = next(self._there(bucket, FROM_NOTHING), None)
+        return _by(*found) if found is not None and self.chooser.waits() else None
+
+    def _there(
+        self, bucket: Bucket, rungs: Sequence[Rung], own: Offer | None = None
+    ) -> Iterator[tuple[Offer, Program]]:
+        """The offers on some rungs whose programs are there."""
         around = self._around(bucket)
-        for rung in (AFRESH, WIDER, LARGER[-1]):
-            offer = self.server.offer(around, rung)
-            if offer and offer.program is not None:
-                return _by(offer, offer.program) if self.chooser.waits() else None
-        return None
+        for rung in rungs:
+            offer = own if rung is EXACTLY else self.server.offer(around, rung)
+            if offer is not None and offer.program is not None:
+                yield offer, offer.program
 
     def _hold(self, runs: Iterable[Spot]) -> None:
         """Make programs of runs that compute everything: they may serve any other."""
         for spot in runs:
-            try:
-                offer = Offer(LARGER[-1], spot.kind.bucket(spot.origin), spot, 0, None)
-                self.made(offer)
-            except DoesNotFit:
-                continue  # it fits only with other kernels than those that are quickest
+            self._make_ready(Offer(WHOLE, spot.kind.bucket(spot.origin), spot, NOTHING, None))
 
     def _differences(self, arrays: Mapping[str, Array], request: Request) -> dict[str, Region]:
         """What the arena does not hold yet: everything at first, then what changed."""
@@ -361,12 +364,9 @@ class Runner:
 
     def _again(self, own: Offer) -> Served | None:
         """A program on one of the rungs that need no choice."""
-        around = self._around(own.bucket)
-        for rung in self.chooser.again(own, self.planning.classes):
-            offer = own if rung is EXACTLY else self.server.offer(around, rung)
-            if offer and offer.program is not None and offer.program.use.is_good:
-                return _by(offer, offer.program)
-        return None
+        rungs = self.chooser.again(own, self.planning.classes)
+        there = self._there(own.bucket, rungs, own)
+        return next((_by(*found) for found in there if found[1].use.is_good), None)
 
     def _chosen(self, own: Offer) -> Served:
         """A program that is there or worth making; raises NeedsPlan."""

@@ -22,9 +22,9 @@ run meets the same program again.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from tgbench.base.coords import Memo
 from tgbench.base.regions import Region
@@ -34,6 +34,8 @@ from tgbench.programs.states import MOST_PLACES, NOTHING, States
 from tgbench.runs.buckets import Bucket, Classifier, Spot
 from tgbench.runs.raster import Raster, onwards, widened
 from tgbench.session.memory import Library
+
+Enlarges: TypeAlias = Callable[[Region, Sequence[int]], Region]  # a region of a shape
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +73,20 @@ class Rung:
         return self.changed is None and self.demand is None
 
     @property
+    def rounds_changes(self) -> Enlarges | None:
+        """How changes are rounded out; None for not at all."""
+        if self.goes_on or self.widens:
+            return onwards if self.goes_on else widened
+        return None if self.changed is None else self.changed.around
+
+    @property
+    def rounds_demand(self) -> Enlarges | None:
+        """The same of what is asked for."""
+        if self.widens:
+            return widened
+        return None if self.demand is None else self.demand.around
+
+    @property
     def continues(self) -> bool:
         """Whether its program moves, and goes on from what is there."""
         return self.moves and not self.is_afresh and not self.is_there
@@ -86,6 +102,8 @@ ONWARDS = Rung("from there on", goes_on=True)
 WIDENED = Rung("to powers of two", widens=True)
 WIDER = Rung("as a wider one", is_there=True)
 AFRESH = Rung("afresh", is_afresh=True)
+WHOLE = Rung("afresh", None, Raster(1), is_afresh=True)
+FROM_NOTHING = (AFRESH, WIDER, WHOLE)  # where a program that computes everything is, least first
 LARGER = (
     ONWARDS,
     WIDENED,
@@ -95,10 +113,8 @@ LARGER = (
     Rung("in whole inputs", Raster(1), Raster(16)),
     AFRESH,
     Rung("afresh", None, Raster(16), is_afresh=True),
-    Rung("afresh", None, Raster(1), is_afresh=True),
+    WHOLE,
 )
-
-
 MOST_KINDS = 32  # of programs, that a run is compared with
 
 
@@ -225,21 +241,14 @@ class Server:
     def _larger(self, bucket: Bucket, rung: Rung, everything: Sequence[str]) -> Bucket:
         if rung.is_afresh:
             changed = {name: Region.full(self.shapes[name]) for name in everything}
-        elif rung.goes_on:
-            changed = {name: onwards(part, self.shapes[name]) for name, part in bucket.changed}
-        elif rung.widens:
-            changed = {name: widened(part, self.shapes[name]) for name, part in bucket.changed}
-            demand = {name: widened(part, self.outputs[name]) for name, part in bucket.demand}
-            return Bucket.of(changed, demand)
         else:
-            changed = dict(_around(bucket.changed, rung.changed, self.shapes))
-        return Bucket.of(changed, dict(_around(bucket.demand, rung.demand, self.outputs)))
+            changed = _enlarged(bucket.changed, rung.rounds_changes, self.shapes)
+        return Bucket.of(changed, _enlarged(bucket.demand, rung.rounds_demand, self.outputs))
 
 
-def _around(
+def _enlarged(
     parts: Sequence[tuple[str, Region]],
-    raster: Raster | None,
+    how: Enlarges | None,
     shapes: Mapping[str, tuple[int, ...]],
-) -> Iterator[tuple[str, Region]]:
-    for name, region in parts:
-        yield name, region if raster is None else raster.around(region, shapes[name])
+) -> dict[str, Region]:
+    return {name: how(part, shapes[name]) if how else part for name, part in parts}
