@@ -53,7 +53,7 @@ def held_values(keeper: Keeper) -> dict[Node, Held]:
     standing = keeper.standing
     if standing.last is None:
         return {}
-    return keeper.states.patterns[standing.valid].state(standing.last.origin)
+    return keeper.states.patterns[standing.valid].at(standing.last.origin).state
 
 
 def valid_bytes(keeper: Keeper) -> Array:

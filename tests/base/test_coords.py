@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tgbench.base import coords
 from tgbench.base.coords import (
+    ELSEWHERE,
     Domain,
     Guard,
     Memo,
@@ -24,6 +25,7 @@ from tgbench.base.coords import (
     origin_symbol,
     record,
     same,
+    standing,
     value_of,
 )
 
@@ -82,23 +84,23 @@ STEPS: dict[str, Callable[[Any, Any, int], Any]] = {
 }
 
 
-def moving(origin: tuple[int, int]) -> tuple[Moving, Moving]:
-    return origin_symbol(0, origin[0]), origin_symbol(1, origin[1])
+def moving() -> tuple[Moving, Moving]:
+    return origin_symbol(0), origin_symbol(1)
 
 
 @given(programs, origins)
 def test_arithmetic_is_that_of_the_present_numbers(program: Any, origin: tuple[int, int]) -> None:
-    with record() as guards:
-        found = execute(program, moving(origin))
-    assert [value_of(result) for result in found] == execute(program, origin)
+    with record(origin) as guards:
+        found = execute(program, moving())
+        assert [value_of(result) for result in found] == execute(program, origin)
     assert [at(result, origin) for result in found] == execute(program, origin)
     assert Domain(guards).holds(origin)
 
 
 @given(programs, origins)
 def test_guards_make_every_result_right_elsewhere(program: Any, origin: tuple[int, int]) -> None:
-    with record() as guards:
-        found = execute(program, moving(origin))
+    with record(origin) as guards:
+        found = execute(program, moving())
     for u in range(12):
         for v in range(12):
             if Domain(guards).holds((u, v)):
@@ -107,8 +109,8 @@ def test_guards_make_every_result_right_elsewhere(program: Any, origin: tuple[in
 
 @given(programs, origins)
 def test_forms_with_fixed_entries_are_those_numbers(program: Any, origin: tuple[int, int]) -> None:
-    with record() as guards:
-        found = execute(program, moving(origin))
+    with record(origin) as guards:
+        found = execute(program, moving())
     placed = [fixed(result, {0: origin[0]}) for result in found]
     for v in range(12):
         if Domain(guards).holds((origin[0], v)):
@@ -118,27 +120,27 @@ def test_forms_with_fixed_entries_are_those_numbers(program: Any, origin: tuple[
 
 
 def test_entries_stand_where_guards_leave_one_value() -> None:
-    u, v = moving((4, 7))
-    with record() as guards:
+    u, v = moving()
+    with record((4, 7)) as guards:
         assert u < 5
         assert v < 8
         assert v >= 7
     assert list(Domain(guards).fixed) == [1]
-    with record() as guards:
+    with record((4, 7)) as guards:
         u.pin()
     assert list(Domain(guards).fixed) == [0]
 
 
 def test_a_straight_decision_holds_on_a_whole_range() -> None:
-    with record() as guards:
-        low = max(0, origin_symbol(0, 130) - 511)
+    with record([130]) as guards:
+        low = max(0, origin_symbol(0) - 511)
     assert low == 0
     assert [Domain(guards).holds([u]) for u in (0, 511, 512)] == [True, True, False]
 
 
 def test_divisible_forms_stay_forms() -> None:
-    u = origin_symbol(0, 3)
-    with record() as guards:
+    u = origin_symbol(0)
+    with record([3]) as guards:
         row, inside = (u * 8 + 5) // 8, (u * 8 + 5) % 8
     assert guards == set()
     assert (at(row, [7]), inside) == (7, 5)
@@ -146,30 +148,30 @@ def test_divisible_forms_stay_forms() -> None:
 
 @pytest.mark.parametrize("u", range(8))
 def test_a_stride_keeps_the_form_wherever_the_residue_is_the_same(u: int) -> None:
-    with record() as guards:
-        row = (origin_symbol(0, u) + 3) // 4
+    with record([u]) as guards:
+        row = (origin_symbol(0) + 3) // 4
         half = (row + 1) // 2
     domain = Domain(guards)
     alike = [v for v in range(64) if domain.holds([v])]
     assert alike == list(range(u % 8, 64, 8))
     assert [at(row, [v]) for v in alike] == [(v + 3) // 4 for v in alike]
     assert [at(half, [v]) for v in alike] == [((v + 3) // 4 + 1) // 2 for v in alike]
-    assert half * 8 + (u - value_of(half) * 8) == origin_symbol(0, u)  # in lowest terms
+    assert half * 8 + (u - at(half, [u]) * 8) == origin_symbol(0)  # in lowest terms
 
 
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("i", range(12))
 def test_lookup_follows_the_straight_piece(table: tuple[int, ...], i: int) -> None:
-    with record() as guards:
-        found = lookup(Table(table), origin_symbol(0, i))
+    with record([i]) as guards:
+        found = lookup(Table(table), origin_symbol(0))
     allowed = [u for u in range(-3, 15) if Domain(guards).holds([u])]
     assert i in allowed
     assert all(0 <= u < len(table) and at(found, [u]) == table[u] for u in allowed)
 
 
 def test_lookup_keeps_long_pieces() -> None:
-    with record() as guards:
-        lookup(Table(tuple(range(12))), origin_symbol(0, 4))
+    with record([4]) as guards:
+        lookup(Table(tuple(range(12))), origin_symbol(0))
     assert sum(Domain(guards).holds([u]) for u in range(-3, 15)) == 12
 
 
@@ -180,48 +182,78 @@ def test_memo_replays_its_guards() -> None:
         calls.append(a)
         return a if a < 5 else 5
 
-    memo, u = Memo(), origin_symbol(0, 3)
-    with record() as first:
+    memo, u = Memo(), origin_symbol(0)
+    with record([3]) as first:
         memo.get(("halve", u), halve, u)
-    with record() as second:
+    with record([3]) as second:
         memo.get(("halve", u), halve, u)
     assert len(calls) == 1
     assert first == second == {Guard(4, ((0, -1),))}
-    with record() as outer, record():
+    with record([3]) as outer, record([3]):
         memo.get(("halve", u), halve, u)
     assert outer == first
 
 
-def test_memo_tells_origins_apart() -> None:
+def test_a_memo_finds_an_answer_again_wherever_its_guards_hold() -> None:
+    memo, u, calls = Memo(), origin_symbol(0), []
+
+    def asked(at: int) -> Any:
+        with standing([at]):
+            return value_of(memo.get(u, lambda: calls.append(at) or (u if u < 5 else 5)))
+
+    assert [asked(at) for at in (3, 7, 4, 9, 0, 5)] == [3, 5, 4, 5, 0, 5]
+    assert calls == [3, 7]
+
+
+@given(programs, st.lists(origins, min_size=1, max_size=6))
+def test_what_a_memo_knows_of_other_places_changes_nothing(program: Any, places: Any) -> None:
     memo = Memo()
-    results = [
-        memo.get(origin_symbol(0, i), lambda a: a if a < 5 else 5, origin_symbol(0, i))
-        for i in (3, 7)
-    ]
-    assert [value_of(result) for result in results] == [3, 5]
+    for origin in places:
+        with record(origin) as alone:
+            found = execute(program, moving())
+        with record(origin) as guards:
+            known = memo.get("all of it", execute, program, moving())
+        assert [at(one, origin) for one in known] == [at(one, origin) for one in found]
+        assert Domain(guards).holds(origin)
+        assert bool(guards) == bool(alone)
+
+
+def test_a_memo_looks_through_few_answers_and_forgets_when_it_is_full() -> None:
+    memo, u = Memo(most=20), origin_symbol(0)
+    for at_ in range(50):
+        with standing([at_]):
+            assert value_of(memo.get(u, u.pin)) == at_
+        assert memo.size <= 20
+        assert sum(len(found.results) for found in memo.entries.values()) <= ELSEWHERE
+
+
+def test_nobody_stands_anywhere_outside_a_block() -> None:
+    with pytest.raises(IndexError):
+        value_of(origin_symbol(0))
 
 
 def test_a_raising_block_still_reports_its_guards() -> None:
     def fail() -> None:
-        with record():
-            assert origin_symbol(0, 3) < 5
+        with record([3]):
+            assert origin_symbol(0) < 5
             raise RuntimeError
 
-    with record() as outer, pytest.raises(RuntimeError):
+    with record([3]) as outer, pytest.raises(RuntimeError):
         fail()
     assert outer == {Guard(4, ((0, -1),))}
-    assert origin_symbol(0, 1) < 2  # nobody listens: no error
+    with standing([1]):
+        assert origin_symbol(0) < 2  # nobody listens: no error
 
 
 def test_threads_record_apart() -> None:
     seen: list[set[Guard]] = []
 
     def elsewhere() -> None:
-        with record() as guards:
-            assert origin_symbol(0, 3) < 9
+        with record([3]) as guards:
+            assert origin_symbol(0) < 9
         seen.append(guards)
 
-    with record() as mine:
+    with record([99]) as mine:
         thread = threading.Thread(target=elsewhere)
         thread.start()
         thread.join()
@@ -230,18 +262,18 @@ def test_threads_record_apart() -> None:
 
 
 def test_equality_is_of_forms_and_same_is_of_numbers() -> None:
-    u, v = moving((3, 3))
+    u, v = moving()
     assert u != v
     assert u != 3
-    assert len({u, origin_symbol(0, 3)}) == 1
-    with record() as guards:
+    assert len({u, origin_symbol(0)}) == 1
+    with record((3, 3)) as guards:
         assert same(u, v)
     assert Domain(guards).holds((8, 8))
     assert not Domain(guards).holds((8, 7))
 
 
 def test_forms_print() -> None:
-    u = origin_symbol(0, 3)
+    u = origin_symbol(0)
     assert [repr(form) for form in (u, u + 1, u * 2 - 1)] == ["u0", "u0+1", "2·u0-1"]
 
 

@@ -158,8 +158,8 @@ def test_answers_hold_at_every_origin_the_guards_allow(name: str, data: st.DataO
         )
 
     present = data.draw(st.integers(0, T - 1))
-    with record() as guards:
-        answer = ask(origin_symbol(0, present))
+    with record([present]) as guards:
+        answer = ask(origin_symbol(0))
     assert Domain(guards).holds([present])
     for origin in range(T):
         if not Domain(guards).holds([origin]):
@@ -177,8 +177,8 @@ def test_answers_hold_at_every_origin_the_guards_allow(name: str, data: st.DataO
 def test_bands_keep_their_form(name: str) -> None:
     """A row of a band at a moving position is one answer for many positions."""
     _, pattern = tensor_of(name)
-    with record() as guards:
-        u = origin_symbol(0, 4)
+    with record([4]) as guards:
+        u = origin_symbol(0)
         pattern.trim(Region.of(Box(((u, u + 1), (0, T)))))
     assert sum(Domain(guards).holds([i]) for i in range(T)) >= 2
 

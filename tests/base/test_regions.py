@@ -156,8 +156,8 @@ def test_algebra_holds_at_every_origin_the_guards_allow(
         results += [rest.lacking(b), rest.joined(b), rest.intersects(b)]
         return [*results, a.contains(b), a.intersects(b)]
 
-    with record() as guards:
-        found = compute(origin_symbol(0, u), origin_symbol(1, v))
+    with record((u, v)) as guards:
+        found = compute(origin_symbol(0), origin_symbol(1))
     assert Domain(guards).holds((u, v))
     for origin in itertools.product(range(SIZE), repeat=2):
         if Domain(guards).holds(origin):

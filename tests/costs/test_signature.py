@@ -47,9 +47,9 @@ def test_positions_and_places_do_not_count() -> None:
 
 
 def test_moving_coordinates_are_numbers_and_leave_no_guard() -> None:
-    node, u = product(), origin_symbol(0, 3)
+    node, u = product(), origin_symbol(0)
     moving = site(node, Box(((u, u + 2), (0, 4))))
-    with record() as guards:
+    with record([3]) as guards:
         found = Signature.of(moving)
     assert found == Signature.of(site(node, Box(((3, 5), (0, 4)))))
     assert not guards

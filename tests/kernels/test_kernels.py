@@ -13,7 +13,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from tgbench import ops
-from tgbench.base.coords import Moving, at, origin_symbol, record
+from tgbench.base.coords import Moving, at, origin_symbol, record, standing
 from tgbench.base.errors import KernelError
 from tgbench.base.regions import Box, Region
 from tgbench.costs.model import plain_site
@@ -791,7 +791,7 @@ def test_rebased(case_: Case, which: str) -> None:
     expected = evaluate(node, leaves)
     for axis in moving_axes(node):
         for first in range(1, min(node.shape[axis] - 1, 5)):
-            u = origin_symbol(0, first)
+            u = origin_symbol(0)
             side = {"one": (u, u + 1), "up to": (0, u + 1), "onwards": (u, node.shape[axis])}[which]
             box = Box((*Box.full(node.shape[:axis]), side, *Box.full(node.shape[axis + 1 :])))
             memory, rules = Memory(), Rules()
@@ -800,7 +800,7 @@ def test_rebased(case_: Case, which: str) -> None:
                 for i, (array, type_) in enumerate(zip(values, node.call.inputs, strict=True))
             ]
             out = absolute(memory, "out", np.zeros(node.shape), node.dtype)
-            with record() as guards:
+            with record([first]) as guards:
                 boxes = rules.reads(node.call, box)
                 ins = tuple(
                     None if have is None else part(view, Box.full(view.shape), have)
@@ -816,7 +816,8 @@ def test_rebased(case_: Case, which: str) -> None:
                     assert other != first
                     continue
                 for kernel, (function, arguments) in zip(kernels, bound, strict=True):
-                    scratch_at(kernel, site, memory, (other,))
+                    with standing([first]):
+                        scratch_at(kernel, site, memory, (other,))
                     fill(memory.buffers["out"])
                     function(*memory.bound(arguments, (other,)))
                     where = box.at((other,)).slices()

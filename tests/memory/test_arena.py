@@ -169,7 +169,7 @@ def held_by(session: Tenant, whole: bool) -> Mapping[Any, Held]:
     if standing.last is None:
         return {}
     state = standing.valid if whole else session.memory.outliving(standing.valid)
-    return session.states.patterns[state].state(standing.last.origin)
+    return session.states.patterns[state].at(standing.last.origin).state
 
 
 TENANTS: dict[int, list[Tenant]] = {}

@@ -191,8 +191,8 @@ def test_a_region_grows_to_whole_tiles_and_falls_into_chunks() -> None:
 
 def test_a_tile_holds_wherever_its_edges_are_the_same() -> None:
     tiling = Tiling("any", (16,), (64,))
-    with record() as guards:
-        at = origin_symbol(0, 130)
+    with record([130]) as guards:
+        at = origin_symbol(0)
         (box,) = tiling.rounded(Region((Box(((at, at + 1),)),)), (512,))
     assert box == Box(((128, 144),))
     holds = [u for u in range(512) if all(guard.holds((u,)) for guard in guards)]

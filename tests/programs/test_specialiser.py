@@ -14,7 +14,7 @@ from session.test_session import share_of_examples
 from strategies import Maker, demands, graphs
 
 import tgbench.graph.ops as ops
-from tgbench.base.coords import Domain, Guard, Moving
+from tgbench.base.coords import Domain, Guard, Moving, standing
 from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.graph.simplify import simplify
@@ -64,7 +64,7 @@ def patched(graph: Graph, places: Any) -> tuple[BucketClass, tuple[int, ...]]:
 def specialised(session: GraphSession, places: Any) -> Specialised:
     kind, origin = patched(session.scheduled.graph, places)
     memory = session.memory
-    held = session.states.patterns[session.standing.valid].state(origin)
+    held = session.states.patterns[session.standing.valid].state
     return memory.specialiser.specialise(held, kind, origin)
 
 
@@ -122,9 +122,28 @@ def test_programs_hold_wherever_their_guards_do(session: GraphSession, places: A
         inside = all(0 <= at <= bound for at, bound in zip(near, kind.bounds, strict=True))
         if inside and Domain(made.guards).holds(near):
             specialiser.fixed_entries = FixedEntries()
-            held = session.states.patterns[session.standing.valid].state(near)
+            held = session.states.patterns[session.standing.valid].state
             again = specialiser.specialise(held, kind, near)
             assert decided(made, near) == decided(again, near)
+
+
+@given(st.lists(st.tuples(edges, edges), min_size=2, max_size=6))
+@settings(deadline=None)
+def test_what_is_remembered_of_other_places_changes_nothing(
+    session: GraphSession, places: Any
+) -> None:
+    """One specialiser goes from place to place, another one is new at each."""
+    of, placement = session.memory.specialiser, session.memory.placement
+    held = session.states.patterns[session.standing.valid].state
+    for place in places:
+        kind, origin = patched(session.scheduled.graph, [place])
+        of.fixed_entries = FixedEntries()
+        known = of.specialise(held, kind, origin)
+        fresh = Specialiser(
+            session.scheduled, placement, of.cut, Rules(), "cpu", session.costs.kernels
+        )
+        assert decided(known, origin) == decided(fresh.specialise(held, kind, origin), origin)
+        assert Domain(known.guards).holds(origin)
 
 
 def test_entries_that_move_are_not_taken_for_numbers() -> None:
@@ -165,7 +184,8 @@ def test_where_some_cut_fits_the_last_piece_has_room(
     specialiser = Specialiser(scheduled, made, WHOLE, Rules(), "cpu")
     for cut in itertools.islice(cuts(specialiser.propagator), 12):
         with suppress(DoesNotFit):
-            specialiser._lowered({}, *other, Way(cut), is_fixed=True)
+            with standing(other[1]):
+                specialiser._lowered({}, *other, Way(cut), is_fixed=True)
             assert specialiser._may_fit_in_pieces(*other)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tgbench.base.coords import Moving, at, origin_symbol, value_of
+from tgbench.base.coords import Moving, at, origin_symbol
 from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import Graph, GraphBuilder, Node
 from tgbench.programs.lowering import Held
@@ -31,45 +31,45 @@ def append(t: int) -> tuple[BucketClass, tuple[int, ...]]:
     return Bucket.of({"x": row}, {"y": row}).classify(GRAPH)
 
 
-def after_append(t: int) -> dict[Node, Held]:
-    """Rows [0, t + 1) of k are valid, as the run at t would write it."""
-    u = origin_symbol(0, t)
+def after_append() -> dict[Node, Held]:
+    """Rows [0, t + 1) of k are valid, as a run at t writes it."""
+    u = origin_symbol(0)
     return {K: Held(Region((Box(((0, u + 1), (0, 4))),)), (0, 0))}
 
 
-def rows(state: dict[Node, Held]) -> tuple[int, int]:
-    ((start, stop), _) = state[K].valid.hull()
-    return value_of(start), value_of(stop)
+def rows(pattern: ValidityPattern, origin: tuple[int, ...]) -> tuple[int, int]:
+    ((start, stop), _) = pattern.state[K].valid.hull()
+    return at(start, origin), at(stop, origin)
 
 
 def test_equal_patterns_have_one_number_and_the_empty_one_is_0() -> None:
     states = States()
     assert states.number(EMPTY_STATE) == 0
-    one = states.number(ValidityPattern.of(after_append(3)))
-    assert states.number(ValidityPattern.of(after_append(7))) == one == 1
+    one = states.number(ValidityPattern.of(after_append()))
+    assert states.number(ValidityPattern.of(dict(after_append()))) == one == 1
     assert len(states) == 2
 
 
 def test_a_state_moves_with_the_runs_of_its_class() -> None:
     states = States()
-    number = states.number(ValidityPattern.of(after_append(3)))
+    number = states.number(ValidityPattern.of(after_append()))
     moved = states.moved(number, append(3), append(4))
-    assert rows(states.patterns[moved].state((4,))) == (0, 4)
+    assert rows(states.patterns[moved], (4,)) == (0, 4)
     assert states.moved(number, append(8), append(9)) == moved
     back = states.moved(number, append(8), append(2))
-    assert rows(states.patterns[back].state((2,))) == (0, 9)
+    assert rows(states.patterns[back], (2,)) == (0, 9)
     assert states.moved(0, append(3), append(9)) == 0
     assert states.moved(number, append(3), append(3)) == number
 
 
 def test_a_state_of_another_class_is_written_over_the_new_origin() -> None:
     states = States()
-    number = states.number(ValidityPattern.of(after_append(3)))
+    number = states.number(ValidityPattern.of(after_append()))
     ask = Bucket.of({}, {"y": Region((Box(((4, 6), (0, 4))),))}).classify(GRAPH)
     moved = states.moved(number, append(3), ask)
-    assert rows(states.patterns[moved].state(ask[1])) == (0, 4)
-    (_, boxes, _) = states.patterns[moved].entries[0]
-    assert boxes[0][0][1] == (0, ((0, 1),), 1), (
+    assert rows(states.patterns[moved], ask[1]) == (0, 4)
+    (_, region, _) = states.patterns[moved].entries[0]
+    assert region.boxes[0][0][1] == origin_symbol(0), (
         "4 is the origin of the new run, and written as that"
     )
 
@@ -79,17 +79,17 @@ def test_wherever_runs_go_the_numbers_stay(path: list[tuple[int, bool]]) -> None
     """However often it is rewritten, a state says the same of every element."""
     states = States()
     first = path[0][0]
-    number, before = states.number(ValidityPattern.of(after_append(first))), append(first)
+    number, before = states.number(ValidityPattern.of(after_append())), append(first)
     for t, same_class in path[1:]:
         row = Region((Box(((t, t + 1), (0, 4))),))
         now = append(t) if same_class else Bucket.of({}, {"y": row}).classify(GRAPH)
         number, before = states.moved(number, before, now), now
-        assert rows(states.patterns[number].state(now[1])) == (0, first + 1)
+        assert rows(states.patterns[number], now[1]) == (0, first + 1)
 
 
 def test_a_pattern_gives_back_the_forms_it_was_made_of() -> None:
-    state = after_append(5)
-    again = ValidityPattern.of(state).state((5,))
+    state = after_append()
+    again = ValidityPattern.of(state).state
     assert again[K].valid == state[K].valid
     (start, stop), _ = again[K].valid.hull()
     assert start == 0
@@ -98,4 +98,4 @@ def test_a_pattern_gives_back_the_forms_it_was_made_of() -> None:
 
 
 def test_a_state_reads_well() -> None:
-    assert describe(after_append(5)) == "k: {[0:u0+1, 0:4]}"
+    assert describe(after_append()) == "k: {[0:u0+1, 0:4]}"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import tgbench.graph.ops  # noqa: F401  registers the op table
-from tgbench.base.coords import Moving
+from tgbench.base.coords import Moving, standing
 from tgbench.base.errors import DemandError, GraphError
 from tgbench.base.regions import EMPTY, Box, Region
 from tgbench.graph.graph import Graph, GraphBuilder
@@ -386,14 +386,12 @@ def test_every_origin_of_a_class_has_that_class(case: tuple[Graph, Bucket]) -> N
 def test_symbols_give_the_regions_of_the_origin(case: tuple[Graph, Bucket]) -> None:
     graph, bucket = case
     kind, origin = bucket.classify(graph)
-    symbols = kind.symbols(origin)
+    symbols = kind.symbols
     assert all(isinstance(symbol, Moving) for symbol in symbols)
-    assert [Region(r.boxes).at(origin) for r in kind.regions("changed", symbols).values()] == [
-        region for _, region in bucket.changed
-    ]
-    assert {n: r.at(origin) for n, r in kind.regions("demand", symbols).items()} == dict(
-        bucket.demand
-    )
+    with standing(origin):
+        changed, demand = (kind.regions(part, symbols) for part in ("changed", "demand"))
+    assert {n: r.at(origin) for n, r in changed.items()} == dict(bucket.changed)
+    assert {n: r.at(origin) for n, r in demand.items()} == dict(bucket.demand)
 
 
 @untimed

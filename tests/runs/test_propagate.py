@@ -268,8 +268,8 @@ def test_a_step_holds_at_every_origin_its_guards_allow(merge: bool, data: st.Dat
             patch.setattr(propagate, "covered", lambda call, region, keep: region)
         most = min(min(x.shape), min(y.shape))
         present = data.draw(st.integers(0, most - 1))
-        with record() as guards:
-            templates = two_steps(origin_symbol(0, present))
+        with record([present]) as guards:
+            templates = two_steps(origin_symbol(0))
         assert Domain(guards).holds([present])
         for origin in range(most):
             if not Domain(guards).holds([origin]):
@@ -316,8 +316,8 @@ def test_decode_rows_share_one_template() -> None:
     decide = Propagator(graph, everything(graph), Rules())
     full = {node: Region.full(node.shape) for node in decide.schedule}
     valid = {node: region for node, region in full.items() if node not in decide.storage.views}
-    u = origin_symbol(0, 3)
-    with record() as guards:
+    u = origin_symbol(0)
+    with record([3]) as guards:
         template = decide.step(valid, {ids: rows(u, u + 1)}, {logits: rows(u, u + 1, 50)})
     assert Domain(guards).holds([4])
     direct = decide.step(valid, {ids: rows(4, 5)}, {logits: rows(4, 5, 50)})

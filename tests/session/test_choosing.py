@@ -52,7 +52,7 @@ class Imagined:
             self.ran(full)
         self.spent = 0
 
-    def _modelled(self, steps: Iterable[Any]) -> list[float]:
+    def _modelled(self, steps: Iterable[Any], origin: Any) -> list[float]:
         """What is asked about are steps of offers, and programs here have none."""
         asked = [step.rung for step in steps]
         own_ns = self.own_ns if self.hoped_ns is None else self.hoped_ns
@@ -94,13 +94,13 @@ class Imagined:
         self.chooser.ran(offer.spot.kind if kind is None else kind, offer.program, took)
 
 
-def _modelled(steps: Iterable[Step]) -> list[float]:
+def _modelled(steps: Iterable[Step], origin: Any) -> list[float]:
     return [float(FULL_NS)]
 
 
 def _decided(offer: Offer) -> Any:
     """In place of what a run of an offer computes: the offer."""
-    return [offer]
+    return [(offer, ())]
 
 
 def _program(renews: bool = True) -> Program:
@@ -159,7 +159,7 @@ def test_nothing_is_chosen_before_it_is_known_what_computing_everything_takes() 
 def test_asking_the_model_stops_where_it_cannot_be_paid_for() -> None:
     world = Imagined(making_ns=1_000)
 
-    def parts(steps: Iterable[Step]) -> Iterator[float]:
+    def parts(steps: Iterable[Step], origin: Any) -> Iterator[float]:
         for _ in range(10**6):
             world.asked += 1
             yield 1.0
@@ -202,7 +202,7 @@ def test_before_any_was_made_a_program_costs_in_proportion_to_asking_about_it() 
     known = world.chooser._experience
     assert known.making(own) == pytest.approx(10**9)
 
-    def parts(steps: Iterable[Step]) -> Iterator[float]:
+    def parts(steps: Iterable[Step], origin: Any) -> Iterator[float]:
         world.asked += 700
         yield 1.0
 

@@ -11,6 +11,7 @@ import pytest
 
 import tgbench as tg
 from tgbench.base.errors import PlanError
+from tgbench.base.regions import Box, Region
 from tgbench.programs.program import Program
 from tgbench.programs.states import NOTHING, ValidityPattern
 from tgbench.runs.buckets import Bucket, BucketClass, Spot
@@ -273,8 +274,8 @@ def test_what_a_run_leaves_is_worked_out_once_for_all_places() -> None:
 
 def _pattern(session: tg.GraphSession, *parts: tuple[int, int]) -> ValidityPattern:
     node = session.graph.outputs["y"]
-    boxes = tuple(((start, stop), (0, WIDTH)) for start, stop in parts)
-    return ValidityPattern(((node, boxes, (0, 0)),) if parts else ())
+    region = Region(tuple(Box(((start, stop), (0, WIDTH))) for start, stop in parts))
+    return ValidityPattern(((node, region, (0, 0)),) if parts else ())
 
 
 def test_more_holds_less_and_nothing_empty_is_counted_on() -> None:

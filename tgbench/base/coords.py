@@ -1,11 +1,13 @@
 """Coordinates that may move: integers, or linear forms of a bucket's origin.
 
 A decode step at position 130 and one at 131 run the same program, one row further. To find that
-out without running the planner twice, the planner runs *once* on coordinates that remember where
-they came from: `Moving(130 = 0 + 1·u0)` is an integer-like value that knows it is the origin u0.
-Arithmetic keeps the form; every comparison the planner makes is written down as a *guard*, a
-linear inequality over the origin that says for which other origins it comes out the same. What
-the planner returns is then valid, by construction, at every origin that satisfies the guards.
+out without running the planner twice, the planner runs *once* on coordinates that are linear forms
+of the origin: `Moving(0, ((0, 1),))` is 0 + 1·u0. Arithmetic keeps the form; what a form is in
+numbers depends on where one *stands*, and every comparison made there is written down as a
+*guard*, a linear inequality over the origin that says for which other origins it comes out the
+same. What the planner returns is then valid, by construction, at every origin that satisfies the
+guards. A form itself says nothing of any place, so what was found out at one is found again at
+every other where its guards hold (`Memo`).
 
     u0 = 130:   max(0, u0 - 511)  →  0          guard   511 - u0 ≥ 0
                 u0 + 1 ≤ 512      →  True       guard   511 - u0 ≥ 0
@@ -25,7 +27,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd, lcm
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +36,7 @@ Terms: TypeAlias = tuple[tuple[int, int], ...]  # (origin index, coefficient), b
 R = TypeVar("R")
 FAR = 1 << 62
 MOST_ENTRIES = 200_000  # a memo that grows past this starts again
+ELSEWHERE = 8  # results of one key that a memo looks through
 
 
 class Guard(NamedTuple):
@@ -44,56 +47,56 @@ class Guard(NamedTuple):
     modulus: int = 0
 
     def holds(self, origin: Sequence[int]) -> bool:
-        total = self.const + sum(k * origin[i] for i, k in self.terms)
+        total = self.const
+        for index, coefficient in self.terms:
+            total += coefficient * origin[index]
         return total % self.modulus == 0 if self.modulus else total >= 0
 
 
-class _Recording(threading.local):
-    """The guard set that comparisons write to, one per thread; None when nobody listens."""
+class _Standing(threading.local):
+    """Where a thread stands, and the guards that comparisons write to; None if nobody listens."""
 
+    origin: Sequence[int] = ()
     guards: set[Guard] | None = None
 
 
-_recording = _Recording()
+_standing = _Standing()
 
 
 class Moving:
-    """An integer `value` that equals `(const + Σ coefficient · origin[index]) / per`."""
+    """A form `(const + Σ coefficient · origin[index]) / per`: an integer wherever one stands."""
 
-    __slots__ = ("const", "per", "terms", "value")
+    __slots__ = ("_hash", "const", "per", "terms")
 
-    def __init__(self, value: int, const: int, terms: Terms, per: int = 1) -> None:
-        self.value = value
+    def __init__(self, const: int, terms: Terms, per: int = 1) -> None:
         self.const = const
         self.terms = terms
         self.per = per
+        self._hash = 0  # not asked yet
 
     def at(self, origin: Sequence[int]) -> int:
-        """The number this form takes at another origin."""
+        """The number this form takes at an origin."""
         total = self.const
         for index, coefficient in self.terms:
             total += coefficient * origin[index]
         return total // self.per
 
-    def placed(self, origin: Sequence[int]) -> Moving:
-        """The same form, where the origin is now."""
-        return Moving(self.at(origin), self.const, self.terms, self.per)
-
     def fixed(self, numbers: Mapping[int, int]) -> Coord:
         """The same form where these entries of the origin are numbers, and stand."""
         const = self.const + sum(k * numbers[i] for i, k in self.terms if i in numbers)
         terms = tuple((i, k) for i, k in self.terms if i not in numbers)
-        return _form(self.value, const, terms, self.per)
+        return _form(const, terms, self.per)
 
     def pin(self) -> int:
-        """Its present number, with guards that hold the form to it."""
-        _require(self - self.value)
-        _require(self.value - self)
-        return self.value
+        """Its number here, with guards that hold the form to it."""
+        value = value_of(self)
+        _require(self - value)
+        _require(value - self)
+        return value
 
     def __add__(self, other: Coord) -> Coord:
         if type(other) is int:
-            return Moving(self.value + other, self.const + other * self.per, self.terms, self.per)
+            return Moving(self.const + other * self.per, self.terms, self.per)
         if isinstance(other, Moving):
             return _sum(self, other, 1)
         return NotImplemented
@@ -101,14 +104,14 @@ class Moving:
     __radd__ = __add__
 
     def __neg__(self) -> Coord:
-        return Moving(-self.value, -self.const, _negated(self.terms), self.per)
+        return Moving(-self.const, _negated(self.terms), self.per)
 
     def __sub__(self, other: Coord) -> Coord:
         if type(other) is int:
-            return Moving(self.value - other, self.const - other * self.per, self.terms, self.per)
+            return Moving(self.const - other * self.per, self.terms, self.per)
         if isinstance(other, Moving):
             if self.terms == other.terms and self.per == other.per:
-                return self.value - other.value
+                return (self.const - other.const) // self.per
             return _sum(self, other, -1)
         return NotImplemented
 
@@ -119,19 +122,18 @@ class Moving:
         factor = other.pin() if isinstance(other, Moving) else other
         if factor == 0:
             return 0
-        terms = tuple((i, k * factor) for i, k in self.terms)
-        return _form(self.value * factor, self.const * factor, terms, self.per)
+        return _form(self.const * factor, tuple((i, k * factor) for i, k in self.terms), self.per)
 
     __rmul__ = __mul__
 
     def __floordiv__(self, other: int) -> Coord:
         rest, per = self % other, self.per * other
-        return _form(self.value // other, self.const - rest * self.per, self.terms, per)
+        return _form(self.const - rest * self.per, self.terms, per)
 
     def __mod__(self, other: int) -> int:
-        rest, per = self.value % other, self.per * other
-        if any(k % per for _, k in self.terms) and _recording.guards is not None:
-            _recording.guards.add(Guard(self.const - rest * self.per, self.terms, per))
+        rest, per = value_of(self) % other, self.per * other
+        if any(k % per for _, k in self.terms) and _standing.guards is not None:
+            _standing.guards.add(Guard(self.const - rest * self.per, self.terms, per))
         return rest
 
     def __lt__(self, other: Coord) -> bool:
@@ -148,16 +150,17 @@ class Moving:
 
     def __eq__(self, other: object) -> bool:
         """Structural: the same form, so that forms can be dictionary keys. See `same`."""
-        return (
-            isinstance(other, Moving)
-            and self.value == other.value
+        return self is other or (
+            type(other) is Moving
             and self.const == other.const
             and self.terms == other.terms
             and self.per == other.per
         )
 
     def __hash__(self) -> int:
-        return hash((self.value, self.const, self.terms, self.per))
+        if not self._hash:
+            self._hash = hash((self.const, self.terms, self.per))
+        return self._hash
 
     def __bool__(self) -> bool:
         return self.pin() != 0
@@ -182,24 +185,20 @@ def _sum(left: Moving, right: Moving, sign: int) -> Coord:
     total = {index: coefficient * mine for index, coefficient in left.terms}
     for index, coefficient in right.terms:
         total[index] = total.get(index, 0) + coefficient * other
-    return _form(
-        left.value + sign * right.value,
-        left.const * mine + right.const * other,
-        tuple(sorted((i, k) for i, k in total.items() if k)),
-        per,
-    )
+    terms = tuple(sorted((i, k) for i, k in total.items() if k))
+    return _form(left.const * mine + right.const * other, terms, per)
 
 
-def _form(value: int, const: int, terms: Terms, per: int) -> Coord:
+def _form(const: int, terms: Terms, per: int) -> Coord:
     """A form in lowest terms, so that equal ones are equal keys; a number where nothing moves."""
     if not terms:
-        return value
+        return const // per
     if per > 1:
         common = gcd(per, const, *(k for _, k in terms))
         if common > 1:
             const, per = const // common, per // common
             terms = tuple((i, k // common) for i, k in terms)
-    return Moving(value, const, terms, per)
+    return Moving(const, terms, per)
 
 
 @lru_cache(4096)
@@ -209,31 +208,41 @@ def _negated(terms: Terms) -> Terms:
 
 def _require(form: Coord) -> None:
     """Record `form ≥ 0`."""
-    if _recording.guards is not None and type(form) is Moving:
-        _recording.guards.add(Guard(form.const, form.terms))
+    if _standing.guards is not None and type(form) is Moving:
+        _standing.guards.add(Guard(form.const, form.terms))
 
 
 def _is_negative(form: Coord) -> bool:
     return _is_below(form, 0) if type(form) is Moving else form < 0
 
 
+def _here(total: int, terms: Terms) -> int:
+    """`total` and what the terms come to here."""
+    origin = _standing.origin
+    for index, coefficient in terms:
+        total += coefficient * origin[index]
+    return total
+
+
 def _is_below(form: Moving, number: int) -> bool:
     """form < number: the commonest question by far, so nothing but a guard is made for it."""
-    is_so, guards = form.value < number, _recording.guards
+    rest = form.const - number * form.per
+    is_so, guards = _here(rest, form.terms) < 0, _standing.guards
     if guards is not None:
-        rest = form.const - number * form.per
-        guard = Guard(-rest - form.per, _negated(form.terms)) if is_so else Guard(rest, form.terms)
-        guards.add(guard)
+        guards.add(
+            Guard(-rest - form.per, _negated(form.terms)) if is_so else Guard(rest, form.terms)
+        )
     return is_so
 
 
 def _is_above(form: Moving, number: int) -> bool:
     """form > number."""
-    is_so, guards = form.value > number, _recording.guards
+    rest = form.const - number * form.per
+    is_so, guards = _here(rest, form.terms) > 0, _standing.guards
     if guards is not None:
-        rest = form.const - number * form.per
-        guard = Guard(rest - form.per, form.terms) if is_so else Guard(-rest, _negated(form.terms))
-        guards.add(guard)
+        guards.add(
+            Guard(rest - form.per, form.terms) if is_so else Guard(-rest, _negated(form.terms))
+        )
     return is_so
 
 
@@ -245,18 +254,13 @@ def same(a: Coord, b: Coord) -> bool:
 
 
 def value_of(coord: Coord) -> int:
-    """The number at the present origin, unguarded: for costs and drawings, never for regions."""
-    return coord.value if isinstance(coord, Moving) else coord
+    """The number where one stands, unguarded: for costs and drawings, never for regions."""
+    return coord.at(_standing.origin) if isinstance(coord, Moving) else coord
 
 
 def at(coord: Coord, origin: Sequence[int]) -> int:
-    """The number at another origin."""
+    """The number at an origin."""
     return coord.at(origin) if isinstance(coord, Moving) else coord
-
-
-def placed(coord: Coord, origin: Sequence[int]) -> Coord:
-    """The same form, where the origin is now."""
-    return coord.placed(origin) if isinstance(coord, Moving) else coord
 
 
 def fixed(coord: Coord, numbers: Mapping[int, int]) -> Coord:
@@ -264,31 +268,50 @@ def fixed(coord: Coord, numbers: Mapping[int, int]) -> Coord:
     return coord.fixed(numbers) if isinstance(coord, Moving) else coord
 
 
-def origin_symbol(index: int, value: int) -> Moving:
-    """The coordinate that *is* the origin's entry `index`, at present `value`."""
-    return Moving(value, 0, ((index, 1),))
+def origin_symbol(index: int) -> Moving:
+    """The coordinate that *is* the origin's entry `index`."""
+    return Moving(0, ((index, 1),))
 
 
-class record:  # noqa: N801  (read as a verb: `with record() as guards`)
-    """Collect the guards of every comparison made inside the block.
+class standing:  # noqa: N801  (read as a clause: `with standing(origin)`)
+    """Stand at an origin inside the block: forms are the numbers that they take there."""
 
-    >>> u = origin_symbol(0, 5)
-    >>> with record() as guards:
+    __slots__ = ("before", "origin")
+
+    def __init__(self, origin: Sequence[int]) -> None:
+        self.origin = origin
+
+    def __enter__(self) -> None:
+        self.before, _standing.origin = _standing.origin, self.origin
+
+    def __exit__(self, *_: object) -> None:
+        _standing.origin = self.before
+
+
+class record:  # noqa: N801  (read as a verb: `with record(origin) as guards`)
+    """Stand at an origin, and collect the guards of every comparison made inside the block.
+
+    >>> u = origin_symbol(0)
+    >>> with record([5]) as guards:
     ...     smaller = u < 7
     >>> smaller, guards
     (True, {Guard(const=6, terms=((0, -1),), modulus=0)})
     """
 
-    __slots__ = ("guards", "outer")
+    __slots__ = ("before", "guards", "origin", "outer")
+
+    def __init__(self, origin: Sequence[int]) -> None:
+        self.origin = origin
 
     def __enter__(self) -> set[Guard]:
-        self.outer = _recording.guards
+        here = _standing
+        self.before, self.outer = here.origin, here.guards
         self.guards: set[Guard] = set()
-        _recording.guards = self.guards
+        here.origin, here.guards = self.origin, self.guards
         return self.guards
 
     def __exit__(self, *_: object) -> None:
-        _recording.guards = self.outer
+        _standing.origin, _standing.guards = self.before, self.outer
         if self.outer is not None:
             self.outer |= self.guards
 
@@ -296,18 +319,20 @@ class record:  # noqa: N801  (read as a verb: `with record() as guards`)
 class Memo:
     """Results of pure functions on coordinates, each with the guards it was computed under.
 
-    A hit adds those guards to whoever records now, so that a remembered answer restricts the
-    origin exactly as the computation would have.
+    One key may have several results, each right where its guards hold. A hit adds those guards to
+    whoever records now, so that a remembered answer restricts the origin exactly as the computation
+    would have. What depends on where one stands by `value_of` has those numbers in its key.
 
     Args:
-        most: entries; when there are so many it starts again.
+        most: results; when there are so many it starts again.
     """
 
-    __slots__ = ("entries", "most")
+    __slots__ = ("entries", "most", "size")
 
     def __init__(self, most: int = MOST_ENTRIES) -> None:
         self.entries: dict[Hashable, Any] = {}
         self.most = most
+        self.size = 0
 
     def get(self, key: Hashable, compute: Callable[..., R], *args: Any) -> R:
         found: Any = self.entries.get(key, self)
@@ -317,26 +342,40 @@ class Memo:
         elif type(found) is not _Guarded:
             result = found
         else:
-            if _recording.guards is not None:
-                _recording.guards |= found.guards
-            result = found.result
+            result = self._guarded(found, key, compute, args)
         return result
 
+    def _guarded(
+        self, found: _Guarded, key: Hashable, compute: Callable[..., R], args: tuple[Any, ...]
+    ) -> R:
+        here = _standing.guards
+        for guards, result in found.results:
+            if here is not None and guards <= here:
+                return cast(R, result)
+            if all(guard.holds(_standing.origin) for guard in guards):
+                if here is not None:
+                    here |= guards
+                return cast(R, result)
+        return self._computed(key, compute, args)
+
     def _computed(self, key: Hashable, compute: Callable[..., R], args: tuple[Any, ...]) -> R:
-        with record() as guards:
+        with record(_standing.origin) as guards:
             result = compute(*args)
-        if len(self.entries) >= self.most:
+        if self.size >= self.most:
             self.entries.clear()
-        self.entries[key] = _Guarded(result, frozenset(guards)) if guards else result
+            self.size = 0
+        before = self.entries.get(key)
+        others = before.results[: ELSEWHERE - 1] if type(before) is _Guarded else ()
+        known = _Guarded(((frozenset(guards), result), *others)) if guards else result
+        self.entries[key], self.size = known, self.size + 1
         return result
 
 
 @dataclass(frozen=True, slots=True)
 class _Guarded:
-    """A remembered result that holds only where its guards do."""
+    """Remembered results, each of which holds only where its guards do; the latest first."""
 
-    result: Any
-    guards: frozenset[Guard]
+    results: tuple[tuple[frozenset[Guard], Any], ...]
 
 
 class Table:
@@ -370,7 +409,7 @@ def lookup(table: Table, index: Coord) -> Coord:
     """
     if not isinstance(index, Moving):
         return table.values[index]
-    i, end = index.value, len(table.slope)
+    i, end = value_of(index), len(table.slope)
     right = table.last[i] - i if i < end else 0
     left = i - table.first[i - 1] if i > 0 else 0
     piece = i if right >= left else i - 1

@@ -30,7 +30,7 @@ from functools import cmp_to_key
 from itertools import pairwise
 from typing import TypeAlias, TypeVar
 
-from tgbench.base.coords import Coord, Moving, at, fixed, placed, same, value_of
+from tgbench.base.coords import Coord, Moving, at, fixed, same, value_of
 
 Interval: TypeAlias = "tuple[Coord, Coord]"
 Size = TypeVar("Size", int, "int | Moving")
@@ -55,7 +55,7 @@ class Box(tuple[Interval, ...]):
 
     @property
     def elements(self) -> int:
-        """How many elements, at the present origin."""
+        """How many elements, where one stands."""
         count = 1
         for start, stop in self:
             count *= value_of(stop) - value_of(start)
@@ -97,23 +97,21 @@ class Box(tuple[Interval, ...]):
 
     def at(self, origin: Sequence[int]) -> Box:
         """This box at another origin, as plain integers."""
-        for start, stop in self:
-            if type(start) is Moving or type(stop) is Moving:
-                break
-        else:
+        if not self.moves:
             return self
         return Box((at(start, origin), at(stop, origin)) for start, stop in self)
 
-    def placed(self, origin: Sequence[int]) -> Box:
-        """This box where the origin is now; it goes on following it."""
-        return Box((placed(start, origin), placed(stop, origin)) for start, stop in self)
+    @property
+    def moves(self) -> bool:
+        """Whether a side of it follows the origin."""
+        return any(type(start) is Moving or type(stop) is Moving for start, stop in self)
 
     def fixed(self, numbers: Mapping[int, int]) -> Box:
         """This box where these entries of the origin are numbers."""
         return Box((fixed(start, numbers), fixed(stop, numbers)) for start, stop in self)
 
     def slices(self) -> tuple[slice, ...]:
-        """For indexing an array at the present origin."""
+        """For indexing an array, where one stands."""
         return tuple([slice(value_of(start), value_of(stop)) for start, stop in self])
 
     def __repr__(self) -> str:
@@ -155,8 +153,13 @@ class Region:
         return not self.boxes
 
     @property
+    def moves(self) -> bool:
+        """Whether any of it follows the origin."""
+        return any(box.moves for box in self.boxes)
+
+    @property
     def elements(self) -> int:
-        """How many elements, at the present origin."""
+        """How many elements, where one stands."""
         return sum(box.elements for box in self.boxes)
 
     def hull(self) -> Box:
@@ -199,10 +202,6 @@ class Region:
     def at(self, origin: Sequence[int]) -> Region:
         """This region at another origin, as plain integers."""
         return Region(tuple(box.at(origin) for box in self.boxes))
-
-    def placed(self, origin: Sequence[int]) -> Region:
-        """This region where the origin is now; it goes on following it."""
-        return Region(tuple(box.placed(origin) for box in self.boxes))
 
     def fixed(self, numbers: Mapping[int, int]) -> Region:
         """This region where these entries of the origin are numbers."""

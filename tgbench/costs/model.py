@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
-from tgbench.base.coords import MOST_ENTRIES
+from tgbench.base.coords import MOST_ENTRIES, Coord, Moving, value_of
 from tgbench.base.errors import KernelError, UnreadableRecordsError
 from tgbench.base.machine import Machine
 from tgbench.base.regions import Box, row_major
@@ -177,25 +177,26 @@ class CostModel:
 
         Operands are taken to lie row-major. A call that no kernel takes so is modelled roughly.
         """
+        box = numbers(box)
         found = self._asked.get((call, box))
         if found is None:
-            found = _remembered(self._asked, (call, box), self._estimate(call, numbers(box)))
+            found = _remembered(self._asked, (call, box), self._estimate(call, box))
         return found
 
     def time_ns(self, call: Call, box: Box) -> float:
         """The expected nanoseconds of `estimate`."""
         return self.estimate(call, box).time_ns
 
-    def of_steps(self, steps: Iterable[Step]) -> float:
-        """The expected nanoseconds of all that some steps compute."""
-        return sum(self.of_parts(steps))
+    def of_steps(self, steps: Iterable[Step], origin: Sequence[int]) -> float:
+        """The expected nanoseconds of all that some steps compute at an origin."""
+        return sum(self.of_parts(steps, origin))
 
-    def of_parts(self, steps: Iterable[Step]) -> Iterator[float]:
+    def of_parts(self, steps: Iterable[Step], origin: Sequence[int]) -> Iterator[float]:
         """The same, box by box; whoever has heard enough need not ask on."""
         for step in steps:
             for node, region in step.compute.items():
                 for box in region:
-                    yield self.time_ns(node.call, box)
+                    yield self.time_ns(node.call, box.at(origin))
 
     def of_site(self, site: Site, kernel: Kernel) -> Estimate:
         """What one kernel takes at a site."""
@@ -335,11 +336,17 @@ def modelled_ns(site: Site, kernel: Kernel) -> float:
 
 
 def _position_free(site: Site) -> tuple[Any, ...]:
-    """What of a site its estimate depends on, besides the call."""
-    views = (site.out, *site.ins)
-    return tuple(None if view is None else (view.shape, view.strides) for view in views) + (
-        _open_masks(site.call, site.in_boxes)
+    """What of a site its estimate depends on, besides the call: numbers."""
+    sides = tuple(
+        None if view is None else (_numbers(view.shape), _numbers(view.strides))
+        for view in (site.out, *site.ins)
     )
+    return sides + _open_masks(site.call, site.in_boxes)
+
+
+def _numbers(coords: tuple[Coord, ...]) -> tuple[Coord, ...]:
+    """What coordinates are where one stands."""
+    return tuple(map(value_of, coords)) if Moving in map(type, coords) else coords
 
 
 # --- curves ---------------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ def last_cache_bytes() -> int:
 
 def numbers(box: Box) -> Box:
     """A box as plain integers: what only costs anything is never guarded."""
-    return Box((value_of(start), value_of(stop)) for start, stop in box)
+    return Box((value_of(start), value_of(stop)) for start, stop in box) if box.moves else box
 
 
 def _moved_bytes(site: Site) -> int:

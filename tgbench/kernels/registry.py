@@ -65,7 +65,7 @@ class View:
 
     @property
     def elements(self) -> int:
-        """How many elements, at the present origin."""
+        """How many elements, where one stands."""
         count = 1
         for size in self.shape:
             count *= value_of(size)

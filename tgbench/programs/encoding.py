@@ -17,14 +17,14 @@ from functools import cache, cached_property, partial
 from math import prod
 from typing import Any, NamedTuple, TypeAlias, TypeVar, overload
 
-from tgbench.base.coords import Coord, Guard, Moving, Terms, value_of
+from tgbench.base.coords import Coord, Guard, Moving, standing, value_of
 from tgbench.base.errors import ProgramsError
 from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import Node
 from tgbench.kernels.registry import ARENA, Site, Unnamed, View, frozen_inputs
 from tgbench.programs.lowering import BoundKernel, Lowerer
 from tgbench.programs.program import Instruction, Program
-from tgbench.programs.states import Entry, Form, ValidityPattern
+from tgbench.programs.states import Entry, ValidityPattern
 from tgbench.runs.buckets import BucketClass
 from tgbench.runs.propagate import Step, handed_out
 
@@ -66,19 +66,15 @@ class CoordTables:
     """The forms and boxes of one document, each once; what is written refers to them."""
 
     def __init__(self) -> None:
-        self._forms: dict[tuple[int, Terms, int], int] = {}
+        self._forms: dict[Moving, int] = {}
         self._boxes: dict[Box, int] = {}
         self._ends: list[Json] = []
 
     def coord(self, coord: Coord) -> Json:
-        """A coordinate of regions and views."""
+        """A coordinate."""
         if isinstance(coord, Moving):
-            return self.form((coord.const, coord.terms, coord.per))
+            return [self._forms.setdefault(coord, len(self._forms))]
         return coord
-
-    def form(self, form: Form) -> Json:
-        """A coordinate of patterns."""
-        return form if isinstance(form, int) else [self._forms.setdefault(form, len(self._forms))]
 
     def box(self, box: Box) -> int:
         """The number of a box."""
@@ -89,19 +85,18 @@ class CoordTables:
 
     def written(self) -> dict[str, Json]:
         """Both tables, for the document."""
-        forms = [[const, per, *_flat(terms)] for const, terms, per in self._forms]
+        forms = [[form.const, form.per, *_flat(form.terms)] for form in self._forms]
         return {"forms": forms, "boxes": self._ends}
 
 
 class CoordReader:
-    """What the numbers of a document mean, at an origin."""
+    """What the numbers of a document mean."""
 
-    def __init__(self, document: Mapping[str, Json], origin: Sequence[int]) -> None:
+    def __init__(self, document: Mapping[str, Json]) -> None:
         self._moving = [
-            Moving(0, const, _pairs(terms), per).placed(origin)
-            for const, per, *terms in document["forms"]
+            Moving(const, _pairs(terms), per) for const, per, *terms in document["forms"]
         ]
-        self.boxes = [Box(_pairs([self.coord(end) for end in ends])) for ends in document["boxes"]]
+        self.boxes = [self.box(ends) for ends in document.get("boxes", ())]
         self.extents = [box.extents for box in self.boxes]
         self._reaches: dict[tuple[int, tuple[int, ...]], int] = {}
 
@@ -113,6 +108,10 @@ class CoordReader:
             found = sum((value_of(size) - 1) * step for size, step in sides)
             self._reaches[box, steps] = found
         return found
+
+    def box(self, ends: Json) -> Box:
+        """A box whose ends are written in a row."""
+        return Box(_pairs([self.coord(end) for end in ends]))
 
     def coord(self, found: Json) -> Coord:
         """A coordinate as it is written."""
@@ -242,10 +241,10 @@ class Codec:
             [
                 [
                     self.number[node],
-                    [[tables.form(end) for end in _flat(box)] for box in boxes],
-                    [tables.form(form) for form in start],
+                    [[tables.coord(end) for end in _flat(box)] for box in region],
+                    [tables.coord(form) for form in start],
                 ]
-                for node, boxes, start in pattern.entries
+                for node, region, start in pattern.entries
             ]
             for pattern in patterns
         ]
@@ -253,15 +252,11 @@ class Codec:
 
     def read_patterns(self, document: Json) -> list[ValidityPattern]:
         """Of what `patterns` wrote."""
-        forms = [(const, _pairs(terms), per) for const, per, *terms in document["forms"]]
-
-        def form(found: Json) -> Form:
-            number: Form = forms[found[0]] if isinstance(found, list) else found
-            return number
+        coords = CoordReader(document)
 
         def entry(node: int, boxes: Json, start: Json) -> Entry:
-            sides = tuple(_pairs([form(end) for end in ends]) for ends in boxes)
-            return self.nodes[node], sides, tuple(map(form, start))
+            region = Region(tuple(map(coords.box, boxes)))
+            return self.nodes[node], region, tuple(map(coords.coord, start))
 
         return [
             ValidityPattern(tuple(entry(*found) for found in pattern))
@@ -284,21 +279,23 @@ class Codec:
 
     def read_outputs(self, document: Json, kind: BucketClass, origin: tuple[int, ...]) -> Outputs:
         """Of what `outputs` wrote."""
-        coords, handed = CoordReader(document, origin), handed_out(self.graph, kind, origin)
-        return {
-            name: tuple(
-                (coords.boxes[box], self._view(handed[name][0], box, offset, coords))
-                for box, offset in parts
-            )
-            for name, parts in document["outputs"]
-        }
+        coords, handed = CoordReader(document), handed_out(self.graph, kind, origin)
+        with standing(origin):
+            return {
+                name: tuple(
+                    (coords.boxes[box], self._view(handed[name][0], box, offset, coords))
+                    for box, offset in parts
+                )
+                for name, parts in document["outputs"]
+            }
 
     # calls
 
     def calls(self, program: Program) -> Json:
         """What a program calls."""
         tables, sites = CoordTables(), _SiteTable()
-        calls = [self._call(made, tables, sites) for made in program.instructions]
+        with standing(program.made_at):
+            calls = [self._call(made, tables, sites) for made in program.instructions]
         return {"calls": calls, "sites": sites.rows, **tables.written()}
 
     def _call(self, made: Instruction, tables: CoordTables, sites: _SiteTable) -> Json:
@@ -320,9 +317,10 @@ class Codec:
 
     def read_calls(self, document: Json, origin: tuple[int, ...]) -> tuple[Instruction, ...]:
         """Of what `calls` wrote; raises ProgramsError for what does not fit this memory map."""
-        coords = CoordReader(document, origin)
+        coords = CoordReader(document)
         sites = [_SiteRow(out, ins, kernel) for out, ins, kernel in document["sites"]]
-        return tuple(self._read_call(row, sites, coords) for row in document["calls"])
+        with standing(origin):
+            return tuple(self._read_call(row, sites, coords) for row in document["calls"])
 
     def _read_call(self, row: Json, sites: Sequence[_SiteRow], coords: CoordReader) -> Instruction:
         number, which, offset, *offsets = row
@@ -372,9 +370,9 @@ class Codec:
             for node, region in regions.items()
         ]
 
-    def read_steps(self, document: Json, origin: tuple[int, ...]) -> tuple[Step, ...]:
+    def read_steps(self, document: Json) -> tuple[Step, ...]:
         """Of what `steps` wrote."""
-        coords = CoordReader(document, origin)
+        coords = CoordReader(document)
 
         def regions(found: Json) -> dict[Node, Region]:
             return {

@@ -14,7 +14,7 @@ from functools import cache, cached_property
 from itertools import count
 from typing import Any
 
-from tgbench.base.coords import Coord, Memo, fixed, same, value_of
+from tgbench.base.coords import Coord, Memo, Moving, fixed, same, value_of
 from tgbench.base.errors import KernelError, TgbenchError
 from tgbench.base.regions import EMPTY, NOTHING, Box, Left, Region, row_major
 from tgbench.base.words import shorten
@@ -196,14 +196,15 @@ class BoundKernel:
     Fields:
         kernel: its name.
         function, arguments: what it is called with, as views of these operands.
-        scratch_bytes, allocates: as in `Instruction`.
+        scratch_bytes: of temporary memory that it is given.
+        allocates: bytes the called library takes for itself at a site.
     """
 
     kernel: str
     function: Function
     arguments: tuple[Any, ...]
-    scratch_bytes: int
-    allocates: int
+    scratch_bytes: Coord
+    allocates: Callable[[Site], int]
 
 
 class Choices:
@@ -221,7 +222,8 @@ class Choices:
 
     def key(self, site: Site) -> int:
         """A number for what of a canonical site counts."""
-        what = (site.call, _place(site.call, site.out_box), site.out, site.ins, site.frozen)
+        place, sizes = _place(site.call, site.out_box), _moving_sizes(site)
+        what = (site.call, place, site.out, site.ins, site.frozen, sizes)
         return self._numbers.get(what, self._next.__next__)
 
     def at(self, key: int, site: Site) -> Iterator[Option]:
@@ -278,7 +280,10 @@ class Lowerer:
         self.placement = placement
         self.rules = rules
         self.device = device
-        self._choices, self._binds = Choices(rules, ranking), Memo()
+        self._choices, self._binds, self._bounds = Choices(rules, ranking), Memo(), Memo()
+        self._hows: dict[Hashable, int] = {}
+        self._how = cache(self._number_of_how)
+        self._taken = cache(lambda node: taken(node, scheduled, placement.donors))
         self.layout_of = cache(lambda node: layout(node, scheduled, placement.slots))
         self._fixed = {
             node: slot.start for node, slot in placement.slots.items() if node in placement.retained
@@ -405,14 +410,26 @@ class Lowerer:
         a kernel is chosen and bound once, over operands at offset 0, and then moved.
         """
         there = self._site(node, box, addresser)
+        inplace = tuple([_lies_there(there, i) for i in self._taken(node)])
+        alike = (self._how(node), box, inplace, _moving_sizes(there))
+        return self.placed(node, there, self._bounds.get(alike, self._best, node, there))
+
+    def _best(self, node: Node, there: Site) -> BoundKernel:
+        """The fastest kernel at a site that the node's scratch memory is enough for."""
         site = self.canonical(node, there)
         key = self._choices.key(site)
-        option = self._chosen(self._choices.at(key, site), node)
-        return self.placed(node, there, self._bound(site, key, option))
+        return self._bound(site, key, self._chosen(self._choices.at(key, site), node))
+
+    def _number_of_how(self, node: Node) -> int:
+        """One number for all nodes of a call whose operands lie alike."""
+        operands = [self.layout_of(one) for one in (node, *node.inputs)]
+        lie = tuple([(one.steps, one.buffer == ARENA) for one in operands])
+        how = node.call, lie, self._taken(node), self._reserved(node)
+        return self._hows.setdefault(how, len(self._hows))
 
     def canonical(self, node: Node, there: Site) -> Site:
         """A node's site with every operand at offset 0."""
-        return canonical(there, taken(node, self.scheduled, self.placement.donors))
+        return canonical(there, self._taken(node))
 
     def bound_again(self, node: Node, there: Site, kernel: str) -> BoundKernel:
         """A kernel that was chosen before; raises KernelError or DoesNotFit if it does not suit."""
@@ -434,8 +451,8 @@ class Lowerer:
         places |= {OUT: there.out, SCRATCH: room.offset_bytes if room is not None else 0}
         moved = tuple([_moved(argument, places) for argument in bound.arguments])
         return Instruction(
-            node, there.out_box, bound.kernel, bound.function, moved, bound.scratch_bytes,
-            bound.allocates, there,
+            node, there.out_box, bound.kernel, bound.function, moved,
+            value_of(bound.scratch_bytes), bound.allocates(there), there,
         )  # fmt: skip
 
     def _reserved(self, node: Node) -> int:
@@ -542,12 +559,21 @@ def _place(call: Call, box: Box) -> Hashable:
     return call.op.place(call, box)
 
 
+def _moving_sizes(site: Site) -> tuple[int, ...]:
+    """About how large operands are whose sizes move, in half octaves.
+
+    The fastest kernel may be another where they are much larger. A program serves all the sizes
+    that its guards allow, so what chooses its kernels need not tell close ones apart.
+    """
+    views = [site.out, *(view for view in site.ins if view is not None)]
+    sizes = [size for view in views for size in view.shape if type(size) is Moving]
+    return tuple([(value_of(size) ** 2).bit_length() for size in sizes])
+
+
 def _bound(site: Site, option: Option) -> BoundKernel:
     kernel = option.kernel
     function, arguments = kernel.bind(site, scratch_views(option.shapes))
-    return BoundKernel(
-        kernel.name, function, arguments, value_of(option.used_bytes), kernel.allocates(site)
-    )
+    return BoundKernel(kernel.name, function, arguments, option.used_bytes, kernel.allocates)
 
 
 def taken(node: Node, scheduled: ScheduledGraph, donors: Mapping[Node, Node]) -> frozenset[int]:
@@ -565,19 +591,23 @@ def canonical(site: Site, taken: frozenset[int]) -> Site:
     of those whose bytes are `taken`, and at other coordinates it may lie elsewhere: `same` guards.
     """
     out = site.out
-
-    def is_there(i: int, view: View) -> bool:
-        alike = i in taken and view.buffer == out.buffer and view.dtype == out.dtype
-        return alike and same(view.offset, out.offset)
-
+    there = {i for i in taken if _lies_there(site, i)}
     ins = tuple(
         None
         if view is None
-        else View(OUT if is_there(i, view) else i, view.dtype, view.shape, view.strides, 0)
+        else View(OUT if i in there else i, view.dtype, view.shape, view.strides, 0)
         for i, view in enumerate(site.ins)
     )
     plain = View(OUT, out.dtype, out.shape, out.strides, 0)
     return Site(site.call, site.out_box, site.in_boxes, plain, ins, site.device, site.frozen)
+
+
+def _lies_there(site: Site, i: int) -> bool:
+    """Whether an input lies exactly where the output does."""
+    view, out = site.ins[i], site.out
+    if view is None or view.buffer != out.buffer or view.dtype != out.dtype:
+        return False
+    return same(view.offset, out.offset)
 
 
 def _moved(argument: Any, places: Mapping[Any, Any]) -> Any:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tgbench.base.coords import Coord, Domain, Guard, Moving, Terms, value_of
+from tgbench.base.coords import Coord, Domain, Guard, Moving, Terms
 from tgbench.base.regions import Box
 from tgbench.base.words import counted
 from tgbench.graph.graph import Node
@@ -297,8 +297,7 @@ class _Place:
         moves = any(isinstance(part, Moving) for part in (*view.shape, *view.strides))
         self.forms = (view.shape, view.strides) if moves else None
         self.shape, self.strides = (
-            list(map(value_of, view.shape)),
-            list(map(value_of, view.strides)),
+            ([], []) if moves else (_numbers(view.shape, ()), _numbers(view.strides, ()))
         )
         form = view.offset
         self.per = form.per if isinstance(form, Moving) else 1

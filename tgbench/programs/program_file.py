@@ -37,7 +37,7 @@ from tgbench.runs.rules import Rules
 
 Entry: TypeAlias = "tuple[int, BucketClass, Program]"  # with the state that it counts on
 Bind: TypeAlias = Callable[[Program, tuple[int, ...]], None]
-Modelled: TypeAlias = Callable[[Iterable[Step]], float]
+Modelled: TypeAlias = Callable[[Iterable[Step], Sequence[int]], float]
 VERSION = 1
 NONE = "no file of programs; pass one that `session.save_programs` wrote"
 ANEW = "make programs anew (`session.prepare`), and save them"
@@ -94,7 +94,7 @@ class ProgramFile:
         numbers = list(dict.fromkeys(number for found in states for number in found))
         keys = []
         for state, kind, made in entries:
-            time_ns = made.use.time_ns if made.use.ran > 1 else modelled(made.steps)
+            time_ns = made.use.time_ns if made.use.ran > 1 else modelled(made.steps, made.made_at)
             at = [numbers.index(number) for number in (state, made.start, made.after)]
             keys.append(ProgramKey.of(kind, at, made, time_ns).written())
         yield {
@@ -175,7 +175,7 @@ class UnreadProgram:
         return self.codec.read_calls(json.loads(self.calls_line), self.key.made_at)
 
     def _steps(self) -> tuple[Step, ...]:
-        return self.codec.read_steps(json.loads(self.steps_line), self.key.made_at)
+        return self.codec.read_steps(json.loads(self.steps_line))
 
 
 def _read(path: Path) -> bytes:

@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from tgbench.base.coords import Domain, Guard, fixed, origin_symbol, record
+from tgbench.base.coords import Coord, Domain, Guard, fixed, origin_symbol, record
 from tgbench.base.regions import EMPTY, Region
 from tgbench.graph.graph import Node
 from tgbench.kernels.registry import Ranking, candidates
@@ -150,7 +150,7 @@ class Specialiser:
         """
         for way in self._own_ways if as_planned else self._ways(kind, origin, or_more):
             try:
-                with record() as guards:
+                with record(origin) as guards:
                     made, counts_on = self._lowered(
                         held, kind, origin, way, is_fixed, counts_on_all
                     )
@@ -161,6 +161,14 @@ class Specialiser:
                 self.fixed_entries.learn(kind, origin, guards)
             return Specialised(tuple(made), frozenset(guards), counts_on)
         raise failure
+
+    def decided(self, held: State, kind: BucketClass, origin: tuple[int, ...]) -> Step:
+        """What a run in one piece computes, before it is lowered."""
+        graph, numbers = self.scheduled.graph, self.fixed_entries.of(kind, origin)
+        with record(origin):
+            held, symbols = _with(numbers, held, kind)
+            demand = joined(handed_out(graph, kind, symbols).values())
+            return self.propagator.step(_valid(held), changes(graph, kind, symbols), demand)
 
     @property
     def _own_ways(self) -> list[Way]:
@@ -205,11 +213,9 @@ class Specialiser:
         counts_on_all: bool = True,
     ) -> tuple[list[tuple[Step, Lowering]], State]:
         numbers = dict(enumerate(origin)) if is_fixed else self.fixed_entries.of(kind, origin)
-        for index, value in numbers.items():
-            origin_symbol(index, value).pin()
-        held = {} if way.afresh else held
-        held = {node: there.fixed(numbers) for node, there in held.items()} if numbers else held
-        symbols = [fixed(symbol, numbers) for symbol in kind.symbols(origin)]
+        for index in numbers:
+            origin_symbol(index).pin()
+        held, symbols = _with(numbers, {} if way.afresh else held, kind)
         changed: Mapping[Node, Region] = changes(self.scheduled.graph, kind, symbols)
         named = handed_out(self.scheduled.graph, kind, symbols)
         demand: Demand = joined(named.values())
@@ -263,6 +269,16 @@ class Specialiser:
                 return step, self.lowerer.lower(step, held, named)
             except Unreadable as found:
                 avoid.append(found.node)
+
+
+def _with(
+    numbers: Mapping[int, int], held: State, kind: BucketClass
+) -> tuple[State, Sequence[Coord]]:
+    """What is held, and the origin, where these entries of it are numbers."""
+    if not numbers:
+        return held, kind.symbols
+    there = {node: part.fixed(numbers) for node, part in held.items()}
+    return there, [fixed(symbol, numbers) for symbol in kind.symbols]
 
 
 def _valid(state: State) -> dict[Node, Region]:

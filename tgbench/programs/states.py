@@ -7,95 +7,78 @@ one small integer stands for it. Programs are keyed by that integer and the buck
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from tgbench.base.coords import Coord, Memo, Moving, Terms
+from tgbench.base.coords import Coord, Memo, Moving, at, origin_symbol
 from tgbench.base.regions import EMPTY, Box, Region
 from tgbench.graph.graph import Node
 from tgbench.programs.lowering import Held, State
 from tgbench.runs.buckets import Spot
 from tgbench.runs.raster import Raster
 
-Form: TypeAlias = "int | tuple[int, Terms, int]"  # a number, or (const + terms) / per
-Entry: TypeAlias = "tuple[Node, tuple[tuple[tuple[Form, Form], ...], ...], tuple[Form, ...]]"
-FormMap: TypeAlias = Callable[[Form, int], Form]  # (form, size of its dimension) → form
+Entry: TypeAlias = "tuple[Node, Region, tuple[Coord, ...]]"
+Change: TypeAlias = Callable[[Coord, int], Coord]  # (coordinate, size of its dimension) → another
 
 
 @dataclass(frozen=True)
 class ValidityPattern:
-    """What the arena holds, over some run's origin: (node, valid boxes, slot start) entries."""
+    """What the arena holds, over some run's origin: (node, what is valid, slot start) entries."""
 
     entries: tuple[Entry, ...]
 
     @staticmethod
     def of(state: State) -> ValidityPattern:
         ordered = sorted(state.items(), key=lambda item: item[0].index)
-        return ValidityPattern(
-            tuple(
-                (
-                    node,
-                    tuple(tuple((_form(a), _form(b)) for a, b in box) for box in held.valid),
-                    tuple(map(_form, held.start)),
-                )
-                for node, held in ordered
-            )
-        )
+        return ValidityPattern(tuple((node, held.valid, held.start) for node, held in ordered))
 
-    def state(self, origin: Sequence[int]) -> dict[Node, Held]:
-        """The state this is at an origin, as coordinates that remember it."""
-        return {
-            node: Held(
-                Region(
-                    tuple(
-                        Box((_coord(a, origin), _coord(b, origin)) for a, b in box) for box in boxes
-                    )
-                ),
-                tuple(_coord(form, origin) for form in start),
-            )
-            for node, boxes, start in self.entries
-        }
+    @property
+    def state(self) -> dict[Node, Held]:
+        """The state this is, wherever the origin is."""
+        return {node: Held(region, start) for node, region, start in self.entries}
 
     @cached_property
     def is_fixed(self) -> bool:
         """Whether no run moves it: all boxes are numbers, and stop where their dimensions do."""
         return all(
             type(a) is int and type(b) is int and b == size
-            for node, boxes, _ in self.entries
-            for box in boxes
+            for node, region, _ in self.entries
+            for box in region
             for (a, b), size in zip(box, node.shape, strict=True)
         ) and all(type(form) is int for _, _, start in self.entries for form in start)
 
-    def changed(self, change: FormMap, stop: FormMap | None = None) -> ValidityPattern:
-        """The same with every form rewritten; where boxes stop, by `stop` if that is given."""
+    def changed(self, change: Change, stop: Change | None = None) -> ValidityPattern:
+        """The same with every coordinate rewritten; where boxes stop, by `stop` if it is given."""
         ends = change if stop is None else stop
         return ValidityPattern(
             tuple(
                 (
                     node,
-                    tuple(
+                    Region(
                         tuple(
-                            (change(a, size), ends(b, size))
-                            for (a, b), size in zip(box, node.shape, strict=True)
+                            Box(
+                                (change(a, size), ends(b, size))
+                                for (a, b), size in zip(box, node.shape, strict=True)
+                            )
+                            for box in region
                         )
-                        for box in boxes
                     ),
                     tuple(change(form, size) for form, size in zip(start, node.shape, strict=True)),
                 )
-                for node, boxes, start in self.entries
+                for node, region, start in self.entries
             )
         )
 
     def at(self, origin: Sequence[int]) -> ValidityPattern:
         """The same at one origin: numbers."""
-        return self.changed(lambda form, size: _value(form, origin))
+        return self.changed(lambda form, size: at(form, origin))
 
     @cached_property
-    def regions(self) -> dict[Node, tuple[Region, tuple[Form, ...]]]:
+    def regions(self) -> dict[Node, tuple[Region, tuple[Coord, ...]]]:
         """What is valid of every node, of a pattern of numbers, and where its slot starts."""
-        return {node: (_region(boxes), start) for node, boxes, start in self.entries}
+        return {node: (region, start) for node, region, start in self.entries}
 
     def holds(self, other: ValidityPattern) -> bool:
         """Whether all that another pattern counts on is there; both are numbers.
@@ -103,9 +86,8 @@ class ValidityPattern:
         A pattern may name boxes that are empty elsewhere; it is not for such places.
         """
         there = self.regions
-        for node, boxes, start in other.entries:
+        for node, counted, start in other.entries:
             region, first = there.get(node, _NOWHERE)
-            counted = _region(boxes)
             if first != start or any(a >= b for box in counted for a, b in box):
                 return False
             if not region.contains(counted):
@@ -118,35 +100,11 @@ class ValidityPattern:
         for node, (region, start) in self.regions.items():
             left = raster.within(region, node.shape) if node in kept else EMPTY
             if left.boxes:
-                sides = tuple(tuple((_form(a), _form(b)) for a, b in box) for box in left)
-                found.append((node, sides, start))
+                found.append((node, left, start))
         return ValidityPattern(tuple(found))
 
 
 _NOWHERE: tuple[Region, None] = EMPTY, None
-
-
-def _region(boxes: Iterable[Iterable[tuple[Any, Any]]]) -> Region:
-    return Region(tuple(Box(box) for box in boxes))
-
-
-def _form(coord: Coord) -> Form:
-    return (coord.const, coord.terms, coord.per) if isinstance(coord, Moving) else coord
-
-
-def _coord(form: Form, origin: Sequence[int]) -> Coord:
-    if isinstance(form, int):
-        return form
-    return Moving(_value(form, origin), *form)
-
-
-def _value(form: Form, origin: Sequence[int]) -> int:
-    if isinstance(form, int):
-        return form
-    const, terms, per = form
-    return (const + sum(k * origin[i] for i, k in terms)) // per
-
-
 EMPTY_STATE = ValidityPattern(())
 NOTHING = 0  # the number of it
 MOST_PLACES = 1_000  # where states are remembered as numbers
@@ -204,8 +162,8 @@ class States:
     def _carried(self, number: int, before: Sequence[int], now: Sequence[int]) -> int:
         """To a run of another class."""
         pattern = self.patterns[number].changed(
-            lambda form, size: _value(form, before),
-            lambda form, size: _recognised(_value(form, before), now, size),
+            lambda form, size: at(form, before),
+            lambda form, size: _recognised(at(form, before), now, size),
         )
         return self.number(pattern)
 
@@ -248,15 +206,15 @@ class States:
         return self.number(self.here(number, origin).within(raster, kept))
 
 
-def _shifted(form: Form, delta: Sequence[int]) -> Form:
+def _shifted(form: Coord, delta: Sequence[int]) -> Coord:
     """The same number, over an origin that lies `delta` further."""
-    if isinstance(form, int):
+    if not isinstance(form, Moving):
         return form
-    const, terms, per = form
-    return const - sum(k * delta[i] for i, k in terms), terms, per
+    const = form.const - sum(k * delta[i] for i, k in form.terms)
+    return Moving(const, form.terms, form.per)
 
 
-def _recognised(value: int, origin: Sequence[int], size: int) -> Form:
+def _recognised(value: int, origin: Sequence[int], size: int) -> Coord:
     """A number inside its dimension that equals the origin is written as the origin.
 
     It is asked where boxes stop: what grows, grows there. A start that equals the origin once (the
@@ -267,7 +225,7 @@ def _recognised(value: int, origin: Sequence[int], size: int) -> Form:
     if 0 < value < size:
         for i, start in enumerate(origin):
             if start == value:
-                return 0, ((i, 1),), 1
+                return origin_symbol(i)
     return value
 
 

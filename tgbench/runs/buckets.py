@@ -98,9 +98,10 @@ class BucketClass:
             for box in boxes
         )
 
-    def symbols(self, origin: Sequence[int]) -> tuple[Coord, ...]:
-        """The origin as coordinates that remember that they are the origin."""
-        return tuple(origin_symbol(i, value) for i, value in enumerate(origin))
+    @cached_property
+    def symbols(self) -> tuple[Coord, ...]:
+        """The origin as coordinates, wherever it is."""
+        return tuple(map(origin_symbol, range(len(self.bounds))))
 
     def bucket(self, origin: Sequence[int]) -> Bucket:
         return Bucket(

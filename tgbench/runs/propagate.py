@@ -213,17 +213,12 @@ class Propagator:
             node for node in cached if self._is_destroyed(node, -1, last.get(node, ALWAYS), written)
         ]
 
-    def after(
-        self, step: Step, valid: Mapping[Node, Region], origin: Sequence[int]
-    ) -> dict[Node, Region]:
+    def after(self, step: Step, valid: Mapping[Node, Region]) -> dict[Node, Region]:
         """What is retained after a step that was decided for less than what is valid here."""
         retained, compute = self.storage.retained, step.compute
-        left = {
-            node: Left(region, step.dirty.get(node, EMPTY).placed(origin))
-            for node, region in valid.items()
-        }
-        placed = {node: part.placed(origin) for node, part in compute.items() if node in retained}
-        found = self._valid_after(left, placed, compute.keys() | step.filled)
+        left = {node: Left(region, step.dirty.get(node, EMPTY)) for node, region in valid.items()}
+        kept = {node: part for node, part in compute.items() if node in retained}
+        found = self._valid_after(left, kept, compute.keys() | step.filled)
         return {node: region for node, region in found.items() if node in retained}
 
     def _valid_after(

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from math import inf
 from typing import Literal, Protocol, TypeAlias, get_args
 
@@ -36,8 +36,7 @@ from tgbench.base.errors import PlanError, check_choice
 from tgbench.plans.decisions import Classes
 from tgbench.programs.program import Program
 from tgbench.runs.buckets import BucketClass
-from tgbench.runs.propagate import Step
-from tgbench.session.experience import Decided, Experience, is_warm
+from tgbench.session.experience import Decided, Experience, Modelled, is_warm
 from tgbench.session.purse import SHARE, Purse
 from tgbench.session.serving import AFRESH, FROM_NOTHING, Offer, Rung
 
@@ -149,7 +148,7 @@ class Measured:
     """Chooses by what making and running took in this session.
 
     Args:
-        modelled: expected nanoseconds of all that a program computes, part by part.
+        modelled: expected nanoseconds of all that steps compute at an origin, part by part.
         clock: of this thread's work, in nanoseconds.
     """
 
@@ -157,7 +156,7 @@ class Measured:
 
     def __init__(
         self,
-        modelled: Callable[[Iterable[Step]], Iterable[float]],
+        modelled: Modelled,
         clock: Callable[[], int] = time.thread_time_ns,
     ) -> None:
         self._experience, self._purse = Experience(modelled, clock), Purse()

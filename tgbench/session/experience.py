@@ -28,7 +28,9 @@ MOVING = 2.0  # times what making one takes that stands, that one does that move
 OVER_MODEL = 2.0  # times what asking the model about a program takes, that making it does
 GIVEN_UP = 2.0  # times what asking the model took until it was given up, that it may take
 
-Decided: TypeAlias = Callable[[Offer], Iterable[Step]]  # what it computes, at some places
+Place: TypeAlias = "tuple[int, ...]"  # an origin
+Decided: TypeAlias = Callable[[Offer], Iterable[tuple[Step, Place]]]  # what it computes where
+Modelled: TypeAlias = Callable[[Iterable[Step], Place], Iterable[float]]  # part by part
 
 
 @dataclass
@@ -64,7 +66,7 @@ class Experience:
     """What programs of one session take.
 
     Args:
-        modelled: expected nanoseconds of all that a program computes, part by part.
+        modelled: expected nanoseconds of all that steps compute at an origin, part by part.
         clock: of this thread's work, in nanoseconds.
 
     Fields:
@@ -73,7 +75,7 @@ class Experience:
 
     def __init__(
         self,
-        modelled: Callable[[Iterable[Step]], Iterable[float]],
+        modelled: Modelled,
         clock: Callable[[], int] = time.thread_time_ns,
     ) -> None:
         self.modelled, self.clock = modelled, clock
@@ -122,9 +124,9 @@ class Experience:
         Infinitely long, where the thread's clock is past `until_ns` before that is known.
         """
         began_ns, found = self.clock(), inf
-        for step in decided(offer):
+        for step, place in decided(offer):
             total = 0.0
-            for part_ns in self.modelled([step]):
+            for part_ns in self.modelled([step], place):
                 total += part_ns
                 if self.clock() > until_ns:
                     self._modelling_ns.append((self.clock() - began_ns) / _size(offer) * GIVEN_UP)
@@ -151,7 +153,7 @@ class Experience:
     def made(self, offer: Offer, program: Program, took_ns: int, instead_ns: float) -> None:
         """A program was made, instead of taking one that takes so long; infinitely, of none."""
         program.use.instead_ns = instead_ns
-        program.use.modelled_ns = sum(self.modelled(program.steps))
+        program.use.modelled_ns = sum(self.modelled(program.steps, program.made_at))
         if self._made_ns:
             self._making_ns[_moves(offer)].append(took_ns)
         else:

@@ -35,7 +35,7 @@ from tgbench.programs.specialiser import Specialiser
 from tgbench.programs.states import NOTHING, States, ValidityPattern
 from tgbench.runs.buckets import BucketClass
 from tgbench.runs.difference import hull_of
-from tgbench.runs.propagate import Propagator, Step, changes, handed_out, joined, update_key
+from tgbench.runs.propagate import Propagator, Step, update_key
 from tgbench.runs.rules import Rules
 
 NO_STATES: dict[int, None] = {}
@@ -311,7 +311,7 @@ class Memory:
         Raises DoesNotFit if nothing fits.
         """
         with lasting():
-            held = self.states.patterns[state].state(origin)
+            held = self.states.patterns[state].state
             made = self.specialiser.specialise(
                 held, kind, origin, or_more=or_more, as_planned=as_planned, is_fixed=is_fixed,
                 counts_on_all=leftovers,
@@ -334,11 +334,8 @@ class Memory:
         return program
 
     def step(self, state: int, kind: BucketClass, origin: tuple[int, ...]) -> Step:
-        """What a run would compute, decided for its place alone: a third of making a program."""
-        there, graph = self.states.here(state, origin).regions, self.scheduled.graph
-        valid = {node: region for node, (region, _) in there.items()}
-        demand = joined(handed_out(graph, kind, origin).values())
-        return self.propagator.step(valid, changes(graph, kind, origin), demand)
+        """What a run would compute: a third of making a program, and it is remembered for that."""
+        return self.specialiser.decided(self.states.patterns[state].state, kind, origin)
 
     def bind(self, program: Program, origin: tuple[int, ...]) -> None:
         """Make a program's tensors."""
@@ -365,17 +362,17 @@ class Memory:
                 return number
         if len(program.afters) > MOST_AFTERS:
             program.afters.clear()
-        with record() as guards:
-            number = self._number(self._left(program, state, origin))
+        with record(origin) as guards:
+            number = self._number(self._left(program, state))
         program.afters.setdefault(state, []).append((Domain(guards), number))
         return number
 
-    def _left(self, program: Program, state: int, origin: tuple[int, ...]) -> State:
+    def _left(self, program: Program, state: int) -> State:
         """What is kept of what was there, and what was computed."""
-        held = self.states.patterns[state].state(origin)
+        held = self.states.patterns[state].state
         valid: Mapping[Node, Region] = {node: there.valid for node, there in held.items()}
         for step in program.steps:
-            valid = self.propagator.after(step, valid, origin)
+            valid = self.propagator.after(step, valid)
         slots, kept = self.placement.slots, self.placement.retained
         return {n: Held(region, slots[n].start) for n, region in valid.items() if n in kept}
 

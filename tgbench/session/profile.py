@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import torch
 
-from tgbench.base.coords import Coord, at
+from tgbench.base.coords import Coord, at, standing
 from tgbench.base.errors import ExactnessError
 from tgbench.base.machine import Machine, computes_alone
 from tgbench.base.words import Progress, counted
@@ -102,9 +102,10 @@ def survey(session: GraphSession, state: int, program: Program) -> tuple[Profile
     memory, origin = session.memory, program.origin
     assert origin is not None
     surveyor = Surveyor(memory.scheduled, memory.placement, session.rules, session.device)
-    held: Any = memory.states.patterns[state].state(origin)
-    for step in program.steps:
-        held = surveyor.lower(step, held).after
+    held: Any = memory.states.patterns[state].state
+    with standing(origin):
+        for step in program.steps:
+            held = surveyor.lower(step, held).after
     sites = iter(surveyor.sites)
     streamed = streams(session.pool.parameter_bytes)
     found = []

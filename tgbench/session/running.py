@@ -398,7 +398,7 @@ class Runner:
         program = self.keeper.programs.find(state, spot.kind, spot.origin)
         return Offer(EXACTLY, bucket, spot, state, program)
 
-    def _decided(self, offer: Offer) -> Iterator[Step]:
+    def _decided(self, offer: Offer) -> Iterator[tuple[Step, tuple[int, ...]]]:
         """What a run of an offer would compute where it stands; one that moves, also in the middle.
 
         What was computed so far may lie about where it stands, or all over.
@@ -407,7 +407,7 @@ class Runner:
         assert state is not None
         kind, origin = offer.spot
         places = dict.fromkeys((origin, kind.middle(origin) if offer.rung.moves else origin))
-        return (self.keeper.memory.step(state, kind, place) for place in places)
+        return ((self.keeper.memory.step(state, kind, place), place) for place in places)
 
     def _placed(self, offer: Offer, standing: Standing) -> Offer:
         """The same, and what its program may count on: of one that moves, all that is there."""

@@ -47,7 +47,7 @@ class Walk(Generic[Made]):
     def state(self, kind: BucketClass, origin: tuple[int, ...]) -> State:
         """What is there before a run of this class at this origin, were it the next one."""
         number = self.states.moved(self._state, self._before, Spot(kind, origin))
-        return self.states.patterns[number].state(origin)
+        return self.states.patterns[number].state
 
     def step(self, kind: BucketClass, origin: tuple[int, ...]) -> Made:
         """The next run."""
@@ -61,7 +61,7 @@ class Walk(Generic[Made]):
         for known in shelf:
             if known.domain.holds(origin):
                 return known
-        held = self.states.patterns[state].state(origin)
+        held = self.states.patterns[state].state
         made, left, guards = self._decide(held, kind, origin)
         known = _Known(Domain(guards), made, self.states.number(ValidityPattern.of(left)))
         shelf.insert(0, known)

@@ -17,9 +17,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from tgbench.base.coords import Coord, Guard, record, value_of
+from tgbench.base.coords import Coord, Guard, record
 from tgbench.base.errors import TraceError
-from tgbench.base.regions import Box, Region
+from tgbench.base.regions import Region
 from tgbench.graph.graph import Graph, Node
 from tgbench.memory.placement import Turn
 from tgbench.memory.storage import ScheduledGraph
@@ -184,7 +184,7 @@ def _rows(
     for i, (kind, origin) in enumerate(circle[1:]):
         if i in examples:
             (before, of), weight = examples[i]
-            valid = numbers(walk.state(kind, origin))
+            valid = numbers(walk.state(kind, origin), origin)
             rows[i] = Row(before, of, origin, weight, valid)
         walk.step(kind, origin)
     order = sorted(rows, key=lambda i: _rank(rows[i]))
@@ -220,8 +220,8 @@ def all_retained(scheduled: ScheduledGraph, rules: Rules) -> Decide[None]:
     def decide(
         state: State, kind: BucketClass, origin: tuple[int, ...]
     ) -> tuple[None, State, frozenset[Guard]]:
-        with record() as guards:
-            changed, demand = asked(scheduled, kind, kind.symbols(origin))
+        with record(origin) as guards:
+            changed, demand = asked(scheduled, kind, kind.symbols)
             valid = {node: held.valid for node, held in state.items()}
             step = propagator.step(valid, changed, demand)
         left = {node: Held(region, (0,) * node.rank) for node, region in step.valid.items()}
@@ -238,9 +238,6 @@ def asked(
     return changes(scheduled.graph, kind, origin), demand
 
 
-def numbers(state: State) -> dict[Node, Region]:
-    """What is valid, without the memory of how it depends on the origin."""
-    return {
-        node: Region(tuple(Box((value_of(a), value_of(b)) for a, b in box) for box in held.valid))
-        for node, held in state.items()
-    }
+def numbers(state: State, origin: Sequence[int]) -> dict[Node, Region]:
+    """What is valid at an origin, without the memory of how it depends on it."""
+    return {node: held.valid.at(origin) for node, held in state.items()}

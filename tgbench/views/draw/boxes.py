@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from html import escape
 
-from tgbench.base.coords import value_of
 from tgbench.base.regions import Box, Region
 from tgbench.views.draw.svg import THEME
 
@@ -22,8 +21,11 @@ MOST_BOXES = 2000
 
 
 def to_svg(region: Region) -> str:
-    """The region as one SVG, or "" where there is nothing to draw: rank 0, or no elements."""
-    if not region.boxes or not len(region.boxes[0]) or len(region) > MOST_BOXES:
+    """The region as one SVG, or "" where there is nothing to draw: rank 0, or no elements.
+
+    One that moves has no place of its own to be drawn at: `region.at(origin)` has.
+    """
+    if not region.boxes or not len(region.boxes[0]) or len(region) > MOST_BOXES or region.moves:
         return ""
     hull = _numbers(region.hull())
     shown = sorted(sorted(range(len(hull)), key=lambda i: -(hull[i][1] - hull[i][0]))[:2])
@@ -56,5 +58,4 @@ def to_svg(region: Region) -> str:
 
 
 def _numbers(box: Box) -> list[tuple[int, int]]:
-    """The box at the present origin."""
-    return [(value_of(start), value_of(stop)) for start, stop in box]
+    return [(int(start), int(stop)) for start, stop in box]

@@ -21,7 +21,6 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from tgbench.base.coords import value_of
 from tgbench.base.errors import PlanError
 from tgbench.base.known import Bools
 from tgbench.base.regions import EMPTY, Box, Region
@@ -203,7 +202,7 @@ def best_cut(shape: Sequence[int], regions: Mapping[Kind, Region]) -> Plane:
 
     shown = sorted(sorted(range(len(shape)), key=interest, reverse=True)[:2])
     first = regions.get("computed") or regions.get("stale") or next(iter(regions.values()), EMPTY)
-    at = tuple(value_of(start) for start, _ in first.boxes[0]) if first.boxes else (0,) * len(shape)
+    at = tuple(int(start) for start, _ in first.boxes[0]) if first.boxes else (0,) * len(shape)
     rows, columns = ([-1, -1, *shown])[-2:] if len(shown) < 2 else shown
     return Plane(rows, columns, at)
 

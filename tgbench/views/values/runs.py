@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-from tgbench.base.coords import value_of
+from tgbench.base.coords import standing
 from tgbench.base.errors import WidgetError
 from tgbench.base.regions import Region
 from tgbench.graph.graph import Node
@@ -137,7 +137,8 @@ def run_of(
             held = run.after
     except DoesNotFit as error:
         raise WidgetError(f"{bucket}: this map cannot hold such a run ({error})") from error
-    return _summed(bucket, str(place), made, before, [step for step, _ in run.pieces], held)
+    with standing(origin):
+        return _summed(bucket, str(place), made, before, [step for step, _ in run.pieces], held)
 
 
 def _whole(
@@ -156,13 +157,13 @@ def _summed(
     for step in steps:
         for node, region in step.compute.items():
             if node in slots:
-                computed[node] = computed.get(node, 0) + _count(region)
+                computed[node] = computed.get(node, 0) + region.elements
     written = set(computed) | {node for step in steps for node in step.filled}
     dirty = [node for node in steps[0].dirty if node in slots]
     destroyed = {
         node.name: tuple(other.name for other in overlaps.get(node, ()) if other in written)
         for node in before
-        if node not in after or _count(after[node].valid) < _count(before[node].valid)
+        if node not in after or after[node].valid.elements < before[node].valid.elements
     }
     return ClassRun(
         bucket,
@@ -174,14 +175,3 @@ def _summed(
         {name: others for name, others in destroyed.items() if others},
         {node.name: count for node, count in computed.items()},
     )
-
-
-def _count(region: Region) -> int:
-    """Elements, at the origin at hand."""
-    total = 0
-    for box in region:
-        count = 1
-        for low, high in box:
-            count *= value_of(high) - value_of(low)
-        total += count
-    return total
