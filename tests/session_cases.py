@@ -39,9 +39,9 @@ class PoisonedRunner(Runner):
 
     poison: bytes = HUGE
 
-    def execute(self, run: Decision) -> Outcome:
+    def execute(self, run: Decision, turn: Any = None) -> Outcome:
         fill_invalid(self.keeper, self.poison)
-        return super().execute(run)
+        return super().execute(run, turn)
 
 
 class PoisonedSession(GraphSession):

@@ -125,9 +125,9 @@ def test_a_map_whose_parts_run_into_each_other_is_refused() -> None:
 class TenantRunner(Runner):
     """What nobody in the arena holds is garbage before each run."""
 
-    def execute(self, run: Decision) -> Outcome:
+    def execute(self, run: Decision, turn: Any = None) -> Outcome:
         poison(self)
-        return super().execute(run)
+        return super().execute(run, turn)
 
 
 class Tenant(GraphSession):

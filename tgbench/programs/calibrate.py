@@ -122,17 +122,21 @@ class Calibrator:
 
     def _time(self, tasks: Sequence[Task]) -> int:
         races: list[Race] = []
-        found: list[Record] = []
         try:
             self._race(tasks, races)
         finally:
-            fingerprint = Machine.here(self.device).fingerprint
-            found += (record for one in races for record in self._records(one, fingerprint))
-            self.costs.learn(found)
-            self._keep(found)
+            found = self.found(races)
             for one in races:
                 self._hold(one)
         return len(found)
+
+    def found(self, scores: Iterable[Score]) -> list[Record]:
+        """Take what was timed into account, and keep it."""
+        fingerprint = Machine.here(self.device).fingerprint
+        found = [record for one in scores for record in self._records(one, fingerprint)]
+        self.costs.learn(found)
+        self._keep(found)
+        return found
 
     def _look_up(self) -> None:
         """Find what this machine knows already."""
@@ -192,7 +196,7 @@ class Calibrator:
     def _tell(self, message: str) -> None:
         telling(self.progress)(message)
 
-    def _records(self, one: Race, fingerprint: str) -> Iterator[Record]:
+    def _records(self, one: Score, fingerprint: str) -> Iterator[Record]:
         """What a race found."""
         site = one.task.sites[0]
         signature = self.costs.signature(site)
@@ -275,19 +279,24 @@ def _grouped(sites: Sequence[Site], costs: CostModel) -> tuple[dict[str, Task], 
 
 def _unknown(site: Site, costs: CostModel) -> tuple[Kernel, ...]:
     """The kernels to be timed at a site; none where there is no choice, or all is measured."""
-    own = [(k, k.cost_ns(site)) for k in candidates(site) if not costs.has_failed(site, k)]
-    limit = WITHIN * min((cost for _, cost in own), default=0.0)
-    worth = [kernel for kernel, cost in own if cost <= limit and cost < SENTINEL_NS]
+    worth = rivals(site, costs)
     if len(worth) < 2 or all(costs.of_site(site, k).source == "measured" for k in worth):
         return ()
-    return tuple(worth)
+    return worth
+
+
+def rivals(site: Site, costs: CostModel) -> tuple[Kernel, ...]:
+    """The kernels at a site that are modelled anywhere near the best."""
+    own = [(k, k.cost_ns(site)) for k in candidates(site) if not costs.has_failed(site, k)]
+    limit = WITHIN * min((cost for _, cost in own), default=0.0)
+    return tuple([kernel for kernel, cost in own if cost <= limit and cost < SENTINEL_NS])
 
 
 # --- how it is timed ----------------------------------------------------------------------------
 
 
-class Race:
-    """The kernels of one task, taking turns.
+class Score:
+    """How kernels of one task do against each other.
 
     Fields:
         racing: who is not clearly slower than the best.
@@ -297,63 +306,22 @@ class Race:
         spent_ns: of all calls.
     """
 
-    def __init__(self, task: Task, pool: Pool, device: str) -> None:
-        self.task, self.device = task, device
-        first = task.sites[0]
-        apart = canonical(first, frozenset(range(len(first.ins))))
-        self._sites = [_with_weights(apart, site) for site in task.sites[:MOST_EQUAL]]
-        self.weights = _weights(self._sites, pool)
-        self.prepared: dict[str, dict[Prepared, Any]] = {k.name: {} for k in task.kernels}
-        self._buffers = pool.buffers | _operands(self._sites[0], device)
-        _touch(self.weights.values())
+    def __init__(self, task: Task) -> None:
+        self.task = task
         self.racing = [kernel.name for kernel in task.kernels]
         self.times: dict[str, list[int]] = {name: [] for name in self.racing}
         self.failures: dict[str, str] = {}
-        self._calls: dict[str, list[Bound]] = {}
-        self._clock = clock_of(device)
-        self.spent_ns, self._turn = 0, 0
+        self.spent_ns = 0
 
-    def bind(self, kernel: Kernel) -> None:
-        """Compile or load a kernel, and prepare weights for it: nothing of that is timed."""
-        made, buffers = self.prepared[kernel.name], self._buffers
-        with self._or_out(kernel.name):
-            self._calls[kernel.name] = [
-                bound(kernel, site, buffers, self.device, made) for site in self._sites
-            ]
+    def leave(self, name: str) -> None:
+        """A kernel is out of it, and nothing is said of its times."""
+        self.racing = [other for other in self.racing if other != name]
+        self.times.pop(name, None)
 
-    @contextmanager
-    def _or_out(self, name: str) -> Iterator[None]:
-        """Whatever a kernel may raise is a finding about it: it is out of the race."""
-        try:
-            yield
-        except Exception as error:
-            self.failures[name] = failure_of(error)
-            self.racing = [other for other in self.racing if other != name]
-            del self.times[name]
-
-    def take_turn(self, name: str, *, counts: bool) -> None:
-        """Call a kernel once, and note the time if that counts."""
-        with self._or_out(name):
-            took = self.call(name)
-            if counts and took > 0:
-                self.times[name].append(took)
-
-    def call(self, name: str) -> int:
-        """One call, with the weights that were used longest ago; its nanoseconds."""
-        calls = self._calls[name]
-        function, arguments = calls[self._turn % len(calls)]
-        self._turn += 1
-        self._wait()
-        began = self._clock()
-        function(*arguments)
-        self._wait()
-        took = self._clock() - began
-        self.spent_ns += max(took, 0)
-        return took
-
-    def _wait(self) -> None:
-        if self.device.startswith("cuda"):
-            torch.cuda.synchronize()
+    def fail(self, name: str, error: Exception) -> None:
+        """A kernel raised: that is a finding about it."""
+        self.failures[name] = failure_of(error)
+        self.leave(name)
 
     def drop_losers(self) -> None:
         """Leave those in the race that were ever nearly as fast as the fastest mostly is.
@@ -381,6 +349,64 @@ class Race:
     @property
     def _turns(self) -> int:
         return max(map(len, self.times.values()), default=0)
+
+
+class Race(Score):
+    """The kernels of one task, taking turns."""
+
+    def __init__(self, task: Task, pool: Pool, device: str) -> None:
+        super().__init__(task)
+        self.device = device
+        first = task.sites[0]
+        apart = canonical(first, frozenset(range(len(first.ins))))
+        self._sites = [_with_weights(apart, site) for site in task.sites[:MOST_EQUAL]]
+        self.weights = _weights(self._sites, pool)
+        self.prepared: dict[str, dict[Prepared, Any]] = {k.name: {} for k in task.kernels}
+        self._buffers = pool.buffers | _operands(self._sites[0], device)
+        _touch(self.weights.values())
+        self._calls: dict[str, list[Bound]] = {}
+        self._clock = clock_of(device)
+        self._turn = 0
+
+    def bind(self, kernel: Kernel) -> None:
+        """Compile or load a kernel, and prepare weights for it: nothing of that is timed."""
+        made, buffers = self.prepared[kernel.name], self._buffers
+        with self._or_out(kernel.name):
+            self._calls[kernel.name] = [
+                bound(kernel, site, buffers, self.device, made) for site in self._sites
+            ]
+
+    @contextmanager
+    def _or_out(self, name: str) -> Iterator[None]:
+        """Whatever a kernel may raise: it is out of the race."""
+        try:
+            yield
+        except Exception as error:
+            self.fail(name, error)
+
+    def take_turn(self, name: str, *, counts: bool) -> None:
+        """Call a kernel once, and note the time if that counts."""
+        with self._or_out(name):
+            took = self.call(name)
+            if counts and took > 0:
+                self.times[name].append(took)
+
+    def call(self, name: str) -> int:
+        """One call, with the weights that were used longest ago; its nanoseconds."""
+        calls = self._calls[name]
+        function, arguments = calls[self._turn % len(calls)]
+        self._turn += 1
+        self._wait()
+        began = self._clock()
+        function(*arguments)
+        self._wait()
+        took = self._clock() - began
+        self.spent_ns += max(took, 0)
+        return took
+
+    def _wait(self) -> None:
+        if self.device.startswith("cuda"):
+            torch.cuda.synchronize()
 
 
 def race(races: Sequence[Race], flushed: Sequence[torch.Tensor]) -> Iterator[int]:

@@ -217,6 +217,10 @@ class Choices:
     def __init__(self, rules: Rules, ranking: Ranking = candidates) -> None:
         self.rules = rules
         self.ranking = ranking
+        self.forget()
+
+    def forget(self) -> None:
+        """More is known of what kernels take: they are ranked anew."""
         self._numbers, self._kernels, self._options = Memo(), Memo(), Memo()
         self._next = count()
 
@@ -413,6 +417,21 @@ class Lowerer:
         inplace = tuple([_lies_there(there, i) for i in self._taken(node)])
         alike = (self._how(node), box, inplace, _moving_sizes(there))
         return self.placed(node, there, self._bounds.get(alike, self._best, node, there))
+
+    def choose_anew(self) -> None:
+        """More is known of what kernels take."""
+        self._choices.forget()
+        self._binds, self._bounds = Memo(), Memo()
+
+    def again(self, made: Instruction) -> Instruction:
+        """A call by the kernel that would be chosen now."""
+        assert made.site is not None
+        return self.placed(made.node, made.site, self._best(made.node, made.site))
+
+    def by(self, made: Instruction, kernel: str) -> Instruction:
+        """A call by another kernel; raises KernelError or DoesNotFit if that does not suit."""
+        assert made.site is not None
+        return self.placed(made.node, made.site, self.bound_again(made.node, made.site, kernel))
 
     def _best(self, node: Node, there: Site) -> BoundKernel:
         """The fastest kernel at a site that the node's scratch memory is enough for."""

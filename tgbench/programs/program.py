@@ -11,8 +11,8 @@ Program.move_to  → the same tensors, re-pointed for another origin
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, TypeAlias
 
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tgbench.base.coords import Coord, Domain, Guard, Moving, Terms
+from tgbench.base.coords import Coord, Domain, Guard, Moving, Terms, at
 from tgbench.base.regions import Box
 from tgbench.base.words import counted
 from tgbench.graph.graph import Node
@@ -57,6 +57,25 @@ class Instruction:
 
     def __str__(self) -> str:
         return f"{self.node.name}{self.box} ← {self.kernel}"
+
+
+def site_at(site: Site, origin: Sequence[int]) -> Site:
+    """A site in plain numbers."""
+
+    def number(coords: Iterable[Coord]) -> tuple[Coord, ...]:
+        return tuple(at(coord, origin) for coord in coords)
+
+    def view(given: View) -> View:
+        shape, strides = number(given.shape), number(given.strides)
+        return replace(given, shape=shape, strides=strides, offset=at(given.offset, origin))
+
+    return replace(
+        site,
+        out_box=site.out_box.at(origin),
+        in_boxes=tuple(box and box.at(origin) for box in site.in_boxes),
+        out=view(site.out),
+        ins=tuple(given and view(given) for given in site.ins),
+    )
 
 
 FORGETS = 1.002  # times as much is the least that a program took, after each run more
@@ -113,6 +132,7 @@ class Program:
         spared: for runs that keep nothing, at one origin: what is written over, and its copies.
         use: how often it ran.
         binds: makes the tensors at the first move, where they are not made with the program.
+        trial: what is being found out about the kernels of its calls.
     """
 
     instructions: Sequence[Instruction]
@@ -131,6 +151,7 @@ class Program:
     spared: tuple[tuple[int, ...], list[tuple[torch.Tensor, torch.Tensor]]] | None = None
     use: Use = field(default_factory=Use)
     binds: Callable[[Program, tuple[int, ...]], None] | None = None
+    trial: Any = None
     _tensors: dict[View, torch.Tensor] = field(default_factory=dict)
     _moving: list[_Moving] = field(default_factory=list)
     _rebuilt: list[_Rebuilt] = field(default_factory=list)
@@ -188,6 +209,19 @@ class Program:
             self.results[name] = [(box, self._tensors[view]) for box, view in parts]
         self.origin = origin
 
+    def exchange(
+        self,
+        changed: Mapping[int, Instruction],
+        guards: Iterable[Guard],
+        binds: Callable[[Program, tuple[int, ...]], None],
+    ) -> None:
+        """Other calls in place of some, right where these guards hold; bound at the next move."""
+        self.origin = None  # whatever interrupts this, the next run binds all of it
+        self.binds = binds
+        self.guards |= frozenset(guards)
+        self.domain = Domain(self.guards)
+        self.instructions = [changed.get(i, made) for i, made in enumerate(self.instructions)]
+
     def _tensor(
         self, view: View, buffers: Mapping[tuple[Any, str], torch.Tensor], origin: tuple[int, ...]
     ) -> torch.Tensor:
@@ -233,6 +267,24 @@ class Program:
         return "\n".join(map(str, self.instructions))
 
     __repr__ = __str__
+
+
+def called(
+    made: Instruction,
+    buffers: Mapping[tuple[Any, str], torch.Tensor],
+    origin: tuple[int, ...],
+    prepared: Callable[[Prepared], Any],
+) -> tuple[Function, tuple[Any, ...]]:
+    """One call alone, at an origin."""
+
+    def tensor(view: View) -> torch.Tensor:
+        return _pointed(view, buffers, origin)
+
+    arguments = [
+        a.at(origin) if isinstance(a, Moving) else argument_of(a, tensor, prepared)
+        for a in made.arguments
+    ]
+    return made.function, tuple(arguments)
 
 
 def _moves(view: View) -> bool:

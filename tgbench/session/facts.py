@@ -17,6 +17,7 @@ from tgbench.session.planning import Planning, Retain
 from tgbench.session.report import Report
 from tgbench.session.running import Runner
 from tgbench.session.standing import Keeper, Standing
+from tgbench.session.trying import Tryer
 
 
 class Facts:
@@ -53,6 +54,11 @@ class Facts:
         if self.runner.finished is None:
             raise PlanError("nothing has run yet; call `run` first")
         return self.runner.finished.report
+
+    @property
+    def trying(self) -> Tryer | None:
+        """What runs found out about kernels, in words when printed; None where none are tried."""
+        return self.runner.tryer
 
     @property
     def standing(self) -> Standing:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import torch
 
-from tgbench.base.coords import Coord, at, standing
+from tgbench.base.coords import standing
 from tgbench.base.errors import ExactnessError
 from tgbench.base.machine import Machine, computes_alone
 from tgbench.base.words import Progress, counted
@@ -40,14 +40,13 @@ from tgbench.kernels.registry import (
     Function,
     Kernel,
     Site,
-    View,
     candidates,
     scratch_views,
 )
 from tgbench.kernels.torch.elementwise import calls_cost, fill_
 from tgbench.programs.exact.findings import Finder
 from tgbench.programs.lowering import Surveyor
-from tgbench.programs.program import Instruction, Program
+from tgbench.programs.program import Instruction, Program, site_at
 from tgbench.runs.rules import Rules
 from tgbench.session.memory import Memory
 
@@ -111,7 +110,7 @@ def survey(session: GraphSession, state: int, program: Program) -> tuple[Profile
     found = []
     for made in program.instructions:
         site = _fill_site(made, session.device) if made.kernel == FILL.name else next(sites)
-        site = _at(site, origin)
+        site = site_at(site, origin)
         kernel = _kernel(made, site, session.rules)
         found.append(ProfiledCall(kernel, site, Signature.of(site, streams=streamed)))
     return tuple(found)
@@ -134,25 +133,6 @@ def _fill_site(made: Instruction, device: str) -> Site:
     view = made.arguments[0]
     call = Call(_FILL_OP, {}, (), TensorType(view.shape, view.dtype))
     return Site(call, made.box, (), view, (), device)
-
-
-def _at(site: Site, origin: Sequence[int]) -> Site:
-    """A site in plain numbers."""
-
-    def number(coords: Iterable[Coord]) -> tuple[Coord, ...]:
-        return tuple(at(coord, origin) for coord in coords)
-
-    def view(given: View) -> View:
-        shape, strides = number(given.shape), number(given.strides)
-        return replace(given, shape=shape, strides=strides, offset=at(given.offset, origin))
-
-    return replace(
-        site,
-        out_box=site.out_box.at(origin),
-        in_boxes=tuple(box and box.at(origin) for box in site.in_boxes),
-        out=view(site.out),
-        ins=tuple(given and view(given) for given in site.ins),
-    )
 
 
 # --- the clock ------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ from tgbench.session.report import Counters, Report, taken_bytes
 from tgbench.session.results import gather
 from tgbench.session.serving import EXACTLY, FROM_NOTHING, WHOLE, Around, Offer, Rung, Server
 from tgbench.session.standing import NONE, Keeper, Standing
+from tgbench.session.trying import Tryer, Turn
 
 Array = NDArray[Any]
 MOST_STATES = 10_000  # patterns remembered; past this they and their programs start again
@@ -198,6 +199,8 @@ class Runner:
         self.counters = Counters()
         self.graph = planning.graph
         self.finished: Finished | None = None
+        calibrator = planning.calibrator
+        self.tryer = None if calibrator is None else Tryer(calibrator)
         on_cpu = planning.device == "cpu"  # a thread that waits for another device does no work
         self._work_ns = time.thread_time_ns if on_cpu else time.perf_counter_ns
 
@@ -448,18 +451,24 @@ class Runner:
     def carry_out(self, run: Decision, began_ns: int) -> dict[str, Any]:
         """Execute a run and remember what it did; what it wrote stays from the last line on."""
         program, origin = run.served.program, run.served.spot.origin
+        tryer, memory = self.tryer, self.keeper.memory
+        if tryer is not None:
+            tryer.before(program, memory)
         moved = program.origin != origin
         if moved:
             program.move_to(origin)
+        turn = None if tryer is None else tryer.turn(program, memory)
         decided_ns, before = time.perf_counter_ns(), self.keeper.standing
         began_work = self._work_ns()
-        outcome = self.execute(run)
+        outcome = self.execute(run, turn)
         worked, done_ns = self._work_ns() - began_work, time.perf_counter_ns()
+        if turn is None:
+            program.use.note(worked)
         self.finish(run, moved, Clock(began_ns, decided_ns, done_ns, worked))
         self._commit(run, before, outcome)
         return outcome.results
 
-    def execute(self, run: Decision) -> Outcome:
+    def execute(self, run: Decision, turn: Turn | None = None) -> Outcome:
         """Write the inputs, run the calls, hand out results, advance the states or undo it all.
 
         Nothing is valid from the first write until the run is over, and what is written over is
@@ -473,8 +482,11 @@ class Runner:
         try:
             saved = memory.saved(program) if keeps is Keeps.NOTHING else []
             memory.write(run.arrays, run.differ)
-            for function, arguments in program.calls:
-                function(*arguments)
+            if turn is None:
+                for function, arguments in program.calls:
+                    function(*arguments)
+            elif self.tryer is not None:
+                self.tryer.carry_out(program.calls, turn)
             results = self._results(run)
             if keeps is Keeps.NOTHING:
                 memory.put_back(saved)
@@ -515,7 +527,6 @@ class Runner:
         counters.evicted = self.keeper.programs.evicted
         counters.deciding_ns += clock.decided - clock.began
         counters.computing_ns += clock.done - clock.decided
-        served.program.use.note(clock.worked)
         self.chooser.ran((run.spot or served.spot).kind, served.program, clock.worked)
         if served.program.use.ran == 1:
             self.arena.took(taken_bytes(served.program))

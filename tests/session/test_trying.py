@@ -1,0 +1,259 @@
+"""Kernels tried while runs go on: results stay right, little is lost, the quickest one stays."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tgbench import ops
+from tgbench.base.coords import standing
+from tgbench.costs.records import Records
+from tgbench.graph.graph import Graph, GraphBuilder
+from tgbench.kernels.registry import KERNELS, Kernel
+from tgbench.programs import calibrate
+from tgbench.session import trying
+from tgbench.session.planning import Planning
+from tgbench.session.session import GraphSession
+from tgbench.session.trying import AT_ONCE, DRIFT, SAMPLES, SEEN, SHARE, Tryer
+
+ROWS, WIDE, LAYERS = 8, 64, 3
+CALL_NS = 100_000
+
+
+@dataclass
+class World:
+    """A machine on which kernels take what we say, and nothing else takes any time."""
+
+    now_ns: int = 0
+    takes: dict[str, int] = field(default_factory=dict)  # CALL_NS if left out
+    raises: set[str] = field(default_factory=set)
+    ran: list[str] = field(default_factory=list)
+
+    def kernel(self, known: Kernel) -> Kernel:
+        def bind(site: Any, scratch: Any) -> Any:
+            function, arguments = known.bind(site, scratch)
+
+            def run(*given: Any) -> None:
+                self.ran.append(known.name)
+                self.now_ns += self.takes.get(known.name, CALL_NS)
+                if known.name in self.raises:
+                    raise RuntimeError("not on this machine")
+                function(*given)
+
+            return run, arguments
+
+        return replace(known, bind=bind, cost_ns=lambda site: float(CALL_NS))
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(calibrate, "_is_disturbed", lambda device: False)
+    monkeypatch.setattr(Planning, "calibrate", lambda self, planner: None)
+    made = World()
+    wrapped = [made.kernel(one) for one in KERNELS["linear"]]
+    monkeypatch.setitem(KERNELS, "linear", wrapped)
+    monkeypatch.setattr(trying, "_named", _found)
+    return made
+
+
+def _found(op: str, name: str) -> Kernel:
+    return next(one for one in KERNELS[op] if one.name == name)
+
+
+def layers() -> Graph:
+    g = GraphBuilder()
+    x = g.input("x", (ROWS, WIDE))
+    for i in range(LAYERS):
+        x = ops.linear(x, g.parameter(f"w{i}", (WIDE, WIDE)))
+    g.output("y", x)
+    return g.build()
+
+
+WEIGHTS = {
+    f"w{i}": np.random.default_rng(i).integers(-1, 2, (WIDE, WIDE)).astype(np.float32)
+    for i in range(LAYERS)
+}
+
+
+def opened(world: World, path: Path | None = None) -> GraphSession:
+    records = Records(path) if path is not None else None
+    session = GraphSession(layers(), WEIGHTS, packed_bytes=0, making="always", records=records)
+    tryer = session.runner.tryer
+    assert tryer is not None
+    session.runner.tryer = Tryer(tryer.calibrator, lambda: world.now_ns)
+    session.runner._work_ns = lambda: world.now_ns
+    return session
+
+
+def go_on(session: GraphSession, runs: int) -> Iterator[None]:
+    """Rows change here and there, and every result is what it has to be, bit for bit."""
+    rng, x = np.random.default_rng(0), np.zeros((ROWS, WIDE), np.float32)
+    for _ in range(runs):
+        row = int(rng.integers(ROWS))
+        x[row] = np.where(x[row] > 0, -1, 1) * rng.integers(1, 3, WIDE)  # all of it changes
+        assert np.array_equal(session.run({"x": x})["y"], right(x))
+        yield
+
+
+def right(x: Any) -> Any:
+    for i in range(LAYERS):
+        x = x @ WEIGHTS[f"w{i}"].T
+    return x
+
+
+def finish(session: GraphSession, runs: int) -> set[str]:
+    """The kernels of the last run."""
+    for _ in go_on(session, runs):
+        pass
+    return kernels(session)
+
+
+def kernels(session: GraphSession) -> set[str]:
+    assert session.last is not None
+    return {made.kernel for made in session.last.program.instructions if made.site is not None}
+
+
+def rivals(session: GraphSession) -> list[str]:
+    """Kernels that take the rows' products, the chosen one first."""
+    (own,) = finish(session, 3)
+    assert session.last is not None
+    program = session.last.program
+    site = program.instructions[-1].site
+    assert site is not None
+    with standing(program.made_at):
+        others = [one.name for one in KERNELS["linear"] if one.takes(site)]
+    return [own, *(name for name in others if name != own)]
+
+
+def tryer_of(session: GraphSession) -> Tryer:
+    assert session.trying is not None
+    return session.trying
+
+
+def test_the_quickest_kernel_is_found_while_runs_go_on(world: World, tmp_path: Path) -> None:
+    session = opened(world, tmp_path / "found.db")
+    own, other, *_ = rivals(session)
+    world.takes[other] = CALL_NS // 4
+    assert finish(session, 1500) == {other}
+    tryer = tryer_of(session)
+    assert tryer.settled
+    assert tryer.exchanged >= LAYERS
+    assert {record.kernel for record in Records(tmp_path / "found.db").all()} >= {own, other}
+    assert world.ran[-LAYERS:] == [other] * LAYERS
+
+
+def test_another_session_starts_with_what_was_found(world: World, tmp_path: Path) -> None:
+    session = opened(world, tmp_path / "found.db")
+    _, other, *_ = rivals(session)
+    world.takes[other] = CALL_NS // 4
+    finish(session, 1500)
+    assert finish(opened(world, tmp_path / "found.db"), 5) == {other}
+
+
+@pytest.mark.parametrize("factor", [1.2, 3.0, 30.0])
+def test_trying_takes_little_of_any_hundred_runs(world: World, factor: float) -> None:
+    session = opened(world)
+    own, *others = rivals(session)
+    world.takes = dict.fromkeys(others, int(factor * CALL_NS))
+    marks = [world.now_ns]
+    for _ in go_on(session, 1500):
+        marks.append(world.now_ns)
+    assert tryer_of(session).tried
+    most_ns = CALL_NS * LAYERS * 100 * 2 * SHARE + max(world.takes.values())
+    for i in range(len(marks) - 100):
+        assert marks[i + 100] - marks[i] <= CALL_NS * LAYERS * 100 + most_ns
+    assert finish(session, 1) == {own}
+
+
+def test_nothing_is_tried_that_cannot_be_paid_for(world: World) -> None:
+    session = opened(world)
+    tryer = tryer_of(session)
+    for _ in go_on(session, 60):
+        assert tryer.left_ns <= AT_ONCE * SHARE * CALL_NS * LAYERS * ROWS
+    tried = tryer.tried
+    tryer.left_ns = -1e12
+    finish(session, 100)
+    assert tryer.tried == tried
+
+
+def test_a_kernel_that_raises_leaves_results_right_and_is_known_by_it(
+    world: World, tmp_path: Path
+) -> None:
+    session = opened(world, tmp_path / "found.db")
+    own, *others = rivals(session)
+    world.raises = set(others)
+    assert finish(session, 1500) == {own}
+    failed = {one.kernel for one in Records(tmp_path / "found.db").all() if one.failure}
+    assert failed == set(others) & set(world.ran)
+    assert failed
+
+
+def test_a_call_that_drifts_is_told_and_its_kernels_are_timed_again(world: World) -> None:
+    session = opened(world)
+    own, *_ = rivals(session)
+    finish(session, 1500)
+    tryer = tryer_of(session)
+    assert not tryer.drift
+    settled = tryer.settled
+    world.takes[own] = 4 * CALL_NS  # others use the machine, in a way that this kernel minds
+    seen, said = [], set()
+    for _ in go_on(session, 3 * ROWS * SEEN):
+        seen.append(dict(tryer.drift))
+        said.add(str(tryer))
+    told = [ratio for drift in seen for ratio in drift.values()]
+    assert max(told) == pytest.approx(4.0)
+    assert max(told) > DRIFT
+    assert any("takes 4 × what was timed" in words for words in said)
+    assert tryer.settled > settled
+    assert own not in kernels(session)
+    assert not tryer.drift
+
+
+def test_a_steady_call_is_looked_at_and_nothing_is_told(world: World) -> None:
+    session = opened(world)
+    rivals(session)
+    finish(session, 1500)
+    tryer, tried = tryer_of(session), tryer_of(session).tried
+    finish(session, 4 * SEEN + SAMPLES)
+    assert not tryer.drift
+    assert tryer.tried == tried
+
+
+def test_an_interrupt_while_calls_are_exchanged_leaves_the_program_right(world: World) -> None:
+    session = opened(world)
+    _, other, *_ = rivals(session)
+    world.takes[other] = CALL_NS // 4
+    bind, left = session.memory.bind, itertools.count()
+
+    def interrupted(program: Any, origin: Any) -> None:
+        if next(left) < 2:
+            program.calls = program.calls[:1]  # as far as it came
+            raise KeyboardInterrupt
+        bind(program, origin)
+
+    session.memory.bind = interrupted  # type: ignore[method-assign]
+    stopped, rng, x = 0, np.random.default_rng(5), np.zeros((ROWS, WIDE), np.float32)
+    for _ in range(1500):
+        row = int(rng.integers(ROWS))
+        x[row] = np.where(x[row] > 0, -1, 1) * rng.integers(1, 3, WIDE)  # all of it changes
+        try:
+            found = session.run({"x": x})["y"]
+        except KeyboardInterrupt:
+            stopped += 1
+            continue
+        assert np.array_equal(found, right(x))
+    assert stopped == 2
+    assert tryer_of(session).exchanged
+
+
+def test_bits_that_were_promised_are_not_tried_with(world: World) -> None:
+    graph = layers()
+    assert GraphSession(graph, WEIGHTS, exact="bitwise").trying is None
+    assert GraphSession(graph, WEIGHTS, calibrate=False).trying is None

@@ -1,0 +1,385 @@
+"""Kernels tried while runs go on: what was not timed before a plan is found out where it runs.
+
+    a program that ran a few times ─→ its heavy calls, of whose kernels too little is known
+    ─→ one call of one run is another kernel's, and timed ─→ records
+    ─→ from then on those calls are the quickest one's
+
+The call that is tried computes what its run needs. So nothing is done twice, results are right to
+the rounding of another kernel, and caches are as a run finds them. What it takes longer than usual,
+and looking for it, is bounded by a hundredth of what runs take, never more than that of a hundred
+runs at once. Where a call that was timed takes much longer, or much less, its kernels are timed
+again: others use the machine, or its clock is another one.
+
+The source of the method is the incremental autotuning of cuTENSOR; what is different here is that
+the time it may take is an amount, and that what it finds is a record.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+
+from tgbench.base.coords import record, standing
+from tgbench.base.errors import KernelError
+from tgbench.base.switches import STEPS, tell
+from tgbench.base.words import counted
+from tgbench.kernels.binding import made_of
+from tgbench.kernels.registry import KERNELS, Kernel, Prepared
+from tgbench.kernels.views import Bound
+from tgbench.programs.calibrate import (
+    LEAST_NS,
+    REST,
+    Calibrator,
+    Score,
+    Task,
+    clock_of,
+    rivals,
+)
+from tgbench.programs.lowering import DoesNotFit
+from tgbench.programs.program import Instruction, Program, called, site_at
+from tgbench.session.memory import Memory
+
+SHARE = 0.01  # of what runs take: what trying may take longer
+AT_ONCE = 100  # runs whose share may be spent at a time
+WARM = 4  # runs of a program before anything is tried
+LOOK_NS = 40_000.0  # a call, to find out what is not known of it, until one was looked at
+SEEN = 64  # runs after which a call that was timed is timed again
+SAMPLES = 5  # of it
+DRIFT = 1.5  # times as long as it took, or as short: something else is going on
+
+
+class Course(Score):
+    """The kernels of equal calls, taking turns from run to run, in whatever program runs.
+
+    Fields:
+        prepared: what kernels keep of weights, until it is over.
+    """
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self.prepared: dict[Prepared, Any] = {}
+        self._warm: set[str] = set()
+
+    def note(self, name: str, took_ns: int) -> None:
+        """A kernel took so long; the first time says nothing, and a clock may stand still."""
+        self.spent_ns += max(took_ns, 0)
+        if name in self._warm and took_ns > 0:
+            self.times[name].append(took_ns)
+            self.drop_losers()
+        self._warm.add(name)
+
+    @property
+    def next(self) -> str:
+        """The kernel that was timed least."""
+        return min(self.racing, key=lambda name: (name in self._warm, len(self.times[name])))
+
+
+class Watch(Course):
+    """One kernel alone: whether it takes what it took when it was timed.
+
+    Fields:
+        expected_ns: what that was.
+    """
+
+    def __init__(self, task: Task, expected_ns: float) -> None:
+        super().__init__(task)
+        self.expected_ns = expected_ns
+
+    @property
+    def is_over(self) -> bool:
+        return len(self.times[self.task.kernels[0].name]) >= SAMPLES
+
+    @property
+    def ratio(self) -> float:
+        """Of what it takes to what it took."""
+        return statistics.median(self.times[self.task.kernels[0].name]) / self.expected_ns
+
+
+class Place(NamedTuple):
+    """Where a course is held: equal calls of a program, and the kernel that computes them."""
+
+    course: Course
+    indices: Sequence[int]
+    own: str
+
+
+@dataclass
+class Trial:
+    """What is tried in one program.
+
+    Fields:
+        version: how much was known when it was looked at.
+        places: of courses that are not over.
+        watched: a heavy call that was timed.
+    """
+
+    version: int
+    places: list[Place] = field(default_factory=list)
+    watched: Place | None = None
+
+
+class Turn(NamedTuple):
+    """What one run tries: a call by the next kernel of a course."""
+
+    place: Place
+    name: str
+    call: Bound
+
+
+class Tryer:
+    """Tries kernels in the programs of one session.
+
+    Args:
+        calibrator: knows what is known, and keeps what is found.
+        clock: of what calls take, in nanoseconds.
+
+    Fields:
+        left_ns: how much longer runs may take.
+        tried, settled, exchanged: calls of runs that were another kernel's; of how many kinds of
+            calls the quickest kernel is known by that; calls of programs that have another kernel.
+        drift: of calls that take other times than they did, by signature: how many times as long.
+    """
+
+    def __init__(self, calibrator: Calibrator, clock: Callable[[], int] | None = None) -> None:
+        self.calibrator = calibrator
+        self.clock = clock_of(calibrator.device) if clock is None else clock
+        self.left_ns = 0.0
+        self.tried = self.settled = self.exchanged = self.version = 0
+        self.drift: dict[str, float] = {}
+        self._look_ns = LOOK_NS
+        self._courses: dict[str, Course] = {}
+        self._unfit: set[tuple[str, str]] = set()  # kernels that a plan has no scratch memory for
+
+    def __str__(self) -> str:
+        known = f"{counted(self.settled, 'call')} timed in runs, {self.exchanged} exchanged"
+        drift = [f"{text} takes {ratio:.2g} × what was timed" for text, ratio in self.drift.items()]
+        return "; ".join([known, *drift])
+
+    # --- a run -----------------------------------------------------------------------------------
+
+    def before(self, program: Program, memory: Memory) -> None:
+        """A program is about to run: see what is to be tried in it, and what was found."""
+        share_ns = SHARE * program.use.time_ns
+        self.left_ns = min(self.left_ns + share_ns, AT_ONCE * share_ns)
+        if program.use.ran < WARM or program.origin is None:
+            return
+        trial = program.trial
+        if trial is None or (trial.version != self.version and not trial.places):
+            if self.left_ns > self._look_ns * len(program.instructions):
+                self._paid(self._look, program, memory)
+        elif not trial.places:
+            if trial.watched is not None and program.use.ran % SEEN == 0:
+                trial.places.append(trial.watched)
+        elif trial.places[0].course.is_over:
+            self._paid(self._end, program, trial, memory)
+
+    def turn(self, program: Program, memory: Memory) -> Turn | None:
+        """What a run tries; None nearly always."""
+        trial = program.trial
+        if trial is None or not trial.places or trial.places[0].course.is_over:
+            return None
+        return self._affordable(program, trial.places[0], memory)
+
+    def carry_out(self, calls: Sequence[Bound], turn: Turn) -> None:
+        """A run's calls, one of them tried."""
+        (course, (index, *_), own), name, (function, arguments) = turn
+        for before, given in calls[:index]:
+            before(*given)
+        self._wait()
+        began_ns = self.clock()
+        try:
+            function(*arguments)
+        except Exception as error:
+            if name == own:
+                raise
+            course.fail(name, error)
+            usual, given = calls[index]
+            usual(*given)
+        else:
+            self._wait()
+            self._took(turn, self.clock() - began_ns)
+        for after, given in calls[index + 1 :]:
+            after(*given)
+
+    def _took(self, turn: Turn, took_ns: int) -> None:
+        turn.place.course.note(turn.name, took_ns)
+        if turn.name != turn.place.own:
+            self.tried += 1
+            self.left_ns -= max(took_ns - self._usual_ns(turn.place), 0.0)
+
+    def _wait(self) -> None:
+        if self.calibrator.device.startswith("cuda"):
+            torch.cuda.synchronize()
+
+    def _paid(self, work: Callable[..., Any], *given: Any) -> Any:
+        """Do something, and pay for it."""
+        began_ns = self.clock()
+        try:
+            return work(*given)
+        finally:
+            self.left_ns -= self.clock() - began_ns
+
+    # --- what is tried ---------------------------------------------------------------------------
+
+    def _affordable(self, program: Program, place: Place, memory: Memory) -> Turn | None:
+        """The next kernel's call, if what it may take longer can be spent."""
+        course, name = place.course, place.course.next
+        if name == place.own:
+            return Turn(place, name, program.calls[place.indices[0]])
+        kernel = next(one for one in course.task.kernels if one.name == name)
+        expected_ns = self.calibrator.costs.of_site(course.task.sites[0], kernel).time_ns
+        if 2 * expected_ns - self._usual_ns(place) > self.left_ns:
+            return None
+        call = self._paid(self._bound, program, place, name, memory)
+        return None if call is None else Turn(place, name, call)
+
+    def _usual_ns(self, place: Place) -> float:
+        """What the call takes by its own kernel."""
+        times = place.course.times.get(place.own)
+        if times:
+            return statistics.median(times)
+        site = place.course.task.sites[0]
+        return self.calibrator.costs.of_site(site, _named(site.call.op.name, place.own)).time_ns
+
+    def _bound(self, program: Program, place: Place, name: str, memory: Memory) -> Bound | None:
+        """The call by another kernel; one that does not suit is out of it."""
+        assert program.origin is not None
+        course, made = place.course, program.instructions[place.indices[0]]
+
+        def prepared(wanted: Prepared) -> Any:
+            if wanted not in course.prepared:
+                course.prepared[wanted] = made_of(wanted, memory.buffers)
+            return course.prepared[wanted]
+
+        try:
+            with record(program.origin):
+                other = memory.specialiser.lowerer.by(made, name)
+            return called(other, memory.buffers, program.origin, prepared)
+        except (DoesNotFit, KernelError):
+            self._unfit.add((course.task.signature, name))
+            course.leave(name)
+        except Exception as error:
+            course.fail(name, error)
+        return None
+
+    def _look(self, program: Program, memory: Memory) -> None:
+        """Find the heavy calls of a program: those that another kernel computes quicker, as is
+        known by now; those of which too little is known; and one that was timed.
+        """
+        began_ns, trial, late = self.clock(), Trial(self.version), list[int]()
+        for task, indices, own in self._heavy(program):
+            late += indices
+            raced = Task(task.signature, task.sites, self._rivals(task))
+            if self._is_open(raced):
+                trial.places.append(Place(self._course(raced), indices, own))
+            elif trial.watched is None:
+                watch = self._watch(task, own)
+                trial.watched = None if watch is None else Place(watch, indices, own)
+        program.trial = trial
+        self._exchange(program, late, memory)
+        self._look_ns = (self.clock() - began_ns) / max(len(program.instructions), 1)
+
+    def _rivals(self, task: Task) -> tuple[Kernel, ...]:
+        """The kernels that may be the quickest at a call."""
+        near = rivals(task.sites[0], self.calibrator.costs)
+        return tuple([one for one in near if (task.signature, one.name) not in self._unfit])
+
+    def _is_open(self, task: Task) -> bool:
+        """Whether too little is known of a call, and it does not write over what it reads."""
+        costs, site = self.calibrator.costs, task.sites[0]
+        if len(task.kernels) < 2 or site.out in site.ins:
+            return False
+        return any(costs.of_site(site, one).source != "measured" for one in task.kernels)
+
+    def _course(self, task: Task) -> Course:
+        """The one of all programs that have such calls."""
+        return self._courses.setdefault(task.signature, Course(task))
+
+    def _watch(self, task: Task, own: str) -> Watch | None:
+        """Of calls that were timed."""
+        kernel = _named(task.sites[0].call.op.name, own)
+        found = self.calibrator.costs.of_site(task.sites[0], kernel)
+        alone = Task(task.signature, task.sites, (kernel,))
+        return Watch(alone, found.time_ns) if found.source == "measured" else None
+
+    def _heavy(self, program: Program) -> Iterator[tuple[Task, list[int], str]]:
+        """Equal calls that make up nearly all of a program, which they are and by which kernel;
+        the heaviest first.
+        """
+        costs, origin = self.calibrator.costs, program.origin or ()
+        alike: dict[tuple[str, str], list[int]] = {}
+        times: dict[tuple[str, str], float] = {}
+        with standing(origin):
+            for i, made in enumerate(program.instructions):
+                if made.site is not None:
+                    key = costs.signature(made.site).text, made.kernel
+                    alike.setdefault(key, []).append(i)
+            for key, (first, *_) in alike.items():
+                site = program.instructions[first].site
+                assert site is not None
+                own = _named(site.call.op.name, key[1])
+                times[key] = costs.of_site(site, own).time_ns
+        total = left = sum(times[key] * len(alike[key]) for key in alike)
+        for key in sorted(alike, key=lambda key: -times[key] * len(alike[key])):
+            if left < REST * total:
+                return
+            left -= times[key] * len(alike[key])
+            site = program.instructions[alike[key][0]].site
+            if times[key] >= LEAST_NS and site is not None:
+                yield Task(key[0], [site_at(site, origin)]), alike[key], key[1]
+
+    # --- what was found --------------------------------------------------------------------------
+
+    def _end(self, program: Program, trial: Trial, memory: Memory) -> None:
+        """A course is over: what it found is kept, and calls have the quickest kernel."""
+        place = trial.places.pop(0)
+        if isinstance(place.course, Watch):
+            self._compare(trial, place, place.course)
+            return
+        if self._courses.pop(place.course.task.signature, None) is place.course:
+            self.calibrator.found([place.course])
+            place.course.prepared.clear()
+            self.settled += 1
+            self.version += 1
+            self.drift.pop(place.course.task.signature, None)
+            memory.specialiser.lowerer.choose_anew()
+        self._exchange(program, place.indices, memory)
+
+    def _compare(self, trial: Trial, place: Place, watch: Watch) -> None:
+        """Whether a call takes what it took; its kernels are timed again if it does not."""
+        text, ratio = watch.task.signature, watch.ratio
+        trial.watched = place._replace(course=Watch(watch.task, watch.expected_ns))
+        if 1 / DRIFT <= ratio <= DRIFT:
+            self.drift.pop(text, None)
+            return
+        self.drift[text] = ratio
+        tell(STEPS, lambda: f"{watch.task} takes {ratio:.2g} × what was timed: timed again")
+        raced = Task(text, watch.task.sites, self._rivals(watch.task))
+        if len(raced.kernels) > 1:
+            trial.places.append(place._replace(course=self._course(raced)))
+
+    def _exchange(self, program: Program, indices: Iterable[int], memory: Memory) -> None:
+        """Have some calls computed by the kernels that would be chosen now."""
+        assert program.origin is not None
+        lowerer, changed = memory.specialiser.lowerer, dict[int, Instruction]()
+        with record(program.origin) as guards, suppress(DoesNotFit):
+            for i in indices:
+                made = program.instructions[i]
+                other = lowerer.again(made)
+                if other.kernel != made.kernel:
+                    changed[i] = other
+        if changed:
+            self.exchanged += len(changed)
+            program.exchange(changed, guards, memory.bind)
+            tell(STEPS, lambda: f"{counted(len(changed), 'call')} by other kernels from now on")
+
+
+@cache
+def _named(op: str, kernel: str) -> Kernel:
+    return next(one for one in KERNELS[op] if one.name == kernel)
