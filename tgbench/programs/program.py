@@ -132,7 +132,7 @@ class Program:
         spared: for runs that keep nothing, at one origin: what is written over, and its copies.
         use: how often it ran.
         binds: makes the tensors at the first move, where they are not made with the program.
-        trial: what is being found out about the kernels of its calls.
+        tryout: what is being found out about the kernels of its calls.
     """
 
     instructions: Sequence[Instruction]
@@ -151,7 +151,7 @@ class Program:
     spared: tuple[tuple[int, ...], list[tuple[torch.Tensor, torch.Tensor]]] | None = None
     use: Use = field(default_factory=Use)
     binds: Callable[[Program, tuple[int, ...]], None] | None = None
-    trial: Any = None
+    tryout: Any = None
     _tensors: dict[View, torch.Tensor] = field(default_factory=dict)
     _moving: list[_Moving] = field(default_factory=list)
     _rebuilt: list[_Rebuilt] = field(default_factory=list)

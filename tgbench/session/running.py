@@ -40,7 +40,7 @@ from tgbench.session.report import Counters, Report, taken_bytes
 from tgbench.session.results import gather
 from tgbench.session.serving import EXACTLY, FROM_NOTHING, WHOLE, Around, Offer, Rung, Server
 from tgbench.session.standing import NONE, Keeper, Standing
-from tgbench.session.trying import Tryer, Turn
+from tgbench.session.trying import TriedCall, Tryer
 
 Array = NDArray[Any]
 MOST_STATES = 10_000  # patterns remembered; past this they and their programs start again
@@ -468,7 +468,7 @@ class Runner:
         self._commit(run, before, outcome)
         return outcome.results
 
-    def execute(self, run: Decision, turn: Turn | None = None) -> Outcome:
+    def execute(self, run: Decision, turn: TriedCall | None = None) -> Outcome:
         """Write the inputs, run the calls, hand out results, advance the states or undo it all.
 
         Nothing is valid from the first write until the run is over, and what is written over is

@@ -101,7 +101,7 @@ class Watch(Course):
         return statistics.median(self.times[self.task.kernels[0].name]) / self.expected_ns
 
 
-class Place(NamedTuple):
+class CallGroup(NamedTuple):
     """Where a course is held: equal calls of a program, and the kernel that computes them."""
 
     course: Course
@@ -110,24 +110,24 @@ class Place(NamedTuple):
 
 
 @dataclass
-class Trial:
+class Tryout:
     """What is tried in one program.
 
     Fields:
         version: how much was known when it was looked at.
-        places: of courses that are not over.
+        groups: of courses that are not over.
         watched: a heavy call that was timed.
     """
 
     version: int
-    places: list[Place] = field(default_factory=list)
-    watched: Place | None = None
+    groups: list[CallGroup] = field(default_factory=list)
+    watched: CallGroup | None = None
 
 
-class Turn(NamedTuple):
+class TriedCall(NamedTuple):
     """What one run tries: a call by the next kernel of a course."""
 
-    place: Place
+    group: CallGroup
     name: str
     call: Bound
 
@@ -169,24 +169,24 @@ class Tryer:
         self.left_ns = min(self.left_ns + share_ns, AT_ONCE * share_ns)
         if program.use.ran < WARM or program.origin is None:
             return
-        trial = program.trial
-        if trial is None or (trial.version != self.version and not trial.places):
+        tryout = program.tryout
+        if tryout is None or (tryout.version != self.version and not tryout.groups):
             if self.left_ns > self._look_ns * len(program.instructions):
                 self._paid(self._look, program, memory)
-        elif not trial.places:
-            if trial.watched is not None and program.use.ran % SEEN == 0:
-                trial.places.append(trial.watched)
-        elif trial.places[0].course.is_over:
-            self._paid(self._end, program, trial, memory)
+        elif not tryout.groups:
+            if tryout.watched is not None and program.use.ran % SEEN == 0:
+                tryout.groups.append(tryout.watched)
+        elif tryout.groups[0].course.is_over:
+            self._paid(self._end, program, tryout, memory)
 
-    def turn(self, program: Program, memory: Memory) -> Turn | None:
+    def turn(self, program: Program, memory: Memory) -> TriedCall | None:
         """What a run tries; None nearly always."""
-        trial = program.trial
-        if trial is None or not trial.places or trial.places[0].course.is_over:
+        tryout = program.tryout
+        if tryout is None or not tryout.groups or tryout.groups[0].course.is_over:
             return None
-        return self._affordable(program, trial.places[0], memory)
+        return self._affordable(program, tryout.groups[0], memory)
 
-    def carry_out(self, calls: Sequence[Bound], turn: Turn) -> None:
+    def carry_out(self, calls: Sequence[Bound], turn: TriedCall) -> None:
         """A run's calls, one of them tried."""
         (course, (index, *_), own), name, (function, arguments) = turn
         for before, given in calls[:index]:
@@ -207,11 +207,11 @@ class Tryer:
         for after, given in calls[index + 1 :]:
             after(*given)
 
-    def _took(self, turn: Turn, took_ns: int) -> None:
-        turn.place.course.note(turn.name, took_ns)
-        if turn.name != turn.place.own:
+    def _took(self, turn: TriedCall, took_ns: int) -> None:
+        turn.group.course.note(turn.name, took_ns)
+        if turn.name != turn.group.own:
             self.tried += 1
-            self.left_ns -= max(took_ns - self._usual_ns(turn.place), 0.0)
+            self.left_ns -= max(took_ns - self._usual_ns(turn.group), 0.0)
 
     def _wait(self) -> None:
         if self.calibrator.device.startswith("cuda"):
@@ -227,30 +227,30 @@ class Tryer:
 
     # --- what is tried ---------------------------------------------------------------------------
 
-    def _affordable(self, program: Program, place: Place, memory: Memory) -> Turn | None:
+    def _affordable(self, program: Program, group: CallGroup, memory: Memory) -> TriedCall | None:
         """The next kernel's call, if what it may take longer can be spent."""
-        course, name = place.course, place.course.next
-        if name == place.own:
-            return Turn(place, name, program.calls[place.indices[0]])
+        course, name = group.course, group.course.next
+        if name == group.own:
+            return TriedCall(group, name, program.calls[group.indices[0]])
         kernel = next(one for one in course.task.kernels if one.name == name)
         expected_ns = self.calibrator.costs.of_site(course.task.sites[0], kernel).time_ns
-        if 2 * expected_ns - self._usual_ns(place) > self.left_ns:
+        if 2 * expected_ns - self._usual_ns(group) > self.left_ns:
             return None
-        call = self._paid(self._bound, program, place, name, memory)
-        return None if call is None else Turn(place, name, call)
+        call = self._paid(self._bound, program, group, name, memory)
+        return None if call is None else TriedCall(group, name, call)
 
-    def _usual_ns(self, place: Place) -> float:
+    def _usual_ns(self, group: CallGroup) -> float:
         """What the call takes by its own kernel."""
-        times = place.course.times.get(place.own)
+        times = group.course.times.get(group.own)
         if times:
             return statistics.median(times)
-        site = place.course.task.sites[0]
-        return self.calibrator.costs.of_site(site, _named(site.call.op.name, place.own)).time_ns
+        site = group.course.task.sites[0]
+        return self.calibrator.costs.of_site(site, _named(site.call.op.name, group.own)).time_ns
 
-    def _bound(self, program: Program, place: Place, name: str, memory: Memory) -> Bound | None:
+    def _bound(self, program: Program, group: CallGroup, name: str, memory: Memory) -> Bound | None:
         """The call by another kernel; one that does not suit is out of it."""
         assert program.origin is not None
-        course, made = place.course, program.instructions[place.indices[0]]
+        course, made = group.course, program.instructions[group.indices[0]]
 
         def prepared(wanted: Prepared) -> Any:
             if wanted not in course.prepared:
@@ -272,16 +272,16 @@ class Tryer:
         """Find the heavy calls of a program: those that another kernel computes quicker, as is
         known by now; those of which too little is known; and one that was timed.
         """
-        began_ns, trial, late = self.clock(), Trial(self.version), list[int]()
+        began_ns, tryout, late = self.clock(), Tryout(self.version), list[int]()
         for task, indices, own in self._heavy(program):
             late += indices
             raced = Task(task.signature, task.sites, self._rivals(task))
             if self._is_open(raced):
-                trial.places.append(Place(self._course(raced), indices, own))
-            elif trial.watched is None:
+                tryout.groups.append(CallGroup(self._course(raced), indices, own))
+            elif tryout.watched is None:
                 watch = self._watch(task, own)
-                trial.watched = None if watch is None else Place(watch, indices, own)
-        program.trial = trial
+                tryout.watched = None if watch is None else CallGroup(watch, indices, own)
+        program.tryout = tryout
         self._exchange(program, late, memory)
         self._look_ns = (self.clock() - began_ns) / max(len(program.instructions), 1)
 
@@ -336,25 +336,25 @@ class Tryer:
 
     # --- what was found --------------------------------------------------------------------------
 
-    def _end(self, program: Program, trial: Trial, memory: Memory) -> None:
+    def _end(self, program: Program, tryout: Tryout, memory: Memory) -> None:
         """A course is over: what it found is kept, and calls have the quickest kernel."""
-        place = trial.places.pop(0)
-        if isinstance(place.course, Watch):
-            self._compare(trial, place, place.course)
+        group = tryout.groups.pop(0)
+        if isinstance(group.course, Watch):
+            self._compare(tryout, group, group.course)
             return
-        if self._courses.pop(place.course.task.signature, None) is place.course:
-            self.calibrator.found([place.course])
-            place.course.prepared.clear()
+        if self._courses.pop(group.course.task.signature, None) is group.course:
+            self.calibrator.found([group.course])
+            group.course.prepared.clear()
             self.settled += 1
             self.version += 1
-            self.drift.pop(place.course.task.signature, None)
+            self.drift.pop(group.course.task.signature, None)
             memory.specialiser.lowerer.choose_anew()
-        self._exchange(program, place.indices, memory)
+        self._exchange(program, group.indices, memory)
 
-    def _compare(self, trial: Trial, place: Place, watch: Watch) -> None:
+    def _compare(self, tryout: Tryout, group: CallGroup, watch: Watch) -> None:
         """Whether a call takes what it took; its kernels are timed again if it does not."""
         text, ratio = watch.task.signature, watch.ratio
-        trial.watched = place._replace(course=Watch(watch.task, watch.expected_ns))
+        tryout.watched = group._replace(course=Watch(watch.task, watch.expected_ns))
         if 1 / DRIFT <= ratio <= DRIFT:
             self.drift.pop(text, None)
             return
@@ -362,7 +362,7 @@ class Tryer:
         tell(STEPS, lambda: f"{watch.task} takes {ratio:.2g} × what was timed: timed again")
         raced = Task(text, watch.task.sites, self._rivals(watch.task))
         if len(raced.kernels) > 1:
-            trial.places.append(place._replace(course=self._course(raced)))
+            tryout.groups.append(group._replace(course=self._course(raced)))
 
     def _exchange(self, program: Program, indices: Iterable[int], memory: Memory) -> None:
         """Have some calls computed by the kernels that would be chosen now."""
