@@ -24,6 +24,7 @@ from strategies import Maker, graphs
 from tgbench import ops
 from tgbench.base.errors import PlanError
 from tgbench.base.machine import Machine
+from tgbench.costs.records import Records
 from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.graph.simplify import simplify
 from tgbench.memory.placement import Retention
@@ -33,6 +34,7 @@ from tgbench.plans.search.optimiser import Optimiser
 from tgbench.plans.search.workload import Workload
 from tgbench.runs.propagate import rough_ns
 from tgbench.runs.split import WHOLE
+from tgbench.session.profile import profile
 from tgbench.session.session import GraphSession
 
 jsonschema = pytest.importorskip("jsonschema")
@@ -400,6 +402,31 @@ def test_a_plan_of_another_machine_says_so_until_it_is_made_anew() -> None:
     first.optimize("search", steps=1)
     assert first.plan.machine == Machine.here().facts
     assert first.plan.expected_ns < 7e9
+
+
+def test_a_plan_names_the_measurements_that_its_times_stand_on(tmp_path: Path) -> None:
+    g = GraphBuilder()
+    g.output("y", ops.linear(g.input("x", (2, 8)), g.parameter("w", (8, 8))))
+    graph, x = g.build(), {"x": np.ones((2, 8), "float32")}
+    w = {"w": np.ones((8, 8), "float32")}
+    by_models = GraphSession(graph, w, calibrate=False)
+    by_models.run(x)
+    assert by_models.plan.records == ""
+    records = Records(tmp_path / "records.db")
+    profile(by_models, records, seconds=5)
+    measured = GraphSession(graph, w, records=records, calibrate=False)
+    measured.run(x)
+    assert measured.plan.records == measured.costs.basis
+    assert "measurement" in str(measured.plan)
+    kept = Plan.from_json(measured.plan.to_json())
+    assert kept.records == measured.plan.records
+    assert Plan.from_json(by_models.plan.to_json()).records == ""
+    old = json.loads(measured.plan.to_json())
+    del old["records"]
+    assert Plan.from_json(json.dumps(old)).records == ""
+    old["records"] = 3
+    with pytest.raises(PlanError, match="records: 3 is not a text"):
+        Plan.from_json(json.dumps(old))
 
 
 def test_a_plan_reads_well() -> None:

@@ -192,3 +192,13 @@ def test_where_some_cut_fits_the_last_piece_has_room(
 def asked_of(graph: Graph, draw: Any) -> dict[str, Region]:
     names = {node: name for name, node in graph.outputs.items()}
     return {names[node]: region for node, region in draw(demands(graph)).items() if node in names}
+
+
+def test_an_input_that_is_never_read_lies_nowhere() -> None:
+    """An update that covers all of its first input: only the second one has bytes."""
+    g = GraphBuilder()
+    a, b, c = (g.input(name, (1, 1)) for name in "abc")
+    g.output("y", ops.update(a + b, c, (0, 0)))
+    session = GraphSession(g.build())
+    one = np.ones((1, 1), np.float32)
+    assert session.run({"a": one, "b": one, "c": 3 * one})["y"] == 3

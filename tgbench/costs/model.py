@@ -10,6 +10,7 @@ Every estimate says which. Nothing here runs a kernel: planning asks, the profil
 
 from __future__ import annotations
 
+import hashlib
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,7 +25,7 @@ from tgbench.base.coords import MOST_ENTRIES, Coord, Moving, value_of
 from tgbench.base.errors import KernelError, UnreadableRecordsError
 from tgbench.base.machine import Machine
 from tgbench.base.regions import Box, row_major
-from tgbench.base.words import format_time
+from tgbench.base.words import counted, format_time
 from tgbench.costs.records import Record, Records
 from tgbench.costs.signature import Signature, numbers, source_hash, without_layout
 from tgbench.graph.op_table import Call
@@ -124,6 +125,14 @@ class CostTable:
     points: tuple[Measurement, ...]
     failures: tuple[Failure, ...] = ()
 
+    @property
+    def basis(self) -> str:
+        """How many measurements, and their digest; "" for none."""
+        if not self.points:
+            return ""
+        digest = hashlib.sha256(repr(self.points).encode()).hexdigest()[:12]
+        return f"{counted(len(self.points), 'measurement')} {digest}"
+
 
 class CostModel:
     """Expected times of calls on this machine.
@@ -167,6 +176,11 @@ class CostModel:
         self._asked: dict[Any, Estimate] = {}
         self._plain: dict[Any, Estimate] = {}
         self._sites: dict[Any, Estimate] = {}
+
+    @property
+    def basis(self) -> str:
+        """What its times stand on, as plans name it."""
+        return self._table.basis
 
     def table(self) -> CostTable:
         """What it knows; `CostModel(model.table())` gives the same numbers in any process."""

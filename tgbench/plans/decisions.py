@@ -109,6 +109,7 @@ class Decisions:
         worth: (bytes, nanoseconds saved a run) of retaining a node, where weighed.
         price_ns: what one more byte of memory would save a run, at the margin.
         machine: the one that these times are expected on (`Machine.facts`).
+        records: the measurements that they stand on (`CostModel.basis`); "" for models alone.
     """
 
     scheduled: ScheduledGraph
@@ -122,6 +123,7 @@ class Decisions:
     price_ns: float = 0.0
     search: SearchRecord | None = None
     machine: Mapping[str, str] = field(default_factory=lambda: Machine.here().facts)
+    records: str = ""
 
     @property
     def retained(self) -> tuple[Node, ...]:
@@ -152,6 +154,8 @@ class PlanFields:
             machines, and say that until they are made anew.
         copied: views that have bytes of their own, so that they can be kept without the rest of
             what they show; in graph order. A file may leave it out.
+        records: the measurements that its times stand on: how many, and their digest; "" for
+            models alone. A file may leave it out.
     """
 
     graph: str
@@ -175,4 +179,5 @@ class PlanFields:
     search: SearchRecord | None = None
     exact: str | None = None
     copied: tuple[str, ...] = ()
+    records: str = ""
     version: int = VERSION

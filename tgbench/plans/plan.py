@@ -86,6 +86,7 @@ class Plan(PlanFields):
             made.search,
             exact,
             tuple(node.name for node in graph.nodes if node in made.scheduled.copied),
+            made.records,
         )
 
     def explain(
@@ -189,6 +190,7 @@ class Plan(PlanFields):
             self.price_ns,
             self.search,
             self.machine,
+            self.records,
         )
 
     @property
@@ -207,6 +209,8 @@ class Plan(PlanFields):
         if self.elsewhere:
             told = ", ".join(f"{name} {text}" for name, text in self.elsewhere.items())
             lines[0] += f" elsewhere ({shorten(told)})"
+        if self.records:
+            lines[0] += f", by {shorten(self.records)}"
         if self.cut[2] > 1:
             lines.append(f"  large runs cut in {self.cut[2]} along {self.cut[0]}[{self.cut[1]}]")
         if self.copied:

@@ -21,7 +21,7 @@ from tgbench.plans.decisions import (
     SearchRecord,
 )
 
-OPTIONAL = ("copied",)  # fields that plans of before do not have
+OPTIONAL = ("copied", "records")  # fields that plans of before do not have
 NO_PLAN = "not a plan; pass a file that `session.save_plan` wrote"
 
 
@@ -115,7 +115,14 @@ class _Reader:
             search=self._search(),
             exact=self._exact(),
             copied=tuple(self._strings("copied")) if "copied" in self.data else (),
+            records=self._records(),
         )
+
+    def _records(self) -> str:
+        found = self.data.get("records", "")
+        if not isinstance(found, str):
+            raise PlanError(f"records: {shorten(found)} is not a text")
+        return found
 
     def _exact(self) -> str | None:
         found = self.data["exact"]

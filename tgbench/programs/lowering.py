@@ -286,6 +286,7 @@ class Lowerer:
         self.device = device
         self._choices, self._binds, self._bounds = Choices(rules, ranking), Memo(), Memo()
         self._hows: dict[Hashable, int] = {}
+        self._slots = placement.slots
         self._how = cache(self._number_of_how)
         self._taken = cache(lambda node: taken(node, scheduled, placement.donors))
         self.layout_of = cache(lambda node: layout(node, scheduled, placement.slots))
@@ -440,10 +441,14 @@ class Lowerer:
         return self._bound(site, key, self._chosen(self._choices.at(key, site), node))
 
     def _number_of_how(self, node: Node) -> int:
-        """One number for all nodes of a call whose operands lie alike."""
-        operands = [self.layout_of(one) for one in (node, *node.inputs)]
-        lie = tuple([(one.steps, one.buffer == ARENA) for one in operands])
-        how = node.call, lie, self._taken(node), self._reserved(node)
+        """One number for all nodes of a call whose operands lie alike; some are never read, and
+        lie nowhere.
+        """
+        base, frozen = self.scheduled.base, self.scheduled.frozen
+        there = [n for n in (node, *node.inputs) if base[n] in frozen or base[n] in self._slots]
+        laid = {n: self.layout_of(n) for n in there}
+        lie = tuple([n in laid and (laid[n].steps, laid[n].buffer == ARENA) for n in node.inputs])
+        how = node.call, laid[node].steps, lie, self._taken(node), self._reserved(node)
         return self._hows.setdefault(how, len(self._hows))
 
     def canonical(self, node: Node, there: Site) -> Site:

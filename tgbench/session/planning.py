@@ -250,7 +250,8 @@ class Planning:
                 lambda budget: planner.plan(scenarios, budget, self.retain == "all"),
                 self.budget_bytes,
             )
-        return logged("planned", replace(made, classes=dict(self.classes)), began_ns)
+        made = replace(made, classes=dict(self.classes), records=self.costs.basis)
+        return logged("planned", made, began_ns)
 
     def searched(
         self, search: Search, happened: Iterable[Bucket], start: Decisions | None
@@ -264,7 +265,7 @@ class Planning:
             ),
             self.budget_bytes,
         )
-        return logged("searched", made, began_ns)
+        return logged("searched", replace(made, records=self.costs.basis), began_ns)
 
     def _optimiser(self, workload: Workload, room: int | None, search: Search) -> Optimiser:
         return Optimiser(

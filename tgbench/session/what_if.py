@@ -233,7 +233,13 @@ class WhatIf:
         if not verdict.is_valid:
             raise PlanError(verdict.message)
         expected_ns, here = verdict.expected_ns or 0.0, Machine.here().facts
-        made = replace(self.decisions, expected_ns=expected_ns, search=None, machine=here)
+        made = replace(
+            self.decisions,
+            expected_ns=expected_ns,
+            search=None,
+            machine=here,
+            records="" if self.ground.costs is None else self.ground.costs.basis,
+        )
         base = self.ground.plan
         return Plan.of(self.ground.graph, made, base.device, base.budget_bytes, base.exact)
 

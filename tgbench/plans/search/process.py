@@ -260,6 +260,7 @@ def serve(connection: Connection) -> None:
                 desk.optimiser = optimiser
             start = _start(run.start_json, optimiser)
             made = optimiser.run(run.mode, run.effort, run.seed, start)
+            made = replace(made, records=task.costs.basis)
             desk.send(_Done(run.leg, made.expected_ns, _plan_json(optimiser, made)))
         except Exception as error:
             desk.send(_Failed.of(run.leg, error))
