@@ -10,7 +10,7 @@
 unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?= python3
-EXTRAS ?= test,cpu,lab
+EXTRAS ?= test,cpu,onednn,lab
 PYTEST_ARGS ?=
 WORKERS ?= auto
 SECONDS ?= 600

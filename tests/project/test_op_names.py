@@ -16,7 +16,8 @@ from places import ROOT
 from tgbench.graph.op_table import OPS
 
 PACKAGE = ROOT / "tgbench"
-AT_HOME = ("graph/ops/", "graph/recognise/", "kernels/torch/", "kernels/numba/", "sources/")
+KERNELS = ("kernels/numba/", "kernels/onednn/", "kernels/torch/")
+AT_HOME = ("graph/ops/", "graph/recognise/", *KERNELS, "sources/")
 BUILDS = ("apply", "_binary", "_operator")
 HOMONYMS = {  # words that mean something else there
     "commands/apps/cnn.py": {"relu"},  # a word of torch's initialisation

@@ -2,6 +2,8 @@
 
 from tgbench.kernels import adapters, copied
 from tgbench.kernels.numba import rows
+from tgbench.kernels.onednn import direct
+from tgbench.kernels.onednn.library import library
 from tgbench.kernels.registry import (
     ARENA,
     KERNELS,
@@ -28,11 +30,15 @@ from tgbench.kernels.torch import (
 from tgbench.kernels.torch.elementwise import copy_, fill_
 from tgbench.kernels.views import dense
 
+if library is not None:
+    direct.register_direct()
+elif packed.is_built_in():  # one layout of weights is enough
+    packed.register_packed()
 adapters.register_adapters()
 
 __all__ = [
     "ARENA", "KERNELS", "Kernel", "Scratch", "Site", "View", "adapters", "candidates", "conv",
-    "copied", "copy_", "dense", "elementwise", "fill_", "fused", "layout", "opaque", "order",
-    "packed", "pool", "products", "register", "rows", "scratch_bytes",
+    "copied", "copy_", "dense", "direct", "elementwise", "fill_", "fused", "layout", "opaque",
+    "order", "packed", "pool", "products", "register", "rows", "scratch_bytes",
     "widening",
 ]  # fmt: skip

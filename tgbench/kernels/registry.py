@@ -183,6 +183,8 @@ class Site:
         out, ins: views of exactly those boxes.
         device: "cpu" or "cuda:0".
         frozen: the inputs that never change, of which something may be `Prepared`.
+        posts: what is done to each number of the result before it is written: element-wise calls,
+            each on what the one before it gives, which lies where the site's own result goes.
         found: what kernels worked out of it; see `once_a_site`.
     """
 
@@ -193,6 +195,7 @@ class Site:
     ins: tuple[View | None, ...]
     device: str
     frozen: frozenset[int] = frozenset()
+    posts: tuple[Site, ...] = ()
     found: Memo = field(default_factory=Memo, init=False, repr=False, compare=False)
 
     def operand(self, i: int) -> View:
@@ -255,6 +258,8 @@ class Kernel:
         prepares: inputs that have to be frozen, as it keeps them in another layout.
         repeats: whether on a CPU the same operands in the same places are known to give the same
             bits, so that this needs no trial, which random operands may not suit.
+        posts: whether it can do what is to be done to each number of a result (`Site.posts`); it
+            `accepts` no site with others.
     """
 
     name: str
@@ -267,11 +272,14 @@ class Kernel:
     allocates: Callable[[Site], int] = field(default=lambda site: 0)
     prepares: tuple[int, ...] = ()
     repeats: bool = False
+    posts: bool = False
 
     def takes(self, site: Site) -> bool:
         """Whether it runs on the site's device, and at the site."""
         kind = site.device.split(":")[0]
-        return kind in self.devices and site.frozen.issuperset(self.prepares) and self.accepts(site)
+        if kind not in self.devices or (site.posts and not self.posts):
+            return False
+        return site.frozen.issuperset(self.prepares) and self.accepts(site)
 
 
 KERNELS: dict[str, list[Kernel]] = {}

@@ -47,7 +47,7 @@ LEAST_ROWS = 2  # oneDNN lays out the weights for one row in another way
 SPATIAL = 2  # dimensions; a line is an image of one row
 
 
-def _suits(site: Site) -> bool:
+def suits(site: Site) -> bool:
     """float32, all of the weights, and a bias side by side: the library ignores its strides."""
     weights = [i for i, shape in enumerate(site.call.in_shapes) if i and len(shape) > 1]
     biases = [view for view in site.ins[1:] if view is not None and view.rank == 1]
@@ -65,17 +65,17 @@ def _arithmetic_ns(flops: float, weight_bytes: int, flops_per_ns: float) -> floa
 # --- conv ----------------------------------------------------------------------------------------
 
 
-def _takes_conv(site: Site) -> bool:
+def takes_conv(site: Site) -> bool:
     """All output channels, at most two spatial dimensions."""
     return (
         len(site.call.in_shapes[1]) - 2 <= SPATIAL
-        and _suits(site)
+        and suits(site)
         and sees_input(site)
-        and not _takes_points(site)
+        and not takes_points(site)
     )
 
 
-def _conv_cost(site: Site) -> float:
+def conv_cost(site: Site) -> float:
     flops = site.call.op.flops(site.call, site.out_box)
     moved = site.out.size_bytes + inputs(site)[0].size_bytes
     work = _arithmetic_ns(flops, site.operand(1).size_bytes, CONV_FLOPS_PER_NS)
@@ -126,12 +126,12 @@ def _bind_conv(site: Site, scratch: tuple[View, ...]) -> Bound:
 # --- windows of one element ----------------------------------------------------------------------
 
 
-def _takes_points(site: Site) -> bool:
+def takes_points(site: Site) -> bool:
     """One group, all output channels, no padding in sight."""
     return (
         site.call.attrs["groups"] == 1
         and prod(site.call.in_shapes[1][2:]) == 1
-        and _suits(site)
+        and suits(site)
         and sees_input(site)
         and not any(n for pair in overhang(site) for n in pair)
         and _points(site) >= LEAST_ROWS
@@ -145,6 +145,15 @@ def _points(site: Site) -> Coord:
     return count
 
 
+def points_of(site: Site) -> tuple[View, View, View | None, View]:
+    """The points that are read, the weight, the bias, and the points to write, channels last."""
+    x, weight, *bias = inputs(site)
+    for axis, step in enumerate(site.call.attrs["stride"], start=2):
+        x = stepped(x, axis, 0, site.out.shape[axis], step)
+    last = (0, *range(2, x.rank), 1)
+    return x.permute(*last), weight, bias[0] if bias else None, site.out.permute(*last)
+
+
 def laid_out_rows(weight: Tensor) -> Tensor:
     """Weights [columns, depth, 1 …] as oneDNN wants them; opaque to all others."""
     found: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.flatten(1).contiguous())
@@ -156,25 +165,20 @@ def _multiply_points(x: Tensor, packed: Tensor, bias: Tensor | None, out: Tensor
 
 
 def _bind_points(site: Site, scratch: tuple[View, ...]) -> Bound:
-    x, weight, *bias = inputs(site)
-    for axis, step in enumerate(site.call.attrs["stride"], start=2):
-        x = stepped(x, axis, 0, site.out.shape[axis], step)
-    last = (0, *range(2, x.rank), 1)
-    packed = Prepared(weight, laid_out_rows)
-    given = (packed, bias[0] if bias else None, site.out.permute(*last))
-    return _multiply_points, (x.permute(*last), *given)
+    x, weight, bias, out = points_of(site)
+    return _multiply_points, (x, Prepared(weight, laid_out_rows), bias, out)
 
 
 # --- linear --------------------------------------------------------------------------------------
 
 
-def _takes_rows(site: Site) -> bool:
+def takes_rows(site: Site) -> bool:
     """At least two rows, all output columns."""
-    p = rows_of(site) if _suits(site) else None
+    p = rows_of(site) if suits(site) else None
     return p is not None and p.rows >= LEAST_ROWS
 
 
-def _rows_cost(site: Site) -> float:
+def rows_cost(site: Site) -> float:
     p = product_of(site)
     flops = site.call.op.flops(site.call, site.out_box)
     work = (len(p.weights) - 1) * CALL_NS + _arithmetic_ns(flops, p.weight_bytes, FLOPS_PER_NS)
@@ -216,28 +220,31 @@ def is_built_in() -> bool:
 
 
 _CPU = ("cpu",)
-if is_built_in():
+
+
+def register_packed() -> None:
+    """Register these kernels; called where oneDNN itself is not there, which takes as many."""
     register(
         Kernel(
-            "conv_packed", "conv", _takes_conv, _conv_cost, _bind_conv, padded_scratch, _CPU,
+            "conv_packed", "conv", takes_conv, conv_cost, _bind_conv, padded_scratch, _CPU,
             conv_allocates, prepares=(1,),
         )
     )  # fmt: skip
     register(
         Kernel(
-            "conv_points", "conv", _takes_points, _conv_cost, _bind_points,
+            "conv_points", "conv", takes_points, conv_cost, _bind_points,
             devices=_CPU, allocates=conv_allocates, prepares=(1,),
         )
     )  # fmt: skip
     register(
         Kernel(
-            "linear_packed", "linear", _takes_rows, _rows_cost, _bind_rows,
+            "linear_packed", "linear", takes_rows, rows_cost, _bind_rows,
             devices=_CPU, allocates=_rows_allocate, prepares=(1,),
         )
     )  # fmt: skip
     register(
         Kernel(
-            "gated_linear_packed", "gated_linear", _takes_rows, _rows_cost, _bind_gated,
+            "gated_linear_packed", "gated_linear", takes_rows, rows_cost, _bind_gated,
             devices=_CPU, allocates=_rows_allocate, prepares=(1, 2),
         )
     )  # fmt: skip

@@ -1,0 +1,177 @@
+"""oneDNN called directly: convolutions and products at whole sizes, threads, and no library.
+
+`test_kernels` puts these kernels, like all others, through small boxes that lie in odd ways. Here
+operands lie as sessions keep them, so that they are read and written where they are.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tgbench import ops
+from tgbench.base.regions import Box
+from tgbench.graph.graph import GraphBuilder, Node
+from tgbench.kernels import KERNELS, Kernel, Site
+from tgbench.kernels.binding import bound
+from tgbench.kernels.onednn.library import Computation, TensorForm, described, library
+from tgbench.kernels.registry import View
+from tgbench.kernels.views import dense, part
+from tgbench.runs.rules import Rules
+
+pytestmark = pytest.mark.skipif(library is None, reason="the extra `onednn` is not installed")
+HIDDEN = """
+import importlib.metadata, ctypes, sys
+installed, load = importlib.metadata.files, ctypes.CDLL
+def files(package):
+    return () if package == "onednn-cpu-gomp" else installed(package)
+def loaded(name, *rest, **named):
+    if "dnnl" in str(name):
+        raise OSError(name)
+    return load(name, *rest, **named)
+importlib.metadata.files, ctypes.CDLL = files, loaded
+import pytest
+raise SystemExit(pytest.main([sys.argv[1], "-q", "-p", "no:cacheprovider", "-k", sys.argv[2]]))
+"""
+
+
+def kernel(op: str, name: str) -> Kernel:
+    return next(one for one in KERNELS[op] if one.name == name)
+
+
+def laid(key: Any, shape: tuple[int, ...]) -> View:
+    """As sessions keep it: images channels-last, weights and rows row-major."""
+    if len(shape) < 4 or isinstance(key, str):
+        view = dense(shape, "float32")
+    else:
+        batch, channels, *space = shape
+        view = dense((batch, *space, channels), "float32").permute(0, 3, 1, 2)
+    return View(key, view.dtype, view.shape, view.strides, 0)
+
+
+def computed(node: Node, box: Box, arrays: list[np.ndarray], name: str) -> np.ndarray | None:
+    """A box of a node by a kernel, of operands that lie whole in memory; None if it refuses."""
+    reads = Rules().reads(node.call, box)
+    if reads[0] is None:
+        return None
+    keys: list[Any] = [0, "w", "b"]
+    wholes = [laid(key, array.shape) for key, array in zip(keys, arrays, strict=False)]
+    views = [
+        part(view, Box.full(view.shape), read or box)
+        for view, read in zip(wholes, reads, strict=True)
+    ]
+    out = laid(9, node.shape)
+    buffers: dict[tuple[Any, str], torch.Tensor] = {
+        (9, "float32"): torch.full((int(np.prod(node.shape)),), 1e30)
+    }
+    for view, array in zip(wholes, arrays, strict=True):
+        flat = torch.full((array.size,), 1e30)
+        flat.as_strided(view.shape, view.strides).copy_(torch.from_numpy(array))
+        buffers[view.buffer, "float32"] = flat
+    target = part(out, Box.full(out.shape), box)
+    site = Site(node.call, box, reads, target, tuple(views), "cpu", frozenset((1, 2)))
+    if not kernel(node.op, name).takes(site):
+        return None
+    function, arguments = bound(kernel(node.op, name), site, buffers, "cpu")
+    function(*arguments)
+    result = buffers[9, "float32"].as_strided(out.shape, out.strides).numpy()
+    there = np.zeros(out.shape, bool)
+    there[box.slices()] = True
+    assert (result[~there] == np.float32(1e30)).all()
+    return result[box.slices()]
+
+
+def whole_numbers(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return rng.integers(-3, 4, shape).astype(np.float32)
+
+
+@given(st.data())
+def test_convolutions_of_whole_numbers_are_exact(data: st.DataObject) -> None:
+    """Any groups, strides, dilations and borders, of a whole image or a window of it."""
+    draw = data.draw
+
+    def pick(low: int, high: int) -> int:
+        return int(draw(st.integers(low, high)))
+
+    rng, groups = np.random.default_rng(pick(0, 99)), draw(st.sampled_from([1, 1, 1, 2, 4]))
+    inputs, outputs = groups * pick(1, 20), groups * pick(1, 20)
+    size, stride = (pick(1, 4), pick(1, 4)), (pick(1, 3), pick(1, 3))
+    dilation = (pick(1, 2), pick(1, 2))
+    padding = tuple((pick(0, 2), pick(0, 2)) for _ in range(2))
+    extent = tuple((n - 1) * d + pick(1, 9) for n, d in zip(size, dilation, strict=True))
+    x = whole_numbers(rng, pick(1, 2), inputs, *extent)
+    arrays = [x, whole_numbers(rng, outputs, inputs // groups, *size), whole_numbers(rng, outputs)]
+    g = GraphBuilder()
+    nodes = [g.input("x", x.shape), g.parameter("w", arrays[1].shape), g.parameter("b", (outputs,))]
+    node = ops.conv(*nodes, stride=stride, padding=padding, dilation=dilation, groups=groups)
+    padded = np.pad(x, ((0, 0), (0, 0), *padding))
+    tensors = [torch.from_numpy(array) for array in (padded, *arrays[1:])]
+    expected = torch.conv2d(*tensors, stride, 0, dilation, groups).numpy()
+    rows, columns = (sorted((pick(0, n - 1), pick(1, n))) for n in node.shape[2:])
+    cut = Box((*Box.full(node.shape[:2]), *(((a, max(b, a + 1))) for a, b in (rows, columns))))
+    for box in (Box.full(node.shape), cut):
+        for name in ("conv_direct", "conv_points_direct"):
+            found = computed(node, box, arrays, name)
+            if found is not None:
+                np.testing.assert_array_equal(found, expected[box.slices()])
+
+
+@pytest.mark.parametrize("rows", [2, 3, 17, 128])
+@pytest.mark.parametrize("columns", [1, 5, 64, 200])
+def test_products_of_whole_numbers_are_exact(rows: int, columns: int) -> None:
+    rng, g = np.random.default_rng(0), GraphBuilder()
+    arrays = [whole_numbers(rng, *shape) for shape in ((rows, 33), (columns, 33), (columns,))]
+    nodes = [
+        g.input("x", (rows, 33)),
+        g.parameter("w", (columns, 33)),
+        g.parameter("b", (columns,)),
+    ]
+    node = ops.linear(*nodes)
+    for box in (Box.full(node.shape), Box(((0, 2), (0, columns)))):
+        found = computed(node, box, arrays, "linear_direct")
+        expected = arrays[0] @ arrays[1].T + arrays[2]
+        np.testing.assert_array_equal(found, expected[box.slices()])
+
+
+def test_threads_compute_at_once_with_the_same_code() -> None:
+    rng, g = np.random.default_rng(0), GraphBuilder()
+    node = ops.linear(g.input("x", (64, 256)), g.parameter("w", (256, 256)))
+    weight = whole_numbers(rng, 256, 256)
+
+    def right(seed: int) -> bool:
+        x = whole_numbers(np.random.default_rng(seed), 64, 256)
+        found = computed(node, Box.full(node.shape), [x, weight], "linear_direct")
+        return bool((found == x @ weight.T).all())
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(right, range(40)))
+
+
+def test_what_the_library_would_do_slowly_is_no_candidate() -> None:
+    turned = TensorForm((1, 64, 32, 32), (64 * 1024, 1024, 32, 1))
+    last = TensorForm((1, 64, 32, 32), (64 * 1024, 1, 64 * 32, 64))
+    window = ((1, 1), (0, 0), (1, 1), (1, 1))
+    weights = TensorForm((64, 64, 3, 3))
+    assert described(Computation(last, weights, None, last, None, window)) is not None
+    assert described(Computation(turned, weights, None, last, None, window)) is None
+    assert described(Computation(last, weights, None, turned, None, window)) is None
+    assert (
+        described(Computation(last, TensorForm((64, 63, 3, 3)), None, last, None, window)) is None
+    )
+
+
+def test_without_the_library_everything_works() -> None:
+    file = Path(__file__).with_name("test_packed.py")
+    command = [sys.executable, "-c", HIDDEN, str(file), "laid_out_once"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout

@@ -1,0 +1,421 @@
+"""Products and convolutions by oneDNN itself, over memory of ours.
+
+    conv_direct          the box and its halo; the library adds the padding
+    conv_points_direct   windows of one element: every point is a row of a product
+    linear_direct        rows times a matrix; gated_linear_direct: times two
+
+What lies as the library reads and writes it fast (rows side by side, images channels-last without
+gaps) is read and written where it is; anything else by way of scratch memory. Weights are laid out
+once, in the layout that the whole call wants; calls for parts of it read the same. Element-wise
+calls on the result (`Site.posts`) are computed before it is written.
+
+The costs are a model of one machine; records replace them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tgbench.base.coords import Coord, same
+from tgbench.graph.op_table import Call
+from tgbench.kernels.onednn.library import (
+    Code,
+    Computation,
+    Description,
+    Post,
+    TensorForm,
+    compute,
+    described,
+    laid_out,
+)
+from tgbench.kernels.registry import Kernel, Prepared, Scratch, Site, View, once_a_site, register
+from tgbench.kernels.torch.conv import overhang
+from tgbench.kernels.torch.packed import (
+    SPATIAL,
+    conv_cost,
+    points_of,
+    rows_cost,
+    takes_conv,
+    takes_points,
+    takes_rows,
+)
+from tgbench.kernels.torch.products import product_of
+from tgbench.kernels.views import Bound, dense, inputs, is_one, reshaped, split
+
+USUAL_ROWS = 128  # of the product whose layout of weights serves for any number of them
+ADD, MULTIPLY = 0x1FFF0, 0x1FFF1
+FUNCTIONS = {"relu": (0x20, 0.0), "tanh": (0x21, 0.0), "sigmoid": (0x29, 0.0), "silu": (0x2C, 1.0),
+             "gelu_none": (0x31, 0.0), "gelu_tanh": (0x2B, 0.0)}  # fmt: skip
+GATES = {"gelu": "gelu_none"}  # the others are called alike
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """What a site computes, in the library's terms.
+
+    Fields:
+        x, out: [..., n] of a product, images of a convolution.
+        weight: [depth, columns], or [groups, outputs, inputs, *window] with one group left out.
+        bias: [1, columns], or [outputs].
+        window: as `Computation` has it; none of a product.
+    """
+
+    x: View
+    weight: View
+    bias: View | None
+    out: View
+    window: tuple[tuple[int, ...], ...] = ()
+
+
+# --- what a site computes ------------------------------------------------------------------------
+
+
+@once_a_site
+def _operands(site: Site) -> Operands:
+    if site.call.op.name != "conv":
+        p = product_of(site)
+        return _product(p.x, p.weights[0], p.bias, p.out)
+    return _product(*points_of(site)) if takes_points(site) else _convolution(site)
+
+
+def _product(x: View, weight: View, bias: View | None, out: View) -> Operands:
+    flat = weight.flatten(1, weight.rank)
+    assert flat is not None
+    return Operands(x, flat.transpose(), None if bias is None else bias.insert(0), out)
+
+
+def _convolution(site: Site) -> Operands:
+    x, weight, *bias = inputs(site)
+    low, high = zip(*overhang(site), strict=True)
+    given = bias[0] if bias else None
+    window = _window(site, low, high)
+    return Operands(_as_image(x), _grouped(site, weight), given, _as_image(site.out), window)
+
+
+def _as_image(view: View) -> View:
+    while view.rank < 2 + SPATIAL:
+        view = view.insert(2)
+    return view
+
+
+def _window(site: Site, low: Sequence[int], high: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    attrs, lines = site.call.attrs, SPATIAL - len(low)
+    gaps = tuple(dilation - 1 for dilation in attrs["dilation"])
+    none = (0,) * lines
+    return (1,) * lines + tuple(attrs["stride"]), none + gaps, none + tuple(low), none + tuple(high)
+
+
+def _grouped(site: Site, weight: View) -> View:
+    groups, seen = site.call.attrs["groups"], _as_image(weight)
+    return seen if groups == 1 else split(seen, 0, (groups, seen.shape[0] // groups))
+
+
+# --- how operands lie ----------------------------------------------------------------------------
+
+
+def _form(view: View) -> TensorForm:
+    """How a view lies; along a dimension of one element, as if there were no gaps."""
+    shape = tuple(map(int, view.shape))
+    strides, step = [0] * len(shape), 1
+    for axis in _from_inside(view):
+        strides[axis] = int(view.strides[axis]) if shape[axis] > 1 else step
+        step = strides[axis] * shape[axis]
+    return TensorForm(shape, tuple(strides), view.dtype)
+
+
+def _from_inside(view: View) -> Sequence[int]:
+    """Dimensions, those that run fastest first: rows' last one, images' channels."""
+    return range(view.rank)[::-1] if view.rank <= 2 else (1, *range(view.rank - 1, 1, -1), 0)
+
+
+def _as_it_lies(view: View, window: Sequence[object]) -> View | None:
+    """An operand as the library takes it where it lies: rows, or an image; None if it does not."""
+    if window:
+        return view if _is_image(view) else None
+    flat = view.rows()
+    if flat is None or not flat.is_row_contiguous:
+        return None
+    return flat if is_one(flat.shape[0]) or flat.shape[1] <= flat.strides[0] else None
+
+
+def _is_image(view: View) -> bool:
+    """Whether an image lies channels-last without gaps."""
+    step: Coord = 1
+    for axis in _from_inside(view):
+        if not (is_one(view.shape[axis]) or same(view.strides[axis], step)):
+            return False
+        step = step * view.shape[axis]
+    return True
+
+
+def _room(view: View, window: Sequence[object]) -> Scratch:
+    """Scratch memory for a copy of an operand that lies in another way."""
+    if window:
+        batch, channels, *space = view.shape
+        return (batch, *space, channels), view.dtype
+    rows: Coord = 1
+    for size in view.shape[:-1]:
+        rows = rows * size
+    return (rows, view.shape[-1]), view.dtype
+
+
+def _in_room(room: View, window: Sequence[object]) -> View:
+    """The copy, as the library sees it."""
+    return room.permute(0, -1, *range(1, room.rank - 1)) if window else room
+
+
+# --- what is done to each number -----------------------------------------------------------------
+
+
+def _posts(site: Site, of: Operands) -> tuple[tuple[Post, ...], tuple[View, ...]] | None:
+    """Posts and their second operands; None if there is one that the library does not have."""
+    posts: list[Post] = []
+    others: list[View] = []
+    for there in site.posts:
+        name, given = _function(there.call), [view for view in there.ins if view is not None]
+        if name in FUNCTIONS:
+            posts.append(Post(*FUNCTIONS[name]))
+            continue
+        other = _like_result(given[0], site, of) if name == "add" and given else None
+        if other is None:
+            return None
+        is_there = other.buffer == of.out.buffer and same(other.offset, of.out.offset)
+        posts.append(Post(ADD, form=_form(other), is_there=is_there))
+        if not is_there:
+            others.append(other)
+    return tuple(posts), tuple(others)
+
+
+def _function(call: Call) -> str:
+    return "_".join((call.op.name, *map(str, call.attrs.values())))
+
+
+def _like_result(view: View, site: Site, of: Operands) -> View | None:
+    """Another operand of the result's shape, if it lies as the result does."""
+    if len(view.shape) != len(site.out.shape) or not all(map(same, view.shape, site.out.shape)):
+        return None
+    if not of.window and site.call.op.name == "conv":
+        view = view.permute(0, *range(2, view.rank), 1)
+    return _as_it_lies(_as_image(view) if of.window else view, of.window)
+
+
+# --- computations --------------------------------------------------------------------------------
+
+
+def _usual(site: Site, of: Operands) -> Computation:
+    """The computation that decides how weights are laid out, the same for all parts of a call."""
+    if not of.window:
+        return _usual_product(of.weight)
+    low, high = zip(*site.call.attrs["padding"], strict=True)
+    x, out = (_whole(shape) for shape in (site.call.in_shapes[0], site.call.out.shape))
+    weights = TensorForm(tuple(map(int, of.weight.shape)))
+    return Computation(
+        x, weights, None, out, None, _window(site, low, high), (), torch.get_num_threads()
+    )
+
+
+def _usual_product(weight: View) -> Computation:
+    depth, columns = map(int, weight.shape)
+    x = TensorForm((USUAL_ROWS, depth), (depth, 1))
+    out = TensorForm((USUAL_ROWS, columns), (columns, 1))
+    weights, threads = TensorForm((depth, columns)), torch.get_num_threads()
+    return Computation(x, weights, None, out, None, threads=threads)
+
+
+def _whole(shape: Sequence[int]) -> TensorForm:
+    """A whole image, channels-last."""
+    batch, channels, *space = shape
+    lines = [1] * (SPATIAL - len(space))
+    return _form(_in_room(dense((batch, *lines, *space, channels), "float32"), (1,)))
+
+
+def _computation(
+    site: Site, of: Operands, x: View, out: View, posts: tuple[Post, ...] = ()
+) -> Computation:
+    bias = None if of.bias is None else _form(of.bias)
+    weights, usual = TensorForm(tuple(map(int, of.weight.shape))), _usual(site, of)
+    return Computation(
+        _form(x), weights, bias, _form(out), usual, of.window, posts, torch.get_num_threads()
+    )
+
+
+def _laid(view: View, window: Sequence[object]) -> View:
+    """An operand where it lies, or as its copy in scratch memory will."""
+    return _as_it_lies(view, window) or _in_room(dense(*_room(view, window)), window)
+
+
+@once_a_site
+def _described(site: Site) -> Description | None:
+    """How the library would compute a site; None if it would not."""
+    of = _operands(site)
+    found = _posts(site, of)
+    if found is None:
+        return None
+    reads_result = any(post.form for post in found[0])
+    if reads_result and _as_it_lies(of.out, of.window) is None:
+        return None
+    x, out = (_laid(view, of.window) for view in (of.x, of.out))
+    return described(_computation(site, of, x, out, found[0]))
+
+
+def _takes_rows(site: Site) -> bool:
+    return takes_rows(site) and _described(site) is not None
+
+
+def _takes_points(site: Site) -> bool:
+    return takes_points(site) and _described(site) is not None
+
+
+def _takes_conv(site: Site) -> bool:
+    return takes_conv(site) and _described(site) is not None
+
+
+# --- scratch memory and calls --------------------------------------------------------------------
+
+
+def _own_room(found: Description) -> tuple[Scratch, ...]:
+    """What the library writes into while it computes."""
+    return (((-(-found.scratch_bytes // 4),), "float32"),) if found.scratch_bytes else ()
+
+
+def _scratch(site: Site) -> tuple[Scratch, ...]:
+    of, found = _operands(site), _described(site)
+    assert found is not None
+    copies = [v for v in (of.x, of.out) if _as_it_lies(v, of.window) is None]
+    return (*_own_room(found), *(_room(view, of.window) for view in copies))
+
+
+def _placed(
+    view: View, window: Sequence[object], pieces: list[View]
+) -> tuple[View, View | None, View | None]:
+    """What the library is given for an operand; and if that is a copy, the copy and the operand."""
+    lies = _as_it_lies(view, window)
+    if lies is not None:
+        return lies, None, None
+    room = pieces.pop(0)
+    seen = _in_room(room, window)
+    return seen, seen if window else reshaped(room, view.shape), view
+
+
+def _bind(site: Site, scratch: tuple[View, ...]) -> Bound:
+    of, found = _operands(site), _described(site)
+    with_posts = _posts(site, of)
+    assert found is not None
+    assert with_posts is not None
+    own = len(_own_room(found))
+    pieces = list(scratch[own:])
+    x, copy, source = _placed(of.x, of.window, pieces)
+    out, result, target = _placed(of.out, of.window, pieces)
+    weight = Prepared(of.weight, laid_out, (_usual(site, of),))
+    bias = () if of.bias is None else (of.bias,)
+    operands = (x, weight, *bias, out, *scratch[:own], *with_posts[1])
+    return _computed, (found.code, copy, source, target, result, *operands)
+
+
+def _computed(
+    code: Code, copy: Tensor | None, source: Tensor | None, target: Tensor | None,
+    result: Tensor | None, *operands: Tensor,
+) -> None:  # fmt: skip
+    if copy is not None and source is not None:
+        copy.copy_(source)
+    compute(code, *operands)
+    if target is not None and result is not None:
+        target.copy_(result)
+
+
+# --- gated_linear --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Gated:
+    """Both products of a gated layer: the second is multiplied by what the first wrote."""
+
+    gate: Operands
+    up: Operands
+    first: Description
+    second: Description
+    gates: Scratch
+
+
+@once_a_site
+def _gated(site: Site) -> Gated | None:
+    p = product_of(site)
+    gate, up = (_product(p.x, weight, None, p.out) for weight in p.weights)
+    gates = _room(p.out, ())
+    room, x, out = dense(*gates), _laid(p.x, ()), _laid(p.out, ())
+    times = Post(MULTIPLY, form=_form(room))
+    first = described(_computation(site, gate, x, room, (_activation(site.call),)))
+    second = described(_computation(site, up, x, out, (times,)))
+    return None if first is None or second is None else Gated(gate, up, first, second, gates)
+
+
+def _activation(call: Call) -> Post:
+    name = str(call.attrs["activation"])
+    return Post(*FUNCTIONS[GATES.get(name, name)])
+
+
+def _takes_gated(site: Site) -> bool:
+    return not site.posts and takes_rows(site) and _gated(site) is not None
+
+
+def _gated_scratch(site: Site) -> tuple[Scratch, ...]:
+    found = _gated(site)
+    assert found is not None
+    copies = [v for v in (found.up.x, found.up.out) if _as_it_lies(v, ()) is None]
+    own = (*_own_room(found.first), *_own_room(found.second))
+    return (*own, found.gates, *(_room(view, ()) for view in copies))
+
+
+def _bind_gated(site: Site, scratch: tuple[View, ...]) -> Bound:
+    found = _gated(site)
+    assert found is not None
+    first, second = len(_own_room(found.first)), len(_own_room(found.second))
+    own, (gates, *pieces) = scratch[: first + second], scratch[first + second :]
+    x, copy, source = _placed(found.up.x, (), pieces)
+    out, result, target = _placed(found.up.out, (), pieces)
+    weights = [Prepared(of.weight, laid_out, (_usual(site, of),)) for of in (found.gate, found.up)]
+    begins = (x, weights[0], gates, *own[:first])
+    ends = (x, weights[1], out, *own[first:], gates)
+    return _computed_gated, (
+        found.first.code, found.second.code, copy, source, target, result, len(begins), *begins,
+        *ends,
+    )  # fmt: skip
+
+
+def _computed_gated(
+    first: Code, second: Code, copy: Tensor | None, source: Tensor | None, target: Tensor | None,
+    result: Tensor | None, count: int, *operands: Tensor,
+) -> None:  # fmt: skip
+    if copy is not None and source is not None:
+        copy.copy_(source)
+    compute(first, *operands[:count])
+    compute(second, *operands[count:])
+    if target is not None and result is not None:
+        target.copy_(result)
+
+
+# --- registration --------------------------------------------------------------------------------
+
+
+def _register(
+    name: str, op: str, takes: Any, cost_ns: Any, bind: Any, scratch: Any, weights: int = 1
+) -> None:
+    prepares = tuple(range(1, 1 + weights))
+    kernel = Kernel(name, op, takes, cost_ns, bind, scratch, ("cpu",), prepares=prepares)
+    register(replace(kernel, posts=True))
+
+
+def register_direct() -> None:
+    """Register these kernels; called where the library is there."""
+    _register("conv_direct", "conv", _takes_conv, conv_cost, _bind, _scratch)
+    _register("conv_points_direct", "conv", _takes_points, conv_cost, _bind, _scratch)
+    _register("linear_direct", "linear", _takes_rows, rows_cost, _bind, _scratch)
+    _register(
+        "gated_linear_direct", "gated_linear", _takes_gated, rows_cost, _bind_gated,
+        _gated_scratch, 2,
+    )  # fmt: skip

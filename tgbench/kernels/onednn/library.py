@@ -1,0 +1,319 @@
+"""oneDNN's C interface, as far as kernels need it: how tensors lie, computations, and calls.
+
+    TensorForm ─→ Computation ─→ described: does the library do it, with how much scratch memory?
+                              ─→ code for it, compiled once; `compute(code, *tensors)` runs it
+
+PyTorch has a oneDNN of its own, but hides it: its operators allocate what they return, and lay
+operands out as they like. Called directly, the library reads and writes memory of ours, in layouts
+of ours, adds what is element-wise before a number leaves its register, and takes its scratch memory
+from us. Without the library (the extra `onednn`) `library` is None, and nothing here is called.
+
+Names and numbers are those of oneDNN's header files, version 3 (dnnl.h, dnnl_types.h).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Sequence
+from ctypes import CDLL, POINTER, Structure, byref, c_char_p, c_float, c_int, c_size_t, c_void_p
+from dataclasses import dataclass
+from functools import cache, cached_property
+from importlib import metadata
+from typing import Any
+
+import torch
+from torch import Tensor
+
+PACKAGE, FILE, MAJOR = "onednn-cpu-gomp", "libdnnl.so.3", 3
+MOST_DIMENSIONS = 12
+Dimensions = ctypes.c_int64 * MOST_DIMENSIONS
+
+CPU, IN_ORDER, INFERENCE, DIRECT, ANY_LAYOUT, OUR_SCRATCH = 1, 1, 96, 1, 1, 1
+TELLS_NAME, OF_WEIGHTS, OF_SCRATCH = 8, 131, 136
+SOURCE, TARGET, WEIGHTS, BIAS, SCRATCHPAD = 1, 17, 33, 41, 80
+DTYPES = {"bfloat16": 2, "float32": 3}
+SLOW = ("ref", "gemm")  # ways that are there to be right, not fast
+
+
+class _Argument(Structure):
+    """One argument of a call: which, and its memory."""
+
+    _fields_ = (("role", c_int), ("memory", c_void_p))
+
+
+def _file() -> str:
+    """Where the installed package has the library; else its name, for the system's own."""
+    try:
+        files = metadata.files(PACKAGE) or ()
+    except metadata.PackageNotFoundError:
+        files = ()
+    return next((str(one.locate()) for one in files if one.name == FILE), FILE)
+
+
+class _Version(Structure):
+    _fields_ = (("major", c_int), ("minor", c_int), ("patch", c_int))
+
+
+def _loaded() -> CDLL | None:
+    """The library, if there is one, and of the version that is known here."""
+    try:
+        found = CDLL(_file())
+        found.dnnl_version.restype = POINTER(_Version)
+    except (OSError, AttributeError):
+        return None
+    if found.dnnl_version().contents.major != MAJOR:
+        return None
+    found.dnnl_primitive_desc_query_md.restype = c_void_p
+    found.dnnl_memory_desc_get_size.restype = c_size_t
+    found.dnnl_memory_set_data_handle.argtypes = (c_void_p, c_void_p)
+    return found
+
+
+library = _loaded()
+
+
+class Refused(Exception):  # noqa: N818  (a signal that the library does not do that)
+    """The library does not do a computation."""
+
+
+def _ask(function: str, *arguments: Any) -> None:
+    """Call a function of the library; raises Refused where that does not succeed."""
+    if status := getattr(library, function)(*arguments):
+        raise Refused(f"{function}: status {status}")
+
+
+class _Handle:
+    """Something that the library made, and takes back when nobody has it any more."""
+
+    def __init__(self, kind: str, make: str, *arguments: Any) -> None:
+        self._as_parameter_ = c_void_p()
+        self._destroy = getattr(library, f"dnnl_{kind}_destroy")
+        _ask(f"dnnl_{make}", byref(self._as_parameter_), *arguments)
+
+    def __del__(self) -> None:
+        if self._as_parameter_:
+            self._destroy(self._as_parameter_)
+
+
+@cache
+def _engine() -> _Handle:
+    return _Handle("engine", "engine_create", CPU, c_size_t(0))
+
+
+# --- how tensors lie -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TensorForm:
+    """How a tensor lies: sizes and strides, in elements; no strides for as the library likes it."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None = None
+    dtype: str = "float32"
+
+
+@cache
+def _layout(form: TensorForm) -> _Handle:
+    count, shape, dtype = len(form.shape), Dimensions(*form.shape), DTYPES[form.dtype]
+    if form.strides is None:
+        how: tuple[str, Any] = "memory_desc_create_with_tag", ANY_LAYOUT
+    else:
+        how = "memory_desc_create_with_strides", Dimensions(*form.strides)
+    return _Handle("memory_desc", how[0], count, shape, dtype, how[1])
+
+
+# --- computations --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """What is done to each number of a result before it is written.
+
+    Fields:
+        kind: the number of a function of one number; of one with another tensor if there is `form`.
+        alpha: a parameter of that function.
+        form: how that tensor lies; None for none.
+        is_there: that tensor, which is added, lies where the result goes.
+    """
+
+    kind: int
+    alpha: float = 0.0
+    form: TensorForm | None = None
+    is_there: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Computation:
+    """Something to be computed, of operands that lie in a certain way.
+
+    Fields:
+        source, weights, bias, target: how operands lie; weights as `usual` wants them, if given.
+        usual: the computation whose layout of weights serves for all like it.
+        window: strides, dilations, and padding on both sides of a convolution; none: a product.
+        posts: what else is done to each number.
+        threads: that compute it.
+    """
+
+    source: TensorForm
+    weights: TensorForm
+    bias: TensorForm | None
+    target: TensorForm
+    usual: Computation | None
+    window: tuple[tuple[int, ...], ...] = ()
+    posts: tuple[Post, ...] = ()
+    threads: int = 1
+
+
+@cache
+def described(one: Computation) -> Description | None:
+    """How the library would do a computation; None where it would not, or slowly."""
+    try:
+        found = Description(one)
+    except Refused:
+        return None
+    return None if found.name.startswith(SLOW) else found
+
+
+class Description:
+    """How the library does a computation.
+
+    Fields:
+        name: of its way to do that.
+        weights: the layout of weights that it wants.
+        weights_bytes, scratch_bytes: of these, and of memory that calls write into.
+    """
+
+    def __init__(self, one: Computation) -> None:
+        self.computation = one
+        self._handle = _described(one)
+        named = c_char_p()
+        _ask("dnnl_primitive_desc_query", self._handle, TELLS_NAME, 0, byref(named))
+        self.name = (named.value or b"").decode()
+        self.weights, self.weights_bytes = self._layout_of(OF_WEIGHTS)
+        self._scratch, self.scratch_bytes = self._layout_of(OF_SCRATCH)
+
+    def _layout_of(self, what: int) -> tuple[c_void_p, int]:
+        """One of its operands' layouts, which lasts as long as this, and its bytes."""
+        assert library is not None
+        found = c_void_p(library.dnnl_primitive_desc_query_md(self._handle, what, 0))
+        return found, int(library.dnnl_memory_desc_get_size(found))
+
+    @cached_property
+    def code(self) -> Code:
+        """The compiled calls, in the order source, weights, bias, target, scratch, others."""
+        one = self.computation
+        parts: list[tuple[int, Any]] = [
+            (SOURCE, _layout(one.source)),
+            (WEIGHTS, self.weights),
+            *([(BIAS, _layout(one.bias))] if one.bias else ()),
+            (TARGET, _layout(one.target)),
+            *([(SCRATCHPAD, self._scratch)] if self.scratch_bytes else ()),
+        ]
+        for i, post in enumerate(one.posts):
+            if post.form is not None and not post.is_there:
+                parts.append((_other_operand(i), _layout(post.form)))
+        return Code(_Handle("primitive", "primitive_create", self._handle), parts, self)
+
+
+def _other_operand(i: int) -> int:
+    """The role of the second operand of what is done as the i-th thing to a result."""
+    return 32768 * (i + 1) | 2
+
+
+def _described(one: Computation) -> _Handle:
+    bias = None if one.bias is None else _layout(one.bias)
+    weights = _weights_layout(one)
+    source, target, how = _layout(one.source), _layout(one.target), _attributes(one)
+    if not one.window:
+        make = "matmul_primitive_desc_create"
+        return _Handle("primitive_desc", make, _engine(), source, weights, bias, target, how)
+    windows = [Dimensions(*numbers) for numbers in one.window]
+    return _Handle(
+        "primitive_desc", "convolution_forward_primitive_desc_create", _engine(), INFERENCE, DIRECT,
+        source, weights, bias, target, *windows, how,
+    )  # fmt: skip
+
+
+def _weights_layout(one: Computation) -> Any:
+    if one.usual is None:
+        return _layout(one.weights)
+    usual = described(one.usual)
+    if usual is None:
+        raise Refused("weights cannot be laid out")
+    return usual.weights
+
+
+def _attributes(one: Computation) -> _Handle:
+    found = _Handle("primitive_attr", "primitive_attr_create")
+    _ask("dnnl_primitive_attr_set_scratchpad_mode", found, OUR_SCRATCH)
+    if one.posts:
+        posts = _Handle("post_ops", "post_ops_create")
+        for post in one.posts:
+            _append(posts, post)
+        _ask("dnnl_primitive_attr_set_post_ops", found, posts)
+    return found
+
+
+def _append(posts: _Handle, post: Post) -> None:
+    if post.form is None:
+        _ask("dnnl_post_ops_append_eltwise", posts, post.kind, c_float(post.alpha), c_float(0))
+    elif post.is_there:
+        _ask("dnnl_post_ops_append_sum", posts, c_float(1), 0, DTYPES[post.form.dtype])
+    else:
+        _ask("dnnl_post_ops_append_binary", posts, post.kind, _layout(post.form))
+
+
+# --- calls ---------------------------------------------------------------------------------------
+
+
+class Code:
+    """A compiled computation, and what its calls are given."""
+
+    def __init__(self, handle: _Handle, parts: Sequence[tuple[int, Any]], of: Any) -> None:
+        self.handle, self.parts = handle, parts
+        self._of = of  # whose layouts the parts may be
+        self.arguments = _Arguments(parts)
+
+    def __repr__(self) -> str:
+        return "code"
+
+
+class _Arguments(threading.local):
+    """The arguments of a call. Each thread has its own: two sessions may run at once."""
+
+    def __init__(self, parts: Sequence[tuple[int, Any]]) -> None:
+        self.stream = _Handle("stream", "stream_create", _engine(), IN_ORDER)
+        made = [
+            _Handle("memory", "memory_create", layout, _engine(), c_void_p()) for _, layout in parts
+        ]
+        self.memories, self.count = made, len(made)
+        given = [
+            _Argument(role, memory._as_parameter_.value)
+            for (role, _), memory in zip(parts, made, strict=True)
+        ]
+        self.given = (_Argument * self.count)(*given)
+
+
+def compute(code: Code, *operands: Tensor) -> None:
+    """Run compiled code over these tensors' memory."""
+    assert library is not None
+    arguments, point = code.arguments, library.dnnl_memory_set_data_handle
+    for memory, operand in zip(arguments.memories, operands, strict=True):
+        point(memory, operand.data_ptr())
+    _ask("dnnl_primitive_execute", code.handle, arguments.stream, arguments.count, arguments.given)
+
+
+def laid_out(weight: Tensor, usual: Computation) -> Tensor:
+    """Weights as the library wants them for computations like this one; opaque to all others."""
+    wanted = described(usual)
+    assert wanted is not None
+    own = _layout(TensorForm(tuple(weight.shape), weight.stride(), usual.weights.dtype))
+    how = _Handle(
+        "primitive_desc", "reorder_primitive_desc_create", own, _engine(), wanted.weights,
+        _engine(), None,
+    )  # fmt: skip
+    turned = torch.empty(wanted.weights_bytes, dtype=torch.uint8)
+    parts = [(SOURCE, own), (TARGET, wanted.weights)]
+    compute(Code(_Handle("primitive", "primitive_create", how), parts, wanted), weight, turned)
+    return turned
