@@ -102,7 +102,7 @@ class Predicted:
 def predicted(decoder: Decoder, found: Sequence[Bucket], model: CostModel) -> list[Predicted]:
     return [
         Predicted(
-            predict(survey(decoder.session, bucket.state, bucket.program), model),
+            predict(survey(decoder.session, bucket.program), model),
             expect(bucket.program, model),
         )
         for bucket in found

@@ -58,17 +58,13 @@ def opened() -> GraphSession:
 
 
 def keys(session: GraphSession) -> set[tuple[str, str]]:
-    return {
-        place.key
-        for state, _, program in session.programs
-        for place in survey(session, state, program)
-    }
+    return {place.key for _, _, program in session.programs for place in survey(session, program)}
 
 
 def test_a_survey_is_the_program(records: Records) -> None:
     session = opened()
-    for state, _, program in session.programs:
-        places = survey(session, state, program)
+    for _, _, program in session.programs:
+        places = survey(session, program)
         assert [p.kernel.name for p in places] == [i.kernel for i in program.instructions]
         for place, made in zip(places, program.instructions, strict=True):
             assert place.signature == Signature.of(place.site, streams=False)
@@ -165,8 +161,8 @@ def test_scratch_and_allocations_are_counted(
 
 def test_predictions_say_where_they_come_from(records: Records) -> None:
     session = opened()
-    state, _, program = next(iter(session.programs))
-    places = survey(session, state, program)
+    _, _, program = next(iter(session.programs))
+    places = survey(session, program)
     assert predict(places, CostModel(records, streams=False)).source == "modelled"
     profile(session, records, alternatives=False)
     model = CostModel(records, streams=False)

@@ -29,7 +29,15 @@ from tgbench.base.words import counted, format_time
 from tgbench.costs.records import Record, Records
 from tgbench.costs.signature import Signature, numbers, source_hash, without_layout
 from tgbench.graph.op_table import Call
-from tgbench.kernels.registry import OUT, Kernel, Site, View, candidates, prepared_inputs
+from tgbench.kernels.registry import (
+    OUT,
+    Kernel,
+    Site,
+    View,
+    apart,
+    candidates,
+    prepared_inputs,
+)
 from tgbench.runs.propagate import Step, rough_ns
 from tgbench.runs.rules import Rules
 
@@ -255,7 +263,14 @@ class CostModel:
         return level + [pair for pair in timed if pair not in level]
 
     def kernels(self, site: Site) -> Sequence[Kernel]:
-        """The same without the times: what runs are lowered by. Raises KernelError for none."""
+        """The same without the times: what runs are lowered by. Raises KernelError for none.
+
+        Where something is done to each number of a result, only kernels that are expected to take
+        no longer than the calls would one by one.
+        """
+        if site.posts:
+            limit = sum(self.of_site(one, self.kernels(one)[0]).time_ns for one in apart(site))
+            return [k for k, estimate in self.ranked(site) if estimate.time_ns <= limit]
         if not self._curves and not self._failures:  # the kernels' own models rank them
             return candidates(site)
         return [kernel for kernel, _ in self.ranked(site)]
@@ -351,11 +366,12 @@ def modelled_ns(site: Site, kernel: Kernel) -> float:
 
 def _position_free(site: Site) -> tuple[Any, ...]:
     """What of a site its estimate depends on, besides the call: numbers."""
+    views = (site.out, *site.ins, *(view for post in site.posts for view in post.ins))
     sides = tuple(
-        None if view is None else (_numbers(view.shape), _numbers(view.strides))
-        for view in (site.out, *site.ins)
+        None if view is None else (_numbers(view.shape), _numbers(view.strides)) for view in views
     )
-    return sides + _open_masks(site.call, site.in_boxes)
+    posts = tuple(post.call for post in site.posts)
+    return (*sides, *posts, *_open_masks(site.call, site.in_boxes))
 
 
 def _numbers(coords: tuple[Coord, ...]) -> tuple[Coord, ...]:

@@ -30,8 +30,9 @@ class Signature:
     """What of a site the time of a kernel depends on; equal for equal layers, at any position.
 
     Fields:
-        text: op and attributes; dtype, extents and layout of the result and of each operand; the
-            device; whether weights are streamed from memory or stay in the cache.
+        text: op and attributes; dtype, extents and layout of the result and of each operand; what
+            is done to each number of the result, and with which other operands; the device; whether
+            weights are streamed from memory or stay in the cache.
         flops, size_bytes: arithmetic, and bytes read and written.
     """
 
@@ -52,6 +53,7 @@ class Signature:
         ins = [_operand(site, i) for i in range(len(site.ins))]
         where = f"{'streamed' if streams else 'cached'} {site.device.split(':')[0]}"
         text = f"{call.op.name}({attributes(call.attrs)}) {_shaped(site.out)} = {', '.join(ins)}"
+        text += "".join(map(_post, site.posts))
         flops = float(call.op.flops(call, numbers(site.out_box)))
         return Signature(f"{text}; {where}", flops, _moved_bytes(site))
 
@@ -93,7 +95,13 @@ def _moved_bytes(site: Site) -> int:
         for i, view in enumerate(site.ins)
         if view is not None
     )
-    return site.out.size_bytes + read
+    others = (view for post in site.posts for view in post.ins if view is not None)
+    return site.out.size_bytes + read + sum(view.size_bytes for view in others)
+
+
+def _post(site: Site) -> str:
+    others = [_shaped(view) for view in site.ins if view is not None]
+    return f"; then {site.call.op.name}({', '.join((attributes(site.call.attrs), *others))})"
 
 
 def _operand(site: Site, i: int) -> str:

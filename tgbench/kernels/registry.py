@@ -12,8 +12,8 @@ operand (a row, a transpose) derives the description.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache, wraps
 from itertools import pairwise
@@ -183,8 +183,8 @@ class Site:
         out, ins: views of exactly those boxes.
         device: "cpu" or "cuda:0".
         frozen: the inputs that never change, of which something may be `Prepared`.
-        posts: what is done to each number of the result before it is written: element-wise calls,
-            each on what the one before it gives, which lies where the site's own result goes.
+        posts: what is done to each number of the result before it is written: element-wise calls
+            over boxes that begin at 0, each on what the one before it gives. That operand is None.
         found: what kernels worked out of it; see `once_a_site`.
     """
 
@@ -211,6 +211,14 @@ class Site:
         if fact is None or fact.constant is None or box is None:
             return False
         return mask_pattern(fact.constant).all_open(box)
+
+
+def apart(site: Site) -> Iterator[Site]:
+    """The calls of a site one by one, each of the later ones in place."""
+    yield replace(site, posts=())
+    for post in site.posts:
+        ins = tuple(site.out if view is None else view for view in post.ins)
+        yield replace(post, in_boxes=(post.out_box,) * len(ins), ins=ins)
 
 
 Found = TypeVar("Found")
@@ -258,8 +266,7 @@ class Kernel:
         prepares: inputs that have to be frozen, as it keeps them in another layout.
         repeats: whether on a CPU the same operands in the same places are known to give the same
             bits, so that this needs no trial, which random operands may not suit.
-        posts: whether it can do what is to be done to each number of a result (`Site.posts`); it
-            `accepts` no site with others.
+        posts: ops that it does to each number of a result (`Site.posts`), where it `accepts` that.
     """
 
     name: str
@@ -272,12 +279,12 @@ class Kernel:
     allocates: Callable[[Site], int] = field(default=lambda site: 0)
     prepares: tuple[int, ...] = ()
     repeats: bool = False
-    posts: bool = False
+    posts: frozenset[str] = frozenset()
 
     def takes(self, site: Site) -> bool:
         """Whether it runs on the site's device, and at the site."""
         kind = site.device.split(":")[0]
-        if kind not in self.devices or (site.posts and not self.posts):
+        if kind not in self.devices or any(p.call.op.name not in self.posts for p in site.posts):
             return False
         return site.frozen.issuperset(self.prepares) and self.accepts(site)
 
@@ -296,9 +303,9 @@ def register(kernel: Kernel) -> Kernel:
 
 
 def candidates(site: Site) -> list[Kernel]:
-    """Kernels that take this site, the modelled fastest first."""
+    """Kernels that take this site, the modelled fastest first; none may do more (`posts`)."""
     found = [kernel for kernel in KERNELS.get(site.call.op.name, ()) if kernel.takes(site)]
-    if not found:
+    if not found and not site.posts:
         raise KernelError(
             f"no kernel for {site.call.op.name} on {site.device} at {site.out_box} of "
             f"{', '.join(map(str, site.call.inputs))}; register one (tgbench.kernels.register)"

@@ -218,7 +218,7 @@ class Calibrator:
 
     def _hold(self, one: Race) -> None:
         """Programs will want what the kernel prepared that is chosen now."""
-        chosen = self.costs.kernels(one.task.sites[0])[0].name
+        chosen = next((k.name for k in self.costs.kernels(one.task.sites[0])), "")
         if one.times.get(chosen):
             self.pool.keep(one.prepared[chosen])
             tell(STEPS, lambda: f"{chosen} is taken for {one.task}")
@@ -273,14 +273,17 @@ def _grouped(sites: Sequence[Site], costs: CostModel) -> tuple[dict[str, Task], 
         text = costs.signature(site).text
         tasks.setdefault(text, Task(text)).sites.append(site)
     firsts = {text: task.sites[0] for text, task in tasks.items()}
-    once = {text: costs.of_site(site, costs.kernels(site)[0]) for text, site in firsts.items()}
+    once = {text: costs.of_site(site, costs.ranked(site)[0][0]) for text, site in firsts.items()}
     return tasks, {text: one.time_ns * len(tasks[text].sites) for text, one in once.items()}
 
 
 def _unknown(site: Site, costs: CostModel) -> tuple[Kernel, ...]:
-    """The kernels to be timed at a site; none where there is no choice, or all is measured."""
-    worth = rivals(site, costs)
-    if len(worth) < 2 or all(costs.of_site(site, k).source == "measured" for k in worth):
+    """The kernels to be timed at a site; none where there is no choice, or all is measured.
+
+    Where something is done to each number of the result, one after the other is a choice as well.
+    """
+    worth, least = rivals(site, costs), 1 if site.posts else 2
+    if len(worth) < least or all(costs.of_site(site, k).source == "measured" for k in worth):
         return ()
     return worth
 
@@ -358,7 +361,7 @@ class Race(Score):
         super().__init__(task)
         self.device = device
         first = task.sites[0]
-        apart = canonical(first, frozenset(range(len(first.ins))))
+        apart = canonical(first, *(frozenset(range(len(s.ins))) for s in (first, *first.posts)))
         self._sites = [_with_weights(apart, site) for site in task.sites[:MOST_EQUAL]]
         self.weights = _weights(self._sites, pool)
         self.prepared: dict[str, dict[Prepared, Any]] = {k.name: {} for k in task.kernels}
@@ -469,7 +472,8 @@ def _with_weights(apart: Site, site: Site) -> Site:
 def _operands(site: Site, device: str) -> dict[tuple[Any, str], torch.Tensor]:
     """Buffers for what is no weight: small floats, none denormal; True; the first index."""
     found: dict[tuple[Any, str], torch.Tensor] = {}
-    for view in (site.out, *site.ins):
+    others = (view for post in site.posts for view in post.ins)
+    for view in (site.out, *site.ins, *others):
         if view is None or isinstance(view.buffer, str):
             continue
         size = 1 + sum((n - 1) * step for n, step in zip(view.shape, view.strides, strict=True))

@@ -22,6 +22,7 @@ from tgbench.base.errors import ProgramsError
 from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import Node
 from tgbench.kernels.registry import ARENA, Site, Unnamed, View, frozen_inputs
+from tgbench.programs.folding import post
 from tgbench.programs.lowering import BoundKernel, Lowerer
 from tgbench.programs.program import Instruction, Program
 from tgbench.programs.states import Entry, ValidityPattern
@@ -299,15 +300,17 @@ class Codec:
         return {"calls": calls, "sites": sites.rows, **tables.written()}
 
     def _call(self, made: Instruction, tables: CoordTables, sites: _SiteTable) -> Json:
-        """A node, a site and offsets; of a fill the box, as a negative number."""
+        """Nodes, a site and offsets; of a fill the box, as a negative number."""
         node, there = made.node, made.site
         if there is None:
             offset = self._offset(node, made.arguments[0], tables)
-            return [self.number[node], -1 - tables.box(made.box), offset]
-        parts = zip((node, *node.inputs), (there.out, *there.ins), strict=True)
+            return [[self.number[node]], -1 - tables.box(made.box), offset]
+        parts = [*zip((made.result, *node.inputs), (there.out, *there.ins), strict=True)]
+        for one, done in zip(made.posts, there.posts, strict=True):
+            parts += zip(one.inputs, done.ins, strict=True)
         return [
-            self.number[node],
-            sites.number(made, self.lowerer.canonical(node, there), tables),
+            [self.number[one] for one in (node, *made.posts)],
+            sites.number(made, self.lowerer.canonical(node, there, made.posts), tables),
             *(None if view is None else self._offset(one, view, tables) for one, view in parts),
         ]
 
@@ -323,23 +326,38 @@ class Codec:
             return tuple(self._read_call(row, sites, coords) for row in document["calls"])
 
     def _read_call(self, row: Json, sites: Sequence[_SiteRow], coords: CoordReader) -> Instruction:
-        number, which, offset, *offsets = row
-        node, lowerer = self.nodes[number], self.lowerer
+        numbers, which, offset, *offsets = row
+        (node, *posts), lowerer = [self.nodes[number] for number in numbers], self.lowerer
         if which < 0:
             out = self._view(node, -1 - which, offset, coords)
             return lowerer.filled(node, coords.boxes[-1 - which], out)
-        site, boxes = sites[which], coords.boxes
+        site, boxes, count = sites[which], coords.boxes, len(node.inputs)
         ins = tuple(
             None if box is None else self._view(one, box, at, coords)
-            for one, box, at in zip(node.inputs, site.in_boxes, offsets, strict=True)
+            for one, box, at in zip(node.inputs, site.in_boxes, offsets[:count], strict=True)
         )
         reads = tuple(None if box is None else boxes[box] for box in site.in_boxes)
-        out = self._view(node, site.out_box, offset, coords)
+        out = self._view((node, *posts)[-1], site.out_box, offset, coords)
         frozen = frozenset() if node.call in lowerer.rules.unpacked else frozen_inputs(ins)
-        there = Site(node.call, boxes[site.out_box], reads, out, ins, lowerer.device, frozen)
+        done = tuple(self._read_posts(posts, site.out_box, out, offsets[count:], coords))
+        there = Site(node.call, boxes[site.out_box], reads, out, ins, lowerer.device, frozen, done)
         if site.bound is None:
-            site.bound = lowerer.bound_again(node, there, site.kernel)
-        return lowerer.placed(node, there, site.bound)
+            site.bound = lowerer.bound_again(node, there, site.kernel, posts)
+        return lowerer.placed(node, there, site.bound, posts)
+
+    def _read_posts(
+        self, posts: Sequence[Node], box: int, out: View, offsets: Json, coords: CoordReader
+    ) -> Iterator[Site]:
+        """What is done to each number of a result; an input without an offset is that result."""
+        for node in posts:
+            own, offsets = offsets[: len(node.inputs)], offsets[len(node.inputs) :]
+            ins = tuple(
+                None if at is None else self._view(one, box, at, coords)
+                for one, at in zip(node.inputs, own, strict=True)
+            )
+            there = coords.boxes[box]
+            site = Site(node.call, there, (there,) * len(ins), out, ins, self.lowerer.device)
+            yield post(site, [view is None for view in ins])
 
     def _view(self, node: Node, box: int, offset: Json, coords: CoordReader) -> View:
         """A view of a node; raises ProgramsError for one that leaves the node's bytes."""

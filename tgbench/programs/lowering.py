@@ -8,7 +8,7 @@ once for all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import count
@@ -44,6 +44,7 @@ from tgbench.kernels.torch.elementwise import fill_
 from tgbench.memory.draft import Draft
 from tgbench.memory.placement import Placement, Slot, touched
 from tgbench.memory.storage import ScheduledGraph
+from tgbench.programs.folding import Calls, Folder, joined
 from tgbench.programs.program import Instruction
 from tgbench.runs.propagate import Step
 from tgbench.runs.rules import Rules
@@ -227,7 +228,7 @@ class Choices:
     def key(self, site: Site) -> int:
         """A number for what of a canonical site counts."""
         place, sizes = _place(site.call, site.out_box), _moving_sizes(site)
-        what = (site.call, place, site.out, site.ins, site.frozen, sizes)
+        what = (site.call, place, site.out, site.ins, site.frozen, sizes, site.posts)
         return self._numbers.get(what, self._next.__next__)
 
     def at(self, key: int, site: Site) -> Iterator[Option]:
@@ -290,6 +291,7 @@ class Lowerer:
         self._how = cache(self._number_of_how)
         self._taken = cache(lambda node: taken(node, scheduled, placement.donors))
         self.layout_of = cache(lambda node: layout(node, scheduled, placement.slots))
+        self._folder = Folder(scheduled, placement)
         self._fixed = {
             node: slot.start for node, slot in placement.slots.items() if node in placement.retained
         }
@@ -317,10 +319,14 @@ class Lowerer:
         for node, region in (demand or {}).values():
             for box in region:
                 instructions += self._fills(node, box, written, addresser)
+        handed = {node for node, _ in (demand or {}).values()}
+        instructions = self._folded(instructions, handed)
+        passed = {one for made in instructions for one in (made.node, *made.posts[:-1])}
+        passed -= {made.result for made in instructions}
         after = {
             node: Held(region, starts[node])
             for node, region in step.valid.items()
-            if node in starts  # a planner may retain what no run touches
+            if node in starts and node not in passed  # a planner may retain what no run touches
         }
         return Lowering(tuple(instructions), after, _demanded(demand or {}, addresser))
 
@@ -425,14 +431,17 @@ class Lowerer:
         self._binds, self._bounds = Memo(), Memo()
 
     def again(self, made: Instruction) -> Instruction:
-        """A call by the kernel that would be chosen now."""
+        """A call by the kernel that would be chosen now; one that does more stays as it is."""
         assert made.site is not None
+        if made.posts:
+            return made
         return self.placed(made.node, made.site, self._best(made.node, made.site))
 
     def by(self, made: Instruction, kernel: str) -> Instruction:
         """A call by another kernel; raises KernelError or DoesNotFit if that does not suit."""
         assert made.site is not None
-        return self.placed(made.node, made.site, self.bound_again(made.node, made.site, kernel))
+        bound = self.bound_again(made.node, made.site, kernel, made.posts)
+        return self.placed(made.node, made.site, bound, made.posts)
 
     def _best(self, node: Node, there: Site) -> BoundKernel:
         """The fastest kernel at a site that the node's scratch memory is enough for."""
@@ -451,13 +460,46 @@ class Lowerer:
         how = node.call, laid[node].steps, lie, self._taken(node), self._reserved(node)
         return self._hows.setdefault(how, len(self._hows))
 
-    def canonical(self, node: Node, there: Site) -> Site:
-        """A node's site with every operand at offset 0."""
-        return canonical(there, self._taken(node))
+    def canonical(self, node: Node, there: Site, posts: Sequence[Node] = ()) -> Site:
+        """A node's site with every operand at offset 0; `posts` are the nodes of the site's."""
+        return canonical(there, *map(self._taken, (node, *posts)))
 
-    def bound_again(self, node: Node, there: Site, kernel: str) -> BoundKernel:
+    def _folded(self, made: list[Instruction], handed: Collection[Node]) -> list[Instruction]:
+        """The same calls, as fewer where a kernel does several at once, and is quicker so.
+
+        Not where bits must agree: tiles do.
+        """
+        if self.rules.tilings:
+            return made
+        chains = self._folder.chains(made, handed)
+        return [one for chain in chains for one in self._shortened(chain)]
+
+    def _shortened(self, chain: Sequence[Calls]) -> list[Instruction]:
+        """A chain of calls, as many of them as may be in one each."""
+        for stop in range(len(chain), 1, -1):
+            found = [self._as_one(calls) for calls in zip(*chain[:stop], strict=True)]
+            done = [one for one in found if one is not None]
+            if len(done) == len(found):
+                return done + [one for calls in chain[stop:] for one in calls]
+        return [one for calls in chain for one in calls]
+
+    def _as_one(self, calls: Calls) -> Instruction | None:
+        """Several calls as one; None where no kernel does that, or none as quickly."""
+        first, *posts = (made.node for made in calls)
+        there = joined(calls)
+        site = self.canonical(first, there, posts)
+        key = self._choices.key(site)
+        reserved = self._reserved(first)
+        for option in self._choices.at(key, site):
+            if option.used_bytes <= reserved:
+                return self.placed(first, there, self._bound(site, key, option), posts)
+        return None
+
+    def bound_again(
+        self, node: Node, there: Site, kernel: str, posts: Sequence[Node] = ()
+    ) -> BoundKernel:
         """A kernel that was chosen before; raises KernelError or DoesNotFit if it does not suit."""
-        site = self.canonical(node, there)
+        site = self.canonical(node, there, posts)
         key = self._choices.key(site), kernel
         found = self._binds.get(key, lambda: _bound(site, self._choices.named(site, kernel)))
         if found.scratch_bytes > self._reserved(node):
@@ -468,15 +510,18 @@ class Lowerer:
         """A kernel bound at a canonical site; for sites with this key it is the same."""
         return self._binds.get((key, option.kernel.name), _bound, site, option)
 
-    def placed(self, node: Node, there: Site, bound: BoundKernel) -> Instruction:
+    def placed(
+        self, node: Node, there: Site, bound: BoundKernel, posts: Sequence[Node] = ()
+    ) -> Instruction:
         """The call where its operands really lie."""
         room = self.placement.scratch.get(node)
         places: dict[Any, Any] = dict(enumerate(there.ins))
+        places |= {(k, i): view for k, post in enumerate(there.posts) for i, view in _others(post)}
         places |= {OUT: there.out, SCRATCH: room.offset_bytes if room is not None else 0}
         moved = tuple([_moved(argument, places) for argument in bound.arguments])
         return Instruction(
             node, there.out_box, bound.kernel, bound.function, moved,
-            value_of(bound.scratch_bytes), bound.allocates(there), there,
+            value_of(bound.scratch_bytes), bound.allocates(there), there, tuple(posts),
         )  # fmt: skip
 
     def _reserved(self, node: Node) -> int:
@@ -568,7 +613,15 @@ class Surveyor(Lowerer):
 
     def _instruction(self, node: Node, box: Box, addresser: Addresser) -> Instruction:
         self.sites.append(self._site(node, box, addresser))
-        return Instruction(node, box, "", fill_, ())
+        return Instruction(node, box, "", fill_, (), site=self.sites[-1])
+
+    def _as_one(self, calls: Calls) -> Instruction | None:
+        """Several calls as one are one more site, where some kernel takes that."""
+        site = joined(calls)
+        if not any(kernel.takes(site) for kernel in KERNELS[site.call.op.name]):
+            return None
+        self.sites.append(site)
+        return calls[0]
 
 
 def _place(call: Call, box: Box) -> Hashable:
@@ -608,30 +661,47 @@ def taken(node: Node, scheduled: ScheduledGraph, donors: Mapping[Node, Node]) ->
     return frozenset(i for i, n in enumerate(node.inputs) if scheduled.base[n] is donor)
 
 
-def canonical(site: Site, taken: frozenset[int]) -> Site:
+def _others(post: Site) -> Iterator[tuple[int, View]]:
+    """The operands that something done to each number reads besides, by number."""
+    return ((i, view) for i, view in enumerate(post.ins) if view is not None)
+
+
+def canonical(site: Site, taken: frozenset[int], *taken_by_posts: frozenset[int]) -> Site:
     """The site with every operand at offset 0 of a buffer of its own.
 
     An input that lies exactly where the output does keeps that: kernels may ask. It can only be one
     of those whose bytes are `taken`, and at other coordinates it may lie elsewhere: `same` guards.
     """
     out = site.out
-    there = {i for i in taken if _lies_there(site, i)}
-    ins = tuple(
-        None
-        if view is None
-        else View(OUT if i in there else i, view.dtype, view.shape, view.strides, 0)
-        for i, view in enumerate(site.ins)
-    )
     plain = View(OUT, out.dtype, out.shape, out.strides, 0)
-    return Site(site.call, site.out_box, site.in_boxes, plain, ins, site.device, site.frozen)
+
+    def put(view: View | None, key: Hashable, may_be_there: bool) -> View | None:
+        if view is None:
+            return None
+        there = may_be_there and _is_there(view, out)
+        return View(OUT if there else key, view.dtype, view.shape, view.strides, 0)
+
+    ins = tuple(put(view, i, i in taken) for i, view in enumerate(site.ins))
+    posts = tuple(
+        replace(
+            post,
+            out=plain,
+            ins=tuple(put(view, (k, i), i in own) for i, view in enumerate(post.ins)),
+        )
+        for k, (post, own) in enumerate(zip(site.posts, taken_by_posts, strict=True))
+    )
+    return Site(site.call, site.out_box, site.in_boxes, plain, ins, site.device, site.frozen, posts)
 
 
 def _lies_there(site: Site, i: int) -> bool:
     """Whether an input lies exactly where the output does."""
-    view, out = site.ins[i], site.out
-    if view is None or view.buffer != out.buffer or view.dtype != out.dtype:
-        return False
-    return same(view.offset, out.offset)
+    view = site.ins[i]
+    return view is not None and _is_there(view, site.out)
+
+
+def _is_there(view: View, out: View) -> bool:
+    alike = view.buffer == out.buffer and view.dtype == out.dtype
+    return alike and same(view.offset, out.offset)
 
 
 def _moved(argument: Any, places: Mapping[Any, Any]) -> Any:

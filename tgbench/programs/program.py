@@ -44,6 +44,8 @@ class Instruction:
         scratch_bytes: temporary memory it was given.
         allocates: bytes the called library takes for itself.
         site: where the kernel runs; None for a fill.
+        posts: the values computed on the way to memory, in order: what is there in the end is the
+            last one's, and no other's (see `folding`).
     """
 
     node: Node
@@ -54,9 +56,20 @@ class Instruction:
     scratch_bytes: int = 0
     allocates: int = 0
     site: Site | None = None
+    posts: tuple[Node, ...] = ()
+
+    @property
+    def result(self) -> Node:
+        """Whose bytes it writes."""
+        return self.posts[-1] if self.posts else self.node
+
+    @property
+    def how(self) -> str:
+        """The kernel, and what it does besides."""
+        return " + ".join((self.kernel, *(node.op for node in self.posts)))
 
     def __str__(self) -> str:
-        return f"{self.node.name}{self.box} ← {self.kernel}"
+        return f"{self.node.name}{self.box} ← {self.how}"
 
 
 def site_at(site: Site, origin: Sequence[int]) -> Site:
@@ -75,6 +88,7 @@ def site_at(site: Site, origin: Sequence[int]) -> Site:
         in_boxes=tuple(box and box.at(origin) for box in site.in_boxes),
         out=view(site.out),
         ins=tuple(given and view(given) for given in site.ins),
+        posts=tuple(site_at(post, origin) for post in site.posts),
     )
 
 
@@ -163,7 +177,7 @@ class Program:
     @property
     def summary(self) -> str:
         """How much it does, and how often with which kernel."""
-        kernels = Counter(made.kernel for made in self.instructions).most_common()
+        kernels = Counter(made.how for made in self.instructions).most_common()
         used = ", ".join(f"{count} × {kernel}" for kernel, count in kernels)
         return (
             f"{counted(len(self.calls), 'call')} in {counted(len(self.steps), 'piece')}, "

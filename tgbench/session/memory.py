@@ -173,9 +173,9 @@ class Memory:
         assert program.origin is not None
         kept = self.placement.retained
         boxes = {
-            (made.node, made.box.at(program.origin))
+            (made.result, made.box.at(program.origin))
             for made in program.instructions
-            if made.node in kept
+            if made.result in kept
         }
         places = [self._part(node, box) for node, box in boxes]
         size = sum(place.numel() * place.element_size() for place in places)
@@ -210,7 +210,7 @@ class Memory:
 
         Slices are given up even where no byte of theirs was written: fewer states, fewer programs.
         """
-        written = {made.node for made in program.instructions}
+        written = {made.result for made in program.instructions}
         kept, overlaps = self.placement.retained, self.placement.overlaps
         left = [
             entry

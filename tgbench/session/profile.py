@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import torch
 
-from tgbench.base.coords import standing
 from tgbench.base.errors import ExactnessError
 from tgbench.base.machine import Machine, computes_alone
 from tgbench.base.words import Progress, counted
@@ -45,7 +44,6 @@ from tgbench.kernels.registry import (
 )
 from tgbench.kernels.torch.elementwise import calls_cost, fill_
 from tgbench.programs.exact.findings import Finder
-from tgbench.programs.lowering import Surveyor
 from tgbench.programs.program import Instruction, Program, site_at
 from tgbench.runs.rules import Rules
 from tgbench.session.memory import Memory
@@ -92,25 +90,14 @@ class ProfiledCall:
         return self.kernel.name, self.signature.text
 
 
-def survey(session: GraphSession, state: int, program: Program) -> tuple[ProfiledCall, ...]:
-    """What each call of a program is, in order.
-
-    Args:
-        state: the number of the state that the program begins in.
-    """
-    memory, origin = session.memory, program.origin
+def survey(session: GraphSession, program: Program) -> tuple[ProfiledCall, ...]:
+    """What each call of a program is, in order."""
+    origin = program.origin
     assert origin is not None
-    surveyor = Surveyor(memory.scheduled, memory.placement, session.rules, session.device)
-    held: Any = memory.states.patterns[state].state
-    with standing(origin):
-        for step in program.steps:
-            held = surveyor.lower(step, held).after
-    sites = iter(surveyor.sites)
     streamed = streams(session.pool.parameter_bytes)
     found = []
     for made in program.instructions:
-        site = _fill_site(made, session.device) if made.kernel == FILL.name else next(sites)
-        site = site_at(site, origin)
+        site = site_at(made.site or _fill_site(made, session.device), origin)
         kernel = _kernel(made, site, session.rules)
         found.append(ProfiledCall(kernel, site, Signature.of(site, streams=streamed)))
     return tuple(found)
@@ -288,7 +275,7 @@ class _Work:
     def run(self, progress: Progress, programs: Iterable[tuple[int, Program]]) -> None:
         """Every program, those that are modelled fastest first."""
         session = self.session
-        found = [(survey(session, state, program), program) for state, program in programs]
+        found = [(survey(session, program), program) for _, program in programs]
         found.sort(key=lambda item: sum(modelled_ns(p.site, p.kernel) for p in item[0]))
         for done, (places, program) in enumerate(found):
             progress(done, len(found), f"{counted(len(places), 'call')}")

@@ -15,16 +15,14 @@ The costs are a model of one machine; records replace them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from tgbench.base.coords import Coord, same
+from tgbench.base.coords import Coord, same, value_of
 from tgbench.graph.op_table import Call
 from tgbench.kernels.onednn.library import (
-    Code,
     Computation,
     Description,
     Post,
@@ -49,6 +47,7 @@ from tgbench.kernels.views import Bound, dense, inputs, is_one, reshaped, split
 
 USUAL_ROWS = 128  # of the product whose layout of weights serves for any number of them
 ADD, MULTIPLY = 0x1FFF0, 0x1FFF1
+ROWS = 2  # dimensions of the operands of a product
 FUNCTIONS = {"relu": (0x20, 0.0), "tanh": (0x21, 0.0), "sigmoid": (0x29, 0.0), "silu": (0x2C, 1.0),
              "gelu_none": (0x31, 0.0), "gelu_tanh": (0x2B, 0.0)}  # fmt: skip
 GATES = {"gelu": "gelu_none"}  # the others are called alike
@@ -119,8 +118,13 @@ def _grouped(site: Site, weight: View) -> View:
 
 
 def _form(view: View) -> TensorForm:
-    """How a view lies; along a dimension of one element, as if there were no gaps."""
-    shape = tuple(map(int, view.shape))
+    """How a view lies; along a dimension of one element, as if there were no gaps.
+
+    Rows are as many as there are now: code for another number of them is found when it is called.
+    """
+    shape = (*map(value_of, view.shape[:1]), *map(int, view.shape[1:]))
+    if view.rank != ROWS:
+        shape = tuple(map(int, view.shape))
     strides, step = [0] * len(shape), 1
     for axis in _from_inside(view):
         strides[axis] = int(view.strides[axis]) if shape[axis] > 1 else step
@@ -307,23 +311,23 @@ def _bind(site: Site, scratch: tuple[View, ...]) -> Bound:
     with_posts = _posts(site, of)
     assert found is not None
     assert with_posts is not None
-    own = len(_own_room(found))
-    pieces = list(scratch[own:])
+    pieces = list(scratch)
+    own = pieces.pop(0) if found.scratch_bytes else None
     x, copy, source = _placed(of.x, of.window, pieces)
     out, result, target = _placed(of.out, of.window, pieces)
     weight = Prepared(of.weight, laid_out, (_usual(site, of),))
     bias = () if of.bias is None else (of.bias,)
-    operands = (x, weight, *bias, out, *scratch[:own], *with_posts[1])
-    return _computed, (found.code, copy, source, target, result, *operands)
+    operands = (x, weight, *bias, out, *with_posts[1])
+    return _computed, (found.computation, copy, source, target, result, own, *operands)
 
 
 def _computed(
-    code: Code, copy: Tensor | None, source: Tensor | None, target: Tensor | None,
-    result: Tensor | None, *operands: Tensor,
+    what: Computation, copy: Tensor | None, source: Tensor | None, target: Tensor | None,
+    result: Tensor | None, scratch: Tensor | None, *operands: Tensor,
 ) -> None:  # fmt: skip
     if copy is not None and source is not None:
         copy.copy_(source)
-    compute(code, *operands)
+    compute(what, scratch, *operands)
     if target is not None and result is not None:
         target.copy_(result)
 
@@ -360,7 +364,7 @@ def _activation(call: Call) -> Post:
 
 
 def _takes_gated(site: Site) -> bool:
-    return not site.posts and takes_rows(site) and _gated(site) is not None
+    return takes_rows(site) and _gated(site) is not None
 
 
 def _gated_scratch(site: Site) -> tuple[Scratch, ...]:
@@ -374,27 +378,34 @@ def _gated_scratch(site: Site) -> tuple[Scratch, ...]:
 def _bind_gated(site: Site, scratch: tuple[View, ...]) -> Bound:
     found = _gated(site)
     assert found is not None
-    first, second = len(_own_room(found.first)), len(_own_room(found.second))
-    own, (gates, *pieces) = scratch[: first + second], scratch[first + second :]
+    own, pieces = _own_rooms(found, scratch)
+    gates = pieces.pop(0)
     x, copy, source = _placed(found.up.x, (), pieces)
     out, result, target = _placed(found.up.out, (), pieces)
-    weights = [Prepared(of.weight, laid_out, (_usual(site, of),)) for of in (found.gate, found.up)]
-    begins = (x, weights[0], gates, *own[:first])
-    ends = (x, weights[1], out, *own[first:], gates)
-    return _computed_gated, (
-        found.first.code, found.second.code, copy, source, target, result, len(begins), *begins,
-        *ends,
-    )  # fmt: skip
+    first, second = (
+        Prepared(of.weight, laid_out, (_usual(site, of),)) for of in (found.gate, found.up)
+    )
+    whats = found.first.computation, found.second.computation
+    copied = copy, source, target, result
+    return _computed_gated, (*whats, *copied, *own, x, first, gates, second, out)
+
+
+def _own_rooms(found: Gated, scratch: Sequence[View]) -> tuple[list[View | None], list[View]]:
+    """What the library writes into in both products, if it does; and all other scratch memory."""
+    pieces = list(scratch)
+    both = (found.first, found.second)
+    return [pieces.pop(0) if one.scratch_bytes else None for one in both], pieces
 
 
 def _computed_gated(
-    first: Code, second: Code, copy: Tensor | None, source: Tensor | None, target: Tensor | None,
-    result: Tensor | None, count: int, *operands: Tensor,
+    gate: Computation, up: Computation, copy: Tensor | None, source: Tensor | None,
+    target: Tensor | None, result: Tensor | None, own: Tensor | None, other: Tensor | None,
+    x: Tensor, first: Tensor, gates: Tensor, second: Tensor, out: Tensor,
 ) -> None:  # fmt: skip
     if copy is not None and source is not None:
         copy.copy_(source)
-    compute(first, *operands[:count])
-    compute(second, *operands[count:])
+    compute(gate, own, x, first, gates)
+    compute(up, other, x, second, out, gates)
     if target is not None and result is not None:
         target.copy_(result)
 
@@ -402,20 +413,23 @@ def _computed_gated(
 # --- registration --------------------------------------------------------------------------------
 
 
-def _register(
-    name: str, op: str, takes: Any, cost_ns: Any, bind: Any, scratch: Any, weights: int = 1
-) -> None:
-    prepares = tuple(range(1, 1 + weights))
-    kernel = Kernel(name, op, takes, cost_ns, bind, scratch, ("cpu",), prepares=prepares)
-    register(replace(kernel, posts=True))
+CPU = ("cpu",)
+POSTS = frozenset({"relu", "tanh", "sigmoid", "silu", "gelu", "add"})
 
 
 def register_direct() -> None:
     """Register these kernels; called where the library is there."""
-    _register("conv_direct", "conv", _takes_conv, conv_cost, _bind, _scratch)
-    _register("conv_points_direct", "conv", _takes_points, conv_cost, _bind, _scratch)
-    _register("linear_direct", "linear", _takes_rows, rows_cost, _bind, _scratch)
-    _register(
-        "gated_linear_direct", "gated_linear", _takes_gated, rows_cost, _bind_gated,
-        _gated_scratch, 2,
+    takes_each = {
+        "conv_direct": ("conv", _takes_conv, conv_cost),
+        "conv_points_direct": ("conv", _takes_points, conv_cost),
+        "linear_direct": ("linear", _takes_rows, rows_cost),
+    }
+    for name, (op, takes, cost) in takes_each.items():
+        kernel = Kernel(name, op, takes, cost, _bind, _scratch, CPU, prepares=(1,), posts=POSTS)
+        register(kernel)
+    register(
+        Kernel(
+            "gated_linear_direct", "gated_linear", _takes_gated, rows_cost, _bind_gated,
+            _gated_scratch, CPU, prepares=(1, 2),
+        )
     )  # fmt: skip

@@ -17,8 +17,8 @@ import ctypes
 import threading
 from collections.abc import Sequence
 from ctypes import CDLL, POINTER, Structure, byref, c_char_p, c_float, c_int, c_size_t, c_void_p
-from dataclasses import dataclass
-from functools import cache, cached_property
+from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib import metadata
 from typing import Any
 
@@ -112,6 +112,10 @@ class TensorForm:
     strides: tuple[int, ...] | None = None
     dtype: str = "float32"
 
+    def of_rows(self, rows: int) -> TensorForm:
+        """The same with another number of rows, or images."""
+        return replace(self, shape=(rows, *self.shape[1:]))
+
 
 @cache
 def _layout(form: TensorForm) -> _Handle:
@@ -163,6 +167,30 @@ class Computation:
     window: tuple[tuple[int, ...], ...] = ()
     posts: tuple[Post, ...] = ()
     threads: int = 1
+    codes: dict[int, Code] = field(default_factory=dict, compare=False, repr=False)
+
+    def code(self, rows: int) -> Code:
+        """Compiled for that many rows or images: a program may serve runs of several sizes."""
+        found = self.codes.get(rows)
+        if found is None:
+            found = self.codes[rows] = _compiled(_of_rows(self, rows))
+        return found
+
+
+def _of_rows(one: Computation, rows: int) -> Computation:
+    """The same for another number of rows."""
+    posts = tuple(
+        post if post.form is None else replace(post, form=post.form.of_rows(rows))
+        for post in one.posts
+    )
+    source, target = one.source.of_rows(rows), one.target.of_rows(rows)
+    return replace(one, source=source, target=target, posts=posts, codes={})
+
+
+@cache
+def _compiled(one: Computation) -> Code:
+    """Code that is compiled once for all who compute the same."""
+    return Description(one).code
 
 
 @cache
@@ -199,20 +227,20 @@ class Description:
         found = c_void_p(library.dnnl_primitive_desc_query_md(self._handle, what, 0))
         return found, int(library.dnnl_memory_desc_get_size(found))
 
-    @cached_property
+    @property
     def code(self) -> Code:
-        """The compiled calls, in the order source, weights, bias, target, scratch, others."""
+        """Compiled calls of source, weights, bias, target, the posts' others, and scratch."""
         one = self.computation
         parts: list[tuple[int, Any]] = [
             (SOURCE, _layout(one.source)),
             (WEIGHTS, self.weights),
             *([(BIAS, _layout(one.bias))] if one.bias else ()),
             (TARGET, _layout(one.target)),
-            *([(SCRATCHPAD, self._scratch)] if self.scratch_bytes else ()),
         ]
         for i, post in enumerate(one.posts):
             if post.form is not None and not post.is_there:
                 parts.append((_other_operand(i), _layout(post.form)))
+        parts += [(SCRATCHPAD, self._scratch)] if self.scratch_bytes else []
         return Code(_Handle("primitive", "primitive_create", self._handle), parts, self)
 
 
@@ -270,8 +298,8 @@ def _append(posts: _Handle, post: Post) -> None:
 class Code:
     """A compiled computation, and what its calls are given."""
 
-    def __init__(self, handle: _Handle, parts: Sequence[tuple[int, Any]], of: Any) -> None:
-        self.handle, self.parts = handle, parts
+    def __init__(self, handle: _Handle, parts: Sequence[tuple[int, Any]], of: Description) -> None:
+        self.handle, self.scratch_bytes = handle, of.scratch_bytes
         self._of = of  # whose layouts the parts may be
         self.arguments = _Arguments(parts)
 
@@ -295,7 +323,21 @@ class _Arguments(threading.local):
         self.given = (_Argument * self.count)(*given)
 
 
-def compute(code: Code, *operands: Tensor) -> None:
+def compute(one: Computation, scratch: Tensor | None, *operands: Tensor) -> None:
+    """Compute it over these tensors' memory, for as many rows as the first of them has.
+
+    The library says of each number of rows what scratch memory it wants, mostly the same for all.
+    """
+    code = one.code(operands[0].shape[0])
+    if not code.scratch_bytes:
+        call(code, *operands)
+        return
+    if scratch is None or scratch.nbytes < code.scratch_bytes:
+        scratch = torch.empty(code.scratch_bytes, dtype=torch.uint8)
+    call(code, *operands, scratch)
+
+
+def call(code: Code, *operands: Tensor) -> None:
     """Run compiled code over these tensors' memory."""
     assert library is not None
     arguments, point = code.arguments, library.dnnl_memory_set_data_handle
@@ -315,5 +357,5 @@ def laid_out(weight: Tensor, usual: Computation) -> Tensor:
     )  # fmt: skip
     turned = torch.empty(wanted.weights_bytes, dtype=torch.uint8)
     parts = [(SOURCE, own), (TARGET, wanted.weights)]
-    compute(Code(_Handle("primitive", "primitive_create", how), parts, wanted), weight, turned)
+    call(Code(_Handle("primitive", "primitive_create", how), parts, wanted), weight, turned)
     return turned

@@ -137,7 +137,7 @@ def _line(
         made.node.name,
         made.node.op,
         str(box),
-        made.kernel,
+        made.how,
         box.elements,
         None if cost is None else cost(made, origin),
         offsets.get(made.node.name),
