@@ -28,10 +28,11 @@ from tgbench.costs.records import Record, Records
 from tgbench.costs.signature import source_hash
 from tgbench.costs.users_records import default_records, users_records
 from tgbench.graph.graph import Graph, GraphBuilder
+from tgbench.kernels.onednn.library import library
 from tgbench.kernels.registry import KERNELS, Kernel, Site, View
 from tgbench.kernels.views import Bound
 from tgbench.programs import calibrate
-from tgbench.programs.calibrate import MOST_TURNS, Race, heaviest
+from tgbench.programs.calibrate import LEAST_TURNS, MOST_TURNS, Race, heaviest
 from tgbench.session.session import GraphSession
 
 LINEAR = tuple(KERNELS["linear"])
@@ -588,3 +589,21 @@ def test_no_warning_where_all_is_well() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         one_row(session(layers()))
+
+
+@pytest.mark.skipif(library is None, reason="the extra `onednn` is not installed")
+def test_what_one_kernel_does_at_once_is_timed_as_often_as_others(tmp_path: Path) -> None:
+    """Its only rival is one call after the other, which has signatures of its own."""
+    g, rng = GraphBuilder(), np.random.default_rng(0)
+    h, given = g.input("x", (64, 256)), {}
+    for i in range(3):
+        given[f"w{i}"] = rng.normal(size=(256, 256)).astype(np.float32)
+        h = ops.relu(ops.linear(h, g.parameter(f"w{i}", (256, 256))))
+    g.output("y", h)
+    records = Records(tmp_path / "records.db")
+    session = GraphSession(g.build(), given, records=records)
+    session.run({"x": rng.normal(size=(64, 256)).astype(np.float32)})
+    fingerprint = Machine.here().fingerprint
+    found = [one for one in records.all(fingerprint) if "; then relu(" in one.signature]
+    assert found
+    assert all(len(one.samples_ns) >= LEAST_TURNS for one in found if not one.failure)

@@ -47,6 +47,7 @@ NEIGHBOURS = 4  # measurements that correct the fitted line
 REACH = math.log(2.0)  # how far outside the measured work a line is still called interpolation
 LEAST_POINTS = 3  # the line has three coefficients
 OFF = 1 / 3  # of a spread, that a median is off by: nine samples, the root of them
+DRIFT = 0.1  # of a time, that a machine is slower at another moment
 LEAST_SAMPLES = 3  # fewer say nothing of how far they spread
 UNCERTAIN = 0.5  # relative spread where nothing is known of it
 SENTINEL_NS = 1e11  # kernels that are only ever a last resort put such a cost into their model
@@ -265,12 +266,12 @@ class CostModel:
     def kernels(self, site: Site) -> Sequence[Kernel]:
         """The same without the times: what runs are lowered by. Raises KernelError for none.
 
-        Where something is done to each number of a result, only kernels that are expected to take
-        no longer than the calls would one by one.
+        Where something is done to each number of a result, only kernels that are not known to take
+        longer than the calls would one by one.
         """
         if site.posts:
-            limit = sum(self.of_site(one, self.kernels(one)[0]).time_ns for one in apart(site))
-            return [k for k, estimate in self.ranked(site) if estimate.time_ns <= limit]
+            single = [self.of_site(one, self.kernels(one)[0]) for one in apart(site)]
+            return [k for k, estimate in self.ranked(site) if not _is_slower(estimate, single)]
         if not self._curves and not self._failures:  # the kernels' own models rank them
             return candidates(site)
         return [kernel for kernel, _ in self.ranked(site)]
@@ -325,6 +326,15 @@ def _is_level(one: Estimate, best: Estimate) -> bool:
         return False
     off_ns = OFF * (one.spread * one.time_ns + best.spread * best.time_ns)
     return one.time_ns - best.time_ns <= off_ns
+
+
+def _is_slower(one: Estimate, others: Sequence[Estimate]) -> bool:
+    """Whether a time is longer than others together, by more than they may be off by.
+
+    They were not measured in turns: what else the machine did may have been another.
+    """
+    off_ns = OFF * sum(found.spread * found.time_ns for found in (one, *others))
+    return one.time_ns - sum(found.time_ns for found in others) > max(off_ns, DRIFT * one.time_ns)
 
 
 def _remembered(memo: dict[Any, Known], key: Any, found: Known) -> Known:
