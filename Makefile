@@ -19,8 +19,8 @@ VENV := .venv/bin/python
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test lint types notebooks browser unit sweep fuzz lab format \
-	bench-decode bench-engine bench-bitwise bench-histories bench-imported bench-kernels bench-layout bench-occlusion bench-optimize bench-optimum bench-packed bench-packing bench-predict bench-programs bench-remat \
+.PHONY: help setup peers demo test lint types notebooks browser unit sweep fuzz lab format \
+	bench-decode bench-forward bench-engine bench-bitwise bench-histories bench-imported bench-kernels bench-layout bench-occlusion bench-optimize bench-optimum bench-packing bench-predict bench-programs bench-remat \
 	bench-schedule bench-scoring bench-specialise bench-stream bench-widgets bench-zoo gpu clean
 
 help: ## list the targets
@@ -79,8 +79,27 @@ format: setup ## rewrite the sources in the project's style
 	@$(VENV) -m ruff check --fix .
 	@$(VENV) -m ruff format .
 
-bench-decode: setup ## decode a token at a time, beside transformers
+# llama.cpp has no wheel and is built here, which takes a C++ compiler and a quarter of an hour: a
+# machine without one compares with the others.
+LLAMA := llama-cpp-python==0.3.36
+LLAMA_OPTIONS := -DGGML_NATIVE=ON -DMTMD_BUILD=OFF -DLLAVA_BUILD=OFF -DLLAMA_BUILD_TOOLS=OFF
+PEERS := .venv-peers/bin
+
+peers: .venv-peers/made ## create or update .venv-peers: the systems that benches compare with
+
+.venv-peers/made: benchmarks/peers/requirements.txt
+	@$(PYTHON) -m venv .venv-peers
+	@$(PEERS)/python -m pip install -q -r $< $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+	@PATH="$(CURDIR)/$(PEERS):$$PATH" CMAKE_ARGS="$(LLAMA_OPTIONS)" \
+		$(PEERS)/python -m pip install -q --no-build-isolation $(LLAMA) \
+		|| echo "llama.cpp could not be built: benches say so and go on without it"
+	@touch $@
+
+bench-decode: setup peers ## decode a token at a time, beside transformers and other systems
 	@$(VENV) -m benchmarks.decode
+
+bench-forward: setup peers ## everything computed, beside PyTorch and other systems
+	@$(VENV) -m benchmarks.forward
 
 bench-engine: setup ## the cost of the loop itself
 	@$(VENV) -m benchmarks.engine
@@ -121,14 +140,11 @@ bench-zoo: setup ## models of transformers, imported and edited beside PyTorch
 bench-widgets: setup ## views in JupyterLab: time to first paint, frames
 	@$(VENV) -m benchmarks.widgets
 
-bench-packed: setup ## weights in the layout that kernels want
-	@$(VENV) -m benchmarks.packed
-
 bench-packing: setup ## offset packing, heuristics and search, beside CP-SAT
 	@$(VENV) -m benchmarks.packing
 
 bench-predict: setup ## predicted against measured time, bucket by bucket
-	@$(VENV) -m benchmarks.predict
+	@OMP_NUM_THREADS=1 $(VENV) -m benchmarks.predict
 
 bench-remat: setup ## rematerialising inside one run, beside online policies
 	@$(VENV) -m benchmarks.remat
@@ -146,6 +162,6 @@ bench-schedule: setup ## peaks of live bytes, before and after the search for an
 gpu: ## GPU tests, with the Python and torch of the machine
 	@$(PYTHON) -m pytest tests/gpu $(PYTEST_ARGS)
 
-clean: ## remove .venv, caches and build output
-	@rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+clean: ## remove .venv, .venv-peers, caches and build output
+	@rm -rf .venv .venv-peers build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

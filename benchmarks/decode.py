@@ -6,26 +6,33 @@
     bf16, int8  the same with weights rounded to these when the session opens
     dynamic     transformers with a DynamicCache, a forward call a token
     static      transformers with a StaticCache of as many positions as tgbench has
+    others      each in a process of its own (`benchmarks.peers`), which times its own step
 
-All are given the same weights, mapped from one file, and are fed the same text: what tgbench
-decodes greedily in a rehearsal. Finding the next token from the logits is outside every timer, and
-so is the check that the greedy choice of each system in float32 is the text's next token.
+All are given the same weights and are fed the same text: what tgbench decodes greedily in a
+rehearsal. Finding the next token from the logits is outside every timer, and so are the checks: the
+logits beside PyTorch's at some positions, and the greedy choice beside the text's next token.
+With one thread, what counts is the processor's time: it leaves out what other processes took.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from benchmarks.measure import Command, Samples, Step, ms, take_turns, threads, timed
+from benchmarks.measure import Clocked, Command, Samples, both_clocks, middle, ms, threads, timed
+from benchmarks.peers import processes
+from benchmarks.peers.child import clocked
+from benchmarks.peers.processes import CLOSE, Opened, Peer, Process
 from tgbench.base.machine import cache_folder
 from tgbench.base.words import format_bytes
 from tgbench.commands.demo import is_checkpoint, transformers_version
@@ -47,10 +54,11 @@ except ImportError:
 
 Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
-CLOSE = 1e-4  # largest difference between logits, over the largest logit
 CHUNK = 1 << 18  # integers of 8 bytes that a thread reads before it takes the next chunk
 FLOOR, READ, MINE, DYNAMIC, STATIC = "mv", "read", "tgbench", "dynamic", "static"
 LESS = ("bf16", "int8")
+PRECISIONS = {"bf16": "bf16", "int8": "int8"}  # of systems of this process; fp32 otherwise
+SHARE = {"fp32": 1.0, "bf16": 0.5, "int8": 0.25}  # of the bytes in float32
 
 
 @dataclass(frozen=True)
@@ -103,7 +111,7 @@ def checkpoint(size: Size, cache: Path) -> Path:
 
 @dataclass
 class Text:
-    """The ids that everybody decodes, and tgbench's logits at some positions."""
+    """The ids that everybody decodes, and the logits at some positions: PyTorch's, or our own."""
 
     ids: Ids
     prompt: int
@@ -192,36 +200,79 @@ def load_theirs(folder: Path) -> Any:
     ).eval()
 
 
+def expected(model: Any, text: Text) -> dict[int, Floats]:
+    """PyTorch's logits at the positions that are compared, of one forward call without a cache."""
+    positions = sorted(text.logits)
+    ids = torch.from_numpy(text.ids[:, : positions[-1] + 1])
+    with torch.inference_mode():
+        found = model(input_ids=ids, use_cache=False, logits_to_keep=torch.tensor(positions))
+    return dict(zip(positions, found.logits[0].numpy(), strict=True))
+
+
+@dataclass(frozen=True)
+class Taken:
+    """One step: its times, its greedy choice, and its logits where they were wanted."""
+
+    wall_ns: int
+    cpu_ns: int
+    choice: int
+    logits: Floats | None
+
+
+def local(prepare: Callable[[int], Callable[[], Any]]) -> Callable[[int, bool], Taken]:
+    """The steps of a system in this process."""
+
+    def step(at: int, wanted: bool) -> Taken:
+        found, clocks = clocked(prepare(at))
+        logits: Floats = np.asarray(found)
+        return Taken(**clocks, choice=int(logits.argmax()), logits=logits if wanted else None)
+
+    return step
+
+
+def distant(process: Process, text: Text, file: Path) -> Callable[[int, bool], Taken]:
+    """The steps of a system in another process, which gives logits in a file."""
+
+    def step(at: int, wanted: bool) -> Taken:
+        token, save = int(text.ids[0, at]), str(file) if wanted else None
+        found = process.ask("step", token=token, at=at, save=save)
+        logits = np.load(file) if wanted else None
+        return Taken(found["wall_ns"], found["cpu_ns"], found["choice"], logits)
+
+    return step
+
+
 @dataclass
 class Follower:
     """A system on its way through the text; a call is one step and gives its nanoseconds.
 
     Fields:
-        prepare: position → the step to time.
-        worst: largest difference to tgbench's logits so far, over the largest logit.
+        step: position, whether its logits are wanted → what it took and gave.
+        cpu: nanoseconds of the processor, of every step.
+        worst: largest difference to the logits expected so far, over the largest logit.
         missed: steps whose greedy choice was not the text's next id.
     """
 
-    prepare: Callable[[int], Callable[[], Any]]
+    step: Callable[[int, bool], Taken]
     text: Text
     at: int
+    cpu: list[int] = field(default_factory=list)
     worst: float = 0.0
     missed: int = 0
     checked: int = 0
 
     def __call__(self) -> int:
-        at, ids = self.at, self.text.ids[0]
-        logits, took = timed(self.prepare(at))
-        found: Floats = np.asarray(logits)
+        at, ids, expected = self.at, self.text.ids[0], self.text.logits.get(self.at)
+        taken = self.step(at, expected is not None)
+        self.cpu.append(taken.cpu_ns)
         if at + 1 < len(ids):
-            self.missed += int(found.argmax()) != int(ids[at + 1])
-        expected = self.text.logits.get(at)
-        if expected is not None:
+            self.missed += taken.choice != int(ids[at + 1])
+        if taken.logits is not None and expected is not None:
             largest = max(float(np.abs(expected).max()), 1e-30)
-            self.worst = max(self.worst, float(np.abs(found - expected).max()) / largest)
+            self.worst = max(self.worst, float(np.abs(taken.logits - expected).max()) / largest)
             self.checked += 1
         self.at += 1
-        return took
+        return taken.wall_ns
 
 
 # --- the least there is to do ---------------------------------------------------------------------
@@ -237,7 +288,7 @@ def matrices(session: GraphSession) -> list[torch.Tensor]:
     return found
 
 
-def products(weights: Sequence[torch.Tensor]) -> Step:
+def products(weights: Sequence[torch.Tensor]) -> Clocked:
     """Each matrix times a vector."""
     outs = {size: torch.empty(size) for size in {int(w.shape[0]) for w in weights}}
     vectors = {size: torch.randn(size) for size in {int(w.shape[1]) for w in weights}}
@@ -247,38 +298,45 @@ def products(weights: Sequence[torch.Tensor]) -> Step:
         for weight, vector, out in calls:
             torch.mv(weight, vector, out=out)
 
-    return lambda: timed(run)[1]
+    return Clocked(run)
 
 
-def reading(folder: Path) -> Step:
+def reading(folder: Path) -> Clocked:
     """Every byte of the weight file once; with numba two threads sum integers, else torch does."""
     path = folder / "model.safetensors"
     count = path.stat().st_size // 8
     numbers = torch.from_file(str(path), shared=True, size=count, dtype=torch.int64)
     if numba is None:
         floats = numbers.view(torch.float32)
-        return lambda: timed(floats.sum)[1]
+        return Clocked(floats.sum)
     turns, data, sums = _sum_turns(), numbers.numpy(), np.zeros(1, np.int64)
-    return lambda: timed(lambda: shared(turns, data, sums, CHUNK))[1]
+    return Clocked(lambda: shared(turns, data, sums, CHUNK))
 
 
 def _sum_turns() -> Callable[..., int]:
-    """As `loops.linear_turns`: threads take chunks until none are left."""
+    """As `loops.linear_turns`: threads take chunks until none are left.
+
+    Each reads at four places a quarter of the file apart, which is a third faster than at one.
+    """
     from tgbench.kernels.numba import loops
 
     add: Any = loops._add
 
     @numba.njit(nogil=True)
     def run(turn, data, sums, chunk):  # type: ignore[no-untyped-def]
-        chunks = (data.size + chunk - 1) // chunk
+        quarter = data.size // 4
+        chunks = (quarter + chunk - 1) // chunk
         while True:
             mine = add(turn, 0, 1)
             if mine >= chunks:
                 return chunks
-            total = 0
-            for i in range(np.uint64(mine * chunk), np.uint64(min(data.size, (mine + 1) * chunk))):
-                total += data[i]
-            add(sums, 0, total)
+            a = b = c = d = 0
+            for i in range(np.uint64(mine * chunk), np.uint64(min(quarter, (mine + 1) * chunk))):
+                a += data[i]
+                b += data[i + quarter]
+                c += data[i + 2 * quarter]
+                d += data[i + 3 * quarter]
+            add(sums, 0, a + b + c + d)
             add(turn, 1, 1)
 
     compiled: Callable[..., int] = run
@@ -290,132 +348,159 @@ def _sum_turns() -> Callable[..., int]:
 
 @dataclass(frozen=True)
 class Case:
-    """One model with one number of threads, measured."""
+    """One model with one number of threads, measured.
+
+    Fields:
+        wall, cpu: the same steps by either clock.
+        peers: those that were asked for, also those that could not be opened.
+    """
 
     size: Size
     threads: int
-    samples: Samples
+    wall: Samples
+    cpu: Samples
     followers: Mapping[str, Follower]
+    peers: Sequence[Opened]
     facts: Mapping[str, Any]
 
     @property
+    def samples(self) -> Samples:
+        """By the clock that counts."""
+        return self.cpu if self.threads == 1 else self.wall
+
+    @property
+    def precisions(self) -> dict[str, str]:
+        """Of the weights of every system."""
+        known = PRECISIONS | {one.peer.name: one.peer.precision for one in self.peers}
+        return {name: known.get(name, "fp32") for name in self.samples.times}
+
+    @property
     def agrees(self) -> bool:
-        whole = [f for name, f in self.followers.items() if name not in LESS]
-        return all(f.missed == 0 and f.worst <= CLOSE for f in whole)
+        close = {one.peer.name: one.peer.close for one in self.peers}
+        return all(
+            follower.missed == 0 and follower.worst <= close.get(name, CLOSE)
+            for name, follower in self.followers.items()
+            if self.precisions[name] == "fp32"
+        )
+
+    def mine(self, name: str) -> str:
+        """tgbench at the same precision."""
+        precision = self.precisions[name]
+        return MINE if precision == "fp32" else precision
 
     @property
     def others(self) -> list[str]:
-        return [name for name in (DYNAMIC, STATIC) if name in self.samples.times]
+        return [name for name in self.followers if name not in (MINE, *LESS)]
+
+    def over_read(self, name: str) -> float:
+        """The time over that of reading all weights once, at the precision of this system."""
+        return middle(self.samples.ratios(name, READ)) / SHARE[self.precisions[name]]
 
     def summary(self) -> dict[str, Any]:
         s = self.samples
         names = list(s.times)
         return {
-            "median_ms": {name: s.median(name) / 1e6 for name in names},
+            "clock": "cpu" if s is self.cpu else "wall",
+            "precision": self.precisions,
+            "median_ms": {name: self.wall.median(name) / 1e6 for name in names},
+            "median_cpu_ms": {name: self.cpu.median(name) / 1e6 for name in names},
             "repetition_medians_ms": {n: [t / 1e6 for t in s.medians(n)] for n in names},
-            "over_mv": {name: _middle(s.ratios(name, FLOOR)) for name in names},
-            "over_read": {name: _middle(s.ratios(name, READ)) for name in names},
-            "times_faster": {name: _middle(s.ratios(name, MINE)) for name in self.others},
-            "faster_in_every_repetition": {n: s.always_faster(MINE, n) for n in self.others},
-            "time_above_mv_over_theirs": {n: _middle(s.above(MINE, n, FLOOR)) for n in self.others},
-            "time_above_read_over_theirs": {
-                n: _middle(s.above(MINE, n, READ)) for n in self.others
+            "over_mv": {name: middle(s.ratios(name, FLOOR)) for name in names},
+            "over_read": {name: self.over_read(name) for name in names},
+            "times_faster": {n: middle(s.ratios(n, self.mine(n))) for n in self.others},
+            "faster_in_every_repetition": {
+                n: s.always_faster(self.mine(n), n) for n in self.others
             },
+            "repetitions_faster": {n: self.wins(n) for n in self.others},
             "largest_difference": {name: f.worst for name, f in self.followers.items()},
             "logits_compared": {name: f.checked for name, f in self.followers.items()},
             "choices_that_differ": {name: f.missed for name, f in self.followers.items()},
             "agrees": self.agrees,
         }
 
+    def wins(self, name: str) -> int:
+        """Repetitions in which tgbench was faster at the same precision."""
+        return sum(ratio > 1 for ratio in self.samples.ratios(name, self.mine(name)))
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "model": {**asdict(self.size), "threads": self.threads},
             **self.facts,
+            "peers": {one.peer.name: one.to_dict() for one in self.peers},
             "summary": self.summary(),
-            "loads": self.samples.loads,
-            "samples_ns": self.samples.times,
+            "loads": self.wall.loads,
+            "samples_ns": self.wall.times,
+            "samples_cpu_ns": self.cpu.times,
         }
 
     def __str__(self) -> str:
-        s, size = self.samples, self.size
-        rows = []
-        for name in s.times:
-            over = s.ratios(name, FLOOR)
-            rows.append([
-                LABELS[name],
-                ms(s.median(name)),
-                f"{_middle(over):.2f}",
-                f"{min(over):.2f}–{max(over):.2f}",
-                f"{_middle(s.ratios(name, READ)):.2f}",
-                f"{s.median(name) / s.median(MINE):.2f}",
-            ])  # fmt: skip
+        size, clock = self.size, "processor" if self.samples is self.cpu else "wall"
+        header = [
+            "system", "weights", "ms a token", "of the processor", "÷ read", "÷ tgbench",
+            "tgbench faster in", "largest difference", "other choices",
+        ]  # fmt: skip
         lines = [
-            f"{size.name}, fp32, {size.tokens} positions, prompt {size.prompt}, {self.threads} "
+            f"{size.name}, {size.tokens} positions, prompt {size.prompt}, {self.threads} "
             f"thread{'s' * (self.threads > 1)}: {size.repetitions} repetitions of {size.steps} "
-            f"tokens, in turns",
-            table(["system", "ms a token", "÷ mv", "range", "÷ read", "÷ tgbench"], rows),
+            f"tokens, in turns; ratios by the {clock}'s clock",
+            table(header, [self._row(name) for name in self.samples.times]),
         ]
-        lines += [self._compared(other) for other in self.others]
-        lines += [
-            f"{LABELS[dtype]}: logits differ by {self.followers[dtype].worst:.1e} of the largest "
-            f"at most, {self.followers[dtype].missed} greedy choices differ"
-            for dtype in LESS
-        ]
+        lines += [f"{one.peer.name}: {one.missing}" for one in self.peers if one.missing]
         return "\n".join(lines)
 
-    def _compared(self, other: str) -> str:
-        s, follower = self.samples, self.followers[other]
-        wins = [ratio < 1 for ratio in s.ratios(MINE, other)]
-        above = (_middle(s.above(MINE, other, floor)) for floor in (FLOOR, READ))
-        return (
-            f"beside {LABELS[other]}:\n"
-            f"  {_middle(s.ratios(other, MINE)):.2f} × faster, "
-            f"in {sum(wins)} of {len(wins)} repetitions\n"
-            "  time above mv {:.2f}, above read {:.2f} of theirs (< 0: below it)\n".format(*above)
-            + f"  logits differ by {follower.worst:.1e} of the largest at most, "
-            f"{follower.missed} greedy choices differ"
-        )
+    def _row(self, name: str) -> list[str]:
+        times = [ms(samples.median(name)) for samples in (self.wall, self.cpu)]
+        row = [self._label(name), self.precisions[name], *times, f"{self.over_read(name):.2f}"]
+        follower, repetitions = self.followers.get(name), self.size.repetitions
+        if follower is None:
+            return [*row, "", "", "", ""]
+        ratio = middle(self.samples.ratios(name, self.mine(name)))
+        wins = f"{self.wins(name)} of {repetitions}" if name in self.others else ""
+        return [*row, f"{ratio:.2f}", wins, f"{follower.worst:.0e}", str(follower.missed)]
+
+    def _label(self, name: str) -> str:
+        return LABELS.get(name) or next(p.peer.label for p in self.peers if p.peer.name == name)
 
 
 LABELS = {
     FLOOR: "mv: every matrix once",
     READ: "read: every byte once",
     MINE: "tgbench",
-    **{dtype: f"tgbench, weights in {dtype}" for dtype in LESS},
+    **dict.fromkeys(LESS, "tgbench"),
     DYNAMIC: "transformers, dynamic cache",
     STATIC: "transformers, static cache",
 }
 
 
-def _middle(ratios: Sequence[float]) -> float:
-    return float(np.median(ratios))
-
-
-def measure(size: Size, cache: Path, with_theirs: bool) -> list[Case]:
+def measure(
+    size: Size, cache: Path, with_theirs: bool, peers: Sequence[Peer], work: Path
+) -> list[Case]:
     """All systems of one model, with each number of threads."""
     folder = checkpoint(size, cache)
     note(f"{size.name}: opening, planning, rehearsing {size.decoded} tokens")
     mine, opened_ns = timed(lambda: Mine(size, folder))
     text = mine.rehearse()
     weights = matrices(mine.session)
-    followers = {MINE: Follower(mine.follow(text), text, size.prompt)}
+    followers = {MINE: Follower(local(mine.follow(text)), text, size.prompt)}
     for dtype in LESS:
         rounded = Mine(size, folder, dtype)
         rounded.rehearse()
-        followers[dtype] = Follower(rounded.follow(text), text, size.prompt)
+        followers[dtype] = Follower(local(rounded.follow(text)), text, size.prompt)
     if with_theirs:
         note(f"{size.name}: loading transformers")
         model = load_theirs(folder)
+        text.logits |= expected(model, text)
         for kind in (DYNAMIC, STATIC):
             them = Theirs(model, size, kind)
-            followers[kind] = Follower(them.follow(text), text, size.prompt)
-    systems: dict[str, Step] = {FLOOR: products(weights), READ: reading(folder), **followers}
+            followers[kind] = Follower(local(them.follow(text)), text, size.prompt)
+    floors = {FLOOR: products(weights), READ: reading(folder)}
     report, estimate = mine.session.last, mine.session.estimate_memory()["cpu"]
     assert report is not None
     facts = {
         "weight_bytes": sum(w.numel() * w.element_size() for w in weights),
         "weight_matrices": len(weights),
         "read_by": "torch.sum" if numba is None else "numba",
+        "compared_with": "PyTorch" if with_theirs else "tgbench",
         "arena_bytes": estimate.arena_bytes,
         "retained_bytes": mine.session.placement.kept_bytes,
         "instructions": report.instructions,
@@ -426,16 +511,19 @@ def measure(size: Size, cache: Path, with_theirs: bool) -> list[Case]:
         with threads(count or torch.get_num_threads()):
             held = torch.get_num_threads()
             note(f"{size.name}: {held} thread(s)")
-            take_turns(systems, 1, WARM, burst=WARM)
-            samples = take_turns(
-                systems,
-                size.repetitions,
-                size.steps,
-                burst=size.burst,
-                pause_s=PAUSE_S,
-                tell=note,
-            )
-        cases.append(Case(size, held, samples, followers, facts))
+            at = followers[MINE].at
+            with others(peers, folder, work, text, at, size, held) as found:
+                everybody = followers | found.followers
+                wall, cpu = both_clocks(
+                    floors | everybody,
+                    size.repetitions,
+                    size.steps,
+                    WARM,
+                    burst=size.burst,
+                    pause_s=PAUSE_S,
+                    tell=note,
+                )
+        cases.append(Case(size, held, wall, cpu, everybody, found.opened, facts))
         say(f"\n{cases[-1]}")
     say(
         f"weights {format_bytes(facts['weight_bytes'])} in {len(weights)} matrices; arena "
@@ -445,12 +533,47 @@ def measure(size: Size, cache: Path, with_theirs: bool) -> list[Case]:
     return cases
 
 
+@dataclass(frozen=True)
+class Others:
+    """The peers of a measurement, and those of them that follow the text."""
+
+    opened: Sequence[Opened]
+    followers: Mapping[str, Follower]
+
+
+@contextmanager
+def others(
+    peers: Iterable[Peer], folder: Path, work: Path, text: Text, at: int, size: Size, count: int
+) -> Iterator[Others]:
+    """Peers that have the first `at` ids, as long as the block lasts."""
+    ids = text.ids[0, :at].tolist()
+    job = {"task": "decode", "threads": count, "tokens": size.tokens}
+    with (
+        TemporaryDirectory() as files,
+        processes.opened(
+            peers,
+            lambda process: process.ask("prompt", ids=ids),
+            model=str(folder),
+            work=str(work),
+            **job,
+        ) as opened,
+    ):
+        steps = {
+            one.peer.name: distant(one.process, text, Path(files) / "logits.npy")
+            for one in opened
+            if one.process
+        }
+        followers = {name: Follower(step, text, at) for name, step in steps.items()}
+        yield Others(opened, followers)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns 1 if the systems do not agree on the logits."""
     command = Command("decode", "Decode a token at a time, in turns.")
     command.add_argument("--repetitions", type=int, help="of each measurement")
     command.add_argument("--only", choices=[LARGE.name, TOY.name], help="one model alone")
     command.add_argument("--cache", type=Path, default=cache_folder(), help="keeps random weights")
+    command.add_argument("--alone", action="store_true", help="without systems of .venv-peers")
     options, record = command.begin(argv)
     sizes = [QUICK] if options.quick else [LARGE, TOY]
     if options.only:
@@ -461,7 +584,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     cases = []
     for size in sizes:
         sized = size if options.repetitions is None else _sized(size, options.repetitions)
-        cases += measure(sized, options.cache, with_theirs)
+        peers = processes.DECODE if size is LARGE and not options.alone else ()
+        cases += measure(sized, options.cache, with_theirs, peers, options.cache / "peers")
     record.write({"cases": [case.to_dict() for case in cases]}, options.output)
     if not all(case.agrees for case in cases):
         say("error: the logits are not equal, see above")

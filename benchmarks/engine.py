@@ -97,10 +97,12 @@ TINY = Effort(QUICK, (None, "96KiB"), 2, 4, 1)
 class Decoder:
     """A session that decodes ids that do not matter."""
 
-    def __init__(self, effort: Effort, folder: Path) -> None:
+    def __init__(self, effort: Effort, folder: Path, records: Path | None = None) -> None:
         size = effort.model
         graph = gemma3(size.config, size.tokens)
-        self.session = GraphSession(graph, weights=folder, memory=size.memory, making="always")
+        self.session = GraphSession(
+            graph, weights=folder, memory=size.memory, making="always", records=records
+        )
         self.ids: Ids = np.zeros((1, size.tokens), np.int64)
         self.random = np.random.default_rng(0)
         self.vocab = int(size.config["vocab_size"])

@@ -25,10 +25,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
 
+from benchmarks.peers.child import clocked
 from tgbench.base.machine import cache_folder, processor_name
 from tgbench.base.safetensors import atomic_path
 from tgbench.commands.progress import say
@@ -122,6 +123,49 @@ def take_turns(
         shown = (f"{name} {statistics.median(times[name][-1]) / 1e6:.3g}" for name in names)
         tell(f"repetition {repetition + 1} of {repetitions}, ms: {', '.join(shown)}")
     return Samples(times, loads)
+
+
+@dataclass
+class Clocked:
+    """Work as a step, whose processor time is kept: that of all threads of the process."""
+
+    work: Callable[[], Any]
+    cpu: list[int] = field(default_factory=list)
+
+    def __call__(self) -> int:
+        _, clocks = clocked(self.work)
+        self.cpu.append(clocks["cpu_ns"])
+        return clocks["wall_ns"]
+
+
+class KeepsCpu(Protocol):
+    """A step that keeps its processor time."""
+
+    cpu: list[int]
+
+    def __call__(self) -> int: ...
+
+
+def both_clocks(
+    systems: Mapping[str, KeepsCpu], repetitions: int, steps: int, warm: int, **turns: Any
+) -> tuple[Samples, Samples]:
+    """`take_turns` after `warm` steps of each: by the wall's clock and by the processor's."""
+    take_turns(systems, 1, warm, burst=warm)
+    for system in systems.values():
+        system.cpu.clear()
+    wall = take_turns(systems, repetitions, steps, **turns)
+    begins = range(0, repetitions * steps, steps)
+    cpu = {name: [one.cpu[i : i + steps] for i in begins] for name, one in systems.items()}
+    return wall, Samples(cpu, wall.loads)
+
+
+def middle(ratios: Sequence[float]) -> float:
+    """Their median.
+
+    >>> middle([3.0, 1.0, 2.0])
+    2.0
+    """
+    return float(statistics.median(ratios))
 
 
 def rotated(names: Sequence[str], turn: int) -> list[str]:

@@ -23,14 +23,39 @@ from benchmarks.measure import RESULTS
 README = Path("README.md")
 BEGIN, END = "<!-- measured: python -m benchmarks.readme --write -->", "<!-- end -->"
 LARGE, SMALL = "gemma3-270m", "gemma3-tiny"
-WHOLE = ("tgbench", "dynamic", "static")  # in float32
+SYSTEMS = {
+    "read": "every weight byte once, as fast as it can be read",
+    "tgbench": "**tgbench, the whole `run` call**",
+    "dynamic": "`transformers`, dynamic cache",
+    "static": "`transformers`, static cache",
+    "onnxruntime": "ONNX Runtime",
+    "openvino": "OpenVINO",
+    "jax": "JAX",
+    "ctranslate2": "CTranslate2",
+    "llama.cpp": "llama.cpp",
+}
+PRECISIONS = {"fp32": 1.0, "bf16": 0.5, "int8": 0.25}  # share of the bytes in float32
+FORWARD = {
+    "encoder": "text encoder of MiniLM's sizes, 2 × 64 tokens",
+    "resnet50": "ResNet-50, 224²",
+    "vgg16": "VGG16, 224²",
+}
+RUNTIMES = {
+    "tgbench": "tgbench",
+    "eager": "PyTorch",
+    "compiled": "`torch.compile`",
+    "onnxruntime-fp32": "ONNX Runtime",
+    "openvino-fp32": "OpenVINO",
+    "bf16": "tgbench, bf16",
+    "openvino-bf16": "OpenVINO, bf16",
+}
 MIB = 1 << 20
 SMALLEST_NS = 5e6  # of a run of PyTorch: models below are told together
 
 
 def measured(folder: Path = RESULTS) -> str:
     """The whole section, from the results in a folder."""
-    parts = (_decode, _engine, _histories, _modules, _sweep)
+    parts = (_decode, _forward, _engine, _histories, _modules, _sweep, _timeline)
     return "\n\n".join(part(Files(folder)) for part in parts)
 
 
@@ -49,56 +74,149 @@ class Files:
         return f"[{path if with_folder else f'{name}.json'}]({path})"
 
 
+def _where(found: Any, with_load: bool = False) -> str:
+    """The machine, and how busy it was."""
+    machine = found["machine"]
+    shown = f"{machine['cores']} cores ({machine['processor']})"
+    if not with_load:
+        return shown
+    load = found["load_average"]
+    return f"{shown}, load {load['before'][0]:.1f} to {load['after'][0]:.1f}"
+
+
+def _undisturbed(found: Any, cases: Sequence[Any]) -> list[Any]:
+    """Those with one thread; with more, those that others left most of the processors to.
+
+    Threads that wait for each other while others have a processor say nothing of either.
+    """
+    most = found["machine"]["cores"] + 1
+    return [case for case in cases if _is_single(case) or _load(case) <= most]
+
+
+def _is_single(case: Any) -> bool:
+    return case["summary"]["clock"] == "cpu"
+
+
+def _load(case: Any) -> float:
+    return statistics.median(case["loads"])
+
+
+def _clocks(cases: Sequence[Any]) -> str:
+    """What times are of."""
+    if all(map(_is_single, cases)):
+        return (
+            "One thread, by the processor's clock; two are shown where other programs leave the "
+            "processors alone:"
+        )
+    return "Two threads by the wall's clock, one by the processor's:"
+
+
+def _threads(count: int) -> str:
+    return f"{count} thread{'s' * (count > 1)}"
+
+
 def _decode(files: Files) -> str:
     found = files["decode"]
     cases = {(c["model"]["name"], c["model"]["threads"]): c for c in found["cases"]}
-    large, single, small = cases[LARGE, 2], cases[LARGE, 1], cases[SMALL, 2]
-    machine, model, used = found["machine"], large["model"], found["versions"]
-    transformers = f"Hugging Face `transformers` {_release(used['transformers'])}"
-    names = {
-        "mv": "every weight matrix once through `torch.mv`",
-        "read": "every weight byte once, as fast as it can be read",
-        "tgbench": f"**tgbench, the whole `run` call, arena {large['arena_bytes'] / MIB:.0f} MiB**",
-        "bf16": 'the same, `weights_dtype="bf16"`',
-        "int8": 'the same, `weights_dtype="int8"`',
-        "dynamic": f"{transformers}, dynamic cache",
-        "static": f"{transformers}, static cache",
-    }
-    rows = []
-    for system, name in names.items():
-        times = [f"{c['summary']['median_ms'][system]:.1f} ms" for c in (large, single)]
-        rows.append([name, *(f"**{t}**" if system == "tgbench" else t for t in times)])
-    agreement = [case["summary"] for case in cases.values()]
-    tiny = small["summary"]
+    both, small = _undisturbed(found, [cases[LARGE, 2], cases[LARGE, 1]]), cases[SMALL, 1]
+    model, used, tiny = both[0]["model"], found["versions"], small["summary"]["median_cpu_ms"]
+    rows = [
+        [label, *(_token(case, name, kind) for kind in PRECISIONS for case in both)]
+        for name, label in SYSTEMS.items()
+    ]
+    threads = [_threads(case["model"]["threads"]) for case in both]
+    header = [f"{kind}, {words}" for kind in PRECISIONS for words in threads]
+    summaries = [case["summary"] for case in both]
     return "\n\n".join(
         (
-            f"Gemma 3 270M, fp32, {model['tokens']} positions, one token at a time after a "
-            f"{model['prompt']}-token prompt; {machine['cores']} cores ({machine['processor']}), "
-            f"torch {_release(used['torch'])}, one interleaved run "
-            f"({files.link('decode', True)}, `make bench-decode`):",
-            table(["", "2 threads", "1 thread"], rows),
-            f"Logits differ from theirs by {_power(_worst(agreement))} of the largest at most, and "
-            f"{_choices(agreement)}; with weights rounded to bf16 by "
-            f"{_power(_worst(agreement, ['bf16']))}, to int8 by "
-            f"{_power(_worst(agreement, ['int8']))}. Products of twenty microseconds and more are "
-            "computed by the kernel that was fastest when it was timed on this machine; little "
-            "Python is left above it. With 2 layers of width 64, where Python is all there is, a "
-            "token takes "
-            f"{_digits(tiny['median_ms']['tgbench'], 2)} ms against "
-            f"{_digits(tiny['median_ms']['dynamic'], 2)} ms "
-            f"({_digits(tiny['times_faster']['dynamic'], 2)} ×).",
+            f"Gemma 3 270M, {model['tokens']} positions, one token at a time after a "
+            f"{model['prompt']}-token prompt, ms a token at equal precision of the weights; "
+            f"{_where(found, True)}, torch {_release(used['torch'])}, `transformers` "
+            f"{_release(used['transformers'])}, {_versions(both[0])}, these in processes of "
+            f"their own, one interleaved run ({files.link('decode', True)}, `make bench-decode`). "
+            f"{_clocks(both)}",
+            table(["", *header], rows),
+            f"In float32 logits differ from PyTorch's by {_power(_worst(summaries, ['tgbench']))} "
+            f"of the largest at most, and {_choices(summaries)}; with weights rounded to bf16 by "
+            f"{_power(_worst(summaries, ['bf16']))}, to int8 by "
+            f"{_power(_worst(summaries, ['int8']))}. {_slower(both)} With 2 layers of width 64, "
+            "where Python is all there is, a token takes "
+            f"{_digits(tiny['tgbench'], 2)} ms against {_digits(tiny['dynamic'], 2)} ms of "
+            "`transformers`.",
         )
     )
 
 
-def _worst(summaries: Iterable[Any], systems: Sequence[str] = WHOLE) -> float:
+def _token(case: Any, name: str, precision: str) -> str:
+    """Milliseconds a token; a dash for what a system does not have."""
+    summary = case["summary"]
+    times = summary["median_cpu_ms" if summary["clock"] == "cpu" else "median_ms"]
+    if name == "read":
+        return f"{times['read'] * PRECISIONS[precision]:.1f}"
+    if precision == "fp32" and name in times:
+        return f"**{times[name]:.1f}**" if name == "tgbench" else f"{times[name]:.1f}"
+    if name == "tgbench":
+        return f"**{times[precision]:.1f}**"
+    known = times.get(f"{name}-{precision}")
+    return "–" if known is None else f"{known:.1f}"
+
+
+def _versions(case: Any) -> str:
+    """Of the packages of systems in processes of their own; those that are missing are named so."""
+    shown = {}
+    for name, peer in case["peers"].items():
+        package, version = next(iter(peer.get("versions", {name: ""}).items()))
+        shown[package] = f"`{package}` {_release(version) or 'missing'}"
+    return ", ".join(shown.values())
+
+
+def _slower(cases: Sequence[Any]) -> str:
+    """Who was faster at the same precision, in the middle of the repetitions."""
+    shown = []
+    for case in cases:
+        summary = case["summary"]
+        faster = [
+            f"{SYSTEMS[name.rsplit('-', 1)[0]]} in {summary['precision'][name]} ({ratio:.2f} ×)"
+            for name, ratio in summary["times_faster"].items()
+            if ratio < 1
+        ]
+        words = _threads(case["model"]["threads"])
+        shown.append(f"with {words} {_and(faster) if faster else 'nobody'}")
+    return f"Faster than tgbench at equal precision: {'; '.join(shown)}."
+
+
+def _forward(files: Files) -> str:
+    found = files["forward"]
+    rows, cases = [], _undisturbed(found, found["cases"])
+    for case in cases:
+        summary = case["summary"]
+        times = summary["median_cpu_ms" if summary["clock"] == "cpu" else "median_ms"]
+        cells = [f"{times[name]:.1f}" if name in times else "–" for name in RUNTIMES]
+        best = min(times[name] for name in list(RUNTIMES)[1:5] if name in times)
+        words = f"{FORWARD[case['model']]}, {_threads(case['threads'])}"
+        over = f"{times['tgbench'] / best:.2f} ×"
+        rows.append([words, f"**{cells[0]}**", *cells[1:5], over, *cells[5:]])
+    labels = list(RUNTIMES.values())
+    header = ["", *labels[:5], "tgbench ÷ best", *labels[5:]]
+    worst = max(case["summary"]["largest_difference"]["tgbench"] for case in found["cases"])
+    return "\n\n".join(
+        (
+            f"Everything computed, ms; {_where(found, True)}, one interleaved run a model and "
+            f"number of threads, `torch.compile` with freezing ({files.link('forward', True)}, "
+            f"`make bench-forward`). {_clocks(cases)}",
+            table(header, rows),
+            f"Outputs differ from PyTorch's by {_power(worst)} of the largest at most.",
+        )
+    )
+
+
+def _worst(summaries: Iterable[Any], systems: Sequence[str]) -> float:
     found = [one["largest_difference"] for one in summaries]
     return max(float(one[system]) for one in found for system in systems if system in one)
 
 
 def _choices(summaries: Iterable[Any]) -> str:
-    found = [one["choices_that_differ"] for one in summaries]
-    differ = sum(one[system] for one in found for system in WHOLE if system in one)
+    differ = sum(one["choices_that_differ"]["tgbench"] for one in summaries)
     return f"{differ} greedy choices differ" if differ else "every greedy choice is the same"
 
 
@@ -178,14 +296,11 @@ def _modules(files: Files) -> str:
     imported = files["imported"]["models"][LARGE]
     counts = {system["instructions"] for system in imported["systems"].values()}
     calls = " and ".join(map(str, sorted(counts)))
-    stream, widgets = files["stream"], files["widgets"]["medians_ms"]
+    stream = files["stream"]
     windows = stream["windows"]
     block = max(one["block_ns"] for one in windows.values())
     full = ", ".join(_digits(one["full_ns"] / 1e6, 2) for one in windows.values())
-    sweep, packed = files["occlusion"], files["packed"]["models"]
-    networks = [sweep["networks"][name] for name in ("vgg16", "resnet18", "resnet50")]
     bits = files["bitwise"]["models"].values()
-    large, larger = widgets["20000"], widgets["100000"]
     rows = [
         [
             "Gemma 3 270M from `transformers`, imported, beside the graph built by hand",
@@ -198,24 +313,6 @@ def _modules(files: Files) -> str:
             files.link("stream"),
         ],
         [
-            "a covered place of a 224² image beside a full forward: VGG16, ResNet18, ResNet50",
-            f"{_times(one['time_ratio'] for one in networks)} faster "
-            f"({_times(one['batch_time_ratio'] for one in networks)} than one of a batch of "
-            f"{sweep['at_once']}); "
-            f"{_times(one['multiply_add_ratio'] for one in networks)} fewer multiply–adds",
-            files.link("occlusion"),
-        ],
-        [
-            "everything computed, beside PyTorch: a text encoder of MiniLM's sizes, ResNet-50, "
-            "VGG16",
-            _times(
-                packed[name]["torch_ns"] / packed[name]["packed_full_ns"]
-                for name in ("encoder", "resnet50", "vgg16")
-            )
-            + " faster",
-            files.link("packed"),
-        ],
-        [
             f'`exact="bitwise"`: runs of {_one({m["edits"] for m in bits})} edits that differ from '
             "a full run in any bit, MiniLM, Gemma 3, ResNet-18",
             f"{', '.join(str(m['differing_runs']['bitwise']) for m in bits)} (normal mode: "
@@ -223,24 +320,34 @@ def _modules(files: Files) -> str:
             f"{_and([format(m['median_ratio'], '.2f') for m in bits])} × the time",
             files.link("bitwise"),
         ],
-        [
-            "the memory timeline in JupyterLab, 20,000 and 100,000 rectangles",
-            f"painted after {large['shown'] / 1e3:.1f} s and {larger['shown'] / 1e3:.1f} s, "
-            f"dragged at {1e3 / max(large['frame'], larger['frame']):.0f} frames a second",
-            files.link("widgets"),
-        ],
     ]
-    return table(["PyTorch modules", "", ""], rows)
+    return table([f"PyTorch modules; {_where(files['imported'])}", "", ""], rows)
 
 
 def _sweep(files: Files) -> str:
     found = files["occlusion"]
+    networks = [found["networks"][name] for name in ("vgg16", "resnet18", "resnet50")]
     made = [(n["first_place_ns"] - n["place_ns"]) / 1e6 for n in found["networks"].values()]
     return (
-        "A covered place saves about as much time as arithmetic, because weights are laid out once "
+        "A covered place of a 224² image beside a full forward, VGG16, ResNet18 and ResNet50: "
+        f"{_times(one['time_ratio'] for one in networks)} faster "
+        f"({_times(one['batch_time_ratio'] for one in networks)} than one of a batch of "
+        f"{found['at_once']}), with {_times(one['multiply_add_ratio'] for one in networks)} fewer "
+        f"multiply–adds; {_where(found)} ({files.link('occlusion')}). Weights are laid out once "
         f"for the kernels that read them, and {found['at_once']} places share a run. The first "
         f"sweep of a model makes its programs, which takes {min(made):.0f} to {max(made):.0f} ms a "
         "place more."
+    )
+
+
+def _timeline(files: Files) -> str:
+    found = files["widgets"]
+    large, larger = (found["medians_ms"][count] for count in ("20000", "100000"))
+    return (
+        "The memory timeline in JupyterLab, of 20,000 and 100,000 rectangles, is painted after "
+        f"{large['shown'] / 1e3:.1f} s and {larger['shown'] / 1e3:.1f} s, and dragged at "
+        f"{1e3 / max(large['frame'], larger['frame']):.0f} frames a second; {_where(found)} "
+        f"({files.link('widgets')})."
     )
 
 
@@ -279,7 +386,7 @@ def _times(values: Iterable[float]) -> str:
 
 
 def _and(words: Sequence[str]) -> str:
-    return f"{', '.join(words[:-1])} and {words[-1]}"
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 def _listed_counts(counts: Iterable[str]) -> str:

@@ -179,8 +179,8 @@ def test_decode_counts_what_differs() -> None:
     ids = torch.arange(4)[None].numpy()
     logits = torch.nn.functional.one_hot(torch.arange(4), 4).float()
     text = decode.Text(ids, 0, {0: logits[1].numpy(), 1: logits[2].numpy()})
-    right = decode.Follower(lambda at: lambda: logits[at + 1], text, 0)
-    wrong = decode.Follower(lambda at: lambda: logits[at], text, 0)
+    right = decode.Follower(decode.local(lambda at: lambda: logits[at + 1]), text, 0)
+    wrong = decode.Follower(decode.local(lambda at: lambda: logits[at]), text, 0)
     for follower in (right, wrong):
         assert follower() >= 0
         assert follower() >= 0

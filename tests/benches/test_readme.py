@@ -49,6 +49,21 @@ def test_another_result_is_another_text(tmp_path: Path) -> None:
     assert "| 25.13 MiB planned for 32 MiB, of" in section
 
 
+@pytest.mark.parametrize(("load", "shown"), [(1.0, True), (9.0, False)])
+def test_two_threads_are_shown_where_others_left_the_processors(
+    load: float, shown: bool, tmp_path: Path
+) -> None:
+    for path in FOLDER.glob("*.json"):
+        shutil.copy(path, tmp_path)
+    found = json.loads((tmp_path / "decode.json").read_text("utf-8"))
+    for case in found["cases"]:
+        case["loads"] = [load] * len(case["loads"])
+    (tmp_path / "decode.json").write_text(json.dumps(found), encoding="utf-8")
+    section = readme.measured(tmp_path)
+    assert "fp32, 1 thread" in section
+    assert ("fp32, 2 threads" in section) is shown
+
+
 def test_it_prints_and_it_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
