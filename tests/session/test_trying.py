@@ -17,6 +17,8 @@ from tgbench.costs.records import Records
 from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.kernels.registry import KERNELS, Kernel
 from tgbench.programs import calibrate
+from tgbench.programs.calibrate import Task
+from tgbench.programs.program import site_at
 from tgbench.session import trying
 from tgbench.session.planning import Planning
 from tgbench.session.session import GraphSession
@@ -251,6 +253,24 @@ def test_an_interrupt_while_calls_are_exchanged_leaves_the_program_right(world: 
         assert np.array_equal(found, right(x))
     assert stopped == 2
     assert tryer_of(session).exchanged
+
+
+def test_a_call_that_writes_over_what_it_reads_is_not_tried(world: World) -> None:
+    """Were it to raise half-way, what it read would be gone: also a residual that it adds to."""
+    session = opened(world)
+    finish(session, 1)
+    assert session.last is not None
+    site = session.last.program.instructions[-1].site
+    assert site is not None
+    site = site_at(site, session.last.program.made_at)
+    kernels = tuple(KERNELS["linear"])
+    residual = replace(site, ins=(None, site.out), posts=())
+    tried = [
+        tryer_of(session)._is_open(Task("a product", [one], kernels))
+        for one in (site, replace(site, ins=(site.out, *site.ins[1:])))
+    ]
+    assert tried == [True, False]
+    assert not tryer_of(session)._is_open(Task("b", [replace(site, posts=(residual,))], kernels))
 
 
 def test_bits_that_were_promised_are_not_tried_with(world: World) -> None:

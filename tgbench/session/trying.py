@@ -293,7 +293,7 @@ class Tryer:
     def _is_open(self, task: Task) -> bool:
         """Whether too little is known of a call, and it does not write over what it reads."""
         costs, site = self.calibrator.costs, task.sites[0]
-        if len(task.kernels) < 2 or site.out in site.ins:
+        if len(task.kernels) < 2 or any(site.out in one.ins for one in (site, *site.posts)):
             return False
         return any(costs.of_site(site, one).source != "measured" for one in task.kernels)
 
