@@ -234,9 +234,12 @@ class Runner:
         return results
 
     def _rehearse(self) -> None:
-        """Look at the changes that are planned for, one element on: with the first answer."""
+        """Look at the changes that are planned for, with the first answer: one element on, or in
+        the middle where they were at the end, as programs for an end are right there alone.
+        """
         for kind, (_, origin) in self.planning.classes.items():
-            ahead = tuple(min(at + 1, most) for at, most in zip(origin, kind.bounds, strict=True))
+            places = zip(origin, kind.bounds, strict=True)
+            ahead = tuple(at + 1 if at < most else most // 2 for at, most in places)
             own = self.own(kind.bucket(ahead), Spot(kind, ahead), self.keeper.standing)
             if own.program is None:
                 self.server.larger(own, self._around(own.bucket))
