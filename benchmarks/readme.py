@@ -286,8 +286,8 @@ def _histories(files: Files) -> str:
             table(header, rows),
             f"{len(small)} histories of reduced models, of less than "
             f"{SMALLEST_NS / 1e6:.0f} ms each run: median {middle:.2f} ×; {slower} of them "
-            f"{'was' if slower == 1 else 'were'} above 1.10 × at some prefix. Of all {totals['histories']}, "
-            f"{totals['never_slower']} never were.",
+            f"{'was' if slower == 1 else 'were'} above 1.10 × at some prefix. "
+            f"Of all {totals['histories']}, {totals['never_slower']} never were.",
         )
     )
 
