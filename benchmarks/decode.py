@@ -29,9 +29,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from benchmarks.measure import Clocked, Command, Samples, both_clocks, middle, ms, threads, timed
+from benchmarks.measure import Clocked, Command, both_clocks, middle, threads, timed
 from benchmarks.peers import processes
 from benchmarks.peers.child import clocked
+from benchmarks.peers.compared import LESS, MINE, Compared
 from benchmarks.peers.processes import CLOSE, Opened, Peer, Process
 from tgbench.base.machine import cache_folder
 from tgbench.base.words import format_bytes
@@ -55,9 +56,7 @@ except ImportError:
 Floats = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
 CHUNK = 1 << 18  # integers of 8 bytes that a thread reads before it takes the next chunk
-FLOOR, READ, MINE, DYNAMIC, STATIC = "mv", "read", "tgbench", "dynamic", "static"
-LESS = ("bf16", "int8")
-PRECISIONS = {"bf16": "bf16", "int8": "int8"}  # of systems of this process; fp32 otherwise
+FLOOR, READ, DYNAMIC, STATIC = "mv", "read", "dynamic", "static"
 SHARE = {"fp32": 1.0, "bf16": 0.5, "int8": 0.25}  # of the bytes in float32
 
 
@@ -346,33 +345,24 @@ def _sum_turns() -> Callable[..., int]:
 # --- measuring ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Case:
-    """One model with one number of threads, measured.
+LABELS = {
+    FLOOR: "mv: every matrix once",
+    READ: "read: every byte once",
+    MINE: "tgbench",
+    **dict.fromkeys(LESS, "tgbench"),
+    DYNAMIC: "transformers, dynamic cache",
+    STATIC: "transformers, static cache",
+}
 
-    Fields:
-        wall, cpu: the same steps by either clock.
-        peers: those that were asked for, also those that could not be opened.
-    """
+
+@dataclass(frozen=True)
+class Case(Compared):
+    """One model with one number of threads, measured."""
+
+    labels = LABELS
 
     size: Size
-    threads: int
-    wall: Samples
-    cpu: Samples
     followers: Mapping[str, Follower]
-    peers: Sequence[Opened]
-    facts: Mapping[str, Any]
-
-    @property
-    def samples(self) -> Samples:
-        """By the clock that counts."""
-        return self.cpu if self.threads == 1 else self.wall
-
-    @property
-    def precisions(self) -> dict[str, str]:
-        """Of the weights of every system."""
-        known = PRECISIONS | {one.peer.name: one.peer.precision for one in self.peers}
-        return {name: known.get(name, "fp32") for name in self.samples.times}
 
     @property
     def agrees(self) -> bool:
@@ -383,11 +373,6 @@ class Case:
             if self.precisions[name] == "fp32"
         )
 
-    def mine(self, name: str) -> str:
-        """tgbench at the same precision."""
-        precision = self.precisions[name]
-        return MINE if precision == "fp32" else precision
-
     @property
     def others(self) -> list[str]:
         return [name for name in self.followers if name not in (MINE, *LESS)]
@@ -397,44 +382,23 @@ class Case:
         return middle(self.samples.ratios(name, READ)) / SHARE[self.precisions[name]]
 
     def summary(self) -> dict[str, Any]:
-        s = self.samples
-        names = list(s.times)
+        s, names = self.samples, list(self.samples.times)
         return {
-            "clock": "cpu" if s is self.cpu else "wall",
-            "precision": self.precisions,
-            "median_ms": {name: self.wall.median(name) / 1e6 for name in names},
-            "median_cpu_ms": {name: self.cpu.median(name) / 1e6 for name in names},
+            **super().summary(),
             "repetition_medians_ms": {n: [t / 1e6 for t in s.medians(n)] for n in names},
             "over_mv": {name: middle(s.ratios(name, FLOOR)) for name in names},
             "over_read": {name: self.over_read(name) for name in names},
-            "times_faster": {n: middle(s.ratios(n, self.mine(n))) for n in self.others},
-            "faster_in_every_repetition": {
-                n: s.always_faster(self.mine(n), n) for n in self.others
-            },
-            "repetitions_faster": {n: self.wins(n) for n in self.others},
             "largest_difference": {name: f.worst for name, f in self.followers.items()},
             "logits_compared": {name: f.checked for name, f in self.followers.items()},
             "choices_that_differ": {name: f.missed for name, f in self.followers.items()},
             "agrees": self.agrees,
         }
 
-    def wins(self, name: str) -> int:
-        """Repetitions in which tgbench was faster at the same precision."""
-        return sum(ratio > 1 for ratio in self.samples.ratios(name, self.mine(name)))
-
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "model": {**asdict(self.size), "threads": self.threads},
-            **self.facts,
-            "peers": {one.peer.name: one.to_dict() for one in self.peers},
-            "summary": self.summary(),
-            "loads": self.wall.loads,
-            "samples_ns": self.wall.times,
-            "samples_cpu_ns": self.cpu.times,
-        }
+        return {"model": {**asdict(self.size), "threads": self.threads}, **super().to_dict()}
 
     def __str__(self) -> str:
-        size, clock = self.size, "processor" if self.samples is self.cpu else "wall"
+        size = self.size
         header = [
             "system", "weights", "ms a token", "of the processor", "÷ read", "÷ tgbench",
             "tgbench faster in", "largest difference", "other choices",
@@ -442,34 +406,17 @@ class Case:
         lines = [
             f"{size.name}, {size.tokens} positions, prompt {size.prompt}, {self.threads} "
             f"thread{'s' * (self.threads > 1)}: {size.repetitions} repetitions of {size.steps} "
-            f"tokens, in turns; ratios by the {clock}'s clock",
+            f"tokens, in turns; ratios by the {self.clock}'s clock",
             table(header, [self._row(name) for name in self.samples.times]),
         ]
-        lines += [f"{one.peer.name}: {one.missing}" for one in self.peers if one.missing]
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.missing])
 
     def _row(self, name: str) -> list[str]:
-        times = [ms(samples.median(name)) for samples in (self.wall, self.cpu)]
-        row = [self._label(name), self.precisions[name], *times, f"{self.over_read(name):.2f}"]
-        follower, repetitions = self.followers.get(name), self.size.repetitions
+        row = [*self.times(name), f"{self.over_read(name):.2f}"]
+        follower = self.followers.get(name)
         if follower is None:
             return [*row, "", "", "", ""]
-        ratio = middle(self.samples.ratios(name, self.mine(name)))
-        wins = f"{self.wins(name)} of {repetitions}" if name in self.others else ""
-        return [*row, f"{ratio:.2f}", wins, f"{follower.worst:.0e}", str(follower.missed)]
-
-    def _label(self, name: str) -> str:
-        return LABELS.get(name) or next(p.peer.label for p in self.peers if p.peer.name == name)
-
-
-LABELS = {
-    FLOOR: "mv: every matrix once",
-    READ: "read: every byte once",
-    MINE: "tgbench",
-    **dict.fromkeys(LESS, "tgbench"),
-    DYNAMIC: "transformers, dynamic cache",
-    STATIC: "transformers, static cache",
-}
+        return [*row, *self.beside_mine(name), f"{follower.worst:.0e}", str(follower.missed)]
 
 
 def measure(
@@ -523,7 +470,7 @@ def measure(
                     pause_s=PAUSE_S,
                     tell=note,
                 )
-        cases.append(Case(size, held, wall, cpu, everybody, found.opened, facts))
+        cases.append(Case(held, wall, cpu, found.opened, facts, size, everybody))
         say(f"\n{cases[-1]}")
     say(
         f"weights {format_bytes(facts['weight_bytes'])} in {len(weights)} matrices; arena "

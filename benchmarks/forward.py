@@ -24,9 +24,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.measure import Clocked, Command, Samples, both_clocks, middle, ms, threads
+from benchmarks.measure import Clocked, Command, both_clocks, threads
 from benchmarks.peers import processes
-from benchmarks.peers.processes import Opened, Peer, Process
+from benchmarks.peers.compared import MINE, Compared
+from benchmarks.peers.processes import CLOSE, Peer, Process
 from tgbench.base.machine import cache_folder
 from tgbench.commands.apps.cnn import NETWORKS, seeded
 from tgbench.commands.progress import note, say, table
@@ -36,8 +37,7 @@ from tgbench.sources.torch import from_torch
 Inputs: TypeAlias = dict[str, np.ndarray[Any, Any]]
 Array: TypeAlias = np.ndarray[Any, Any]
 THREADS, REPETITIONS, STEPS, WARM, PAUSE_S = (2, 1), 5, 3, 2, 0.004
-CLOSE = 1e-4
-MINE, EAGER, EDIT = "tgbench", "eager", "edit"
+EAGER, EDIT = "eager", "edit"
 LABELS = {
     MINE: "tgbench",
     "unpacked": "tgbench, packed_bytes=0",
@@ -97,31 +97,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 @dataclass(frozen=True)
-class Case:
+class Case(Compared):
     """One model with one number of threads, measured.
 
     Fields:
-        wall, cpu: the same runs by either clock.
         differences: largest difference to PyTorch's output, over the largest value.
     """
 
+    labels = LABELS
+
     name: str
-    threads: int
-    wall: Samples
-    cpu: Samples
     differences: Mapping[str, float]
-    peers: Sequence[Opened]
-    facts: Mapping[str, Any]
-
-    @property
-    def samples(self) -> Samples:
-        """By the clock that counts."""
-        return self.cpu if self.threads == 1 else self.wall
-
-    @property
-    def precisions(self) -> dict[str, str]:
-        known = {"bf16": "bf16"} | {one.peer.name: one.peer.precision for one in self.peers}
-        return {name: known.get(name, "fp32") for name in self.wall.times}
 
     @property
     def agrees(self) -> bool:
@@ -134,62 +120,30 @@ class Case:
             name for name in self.wall.times if name not in LABELS or name in (EAGER, "compiled")
         ]
 
-    def mine(self, name: str) -> str:
-        """tgbench at the same precision."""
-        return "bf16" if self.precisions[name] == "bf16" else MINE
+    def summary(self) -> dict[str, Any]:
+        return {
+            **super().summary(), "largest_difference": self.differences, "agrees": self.agrees,
+        }  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
-        s, names = self.samples, list(self.wall.times)
-        return {
-            "model": self.name,
-            "threads": self.threads,
-            **self.facts,
-            "peers": {one.peer.name: one.to_dict() for one in self.peers},
-            "summary": {
-                "clock": "cpu" if s is self.cpu else "wall",
-                "precision": self.precisions,
-                "median_ms": {name: self.wall.median(name) / 1e6 for name in names},
-                "median_cpu_ms": {name: self.cpu.median(name) / 1e6 for name in names},
-                "times_faster": {n: middle(s.ratios(n, self.mine(n))) for n in self.others},
-                "repetitions_faster": {n: self.wins(n) for n in self.others},
-                "faster_in_every_repetition": {
-                    n: s.always_faster(self.mine(n), n) for n in self.others
-                },
-                "largest_difference": self.differences,
-                "agrees": self.agrees,
-            },
-            "loads": self.wall.loads,
-            "samples_ns": self.wall.times,
-            "samples_cpu_ns": self.cpu.times,
-        }
-
-    def wins(self, name: str) -> int:
-        """Repetitions in which tgbench was faster at the same precision."""
-        return sum(ratio > 1 for ratio in self.samples.ratios(name, self.mine(name)))
+        return {"model": self.name, "threads": self.threads, **super().to_dict()}
 
     def __str__(self) -> str:
         header = [
             "system", "precision", "ms", "of the processor", "÷ tgbench", "tgbench faster in",
             "largest difference",
         ]  # fmt: skip
-        clock = "processor" if self.samples is self.cpu else "wall"
         lines = [
             f"{self.name}, {self.threads} thread{'s' * (self.threads > 1)}; ratios by the "
-            f"{clock}'s clock",
+            f"{self.clock}'s clock",
             table(header, [self._row(name) for name in self.wall.times]),
         ]
-        lines += [f"{one.peer.name}: {one.missing}" for one in self.peers if one.missing]
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.missing])
 
     def _row(self, name: str) -> list[str]:
-        labels = LABELS | {one.peer.name: one.peer.label for one in self.peers}
-        times = [ms(samples.median(name)) for samples in (self.wall, self.cpu)]
-        ratio = middle(self.samples.ratios(name, self.mine(name)))
-        count = len(self.wall.times[name])
-        wins = f"{self.wins(name)} of {count}" if name in self.others else ""
         worst = self.differences.get(name)
         off = "" if worst is None else f"{worst:.0e}"
-        return [labels[name], self.precisions[name], *times, f"{ratio:.2f}", wins, off]
+        return [*self.times(name), *self.beside_mine(name), off]
 
 
 def measure(name: str, module: nn.Module, x: Tensor, amount: Amount, work: Path) -> Iterator[Case]:
@@ -213,7 +167,7 @@ def measure(name: str, module: nn.Module, x: Tensor, amount: Amount, work: Path)
                     systems, amount.repetitions, amount.steps, WARM, pause_s=PAUSE_S, tell=note
                 )
             differences = {key: _difference(found, expected) for key, found in outputs.items()}
-            case = Case(name, count, wall, cpu, differences, peers, ours.facts())
+            case = Case(count, wall, cpu, peers, ours.facts(), name, differences)
             say(f"\n{case}")
             yield case
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks.peers import gemma
-from benchmarks.peers.child import Job
+from benchmarks.peers.child import Array, Job
 
 KEPT = ("key", "value")
 OUTPUTS = ("logits", "keys", "values")
@@ -90,3 +92,21 @@ def _quantise(plain: Path, path: Path) -> None:
         weight_type=QuantType.QInt8,
         use_external_data_format=True,
     )
+
+
+class Caller:
+    """Who calls a step, and has its inputs: the cache of all positions, a token and its place."""
+
+    def __init__(self, job: Job) -> None:
+        self.job, self.config = job, gemma.Config(job.model, job.tokens)
+        self.cache = [np.zeros(self.config.cache, np.float32) for _ in KEPT]
+        self.token, self.at = (np.zeros(1, np.int64) for _ in "ta")
+
+    def prompt(self, ids: Sequence[int]) -> None:
+        for cache, kept in zip(self.cache, gemma.prompted(self.job, ids), strict=True):
+            cache[:] = kept
+
+    def keep(self, at: int, rows: Iterable[Array]) -> None:
+        """What a step computed of its token is there for the ones after it."""
+        for cache, new in zip(self.cache, rows, strict=True):
+            cache[:, :, at] = new[:, :, 0]

@@ -14,7 +14,6 @@ import numpy as np
 
 from benchmarks.peers import onnx_files
 from benchmarks.peers.child import Array, Job
-from benchmarks.peers.gemma import Config, prompted
 
 PACKAGES = ("onnxruntime",)
 
@@ -29,25 +28,19 @@ def session(path: Path, threads: int) -> Any:
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
-class Decode:
+class Decode(onnx_files.Caller):
     def __init__(self, job: Job) -> None:
-        self.job, self.config = job, Config(job.model, job.tokens)
+        super().__init__(job)
         path = onnx_files.step(job)
         self.session = session(path, job.threads)
         self.bound = self.session.io_binding()
         layers, shared, _, depth = self.config.cache
-        self.cache = [np.zeros(self.config.cache, np.float32) for _ in onnx_files.KEPT]
         self.rows = [np.zeros((layers, shared, 1, depth), np.float32) for _ in self.cache]
-        self.token, self.at = (np.zeros(1, np.int64) for _ in "ta")
         self.logits = np.zeros((1, self.config.raw["vocab_size"]), np.float32)
         for name, array in (("token", self.token), ("at", self.at)):
             _bind(self.bound.bind_input, name, array, array.shape)
         for name, array in zip(onnx_files.OUTPUTS, [self.logits, *self.rows], strict=True):
             _bind(self.bound.bind_output, name, array, array.shape)
-
-    def prompt(self, ids: Sequence[int]) -> None:
-        for cache, kept in zip(self.cache, prompted(self.job, ids), strict=True):
-            cache[:] = kept
 
     def step(self, token: int, at: int) -> Array:
         self.token[0], self.at[0] = token, at
@@ -56,8 +49,7 @@ class Decode:
             for i, layer in enumerate(cache):
                 _bind(self.bound.bind_input, f"{name}_{i}", layer, (shared, at, depth))
         self.session.run_with_iobinding(self.bound)
-        for cache, rows in zip(self.cache, self.rows, strict=True):
-            cache[:, :, at] = rows[:, :, 0]
+        self.keep(at, self.rows)
         return self.logits[0]
 
 

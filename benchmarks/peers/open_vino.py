@@ -7,7 +7,6 @@ quantisation of activations that the plugin applies by itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ import numpy as np
 
 from benchmarks.peers import onnx_files
 from benchmarks.peers.child import Array, Job
-from benchmarks.peers.gemma import Config, prompted
 
 PACKAGES = ("openvino", "nncf")
 HINTS = {"fp32": "f32", "bf16": "bf16", "int8": "f32"}
@@ -36,12 +34,10 @@ def compiled(path: Path, job: Job) -> Any:
     return core.compile_model(core.read_model(path), "CPU", options).create_infer_request()
 
 
-class Decode:
+class Decode(onnx_files.Caller):
     def __init__(self, job: Job) -> None:
-        self.job, self.config = job, Config(job.model, job.tokens)
+        super().__init__(job)
         self.request = compiled(_weights(job), job)
-        self.cache = [np.zeros(self.config.cache, np.float32) for _ in onnx_files.KEPT]
-        self.token, self.at = (np.zeros(1, np.int64) for _ in "ta")
         self.give("token", self.token)
         self.give("at", self.at)
 
@@ -50,10 +46,6 @@ class Decode:
 
         self.request.set_tensor(name, openvino.Tensor(array, shared_memory=True))
 
-    def prompt(self, ids: Sequence[int]) -> None:
-        for cache, kept in zip(self.cache, prompted(self.job, ids), strict=True):
-            cache[:] = kept
-
     def step(self, token: int, at: int) -> Array:
         self.token[0], self.at[0] = token, at
         for name, cache in zip(onnx_files.KEPT, self.cache, strict=True):
@@ -61,8 +53,7 @@ class Decode:
                 self.give(f"{name}_{i}", layer[:, :at])
         self.request.infer()
         logits, *rows = (self.request.get_tensor(name).data for name in onnx_files.OUTPUTS)
-        for cache, new in zip(self.cache, rows, strict=True):
-            cache[:, :, at] = new[:, :, 0]
+        self.keep(at, rows)
         return np.asarray(logits[0])
 
 

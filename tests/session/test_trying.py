@@ -19,7 +19,6 @@ from tgbench.kernels.registry import KERNELS, Kernel
 from tgbench.programs import calibrate
 from tgbench.programs.calibrate import Task
 from tgbench.programs.program import site_at
-from tgbench.session import trying
 from tgbench.session.planning import Planning
 from tgbench.session.session import GraphSession
 from tgbench.session.trying import AT_ONCE, DRIFT, SAMPLES, SEEN, SHARE, Tryer
@@ -61,12 +60,7 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
     made = World()
     wrapped = [made.kernel(one) for one in KERNELS["linear"]]
     monkeypatch.setitem(KERNELS, "linear", wrapped)
-    monkeypatch.setattr(trying, "_named", _found)
     return made
-
-
-def _found(op: str, name: str) -> Kernel:
-    return next(one for one in KERNELS[op] if one.name == name)
 
 
 def layers() -> Graph:

@@ -229,6 +229,10 @@ class CostModel:
             found = _remembered(self._sites, key, self._of_site(site, kernel))
         return found
 
+    def are_timed(self, site: Site, kernels: Iterable[Kernel]) -> bool:
+        """Whether of all these it was measured what they take at a site."""
+        return all(self.of_site(site, kernel).source == "measured" for kernel in kernels)
+
     def signature(self, site: Site) -> Signature:
         """The signature of a site, remembered: every kernel that takes it is asked about it."""
         key = (site.call, _position_free(site))

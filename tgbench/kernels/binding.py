@@ -71,6 +71,17 @@ def made_of(wanted: Prepared, buffers: Buffers) -> Any:
     return wanted.make(tensor_of(wanted.view, buffers), *wanted.details)
 
 
+def once(made: dict[Prepared, Any], buffers: Buffers) -> Callable[[Prepared], Any]:
+    """What is made once of a view: looked up there, and left there."""
+
+    def found(wanted: Prepared) -> Any:
+        if wanted not in made:
+            made[wanted] = made_of(wanted, buffers)
+        return made[wanted]
+
+    return found
+
+
 def bound(
     kernel: Kernel,
     site: Site,
@@ -83,20 +94,15 @@ def bound(
     Args:
         prepared: where what is made once of weights is looked up, and left.
     """
-    made = {} if prepared is None else prepared
     shapes = kernel.scratch(site)
     size = int(scratch_bytes(shapes)) + SLACK_BYTES
     room = torch.zeros(size // 16 * 16, dtype=torch.uint8, device=device)
     scratch = {(SCRATCH, name): room.view(dtype) for name, dtype in TORCH_DTYPES.items()}
     memory = {**buffers, **scratch}
-
-    def once(wanted: Prepared) -> Any:
-        if wanted not in made:
-            made[wanted] = made_of(wanted, memory)
-        return made[wanted]
+    made = once({} if prepared is None else prepared, memory)
 
     def tensor(view: View) -> torch.Tensor:
         return tensor_of(view, memory)
 
     function, arguments = kernel.bind(site, scratch_views(shapes))
-    return function, tuple(argument_of(given, tensor, once) for given in arguments)
+    return function, tuple(argument_of(given, tensor, made) for given in arguments)

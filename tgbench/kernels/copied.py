@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tgbench.base.errors import ExactnessError
+from tgbench.base.errors import ExactnessError, KernelError
 from tgbench.base.regions import Box
 from tgbench.base.tiles import Tiling
 from tgbench.graph.op_table import FLOATS, Call
-from tgbench.kernels.registry import KERNELS, Kernel, Scratch, Site, View
+from tgbench.kernels.registry import Kernel, Scratch, Site, View, kernel_named
 from tgbench.kernels.views import Bound, dense, is_dense, part, same_box, whole_reads
 
 
@@ -48,10 +48,10 @@ def formed(kernel: Kernel, site: Site, tiling: Tiling) -> Kernel:
 
 
 def _named(op: str, name: str) -> Kernel:
-    for kernel in KERNELS.get(op, ()):
-        if kernel.name == name:
-            return kernel
-    raise ExactnessError(f"{op}: kernel {name!r} is gone; register it, or make the session anew")
+    try:
+        return kernel_named(op, name)
+    except KernelError as error:
+        raise ExactnessError(str(error)) from None
 
 
 # --- copies ---------------------------------------------------------------------------------------

@@ -302,6 +302,14 @@ def register(kernel: Kernel) -> Kernel:
     return kernel
 
 
+def kernel_named(op: str, name: str) -> Kernel:
+    """A kernel of the table; raises KernelError for one that is not there."""
+    for kernel in KERNELS.get(op, ()):
+        if kernel.name == name:
+            return kernel
+    raise KernelError(f"{op}: kernel {name!r} is gone; register it, or make the session anew")
+
+
 def candidates(site: Site) -> list[Kernel]:
     """Kernels that take this site, the modelled fastest first; none may do more (`posts`)."""
     found = [kernel for kernel in KERNELS.get(site.call.op.name, ()) if kernel.takes(site)]

@@ -20,10 +20,10 @@ import statistics
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from tqdm import tqdm
@@ -56,6 +56,7 @@ LONG_S = 0.2  # of calls of one signature: then the least turns are enough
 LEAST_TURNS, MOST_TURNS = 3, 9
 MOST_ROUNDS = 3
 MOST_EQUAL = 24  # of equal layers that turns go over
+Key = TypeVar("Key")
 Progress: TypeAlias = "Callable[[str], None]"
 
 
@@ -234,6 +235,12 @@ def clock_of(device: str) -> Callable[[], int]:
     return time.thread_time_ns if computes_alone(device) else time.perf_counter_ns
 
 
+def finish(device: str) -> None:
+    """Wait for what was asked of a device that computes by itself."""
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+
+
 def _is_disturbed(device: str) -> bool:
     """Whether the wall's clock timed others, too: true for this session, but not for good."""
     if computes_alone(device):
@@ -251,30 +258,39 @@ def heaviest(runs: Sequence[Sequence[Site]], costs: CostModel) -> list[Task]:
     weights: dict[str, float] = defaultdict(float)
     for sites in runs:
         tasks, times = _grouped(sites, costs)
-        total = left = sum(times.values())
-        for text in sorted(times, key=lambda text: -times[text]):
-            if left < REST * total:
-                break
-            left -= times[text]
-            task = tasks[text]
-            if times[text] / len(task.sites) >= LEAST_NS:
-                found.setdefault(text, task)
-                weights[text] += times[text]
+        counts = {text: len(task.sites) for text, task in tasks.items()}
+        for text in heavy(times, counts):
+            found.setdefault(text, tasks[text])
+            weights[text] += times[text] * counts[text]
     known = [found[text] for text in sorted(found, key=lambda text: -weights[text])]
     for task in known:
         task.kernels = _unknown(task.sites[0], costs)
     return [task for task in known if task.kernels]
 
 
+def heavy(times: Mapping[Key, float], counts: Mapping[Key, int]) -> Iterator[Key]:
+    """Of equal calls, so many and with so many nanoseconds each, those that make up nearly all of a
+    run and are long enough to be timed; the heaviest first.
+    """
+    weights = {key: time_ns * counts[key] for key, time_ns in times.items()}
+    total = left = sum(weights.values())
+    for key in sorted(weights, key=lambda key: -weights[key]):
+        if left < REST * total:
+            return
+        left -= weights[key]
+        if times[key] >= LEAST_NS:
+            yield key
+
+
 def _grouped(sites: Sequence[Site], costs: CostModel) -> tuple[dict[str, Task], dict[str, float]]:
-    """Equal calls of a run, and the expected nanoseconds of them all."""
+    """Equal calls of a run, and the expected nanoseconds of each."""
     tasks: dict[str, Task] = {}
     for site in sites:
         text = costs.signature(site).text
         tasks.setdefault(text, Task(text)).sites.append(site)
     firsts = {text: task.sites[0] for text, task in tasks.items()}
     once = {text: costs.of_site(site, costs.ranked(site)[0][0]) for text, site in firsts.items()}
-    return tasks, {text: one.time_ns * len(tasks[text].sites) for text, one in once.items()}
+    return tasks, {text: one.time_ns for text, one in once.items()}
 
 
 def _unknown(site: Site, costs: CostModel) -> tuple[Kernel, ...]:
@@ -283,9 +299,7 @@ def _unknown(site: Site, costs: CostModel) -> tuple[Kernel, ...]:
     Where something is done to each number of the result, one after the other is a choice as well.
     """
     worth, least = rivals(site, costs), 1 if site.posts else 2
-    if len(worth) < least or all(costs.of_site(site, k).source == "measured" for k in worth):
-        return ()
-    return worth
+    return () if len(worth) < least or costs.are_timed(site, worth) else worth
 
 
 def rivals(site: Site, costs: CostModel) -> tuple[Kernel, ...]:
@@ -400,17 +414,13 @@ class Race(Score):
         calls = self._calls[name]
         function, arguments = calls[self._turn % len(calls)]
         self._turn += 1
-        self._wait()
+        finish(self.device)
         began = self._clock()
         function(*arguments)
-        self._wait()
+        finish(self.device)
         took = self._clock() - began
         self.spent_ns += max(took, 0)
         return took
-
-    def _wait(self) -> None:
-        if self.device.startswith("cuda"):
-            torch.cuda.synchronize()
 
 
 def race(races: Sequence[Race], flushed: Sequence[torch.Tensor]) -> Iterator[int]:

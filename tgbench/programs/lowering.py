@@ -9,6 +9,7 @@ once for all of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import count
@@ -443,9 +444,9 @@ class Lowerer:
         bound = self.bound_again(made.node, made.site, kernel, made.posts)
         return self.placed(made.node, made.site, bound, made.posts)
 
-    def _best(self, node: Node, there: Site) -> BoundKernel:
+    def _best(self, node: Node, there: Site, posts: Sequence[Node] = ()) -> BoundKernel:
         """The fastest kernel at a site that the node's scratch memory is enough for."""
-        site = self.canonical(node, there)
+        site = self.canonical(node, there, posts)
         key = self._choices.key(site)
         return self._bound(site, key, self._chosen(self._choices.at(key, site), node))
 
@@ -487,12 +488,8 @@ class Lowerer:
         """Several calls as one; None where no kernel does that, or none as quickly."""
         first, *posts = (made.node for made in calls)
         there = joined(calls)
-        site = self.canonical(first, there, posts)
-        key = self._choices.key(site)
-        reserved = self._reserved(first)
-        for option in self._choices.at(key, site):
-            if option.used_bytes <= reserved:
-                return self.placed(first, there, self._bound(site, key, option), posts)
+        with suppress(DoesNotFit):
+            return self.placed(first, there, self._best(first, there, posts), posts)
         return None
 
     def bound_again(
@@ -535,7 +532,7 @@ class Lowerer:
             if option.used_bytes <= reserved:
                 return option
             wanted.append(option.used_bytes)
-        raise DoesNotFit(node, f"{wanted[0]} bytes of scratch", reserved)
+        raise DoesNotFit(node, f"{wanted[0]} bytes of scratch" if wanted else "a kernel", reserved)
 
 
 class Sizer:

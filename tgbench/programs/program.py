@@ -202,10 +202,7 @@ class Program:
             return _pointed(view, buffers, origin)
 
         for i, instruction in enumerate(self.instructions):
-            arguments = [
-                a.at(origin) if isinstance(a, Moving) else argument_of(a, tensor, prepared, lent)
-                for a in instruction.arguments
-            ]
+            arguments = _arguments(instruction, origin, tensor, prepared, lent)
             self.calls.append((instruction.function, tuple(arguments)))
             places = []
             for position, argument in enumerate(instruction.arguments):
@@ -294,11 +291,21 @@ def called(
     def tensor(view: View) -> torch.Tensor:
         return _pointed(view, buffers, origin)
 
-    arguments = [
-        a.at(origin) if isinstance(a, Moving) else argument_of(a, tensor, prepared)
+    return made.function, tuple(_arguments(made, origin, tensor, prepared, tensor))
+
+
+def _arguments(
+    made: Instruction,
+    origin: tuple[int, ...],
+    tensor: Callable[[View], torch.Tensor],
+    prepared: Callable[[Prepared], Any],
+    lent: Callable[[View], torch.Tensor],
+) -> list[Any]:
+    """What a call is given at an origin."""
+    return [
+        a.at(origin) if isinstance(a, Moving) else argument_of(a, tensor, prepared, lent)
         for a in made.arguments
     ]
-    return made.function, tuple(arguments)
 
 
 def _moves(view: View) -> bool:

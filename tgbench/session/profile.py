@@ -35,11 +35,11 @@ from tgbench.graph.op_table import Call, OpDef, TensorType
 from tgbench.kernels.binding import bound
 from tgbench.kernels.copied import of_tiling
 from tgbench.kernels.registry import (
-    KERNELS,
     Function,
     Kernel,
     Site,
     candidates,
+    kernel_named,
     scratch_views,
 )
 from tgbench.kernels.torch.elementwise import calls_cost, fill_
@@ -108,12 +108,9 @@ def _kernel(made: Instruction, site: Site, rules: Rules) -> Kernel:
     if made.kernel == FILL.name:
         return FILL
     tiling = rules.tilings.get(site.call)
-    return _named(made.node.op, made.kernel) if tiling is None else of_tiling(site, tiling)
-
-
-@cache
-def _named(op: str, kernel: str) -> Kernel:
-    return next(k for k in KERNELS[op] if k.name == kernel)
+    if tiling is not None:
+        return of_tiling(site, tiling)
+    return kernel_named(made.node.op, made.kernel)
 
 
 def _fill_site(made: Instruction, device: str) -> Site:

@@ -20,25 +20,22 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, NamedTuple
-
-import torch
 
 from tgbench.base.coords import record, standing
 from tgbench.base.errors import KernelError
 from tgbench.base.switches import STEPS, tell
 from tgbench.base.words import counted
-from tgbench.kernels.binding import made_of
-from tgbench.kernels.registry import KERNELS, Kernel, Prepared
+from tgbench.kernels.binding import once
+from tgbench.kernels.registry import Kernel, Prepared, Site, kernel_named
 from tgbench.kernels.views import Bound
 from tgbench.programs.calibrate import (
-    LEAST_NS,
-    REST,
     Calibrator,
     Score,
     Task,
     clock_of,
+    finish,
+    heavy,
     rivals,
 )
 from tgbench.programs.lowering import DoesNotFit
@@ -191,7 +188,7 @@ class Tryer:
         (course, (index, *_), own), name, (function, arguments) = turn
         for before, given in calls[:index]:
             before(*given)
-        self._wait()
+        finish(self.calibrator.device)
         began_ns = self.clock()
         try:
             function(*arguments)
@@ -202,7 +199,7 @@ class Tryer:
             usual, given = calls[index]
             usual(*given)
         else:
-            self._wait()
+            finish(self.calibrator.device)
             self._took(turn, self.clock() - began_ns)
         for after, given in calls[index + 1 :]:
             after(*given)
@@ -212,10 +209,6 @@ class Tryer:
         if turn.name != turn.group.own:
             self.tried += 1
             self.left_ns -= max(took_ns - self._usual_ns(turn.group), 0.0)
-
-    def _wait(self) -> None:
-        if self.calibrator.device.startswith("cuda"):
-            torch.cuda.synchronize()
 
     def _paid(self, work: Callable[..., Any], *given: Any) -> Any:
         """Do something, and pay for it."""
@@ -245,21 +238,18 @@ class Tryer:
         if times:
             return statistics.median(times)
         site = group.course.task.sites[0]
-        return self.calibrator.costs.of_site(site, _named(site.call.op.name, group.own)).time_ns
+        return self.calibrator.costs.of_site(
+            site, kernel_named(site.call.op.name, group.own)
+        ).time_ns
 
     def _bound(self, program: Program, group: CallGroup, name: str, memory: Memory) -> Bound | None:
         """The call by another kernel; one that does not suit is out of it."""
         assert program.origin is not None
         course, made = group.course, program.instructions[group.indices[0]]
-
-        def prepared(wanted: Prepared) -> Any:
-            if wanted not in course.prepared:
-                course.prepared[wanted] = made_of(wanted, memory.buffers)
-            return course.prepared[wanted]
-
         try:
             with record(program.origin):
                 other = memory.specialiser.lowerer.by(made, name)
+            prepared = once(course.prepared, memory.buffers)
             return called(other, memory.buffers, program.origin, prepared)
         except (DoesNotFit, KernelError):
             self._unfit.add((course.task.signature, name))
@@ -295,7 +285,7 @@ class Tryer:
         costs, site = self.calibrator.costs, task.sites[0]
         if len(task.kernels) < 2 or any(site.out in one.ins for one in (site, *site.posts)):
             return False
-        return any(costs.of_site(site, one).source != "measured" for one in task.kernels)
+        return not costs.are_timed(site, task.kernels)
 
     def _course(self, task: Task) -> Course:
         """The one of all programs that have such calls."""
@@ -303,7 +293,7 @@ class Tryer:
 
     def _watch(self, task: Task, own: str) -> Watch | None:
         """Of calls that were timed."""
-        kernel = _named(task.sites[0].call.op.name, own)
+        kernel = kernel_named(task.sites[0].call.op.name, own)
         found = self.calibrator.costs.of_site(task.sites[0], kernel)
         alone = Task(task.signature, task.sites, (kernel,))
         return Watch(alone, found.time_ns) if found.source == "measured" else None
@@ -314,25 +304,19 @@ class Tryer:
         """
         costs, origin = self.calibrator.costs, program.origin or ()
         alike: dict[tuple[str, str], list[int]] = {}
-        times: dict[tuple[str, str], float] = {}
+        sites: dict[tuple[str, str], Site] = {}
         with standing(origin):
             for i, made in enumerate(program.instructions):
                 if made.site is not None:
                     key = costs.signature(made.site).text, made.kernel
                     alike.setdefault(key, []).append(i)
-            for key, (first, *_) in alike.items():
-                site = program.instructions[first].site
-                assert site is not None
-                own = _named(site.call.op.name, key[1])
-                times[key] = costs.of_site(site, own).time_ns
-        total = left = sum(times[key] * len(alike[key]) for key in alike)
-        for key in sorted(alike, key=lambda key: -times[key] * len(alike[key])):
-            if left < REST * total:
-                return
-            left -= times[key] * len(alike[key])
-            site = program.instructions[alike[key][0]].site
-            if times[key] >= LEAST_NS and site is not None:
-                yield Task(key[0], [site_at(site, origin)]), alike[key], key[1]
+                    sites.setdefault(key, made.site)
+            times = {
+                key: costs.of_site(site, kernel_named(site.call.op.name, key[1])).time_ns
+                for key, site in sites.items()
+            }
+        for key in heavy(times, {key: len(indices) for key, indices in alike.items()}):
+            yield Task(key[0], [site_at(sites[key], origin)]), alike[key], key[1]
 
     # --- what was found --------------------------------------------------------------------------
 
@@ -378,8 +362,3 @@ class Tryer:
             self.exchanged += len(changed)
             program.exchange(changed, guards, memory.bind)
             tell(STEPS, lambda: f"{counted(len(changed), 'call')} by other kernels from now on")
-
-
-@cache
-def _named(op: str, kernel: str) -> Kernel:
-    return next(one for one in KERNELS[op] if one.name == kernel)

@@ -38,7 +38,11 @@ from tgbench.graph.graph import Node
 from tgbench.graph.op_table import Call
 from tgbench.kernels.binding import Buffers
 from tgbench.kernels.copied import copied
-from tgbench.kernels.registry import KERNELS, Kernel
+from tgbench.kernels.registry import (
+    KERNELS,
+    Kernel,
+    kernel_named,
+)
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.programs.exact.trials import (
     Trial,
@@ -254,7 +258,7 @@ class Finder:
     def _record(self, call: Call, found: Finding, signature: str) -> None:
         if self.records is None:
             return
-        kernel = next(k for k in KERNELS[call.op.name] if k.name == found.tiling.kernel)
+        kernel = kernel_named(call.op.name, found.tiling.kernel)
         row = TilingRecord(
             kernel.name,
             source_hash(kernel),
