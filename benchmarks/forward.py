@@ -1,6 +1,7 @@
 """Everything computed: models in full runs, in turns with PyTorch and with other runtimes.
 
-    tgbench     a session that forgets, then runs; with packed weights, without, and in bfloat16
+    tgbench     a session that forgets, then runs; with packed weights, without, and with arithmetic
+                in bfloat16
     edit        the same session where one element of the input changed
     eager       the module itself
     compiled    `torch.compile` with freezing: weights are constants, in the layout that is wanted
@@ -41,7 +42,7 @@ EAGER, EDIT = "eager", "edit"
 LABELS = {
     MINE: "tgbench",
     "unpacked": "tgbench, packed_bytes=0",
-    "bf16": "tgbench",
+    "bf16": "tgbench, arithmetic",
     EDIT: "tgbench, one element changed",
     EAGER: "PyTorch",
     "compiled": "torch.compile, freezing",
@@ -182,7 +183,7 @@ class Ours:
         self.sessions = {
             MINE: GraphSession(imported),
             "unpacked": GraphSession(imported, packed_bytes=0),
-            "bf16": GraphSession(imported, weights_dtype="bf16"),
+            "bf16": GraphSession(imported, arithmetic="bf16"),
             EDIT: GraphSession(imported),
         }
         changed = self.given[self.key].copy()

@@ -20,6 +20,7 @@ from tgbench.costs.model import plain_site
 from tgbench.graph.graph import GraphBuilder, Node
 from tgbench.graph.op_table import FLOATS, OPS, Call, numpy_dtype
 from tgbench.kernels import KERNELS, Kernel, Site, View, candidates, copy_, fill_
+from tgbench.kernels.binding import array_of
 from tgbench.kernels.registry import Host, Prepared, prepared_inputs
 from tgbench.kernels.registry import scratch_views as placed
 from tgbench.kernels.views import dense, part
@@ -53,6 +54,9 @@ def case(name: str, build: Build, data: str = "normal") -> None:
 
 def x(g: GraphBuilder, *shape: int, dtype: str = "float32", name: str = "x") -> Node:
     return g.input(name, shape, dtype)
+
+
+ROUNDING = {"arithmetic": "bfloat16"}  # which is exact of small integers
 
 
 def causal(rows: int, columns: int, window: int = 99) -> np.ndarray:
@@ -166,6 +170,24 @@ case(
     ),
     "integers",
 )
+for _shape in ((1, 7), (4, 7), (2, 3, 7), (12, 7)):
+    for _dtype in ("float32", "bfloat16"):
+        case(
+            f"{'linear' if _dtype == 'float32' else 'widening_linear'}_{_shape}_rounding",
+            lambda g, s=_shape, d=_dtype: g.apply(
+                "linear" if d == "float32" else "widening_linear",
+                x(g, *s), g.parameter("w", (6, 7), d), g.parameter("b", (6,)), **ROUNDING,
+            ),
+            "integers",
+        )  # fmt: skip
+case(
+    "gated_linear_rounding",
+    lambda g: g.apply(
+        "gated_linear", x(g, 4, 7), g.parameter("w", (6, 7)), g.parameter("u", (6, 7)),
+        activation="relu", **ROUNDING,
+    ),
+    "integers",
+)  # fmt: skip
 case("linear_big", lambda g: ops.linear(x(g, 1, 640), g.parameter("w", (512, 640))), "integers")
 case(
     "linear_int",
@@ -340,6 +362,14 @@ _CONVS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
 }
 for _name, (_x, _w, _options) in _CONVS.items():
     for _bias in (False, True):
+        case(
+            f"conv_{_name}_{_bias}_rounding",
+            lambda g, x_=_x, w=_w, o=_options, b=_bias: g.apply(
+                "conv", x(g, *x_), weight(g, *w), *([g.parameter("b", w[:1])] if b else []),
+                **ops.conv(x(g, *x_), weight(g, *w), **o).attrs, **ROUNDING,
+            ),
+            "integers",
+        )  # fmt: skip
         case(
             f"conv_{_name}_{_bias}",
             lambda g, x_=_x, w=_w, o=_options, b=_bias: ops.conv(
@@ -578,11 +608,14 @@ class Memory:
         self.tensors: dict[Any, torch.Tensor] = {}
 
     def add(self, key: Any, size: int, dtype: str) -> np.ndarray:
-        buffer = np.empty(size, numpy_dtype(dtype))
-        fill(buffer)
-        self.buffers[key] = buffer
-        self.tensors[key] = torch.from_numpy(buffer)
-        return buffer
+        if dtype == "bfloat16":
+            tensor = torch.full((size,), POISON, dtype=torch.bfloat16)
+        else:
+            tensor = torch.from_numpy(np.empty(size, numpy_dtype(dtype)))
+            fill(tensor.numpy())
+        self.tensors[key] = tensor
+        self.buffers[key] = array_of(tensor)
+        return self.buffers[key]
 
     def tensor(self, view: View, origin: Sequence[int] = ()) -> torch.Tensor:
         shape = [at(size, origin) for size in view.shape]
@@ -594,7 +627,7 @@ class Memory:
 
     def argument(self, argument: Any, origin: Sequence[int]) -> Any:
         if isinstance(argument, Host):
-            return self.tensor(argument.view, origin).numpy()
+            return array_of(self.tensor(argument.view, origin))
         if isinstance(argument, Prepared):
             return argument.make(self.tensor(argument.view, origin), *argument.details)
         if isinstance(argument, Moving):
@@ -668,15 +701,15 @@ def make_site(
         ins.append(put(memory, ("in", i), held, type_.dtype, rng))
     out, span = laid_out("out", [b - a for a, b in box], call.out.dtype, rng)
     memory.add("out", span, call.out.dtype)
-    return Site(call, box, boxes, out, tuple(ins), "cpu", prepared_inputs(call.op.name, "cpu"))
+    return Site(call, box, boxes, out, tuple(ins), "cpu", prepared_inputs(call, "cpu"))
 
 
 def scratch_views(kernel: Kernel, site: Site, memory: Memory) -> tuple[View, ...]:
     views = []
     for j, (shape, dtype) in enumerate(kernel.scratch(site)):
         view = replace(dense(shape, dtype), buffer=("scratch", j))
-        buffer = memory.add(view.buffer, max(view.elements, 1), dtype)
-        buffer[...] = np.nan if buffer.dtype.kind == "f" else 1
+        memory.add(view.buffer, max(view.elements, 1), dtype)
+        memory.tensors[view.buffer].fill_(np.nan if dtype in FLOATS else 1)
         views.append(view)
     return tuple(views)
 
@@ -807,7 +840,7 @@ def test_rebased(case_: Case, which: str) -> None:
                     for view, have in zip(full, boxes, strict=True)
                 )
                 target = part(out, Box.full(node.shape), box)
-                frozen = prepared_inputs(node.op, "cpu")
+                frozen = prepared_inputs(node.call, "cpu")
                 site = Site(node.call, box, boxes, target, ins, "cpu", frozen)
                 kernels = candidates(site)
                 bound = [k.bind(site, scratch_views(k, site, memory)) for k in kernels]

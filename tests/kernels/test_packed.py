@@ -194,9 +194,12 @@ def test_plans_of_images_start_warm(tmp_path: Path) -> None:
 
 
 def test_other_devices_want_no_other_layout() -> None:
-    assert prepared_inputs("conv", "cpu") == {1}
-    assert prepared_inputs("gated_linear", "cpu") == {1, 2}
-    assert not prepared_inputs("conv", "cuda:0")
+    g = GraphBuilder()
+    image, rows, square = g.input("i", (1, 3, 5, 5)), g.input("x", (4, 3)), g.parameter("w", (3, 3))
+    conv = ops.conv(image, g.parameter("k", (3, 3, 1, 1))).call
+    assert prepared_inputs(conv, "cpu") == {1}
+    assert prepared_inputs(ops.gated_linear(rows, square, square).call, "cpu") == {1, 2}
+    assert not prepared_inputs(conv, "cuda:0")
 
 
 def test_an_automatic_budget_leaves_room_for_packed_weights() -> None:

@@ -12,7 +12,7 @@ from tgbench.graph.graph import Graph
 from tgbench.graph.graph_file import load_graph
 from tgbench.graph.simplify import simplify
 from tgbench.programs.weights import source_of
-from tgbench.session.opening import WEIGHTS_DTYPES, held_in
+from tgbench.session.opening import ARITHMETIC, WEIGHTS_DTYPES, held_in, multiplied_in
 from tgbench.session.session import GraphSession
 from tgbench.sources.torch import Imported, from_pt2
 
@@ -37,9 +37,12 @@ def add_graph(parser: argparse.ArgumentParser, purpose: str) -> None:
 
 
 def add_dtype(parser: argparse.ArgumentParser) -> None:
-    """What weights are held in; `weights_dtype` of a session."""
+    """What weights are held in, and products are of; `weights_dtype`, `arithmetic` of a session."""
     parser.add_argument(
         "--weights-dtype", choices=WEIGHTS_DTYPES, help="what weights are held in (as stored)"
+    )
+    parser.add_argument(
+        "--arithmetic", choices=ARITHMETIC, help="what factors of products may be rounded to"
     )
 
 
@@ -52,8 +55,13 @@ def _add_bind(parser: argparse.ArgumentParser) -> None:
 def session_of(arguments: argparse.Namespace, **more: Any) -> GraphSession:
     """A session of a model file; `more` goes to `GraphSession`."""
     model = _read(arguments.model, arguments.bind)
-    more["weights_dtype"] = arguments.weights_dtype
+    more |= dtypes_of(arguments)
     return GraphSession(model, arguments.weights, arguments.memory, arguments.device, **more)
+
+
+def dtypes_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What `add_dtype` asks for, as a session takes it."""
+    return {"weights_dtype": arguments.weights_dtype, "arithmetic": arguments.arithmetic}
 
 
 def graph_of(arguments: argparse.Namespace) -> Graph | None:
@@ -63,7 +71,8 @@ def graph_of(arguments: argparse.Namespace) -> Graph | None:
     model = _read(arguments.graph, arguments.bind)
     simple = simplify(model.graph if isinstance(model, Imported) else model)
     stored = model.weights if isinstance(model, Imported) else arguments.weights
-    return held_in(simple, source_of(stored, "cpu"), arguments.weights_dtype).graph
+    held = held_in(simple, source_of(stored, "cpu"), arguments.weights_dtype).graph
+    return multiplied_in(held, arguments.arithmetic)
 
 
 def _read(path: Path, bind: Sequence[str]) -> Graph | Imported:

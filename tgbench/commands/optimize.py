@@ -14,7 +14,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from tgbench.base.errors import PlanError
-from tgbench.commands.model import add_dtype
+from tgbench.commands.model import add_dtype, dtypes_of
 from tgbench.commands.plan import summary
 from tgbench.graph.graph_file import load_graph
 from tgbench.plans.search.optimiser import MODES
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
             load_graph(arguments.graph), arguments.weights, arguments.memory, arguments.device,
             arguments.plan, arguments.trace, records=arguments.records,
             progress=lambda message: bar.set_description_str(message),
-            weights_dtype=arguments.weights_dtype,
+            **dtypes_of(arguments),
         )  # fmt: skip
         plan = session.optimize(
             arguments.mode, arguments.seconds, steps=arguments.steps, seed=arguments.seed

@@ -14,13 +14,12 @@ import torch
 from tgbench.base.errors import GraphError
 from tgbench.base.machine import Machine
 from tgbench.base.safetensors import TORCH_DTYPES
-from tgbench.commands.model import add_dtype
+from tgbench.commands.model import add_dtype, dtypes_of
 from tgbench.commands.progress import bar, say, table
 from tgbench.costs.records import Record, Records
 from tgbench.costs.users_records import users_records
 from tgbench.graph.graph import Graph
 from tgbench.graph.op_table import FLOATS
-from tgbench.session.opening import WeightsDtype
 from tgbench.session.profile import Profile, profile
 from tgbench.session.session import GraphSession
 from tgbench.sources.models import bert, gemma3
@@ -53,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     records = Records(arguments.records) if arguments.records else users_records()
     session = opened(
         arguments.model, arguments.tokens, arguments.memory, arguments.device, arguments.plan,
-        arguments.weights_dtype,
+        **dtypes_of(arguments),
     )  # fmt: skip
     made = session.prepare()
     say(f"{Machine.here(arguments.device)}")
@@ -71,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def opened(
     model: Path, tokens: int, memory: str | None, device: str, plan: Path | None = None,
-    weights_dtype: WeightsDtype | None = None,
+    **dtypes: Any,
 ) -> GraphSession:  # fmt: skip
     """A session over a checkpoint, or over random weights of its configuration, with a plan.
 
@@ -82,7 +81,7 @@ def opened(
     folder = model if model.is_dir() else model.parent
     weights: Any = folder if list(folder.glob("*.safetensors")) else random_weights(graph)
     session = GraphSession(
-        graph, weights=weights, memory=memory, device=device, plan=plan, weights_dtype=weights_dtype
+        graph, weights=weights, memory=memory, device=device, plan=plan, **dtypes
     )
     if plan is None or not plan.exists():
         inputs = {

@@ -368,7 +368,7 @@ def plain_site(call: Call, box: Box, reads: Sequence[Box | None], device: str) -
         None if read is None else laid(i, read.extents, call.inputs[i].dtype)
         for i, read in enumerate(reads)
     )
-    out, frozen = laid(OUT, box.extents, call.out.dtype), prepared_inputs(call.op.name, device)
+    out, frozen = laid(OUT, box.extents, call.out.dtype), prepared_inputs(call, device)
     return Site(call, box, tuple(reads), out, ins, device, frozen)
 
 

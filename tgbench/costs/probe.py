@@ -125,7 +125,7 @@ class Twin:
             for i, (read, type_) in enumerate(zip(reads, self.call.inputs, strict=True))
         )
         out = View(OUT, self.call.out.dtype, box.extents, row_major(box.extents), 0)
-        frozen = prepared_inputs(self.call.op.name, self.device)
+        frozen = prepared_inputs(self.call, self.device)
         return Site(self.call, box, reads, out, ins, self.device, frozen)
 
     def error(self, found: torch.Tensor, box: Box) -> float | None:

@@ -801,9 +801,11 @@ def graph_of(given: Graph | Weighted) -> Graph:
     return graph
 
 
-def copy_node(builder: GraphBuilder, node: Node, inputs: tuple[Node, ...]) -> Node:
-    """The same node, name and all, in another builder; or the equal one that is there already."""
-    return _copied(builder, node, inputs, node.shape, node.attrs)
+def copy_node(builder: GraphBuilder, node: Node, inputs: tuple[Node, ...], **attrs: Any) -> Node:
+    """The same node, name and all, in another builder, with these attributes besides; or the equal
+    one that is there already.
+    """
+    return _copied(builder, node, inputs, node.shape, {**node.attrs, **attrs})
 
 
 def _copied(

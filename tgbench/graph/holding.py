@@ -5,6 +5,10 @@
     gather(w, ids)          → cast(gather(w', ids)) (· gather(scale, ids))
     gated_linear(x, g, u)   → its two products, each as above
 
+Arithmetic in less: the graph whose products may be of rounded factors. Which are is for kernels.
+
+    linear(x, w, b)         → linear(x, w, b, arithmetic=bfloat16)
+
 Every other op wants weights of its own dtype, so a parameter that one of them reads stays as it
 is. A bfloat16 is a float32 whose last 16 bits are 0: nothing is rounded here. An int8 stands for
 itself times the scale of its row.
@@ -51,6 +55,29 @@ def hold(graph: Graph, dtypes: Mapping[str, str]) -> HeldGraph:
     holder = _Holder(held)
     made = graph.rebuild(holder.make) if held else graph
     return HeldGraph(made, {weight.name: scale.name for weight, scale in holder.scales.items()})
+
+
+def allow_rounding(graph: Graph, dtype: str) -> Graph:
+    """The graph with products whose kernels may round both factors to this dtype.
+
+    >>> from tgbench.graph.ops import linear
+    >>> g = GraphBuilder(); x, w = g.input("x", (1, 3)), g.parameter("w", (2, 3))
+    >>> g.output("y", linear(x, w))
+    >>> print(allow_rounding(g.build(), "bfloat16").nodes[-1])
+    linear: float32[1, 2] = linear(x, w, arithmetic=bfloat16)
+    """
+
+    def make(builder: GraphBuilder, node: Node, inputs: tuple[Node, ...]) -> Node:
+        if node.is_leaf or not node.call.op.rounds or node.dtype != WIDE:
+            return copy_node(builder, node, inputs)
+        return copy_node(builder, node, inputs, arithmetic=dtype)
+
+    return graph.rebuild(make)
+
+
+def may_round(node: Node) -> bool:
+    """Whether kernels may round what a node multiplies."""
+    return "arithmetic" in node.attrs
 
 
 def products_of(graph: Graph) -> frozenset[str]:

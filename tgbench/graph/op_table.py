@@ -147,6 +147,8 @@ class OpDef:
         merges: (inner call, call) → attributes of one such op that does what both do in turn, or
             None.
         undoes_itself: whether the op of the op of x is x.
+        rounds: whether kernels may round what it multiplies, where the attribute `arithmetic` names
+            a dtype to round to.
         widens: (call) → inputs, weights, that may be in less than its dtype if `in_less` is built.
         in_less: (attrs, scales, *nodes) → node of these, where some weights are in less; `scales`
             has the scale of every row of those, by input, that stand for what they are times that.
@@ -181,6 +183,7 @@ class OpDef:
     same_as: Callable[[Call, tuple[Node, ...]], int | None] = field(default=lambda call, ins: None)
     merges: Callable[[Call, Call], Attrs | None] = field(default=lambda inner, call: None)
     undoes_itself: bool = False
+    rounds: bool = False
     widens: Callable[[Call], tuple[int, ...]] = field(default=lambda call: ())
     in_less: Callable[..., Node] | None = None
 

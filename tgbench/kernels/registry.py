@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache, wraps
 from itertools import pairwise
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, TypeVarTuple
 
 from tgbench.base.coords import Coord, Memo, same, value_of
 from tgbench.base.errors import KernelError
@@ -222,14 +222,15 @@ def apart(site: Site) -> Iterator[Site]:
 
 
 Found = TypeVar("Found")
+Details = TypeVarTuple("Details")
 
 
-def once_a_site(find: Callable[[Site], Found]) -> Callable[[Site], Found]:
+def once_a_site(find: Callable[[Site, *Details], Found]) -> Callable[[Site, *Details], Found]:
     """What is found of a site, remembered there: each kernel asks, and for each purpose again."""
 
     @wraps(find)
-    def found(site: Site) -> Found:
-        return site.found.get(find, find, site)
+    def found(site: Site, *details: *Details) -> Found:
+        return site.found.get((find, *details), find, site, *details)
 
     return found
 
@@ -267,6 +268,8 @@ class Kernel:
         repeats: whether on a CPU the same operands in the same places are known to give the same
             bits, so that this needs no trial, which random operands may not suit.
         posts: ops that it does to each number of a result (`Site.posts`), where it `accepts` that.
+        rounds: the dtype that it rounds what it multiplies to, only for calls whose attribute
+            `arithmetic` allows that; "" for none.
     """
 
     name: str
@@ -280,11 +283,18 @@ class Kernel:
     prepares: tuple[int, ...] = ()
     repeats: bool = False
     posts: frozenset[str] = frozenset()
+    rounds: str = ""
+
+    def may(self, call: Call, device: str) -> bool:
+        """Whether it computes calls of these attributes, on such a device."""
+        kind = device.split(":")[0]
+        return kind in self.devices and self.rounds in ("", call.attrs.get("arithmetic"))
 
     def takes(self, site: Site) -> bool:
         """Whether it runs on the site's device, and at the site."""
-        kind = site.device.split(":")[0]
-        if kind not in self.devices or any(p.call.op.name not in self.posts for p in site.posts):
+        if not self.may(site.call, site.device):
+            return False
+        if any(post.call.op.name not in self.posts for post in site.posts):
             return False
         return site.frozen.issuperset(self.prepares) and self.accepts(site)
 
@@ -324,11 +334,23 @@ def candidates(site: Site) -> list[Kernel]:
 Ranking: TypeAlias = Callable[[Site], Sequence[Kernel]]  # who takes a site, the fastest first
 
 
-def prepared_inputs(op: str, device: str) -> frozenset[int]:
-    """Inputs of an op that some kernel of a device keeps in another layout, where frozen."""
-    kind = device.split(":")[0]
-    found = [kernel for kernel in KERNELS.get(op, ()) if kind in kernel.devices]
-    return frozenset(i for kernel in found for i in kernel.prepares)
+def prepared_inputs(call: Call, device: str) -> frozenset[int]:
+    """Inputs of a call that some kernel of a device keeps in another layout, where frozen."""
+    return frozenset(i for kernel in _that_may(call, device) for i in kernel.prepares)
+
+
+def prepared_bytes(call: Call, i: int, device: str) -> int:
+    """At most what layouts of an input take: one in its own dtype, and one in each that is less.
+
+    Programs for many rows and for few may have other kernels, so all of them may be there.
+    """
+    kernels = [kernel for kernel in _that_may(call, device) if i in kernel.prepares]
+    dtypes = {kernel.rounds or call.inputs[i].dtype for kernel in kernels}
+    return sum(ITEMSIZE[dtype] for dtype in dtypes) * int(call.inputs[i].elements)
+
+
+def _that_may(call: Call, device: str) -> list[Kernel]:
+    return [kernel for kernel in KERNELS.get(call.op.name, ()) if kernel.may(call, device)]
 
 
 def frozen_inputs(ins: Iterable[View | None]) -> frozenset[int]:

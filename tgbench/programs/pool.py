@@ -25,6 +25,7 @@ from tgbench.kernels.binding import bound, made_of
 from tgbench.kernels.registry import (
     Prepared,
     candidates,
+    prepared_bytes,
     prepared_inputs,
 )
 from tgbench.memory.storage import ScheduledGraph
@@ -77,14 +78,14 @@ class Pool:
         pool._allow(_packable(scheduled, device), packed_bytes)
         return pool
 
-    def _allow(self, packable: Mapping[Call, frozenset[Node]], limit: int | None) -> None:
+    def _allow(self, packable: Mapping[Call, Mapping[Node, int]], limit: int | None) -> None:
         """Which calls may keep their weights in another layout: many small ones before large ones.
 
         Equal layers all may, or none: a run chooses one kernel for them all.
         """
         unpacked = set()
-        for call, weights in sorted(packable.items(), key=lambda one: _largest_bytes(one[1])):
-            size = sum(weight.type.size_bytes for weight in weights)
+        for call, weights in sorted(packable.items(), key=lambda one: max(one[1].values())):
+            size = sum(weights.values())
             if limit is not None and self.packed_bytes + size > limit:
                 unpacked.add(call)
             else:
@@ -164,18 +165,16 @@ class Pool:
                 self.owned_bytes += node.type.size_bytes
 
 
-def _packable(scheduled: ScheduledGraph, device: str) -> dict[Call, frozenset[Node]]:
-    """The weights of calls that some kernel wants in another layout."""
-    found: dict[Call, frozenset[Node]] = {}
+def _packable(scheduled: ScheduledGraph, device: str) -> dict[Call, dict[Node, int]]:
+    """The weights of calls that some kernel wants in another layout, and what these take."""
+    found: dict[Call, dict[Node, int]] = {}
     for node in scheduled.schedule:
-        bases = {scheduled.base[node.inputs[i]] for i in prepared_inputs(node.op, device)}
-        if weights := bases & scheduled.frozen:
-            found[node.call] = found.get(node.call, frozenset()) | weights
+        for i in prepared_inputs(node.call, device):
+            weight = scheduled.base[node.inputs[i]]
+            if weight in scheduled.frozen:
+                size = prepared_bytes(node.call, i, device)
+                found.setdefault(node.call, {})[weight] = size
     return found
-
-
-def _largest_bytes(weights: frozenset[Node]) -> int:
-    return max(int(weight.type.size_bytes) for weight in weights)
 
 
 def _read_by_runs(scheduled: ScheduledGraph) -> set[Node]:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from glob import escape
 from typing import Any, Literal, TypeAlias
 
-from tgbench.base.errors import ExactnessError, GraphError, WeightsError, check_choice
+from tgbench.base.errors import ExactnessError, GraphError, KernelError, WeightsError, check_choice
 from tgbench.costs.model import CostModel
 from tgbench.costs.records import Records
 from tgbench.costs.signature import streams
 from tgbench.graph.graph import Graph, graph_of
-from tgbench.graph.holding import HeldGraph, hold, products_of
+from tgbench.graph.holding import HeldGraph, allow_rounding, hold, products_of
 from tgbench.graph.op_table import FLOATS
 from tgbench.graph.simplify import simplify
 from tgbench.memory.arena import Arena, Seat
@@ -29,6 +29,8 @@ from tgbench.sources.torch.imported import Imported
 
 WeightsDtype: TypeAlias = Literal["fp32", "bf16", "int8"]
 WEIGHTS_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "int8": "int8"}
+Arithmetic: TypeAlias = Literal["bf16"]
+ARITHMETIC = {"bf16": "bfloat16"}
 LONGEST_NAME = 60  # of a session, in messages
 
 
@@ -60,9 +62,11 @@ class LoadedGraph:
         *,
         exact: bool = False,
         weights_dtype: WeightsDtype | None = None,
+        arithmetic: Arithmetic | None = None,
     ) -> LoadedGraph:
         """Load the weights onto the arena's device; those of an imported module are its own."""
         _check_dtype(weights_dtype, arena.device, exact)
+        _check_arithmetic(arithmetic, arena.device, exact)
         imported = graph if isinstance(graph, Imported) and weights is None else None
         stored = weights if imported is None else imported.weights
         given = graph_of(graph)
@@ -71,7 +75,7 @@ class LoadedGraph:
         source = source_of(stored, arena.device, as_they_lie=imported is not None)
         can_widen = arena.device == "cpu" and not exact
         held = held_in(simple, source, weights_dtype) if can_widen else HeldGraph(simple, {})
-        runs = held.graph
+        runs = multiplied_in(held.graph, arithmetic)
         source = Rounded(source, simple.parameters, held.scales) if held.scales else source
         scheduled = ScheduledGraph.of(runs)
         unused = [escape(name) for name in given.parameters if name not in runs.parameters]
@@ -151,6 +155,28 @@ def _check_dtype(weights_dtype: str | None, device: str, exact: bool) -> None:
             f"weights_dtype={weights_dtype!r} needs kernels that only the CPU has; leave it out, "
             f"or pass device='cpu' instead of {device!r}"
         )
+
+
+def _check_arithmetic(arithmetic: str | None, device: str, exact: bool) -> None:
+    """Raise unless products may be of rounded factors here."""
+    if arithmetic is None:
+        return
+    check_choice(KernelError, "arithmetic", arithmetic, ARITHMETIC)
+    if exact:
+        raise ExactnessError(
+            f"arithmetic={arithmetic!r} rounds what is multiplied, and exact='bitwise' promises "
+            "the bits of what is not; leave one of the two out"
+        )
+    if device != "cpu":
+        raise KernelError(
+            f"arithmetic={arithmetic!r} needs kernels that only the CPU has; leave it out, or pass "
+            f"device='cpu' instead of {device!r}"
+        )
+
+
+def multiplied_in(graph: Graph, arithmetic: Arithmetic | None) -> Graph:
+    """A graph as a session runs it, whose products may be of factors in less."""
+    return graph if arithmetic is None else allow_rounding(graph, ARITHMETIC[arithmetic])
 
 
 def held_in(graph: Graph, source: Source, weights_dtype: WeightsDtype | None) -> HeldGraph:

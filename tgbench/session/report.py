@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tgbench.base.regions import EMPTY, Region
 from tgbench.base.words import counted, format_time
+from tgbench.kernels.registry import KERNELS
 from tgbench.programs.exact.findings import told
 from tgbench.programs.program import Program
 from tgbench.runs.buckets import Bucket, BucketClass
@@ -65,6 +66,12 @@ class Report:
         return len(self.program.instructions)
 
     @property
+    def rounded(self) -> int:
+        """Of these, those whose kernel rounds what it multiplies (`arithmetic`)."""
+        sites = [(made.kernel, made.site) for made in self.program.instructions]
+        return sum(name in _rounding(site.call.op.name) for name, site in sites if site is not None)
+
+    @property
     def compute(self) -> dict[str, Region]:
         found: dict[str, Region] = {}
         for step in self.program.steps:
@@ -107,6 +114,8 @@ class Report:
             f"{counted(self.instructions, 'call')}, {self.multiply_adds:,} multiply–adds, "
             f"{format_time(self.total_ns)}",
         ]
+        if self.rounded:
+            lines.append(f"{counted(self.rounded, 'call')} rounded what they multiply (arithmetic)")
         spread = self.spread
         if spread is not None:
             lines.append(f"the change spreads to everything at {spread}")
@@ -137,6 +146,11 @@ class Report:
         changed = {leaf: Region.full(leaf.shape) for leaf in graph.inputs.values()}
         whole = flops([self.propagator.step({}, changed, demand)], ())
         return flops(self.program.steps, self.at) / whole if whole else 0.0
+
+
+def _rounding(op: str) -> set[str]:
+    """The kernels of an op that round what they multiply."""
+    return {kernel.name for kernel in KERNELS.get(op, ()) if kernel.rounds}
 
 
 def flops(steps: Sequence[Step], origin: tuple[int, ...], *, products: bool = False) -> int:

@@ -9,13 +9,17 @@ gaps) is read and written where it is; anything else by way of scratch memory. W
 once, in the layout that the whole call wants; calls for parts of it read the same. Element-wise
 calls on the result (`Site.posts`) are computed before it is written.
 
+Where a call allows it (its attribute `arithmetic`), the kernels whose names end in `_bf16` round
+both factors of each product to bfloat16, and sum in float32: weights when they are laid out, the
+rest into scratch memory. Weights that are held in bfloat16 are read as they lie.
+
 The costs are a model of one machine; records replace them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -48,6 +52,7 @@ from tgbench.kernels.views import Bound, dense, inputs, is_one, reshaped, split
 USUAL_ROWS = 128  # of the product whose layout of weights serves for any number of them
 ADD, MULTIPLY = 0x1FFF0, 0x1FFF1
 ROWS = 2  # dimensions of the operands of a product
+WIDE, NARROW = "float32", "bfloat16"
 FUNCTIONS = {"relu": (0x20, 0.0), "tanh": (0x21, 0.0), "sigmoid": (0x29, 0.0), "silu": (0x2C, 1.0),
              "gelu_none": (0x31, 0.0), "gelu_tanh": (0x2B, 0.0)}  # fmt: skip
 GATES = {"gelu": "gelu_none"}  # the others are called alike
@@ -137,8 +142,10 @@ def _from_inside(view: View) -> Sequence[int]:
     return range(view.rank)[::-1] if view.rank <= 2 else (1, *range(view.rank - 1, 1, -1), 0)
 
 
-def _as_it_lies(view: View, window: Sequence[object]) -> View | None:
+def _as_it_lies(view: View, window: Sequence[object], dtype: str = WIDE) -> View | None:
     """An operand as the library takes it where it lies: rows, or an image; None if it does not."""
+    if view.dtype != dtype:
+        return None
     if window:
         return view if _is_image(view) else None
     flat = view.rows()
@@ -157,15 +164,15 @@ def _is_image(view: View) -> bool:
     return True
 
 
-def _room(view: View, window: Sequence[object]) -> Scratch:
-    """Scratch memory for a copy of an operand that lies in another way."""
+def _room(view: View, window: Sequence[object], dtype: str = WIDE) -> Scratch:
+    """Scratch memory for a copy of an operand that lies in another way, or is of another dtype."""
     if window:
         batch, channels, *space = view.shape
-        return (batch, *space, channels), view.dtype
+        return (batch, *space, channels), dtype
     rows: Coord = 1
     for size in view.shape[:-1]:
         rows = rows * size
-    return (rows, view.shape[-1]), view.dtype
+    return (rows, view.shape[-1]), dtype
 
 
 def _in_room(room: View, window: Sequence[object]) -> View:
@@ -211,51 +218,57 @@ def _like_result(view: View, site: Site, of: Operands) -> View | None:
 # --- computations --------------------------------------------------------------------------------
 
 
-def _usual(site: Site, of: Operands) -> Computation:
+def _usual(site: Site, of: Operands, dtype: str) -> Computation:
     """The computation that decides how weights are laid out, the same for all parts of a call."""
     if not of.window:
-        return _usual_product(of.weight)
+        return _usual_product(of.weight, dtype)
     low, high = zip(*site.call.attrs["padding"], strict=True)
-    x, out = (_whole(shape) for shape in (site.call.in_shapes[0], site.call.out.shape))
-    weights = TensorForm(tuple(map(int, of.weight.shape)))
+    x, out = _whole(site.call.in_shapes[0], dtype), _whole(site.call.out.shape, WIDE)
+    weights = TensorForm(tuple(map(int, of.weight.shape)), None, dtype)
     return Computation(
         x, weights, None, out, None, _window(site, low, high), (), torch.get_num_threads()
     )
 
 
-def _usual_product(weight: View) -> Computation:
+def _usual_product(weight: View, dtype: str) -> Computation:
     depth, columns = map(int, weight.shape)
-    x = TensorForm((USUAL_ROWS, depth), (depth, 1))
+    x = TensorForm((USUAL_ROWS, depth), (depth, 1), dtype)
     out = TensorForm((USUAL_ROWS, columns), (columns, 1))
-    weights, threads = TensorForm((depth, columns)), torch.get_num_threads()
+    weights, threads = TensorForm((depth, columns), None, dtype), torch.get_num_threads()
     return Computation(x, weights, None, out, None, threads=threads)
 
 
-def _whole(shape: Sequence[int]) -> TensorForm:
+def _whole(shape: Sequence[int], dtype: str) -> TensorForm:
     """A whole image, channels-last."""
     batch, channels, *space = shape
     lines = [1] * (SPATIAL - len(space))
-    return _form(_in_room(dense((batch, *lines, *space, channels), "float32"), (1,)))
+    return _form(_in_room(dense((batch, *lines, *space, channels), dtype), (1,)))
 
 
 def _computation(
     site: Site, of: Operands, x: View, out: View, posts: tuple[Post, ...] = ()
 ) -> Computation:
-    bias = None if of.bias is None else _form(of.bias)
-    weights, usual = TensorForm(tuple(map(int, of.weight.shape))), _usual(site, of)
-    return Computation(
-        _form(x), weights, bias, _form(out), usual, of.window, posts, torch.get_num_threads()
-    )
+    bias, threads = None if of.bias is None else _form(of.bias), torch.get_num_threads()
+    weights, usual = _form(of.weight), None
+    if _is_laid_out(of, x.dtype):
+        weights, usual = replace(weights, strides=None, dtype=x.dtype), _usual(site, of, x.dtype)
+    return Computation(_form(x), weights, bias, _form(out), usual, of.window, posts, threads)
 
 
-def _laid(view: View, window: Sequence[object]) -> View:
+def _is_laid_out(of: Operands, dtype: str) -> bool:
+    """Whether weights are read in a layout of the library's; those in less are as they lie."""
+    return of.weight.dtype == WIDE or of.weight.dtype != dtype
+
+
+def _laid(view: View, window: Sequence[object], dtype: str = WIDE) -> View:
     """An operand where it lies, or as its copy in scratch memory will."""
-    return _as_it_lies(view, window) or _in_room(dense(*_room(view, window)), window)
+    lies = _as_it_lies(view, window, dtype)
+    return lies or _in_room(dense(*_room(view, window, dtype)), window)
 
 
 @once_a_site
-def _described(site: Site) -> Description | None:
-    """How the library would compute a site; None if it would not."""
+def _described(site: Site, dtype: str) -> Description | None:
+    """How the library would compute a site, of factors of a dtype; None if it would not."""
     of = _operands(site)
     found = _posts(site, of)
     if found is None:
@@ -263,20 +276,13 @@ def _described(site: Site) -> Description | None:
     reads_result = any(post.form for post in found[0])
     if reads_result and _as_it_lies(of.out, of.window) is None:
         return None
-    x, out = (_laid(view, of.window) for view in (of.x, of.out))
+    x, out = _laid(of.x, of.window, dtype), _laid(of.out, of.window)
     return described(_computation(site, of, x, out, found[0]))
 
 
-def _takes_rows(site: Site) -> bool:
-    return takes_rows(site) and _described(site) is not None
-
-
-def _takes_points(site: Site) -> bool:
-    return takes_points(site) and _described(site) is not None
-
-
-def _takes_conv(site: Site) -> bool:
-    return takes_conv(site) and _described(site) is not None
+def _takes_narrow(site: Site) -> bool:
+    """Rows by weights that are held in what factors are rounded to."""
+    return takes_rows(site) and site.operand(1).dtype == NARROW
 
 
 # --- scratch memory and calls --------------------------------------------------------------------
@@ -287,18 +293,24 @@ def _own_room(found: Description) -> tuple[Scratch, ...]:
     return (((-(-found.scratch_bytes // 4),), "float32"),) if found.scratch_bytes else ()
 
 
-def _scratch(site: Site) -> tuple[Scratch, ...]:
-    of, found = _operands(site), _described(site)
+def _scratch(site: Site, dtype: str) -> tuple[Scratch, ...]:
+    of, found = _operands(site), _described(site, dtype)
     assert found is not None
-    copies = [v for v in (of.x, of.out) if _as_it_lies(v, of.window) is None]
-    return (*_own_room(found), *(_room(view, of.window) for view in copies))
+    return (*_own_room(found), *_copies(of, dtype))
+
+
+def _copies(of: Operands, dtype: str) -> Iterator[Scratch]:
+    """Scratch memory for what the library does not take as it is."""
+    for view, wanted in ((of.x, dtype), (of.out, WIDE)):
+        if _as_it_lies(view, of.window, wanted) is None:
+            yield _room(view, of.window, wanted)
 
 
 def _placed(
-    view: View, window: Sequence[object], pieces: list[View]
+    view: View, window: Sequence[object], pieces: list[View], dtype: str = WIDE
 ) -> tuple[View, View | None, View | None]:
     """What the library is given for an operand; and if that is a copy, the copy and the operand."""
-    lies = _as_it_lies(view, window)
+    lies = _as_it_lies(view, window, dtype)
     if lies is not None:
         return lies, None, None
     room = pieces.pop(0)
@@ -306,19 +318,24 @@ def _placed(
     return seen, seen if window else reshaped(room, view.shape), view
 
 
-def _bind(site: Site, scratch: tuple[View, ...]) -> Bound:
-    of, found = _operands(site), _described(site)
+def _bind(site: Site, scratch: tuple[View, ...], dtype: str) -> Bound:
+    of, found = _operands(site), _described(site, dtype)
     with_posts = _posts(site, of)
     assert found is not None
     assert with_posts is not None
     pieces = list(scratch)
     own = pieces.pop(0) if found.scratch_bytes else None
-    x, copy, source = _placed(of.x, of.window, pieces)
+    x, copy, source = _placed(of.x, of.window, pieces, dtype)
     out, result, target = _placed(of.out, of.window, pieces)
-    weight = Prepared(of.weight, laid_out, (_usual(site, of),))
+    weight = _weight(site, of, dtype)
     bias = () if of.bias is None else (of.bias,)
     operands = (x, weight, *bias, out, *with_posts[1])
     return _computed, (found.computation, copy, source, target, result, own, *operands)
+
+
+def _weight(site: Site, of: Operands, dtype: str) -> View | Prepared:
+    laid = _is_laid_out(of, dtype)
+    return Prepared(of.weight, laid_out, (_usual(site, of, dtype),)) if laid else of.weight
 
 
 def _computed(
@@ -347,11 +364,11 @@ class Gated:
 
 
 @once_a_site
-def _gated(site: Site) -> Gated | None:
+def _gated(site: Site, dtype: str) -> Gated | None:
     p = product_of(site)
     gate, up = (_product(p.x, weight, None, p.out) for weight in p.weights)
     gates = _room(p.out, ())
-    room, x, out = dense(*gates), _laid(p.x, ()), _laid(p.out, ())
+    room, x, out = dense(*gates), _laid(p.x, (), dtype), _laid(p.out, ())
     times = Post(MULTIPLY, form=_form(room))
     first = described(_computation(site, gate, x, room, (_activation(site.call),)))
     second = described(_computation(site, up, x, out, (times,)))
@@ -363,28 +380,21 @@ def _activation(call: Call) -> Post:
     return Post(*FUNCTIONS[GATES.get(name, name)])
 
 
-def _takes_gated(site: Site) -> bool:
-    return takes_rows(site) and _gated(site) is not None
-
-
-def _gated_scratch(site: Site) -> tuple[Scratch, ...]:
-    found = _gated(site)
+def _gated_scratch(site: Site, dtype: str) -> tuple[Scratch, ...]:
+    found = _gated(site, dtype)
     assert found is not None
-    copies = [v for v in (found.up.x, found.up.out) if _as_it_lies(v, ()) is None]
     own = (*_own_room(found.first), *_own_room(found.second))
-    return (*own, found.gates, *(_room(view, ()) for view in copies))
+    return (*own, found.gates, *_copies(found.up, dtype))
 
 
-def _bind_gated(site: Site, scratch: tuple[View, ...]) -> Bound:
-    found = _gated(site)
+def _bind_gated(site: Site, scratch: tuple[View, ...], dtype: str) -> Bound:
+    found = _gated(site, dtype)
     assert found is not None
     own, pieces = _own_rooms(found, scratch)
     gates = pieces.pop(0)
-    x, copy, source = _placed(found.up.x, (), pieces)
+    x, copy, source = _placed(found.up.x, (), pieces, dtype)
     out, result, target = _placed(found.up.out, (), pieces)
-    first, second = (
-        Prepared(of.weight, laid_out, (_usual(site, of),)) for of in (found.gate, found.up)
-    )
+    first, second = (_weight(site, of, dtype) for of in (found.gate, found.up))
     whats = found.first.computation, found.second.computation
     copied = copy, source, target, result
     return _computed_gated, (*whats, *copied, *own, x, first, gates, second, out)
@@ -415,21 +425,67 @@ def _computed_gated(
 
 CPU = ("cpu",)
 POSTS = frozenset({"relu", "tanh", "sigmoid", "silu", "gelu", "add"})
+TIMES = 2.0  # as many products a second of factors of half the size
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What kernels have in common that differ in the dtype they multiply in.
+
+    Fields:
+        describes: how the library would compute a site; None if it would not.
+    """
+
+    op: str
+    takes: Callable[[Site], bool]
+    describes: Callable[[Site, str], object]
+    cost: Callable[[Site], float]
+    bind: Callable[[Site, tuple[View, ...], str], Bound]
+    scratch: Callable[[Site, str], tuple[Scratch, ...]]
+    prepares: tuple[int, ...] = (1,)
+    posts: frozenset[str] = POSTS
+
+
+RECIPES = {
+    "conv_direct": Recipe("conv", takes_conv, _described, conv_cost, _bind, _scratch),
+    "conv_points_direct": Recipe("conv", takes_points, _described, conv_cost, _bind, _scratch),
+    "linear_direct": Recipe("linear", takes_rows, _described, rows_cost, _bind, _scratch),
+    "gated_linear_direct": Recipe(
+        "gated_linear", takes_rows, _gated, rows_cost, _bind_gated, _gated_scratch, (1, 2),
+        frozenset(),
+    ),
+}  # fmt: skip
+IN_LESS = {
+    "widening_linear_direct": Recipe(
+        "widening_linear", _takes_narrow, _described, rows_cost, _bind, _scratch, ()
+    )
+}
 
 
 def register_direct() -> None:
     """Register these kernels; called where the library is there."""
-    takes_each = {
-        "conv_direct": ("conv", _takes_conv, conv_cost),
-        "conv_points_direct": ("conv", _takes_points, conv_cost),
-        "linear_direct": ("linear", _takes_rows, rows_cost),
-    }
-    for name, (op, takes, cost) in takes_each.items():
-        kernel = Kernel(name, op, takes, cost, _bind, _scratch, CPU, prepares=(1,), posts=POSTS)
-        register(kernel)
-    register(
-        Kernel(
-            "gated_linear_direct", "gated_linear", _takes_gated, rows_cost, _bind_gated,
-            _gated_scratch, CPU, prepares=(1, 2),
-        )
+    for name, recipe in RECIPES.items():
+        register(_kernel(name, recipe))
+    for name, recipe in (RECIPES | IN_LESS).items():
+        register(_kernel(f"{name}_bf16", recipe, NARROW))
+
+
+def _kernel(name: str, recipe: Recipe, rounds: str = "") -> Kernel:
+    dtype, binds, wants = rounds or WIDE, recipe.bind, recipe.scratch
+
+    def accepts(site: Site) -> bool:
+        return recipe.takes(site) and recipe.describes(site, dtype) is not None
+
+    def cost(site: Site) -> float:
+        return recipe.cost(site) / (TIMES if rounds else 1.0)
+
+    def bind(site: Site, scratch: tuple[View, ...]) -> Bound:
+        return binds(site, scratch, dtype)
+
+    def scratch(site: Site) -> tuple[Scratch, ...]:
+        return wants(site, dtype)
+
+    return Kernel(
+        name, recipe.op, accepts, cost, bind, scratch, CPU, prepares=recipe.prepares,
+        posts=recipe.posts, rounds=rounds,
     )  # fmt: skip

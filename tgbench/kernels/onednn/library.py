@@ -347,10 +347,13 @@ def call(code: Code, *operands: Tensor) -> None:
 
 
 def laid_out(weight: Tensor, usual: Computation) -> Tensor:
-    """Weights as the library wants them for computations like this one; opaque to all others."""
+    """Weights as the library wants them for computations like this one, rounded to its dtype if
+    that is another one; opaque to all others.
+    """
     wanted = described(usual)
     assert wanted is not None
-    own = _layout(TensorForm(tuple(weight.shape), weight.stride(), usual.weights.dtype))
+    dtype = str(weight.dtype).removeprefix("torch.")
+    own = _layout(TensorForm(tuple(weight.shape), weight.stride(), dtype))
     how = _Handle(
         "primitive_desc", "reorder_primitive_desc_create", own, _engine(), wanted.weights,
         _engine(), None,

@@ -8,6 +8,7 @@ from typing import Any
 
 from tgbench.base.errors import InputError
 from tgbench.base.words import Progress
+from tgbench.graph.holding import may_round
 from tgbench.session.check.compare import Array, difference, tolerance_of
 from tgbench.session.check.copies import twin
 from tgbench.session.check.edits import EditFailure, try_edits
@@ -31,8 +32,10 @@ def check(
 ) -> CheckReport:
     """Compare a session with pairs of inputs and outputs from another framework.
 
-    Where weights are rounded (`weights_dtype`), outputs differ by that too, which the report says;
-    nodes are compared with exact ones of the same rounded weights.
+    Where weights are rounded (`weights_dtype`), or what is multiplied (`arithmetic`), outputs
+    differ by that too, which the report says; nodes are compared with exact ones of the same
+    rounded weights, and products that may round may be off by what the dtype that they round to
+    may be.
 
     The runs are those of a second session with the same weights, budget and plan, so that inputs,
     states and trace of this one stay as they are. Pairs follow one another, each incrementally on
@@ -78,7 +81,9 @@ def check(
     failure: EditFailure | None = None
     if edits:
         failure = try_edits(session, found, edits, seed, tolerance, tell)
-    return CheckReport(tuple(outputs), verdict, nodes, edits, failure, len(session.rounded))
+    inexact = sum(map(may_round, session.graph.nodes))
+    rounded = len(session.rounded)
+    return CheckReport(tuple(outputs), verdict, nodes, edits, failure, rounded, inexact)
 
 
 def _silent(done: int, of: int, what: str) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from tgbench.base.errors import TgbenchError
 from tgbench.base.regions import Box
 from tgbench.graph.graph import Graph
+from tgbench.graph.holding import may_round
 from tgbench.session.check.compare import Array, difference, tolerance_of
 from tgbench.session.check.copies import twin
 from tgbench.session.check.pairs import Pair
@@ -148,6 +149,11 @@ class _Player:
                 return tuple(edits[: i + 1]), fault
         return None
 
+    def _dtype(self, output: str) -> str:
+        """What an output may be off by is what the least exact of the arithmetic is."""
+        less = [str(n.attrs["arithmetic"]) for n in self.graph.nodes if may_round(n)]
+        return next(iter(less), self.graph.outputs[output].dtype)
+
     def _fault(self, values: Mapping[str, Array], edit: Edit) -> str | None:
         want = edit.want
         try:
@@ -159,7 +165,7 @@ class _Player:
         right = self.whole.run(values)
         for name, array in found.items():
             expected = right[name] if want is None else right[name][want[name].slices()]
-            allowed = tolerance_of(self.graph.outputs[name].dtype, self.tolerance)
+            allowed = tolerance_of(self._dtype(name), self.tolerance)
             apart = difference(array, expected, allowed)
             if not apart.relative <= allowed:
                 return (

@@ -112,7 +112,7 @@ def _checked(
     kernels: tuple[str, ...],
     original: Array | None,
 ) -> NodeCheck:
-    allowed = tolerance_of(node.dtype, tolerance)
+    allowed = tolerance_of(node.attrs.get("arithmetic", node.dtype), tolerance)
     own = difference(found, _reference(node, given), allowed)
     cancels = OPS[node.op].cancels
     if own.relative > allowed and cancels is not None:

@@ -69,6 +69,7 @@ class CheckReport:
         edits: how many were tried.
         failure: the edits after which a run goes wrong.
         rounded: how many weights are held in less than they are stored in.
+        inexact: how many products may be of factors in less (`arithmetic`).
     """
 
     outputs: tuple[OutputCheck, ...]
@@ -77,6 +78,7 @@ class CheckReport:
     edits: int = 0
     failure: EditFailure | None = None
     rounded: int = 0
+    inexact: int = 0
 
     @property
     def passed(self) -> bool:
@@ -115,6 +117,7 @@ class CheckReport:
             "node": None if blamed is None else _plain(blamed),
             "edits": self.edits,
             "rounded": self.rounded,
+            "inexact": self.inexact,
             "failure": None if self.failure is None else {
                 "pair": self.failure.pair,
                 "fault": self.failure.fault,
@@ -138,6 +141,9 @@ class CheckReport:
         if self.rounded:
             parts.append(f"{counted(self.rounded, 'weight')} rounded (weights_dtype): these errors "
                          "are of that too")  # fmt: skip
+        if self.inexact:
+            parts.append(f"{counted(self.inexact, 'product')} of factors that may be rounded "
+                         "(arithmetic): these errors are of that too")  # fmt: skip
         if self.verdict is not None:
             parts += ["", str(self.verdict)]
         if self.nodes:

@@ -108,7 +108,13 @@ def kernels_of(session: GraphSession, name: str, box: Box | None = None) -> Path
     return PathTable.of(
         f"{name}{whole}",
         (
-            Alternative(kernel.name, found.time_ns, found.source, found.spread)
+            Alternative(
+                kernel.name,
+                found.time_ns,
+                found.source,
+                found.spread,
+                more={"rounds to": kernel.rounds} if kernel.rounds else {},
+            )
             for kernel, found in session.costs.ranked(site)
         ),
     )

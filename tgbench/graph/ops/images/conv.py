@@ -193,6 +193,7 @@ register(
         check=_conv_check,
         flops=_conv_flops,
         multiplies=True,
+        rounds=True,
         place=_conv_place,
         on_images=True,
         streams=lambda call: (1,),
