@@ -6,9 +6,12 @@ operands lie as sessions keep them, so that they are read and written where they
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+import weakref
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +26,24 @@ from tgbench.base.regions import Box
 from tgbench.graph.graph import GraphBuilder, Node
 from tgbench.kernels import KERNELS, Kernel, Site
 from tgbench.kernels.binding import bound
-from tgbench.kernels.onednn.library import Computation, TensorForm, described, library
+from tgbench.kernels.onednn.library import (
+    MOST_CODES,
+    MOST_DESCRIPTIONS,
+    MOST_LAYOUTS,
+    MOST_ROWS,
+    Computation,
+    TensorForm,
+    _compiled,
+    _layout,
+    compute,
+    described,
+    laid_out,
+    library,
+)
 from tgbench.kernels.registry import View
 from tgbench.kernels.views import dense, part
 from tgbench.runs.rules import Rules
+from tgbench.session.session import GraphSession
 
 pytestmark = pytest.mark.skipif(library is None, reason="the extra `onednn` is not installed")
 HIDDEN = """
@@ -167,6 +184,69 @@ def test_what_the_library_would_do_slowly_is_no_candidate() -> None:
     assert (
         described(Computation(last, TensorForm((64, 63, 3, 3)), None, last, None, window)) is None
     )
+
+
+def forget() -> None:
+    """Everything that is remembered for whoever asks next."""
+    for remembered in (_compiled, described, _layout):
+        remembered.cache_clear()
+    gc.collect()
+
+
+def session(rows: int = 32) -> tuple[GraphSession, np.ndarray]:
+    """One product of whole numbers by the library, and what it gives of ones."""
+    g, rng = GraphBuilder(), np.random.default_rng(0)
+    weight = whole_numbers(rng, 24, 40)
+    g.output("y", ops.linear(g.input("x", (rows, 40)), g.parameter("w", (24, 40))))
+    one = GraphSession(g.build(), {"w": weight}, calibrate=False)
+    return one, np.ones((rows, 40), np.float32) @ weight.T
+
+
+def test_a_program_has_what_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is forgotten, in threads that were there and in new ones."""
+    quick = replace(kernel("linear", "linear_direct"), cost_ns=lambda site: 1.0)
+    others = [one for one in KERNELS["linear"] if one.name != quick.name]
+    monkeypatch.setitem(KERNELS, "linear", [quick, *others])
+    one, right = session()
+    x = np.ones((32, 40), np.float32)
+    assert (one.run({"x": x})["y"] == right).all()
+    for name in ("again", "in another thread"):
+        forget()
+        one.forget()
+        with ThreadPoolExecutor(1) as pool:
+            found = pool.submit(one.run, {"x": x}) if name != "again" else None
+            y = one.run({"x": x}) if found is None else found.result()
+        assert (y["y"] == right).all(), name
+    (made,) = one.last.program.calls if one.last else ()
+    computation = next(given for given in made[1] if isinstance(given, Computation))
+    (code,) = computation.codes.values()
+    alive = weakref.ref(code)
+    del one, made, computation, code, y, found
+    forget()
+    assert alive() is None
+
+
+def test_code_is_there_for_the_numbers_of_rows_last_computed() -> None:
+    rng, most = np.random.default_rng(0), MOST_ROWS + 10
+    x, w = whole_numbers(rng, most, 8), whole_numbers(rng, 16, 8)
+    usual = Computation(
+        TensorForm((64, 8), (8, 1)), TensorForm((8, 16)), None, TensorForm((64, 16), (16, 1)), None
+    )
+    one = replace(usual, usual=usual, codes={})
+    weight = laid_out(torch.from_numpy(w).T, usual)
+    for rows in [*range(2, most), 3, 2]:
+        out = torch.zeros(rows, 16)
+        compute(one, None, torch.from_numpy(x[:rows]), weight, out)
+        assert (out.numpy() == x[:rows] @ w.T).all()
+        assert len(one.codes) <= MOST_ROWS
+    assert list(one.codes)[-2:] == [3, 2]
+
+
+def test_what_is_remembered_for_others_has_bounds() -> None:
+    for remembered, most in (
+        (_compiled, MOST_CODES), (described, MOST_DESCRIPTIONS), (_layout, MOST_LAYOUTS),
+    ):  # fmt: skip
+        assert remembered.cache_info().maxsize == most
 
 
 def test_without_the_library_everything_works() -> None:

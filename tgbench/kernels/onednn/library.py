@@ -8,6 +8,10 @@ operands out as they like. Called directly, the library reads and writes memory 
 of ours, adds what is element-wise before a number leaves its register, and takes its scratch memory
 from us. Without the library (the extra `onednn`) `library` is None, and nothing here is called.
 
+What the library makes lives as long as somebody has it: programs have computations, these the code
+for the numbers of rows that were last computed, code has its description. Besides, a stated number
+of each is remembered for whoever asks next.
+
 Names and numbers are those of oneDNN's header files, version 3 (dnnl.h, dnnl_types.h).
 """
 
@@ -18,7 +22,7 @@ import threading
 from collections.abc import Sequence
 from ctypes import CDLL, POINTER, Structure, byref, c_char_p, c_float, c_int, c_size_t, c_void_p
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from importlib import metadata
 from typing import Any
 
@@ -33,6 +37,8 @@ CPU, IN_ORDER, INFERENCE, DIRECT, ANY_LAYOUT, OUR_SCRATCH = 1, 1, 96, 1, 1, 1
 TELLS_NAME, OF_WEIGHTS, OF_SCRATCH = 8, 131, 136
 SOURCE, TARGET, WEIGHTS, BIAS, SCRATCHPAD = 1, 17, 33, 41, 80
 DTYPES = {"bfloat16": 2, "float32": 3}
+MOST_LAYOUTS, MOST_DESCRIPTIONS, MOST_CODES = 1 << 12, 1 << 10, 1 << 8  # remembered for others
+MOST_ROWS = 1 << 6  # numbers of rows that a computation has code for
 SLOW = ("ref", "gemm")  # ways that are there to be right, not fast
 
 
@@ -117,7 +123,7 @@ class TensorForm:
         return replace(self, shape=(rows, *self.shape[1:]))
 
 
-@cache
+@lru_cache(MOST_LAYOUTS)
 def _layout(form: TensorForm) -> _Handle:
     count, shape, dtype = len(form.shape), Dimensions(*form.shape), DTYPES[form.dtype]
     if form.strides is None:
@@ -157,6 +163,7 @@ class Computation:
         window: strides, dilations, and padding on both sides of a convolution; none: a product.
         posts: what else is done to each number.
         threads: that compute it.
+        codes: by number of rows, those last asked for the first time at the end.
     """
 
     source: TensorForm
@@ -171,9 +178,14 @@ class Computation:
 
     def code(self, rows: int) -> Code:
         """Compiled for that many rows or images: a program may serve runs of several sizes."""
-        found = self.codes.get(rows)
-        if found is None:
-            found = self.codes[rows] = _compiled(_of_rows(self, rows))
+        return self.codes.get(rows) or self._compiled_for(rows)
+
+    def _compiled_for(self, rows: int) -> Code:
+        found = _compiled(_of_rows(self, rows))
+        with _lock:
+            if len(self.codes) >= MOST_ROWS:
+                del self.codes[next(iter(self.codes))]
+            self.codes[rows] = found
         return found
 
 
@@ -187,13 +199,16 @@ def _of_rows(one: Computation, rows: int) -> Computation:
     return replace(one, source=source, target=target, posts=posts, codes={})
 
 
-@cache
+_lock = threading.Lock()  # two sessions may compute the same at once
+
+
+@lru_cache(MOST_CODES)
 def _compiled(one: Computation) -> Code:
     """Code that is compiled once for all who compute the same."""
     return Description(one).code
 
 
-@cache
+@lru_cache(MOST_DESCRIPTIONS)
 def described(one: Computation) -> Description | None:
     """How the library would do a computation; None where it would not, or slowly."""
     try:
@@ -214,7 +229,8 @@ class Description:
 
     def __init__(self, one: Computation) -> None:
         self.computation = one
-        self._handle = _described(one)
+        self._usual = _usual_of(one)  # whose layout of weights is this one's
+        self._handle = _described(one, self._usual)
         named = c_char_p()
         _ask("dnnl_primitive_desc_query", self._handle, TELLS_NAME, 0, byref(named))
         self.name = (named.value or b"").decode()
@@ -249,9 +265,9 @@ def _other_operand(i: int) -> int:
     return 32768 * (i + 1) | 2
 
 
-def _described(one: Computation) -> _Handle:
+def _described(one: Computation, usual: Description | None) -> _Handle:
     bias = None if one.bias is None else _layout(one.bias)
-    weights = _weights_layout(one)
+    weights = _layout(one.weights) if usual is None else usual.weights
     source, target, how = _layout(one.source), _layout(one.target), _attributes(one)
     if not one.window:
         make = "matmul_primitive_desc_create"
@@ -263,13 +279,13 @@ def _described(one: Computation) -> _Handle:
     )  # fmt: skip
 
 
-def _weights_layout(one: Computation) -> Any:
+def _usual_of(one: Computation) -> Description | None:
     if one.usual is None:
-        return _layout(one.weights)
+        return None
     usual = described(one.usual)
     if usual is None:
         raise Refused("weights cannot be laid out")
-    return usual.weights
+    return usual
 
 
 def _attributes(one: Computation) -> _Handle:
