@@ -191,6 +191,78 @@ def test_a_kernel_that_raises_leaves_results_right_and_is_known_by_it(
     assert failed
 
 
+def folding(known: Kernel) -> Kernel:
+    """A kernel that does what comes after it as well, if that is relu."""
+
+    def bind(site: Any, scratch: Any) -> Any:
+        function, arguments = known.bind(replace(site, posts=()), scratch)
+
+        def run(*given: Any) -> None:
+            function(*given[:-1])
+            given[-1].relu_()
+
+        return (run, (*arguments, site.out)) if site.posts else (function, arguments)
+
+    return replace(
+        known, bind=bind, cost_ns=lambda site: float(CALL_NS), posts=frozenset({"relu"}),
+        accepts=lambda site: known.accepts(replace(site, posts=())),
+        scratch=lambda site: known.scratch(replace(site, posts=())),
+    )  # fmt: skip
+
+
+def folded_layers(monkeypatch: pytest.MonkeyPatch, world: World, count: int) -> list[str]:
+    """Products whose activations are folded in, by so many kernels; returns those, the first one
+    to be chosen first. Graphs have activations from now on.
+    """
+
+    def activated() -> Graph:
+        g = GraphBuilder()
+        x = g.input("x", (ROWS, WIDE))
+        for i in range(LAYERS):
+            x = ops.relu(ops.linear(x, g.parameter(f"w{i}", (WIDE, WIDE))))
+        g.output("y", x)
+        return g.build()
+
+    def activated_right(x: Any) -> Any:
+        for i in range(LAYERS):
+            x = np.maximum(x @ WEIGHTS[f"w{i}"].T, 0)
+        return x
+
+    own, *others = rivals(opened(world))
+    names = [own, *others][:count]
+    made = [folding(one) if one.name in names else one for one in KERNELS["linear"]]
+    monkeypatch.setitem(KERNELS, "linear", made)
+    monkeypatch.setitem(globals(), "layers", activated)
+    monkeypatch.setitem(globals(), "right", activated_right)
+    return names
+
+
+def test_calls_with_activations_folded_in_are_tried_and_exchanged(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = folded_layers(monkeypatch, world, 2)
+    session = opened(world)
+    (own,) = finish(session, 3)
+    (other,) = set(names) - {own}
+    assert session.last is not None
+    assert {made.how for made in session.last.program.instructions} == {f"{own} + relu"}
+    world.takes[other] = CALL_NS // 4
+    assert finish(session, 1500) == {other}
+    assert {made.how for made in session.last.program.instructions} == {f"{other} + relu"}
+    assert tryer_of(session).exchanged >= LAYERS
+    assert world.ran[-LAYERS:] == [other] * LAYERS
+
+
+def test_a_kernel_that_alone_folds_is_timed_as_well(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What it takes is compared with one call after the other, by programs made from then on."""
+    (own,) = folded_layers(monkeypatch, world, 1)
+    assert finish(opened(world, tmp_path / "found.db"), 200) == {own}
+    found = [one for one in Records(tmp_path / "found.db").all() if "; then relu" in one.signature]
+    assert {one.kernel for one in found} == {own}
+
+
 def test_a_call_that_drifts_is_told_and_its_kernels_are_timed_again(world: World) -> None:
     session = opened(world)
     own, *_ = rivals(session)

@@ -432,11 +432,14 @@ class Lowerer:
         self._binds, self._bounds = Memo(), Memo()
 
     def again(self, made: Instruction) -> Instruction:
-        """A call by the kernel that would be chosen now; one that does more stays as it is."""
+        """A call, and all that it does besides, by the kernel that would be chosen now; as it is if
+        none would be.
+        """
         assert made.site is not None
-        if made.posts:
-            return made
-        return self.placed(made.node, made.site, self._best(made.node, made.site))
+        with suppress(DoesNotFit):
+            bound = self._best(made.node, made.site, made.posts)
+            return self.placed(made.node, made.site, bound, made.posts)
+        return made
 
     def by(self, made: Instruction, kernel: str) -> Instruction:
         """A call by another kernel; raises KernelError or DoesNotFit if that does not suit."""

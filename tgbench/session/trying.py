@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -262,9 +261,11 @@ class Tryer:
         """Find the heavy calls of a program: those that another kernel computes quicker, as is
         known by now; those of which too little is known; and one that was timed.
         """
-        began_ns, tryout, late = self.clock(), Tryout(self.version), list[int]()
-        for task, indices, own in self._heavy(program):
-            late += indices
+        began_ns, tryout = self.clock(), Tryout(self.version)
+        found = list(self._heavy(program))
+        self._exchange(program, [i for _, indices in found for i in indices], memory)
+        for task, indices in found:
+            own = program.instructions[indices[0]].kernel
             raced = Task(task.signature, task.sites, self._rivals(task))
             if self._is_open(raced):
                 tryout.groups.append(CallGroup(self._course(raced), indices, own))
@@ -272,7 +273,6 @@ class Tryer:
                 watch = self._watch(task, own)
                 tryout.watched = None if watch is None else CallGroup(watch, indices, own)
         program.tryout = tryout
-        self._exchange(program, late, memory)
         self._look_ns = (self.clock() - began_ns) / max(len(program.instructions), 1)
 
     def _rivals(self, task: Task) -> tuple[Kernel, ...]:
@@ -283,7 +283,8 @@ class Tryer:
     def _is_open(self, task: Task) -> bool:
         """Whether too little is known of a call, and it does not write over what it reads."""
         costs, site = self.calibrator.costs, task.sites[0]
-        if len(task.kernels) < 2 or any(site.out in one.ins for one in (site, *site.posts)):
+        least = 1 if site.posts else 2  # one call after the other is a choice as well
+        if len(task.kernels) < least or any(site.out in one.ins for one in (site, *site.posts)):
             return False
         return not costs.are_timed(site, task.kernels)
 
@@ -298,9 +299,9 @@ class Tryer:
         alone = Task(task.signature, task.sites, (kernel,))
         return Watch(alone, found.time_ns) if found.source == "measured" else None
 
-    def _heavy(self, program: Program) -> Iterator[tuple[Task, list[int], str]]:
-        """Equal calls that make up nearly all of a program, which they are and by which kernel;
-        the heaviest first.
+    def _heavy(self, program: Program) -> Iterator[tuple[Task, list[int]]]:
+        """Equal calls by one kernel that make up nearly all of a program, and which they are; the
+        heaviest first.
         """
         costs, origin = self.calibrator.costs, program.origin or ()
         alike: dict[tuple[str, str], list[int]] = {}
@@ -316,7 +317,7 @@ class Tryer:
                 for key, site in sites.items()
             }
         for key in heavy(times, {key: len(indices) for key, indices in alike.items()}):
-            yield Task(key[0], [site_at(sites[key], origin)]), alike[key], key[1]
+            yield Task(key[0], [site_at(sites[key], origin)]), alike[key]
 
     # --- what was found --------------------------------------------------------------------------
 
@@ -352,7 +353,7 @@ class Tryer:
         """Have some calls computed by the kernels that would be chosen now."""
         assert program.origin is not None
         lowerer, changed = memory.specialiser.lowerer, dict[int, Instruction]()
-        with record(program.origin) as guards, suppress(DoesNotFit):
+        with record(program.origin) as guards:
             for i in indices:
                 made = program.instructions[i]
                 other = lowerer.again(made)
