@@ -25,7 +25,7 @@ from tgbench.base.errors import (
     WeightsError,
 )
 from tgbench.base.safetensors import Weights, read_header
-from tgbench.base.strict_json import MOST_DEPTH, bounded_text, parsed
+from tgbench.base.strict_json import MOST_DEPTH, MOST_VALUES, bounded_text, parsed
 from tgbench.commands.export import kind_of
 from tgbench.costs.records import Records
 from tgbench.graph.graph_file import load_graph
@@ -132,9 +132,16 @@ def test_every_kind_of_file_refuses_what_is_no_json_of_ours_by_name(
         assert len(said) < 600, f"{document}: what is quoted of a file is short"
 
 
-def test_a_file_without_an_end_is_not_read_to_it() -> None:
+def test_a_file_that_is_longer_than_it_may_be_is_not_read(tmp_path: Path) -> None:
+    (path := tmp_path / "long").write_bytes(b" " * 1001)
     with pytest.raises(ValueError, match="more than 1000 bytes"):
-        bounded_text("/dev/zero", 1000)
+        bounded_text(path, 1000)
+    assert len(bounded_text(path, 1001)) == 1001
+
+
+def test_many_values_are_refused_before_they_are_made() -> None:
+    with pytest.raises(ValueError, match="more than 2097152 values"):
+        parsed("[" + "[]," * MOST_VALUES + "[]]", ValueError)
 
 
 def test_brackets_in_texts_are_no_depth() -> None:

@@ -31,6 +31,7 @@ from tgbench.base.regions import EMPTY, Box, Interval, Region, union
 
 Bools = NDArray[np.bool_]
 HUGE = 1e30  # as good as infinite: no score comes near it
+MOST_KNOWN = 1 << 28  # flags of one value; of more, nothing is known
 MOST_PIECES = 64  # a box whose open part would split into more than this shrinks to its hull
 
 
@@ -42,8 +43,9 @@ class ConstantData:
     def __init__(self, array: NDArray[Any]) -> None:
         self.array = np.ascontiguousarray(array).reshape(np.shape(array))
         self.array.setflags(write=False)
-        head = f"{self.array.dtype.str}{self.array.shape}".encode()
-        self.digest = hashlib.sha256(head + self.array.tobytes()).hexdigest()
+        digest = hashlib.sha256(f"{self.array.dtype.str}{self.array.shape}".encode())
+        digest.update(self.array.reshape(-1).view(np.uint8).data)  # no copy of it
+        self.digest = digest.hexdigest()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ConstantData) and self.digest == other.digest

@@ -27,7 +27,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from reprlib import Repr
-from typing import BinaryIO, TypeAlias, cast
+from typing import BinaryIO, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,7 @@ import torch
 from safetensors.torch import save_file
 
 from tgbench.base.errors import TgbenchError, WeightsError
+from tgbench.base.files import open_regular
 from tgbench.base.strict_json import parsed
 from tgbench.base.words import counted
 
@@ -141,12 +142,12 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for a writer
             raise WeightsError(f"{path}: not a regular file; give a .safetensors file")
-        file = open(path, "rb", buffering=0)  # noqa: SIM115 - closed below
+        file = open_regular(path)
     except (OSError, ValueError) as error:
         raise WeightsError(f"{path}: cannot be opened ({error}); check the path") from error
     with file:
         try:
-            yield cast(BinaryIO, file)
+            yield file
         except OSError as error:
             raise WeightsError(f"{path}: cannot be read ({error}); check the disk") from error
 
@@ -190,7 +191,9 @@ def _parse_header(file: BinaryIO, path: Path) -> Header:
 def _parse_json(raw: bytes, path: Path, field: str) -> dict[str, object]:
     """One JSON object."""
     value: object = parsed(
-        raw, lambda fault: WeightsError(f"{path}: {field} is not JSON ({fault}); {DAMAGED}")
+        raw,
+        lambda fault: WeightsError(f"{path}: {field} is not JSON ({fault}); {DAMAGED}"),
+        most_bytes=MAX_HEADER_BYTES,
     )
     if not isinstance(value, dict):
         raise WeightsError(f"{path}: {field} is {_show(value)}, not a JSON object; {DAMAGED}")

@@ -15,6 +15,7 @@ import secrets
 from pathlib import Path
 
 from tgbench.base.errors import ProgramsError
+from tgbench.base.files import read_bytes
 from tgbench.base.machine import cache_folder
 from tgbench.base.safetensors import atomic_path
 
@@ -49,11 +50,13 @@ def user_key() -> SigningKey | None:
     """The user's; None before the first one was made. Raises ProgramsError for a damaged one."""
     path = _path()
     try:
-        secret = path.read_bytes()
+        secret = read_bytes(path, KEY_BYTES)
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise ProgramsError(f"{path}: cannot be read ({error.strerror})") from error
+        raise ProgramsError(f"{path}: cannot be read ({error})") from error
+    except ValueError:
+        secret = b""
     if len(secret) != KEY_BYTES:
         raise ProgramsError(f"{path}: damaged; delete it, and save programs anew")
     return SigningKey(secret)

@@ -14,9 +14,12 @@ from collections.abc import Callable
 from os import PathLike
 from typing import Any, TypeAlias
 
+from tgbench.base.files import read_bytes
+
 Refuse: TypeAlias = Callable[[str], Exception]  # what is wrong → the error to be raised
 
-MOST_BYTES = 256 << 20  # of a file; graphs hold their constants
+MOST_BYTES = 64 << 20  # of a file; graphs hold their constants
+MOST_VALUES = 1 << 21  # of a text, which take some 300 bytes each
 MOST_DEPTH = 100  # lists and objects within each other
 MOST_DIGITS = 20  # of an integer: what 64 bits take, with its sign
 _MARK = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)  # a whole text, or a bracket
@@ -39,6 +42,8 @@ def parsed(
     try:
         _require(len(text) <= most_bytes, f"it has more than {most_bytes} bytes")
         text = text.decode("utf-8") if isinstance(text, bytes) else text
+        values = sum(map(text.count, ",[{"))
+        _require(values <= MOST_VALUES, f"it has more than {MOST_VALUES} values")
         _require(_depth(text) <= MOST_DEPTH, f"it nests deeper than {MOST_DEPTH} levels")
         constant = float if infinite else _no_constant
         found = json.loads(
@@ -53,11 +58,8 @@ def parsed(
 
 
 def bounded_text(path: str | PathLike[str], most_bytes: int = MOST_BYTES) -> str:
-    """A file's text; raises ValueError for a longer one, as for a device that has no end."""
-    with open(path, "rb") as file:
-        raw = file.read(most_bytes + 1)
-    _require(len(raw) <= most_bytes, f"it has more than {most_bytes} bytes")
-    return raw.decode("utf-8")
+    """A regular file's text; raises OSError, and ValueError for a longer one."""
+    return read_bytes(path, most_bytes).decode("utf-8")
 
 
 def read_text(path: str | PathLike[str], refuse: Refuse) -> str:

@@ -13,7 +13,6 @@ import math
 import time
 from pathlib import Path
 
-from tgbench.base.errors import PackingError
 from tgbench.base.stopping import StopReason
 from tgbench.base.words import counted, format_bytes
 from tgbench.memory.packing.drawing import draw
@@ -59,10 +58,7 @@ def _seconds(text: str) -> float:
 
 def run(arguments: argparse.Namespace) -> int:
     """0: done, and the capacity is met where there is one; `TOO_HIGH`: it is not."""
-    try:
-        problem = read_minimalloc(arguments.file, arguments.capacity, arguments.alignment)
-    except OSError as error:
-        raise PackingError(f"{arguments.file} cannot be read: {error.strerror}") from error
+    problem = read_minimalloc(arguments.file, arguments.capacity, arguments.alignment)
     began = time.perf_counter()
     solution = pack(problem, search=True, seconds=arguments.seconds)
     took = time.perf_counter() - began

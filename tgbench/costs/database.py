@@ -16,6 +16,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from tgbench.base.errors import RecordsError, UnreadableRecordsError
+from tgbench.base.files import require_regular
+from tgbench.base.words import shorten
 
 if TYPE_CHECKING:
     import sqlalchemy
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 Row: TypeAlias = "Mapping[str, Any]"
 COUNT, REAL, TEXT = "BIGINT NOT NULL", "DOUBLE PRECISION NOT NULL", "TEXT NOT NULL"
 KEY = ("kernel", "source_hash", "signature", "fingerprint")
+MOST_VALUE_BYTES = 1 << 20  # of a text in a row, and of a statement
 TABLES: Mapping[str, Mapping[str, str]] = {  # their names have a prefix: a server may hold others
     "tgbench_schema": {"version": "INTEGER PRIMARY KEY"},
     "tgbench_machines": {"fingerprint": "TEXT PRIMARY KEY", "machine": TEXT},
@@ -128,6 +131,9 @@ def database(where: str | os.PathLike[str], timeout_s: float) -> Database:
 # --- SQLite ---------------------------------------------------------------------------------------
 
 
+_REFUSED = (sqlite3.Error, UnicodeDecodeError)  # the latter of a damaged page's text
+
+
 @dataclass(frozen=True)
 class SqliteFile:
     """An SQLite file."""
@@ -144,14 +150,16 @@ class SqliteFile:
     @contextmanager
     def transaction(self, *, writes: bool = False) -> Iterator[Connection]:
         """A writer takes the lock when it begins, so that waiting for it cannot fail half-way."""
-        with explained(self.name, sqlite3.Error), closing(self._opened()) as connection:
+        with explained(self.name, _REFUSED), closing(self._opened()) as connection:
             connection.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
             yield _SqliteConnection(connection)
             connection.execute("COMMIT")
 
     def _opened(self) -> sqlite3.Connection:
-        found = sqlite3.connect(self.path, timeout=self.timeout_s, isolation_level=None)
+        found = sqlite3.connect(self._checked(), timeout=self.timeout_s, isolation_level=None)
         try:
+            found.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_VALUE_BYTES)
+            found.execute("PRAGMA trusted_schema = OFF")
             found.row_factory = sqlite3.Row
             if found.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
                 found.execute("PRAGMA journal_mode = WAL")
@@ -161,9 +169,27 @@ class SqliteFile:
             raise
         return found
 
+    def _checked(self) -> str:
+        """The path, unless something else than a file lies there: SQLite would wait for a pipe."""
+        try:
+            require_regular(os.stat(self.path).st_mode)
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError) as error:
+            raise sqlite3.OperationalError(f"unable to open database file: {error}") from error
+        return self.path
+
     def tables(self, connection: Connection) -> list[str]:
-        rows = connection.ask("SELECT name FROM sqlite_master WHERE type = 'table'")
-        return sorted(row["name"] for row in rows if not row["name"].startswith("sqlite_"))
+        """Raises UnreadableRecordsError where a question would do what somebody wrote there."""
+        rows = connection.ask("SELECT name, type FROM sqlite_master")
+        for row in rows:
+            if row["type"] not in ("table", "index"):
+                raise UnreadableRecordsError(
+                    f"{self.name}: holds a {shorten(row['type'])}, which no record database does; "
+                    "delete it, or give another path"
+                )
+        names = [row["name"] for row in rows if row["type"] == "table"]
+        return sorted(name for name in names if not name.startswith("sqlite_"))
 
     def alone(self, connection: Connection) -> None:
         """Who writes is alone already."""
@@ -278,8 +304,8 @@ MENDS = (
         "then run the same command again",
     ),
     Mend(
-        "not a database|malformed|disk image|unsupported file format|no such table|no such column|"
-        "no column named|Could not decode",
+        "not a database|disk image|unsupported file format|no such table|no such column|"
+        "no column named|Could not decode|can't decode|string or blob too big|malformed",
         "the file is damaged or no record database: delete it, or restore a copy, "
         "then profile again",
         UnreadableRecordsError,
@@ -299,7 +325,7 @@ MENDS = (
 
 
 @contextmanager
-def explained(name: str, refused: type[Exception]) -> Iterator[None]:
+def explained(name: str, refused: type[Exception] | tuple[type[Exception], ...]) -> Iterator[None]:
     """What a database says, as a RecordsError with the mend."""
     try:
         yield

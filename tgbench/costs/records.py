@@ -19,6 +19,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from tgbench.base.errors import RecordsError, UnreadableRecordsError
 from tgbench.base.machine import Machine
 from tgbench.base.strict_json import parsed
-from tgbench.base.words import counted
+from tgbench.base.words import counted, shorten
 from tgbench.costs.database import KEY, Connection, added, asked, database, made
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 2
 TIMEOUT_S = 30.0  # how long a process waits for another one to finish writing
 MOST_SAMPLES = 200  # of one set; more are thinned out evenly
+_ID = re.compile("[0-9a-f]{24}")  # anything else might be a statement of its own
 Key = tuple[str, str, str, str]  # kernel, source hash, signature, fingerprint
 
 
@@ -333,11 +335,11 @@ class Records:
         return tuple(found)
 
     def _wrong(self, row: Mapping[str, Any], name: str, table: str) -> UnreadableRecordsError:
-        shown = repr(row[name])
-        shown = shown if len(shown) < 80 else f"{shown[:76]} …"
+        is_ours = isinstance(row["id"], str) and bool(_ID.fullmatch(row["id"]))
+        mend = f"that row (DELETE FROM {table} WHERE id = '{row['id']}')" if is_ours else "the file"
         return UnreadableRecordsError(
-            f"{self.name}: {name} of record {row['id']!r} is {shown}; delete that row "
-            f"(DELETE FROM {table} WHERE id = '{row['id']}') and profile again"
+            f"{self.name}: {name} of record {shorten(row['id'])} is {shorten(row[name])}; delete "
+            f"{mend} and profile again"
         )
 
     def _machine(self, text: str) -> Machine:
@@ -345,8 +347,8 @@ class Records:
             return Machine.from_json(text)
         except ValueError:
             raise UnreadableRecordsError(
-                f"{self.name}: tgbench_machines holds {text[:60]!r}, no description of a machine; "
-                "delete that row and profile again"
+                f"{self.name}: tgbench_machines holds {shorten(text)}, no description of a "
+                "machine; delete that row and profile again"
             ) from None
 
     # --- the tables
@@ -368,13 +370,16 @@ class Records:
         there = self.database.tables(connection)
         if "tgbench_schema" not in there:
             if there and self.database.is_own:
+                named = shorten(", ".join(there[:3]))
                 raise UnreadableRecordsError(
-                    f"{self.name}: holds tables of something else ({', '.join(there[:3])}); "
-                    "give a path of its own to the records"
+                    f"{self.name}: holds tables of something else ({named}); give a path "
+                    "of its own to the records"
                 )
             return None
         rows = connection.ask("SELECT version FROM tgbench_schema")
-        version = int(rows[0]["version"]) if rows else 0
+        version = rows[0]["version"] if rows else 0
+        if type(version) is not int or not 0 <= version < 1 << 31:
+            version = 0
         if version != SCHEMA_VERSION:
             raise self._refused(version, self.database.fault(connection))
         return version

@@ -20,14 +20,17 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import zip_longest
+from math import prod
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
 from tgbench.base.errors import GraphError
-from tgbench.base.known import ConstantData, Fact, constant_fact, followed
+from tgbench.base.known import MOST_KNOWN, ConstantData, Fact, constant_fact, followed
 from tgbench.base.regions import Region
+from tgbench.base.words import shorten
 from tgbench.graph.dims import declared_max, is_dim, is_symbolic, plain
 from tgbench.graph.op_table import (
     FLOATS,
@@ -461,9 +464,16 @@ def make_call(
 
 def _known(op: OpDef, call: Call, facts: tuple[Fact | None, ...]) -> Fact | None:
     """What follows about the output of an atomic op."""
-    fact = op.known(call, facts) if op.known is not None else None
+    fact = op.known(call, facts) if op.known is not None and _few_flags(facts) else None
     is_float = call.out.dtype in FLOATS
     return followed(fact, facts, call.out.rank) if is_float and not op.tames else fact
+
+
+def _few_flags(facts: Sequence[Fact | None]) -> bool:
+    """Whether all that is known of inputs, put together, is as much as may be."""
+    arrays = [fact.constant.array if fact.constant else fact.open.array for fact in facts if fact]
+    sizes = zip_longest(*(reversed(array.shape) for array in arrays), fillvalue=1)
+    return bool(prod(map(max, sizes)) <= MOST_KNOWN)
 
 
 def _inferred_shape(op: OpDef, call: Call, region: Region) -> tuple[Dim, ...]:
@@ -574,13 +584,14 @@ class Write:
 
 def _writes(state: Node, node: Node) -> tuple[Write, ...] | None:
     """How `node` is the state with parts replaced, in order; None if it is something else."""
-    if node is state:
-        return ()
-    op = OPS.get(node.op)
-    before = _writes(state, node.inputs[0]) if op is not None and op.writes is not None else None
-    if before is None:
-        return None
-    return (*before, _write(node))
+    found: list[Write] = []
+    while node is not state:
+        op = OPS.get(node.op)
+        if op is None or op.writes is None:
+            return None
+        found.append(_write(node))
+        node = node.inputs[0]
+    return tuple(reversed(found))
 
 
 def _write(node: Node) -> Write:
@@ -826,8 +837,13 @@ def _copied(
 def _rebound(
     builder: GraphBuilder, node: Node, inputs: tuple[Node, ...], values: Mapping[Any, int]
 ) -> Node:
-    attrs = {key: _subs(value, values) for key, value in node.attrs.items()}
-    return _copied(builder, node, inputs, _subs(node.shape, values), attrs)
+    try:
+        attrs = {key: _subs(value, values) for key, value in node.attrs.items()}
+        return _copied(builder, node, inputs, _subs(node.shape, values), attrs)
+    except GraphError:
+        raise
+    except Exception as error:  # attributes of a file that no op's rules were meant to see
+        raise GraphError(f"{shorten(node.name)} cannot be bound to these sizes: {error}") from error
 
 
 def _subs(value: Any, values: Mapping[Any, int]) -> Any:

@@ -32,17 +32,18 @@ import numpy as np
 import tgbench.graph.ops  # noqa: F401  (fills the op table)
 from tgbench.base.errors import GraphError
 from tgbench.base.known import ConstantData
+from tgbench.base.regions import Box
 from tgbench.base.safetensors import atomic_path
 from tgbench.base.strict_json import parsed, read_text
 from tgbench.base.words import shorten
 from tgbench.graph.dims import declared_max, dim, is_symbolic, plain
-from tgbench.graph.graph import Graph, GraphBuilder, Node, Weighted, graph_of
+from tgbench.graph.graph import Graph, GraphBuilder, Node, Weighted, expansion, graph_of
 from tgbench.graph.op_table import ITEMSIZE, LEAVES, OPS
 
 VERSION = 1
 LISTED = 16  # constants of up to this many elements are written as numbers
 MOST_ELEMENTS = 2**44  # of one tensor
-MOST_CONSTANT_BYTES = 2**32  # of all constants of a file
+MOST_CONSTANT_BYTES = 2**28  # of all constants of a file
 MOST_DEPTH = 16  # of a dimension's expression, and of nested attributes
 INT_LIMIT = 2**62
 MEND = "restore the file, or save the graph again with `save_graph`"
@@ -177,6 +178,45 @@ def _is_count(value: Any, limit: int = INT_LIMIT) -> bool:
     return type(value) is int and 0 <= value < limit
 
 
+def _are(kind: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Several of a kind."""
+    return lambda value: isinstance(value, tuple) and all(map(kind, value))
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int or is_symbolic(value)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+def _is_word(value: Any) -> bool:
+    return type(value) is str
+
+
+def _is_flag(value: Any) -> bool:
+    return type(value) is bool
+
+
+_are_sizes = _are(_is_size)
+ATTRIBUTES: Mapping[str, Callable[[Any], bool]] = {  # what each holds, in whatever op
+    **dict.fromkeys(("activation", "approximate", "dtype", "mode"), _is_word),
+    **dict.fromkeys(("add", "align_corners", "keepdims", "largest"), _is_flag),
+    **dict.fromkeys(("alpha", "beta", "eps", "scale", "slope", "threshold", "value"), _is_number),
+    **dict.fromkeys(("axis", "groups", "k"), _is_size),
+    **dict.fromkeys(
+        ("axes", "count", "dilation", "kernel", "output_padding", "shape", "size", "start",
+         "starts", "steps", "stops", "stride"), _are_sizes,
+    ),
+    **dict.fromkeys(("low", "high"), lambda value: _is_number(value) or _are_sizes(value)),
+    "padding": lambda value: _are_sizes(value) or _are(_are_sizes)(value),
+    "scales": _are(lambda value: value is None or _is_number(value)),
+    "results": _are(_are_sizes),
+    "calls": lambda value: isinstance(value, tuple),  # the op itself looks at every one
+}  # fmt: skip
+
+
 @dataclass
 class _GraphReader:
     """Node by node, with the path of the field in every message."""
@@ -262,9 +302,9 @@ class _GraphReader:
             if op in LEAVES:
                 leaf: Callable[..., Node] = getattr(self.builder, op)
                 return leaf(name, shape, dtype)
-            if {"name", "op"} & attrs.keys():
-                raise GraphError("no op has an attribute called name or op")
-            return self.builder.apply(op, *inputs, **attrs)
+            node = self.builder.apply(op, *inputs, **attrs)
+            _try_rules(node)
+            return node
         except GraphError as error:
             raise GraphError(f"{where}: {error}") from error
         except Exception as error:  # attributes that an op's rules were never meant to see
@@ -296,7 +336,13 @@ class _GraphReader:
     def _attrs(self, item: Any, where: str) -> dict[str, Any]:
         if not isinstance(item, dict):
             raise GraphError(f"{where}: {shorten(item)} is not an object; {MEND}")
-        return {key: self._value(value, f"{where}.{shorten(key)}") for key, value in item.items()}
+        found = {}
+        for key, value in item.items():
+            place = f"{where}.{shorten(key)}"
+            found[key] = self._value(value, place)
+            if key not in ATTRIBUTES or not ATTRIBUTES[key](found[key]):
+                raise GraphError(f"{place}: {shorten(value)} is no such attribute of an op; {MEND}")
+        return found
 
     def _value(self, item: Any, where: str, depth: int = 0) -> Any:
         if item is None or type(item) in (bool, float, str):
@@ -369,6 +415,20 @@ class _GraphReader:
                 raise GraphError(
                     f"updates.{shorten(name)}: no state of that name and of {node.type}; {MEND}"
                 )
+
+
+def _try_rules(node: Node) -> None:
+    """Ask for all that a node reads, so that attributes that make no sense are found here."""
+    if any(map(is_symbolic, node.shape)):
+        return
+    call = node.call
+    calls = [call]
+    if call.op.is_fused:
+        nodes = expansion(call.op, call.attrs, call.inputs, call.facts).nodes
+        calls = [one.call for one in nodes if not one.is_leaf]
+    for one in calls:
+        assert one.op.needed is not None
+        one.op.needed(one, Box.full(one.out.shape))
 
 
 NOT_FINITE = ("inf", "-inf", "nan")

@@ -17,6 +17,8 @@ graph.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -26,6 +28,7 @@ from tgbench.graph.graph import Graph, GraphBuilder, Node, copy_node
 from tgbench.graph.op_table import Array
 
 LARGEST_BYTES = 64 << 20  # of a constant that folding makes
+MOST_BYTES = 256 << 20  # of all of them
 Rule = Callable[[Node], "Node | None"]
 
 
@@ -43,14 +46,22 @@ def simplify(graph: Graph) -> Graph:
     mul: float32[3, 2] = mul(reshape_1, constant_1)
     output y = mul
     """
-    return graph.rebuild(_make)
+    return graph.rebuild(partial(_make, _Room(MOST_BYTES)))
 
 
-def _make(builder: GraphBuilder, node: Node, inputs: tuple[Node, ...]) -> Node:
+@dataclass
+class _Room:
+    """What constants that folding makes may still take."""
+
+    left_bytes: int
+
+
+def _make(room: _Room, builder: GraphBuilder, node: Node, inputs: tuple[Node, ...]) -> Node:
     """The simplest node that equals `node` on inputs that are simple themselves."""
     made = copy_node(builder, node, inputs)
     while True:
-        better = next((found for rule in _rules(made) if (found := rule(made)) is not None), None)
+        rules = _rules(made, room)
+        better = next((found for rule in rules if (found := rule(made)) is not None), None)
         if better is None:
             return made
         if better.type != made.type:
@@ -60,8 +71,10 @@ def _make(builder: GraphBuilder, node: Node, inputs: tuple[Node, ...]) -> Node:
         made = better
 
 
-def _rules(node: Node) -> tuple[Rule, ...]:
-    return () if node.is_leaf else (_neutral, _same_input, _undone, _merged, _folded)
+def _rules(node: Node, room: _Room) -> tuple[Rule, ...]:
+    if node.is_leaf:
+        return ()
+    return _neutral, _same_input, _undone, _merged, partial(_folded, room)
 
 
 # --- constants ------------------------------------------------------------------------------------
@@ -72,13 +85,15 @@ def _constant(node: Node) -> Array | None:
     return data
 
 
-def _folded(node: Node) -> Node | None:
+def _folded(room: _Room, node: Node) -> Node | None:
     """A constant, where every input is one; bfloat16 constants do not exist."""
     arrays = [_constant(parent) for parent in node.inputs]
     if node.dtype == "bfloat16" or any(array is None for array in arrays):
         return None
-    if not isinstance(node.type.elements, int) or node.type.size_bytes > LARGEST_BYTES:
+    largest = min(LARGEST_BYTES, room.left_bytes)
+    if not isinstance(node.type.elements, int) or node.type.size_bytes > largest:
         return None
+    room.left_bytes -= node.type.size_bytes
     with np.errstate(all="ignore"):
         result = node.call.op.reference(node.attrs, *arrays)
     return node.builder.constant(result, node.dtype)

@@ -198,7 +198,14 @@ class Arena:
     def _allocated(self, size_bytes: int) -> torch.Tensor:
         """Memory with anything in it: nothing is read that was not written."""
         size = max(size_bytes, ITEMSIZE["float64"])
-        return torch.empty(size, dtype=torch.uint8, device=self.device)
+        try:
+            return torch.empty(size, dtype=torch.uint8, device=self.device)
+        except (RuntimeError, TypeError, OverflowError, MemoryError) as error:
+            raise BudgetError(
+                f"{self.device} does not give the {format_bytes(size)} that the arena needs; pass "
+                "a smaller `memory`, or demand less at once",
+                budget_bytes=size, needed_bytes=size, lower_bound_bytes=size, step=0, nodes=(),
+            ) from error  # fmt: skip
 
     def shows(self, array: NDArray[Any]) -> bool:
         """Whether an array may be a view of the arena's bytes."""

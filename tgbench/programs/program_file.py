@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import TypeAlias
 
 from tgbench.base.errors import ProgramsError
+from tgbench.base.files import read_bytes
 from tgbench.base.machine import Machine
 from tgbench.base.safetensors import atomic_path
 from tgbench.base.signing import made_key, user_key
-from tgbench.base.strict_json import MOST_BYTES, parsed
+from tgbench.base.strict_json import parsed
 from tgbench.base.words import shorten
 from tgbench.graph.graph import Graph
 from tgbench.kernels.registry import KERNELS
@@ -39,6 +40,7 @@ Entry: TypeAlias = "tuple[int, BucketClass, Program]"  # with the state that it 
 Bind: TypeAlias = Callable[[Program, tuple[int, ...]], None]
 Modelled: TypeAlias = Callable[[Iterable[Step], Sequence[int]], float]
 VERSION = 1
+MOST_BYTES = 256 << 20  # of a file; what is not signed is not taken apart
 NONE = "no file of programs; pass one that `session.save_programs` wrote"
 ANEW = "make programs anew (`session.prepare`), and save them"
 
@@ -180,13 +182,11 @@ class UnreadProgram:
 
 def _read(path: Path) -> bytes:
     try:
-        with open(path, "rb") as file:
-            raw = file.read(MOST_BYTES + 1)
+        return read_bytes(path, MOST_BYTES)
     except OSError as error:
-        raise ProgramsError(f"cannot be read ({error.strerror}); {ANEW}") from error
-    if len(raw) > MOST_BYTES:
-        raise ProgramsError(f"it has more than {MOST_BYTES} bytes: {NONE}")
-    return raw
+        raise ProgramsError(f"cannot be read ({error.strerror or error}); {ANEW}") from error
+    except ValueError as error:
+        raise ProgramsError(f"{error}: {NONE}") from error
 
 
 def _signed_lines(raw: bytes, right_for: Mapping[str, str]) -> list[bytes]:

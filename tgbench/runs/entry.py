@@ -12,7 +12,7 @@ overlap. Nothing in it is ever executed.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,8 @@ FIELDS = ("v", "changed", "demand", "hit", "ns", "t")
 INT_LIMIT = 2**63
 TIME_LIMIT_S = 2**33  # the year 2242, which every date type holds
 MOST_DIMENSIONS = 64
+MOST_LINE_BYTES = 1 << 20
+MOST_BOXES = 1024  # of one input or output, which mostly have one; of more, the hull is written
 MEND = "delete the line, or restore the file from a copy"
 
 
@@ -87,14 +89,23 @@ class LoggedCall:
 
 def _listed(boxes: Sequence[tuple[str, Region]]) -> dict[str, list[list[list[int]]]]:
     return {
-        name: [[[int(start), int(stop)] for start, stop in box] for box in region]
+        name: [[[int(start), int(stop)] for start, stop in box] for box in _few(region)]
         for name, region in boxes
     }
 
 
+def _few(region: Region) -> Iterable[Box]:
+    """The boxes of a region, or the one around them where they are more than a line takes."""
+    return region if len(region) <= MOST_BOXES else (region.hull(),)
+
+
 def _record(line: str | bytes) -> dict[str, Any]:
     """The JSON object of a line, with the fields of this version."""
-    record = parsed(line, lambda fault: TraceError(f"not a JSON object: {fault}; {MEND}"))
+    record = parsed(
+        line,
+        lambda fault: TraceError(f"not a JSON object: {fault}; {MEND}"),
+        most_bytes=MOST_LINE_BYTES,
+    )
     if not isinstance(record, dict):
         raise TraceError(f"not a JSON object but {shorten(record)}; {MEND}")
     version = record.get("v")
@@ -146,6 +157,7 @@ def _region(boxes: Any, where: str) -> Region:
             raise TraceError(f"field {shorten(where)}: {fault}; {MEND}")
 
     require(type(boxes) is list and bool(boxes), f"{shorten(boxes)} is not a list of boxes")
+    require(len(boxes) <= MOST_BOXES, f"{len(boxes)} boxes are more than {MOST_BOXES}")
     for box in boxes:
         require(type(box) is list, f"{shorten(box)} is not a box, a list of intervals")
         require(len(box) == len(boxes[0]), "its boxes differ in their number of dimensions")

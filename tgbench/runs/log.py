@@ -13,6 +13,7 @@ it must flush first.
 from __future__ import annotations
 
 import atexit
+import io
 import os
 import sys
 import threading
@@ -27,10 +28,11 @@ from queue import Empty, SimpleQueue
 from typing import IO
 
 from tgbench.base.errors import TraceError
+from tgbench.base.files import open_regular
 from tgbench.base.strict_json import parsed
 from tgbench.base.words import counted
 from tgbench.runs.buckets import Bucket
-from tgbench.runs.entry import LoggedCall
+from tgbench.runs.entry import MOST_LINE_BYTES, LoggedCall
 
 if sys.platform != "win32":
     import fcntl
@@ -47,17 +49,11 @@ class TraceWarning(UserWarning):
 
 def read(path: Path) -> tuple[list[LoggedCall], str | None]:
     """Every call of a file, and the torn text that it ends with, if it does."""
-    with explained(path, "read"):
-        if path.exists() and not path.is_file():
-            raise OSError("it is not a regular file")
-        with open(path, "rb") as file, _locked(file, shared=True):
-            lines = file.read().split(b"\n")
     calls: list[LoggedCall] = []
     buckets: dict[Bucket, Bucket] = {}  # equal ones are kept once
-    for number, line in enumerate(lines, 1):
-        is_last = number == len(lines)
-        if is_last and (not line or _is_torn(line)):
-            return calls, line.decode(errors="replace") or None
+    for number, line in enumerate(_lines_of(path), 1):
+        if not line.endswith(b"\n") and _is_torn(line):
+            return calls, line.decode(errors="replace")
         try:
             call = LoggedCall.from_json(line)
         except TraceError as error:
@@ -67,12 +63,22 @@ def read(path: Path) -> tuple[list[LoggedCall], str | None]:
     return calls, None
 
 
+def _lines_of(path: Path) -> Iterator[bytes]:
+    """The lines of a file, with their ends; of one that is too long, the beginning."""
+    with explained(path, "read"), open_regular(path) as plain, _locked(plain, shared=True):
+        file = io.BufferedReader(plain)
+        while line := file.readline(MOST_LINE_BYTES + 1):
+            yield line
+
+
 def _is_torn(tail: bytes) -> bool:
     """Whether text without a line end is the beginning of a line that tgbench was writing.
 
     Zero bytes after it are what some file systems leave of an interrupted write. Anything else
     may be somebody's file of another kind, and is never cut.
     """
+    if len(tail) > MOST_LINE_BYTES:  # of which this is a part
+        return False
     written = b"".join(tail.rstrip(b"\0").split())
     if not (HEAD.startswith(written) or written.startswith(HEAD)):
         return False
@@ -106,8 +112,9 @@ def _mend(file: IO[bytes]) -> tuple[int, str | None]:
     file.seek(end - 1)
     if file.read(1) == b"\n":
         return end, None
-    file.seek(0)
-    tail = file.read().rpartition(b"\n")[2]
+    start = max(0, end - MOST_LINE_BYTES - 1)
+    file.seek(start)
+    tail = file.read(end - start).rpartition(b"\n")[2]
     if _is_torn(tail):
         file.truncate(end - len(tail))
         return end - len(tail), tail.decode(errors="replace")

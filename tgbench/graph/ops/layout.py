@@ -15,7 +15,7 @@ import numpy as np
 
 from tgbench.base.coords import Coord, same
 from tgbench.base.errors import GraphError
-from tgbench.base.known import Fact, pattern_fact
+from tgbench.base.known import MOST_KNOWN, Fact, pattern_fact
 from tgbench.base.regions import EMPTY, Box, Interval, Region
 from tgbench.graph.dims import expanded
 from tgbench.graph.graph import Node
@@ -36,7 +36,7 @@ from tgbench.graph.op_table import (
     same_dtype,
 )
 from tgbench.graph.ops.broadcasting import down, up
-from tgbench.graph.ops.masks import MASKED, Mask, mask_fact, mask_of
+from tgbench.graph.ops.masks import MASKED, Mask, aligned, mask_fact, mask_of
 
 MOST_RUNS = 64  # a reshape that cuts a box into more runs than this is covered by its hull
 
@@ -163,8 +163,15 @@ def _reshape_known(call: Call, facts: Facts) -> Fact | None:
     fact = facts[0]
     if fact is None or fact.value is None:
         return None
-    whole = np.broadcast_to(fact.open.array, call.in_shapes[0])
-    return pattern_fact(fact.value, whole.reshape(call.out.shape), hard=fact.hard)
+    array = aligned(fact.open.array, len(call.in_shapes[0]))
+    before, after = [1] * array.ndim, [1] * call.out.rank  # wide only where it varies
+    for left, right in groups(call.in_shapes[0], call.out.shape):
+        if any(array.shape[axis] > 1 for axis in left):
+            before[left[0] : left[-1] + 1] = [call.in_shapes[0][axis] for axis in left]
+            after[right[0] : right[-1] + 1] = [call.out.shape[axis] for axis in right]
+    if prod(before) > MOST_KNOWN:
+        return None
+    return pattern_fact(fact.value, np.broadcast_to(array, before).reshape(after), hard=fact.hard)
 
 
 def _reshape_view(call: Call) -> ViewMap | None:
@@ -268,7 +275,7 @@ def _slice_check(attrs: Attrs, types: tuple[TensorType, ...]) -> None:
             raise GraphError(
                 f"slice {start}:{stop}:{step} of dimension {axis} ({size}) selects nothing"
             )
-        if picked is not None and not 0 <= min(picked) <= max(picked) < size:
+        if picked and not 0 <= min(picked[0], picked[-1]) <= max(picked[0], picked[-1]) < size:
             raise GraphError(
                 f"slice {start}:{stop}:{step} leaves dimension {axis} ({size}); "
                 "index the node (`x[a:b]`), which clips as NumPy does"
@@ -321,6 +328,9 @@ def _slice_needed(call: Call, box: Box) -> tuple[Region, ...]:
         else:
             ends = (first + a * step, first + (b - 1) * step)
             choices.append([(ends[0], ends[1] + 1) if step > 0 else (ends[1], ends[0] + 1)])
+    if prod(map(len, choices)) > MOST_RUNS:
+        choices = [[(some[0][0], some[-1][1]) if some[0][0] <= some[-1][0]
+                    else (some[-1][0], some[0][1])] for some in choices]  # fmt: skip
     return (Region.of(*(Box(pick) for pick in product(*choices))),)
 
 
@@ -528,12 +538,20 @@ def _concat_known(call: Call, facts: Facts) -> Fact | None:
 
 
 def _joined(call: Call, pieces: Sequence[Array | None]) -> Array:
-    """Flags of the pieces, False where a piece has none, side by side."""
-    whole = [
-        np.broadcast_to(np.False_ if piece is None else piece, shape)
-        for piece, shape in zip(pieces, call.in_shapes, strict=True)
+    """Flags of the pieces, False where a piece has none, side by side; False if they are many."""
+    rank, axis = call.out.rank, call.attrs["axis"]
+    flags = [
+        np.zeros([1] * rank, bool) if piece is None else aligned(piece, rank) for piece in pieces
     ]
-    return np.concatenate(whole, axis=call.attrs["axis"])
+    sizes = [max(flag.shape[i] for flag in flags) for i in range(rank)]  # 1 where none varies
+    sizes[axis] = call.out.shape[axis]
+    if prod(sizes) > MOST_KNOWN:
+        return np.zeros([1] * rank, bool)
+    whole = [
+        np.broadcast_to(flag, [*sizes[:axis], shape[axis], *sizes[axis + 1 :]])
+        for flag, shape in zip(flags, call.in_shapes, strict=True)
+    ]
+    return np.concatenate(whole, axis=axis)
 
 
 register(
@@ -595,19 +613,30 @@ def _pad_needed(call: Call, box: Box) -> tuple[Region, ...]:
 
 def _pad_known(call: Call, facts: Facts) -> Fact | None:
     """The margin is known; so is the inside where it is known to hold the same value."""
-    attrs, shape, fact = call.attrs, call.in_shapes[0], facts[0]
-    value = _as_dtype(attrs["value"], call.out.dtype)
+    fact, dtype = facts[0], call.out.dtype
+    value = _as_dtype(call.attrs["value"], dtype)
     mask = mask_of(fact, call.inputs[0], call.out.rank)
-    is_mask = value <= MASKED.get(call.out.dtype, -np.inf)
-    if mask is not None and is_mask:
-        inside = np.broadcast_to(mask.closed, shape)
-        return mask_fact(
-            [Mask(_padded(attrs, inside, True), max(mask.value, value))], call.out.dtype
-        )
-    inside = np.ones(shape, dtype=bool)
+    if mask is not None and value <= MASKED.get(dtype, -np.inf):
+        closed = _margined(call, mask.closed, True)
+        return None if closed is None else mask_fact([Mask(closed, max(mask.value, value))], dtype)
+    inside = np.ones([1] * call.out.rank, bool)
     if fact is not None and fact.closes_with(value):
-        inside = np.broadcast_to(fact.open.array, shape)
-    return pattern_fact(value, _padded(attrs, inside, False))
+        inside = aligned(fact.open.array, call.out.rank)
+    is_open = _margined(call, inside, False)
+    return None if is_open is None else pattern_fact(value, is_open)
+
+
+def _margined(call: Call, flags: Array, margin: bool) -> Array | None:
+    """Flags with a margin, wide only where there is one; None if they were too many."""
+    attrs = call.attrs
+    widths = list(zip(attrs["low"], attrs["high"], strict=True))
+    shape = [
+        size if any(pair) else varies
+        for pair, size, varies in zip(widths, call.in_shapes[0], flags.shape, strict=True)
+    ]
+    if prod(sum(pair) + size for pair, size in zip(widths, shape, strict=True)) > MOST_KNOWN:
+        return None
+    return _padded(attrs, np.broadcast_to(flags, shape), margin)
 
 
 def _as_dtype(value: float, dtype: str) -> float:

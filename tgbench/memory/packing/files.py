@@ -12,10 +12,12 @@ some of the bytes (`3-5@0:64`), and the older inclusive `start`, `end` columns.
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Mapping
 from pathlib import Path
 
 from tgbench.base.errors import PackingError
+from tgbench.base.strict_json import bounded_text
 from tgbench.memory.packing.problem import Buffer, Problem, Solution, Steps
 
 _COLUMNS = ("id", "lower", "upper", "size")
@@ -27,15 +29,15 @@ def read_minimalloc(
 ) -> Problem:
     """The problem in a minimalloc CSV file; columns are found by name, unknown ones ignored.
 
-    Raises `PackingError` naming the file, and the line and column where there is one; `OSError`
-    when the file cannot be read.
+    Raises `PackingError` naming the file, and the line and column where there is one.
     """
     try:
-        with open(path, newline="", encoding="utf-8") as lines:
-            reader = csv.DictReader(lines)
-            _check_columns(tuple(reader.fieldnames or ()))
-            buffers = tuple(_read_buffer(reader.line_num, row) for row in reader)
+        reader = csv.DictReader(io.StringIO(bounded_text(path), newline=""))
+        _check_columns(tuple(reader.fieldnames or ()))
+        buffers = tuple(_read_buffer(reader.line_num, row) for row in reader)
         return Problem(buffers, capacity_bytes, alignment)
+    except OSError as error:
+        raise PackingError(f"{path} cannot be read: {error.strerror or error}") from error
     except (ValueError, csv.Error) as error:
         raise PackingError(f"{path}: {error}") from error
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -28,7 +29,8 @@ def load_config(source: Source) -> dict[str, Any]:
     if isinstance(source, Mapping):
         return dict(source)
     path = Path(source)
-    path = path / "config.json" if path.is_dir() else path
+    with suppress(OSError):  # reading it says what is wrong with it
+        path = path / "config.json" if path.is_dir() else path
 
     def refuse(fault: str) -> GraphError:
         return GraphError(

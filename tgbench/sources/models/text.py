@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tgbench.base.errors import GraphError, InputError, KernelError
+from tgbench.base.strict_json import bounded_text
 from tgbench.graph.graph import Graph
 
 Ids = npt.NDArray[np.int64]
@@ -66,7 +67,7 @@ class Tokenizer:
             ) from error
         path = Path(directory) / "tokenizer.json"
         try:
-            reader = Reader.from_str(path.read_text(encoding="utf-8"))
+            reader = Reader.from_str(bounded_text(path))
         except OSError as error:
             raise InputError(
                 f"{path}: cannot be read ({error}); give the folder of a checkpoint that holds one"

@@ -18,7 +18,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from tgbench.base.errors import GraphError
+from tgbench.base.errors import GraphError, ImporterError
 from tgbench.base.safetensors import DTYPE_NAMES
 from tgbench.graph.graph import Graph, GraphBuilder, Node
 from tgbench.graph.op_table import TensorType
@@ -59,6 +59,7 @@ class Builder:
         counts: calls by op, constants left out.
         whole: the calls that became opaque ops, and why, by node.
         refused: the calls that became gaps.
+        most_bytes: of all that PyTorch may compute beforehand, of a file of somebody else.
     """
 
     program: TorchProgram
@@ -70,6 +71,7 @@ class Builder:
     places: dict[str, SourceLine] = field(default_factory=dict)
     whole: dict[fx.Node, str] = field(default_factory=dict)
     refused: set[fx.Node] = field(default_factory=set)
+    most_bytes: int | None = None
     _lifted: dict[int, tuple[torch.Tensor, Node]] = field(default_factory=dict)
 
     def run(self) -> Builder:
@@ -213,6 +215,10 @@ class Builder:
     def _computed(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         """The value by PyTorch itself."""
         assert isinstance(node.target, torch._ops.OpOverload)
+        if self.most_bytes is not None:
+            self.most_bytes -= _size_bytes(node.target, args, kwargs)
+            if self.most_bytes < 0:
+                raise ImporterError(f"{node.target} would make a constant that is too large")
         return node.target(*args, **kwargs)
 
     def _lowered(self, node: fx.Node, name: str, args: Any, kwargs: Any) -> Any:
@@ -282,6 +288,16 @@ def tensor_type(value: torch.Tensor, name: str) -> TensorType:
 
 def _leaves(tree: Any) -> list[Any]:
     return pytree.tree_leaves(tree)
+
+
+def _size_bytes(target: Any, args: Any, kwargs: Any) -> int:
+    """What the results of a call will take, found out on tensors without numbers."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        found = _leaves(target(*args, **kwargs))
+    tensors = [value for value in found if isinstance(value, torch.Tensor)]
+    return sum(value.numel() * value.element_size() for value in tensors)
 
 
 def _shape(node: fx.Node) -> Any:

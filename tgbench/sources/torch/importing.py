@@ -21,7 +21,8 @@ import tgbench.sources.torch.rows.indexing
 import tgbench.sources.torch.rows.layout
 import tgbench.sources.torch.rows.neural
 import tgbench.sources.torch.rows.reduction  # noqa: F401  (these five fill the table)
-from tgbench.base.errors import ImporterError
+from tgbench.base.errors import ImporterError, TgbenchError
+from tgbench.base.words import shorten
 from tgbench.graph.ops.opaque.aten import refusal
 from tgbench.graph.recognise import recognise
 from tgbench.graph.simplify import simplify
@@ -31,6 +32,8 @@ from tgbench.sources.torch.imported import Imported
 from tgbench.sources.torch.pt2 import read_pt2
 from tgbench.sources.torch.support import Support
 from tgbench.sources.torch.table import RULES
+
+MOST_CONSTANT_BYTES = 1 << 28  # of what a file has PyTorch compute beforehand
 
 
 def from_torch(
@@ -87,9 +90,17 @@ def from_pt2(path: str | os.PathLike[str], *, names: Mapping[str, str] | None = 
         ImporterError: for a damaged file, and for one that holds pickles or foreign ops.
     """
     program = read_pt2(path).renamed(names or {})
-    built = Builder(program).run()
-    Support.of(built).check()
-    return _imported(built)
+    try:
+        built = Builder(program, most_bytes=MOST_CONSTANT_BYTES).run()
+        Support.of(built).check()
+        return _imported(built)
+    except (TgbenchError, MemoryError):
+        raise
+    except Exception as error:  # arguments that neither PyTorch nor an entry was meant to see
+        raise ImporterError(
+            f"{path}: holds calls that make no sense ({type(error).__name__}: "
+            f"{shorten(str(error))}); save it again with torch.export.save"
+        ) from error
 
 
 def supported(

@@ -16,24 +16,29 @@ input by these alone. Left out: dynamic shapes, control flow, custom classes, pi
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, BinaryIO
 
 import torch
 from torch import fx
 from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 
 from tgbench.base.errors import ImporterError
+from tgbench.base.files import open_regular
 from tgbench.base.strict_json import parsed
+from tgbench.base.words import shorten
 from tgbench.graph.ops.opaque.aten import operator_of, refusal
 from tgbench.sources.torch.program import SHAPE_ONLY, Leaf, Tensors, TorchProgram, output_nodes
 from tgbench.sources.torch.table import RULES
 
+MOST_REPEATED_BYTES = 1 << 26  # of numbers that strides repeat
 SCHEMA_MAJOR = 8  # of torch/_export/serde/schema.py in PyTorch 2.11 to 2.13
 DTYPES = {
     1: torch.uint8, 2: torch.int8, 3: torch.int16, 4: torch.int32, 5: torch.int64,
@@ -61,30 +66,61 @@ class ForeignFile(Exception):  # noqa: N818 - becomes an ImporterError with the 
 def read_pt2(path: str | os.PathLike[str]) -> TorchProgram:
     """The program in a file; raises ImporterError for one that is damaged or holds more."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            return _Pt2Reader(_Archive(archive)).program()
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
+            return _Pt2Reader(_Archive(archive, _Allowance.of(file))).program()
     except ForeignFile as error:
         raise ImporterError(f"{path}: {error}") from None
     except (OSError, zipfile.BadZipFile) as error:
         raise ImporterError(f"{path}: cannot be read ({error}); save it again") from error
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError,
-            RuntimeError) as error:  # fmt: skip
+            OverflowError, StopIteration, RuntimeError) as error:  # fmt: skip
         raise ImporterError(
             f"{path}: is damaged, or of another schema than {SCHEMA_MAJOR} "
             f"({type(error).__name__}: {error}); save it again with torch.export.save"
         ) from error
 
 
-@dataclass(frozen=True)
+@dataclass
+class _Allowance:
+    """The bytes that a file may take in memory: as many as it has, and some for views.
+
+    Members that lie over each other, or numbers that a stride of 0 repeats, would take more.
+    """
+
+    left_bytes: int
+
+    @staticmethod
+    def of(file: BinaryIO) -> _Allowance:
+        return _Allowance(os.fstat(file.fileno()).st_size + MOST_REPEATED_BYTES)
+
+    def take(self, size_bytes: int) -> None:
+        """Have so many of them."""
+        self.left_bytes -= size_bytes
+        if self.left_bytes < 0:
+            raise ForeignFile("holds more bytes than it has; it is damaged: save it again")
+
+
+@dataclass
 class _Archive:
     """Members by name, without the folder that all lie in."""
 
     zip: zipfile.ZipFile
+    room: _Allowance
+
+    @cached_property
+    def members(self) -> dict[str, list[zipfile.ZipInfo]]:
+        found: dict[str, list[zipfile.ZipInfo]] = {}
+        for member in self.zip.infolist():
+            found.setdefault(member.filename.split("/", 1)[-1], []).append(member)
+        return found
 
     def bytes(self, name: str) -> bytes:
-        found = [n for n in self.zip.namelist() if n.split("/", 1)[-1] == name]
+        found = self.members.get(name, [])
         if len(found) != 1:
             raise ForeignFile(f"has {len(found)} members {name}; torch.export.save writes one")
+        if found[0].compress_type != zipfile.ZIP_STORED:  # a few bytes could be any number
+            raise ForeignFile(f"has {name} compressed, as torch.export.save leaves nothing")
+        self.room.take(found[0].file_size)
         return self.zip.read(found[0])
 
     def json(self, name: str) -> Any:
@@ -110,7 +146,9 @@ class _Archive:
         flat = storages[member]
         whole = flat[: flat.numel() // dtype.itemsize * dtype.itemsize].view(dtype)
         offset = _int(meta["storage_offset"])
-        return torch.as_strided(whole, _ints(meta["sizes"]), _ints(meta["strides"]), offset)
+        sizes = _ints(meta["sizes"])
+        self.room.take(max(0, math.prod(sizes) * dtype.itemsize - flat.numel()))
+        return torch.as_strided(whole, sizes, _ints(meta["strides"]), offset)
 
 
 def _parsed(text: str | bytes, where: str) -> Any:
@@ -297,6 +335,8 @@ def _spec(kind: str, what: Any) -> InputSpec:
         raise ForeignFile(f"takes a {kind}; the importer takes tensors")
     found, key = _KINDS[kind]
     argument = TensorArgument(name=what["arg"]["name"])
+    if not isinstance(what[key], str):
+        raise ForeignFile(f"names a {kind} {shorten(what[key])}; save it again")
     return InputSpec(found, argument, what[key], what.get("persistent"))
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from tgbench.base.errors import GraphError
 from tgbench.base.regions import Box, Region
+from tgbench.graph.dims import is_symbolic
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import (
     FLOATS,
@@ -59,6 +60,15 @@ def _check(name: str) -> Callable[[Attrs, tuple[TensorType, ...]], None]:
         numbers = (*attrs["kernel"], *attrs["stride"], *attrs["dilation"], *attrs["count"])
         if min(numbers) < 1 or min(attrs["low"]) < 0:
             raise GraphError(f"{name} of {types[0]} with {dict(attrs)} has empty windows")
+        for window in pool_windows(attrs, types[0].shape):
+            room = window.size + 2 * window.low + window.stride
+            first = (window.count - 1) * window.stride - window.low
+            if is_symbolic(window.size):
+                continue
+            if window.span > room or first >= window.size:
+                raise GraphError(
+                    f"{name} of {types[0]} with {dict(attrs)} has windows that do not fit"
+                )
 
     return check
 

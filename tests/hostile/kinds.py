@@ -1,0 +1,284 @@
+"""Kinds of files: samples of each, and what is done with one that somebody sent."""
+
+from __future__ import annotations
+
+import io
+import math
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import tgbench as tg
+from tgbench import ops
+from tgbench.base.safetensors import save
+from tgbench.costs.records import Record, Records, TilingRecord
+from tgbench.graph.dims import dim
+from tgbench.graph.graph import Graph, GraphBuilder
+from tgbench.graph.graph_file import graph_to_json, load_graph
+from tgbench.graph.reference import evaluate
+from tgbench.plans.plan import Plan
+from tgbench.runs.trace import Trace
+from tgbench.sources.torch import from_pt2
+
+LARGEST_RUN = 1 << 16  # elements of a graph that is run, so that its reference takes no time
+
+
+class Wrong(AssertionError):  # noqa: N818
+    """A file was read, and what came of it is not right."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of file.
+
+    Fields:
+        suffix: of its name.
+        samples: the bytes of sound ones.
+        used: reads one and does with it what users do; raises `Wrong` where that comes out wrong.
+    """
+
+    suffix: str
+    samples: Callable[[], tuple[bytes, ...]]
+    used: Callable[[Path], None]
+
+
+# --- graphs ---------------------------------------------------------------------------------------
+
+
+def decoder() -> Graph:
+    """Rows that see the rows before them: an embedding, attention, a state, two outputs."""
+    g = GraphBuilder()
+    ids = g.input("ids", (8,), "int64")
+    x = ops.embedding(g.parameter("table", (6, 4)), ids)
+    seen = ops.attention(*(
+        (x @ g.parameter(name, (4, 4))).reshape(1, 1, 8, 4) for name in "qkv"
+    ), g.constant(np.tri(8, dtype=bool)))  # fmt: skip
+    y = ops.layer_norm(seen.reshape(8, 4) + x, g.parameter("scale", (4,)), g.parameter("by", (4,)))
+    state = g.state("seen", (8, 4))
+    g.update(state, y, at=g.input("at", (1,), "int64"))
+    g.output("y", ops.softmax(y[2:7:2]) * 2.0)
+    g.output("state", ops.sum_(state, (0,)))
+    return g.build()
+
+
+def picture() -> Graph:
+    """A convolution, a pool, padding, windows, reshapes, constants listed and deflated."""
+    g = GraphBuilder()
+    x = g.input("x", (1, 2, 6, 6))
+    y = ops.relu(ops.conv(x, g.parameter("w", (3, 2, 3, 3)), None, padding=1))
+    y = ops.max_pool(y, 2)
+    y = ops.pad(y, (0, 0, 1, 0), (0, 0, 0, 1), -np.inf).permute(0, 2, 1, 3)
+    ones = g.constant(np.ones((4, 3, 4)), "float32")
+    y = ops.concat([ops.maximum(y, 0.0), y.reshape(1, 4, 3, 4) * ones], 2)
+    rows = ops.gather(y, g.constant(np.array([3, 0, 1, 1])), 1)
+    g.output("out", ops.mean(rows, (2,)).cast("float64").expand(2, 1, 4, 4))
+    return g.build()
+
+
+def symbolic() -> Graph:
+    """Dimensions with names, and expressions of them."""
+    g = GraphBuilder()
+    n, m = dim("N", max=8), dim("M")
+    x = g.input("x", (n * 2 + 1, m))
+    y = (x * 3.0).reshape(1, n * 2 + 1, m).expand(2, n * 2 + 1, m)
+    g.output("y", ops.sum_(ops.pad(y, (0, 1, 0), (0, 1, 2), 1.0), (0,)))
+    g.output("z", ops.concat([x, x], 0))
+    return g.build()
+
+
+def values_of(graph: Graph) -> dict[str, Any]:
+    draw = np.random.default_rng(0).integers
+    leaves = {**graph.inputs, **graph.parameters}
+    return {
+        n: draw(0, 2, node.shape).astype("float32" if node.dtype == "bfloat16" else node.dtype)
+        for n, node in leaves.items()
+    }
+
+
+def _graph(path: Path) -> None:
+    graph = load_graph(path)
+    assert str(graph)
+    assert graph.to_dot()
+    if graph.symbols:
+        graph = graph.bind(**{str(symbol): 3 for symbol in graph.symbols})
+    sizes = [math.prod(node.shape) for node in graph.nodes]
+    if sum(sizes) > LARGEST_RUN:
+        tg.GraphSession(graph, {}, "16MiB") if not graph.parameters else None
+        return
+    _compared(graph)
+
+
+def _compared(graph: Graph, **options: Any) -> None:
+    """Run a graph twice, and compare with its reference."""
+    values = values_of(graph)
+    weights = {name: values.pop(name) for name in graph.parameters}
+    session = tg.GraphSession(graph, weights, "16MiB", calibrate=False, **options)
+    for _ in range(2):
+        kept = {name: session.state_value(name) for name in graph.states}
+        found = session.run(values)
+        with np.errstate(all="ignore"):
+            right = evaluate(graph, {**values, **weights, **kept})
+        for name, array in right.items():
+            if not np.allclose(found[name], array, rtol=1e-2, atol=1e-3, equal_nan=True):
+                raise Wrong(f"output {name!a} differs from the reference")
+        for name in values:
+            values[name] = np.roll(values[name], 1)
+
+
+@cache
+def _graphs() -> tuple[bytes, ...]:
+    return tuple(graph_to_json(make()).encode() for make in (decoder, picture, symbolic))
+
+
+# --- plans and traces -----------------------------------------------------------------------------
+
+
+@cache
+def _session_files() -> Mapping[str, bytes]:
+    """Those that a session of the decoder wrote."""
+    graph, values = decoder(), values_of(decoder())
+    weights = {name: values.pop(name) for name in graph.parameters}
+    with tempfile.TemporaryDirectory() as folder:
+        plan, trace = Path(folder, "plan.json"), Path(folder, "trace.jsonl")
+        session = tg.GraphSession(graph, weights, "1MiB", trace=trace, plan=plan, calibrate=False)
+        for at in (0, 3, 4):
+            values["ids"] = values["ids"].copy()
+            values["ids"][at] = 5
+            session.run(values, {"y": np.s_[at % 3]})
+        session.trace.close()
+        session.optimize("greedy", steps=1)
+        session.prepare()
+        session.save_programs()
+        return {path.suffix: path.read_bytes() for path in Path(folder).iterdir()}
+
+
+def _plan(path: Path) -> None:
+    plan = Plan.load(path)
+    assert str(plan)
+    assert plan.to_json()
+    _compared(decoder(), plan=plan)
+
+
+def _trace(path: Path) -> None:
+    trace = Trace.load(path)
+    assert str(trace)
+    trace.pairs(decoder())
+    trace.to_frame()
+    _compared(decoder(), trace=trace)
+    Trace(path).close()
+
+
+def _programs(path: Path) -> None:
+    graph, values = decoder(), values_of(decoder())
+    weights = {name: values.pop(name) for name in graph.parameters}
+    plan = path.with_name("of_programs.json")
+    plan.write_bytes(_session_files()[".json"])
+    session = tg.GraphSession(graph, weights, "1MiB", plan=Plan.load(plan), calibrate=False)
+    session.load_programs(path)
+    right = evaluate(graph, {**values, **weights})
+    if not np.allclose(session.run(values)["y"], right["y"], rtol=1e-2, atol=1e-3):
+        raise Wrong("output 'y' differs from the reference")
+
+
+# --- records --------------------------------------------------------------------------------------
+
+
+@cache
+def _records() -> tuple[bytes, ...]:
+    from costs.test_records import MACHINE
+
+    with tempfile.TemporaryDirectory() as folder:
+        records = Records(Path(folder, "records.db"))
+        key = ("add", "1f", "add(…)", MACHINE.fingerprint)
+        records.add([Record(*key, samples_ns=(1200, 1300, 1100))], MACHINE)
+        records.add([Record(*key[:3], "0", samples_ns=(), failure="ValueError: no")])
+        records.add_tilings([TilingRecord(*key, (1, 4), (1, 4), False, 3, 1)])
+        with records.database.transaction() as connection:
+            connection.ask("PRAGMA wal_checkpoint(TRUNCATE)")
+        return (Path(folder, "records.db").read_bytes(),)
+
+
+def _used_records(path: Path) -> None:
+    records = Records(path, timeout_s=1)
+    assert str(records)
+    records.all()
+    records.tilings()
+    records.to_frame()
+    _compared(decoder(), records=records)
+
+
+# --- weights, programs of PyTorch -----------------------------------------------------------------
+
+
+@cache
+def _weights() -> tuple[bytes, ...]:
+    graph, values = decoder(), values_of(decoder())
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "w.safetensors")
+        save({name: values[name] for name in graph.parameters}, path, {"format": "pt"})
+        return (path.read_bytes(),)
+
+
+def _used_weights(path: Path) -> None:
+    values = values_of(decoder())
+    session = tg.GraphSession(decoder(), path, "1MiB", calibrate=False)
+    session.run({name: values[name] for name in decoder().inputs})
+
+
+class Net(torch.nn.Module):
+    """Enough of PyTorch: weights, a buffer, a mask that is made, views, a reduction."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.register_buffer("table", torch.arange(8.0).reshape(8, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.linear(x) + self.table
+        seen = torch.tril(torch.ones(8, 8)) * (y @ y.T)
+        return (seen + torch.arange(8).view(1, 8)).softmax(-1).sum(0)[1:7:2]
+
+
+@cache
+def _programs_of_torch() -> tuple[bytes, ...]:
+    torch.manual_seed(0)
+    made = torch.export.export(Net().eval(), (torch.zeros(8, 4),)).run_decompositions()
+    found = io.BytesIO()
+    torch.export.save(made, found)
+    return (found.getvalue(),)
+
+
+def _pt2(path: Path) -> None:
+    imported = from_pt2(path)
+    sizes = [math.prod(node.shape) for node in imported.graph.nodes]
+    if sum(sizes) > LARGEST_RUN:
+        return
+    session = tg.GraphSession(imported, None, "16MiB", calibrate=False)
+    values = values_of(imported.graph)
+    values = {name: values[name] for name in imported.graph.inputs}
+    found, right = session.run(values), evaluate(imported, values)
+    for name, array in right.items():
+        if not np.allclose(found[name], array, rtol=1e-2, atol=1e-3, equal_nan=True):
+            raise Wrong(f"output {name!a} differs from the reference")
+
+
+def _harm(path: Path) -> None:
+    exec(path.read_text(), {})
+
+
+HARM = Kind(".txt", tuple, _harm)  # what the limits are tried with
+KINDS: Mapping[str, Kind] = {
+    "graph": Kind(".json", _graphs, _graph),
+    "plan": Kind(".json", lambda: (_session_files()[".json"],), _plan),
+    "trace": Kind(".jsonl", lambda: (_session_files()[".jsonl"],), _trace),
+    "programs": Kind(".programs", lambda: (_session_files()[".programs"],), _programs),
+    "records": Kind(".db", _records, _used_records),
+    "weights": Kind(".safetensors", _weights, _used_weights),
+    "pt2": Kind(".pt2", _programs_of_torch, _pt2),
+}

@@ -1,0 +1,264 @@
+"""Files of strangers: what they once did to a machine, and some of the fuzzer's on every run."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import socket
+import sqlite3
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+import tgbench as tg
+from hostile.__main__ import CASES
+from hostile.kinds import KINDS, decoder
+from hostile.mutating import mutated
+from hostile.reading import Outcome, Reader
+from tgbench import ops
+from tgbench.base.errors import TgbenchError
+from tgbench.base.safetensors import Weights, fingerprint, read_header
+from tgbench.commands.export import kind_of
+from tgbench.costs.records import Records
+from tgbench.graph.graph import GraphBuilder
+from tgbench.graph.graph_file import graph_to_json, load_graph
+from tgbench.memory.packing.files import read_minimalloc
+from tgbench.plans.plan import Plan
+from tgbench.runs.trace import Trace
+from tgbench.session.check import load_pairs
+from tgbench.sources.models.config import load_config
+from tgbench.sources.torch import from_pt2
+
+READERS: dict[str, Callable[[Path], Any]] = {
+    "plan": Plan.load, "graph": load_graph, "trace": Trace.load, "a trace to write": Trace,
+    "records": Records, "weights": Weights, "a header": read_header, "fingerprint": fingerprint,
+    "pt2": from_pt2, "config": load_config, "packing": read_minimalloc, "pairs": load_pairs,
+    "programs": lambda path: _session().load_programs(path),
+    "export": lambda path: kind_of(path.with_suffix(".json")),
+}  # fmt: skip
+
+
+def _session() -> tg.GraphSession:
+    g = GraphBuilder()
+    g.output("y", g.input("x", (2,)) * 2.0)
+    session = tg.GraphSession(g.build(), calibrate=False)
+    session.run({"x": np.ones(2, "float32")})
+    return session
+
+
+@contextmanager
+def at_most(seconds: int) -> Iterator[None]:
+    """Fail where something waits for ever."""
+
+    def late(*_: object) -> None:
+        raise AssertionError(f"took more than {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+# --- not files at all -----------------------------------------------------------------------------
+
+
+def _put(what: str, path: Path) -> None:
+    match what:
+        case "a pipe":
+            os.mkfifo(path)
+        case "a folder":
+            path.mkdir()
+        case "a socket":
+            with socket.socket(socket.AF_UNIX) as made:
+                made.bind(str(path))
+        case "a link to a pipe":
+            os.mkfifo(path.with_name("pipe"))
+            path.symlink_to("pipe")
+        case "a link to itself":
+            path.symlink_to(path)
+        case device:
+            path.symlink_to(device)
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize(
+    "what",
+    ["a pipe", "a folder", "a socket", "a link to a pipe", "a link to itself", "/dev/zero",
+     "/dev/null", "/dev/tty", "/proc/self/mem"],
+)  # fmt: skip
+def test_what_is_no_file_is_refused_and_not_waited_for(
+    what: str, reader: str, tmp_path: Path
+) -> None:
+    path = tmp_path / ("file.json" if reader == "export" else "file")
+    if len(str(path)) > 90 and what == "a socket":
+        pytest.skip("the path is too long for a socket")
+    _put(what, path)
+    with at_most(5), pytest.raises(TgbenchError) as caught:
+        READERS[reader](path)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_path_that_is_none_is_refused(reader: str, tmp_path: Path) -> None:
+    for name in ("a\0b", "x" * 300, "no/such/folder/file"):
+        with pytest.raises(TgbenchError):
+            READERS[reader](tmp_path / name)
+
+
+def test_a_link_to_a_file_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "plan").write_text("{")
+    (tmp_path / "graph.json").write_text(graph_to_json(decoder()))
+    (tmp_path / "link").symlink_to("graph.json")
+    assert load_graph(tmp_path / "link").fingerprint == decoder().fingerprint
+
+
+# --- few bytes, and much of everything else -------------------------------------------------------
+
+
+def graph_of(*nodes: Any, **more: Any) -> str:
+    """A graph file of [op, type, inputs, attributes] each."""
+    records = [
+        {"op": op, "name": f"n{i}", "type": type_, "inputs": inputs, "attrs": attrs}
+        for i, (op, type_, inputs, attrs) in enumerate(nodes)
+    ]
+    return json.dumps({
+        "version": 1, "fingerprint": "", "dimensions": {}, "outputs": {"y": len(nodes) - 1},
+        "updates": {}, "nodes": records, **more,
+    })  # fmt: skip
+
+
+def powers(levels: int) -> Any:
+    made: Any = ["+", ["**", "T", 8], 1]
+    for _ in range(levels):
+        made = ["+", ["**", made, 8], 1]
+    return made
+
+
+def zeros(size_bytes: int) -> Any:
+    raw = zlib.compressobj(9)
+    parts = [raw.compress(bytes(1 << 20)) for _ in range(size_bytes >> 20)]
+    return {"deflated": base64.b64encode(b"".join([*parts, raw.flush()])).decode(), "sha256": ""}
+
+
+X: tuple[Any, ...] = ("input", ["float32", [4]], [], {})
+BOMBS: dict[str, Callable[[], str]] = {
+    "a slice without an end": lambda: graph_of(
+        X, ("slice", ["float32", [4]], [0], {"starts": [0], "stops": [2**62 - 1], "steps": [1]})
+    ),
+    "powers of powers": lambda: graph_of(
+        ("input", ["float32", [powers(14)]], [], {}), dimensions={"T": None}
+    ),
+    "a large constant": lambda: graph_of(
+        ("constant", ["uint8", [1 << 31]], [], {"data": zeros(1 << 31)})
+    ),
+    "a margin": lambda: graph_of(
+        X, ("pad", ["float32", [2**40 + 4]], [0], {"low": [0], "high": [2**40], "value": 0.0})
+    ),
+    "two constants across": lambda: graph_of(
+        ("constant", ["bool", [1 << 20, 1]], [], {"data": zeros(1 << 20)}),
+        ("constant", ["bool", [1, 1 << 20]], [], {"data": zeros(1 << 20)}),
+        ("logical_and", ["bool", [1 << 20, 1 << 20]], [0, 1], {}),
+    ),
+    "many values": lambda: '{"version": 1, "nodes": [' + "[]," * (1 << 22) + "[]]}",
+    "words beyond Latin": lambda: '{"version": 1, "nodes": "' + "x" * (50 << 20) + '🙂"}',
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def reader() -> Iterator[Reader]:
+    with Reader() as found:
+        yield found
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a_small_graph_file_takes_neither_time_nor_memory(bomb: str, reader: Reader) -> None:
+    found = reader.read("graph", BOMBS[bomb]().encode())
+    wanted = ("fine", "") if bomb == "a margin" else ("refused", "GraphError")  # it says so itself
+    assert (found.outcome, found.what) == wanted, found.told
+
+
+def test_a_compressed_archive_is_refused(reader: Reader, tmp_path: Path) -> None:
+    path = tmp_path / "m.pt2"
+    for how in (zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2):
+        with zipfile.ZipFile(path, "w", how) as archive:
+            archive.writestr("x/models/model.json", bytes(1 << 28))
+        assert reader.read("pt2", path.read_bytes()) == Outcome("refused", "ImporterError")
+
+
+def test_a_database_that_computes_is_refused(reader: Reader, tmp_path: Path) -> None:
+    path = tmp_path / "records.db"
+    for statement in (
+        "CREATE VIEW tgbench_records AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 "
+        "FROM n) SELECT r.* FROM n, real r",
+        "CREATE TRIGGER t AFTER INSERT ON real BEGIN SELECT 1; END",
+    ):
+        path.write_bytes(KINDS["records"].samples()[0])
+        with sqlite3.connect(path) as connection:
+            connection.execute("ALTER TABLE tgbench_records RENAME TO real")
+            connection.execute(statement)
+        connection.close()
+        assert reader.read("records", path.read_bytes()) == Outcome(
+            "refused", "UnreadableRecordsError"
+        )
+
+
+def test_a_long_chain_of_writes_is_no_recursion() -> None:
+    g = GraphBuilder()
+    state, row = g.state("s", (4, 2)), g.input("x", (1, 2))
+    value = state
+    for i in range(1500):
+        value = ops.update(value, row * float(i), (i % 4, 0))
+    g.update(state, value)
+    g.output("y", row)
+    assert len(g.build().writes["s"]) == 1500
+
+
+def test_an_arena_that_no_machine_has_is_a_typed_error() -> None:
+    for size in (1 << 40, 1 << 44, 1 << 55):
+        g = GraphBuilder()
+        g.output("y", ops.exp(g.input("x", (size,))))
+        with pytest.raises(TgbenchError):
+            tg.GraphSession(g.build(), calibrate=False).plan_for([({}, {"y": np.s_[:1]})])
+
+
+# --- the fuzzer -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", sorted(CASES.iterdir()), ids=lambda path: path.name)
+def test_files_that_once_failed_do_not(path: Path, reader: Reader) -> None:
+    found = reader.read(path.name.partition("-")[0], path.read_bytes())
+    assert found.is_good, (found.outcome, found.what, found.told)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_that_were_damaged_are_refused_or_right(kind: str, reader: Reader) -> None:
+    samples = KINDS[kind].samples()
+    assert all(reader.read(kind, sample).outcome == "fine" for sample in samples)
+    for seed in range(settings().max_examples * 2):
+        data = mutated(kind, samples, seed)
+        found = reader.read(kind, data)
+        assert found.is_good, (seed, found.outcome, found.what, found.told)
+
+
+@pytest.mark.parametrize(
+    ("harm", "outcome"),
+    [("[0] * 10**9", "memory"), ("[0 for _ in iter(int, 1)]", "time"),
+     ("1 / 0", "untyped"), ("raise SystemExit", "untyped")],
+)  # fmt: skip
+def test_the_process_that_reads_notices(harm: str, outcome: str) -> None:
+    """A limit that nothing exceeds proves nothing."""
+    with Reader(seconds=2) as reader:
+        assert reader.read("harm", harm.encode()).outcome == outcome
+        assert reader.read("graph", b"{}") == Outcome("refused", "GraphError")
