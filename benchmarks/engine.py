@@ -50,11 +50,11 @@ WARM_CALLS = 20  # Python specialises new code in its first calls
 Results = dict[str, Any]
 
 PHASES: dict[str, tuple[Any, str]] = {
-    "step": (Propagator, "step"),
-    "lower": (Lowerer, "lower"),
-    "bind": (Program, "bind"),
+    "step": (Propagator, "stepping"),
+    "lower": (Lowerer, "lowering"),
+    "bind": (Program, "binding"),
     "state": (ValidityPattern, "of"),
-    "whole": (Memory, "specialise"),
+    "whole": (Memory, "specialising"),
 }
 CPU = "whole, cpu"  # time on the processor alone
 PARTS: dict[str, tuple[Any, str]] = {

@@ -304,16 +304,19 @@ def _timed(call: Callable[[], Any]) -> tuple[Any, int]:
 def summary(
     took: Mapping[str, Sequence[int]], first: Mapping[str, int], counted: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Medians, tails, and the total at every prefix over the better of the two others."""
+    """Medians; tails beside the median of full runs, ours and full ones, as what is asked for may
+    differ from run to run; the total at every prefix over the better of the two others.
+    """
     totals = {name: np.cumsum(values) for name, values in took.items()}
     better = np.minimum(totals["eager"], totals["full"])
     ratios = (totals["ours"] / better)[min(FIRST, len(better) - 1) :]
-    late = took["ours"][LATE:] or took["ours"]
+    p99 = {name: float(np.quantile(values[LATE:] or values, 0.99)) for name, values in took.items()}
+    median = {name: statistics.median(values) for name, values in took.items()}
     return {
         "runs": len(took["ours"]),
         "first_ns": dict(first),
-        "median_ns": {name: statistics.median(values) for name, values in took.items()},
-        "p99_ns": float(np.quantile(late, 0.99)),
+        "median_ns": median, "p99_ns": p99,
+        "tail": p99["ours"] / median["full"], "tail_of_full": p99["full"] / median["full"],
         "worst_prefix": float(ratios.max()), "worst_prefix_runs": int(ratios.argmax()) + FIRST + 1,
         "total": float(ratios[-1]),
         "counted": dict(counted),
@@ -350,15 +353,15 @@ def _tell(to: Any, name: str, histories: Sequence[str], runs: int) -> None:
     measured(SUBJECTS[name], histories, runs, lambda *found: to.send(found))
 
 
-HEADER = ["model", "history", "eager", "full", "ours, ms", "p99", "total ÷ better", "worst prefix",
-          "made", "larger", "first, ms"]  # fmt: skip
+HEADER = ["model", "history", "eager", "full", "ours, ms", "p99 ÷ full", "total ÷ better",
+          "worst prefix", "made", "larger", "first, ms"]  # fmt: skip
 
 
 def row(name: str, history: str, found: Mapping[str, Any]) -> list[str]:
     median, counted = found["median_ns"], found["counted"]
     return [
         name, history, ms(median["eager"]), ms(median["full"]), ms(median["ours"]),
-        ms(found["p99_ns"]), f"{found['total']:.2f}",
+        f"{found['tail']:.2f} ({found['tail_of_full']:.2f})", f"{found['total']:.2f}",
         f"{found['worst_prefix']:.2f} at {found['worst_prefix_runs']}",
         str(counted["specialised"]), f"{counted['larger'] / found['runs']:.0%}",
         ms(found["first_ns"]["ours"]),
@@ -398,6 +401,7 @@ def totals(results: Mapping[str, Any]) -> dict[str, Any]:
         "histories": len(found),
         "equal": sum(one["worst_error"] <= TOLERANCE for one in found),
         "never_slower": sum(one["worst_prefix"] <= 1.10 for one in found),
+        "short_tails": sum(one["tail"] <= 1.5 * max(one["tail_of_full"], 1.0) for one in found),
         "not_slower_at_the_end": sum(one["total"] <= 1.10 for one in found),
         "median_total": statistics.median([one["total"] for one in found] or [0.0]),
     }

@@ -19,7 +19,7 @@ import shlex
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -228,19 +228,35 @@ class Stopwatch:
 
     def _watched(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def run(*arguments: Any, **named: Any) -> Any:
-            before = self._is_open
-            self._is_open = before or name == self.within
-            counts = self._is_open
-            cpu, began = time.thread_time_ns(), time.perf_counter_ns()
-            try:
-                return function(*arguments, **named)
-            finally:
-                self.times_ns[name] += (time.perf_counter_ns() - began) * counts
-                self.cpu_ns[name] += (time.thread_time_ns() - cpu) * counts
+            with self._timed(name) as counts:
                 self.calls[name] += counts
-                self._is_open = before
+                found = function(*arguments, **named)
+            return self._resumed(name, found) if isinstance(found, Generator) else found
 
         return run
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[bool]:
+        """Whether it counts, what goes on inside."""
+        before = self._is_open
+        counts = self._is_open = before or name == self.within
+        cpu, began = time.thread_time_ns(), time.perf_counter_ns()
+        try:
+            yield counts
+        finally:
+            self.times_ns[name] += (time.perf_counter_ns() - began) * counts
+            self.cpu_ns[name] += (time.thread_time_ns() - cpu) * counts
+            self._is_open = before
+
+    def _resumed(self, name: str, work: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+        """Work that pauses, less its pauses."""
+        while True:
+            with self._timed(name):
+                try:
+                    paused = next(work)
+                except StopIteration as done:
+                    return done.value
+            yield paused
 
     def __exit__(self, *_: object) -> None:
         for name, (owner, attribute) in self.functions.items():

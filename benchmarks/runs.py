@@ -28,6 +28,7 @@ from tgbench.graph.graph import Node
 from tgbench.graph.op_table import OPS, Call
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.runs.buckets import Bucket, BucketClass
+from tgbench.runs.pausing import Pausing
 from tgbench.runs.propagate import Propagator, Step, joined, rough_ns
 from tgbench.runs.rules import Rules
 
@@ -84,10 +85,10 @@ class Run:
 class _Remembering(Propagator):
     """Dirty regions depend on the change alone: found once for each."""
 
-    def forward(self, changed: Mapping[Node, Region]) -> dict[Node, Region]:
+    def forwarding(self, changed: Mapping[Node, Region]) -> Pausing[dict[Node, Region]]:
         key = frozenset(changed.items())
         if key not in self.dirty:
-            self.dirty[key] = super().forward(changed)
+            self.dirty[key] = yield from super().forwarding(changed)
         return self.dirty[key]
 
     @cached_property

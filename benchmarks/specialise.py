@@ -91,7 +91,7 @@ def _made(
     session: GraphSession, image: np.ndarray[Any, Any], places: Sequence[Place]
 ) -> tuple[int, int]:
     """Nanoseconds on the processor to make the program of a run, and how many calls it has."""
-    watch = Stopwatch({"whole": (Memory, "specialise")})
+    watch = Stopwatch({"whole": (Memory, "specialising")})
     with watch:
         run_covered(session, image, tuple(places), 0, 0.0)
     return watch.cpu_ns["whole"], session.report().instructions

@@ -23,6 +23,7 @@ from tgbench.plans.planner import Planner
 from tgbench.programs.lowering import DoesNotFit
 from tgbench.programs.specialiser import FixedEntries, Specialised, Specialiser, Way
 from tgbench.runs.buckets import Bucket, BucketClass
+from tgbench.runs.pausing import at_once
 from tgbench.runs.rules import Rules
 from tgbench.runs.split import WHOLE, cuts
 from tgbench.session.session import GraphSession
@@ -185,7 +186,7 @@ def test_where_some_cut_fits_the_last_piece_has_room(
     for cut in itertools.islice(cuts(specialiser.propagator), 12):
         with suppress(DoesNotFit):
             with standing(other[1]):
-                specialiser._lowered({}, *other, Way(cut), is_fixed=True)
+                at_once(specialiser._lowering({}, *other, Way(cut), is_fixed=True))
             assert specialiser._may_fit_in_pieces(*other)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 from random import Random
 from typing import Any
 
@@ -14,8 +15,14 @@ import tgbench as tg
 from tgbench.base.errors import PlanError
 from tgbench.programs.program import Program, Use
 from tgbench.runs.buckets import Bucket, BucketClass, Spot
-from tgbench.runs.propagate import Step
-from tgbench.session.choosing import FIRST_CHOICE_NS, Measured
+from tgbench.runs.pausing import Pausing
+from tgbench.session.choosing import (
+    FIRST_CHOICE_NS,
+    LEAST_PART,
+    LONGEST_RUN,
+    Measured,
+    Wanted,
+)
 from tgbench.session.experience import COLD, OVER_MODEL
 from tgbench.session.purse import ADVANCE, SHARE, Purse
 from tgbench.session.serving import EXACTLY, LARGER, Offer, Rung
@@ -43,20 +50,19 @@ class Imagined:
     programs: dict[Any, Program] = field(default_factory=dict)
     spent: int = 0
     made: list[Rung] = field(default_factory=list)
-    asked: int = 0  # of the model, a nanosecond each
+    asking_ns: int = 0
+    asked: int = 0  # nanoseconds
+    parts: list[int] = field(default_factory=list)  # that runs spent on what was wanted
 
     def __post_init__(self) -> None:
         self.chooser = Measured(self._modelled, lambda: self.asked)
-        full = self.make(_offer(AFRESH, 0))  # a full program is there from the first run on
+        full = self.have(_offer(AFRESH, 0))  # a full program is there from the first run on
         for _ in range(2):  # and is known when it was warm
             self.ran(full)
         self.spent = 0
 
     def _modelled(self, steps: Iterable[Any], origin: Any) -> list[float]:
-        """What is asked about are steps of offers, and programs here have none."""
-        asked = [step.rung for step in steps]
-        own_ns = self.own_ns if self.hoped_ns is None else self.hoped_ns
-        return [float(own_ns if EXACTLY in asked else self.full_ns)]
+        return [float(self.full_ns)]  # of what was made: steps of programs here are none
 
     def run(self, name: int, planned: Any = None) -> Rung:
         """A run that has a program of its own by this name."""
@@ -64,26 +70,53 @@ class Imagined:
         if own.program is not None and own.program.use.is_good:
             self.ran(own)
             return EXACTLY
-        offer = self.chooser.choose(
-            own, lambda: [self._at(_offer(AFRESH, 0))], _decided, planned or {}
-        )
-        if offer.program is None:
-            offer = self.make(offer)
-            self.chooser.took(self.making_ns)
+        offer = self._choice(own, planned or {})
+        while self.chooser.wanted is not None and self._go_on(self.chooser.wanted, offer):
+            offer = self._choice(own, planned or {})
         self.ran(offer, own.spot.kind)
         return offer.rung
+
+    def _choice(self, own: Offer, planned: Any) -> Offer:
+        own, full = self._at(own), self._at(_offer(AFRESH, 0))
+        offer = self.chooser.choose(own, lambda: [full], planned)
+        self.chooser.took(0)
+        assert offer.program is not None
+        return offer
+
+    def _go_on(self, wanted: Wanted, offer: Offer) -> bool:
+        """Ask or make, for as long as this run may."""
+        assert offer.program is not None
+        left_ns = self.asking_ns if wanted.is_hope else self.making_ns
+        left_ns -= wanted.took_ns
+        part_ns = min(left_ns, int(self.chooser.room_ns(offer.program, 0)))
+        self.parts.append(part_ns)
+        self.asked += part_ns if wanted.is_hope else 0
+        wanted.took_ns += part_ns
+        self.spent += part_ns
+        self.chooser.spent(wanted.offer, part_ns)
+        if part_ns < left_ns:
+            return False
+        self.chooser.wanted = None
+        if wanted.is_hope:
+            self.chooser.asked(wanted, self._hoped(wanted.offer))
+        else:
+            self.have(wanted.offer, wanted)
+        return True
+
+    def _hoped(self, offer: Offer) -> float:
+        own_ns = self.own_ns if self.hoped_ns is None else self.hoped_ns
+        return float(own_ns if offer.rung is EXACTLY else self.full_ns)
 
     def _at(self, offer: Offer) -> Offer:
         return offer._replace(program=self.programs.get(_key(offer)))
 
-    def make(self, offer: Offer) -> Offer:
+    def have(self, offer: Offer, wanted: Wanted | None = None) -> Offer:
+        """It is made now."""
         program = _program(renews=offer.rung is AFRESH)
         self.programs[_key(offer)] = program
-        self.spent += self.making_ns
         cold = 1.0 if self.made else COLD
         self.made.append(offer.rung)
-        self.chooser.spent(offer, self.making_ns)
-        self.chooser.made(offer, program, int(cold * self.making_ns))
+        self.chooser.made(offer, program, int(cold * self.making_ns), wanted)
         return offer._replace(program=program)
 
     def ran(self, offer: Offer, kind: BucketClass | None = None) -> None:
@@ -94,13 +127,18 @@ class Imagined:
         self.chooser.ran(offer.spot.kind if kind is None else kind, offer.program, took)
 
 
-def _modelled(steps: Iterable[Step], origin: Any) -> list[float]:
+def _modelled(steps: Iterable[Any], origin: Any) -> list[float]:
     return [float(FULL_NS)]
 
 
-def _decided(offer: Offer) -> Any:
-    """In place of what a run of an offer computes: the offer."""
-    return [(offer, ())]
+def _runs_of(making_ns: float) -> int:
+    """How many runs bear what making takes."""
+    return ceil(making_ns / (LONGEST_RUN - 1) / FULL_NS)
+
+
+def _nothing() -> Pausing[Any]:
+    """In place of deciding what a run computes."""
+    yield
 
 
 def _program(renews: bool = True) -> Program:
@@ -122,11 +160,11 @@ def _key(offer: Offer) -> Any:
 def test_a_class_that_comes_again_gets_a_program_when_that_is_what_it_would_have_saved() -> None:
     price = 12 * FULL_NS
     world = Imagined(making_ns=price)
-    rungs = [world.run(1) for _ in range(200)]
+    rungs = [world.run(1) for _ in range(300)]
     first = rungs.index(EXACTLY)
-    assert rungs[first:] == [EXACTLY] * (200 - first)
+    assert rungs[first:] == [EXACTLY] * (300 - first)
     saved_up = (price / FULL_NS - ADVANCE * SHARE) / SHARE
-    assert first == pytest.approx(ADVANCE + saved_up, abs=3)
+    assert first == pytest.approx(ADVANCE + saved_up + _runs_of(price), abs=3)
 
 
 def test_runs_too_short_to_choose_for_are_computed_as_everything_for_a_while() -> None:
@@ -156,26 +194,63 @@ def test_nothing_is_chosen_before_it_is_known_what_computing_everything_takes() 
     assert not chooser.waits()
 
 
-def test_asking_the_model_stops_where_it_cannot_be_paid_for() -> None:
-    world = Imagined(making_ns=1_000)
-
-    def parts(steps: Iterable[Step], origin: Any) -> Iterator[float]:
-        for _ in range(10**6):
-            world.asked += 1
-            yield 1.0
-
-    world.chooser._experience.modelled = parts
-    assert world.run(1) is AFRESH
+def test_asking_the_model_waits_where_it_cannot_be_paid_for() -> None:
+    world = Imagined(making_ns=1_000, asking_ns=2 * FULL_NS)
+    assert [world.run(1) for _ in range(4)] == [AFRESH] * 4
     assert 0 < world.asked < FULL_NS
-    asked = world.asked
-    assert world.run(1) is AFRESH  # that took all there is to spend
-    assert world.asked == asked
+    for run in range(4, 40):
+        world.run(1)
+        assert world.asked <= (max(run, ADVANCE) + 2) * SHARE * FULL_NS
+    assert world.asked == world.asking_ns
+    assert world.run(1) is EXACTLY
+
+
+def test_no_run_takes_much_longer_than_everything_with_what_it_makes() -> None:
+    world = Imagined(making_ns=3 * FULL_NS)
+    world.chooser._purse.left_ns = 10.0 * FULL_NS
+    while world.run(1) is AFRESH:
+        pass
+    assert sum(world.parts) == world.making_ns
+    assert max(world.parts) <= (LONGEST_RUN - 1) * FULL_NS
+    assert len(world.parts) == _runs_of(world.making_ns) + 1  # and a hope
+
+
+def test_what_a_quick_run_leaves_of_a_full_one_is_spent_on_what_is_wanted() -> None:
+    """And where runs take longer than everything does, they bear a little all the same."""
+    world = Imagined()
+    purse = world.chooser._purse
+    purse.left_ns, purse.lost_ns = 10.0 * FULL_NS, 5.0 * FULL_NS
+    for took_ns, room_ns in [
+        (FULL_NS // 2, (LONGEST_RUN - 0.5) * FULL_NS),
+        (3 * FULL_NS, LEAST_PART * FULL_NS),
+    ]:
+        program = _program()
+        program.use.note(took_ns)
+        program.use.note(took_ns)
+        assert world.chooser.room_ns(program, 0) == pytest.approx(room_ns)
+    purse.left_ns = -ADVANCE * SHARE * FULL_NS
+    assert world.chooser.room_ns(program, 0) <= 0.0  # nothing is left to spend
+    world.chooser.wanted = Wanted(_offer(AFRESH, 0), False, 0.0, 0.0)
+    assert world.chooser.room_ns(program, 0) > 0.0  # but on what is lacking
+
+
+def test_one_program_is_wanted_at_a_time() -> None:
+    world = Imagined(making_ns=3 * FULL_NS)
+    world.chooser._purse.left_ns = 10.0 * FULL_NS
+    while world.chooser.wanted is None:
+        world.run(1)
+    first = world.chooser.wanted
+    for name in range(2, 9):
+        world.run(name)
+    assert world.chooser.wanted is first
+    world.chooser.forget()
+    assert world.chooser.wanted is None
 
 
 def test_a_cheap_program_is_made_when_it_would_have_paid_and_the_purse_holds_it() -> None:
     world = Imagined(own_ns=FULL_NS - 500, making_ns=2 * FULL_NS)
-    saved_up = ADVANCE + (2 - ADVANCE * SHARE) / SHARE
-    assert [world.run(1) for _ in range(40)].index(EXACTLY) == pytest.approx(saved_up, abs=3)
+    saved_up = ADVANCE + (2 - ADVANCE * SHARE) / SHARE + _runs_of(world.making_ns)
+    assert [world.run(1) for _ in range(50)].index(EXACTLY) == pytest.approx(saved_up, abs=3)
 
 
 def test_the_share_of_the_first_runs_may_be_spent_in_the_first() -> None:
@@ -202,12 +277,12 @@ def test_before_any_was_made_a_program_costs_in_proportion_to_asking_about_it() 
     known = world.chooser._experience
     assert known.making(own) == pytest.approx(10**9)
 
-    def parts(steps: Iterable[Step], origin: Any) -> Iterator[float]:
+    def parts(steps: Iterable[Any], origin: Any) -> Iterator[float]:
         world.asked += 700
         yield 1.0
 
     known.modelled = parts
-    world.chooser.rehearse(own, _decided)
+    world.chooser.rehearse(own, [((), _nothing())])
     assert known.making(own) == 700 * OVER_MODEL
 
 
@@ -238,6 +313,7 @@ def test_no_history_costs_more_than_twice_what_the_better_of_both_ways_does(
     always_own = len(names) * own_ns + len(set(names)) * world.making_ns
     slack = (1 + len(set(names))) * FULL_NS  # each class's first runs
     slack += int(world.making_ns / SHARE)  # while the first program is saved up for
+    slack += len(world.made) * _runs_of(world.making_ns) * FULL_NS  # while others are made
     assert world.spent - world.making_ns <= 2 * min(always_full, always_own) + slack
 
 
@@ -255,12 +331,18 @@ def test_at_no_time_more_was_spent_than_full_runs_take_and_a_share(seed: int) ->
         assert world.spent <= FULL_NS * (run + 2 + max(ADVANCE, run + 1) * SHARE)
 
 
-def test_a_planned_class_gets_its_program_at_once_if_the_purse_holds_it() -> None:
+def _is_wanted(world: Imagined, planned: Any) -> bool:
+    """Whether the first run makes a part of its program."""
+    assert world.run(1, planned) is AFRESH
+    return world.chooser.wanted is not None and world.chooser.wanted.took_ns > 0
+
+
+def test_a_planned_class_is_wanted_at_once_if_the_purse_holds_it() -> None:
     within, beyond = int(0.8 * ADVANCE * SHARE * FULL_NS), ADVANCE * FULL_NS
     planned = {_kind(1): (1.0, ())}
-    assert Imagined(own_ns=6_000, making_ns=within).run(1, planned) is EXACTLY
-    assert Imagined(own_ns=6_000, making_ns=within).run(1) is AFRESH  # it may not come again
-    assert Imagined(own_ns=6_000, making_ns=beyond).run(1, planned) is AFRESH
+    assert _is_wanted(Imagined(own_ns=6_000, making_ns=within), planned)
+    assert not _is_wanted(Imagined(own_ns=6_000, making_ns=within), {})  # it may not come again
+    assert not _is_wanted(Imagined(own_ns=6_000, making_ns=beyond), planned)
 
 
 def test_a_program_that_turned_out_slower_is_not_made_again() -> None:
@@ -285,13 +367,11 @@ def test_what_does_not_fit_costs_a_plan_or_is_out_of_the_question() -> None:
     chooser.planned(10**9)
     full = _offer(AFRESH, 0, _program())
     own, larger = _offer(EXACTLY, 1), _offer(COARSE, 1)
-    assert chooser.choose(own, lambda: [], _decided, {}) is own
+    assert chooser.choose(own, lambda: [], {}) is own
     assert not chooser.refused(own, can_plan=True)
     assert not chooser.refused(larger, can_plan=False)
-    assert [chooser.choose(own, lambda: [larger, full], _decided, {}) for _ in range(3)] == [
-        full
-    ] * 3
-    assert chooser.choose(own, lambda: [larger], _decided, {}) is own
+    assert [chooser.choose(own, lambda: [larger, full], {}) for _ in range(3)] == [full] * 3
+    assert chooser.choose(own, lambda: [larger], {}) is own
     assert chooser.refused(own, can_plan=True)  # now it is paid for
 
 
@@ -302,11 +382,12 @@ def test_where_runs_are_short_a_choice_stands_for_some_of_them() -> None:
     for _ in range(200):
         full.program.use.note(FULL_NS)
         chooser.ran(full.spot.kind, full.program, FULL_NS)
-    chooser.choose(full, lambda: [], _decided, {})
+    chooser.choose(full, lambda: [], {})
     chooser.took(FULL_NS // 1000)
     assert chooser.again(full, {}) == ()
     for _ in range(20):
-        chooser.choose(full, lambda: [], _decided, {})
+        chooser.ran(full.spot.kind, full.program, FULL_NS)
+        chooser.choose(full, lambda: [], {})
     chooser.took(FULL_NS // 10)
     assert [bool(chooser.again(full, {})) for _ in range(6)] == [True] * 5 + [False]
 

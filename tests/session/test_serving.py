@@ -16,7 +16,6 @@ from tgbench.programs.program import Program
 from tgbench.programs.states import NOTHING, ValidityPattern
 from tgbench.runs.buckets import Bucket, BucketClass, Spot
 from tgbench.session.choosing import Chooser, Larger, Own
-from tgbench.session.experience import Decided
 from tgbench.session.memory import Library
 from tgbench.session.serving import ONWARDS, WIDENED, WIDER, Offer, Rung
 
@@ -112,7 +111,7 @@ class Onwards(Own):
 
     strict = False
 
-    def choose(self, own: Offer, larger: Larger, decided: Decided, planned: Any) -> Offer:
+    def choose(self, own: Offer, larger: Larger, planned: Any) -> Offer:
         return next((one for one in larger() if one.rung is ONWARDS), own)
 
 
@@ -124,7 +123,7 @@ class Rather(Own):
     def __init__(self, rung: Rung) -> None:
         self.rung = rung
 
-    def choose(self, own: Offer, larger: Larger, decided: Decided, planned: Any) -> Offer:
+    def choose(self, own: Offer, larger: Larger, planned: Any) -> Offer:
         return next((one for one in larger() if one.rung is self.rung), own)
 
 
@@ -295,7 +294,7 @@ class Whole(Own):
 
     strict = False
 
-    def choose(self, own: Offer, larger: Larger, decided: Decided, planned: Any) -> Offer:
+    def choose(self, own: Offer, larger: Larger, planned: Any) -> Offer:
         return [own, *larger()][-1]
 
 

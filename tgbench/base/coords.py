@@ -284,8 +284,9 @@ class standing:  # noqa: N801  (read as a clause: `with standing(origin)`)
     def __enter__(self) -> None:
         self.before, _standing.origin = _standing.origin, self.origin
 
-    def __exit__(self, *_: object) -> None:
-        _standing.origin = self.before
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not GeneratorExit:  # work that is given up where it paused stands nowhere
+            _standing.origin = self.before
 
 
 class record:  # noqa: N801  (read as a verb: `with record(origin) as guards`)
@@ -310,10 +311,37 @@ class record:  # noqa: N801  (read as a verb: `with record(origin) as guards`)
         here.origin, here.guards = self.origin, self.guards
         return self.guards
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is GeneratorExit:  # as above
+            return
         _standing.origin, _standing.guards = self.before, self.outer
         if self.outer is not None:
             self.outer |= self.guards
+
+
+class Footing:
+    """Where some work stands and records that is done bit by bit: `with footing` goes on there."""
+
+    __slots__ = ("guards", "origin")
+
+    def __init__(self, origin: Sequence[int] = (), guards: set[Guard] | None = None) -> None:
+        self.origin, self.guards = origin, guards
+
+    @staticmethod
+    def here() -> Footing:
+        """Inside, one stands as outside, and outside as before, whatever happens inside."""
+        return Footing(_standing.origin, _standing.guards)
+
+    def _change(self) -> None:
+        here = _standing
+        here.origin, self.origin = self.origin, here.origin
+        here.guards, self.guards = self.guards, here.guards
+
+    def __enter__(self) -> None:
+        self._change()
+
+    def __exit__(self, *_: object) -> None:
+        self._change()
 
 
 class Memo:

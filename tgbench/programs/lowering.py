@@ -47,6 +47,7 @@ from tgbench.memory.placement import Placement, Slot, touched
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.programs.folding import Calls, Folder, joined
 from tgbench.programs.program import Instruction
+from tgbench.runs.pausing import Pausing, at_once
 from tgbench.runs.propagate import Step
 from tgbench.runs.rules import Rules
 
@@ -308,12 +309,21 @@ class Lowerer:
         Raises DoesNotFit where the placement is too small, Unreadable where a cached slice does
         not hold all that a kernel would touch.
         """
+        return at_once(self.lowering(step, state, demand))
+
+    def lowering(
+        self,
+        step: Step,
+        state: State,
+        demand: Mapping[str, tuple[Node, Region]] | None = None,
+    ) -> Pausing[Lowering]:
         starts = self._starts(step, state)
         addresser = Addresser(self.layout_of, starts)
         written = Written(step, state, self.placement.retained)
         instructions: list[Instruction] = []
         for node, region in step.compute.items():
             for box in self.rules.parts(node.call, region):
+                yield
                 instructions += self._fills_for(node, box, written, addresser)
                 instructions.append(self._instruction(node, box, addresser))
                 written.add(node, box)
@@ -321,7 +331,7 @@ class Lowerer:
             for box in region:
                 instructions += self._fills(node, box, written, addresser)
         handed = {node for node, _ in (demand or {}).values()}
-        instructions = self._folded(instructions, handed)
+        instructions = yield from self._folding(instructions, handed)
         passed = {one for made in instructions for one in (made.node, *made.posts[:-1])}
         passed -= {made.result for made in instructions}
         after = {
@@ -468,15 +478,20 @@ class Lowerer:
         """A node's site with every operand at offset 0; `posts` are the nodes of the site's."""
         return canonical(there, *map(self._taken, (node, *posts)))
 
-    def _folded(self, made: list[Instruction], handed: Collection[Node]) -> list[Instruction]:
+    def _folding(
+        self, made: list[Instruction], handed: Collection[Node]
+    ) -> Pausing[list[Instruction]]:
         """The same calls, as fewer where a kernel does several at once, and is quicker so.
 
         Not where bits must agree: tiles do.
         """
         if self.rules.tilings:
             return made
-        chains = self._folder.chains(made, handed)
-        return [one for chain in chains for one in self._shortened(chain)]
+        found: list[Instruction] = []
+        for chain in self._folder.chains(made, handed):
+            found += self._shortened(chain)
+            yield
+        return found
 
     def _shortened(self, chain: Sequence[Calls]) -> list[Instruction]:
         """A chain of calls, as many of them as may be in one each."""

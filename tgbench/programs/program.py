@@ -27,6 +27,7 @@ from tgbench.graph.graph import Node
 from tgbench.graph.op_table import ITEMSIZE
 from tgbench.kernels.binding import argument_of, array_of, tensor_of
 from tgbench.kernels.registry import Function, Host, Prepared, Site, View
+from tgbench.runs.pausing import Pausing, at_once
 from tgbench.runs.propagate import Step
 
 Maker: TypeAlias = Callable[[tuple[int, ...]], Any]  # origin → argument
@@ -121,6 +122,16 @@ class Use:
         """Whether it is as quick as was hoped."""
         return self.ran < 3 or self.time_ns <= self.instead_ns
 
+    @property
+    def is_warm(self) -> bool:
+        """Whether it ran often enough to know what it takes."""
+        return self.ran > 1
+
+    @property
+    def takes_ns(self) -> float:
+        """What a run takes; the first one also took what was cold then."""
+        return self.time_ns if self.is_warm else min(self.time_ns or inf, self.modelled_ns)
+
     def note(self, took_ns: int) -> None:
         self.ran += 1
         late = took_ns - self.time_ns
@@ -191,6 +202,14 @@ class Program:
         prepared: Callable[[Prepared], Any],
     ) -> None:
         """Make the tensors, once, for the origin at hand; the pool has what is `prepared`."""
+        at_once(self.binding(buffers, origin, prepared))
+
+    def binding(
+        self,
+        buffers: Mapping[tuple[Any, str], torch.Tensor],
+        origin: tuple[int, ...],
+        prepared: Callable[[Prepared], Any],
+    ) -> Pausing[None]:
         self.calls, self.results, self._tensors = [], {}, {}  # of a bind that was interrupted
         self._moving, self._rebuilt, self._makers = [], [], []
         numbers: dict[Any, int] = {}
@@ -202,6 +221,7 @@ class Program:
             return _pointed(view, buffers, origin)
 
         for i, instruction in enumerate(self.instructions):
+            yield
             arguments = _arguments(instruction, origin, tensor, prepared, lent)
             self.calls.append((instruction.function, tuple(arguments)))
             places = []

@@ -22,6 +22,7 @@ from tgbench.memory.storage import ScheduledGraph
 from tgbench.programs.lowering import DoesNotFit, Held, Lowerer, Lowering, State, Unreadable
 from tgbench.programs.program import Instruction
 from tgbench.runs.buckets import BucketClass
+from tgbench.runs.pausing import Pausing, at_once
 from tgbench.runs.propagate import Propagator, Step, changes, handed_out, joined
 from tgbench.runs.rules import Rules
 from tgbench.runs.split import WHOLE, Cut, Demand, cuts, demands, supersets
@@ -148,10 +149,28 @@ class Specialiser:
 
         Raises DoesNotFit if nothing fits.
         """
+        return at_once(
+            self.specialising(
+                held, kind, origin, or_more=or_more, as_planned=as_planned, is_fixed=is_fixed,
+                counts_on_all=counts_on_all,
+            )
+        )  # fmt: skip
+
+    def specialising(
+        self,
+        held: State,
+        kind: BucketClass,
+        origin: tuple[int, ...],
+        *,
+        or_more: bool = True,
+        as_planned: bool = False,
+        is_fixed: bool = False,
+        counts_on_all: bool = True,
+    ) -> Pausing[Specialised]:
         for way in self._own_ways if as_planned else self._ways(kind, origin, or_more):
             try:
                 with record(origin) as guards:
-                    made, counts_on = self._lowered(
+                    made, counts_on = yield from self._lowering(
                         held, kind, origin, way, is_fixed, counts_on_all
                     )
             except DoesNotFit as error:
@@ -162,13 +181,14 @@ class Specialiser:
             return Specialised(tuple(made), frozenset(guards), counts_on)
         raise failure
 
-    def decided(self, held: State, kind: BucketClass, origin: tuple[int, ...]) -> Step:
+    def deciding(self, held: State, kind: BucketClass, origin: tuple[int, ...]) -> Pausing[Step]:
         """What a run in one piece computes, before it is lowered."""
         graph, numbers = self.scheduled.graph, self.fixed_entries.of(kind, origin)
         with record(origin):
             held, symbols = _with(numbers, held, kind)
             demand = joined(handed_out(graph, kind, symbols).values())
-            return self.propagator.step(_valid(held), changes(graph, kind, symbols), demand)
+            changed = changes(graph, kind, symbols)
+            return (yield from self.propagator.stepping(_valid(held), changed, demand))
 
     @property
     def _own_ways(self) -> list[Way]:
@@ -198,12 +218,13 @@ class Specialiser:
             if not node.is_leaf
         }
         try:
-            self._readable(lasting, {}, joined(handed_out(graph, kind, origin).values()), {})
+            demand = joined(handed_out(graph, kind, origin).values())
+            at_once(self._readable(lasting, {}, demand, {}))
         except DoesNotFit:
             return False
         return True
 
-    def _lowered(
+    def _lowering(
         self,
         held: State,
         kind: BucketClass,
@@ -211,7 +232,7 @@ class Specialiser:
         way: Way,
         is_fixed: bool,
         counts_on_all: bool = True,
-    ) -> tuple[list[tuple[Step, Lowering]], State]:
+    ) -> Pausing[tuple[list[tuple[Step, Lowering]], State]]:
         numbers = dict(enumerate(origin)) if is_fixed else self.fixed_entries.of(kind, origin)
         for index in numbers:
             origin_symbol(index).pin()
@@ -223,20 +244,20 @@ class Specialiser:
             demand = supersets(demand, self.planned)[way.more - 1]
         asked: Sequence[Demand] = [demand]
         if way.cut != WHOLE:
-            whole = self.propagator.step(_valid(held), changed, demand)
+            whole = yield from self.propagator.stepping(_valid(held), changed, demand)
             asked = demands(self.propagator, whole, way.cut, demand)
         made: list[tuple[Step, Lowering]] = []
         before = held
         for i, part in enumerate(asked):
             names = named if i == len(asked) - 1 else {}
-            step, lowering = self._readable(held, changed, part, names)
+            step, lowering = yield from self._readable(held, changed, part, names)
             made.append((step, lowering))
             held, changed = lowering.after, {}
         if counts_on_all or len(made) > 1:
             return made, before
-        return made, self._looked_at(made[0][0], before, demand)
+        return made, (yield from self._looked_at(made[0][0], before, demand))
 
-    def _looked_at(self, step: Step, held: State, demand: Demand) -> State:
+    def _looked_at(self, step: Step, held: State, demand: Demand) -> Pausing[State]:
         """What a step reads of what is held, or hands out: also what a kernel touches in vain."""
         rules, base_box = self.lowerer.rules, self.scheduled.base_box
         parts = [base_box(node, box, rules) for node, region in demand.items() for box in region]
@@ -244,10 +265,12 @@ class Specialiser:
             for box in rules.parts(node.call, region):
                 reads = zip(node.inputs, rules.reads(node.call, box), strict=True)
                 parts += [base_box(one, read, rules) for one, read in reads if read is not None]
+            yield
         found: dict[Node, Region] = {}
         for node, box in parts:
             if node in held:
                 found[node] = found.get(node, EMPTY).union(Region((box,)))
+                yield
         there = {
             node: region.intersect(held[node].valid).subtract(step.dirty.get(node, EMPTY))
             for node, region in found.items()
@@ -260,13 +283,13 @@ class Specialiser:
         changed: Mapping[Node, Region],
         demand: Mapping[Node, Region],
         named: Mapping[str, tuple[Node, Region]],
-    ) -> tuple[Step, Lowering]:
+    ) -> Pausing[tuple[Step, Lowering]]:
         """Decide and lower, computing again what a kernel could not read where it lies."""
         avoid: list[Node] = []
         while True:
-            step = self.propagator.step(_valid(held), changed, demand, avoid)
+            step = yield from self.propagator.stepping(_valid(held), changed, demand, avoid)
             try:
-                return step, self.lowerer.lower(step, held, named)
+                return step, (yield from self.lowerer.lowering(step, held, named))
             except Unreadable as found:
                 avoid.append(found.node)
 

@@ -23,6 +23,7 @@ from tgbench.base.regions import EMPTY, NOTHING, Box, Left, Region
 from tgbench.graph.graph import Graph, Node
 from tgbench.graph.op_table import Call
 from tgbench.runs.buckets import BucketClass
+from tgbench.runs.pausing import Pausing, at_once
 from tgbench.runs.rules import Rules, less_known
 
 ALWAYS = 1 << 60  # later than every step: demanded outputs are read after the last one
@@ -86,6 +87,9 @@ class Propagator:
 
     def forward(self, changed: Mapping[Node, Region]) -> dict[Node, Region]:
         """dirty[n] for every node that can differ when these leaves did."""
+        return at_once(self.forwarding(changed))
+
+    def forwarding(self, changed: Mapping[Node, Region]) -> Pausing[dict[Node, Region]]:
         dirty = {node: region for node, region in changed.items() if region.boxes}
         rules, views = self.rules.dirty, self.storage.views
         for node in self.schedule:
@@ -95,6 +99,7 @@ class Propagator:
                 region = self.rules.rounded(node.call, region)
             if region.boxes:
                 dirty[node] = region
+            yield
         return dirty
 
     def step(
@@ -108,12 +113,21 @@ class Propagator:
 
         Cached values of the nodes in `avoid` are computed again if they are needed.
         """
-        dirty = self.forward(changed)
+        return at_once(self.stepping(valid, changed, demand, avoid))
+
+    def stepping(
+        self,
+        valid: Mapping[Node, Region],
+        changed: Mapping[Node, Region],
+        demand: Mapping[Node, Region],
+        avoid: Iterable[Node] = (),
+    ) -> Pausing[Step]:
+        dirty = yield from self.forwarding(changed)
         left = {node: Left(region, dirty.get(node, EMPTY)) for node, region in valid.items()}
         unusable: dict[Node, None] = dict.fromkeys(avoid)
         while True:
             usable = {node: there for node, there in left.items() if node not in unusable}
-            needed, compute, reused = self._backward(usable, demand)
+            needed, compute, reused = yield from self._going_back(usable, demand)
             filled = self._filled(needed, compute, reused)
             lost = self._destroyed_before_read(needed, compute, reused, filled)
             if not lost:
@@ -122,9 +136,9 @@ class Propagator:
         after = self._valid_after(left, compute, compute.keys() | filled)
         return Step(dirty, needed, compute, reused, after, tuple(unusable), filled)
 
-    def _backward(
+    def _going_back(
         self, usable: Mapping[Node, Left], demand: Mapping[Node, Region]
-    ) -> tuple[dict[Node, Region], dict[Node, Region], dict[Node, Region]]:
+    ) -> Pausing[tuple[dict[Node, Region], dict[Node, Region], dict[Node, Region]]]:
         needed = dict(demand)
         compute: dict[Node, Region] = {}
         reused: dict[Node, Region] = {}
@@ -133,6 +147,7 @@ class Propagator:
             region = needed.get(node)
             if region is None or not region.boxes:
                 continue
+            yield
             if node not in views:
                 there = usable.get(node, NOTHING)
                 if there.valid.boxes:

@@ -28,15 +28,17 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from math import inf
-from typing import Literal, Protocol, TypeAlias, get_args
+from typing import Any, Literal, Protocol, TypeAlias, get_args
 
 from tgbench.base import switches
 from tgbench.base.errors import PlanError, check_choice
 from tgbench.plans.decisions import Classes
 from tgbench.programs.program import Program
 from tgbench.runs.buckets import BucketClass
-from tgbench.session.experience import Decided, Experience, Modelled, is_warm
+from tgbench.runs.pausing import Paused, Pausing, at_once
+from tgbench.session.experience import Decided, Experience, Modelled
 from tgbench.session.purse import SHARE, Purse
 from tgbench.session.serving import AFRESH, FROM_NOTHING, Offer, Rung
 
@@ -45,6 +47,8 @@ AGAIN = 5  # how often a class that the plan is for is expected to come again
 MOST_ACCOUNTS = 20_000  # past this, what was put aside is forgotten
 LEAST_RUNNING = 50  # of choosing's own time, that runs take on which a choice stands
 LONGEST = 50  # runs
+LONGEST_RUN = 1.3  # times what computing everything takes, that a run may with what is got ready
+LEAST_PART = 1 / 8  # of computing everything, that any run may spend on it
 FIRST_CHOICE_NS = 500_000  # what is saved up for the first choice, as none was timed yet
 
 
@@ -60,6 +64,27 @@ def made_by(making: str | None) -> str:
     return found
 
 
+@dataclass(eq=False)
+class Wanted:
+    """A program that is to be made, or modelled first, while another one serves.
+
+    Fields:
+        offer: what it is for.
+        is_hope: whether nobody knows yet what it takes, and the model is to be asked.
+        hoped_ns: what it is taken to take.
+        instead_ns: what the one takes that is there.
+        work: what is done so far.
+        took_ns: how long that took.
+    """
+
+    offer: Offer
+    is_hope: bool
+    hoped_ns: float
+    instead_ns: float
+    work: Paused[Any] | None = None
+    took_ns: int = 0
+
+
 class Chooser(Protocol):
     """Picks one of several programs that would serve a run, and hears how it went.
 
@@ -67,9 +92,11 @@ class Chooser(Protocol):
         strict: whether a run's own program counts on all that is there: values too that are left
             by accident. They make runs quicker that come again and again, and programs rare that
             are met again. If not, it counts on any part of what the plan keeps.
+        wanted: what is got ready while runs go on, if anything is.
     """
 
     strict: bool
+    wanted: Wanted | None
 
     def waits(self) -> bool:
         """Whether nothing is chosen for this run, as it cannot be paid for."""
@@ -77,14 +104,25 @@ class Chooser(Protocol):
     def rehearse(self, offer: Offer, decided: Decided) -> bool:
         """Learn of a run that is planned for, and did not happen yet; whether to make it ready."""
 
+    def asking(self, decided: Decided) -> Pausing[float]:
+        """Ask the model what a run takes."""
+
+    def asked(self, wanted: Wanted, modelled_ns: float) -> None:
+        """The model was asked about what was wanted."""
+
+    def room_ns(self, program: Program, spent_ns: int) -> float:
+        """How long a run may go on with what is wanted, that a program serves and took so long."""
+
     def again(self, own: Offer, planned: Classes) -> Sequence[Rung]:
         """On which rungs to look for a program if nothing is to be chosen now, best first."""
 
-    def choose(self, own: Offer, larger: Larger, decided: Decided, planned: Classes) -> Offer:
-        """The offer to take; one that does not fit comes back as `refused`, and is asked again."""
+    def choose(self, own: Offer, larger: Larger, planned: Classes) -> Offer:
+        """The offer to take now, and what is `wanted` from now on; one whose program is missing is
+        made at once. One that does not fit comes back as `refused`, and is asked again.
+        """
 
     def took(self, took_ns: int) -> None:
-        """How long all that took from finding offers to having a program."""
+        """How long choosing took."""
 
     def ran(self, kind: BucketClass, program: Program, took_ns: int) -> None:
         """A run of a class is over, and a program served it."""
@@ -92,8 +130,10 @@ class Chooser(Protocol):
     def spent(self, offer: Offer, took_ns: int) -> None:
         """That long a program was being made for an offer, in vain or not."""
 
-    def made(self, offer: Offer, program: Program, took_ns: int) -> None:
-        """A program was made for an offer."""
+    def made(
+        self, offer: Offer, program: Program, took_ns: int, wanted: Wanted | None = None
+    ) -> None:
+        """A program was made for an offer: at once, or because it was wanted."""
 
     def refused(self, offer: Offer, can_plan: bool) -> bool:
         """An offer does not fit the plan in force: it costs another one. True to pay that now."""
@@ -109,6 +149,7 @@ class Own:
     """Every run has a program of its own, made as soon as it happens."""
 
     strict = True
+    wanted: Wanted | None = None
 
     def waits(self) -> bool:
         return False
@@ -116,10 +157,20 @@ class Own:
     def rehearse(self, offer: Offer, decided: Decided) -> bool:
         return False
 
+    def asking(self, decided: Decided) -> Pausing[float]:
+        yield
+        return 0.0
+
+    def asked(self, wanted: Wanted, modelled_ns: float) -> None:
+        pass
+
+    def room_ns(self, program: Program, spent_ns: int) -> float:
+        return inf
+
     def again(self, own: Offer, planned: Classes) -> Sequence[Rung]:
         return ()
 
-    def choose(self, own: Offer, larger: Larger, decided: Decided, planned: Classes) -> Offer:
+    def choose(self, own: Offer, larger: Larger, planned: Classes) -> Offer:
         return own
 
     def took(self, took_ns: int) -> None:
@@ -131,7 +182,9 @@ class Own:
     def spent(self, offer: Offer, took_ns: int) -> None:
         pass
 
-    def made(self, offer: Offer, program: Program, took_ns: int) -> None:
+    def made(
+        self, offer: Offer, program: Program, took_ns: int, wanted: Wanted | None = None
+    ) -> None:
         pass
 
     def refused(self, offer: Offer, can_plan: bool) -> bool:
@@ -161,7 +214,6 @@ class Measured:
     ) -> None:
         self._experience, self._purse = Experience(modelled, clock), Purse()
         self._choosing_ns: float = FIRST_CHOICE_NS  # what choosing took when it was last done
-        self._paid_ns: float | None = None  # of the choice that is being made
         self._begin()
 
     def forget(self) -> None:
@@ -170,6 +222,7 @@ class Measured:
 
     def _begin(self) -> None:
         """Nothing was chosen yet."""
+        self.wanted: Wanted | None = None
         self._instead_ns = self._cost_ns = inf
         self._rung, self._longest, self._skipped = AFRESH, 0, 0
         self._kind: BucketClass | None = None  # what was chosen for last
@@ -177,36 +230,55 @@ class Measured:
         self._aside: defaultdict[Hashable, float] = defaultdict(float)
         self._came: defaultdict[BucketClass, int] = defaultdict(int)  # of what was chosen for
         self._chosen = 0  # how often, in all
+        self._counts: tuple[Sequence[Seen], Offer, float] | None = None  # when the run is over
         self._full: dict[BucketClass, Program] = {}  # what computes everything of it
         self._least_ns: dict[BucketClass, float] = {}  # what that would take that is asked for
         self._whole: Program | None = None  # what computes everything of anything
 
-    def choose(self, own: Offer, larger: Larger, decided: Decided, planned: Classes) -> Offer:
-        """The offer that costs least; what the others would have saved is put aside."""
-        self._paid_ns = self._paid_ns or 0.0
+    def choose(self, own: Offer, larger: Larger, planned: Classes) -> Offer:
+        """The offer that costs least; what the others would have saved is put aside.
+
+        One whose program is missing is `wanted`, and the best of those that are there is taken.
+        """
         if len(self._aside) + len(self._came) > MOST_ACCOUNTS:
             self._aside.clear()
             self._came.clear()
             self._full.clear()
             self._least_ns.clear()
         kind, seen = own.spot.kind, self._seen([own, *larger()])
-        self._compare(kind, seen, decided)
-        best, expected = self._least(seen, decided, planned)
+        unknown = self._compare(kind, seen)
+        best, expected = self._least(seen, planned)
         if self._instead_ns == inf and (kind in self._came or kind not in planned):
             fits = [one for one in seen if self._experience.plan(one[0]) == 0.0]
             best, expected = fits[-1] if fits else (best, expected)  # what serves most other runs
         paid = expected + (self._experience.making(best) if best.program is None else 0.0)
+        self._counts = seen, best, paid
+        if self._instead_ns < inf and self.wanted is None and (unknown or best.program is None):
+            self._want(*next(one for one in seen if one[0] is (unknown or best)))
+        if best.program is None and self._instead_ns < inf:
+            there = [one for one in seen if one[0].program is not None]
+            best, paid = min(there, key=lambda one: one[1])
+        counts_on_nothing = best.program is not None and best.program.renews
+        self._rung = AFRESH if counts_on_nothing else best.rung
+        self._cost_ns = paid
+        self._kind, self._saving_up = kind, self._until_payable(seen, paid)
+        return best
+
+    def _count(self, seen: Sequence[Seen], best: Offer, paid_ns: float) -> None:
+        """What a run was chosen from; it stands for those before it that nothing was chosen for."""
         for offer, one in seen:
             if offer.program is None and offer is not best:
-                self._aside[_account(offer)] += max(paid - one, 0.0) * (1 + self._skipped)
+                self._aside[_account(offer)] += max(paid_ns - one, 0.0) * (1 + self._skipped)
         for met in {offer.spot.kind for offer, _ in seen if offer.rung.continues}:
             self._came[met] += 1 + self._skipped
         self._chosen += 1 + self._skipped
-        counts_on_nothing = best.program is not None and best.program.renews
-        self._rung = AFRESH if counts_on_nothing else best.rung
-        self._cost_ns, self._skipped = paid, 0
-        self._kind, self._saving_up = kind, self._until_payable(seen, paid)
-        return best
+        self._skipped = 0
+
+    def _want(self, offer: Offer, hoped_ns: float) -> None:
+        """Get a program ready, or find out first what it takes."""
+        known = self._experience
+        is_hope = known.reference is not None and known.running(offer) is None
+        self.wanted = Wanted(offer, is_hope, hoped_ns, self._instead_ns)
 
     def _until_payable(self, seen: Sequence[Seen], paid_ns: float) -> int:
         """How many runs like this one it takes until some missing program can be paid for.
@@ -215,7 +287,7 @@ class Measured:
         """
         known, purse = self._experience, self._purse
         prices = [known.plan(one) + known.making(one) for one, _ in seen if one.program is None]
-        missing = min(prices, default=0.0) - purse.room_ns
+        missing = min(prices, default=0.0) - purse.room_ns()
         grows = SHARE * purse.full_ns + max(purse.full_ns - paid_ns, 0.0)
         if not missing > 0.0:
             return 0
@@ -230,7 +302,7 @@ class Measured:
         """
         known = [(one, self._experience.running(one)) for one in offers]
         sure = [(one, takes_ns) for one, takes_ns in known if takes_ns is not None]
-        warm = [(one, takes_ns) for one, takes_ns in sure if is_warm(one.program)]
+        warm = [one for one in sure if one[0].program and one[0].program.use.is_warm]
 
         def takes(offer: Offer, own_ns: float) -> float:
             if offer.program is None:
@@ -241,57 +313,37 @@ class Measured:
 
         return [(offer, takes(offer, own_ns or 0.0)) for offer, own_ns in known]
 
-    def _least(self, seen: list[Seen], decided: Decided, planned: Classes) -> Seen:
-        """The one that costs least; what would be bought on a hope is modelled first."""
-        while True:
-            i = min(range(len(seen)), key=lambda i: self._cost(*seen[i], planned))
-            best, hoped = seen[i]
-            is_hope = best.program is None and self._experience.running(best) is None
-            if not is_hope or self._experience.reference is None or self._instead_ns == inf:
-                return seen[i]
-            modelled = self._paid_model(best, decided)
-            seen[i] = best, max(hoped, modelled)
-            if hoped < self._instead_ns and modelled < inf:
-                real = max(self._instead_ns - seen[i][1], 0.0) / (self._instead_ns - hoped)
-                self._aside[_account(best)] *= real
+    def _least(self, seen: Sequence[Seen], planned: Classes) -> Seen:
+        """The one that costs least."""
+        return min(seen, key=lambda one: self._cost(one[0], one[1], planned))
 
-    def _paid_model(self, offer: Offer, decided: Decided) -> float:
-        """What a run is modelled to take; infinitely long, where asking cannot be paid for yet."""
-        is_afresh = offer.rung.is_afresh
-        known, purse = self._experience, self._purse
-        if not purse.holds(known.modelling(offer), is_afresh):
-            return inf
-        began_ns = known.clock()
-        found = known.model(offer, decided, until_ns=began_ns + purse.room_ns)
-        self._pay(known.clock() - began_ns, is_afresh)
-        return found
-
-    def _pay(self, took_ns: float, is_afresh: bool) -> None:
-        """Pay at once for a part of the choice that is being made, if one is."""
-        if self._paid_ns is not None:
-            self._purse.pay(took_ns, is_afresh)
-            self._paid_ns += took_ns
-
-    def _compare(self, kind: BucketClass, seen: Sequence[Seen], decided: Decided) -> None:
+    def _compare(self, kind: BucketClass, seen: Sequence[Seen]) -> Offer | None:
         """Find what is there instead of making a program, and what computing everything takes.
 
         That is everything that is asked for: a program that does no more may not be there.
+
+        Returns:
+            The offer of that program, if the model is to be asked about it.
         """
-        there = [(one, offer) for offer, one in seen if offer.program is not None]
+        there = [(one, offer.program) for offer, one in seen if offer.program is not None]
         self._instead_ns = min((one for one, _ in there), default=inf)
-        afresh = [one for one in there if one[1].program is not None and one[1].program.renews]
-        afresh = [one for one in afresh if is_warm(one[1].program)] or afresh
-        if afresh:
-            full_ns, full = min(afresh, key=lambda one: one[0])
-            assert full.program is not None
-            self._full[kind] = self._experience.reference = full.program
-            least = next((o for o, _ in seen if o.rung is AFRESH and o.program is None), None)
-            if least is not None and kind not in self._least_ns:
-                known = self._experience.running(least) or self._paid_model(least, decided)
-                if known < inf:
-                    self._least_ns[kind] = known
-            if self._purse.full_ns:
-                self._purse.full_ns = min(full_ns, self._least_ns.get(kind, inf))
+        renewing = [found for found in there if found[1].renews]
+        renewing = [found for found in renewing if found[1].use.is_warm] or renewing
+        if not renewing:
+            return None
+        full_ns, full = min(renewing, key=lambda found: found[0])
+        self._full[kind] = self._experience.reference = full
+        least = next((o for o, _ in seen if o.rung is AFRESH and o.program is None), None)
+        known = None if least is None else self._experience.running(least)
+        if known is not None:
+            self._least_ns.setdefault(kind, known)
+        if self._purse.full_ns:
+            self._purse.full_ns = min(full_ns, self._least_ns.get(kind, inf))
+        can_ask = least is not None and known is None and self._can_ask(least)
+        return least if can_ask else None
+
+    def _can_ask(self, offer: Offer) -> bool:
+        return self._purse.holds(self._experience.modelling(offer), offer.rung.is_afresh)
 
     def waits(self) -> bool:
         stands = self._rung.is_afresh and self._skipped < self._stands_for
@@ -300,8 +352,33 @@ class Measured:
         return waits
 
     def rehearse(self, offer: Offer, decided: Decided) -> bool:
-        modelled_ns, whole = self._experience.model(offer, decided), self._whole
+        known, whole = self._experience, self._whole
+        began_ns = known.clock()
+        modelled_ns = at_once(known.asking(decided))
+        known.asked(offer, modelled_ns, known.clock() - began_ns, is_cold=True)
         return whole is not None and modelled_ns < CLEARLY * whole.use.modelled_ns
+
+    def asking(self, decided: Decided) -> Pausing[float]:
+        return self._experience.asking(decided)
+
+    def asked(self, wanted: Wanted, modelled_ns: float) -> None:
+        """What was put aside on a hope is as much less as the hope was too high."""
+        takes_ns = self._experience.asked(wanted.offer, modelled_ns, wanted.took_ns)
+        hoped_ns = wanted.instead_ns - wanted.hoped_ns
+        if hoped_ns > 0.0:
+            real_ns = min(max(wanted.instead_ns - takes_ns, 0.0), hoped_ns)
+            self._aside[_account(wanted.offer)] *= real_ns / hoped_ns
+        self._choose_soon()
+
+    def room_ns(self, program: Program, spent_ns: int) -> float:
+        full_ns, wanted = self._purse.full_ns, self.wanted
+        left_ns = LONGEST_RUN * full_ns - program.use.takes_ns - spent_ns
+        is_afresh = wanted is not None and wanted.offer.rung.is_afresh
+        return min(max(left_ns, LEAST_PART * full_ns), self._purse.room_ns(is_afresh))
+
+    def _choose_soon(self) -> None:
+        """There is more to choose from: the last choice does not stand any more."""
+        self._longest = self._saving_up = 0
 
     def again(self, own: Offer, planned: Classes) -> Sequence[Rung]:
         kind = own.spot.kind
@@ -326,10 +403,9 @@ class Measured:
         return max(self._longest, self._saving_up // 2)
 
     def took(self, took_ns: int) -> None:
-        choosing_ns, self._paid_ns = took_ns - (self._paid_ns or 0.0), None
-        self._purse.pay(choosing_ns)
+        self._purse.pay(took_ns)
         if self._instead_ns < inf:  # where nothing is there, there is little to choose from
-            self._choosing_ns = choosing_ns
+            self._choosing_ns = took_ns
             self._let_stand(self._cost_ns)
 
     def _let_stand(self, running_ns: float) -> None:
@@ -338,9 +414,12 @@ class Measured:
         self._longest = min(int(runs), LONGEST)
 
     def ran(self, kind: BucketClass, program: Program, took_ns: int) -> None:
+        if self._counts is not None:
+            self._count(*self._counts)
+            self._counts = None
         if program.renews:
             self._whole = program
-            self._purse.open(self._experience.takes(program))
+            self._purse.open(program.use.takes_ns)
         full = self._full.get(kind, self._whole)
         if full is not None:
             there_ns = self._experience.anywhere(full)
@@ -353,11 +432,16 @@ class Measured:
             self._purse.ran(least_ns, 0.0 if is_full else least_ns - took_ns)
 
     def spent(self, offer: Offer, took_ns: int) -> None:
-        self._pay(took_ns, offer.rung.is_afresh)
+        self._purse.pay(took_ns, offer.rung.is_afresh)
 
-    def made(self, offer: Offer, program: Program, took_ns: int) -> None:
+    def made(
+        self, offer: Offer, program: Program, took_ns: int, wanted: Wanted | None = None
+    ) -> None:
         self._aside.pop(_account(offer), None)
-        self._experience.made(offer, program, took_ns, self._instead_ns)
+        instead_ns = self._instead_ns if wanted is None else wanted.instead_ns
+        self._experience.made(offer, program, took_ns, instead_ns)
+        if wanted is not None:
+            self._choose_soon()
 
     def refused(self, offer: Offer, can_plan: bool) -> bool:
         return self._experience.refused(offer, can_plan)
@@ -374,11 +458,16 @@ class Measured:
         often, plan, making = known.often(offer), known.plan(offer), known.making(offer)
         kind, put_aside = offer.spot.kind, self._aside.get(_account(offer), 0.0)
         saving = self._saving(offer, expected)
-        can_pay = self._purse.holds(plan + making, offer.rung.is_afresh)
-        if self._instead_ns < inf and not can_pay:
+        if self._instead_ns < inf and not self._can_pay(offer, plan + making):
             return inf
         times = self._came.get(kind, 0) + (AGAIN * planned[kind][0] if kind in planned else 0.0)
         return expected + max(plan + making * often - times * saving / often - put_aside, 0.0)
+
+    def _can_pay(self, offer: Offer, price_ns: float) -> bool:
+        """Whether a program may be wanted: one at a time, and what it takes has to be known."""
+        is_hope = self._experience.reference is not None and self._experience.running(offer) is None
+        is_paid = self._purse.holds(price_ns, offer.rung.is_afresh)
+        return self.wanted is None and is_paid and (not is_hope or self._can_ask(offer))
 
     def _saving(self, offer: Offer, expected: float) -> float:
         """What a program that moves saves in a run to come, if its class comes as it did so far."""

@@ -19,6 +19,7 @@ from statistics import median_low
 from typing import TypeAlias
 
 from tgbench.programs.program import Program, Use
+from tgbench.runs.pausing import Pausing
 from tgbench.runs.propagate import Step
 from tgbench.session.serving import EXACTLY, Offer
 
@@ -26,10 +27,9 @@ LAST_MADE = 32  # programs that tell how often one of theirs is met again
 COLD = 1.5  # times what making one takes, that making the first one does
 MOVING = 2.0  # times what making one takes that stands, that one does that moves; before any did
 OVER_MODEL = 2.0  # times what asking the model about a program takes, that making it does
-GIVEN_UP = 2.0  # times what asking the model took until it was given up, that it may take
 
 Place: TypeAlias = "tuple[int, ...]"  # an origin
-Decided: TypeAlias = Callable[[Offer], Iterable[tuple[Step, Place]]]  # what it computes where
+Decided: TypeAlias = Iterable[tuple[Place, Pausing[Step]]]  # what a run computes where
 Modelled: TypeAlias = Callable[[Iterable[Step], Place], Iterable[float]]  # part by part
 
 
@@ -96,14 +96,9 @@ class Experience:
 
     # --- running ---------------------------------------------------------------------------------
 
-    def takes(self, program: Program) -> float:
-        """What a run takes; the first one also took what was cold then."""
-        use = program.use
-        return use.time_ns if is_warm(program) else min(use.time_ns or inf, use.modelled_ns)
-
     def anywhere(self, program: Program) -> float:
         """What a run takes at any place: where others serve the short ones, the rest are long."""
-        takes_ns = self.takes(program)
+        takes_ns = program.use.takes_ns
         return min(takes_ns, program.use.least_ns) if program.made_at else takes_ns
 
     def running(self, offer: Offer) -> float | None:
@@ -111,34 +106,34 @@ class Experience:
         nobody knows.
         """
         if offer.program is not None:
-            return self.takes(offer.program)
+            return offer.program.use.takes_ns
         own, rung = self._about(offer)
         known = own.running_ns(self._scale)
         if known is None and offer.rung is not EXACTLY:
             known = rung.running_ns(self._scale)
         return known
 
-    def model(self, offer: Offer, decided: Decided, until_ns: float = inf) -> float:
-        """What a run is modelled to take at best, as far as the model is right about a full one.
-
-        Infinitely long, where the thread's clock is past `until_ns` before that is known.
-        """
-        began_ns, found = self.clock(), inf
-        for step, place in decided(offer):
-            total = 0.0
+    def asking(self, decided: Decided) -> Pausing[float]:
+        """Ask the model what a run of an offer takes at best."""
+        found = inf
+        for place, deciding in decided:
+            step, total = (yield from deciding), 0.0
             for part_ns in self.modelled([step], place):
                 total += part_ns
-                if self.clock() > until_ns:
-                    self._modelling_ns.append((self.clock() - began_ns) / _size(offer) * GIVEN_UP)
-                    return inf
+                yield
             found = min(found, total)
-        took_ns = self.clock() - began_ns
-        if until_ns < inf:  # else all was cold, with the first answer
+        return found
+
+    def asked(
+        self, offer: Offer, modelled_ns: float, took_ns: float, is_cold: bool = False
+    ) -> float:
+        """The model was asked; what a run takes, as far as it is right about a full one."""
+        if not is_cold:
             self._modelling_ns.append(took_ns / _size(offer))
         for key in _keys(offer):
             family = self._families.setdefault(key, Family())
-            family.modelled_ns, family.asking_ns = found, took_ns
-        return found * self._scale
+            family.modelled_ns, family.asking_ns = modelled_ns, took_ns
+        return modelled_ns * self._scale
 
     @property
     def _scale(self) -> float:
@@ -146,7 +141,7 @@ class Experience:
         full = self.reference
         if full is None or not full.use.modelled_ns:
             return 1.0
-        return self.takes(full) / full.use.modelled_ns
+        return full.use.takes_ns / full.use.modelled_ns
 
     # --- making ----------------------------------------------------------------------------------
 
@@ -219,11 +214,6 @@ def median(samples: Iterable[float]) -> float | None:
     """The middle one of some samples, the lower of two (the first was cold); None of none."""
     found = list(samples)
     return median_low(found) if found else None
-
-
-def is_warm(program: Program | None) -> bool:
-    """Whether a program ran often enough to know what it takes."""
-    return program is not None and program.use.ran > 1
 
 
 def _moves(offer: Offer) -> bool:

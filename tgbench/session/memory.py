@@ -35,6 +35,7 @@ from tgbench.programs.specialiser import Specialiser
 from tgbench.programs.states import NOTHING, States, ValidityPattern
 from tgbench.runs.buckets import BucketClass
 from tgbench.runs.difference import hull_of
+from tgbench.runs.pausing import Pausing
 from tgbench.runs.propagate import Propagator, Step, update_key
 from tgbench.runs.rules import Rules
 
@@ -293,7 +294,7 @@ class Memory:
         found = program.results[update_key(name, node)][0][1]
         return found.clone() if self.scheduled.base[node].op == "state" else found
 
-    def specialise(
+    def specialising(
         self,
         state: int,
         kind: BucketClass,
@@ -303,39 +304,39 @@ class Memory:
         as_planned: bool = False,
         is_fixed: bool = False,
         leftovers: bool = True,
-    ) -> Program:
+    ) -> Pausing[Program]:
         """Decide, lower and bind a run; right at every origin that makes the same decisions.
 
         See `Specialiser.specialise`. Without `leftovers`, runs to come count on nothing that is not
         kept: the fewer states there are, the more often a program is met again.
         Raises DoesNotFit if nothing fits.
         """
-        with lasting():
-            held = self.states.patterns[state].state
-            made = self.specialiser.specialise(
-                held, kind, origin, or_more=or_more, as_planned=as_planned, is_fixed=is_fixed,
-                counts_on_all=leftovers,
-            )  # fmt: skip
-            kept = self.placement.retained
-            left = {n: held for n, held in made.after.items() if leftovers or n in kept}
-            program = Program(
-                instructions=made.instructions,
-                guards=made.guards,
-                after=self._number(left),
-                outputs=made.pieces[-1][1].outputs,
-                steps=tuple(step for step, _ in made.pieces),
-                made_at=origin,
-                start=state,
-                counts_on=state if leftovers else self._number(made.counts_on),
-                renews=self._renews(made.pieces[0][0]),
-            )
-            self.bind(program, origin)
+        held = self.states.patterns[state].state
+        made = yield from self.specialiser.specialising(
+            held, kind, origin, or_more=or_more, as_planned=as_planned, is_fixed=is_fixed,
+            counts_on_all=leftovers,
+        )  # fmt: skip
+        yield
+        kept = self.placement.retained
+        left = {n: held for n, held in made.after.items() if leftovers or n in kept}
+        program = Program(
+            instructions=made.instructions,
+            guards=made.guards,
+            after=self._number(left),
+            outputs=made.pieces[-1][1].outputs,
+            steps=tuple(step for step, _ in made.pieces),
+            made_at=origin,
+            start=state,
+            counts_on=state if leftovers else self._number(made.counts_on),
+            renews=self._renews(made.pieces[0][0]),
+        )
+        yield from program.binding(self.buffers, origin, self.pool.prepared)
         tell(PROGRAMS, lambda: f"program for {kind}: {program.summary}")
         return program
 
-    def step(self, state: int, kind: BucketClass, origin: tuple[int, ...]) -> Step:
+    def deciding(self, state: int, kind: BucketClass, origin: tuple[int, ...]) -> Pausing[Step]:
         """What a run would compute: a third of making a program, and it is remembered for that."""
-        return self.specialiser.decided(self.states.patterns[state].state, kind, origin)
+        return self.specialiser.deciding(self.states.patterns[state].state, kind, origin)
 
     def bind(self, program: Program, origin: tuple[int, ...]) -> None:
         """Make a program's tensors."""

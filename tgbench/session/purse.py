@@ -49,9 +49,9 @@ class Purse:
         self.left_ns -= took_ns - lost_ns
 
     def holds(self, price_ns: float, is_afresh: bool = False) -> bool:
-        return self.room_ns + (self.lost_ns if is_afresh else 0.0) > price_ns
+        return self.room_ns(is_afresh) > price_ns
 
-    @property
-    def room_ns(self) -> float:
-        """What may be spent now."""
-        return self.left_ns + self.ahead * SHARE * self.full_ns
+    def room_ns(self, is_afresh: bool = False) -> float:
+        """What may be spent now; on what computes everything, what its lack has cost as well."""
+        room_ns = self.left_ns + self.ahead * SHARE * self.full_ns
+        return room_ns + (self.lost_ns if is_afresh else 0.0)

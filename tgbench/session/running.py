@@ -32,9 +32,11 @@ from tgbench.programs.lowering import DoesNotFit
 from tgbench.programs.program import Program
 from tgbench.programs.states import NOTHING
 from tgbench.runs.buckets import Bucket, Classifier, Spot
-from tgbench.runs.propagate import Propagator, Step
+from tgbench.runs.propagate import Propagator
 from tgbench.runs.trace import LoggedCall, Trace
 from tgbench.session.arguments import ArgumentReader, Wish
+from tgbench.session.choosing import Larger
+from tgbench.session.making import Maker, NeedsPlan
 from tgbench.session.planning import Planning, Runs, Search
 from tgbench.session.report import Counters, Report, taken_bytes
 from tgbench.session.results import gather
@@ -93,14 +95,6 @@ class Served(NamedTuple):
 
 def _by(offer: Offer, program: Program, is_new: bool = False) -> Served:
     return Served(offer.rung, offer.spot, program, is_new)
-
-
-class NeedsPlan(Exception):  # noqa: N818  (a signal to plan anew)
-    """What serves a run best does not fit the plan in force."""
-
-    def __init__(self, spot: Spot, why: str) -> None:
-        super().__init__(why)
-        self.spot = spot
 
 
 class Decision(NamedTuple):
@@ -197,6 +191,7 @@ class Runner:
         self.reader, self.trace = reader, trace
         self.arena = keeper.arena
         self.counters = Counters()
+        self.maker = Maker(planning, keeper, self.counters)
         self.graph = planning.graph
         self.finished: Finished | None = None
         calibrator = planning.calibrator
@@ -243,13 +238,13 @@ class Runner:
             own = self.own(kind.bucket(ahead), Spot(kind, ahead), self.keeper.standing)
             if own.program is None:
                 self.server.larger(own, self._around(own.bucket))
-                if self.chooser.rehearse(own, self._decided):
+                if self.chooser.rehearse(own, self.maker.decided(own)):
                     self._make_ready(own)
 
     def _make_ready(self, offer: Offer) -> None:
         """Make a program before it is asked for, if it fits with the kernels that are quickest."""
         with suppress(DoesNotFit):
-            self.made(self._placed(offer, self.keeper.standing))
+            self.maker.make(self.maker.placed(offer, self.keeper.standing))
 
     def _lacks_a_start(self) -> bool:
         """No value is left to differ from: after a new plan, an interrupt or `forget`."""
@@ -265,6 +260,7 @@ class Runner:
 
     def decide(self, request: Request) -> Decision:
         """What of the inputs differs, its bucket, and the program; plans if nothing fits."""
+        began_ns = time.thread_time_ns()
         demand = {name: wish.region for name, wish in request.wanted.items()}
         if len(self.keeper.states) > MOST_STATES:
             self.keeper.forget_states()
@@ -274,7 +270,7 @@ class Runner:
             bucket = Bucket.of(differ, demand)
             is_first = self.keeper.standing.memory is None
             afresh = None if is_first else self._afresh(bucket)
-            if afresh is not None:
+            if afresh is not None and not self._goes_on(afresh, began_ns):
                 return Decision(request, arrays, differ, bucket, None, afresh)
             spot = self.server.classifier.spot(bucket)
             if is_first:
@@ -282,6 +278,8 @@ class Runner:
                 self.plan_for(self.planning.first_runs(bucket, spot, self.reader), fits)
             try:
                 served = self.served(bucket, spot)
+                while self._goes_on(served, began_ns):
+                    served = self.served(bucket, spot)
             except NeedsPlan as needs:
                 failure = str(needs)  # an error kept in its own frame keeps the session alive
                 self.planning.missed.add(needs.spot.kind)
@@ -300,18 +298,25 @@ class Runner:
         """A program for everything, where nothing else is there and nothing can be bought."""
         if not self.keeper.programs.continue_nothing:
             return None
-        found = next(self._there(bucket, FROM_NOTHING), None)
-        return _by(*found) if found is not None and self.chooser.waits() else None
+        found = self._quickest(bucket, FROM_NOTHING)
+        return found if found is not None and self.chooser.waits() else None
 
-    def _there(
+    def _goes_on(self, served: Served, began_ns: int) -> bool:
+        """Do a part of what is wanted besides; whether there is more to choose from then."""
+        if self.chooser.wanted is None:
+            return False
+        return self.maker.go_on(served.program, time.thread_time_ns() - began_ns)
+
+    def _quickest(
         self, bucket: Bucket, rungs: Sequence[Rung], own: Offer | None = None
-    ) -> Iterator[tuple[Offer, Program]]:
-        """The offers on some rungs whose programs are there."""
-        around = self._around(bucket)
+    ) -> Served | None:
+        """The quickest of the programs that are there on some rungs, if any is."""
+        around, found = self._around(bucket), []
         for rung in rungs:
             offer = own if rung is EXACTLY else self.server.offer(around, rung)
             if offer is not None and offer.program is not None:
-                yield offer, offer.program
+                found.append(_by(offer, offer.program))
+        return min(found, key=lambda one: one.program.use.takes_ns, default=None)
 
     def _hold(self, runs: Iterable[Spot]) -> None:
         """Make programs of runs that compute everything: they may serve any other."""
@@ -359,34 +364,35 @@ class Runner:
         own = self.own(bucket, spot, self.keeper.standing)
         if own.program is not None and own.program.use.is_good:
             return _by(own, own.program)
-        again = self._again(own)
-        if again is not None:
-            return again
-        began_ns = time.thread_time_ns()
-        try:
-            return self._chosen(own)
-        finally:
-            self.chooser.took(time.thread_time_ns() - began_ns)
+        return self._again(own) or self._chosen(own)
 
     def _again(self, own: Offer) -> Served | None:
-        """A program on one of the rungs that need no choice."""
+        """The quickest program on one of the rungs that need no choice."""
         rungs = self.chooser.again(own, self.planning.classes)
-        there = self._there(own.bucket, rungs, own)
-        return next((_by(*found) for found in there if found[1].use.is_good), None)
+        return self._quickest(own.bucket, rungs, own)
 
     def _chosen(self, own: Offer) -> Served:
-        """A program that is there or worth making; raises NeedsPlan."""
+        """A program that is there, or is made at once as nothing is; raises NeedsPlan."""
         larger = cache(lambda: self.server.larger(own, self._around(own.bucket)))
         while True:
-            offer = self.chooser.choose(own, larger, self._decided, self.planning.classes)
+            offer = self._choice(own, larger)
             if offer.program is not None:
                 return _by(offer, offer.program)
-            try:
-                return _by(offer, self.made(self._placed(offer, self.keeper.standing)), is_new=True)
-            except DoesNotFit as error:
-                is_own, free = offer.rung is EXACTLY, self.planning.limit_bytes is None
-                if self.chooser.refused(offer, is_own or (free and offer.rung.is_modest)):
-                    raise NeedsPlan(offer.spot, str(error)) from None
+            with suppress(DoesNotFit):  # then another one is chosen
+                placed = self.maker.placed(offer, self.keeper.standing)
+                return _by(offer, self.maker.or_plan(placed), is_new=True)
+
+    def _choice(self, own: Offer, larger: Larger) -> Offer:
+        """What the chooser takes; what it wants besides is begun."""
+        began_ns, before = time.thread_time_ns(), self.chooser.wanted
+        try:
+            offer = self.chooser.choose(own, larger, self.planning.classes)
+        finally:
+            self.chooser.took(time.thread_time_ns() - began_ns)
+        wanted = self.chooser.wanted
+        if wanted is not None and wanted is not before:
+            self.maker.begin(wanted)
+        return offer
 
     def _around(self, bucket: Bucket) -> Around:
         standing = self.keeper.standing
@@ -403,51 +409,6 @@ class Runner:
         state = self.keeper.states.moved(standing.valid, standing.last, spot)
         program = self.keeper.programs.find(state, spot.kind, spot.origin)
         return Offer(EXACTLY, bucket, spot, state, program)
-
-    def _decided(self, offer: Offer) -> Iterator[tuple[Step, tuple[int, ...]]]:
-        """What a run of an offer would compute where it stands; one that moves, also in the middle.
-
-        What was computed so far may lie about where it stands, or all over.
-        """
-        state = self._placed(offer, self.keeper.standing).state
-        assert state is not None
-        kind, origin = offer.spot
-        places = dict.fromkeys((origin, kind.middle(origin) if offer.rung.moves else origin))
-        return ((self.keeper.memory.step(state, kind, place), place) for place in places)
-
-    def _placed(self, offer: Offer, standing: Standing) -> Offer:
-        """The same, and what its program may count on: of one that moves, all that is there."""
-        if offer.state is not None:
-            return offer
-        state = self.keeper.states.moved(standing.valid, standing.last, offer.spot)
-        return offer._replace(state=state)
-
-    def made(self, offer: Offer) -> Program:
-        """The program of an offer; raises DoesNotFit where the plan in force has no room.
-
-        Plans, programs and choices are bought with the work of this thread that they are: waiting
-        for others who use the machine is nobody's fault.
-        """
-        began_ns, paid_ns = time.perf_counter_ns(), time.thread_time_ns()
-        try:
-            program = self._made(offer)
-        finally:
-            self.counters.making_ns += time.perf_counter_ns() - began_ns
-            took_ns = time.thread_time_ns() - paid_ns
-            self.chooser.spent(offer, took_ns)
-        self.keeper.programs.add(program.counts_on, offer.spot.kind, program)
-        self.counters.specialised += 1
-        self.chooser.made(offer, program, took_ns)
-        return program
-
-    def _made(self, offer: Offer) -> Program:
-        assert offer.state is not None
-        is_fixed, strict = not offer.rung.moves, self.chooser.strict
-        is_free = not strict and self.planning.limit_bytes is None  # another plan, not pieces
-        return self.keeper.memory.specialise(
-            offer.state, *offer.spot, or_more=self.planning.takes_more(offer.spot),
-            as_planned=is_fixed or is_free, is_fixed=is_fixed, leftovers=strict,
-        )  # fmt: skip
 
     # --- executing -------------------------------------------------------------------------------
 
@@ -599,7 +560,7 @@ class Runner:
             try:
                 program = offer.program
                 if program is None:
-                    program = self.made(self._placed(offer, standing))
+                    program = self.maker.make(self.maker.placed(offer, standing))
             except DoesNotFit:
                 return made
             made += offer.program is None
