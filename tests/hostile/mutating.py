@@ -12,6 +12,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def value_changed(document: Any, rng: random.Random) -> Any:
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
         places = list(_places(document))
         if not places:
-            return rng.choice(OTHERS)
+            return deepcopy(rng.choice(OTHERS))
         holder, key = rng.choice(places)
         _change(holder, key, places, rng)
     return document
@@ -89,7 +90,7 @@ def _change(holder: Any, key: Any, places: list[Any], rng: random.Random) -> Non
         case 4:
             holder[key] = rng.choice(TEXTS)
         case 5:
-            holder[key] = rng.choice(OTHERS)
+            holder[key] = deepcopy(rng.choice(OTHERS))
         case 6:
             other, at = rng.choice(places)
             holder[key] = json.loads(json.dumps(other[at]))  # another part of it

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from tgbench.base.strict_json import parsed
-from tgbench.base.words import counted
+from tgbench.base.words import counted, printable
 
 
 def cache_folder() -> Path:
@@ -85,7 +85,7 @@ class Machine:
 
     def __str__(self) -> str:
         packages = ", ".join(f"{name} {version}" for name, version in self.versions)
-        return (
+        return printable(
             f"{self.processor} ({self.instructions}, {counted(self.threads, 'thread')}; {packages})"
         )
 

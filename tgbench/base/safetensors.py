@@ -37,7 +37,7 @@ from safetensors.torch import save_file
 from tgbench.base.errors import TgbenchError, WeightsError
 from tgbench.base.files import open_regular
 from tgbench.base.strict_json import parsed
-from tgbench.base.words import counted
+from tgbench.base.words import counted, printable
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -98,7 +98,7 @@ class Header:
     metadata: Mapping[str, str]
 
     def __str__(self) -> str:
-        rows = (f"  {t.name}  {t.dtype}{list(t.shape)}" for t in self.tensors.values())
+        rows = (f"  {printable(t.name)}  {t.dtype}{list(t.shape)}" for t in self.tensors.values())
         title = (
             f"{self.path}: {counted(len(self.tensors), 'tensor')}, "
             f"{counted(self.file_bytes, 'byte')}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from typing import Any, TypeAlias
 
+LONGEST_NAME = 1024  # of a node, an input, a dimension
 MOST_NAMED = 6  # names or classes in one line; the rest are counted
 Progress: TypeAlias = Callable[[int, int, str], None]  # done, of, what is going on
 UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
@@ -67,6 +68,28 @@ def ruled(header: Sequence[str], rows: Sequence[Sequence[str]], right: Container
     """A table with a line under its header."""
     rule = ["─" * max(map(len, column)) for column in zip(header, *rows, strict=True)]
     return "\n".join(aligned([header, rule, *rows], right))
+
+
+def is_name(value: Any) -> bool:
+    """Whether a text may name something: a terminal, a picture and a page show it as it is.
+
+    No control or bidirectional character, no line end, nothing that no font has; not endless.
+
+    >>> is_name("layers.0/µ"), is_name("a\\nb"), is_name("\\u202eab"), is_name("")
+    (True, False, False, False)
+    """
+    return isinstance(value, str) and 0 < len(value) <= LONGEST_NAME and value.isprintable()
+
+
+def printable(text: str) -> str:
+    """A text as a terminal may have it: what it would obey is written out, all but line ends.
+
+    >>> printable("red \\x1b[31m")
+    'red \\\\x1b[31m'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
 def shorten(value: Any) -> str:

@@ -27,6 +27,7 @@ from typing import Any
 
 import tgbench
 from tgbench.base.errors import TgbenchError
+from tgbench.base.words import printable
 
 STOPPED = 130  # what a shell expects of a command that Ctrl-C ended
 
@@ -77,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(modules[arguments.command].run(arguments))
     except TgbenchError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(printable(f"error: {error}"), file=sys.stderr)  # it may quote a file's names
         return 1
     except BrokenPipeError:  # `tgbench … | head`
         with contextlib.suppress(OSError):

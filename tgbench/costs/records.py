@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from tgbench.base.errors import RecordsError, UnreadableRecordsError
 from tgbench.base.machine import Machine
 from tgbench.base.strict_json import parsed
-from tgbench.base.words import counted, shorten
+from tgbench.base.words import counted, printable, shorten
 from tgbench.costs.database import KEY, Connection, added, asked, database, made
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Record:
 
     def __str__(self) -> str:
         told = self.failure or f"{self.median_ns / 1e3:.3g} µs ± {self.spread_ns / 2e3:.2g}"
-        return f"{self.kernel} at {self.signature}: {told}"
+        return printable(f"{self.kernel} at {self.signature}: {told}")
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class TilingRecord:
 
     def __str__(self) -> str:
         how = " on copies" * self.copied
-        return (
+        return printable(
             f"{self.kernel}{how} in tiles of {list(self.tile)} at {self.signature}: "
             f"{self.passed} boxes had the bits of the whole"
         )
@@ -286,7 +286,7 @@ class Records:
             failed = sum(record.failure is not None for record in found)
             kernels = len({record.kernel for record in found})
             lines.append(
-                f"  {fingerprint}  {machine}: {counted(len(found), 'signature')} of "
+                f"  {printable(fingerprint)}  {machine}: {counted(len(found), 'signature')} of "
                 f"{counted(kernels, 'kernel')}" + (f", {failed} failed" if failed else "")
             )
         return "\n".join(lines)

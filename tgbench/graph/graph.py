@@ -30,7 +30,7 @@ import numpy as np
 from tgbench.base.errors import GraphError
 from tgbench.base.known import MOST_KNOWN, ConstantData, Fact, constant_fact, followed
 from tgbench.base.regions import Region
-from tgbench.base.words import shorten
+from tgbench.base.words import LONGEST_NAME, is_name, shorten
 from tgbench.graph.dims import declared_max, is_dim, is_symbolic, plain
 from tgbench.graph.op_table import (
     FLOATS,
@@ -365,6 +365,7 @@ class GraphBuilder:
         return node
 
     def output(self, name: str, node: Node) -> None:
+        check_name("output", name)
         if name in self.outputs and self.outputs[name] is not node:
             raise GraphError(f"output {name!r} is defined twice; give the second another name")
         self.outputs[name] = node
@@ -388,6 +389,7 @@ class GraphBuilder:
         return self._calls[key]
 
     def _leaf(self, kind: str, name: str, shape: Sequence[Dim], dtype: str) -> Node:
+        check_name(kind, name)
         if dtype not in ITEMSIZE:
             raise GraphError(f"unknown dtype {dtype!r}; use one of {', '.join(ITEMSIZE)}")
         type_ = TensorType(tuple(map(plain, shape)), dtype)
@@ -404,6 +406,7 @@ class GraphBuilder:
 
     def _fresh(self, base: str) -> str:
         stem = ".".join([*self._scope, base])
+        check_name("a node", stem)
         count = self._counts.get(stem, 0)
         while (name := f"{stem}_{count}" if count else stem) in self._taken:
             count += 1
@@ -425,6 +428,14 @@ class GraphBuilder:
         self.nodes.append(node)
         self._interned[key] = node
         return node
+
+
+def check_name(what: str, name: Any) -> None:
+    """Raise GraphError for a name that would be more than one where it is shown."""
+    if not is_name(name):
+        raise GraphError(
+            f"{what} {shorten(name)} is no name; give up to {LONGEST_NAME} characters that print"
+        )
 
 
 @dataclass
@@ -782,13 +793,20 @@ class Graph:
         lines = ["digraph tgbench {", "  rankdir=TB;", '  node [fontname="sans-serif"];']
         for node in self.nodes:
             shape = "box" if node.is_leaf else "ellipse"
-            label = f"{node.name}\\n{node.op}\\n{node.type}".replace('"', "'")
-            lines.append(f'  n{node.index} [shape={shape}, label="{label}"];')
+            label = _dot_label(node.name, node.op, str(node.type))
+            lines.append(f"  n{node.index} [shape={shape}, label={label}];")
             lines += [f"  n{parent.index} -> n{node.index};" for parent in node.inputs]
-        for name, node in self.outputs.items():
-            lines.append(f'  "out:{name}" [shape=box, style=rounded];')
-            lines.append(f'  n{node.index} -> "out:{name}";')
+        for number, (name, node) in enumerate(self.outputs.items()):
+            lines.append(f"  o{number} [shape=box, style=rounded, label={_dot_label(name)}];")
+            lines.append(f"  n{node.index} -> o{number};")
         return "\n".join([*lines, "}"])
+
+
+def _dot_label(*lines: str) -> str:
+    """Lines of text in DOT's quotes, where labels have escapes and HTML's entities of their own."""
+    signs = str.maketrans({"\\": "\\\\", '"': '\\"', "&": "&amp;"})
+    text = "\\n".join(line.translate(signs) for line in lines)
+    return f'"{text}"'
 
 
 @runtime_checkable

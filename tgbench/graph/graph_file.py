@@ -35,7 +35,7 @@ from tgbench.base.known import ConstantData
 from tgbench.base.regions import Box
 from tgbench.base.safetensors import atomic_path
 from tgbench.base.strict_json import parsed, read_text
-from tgbench.base.words import shorten
+from tgbench.base.words import is_name, shorten
 from tgbench.graph.dims import declared_max, dim, is_symbolic, plain
 from tgbench.graph.graph import Graph, GraphBuilder, Node, Weighted, expansion, graph_of
 from tgbench.graph.op_table import ITEMSIZE, LEAVES, OPS
@@ -250,7 +250,7 @@ class _GraphReader:
         if not isinstance(found, dict):
             raise GraphError(f"dimensions: {shorten(found)} is not an object; {MEND}")
         for name, most in found.items():
-            if not name or not (most is None or (_is_count(most) and most)):
+            if not is_name(name) or not (most is None or (_is_count(most) and most)):
                 raise GraphError(
                     f"dimensions.{shorten(name)}: {shorten(most)} is not a largest size or null, "
                     f"or the name is none; {MEND}"
@@ -260,7 +260,7 @@ class _GraphReader:
     def _node(self, record: Any, where: str) -> Node:
         _fields(record, NODE_FIELDS, where)
         name, op = record["name"], record["op"]
-        if not isinstance(name, str) or not name:
+        if not is_name(name):
             raise GraphError(f"{where}.name: {shorten(name)} is not a name; {MEND}")
         if not isinstance(op, str) or (op not in OPS and op not in LEAVES):
             raise GraphError(
@@ -404,7 +404,7 @@ class _GraphReader:
         if not isinstance(found, dict):
             raise GraphError(f"{key}: {shorten(found)} is not an object; {MEND}")
         for name, i in found.items():
-            if not _is_count(i, len(self.nodes)):
+            if not is_name(name) or not _is_count(i, len(self.nodes)):
                 raise GraphError(f"{key}.{shorten(name)}: {shorten(i)} is not a node; {MEND}")
         return {name: self.nodes[i] for name, i in found.items()}
 

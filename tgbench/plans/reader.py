@@ -10,7 +10,7 @@ from typing import Any
 from tgbench.base.errors import PlanError
 from tgbench.base.stopping import StopReason
 from tgbench.base.strict_json import bounded_text, parsed
-from tgbench.base.words import shorten
+from tgbench.base.words import is_name, shorten
 from tgbench.memory.placement import Turn
 from tgbench.plans.decisions import (
     VERSION,
@@ -120,8 +120,8 @@ class _Reader:
 
     def _records(self) -> str:
         found = self.data.get("records", "")
-        if not isinstance(found, str):
-            raise PlanError(f"records: {shorten(found)} is not a text")
+        if found != "" and not is_name(found):
+            raise PlanError(f"records: {shorten(found)} is not a text that prints")
         return found
 
     def _exact(self) -> str | None:
@@ -147,7 +147,7 @@ class _Reader:
 
     def _machine(self) -> dict[str, str]:
         found = self.data["machine"]
-        if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
+        if not isinstance(found, dict) or not all(map(is_name, [*found, *found.values()])):
             raise PlanError(f"machine: {shorten(found)} is not an object of texts")
         return dict(found)
 
@@ -236,7 +236,7 @@ class _Reader:
         result = []
         for side in self._list(item, key, where):
             is_pair = isinstance(side, list) and len(side) == 2
-            if not (is_pair and isinstance(side[0], str) and isinstance(side[1], list) and side[1]):
+            if not (is_pair and is_name(side[0]) and isinstance(side[1], list) and side[1]):
                 raise PlanError(f"{where}.{key}: {shorten(side)} is not [name, boxes]")
             result.append(
                 (side[0], tuple(self._box(box, symbols, f"{where}.{key}") for box in side[1]))
@@ -256,13 +256,17 @@ class _Reader:
 
     def _cut(self) -> tuple[str, int, int]:
         cut = self._list(self.data, "cut", "")
-        if len(cut) != 3 or not isinstance(cut[0], str) or not all(map(_is_count, cut[1:])):
+        if (
+            len(cut) != 3
+            or not (cut[0] == "" or is_name(cut[0]))
+            or not all(map(_is_count, cut[1:]))
+        ):
             raise PlanError(f"cut: {shorten(cut)} is not [input, dimension, parts]")
         return cut[0], cut[1], cut[2]
 
     def _strings(self, key: str) -> list[str]:
         found = self._list(self.data, key, "")
-        if not all(isinstance(item, str) for item in found):
+        if not all(map(is_name, found)):
             raise PlanError(f"{key}: holds something that is not a name")
         return found
 
@@ -288,8 +292,8 @@ class _Reader:
     @staticmethod
     def _text(item: Mapping[str, Any], key: str, where: str) -> str:
         value = item.get(key)
-        if not isinstance(value, str):
-            raise PlanError(f"{_path(where, key)}: {shorten(value)} is not text")
+        if not isinstance(value, str) or not (value == "" or is_name(value)):
+            raise PlanError(f"{_path(where, key)}: {shorten(value)} is not text that prints")
         return value
 
     @staticmethod

@@ -19,7 +19,7 @@ from typing import Any
 from tgbench.base.errors import TraceError
 from tgbench.base.regions import Box, Region
 from tgbench.base.strict_json import parsed
-from tgbench.base.words import shorten
+from tgbench.base.words import is_name, shorten
 from tgbench.runs.buckets import Bucket
 
 VERSION = 1
@@ -148,6 +148,9 @@ def _is_object(value: Any) -> bool:
 
 def _regions(record: Mapping[str, Any], part: str) -> dict[str, Region]:
     by_name = _field(record, part, "an object of boxes by name", _is_object)
+    for name in by_name:
+        if not is_name(name):
+            raise TraceError(f"field {shorten(part)}: {shorten(name)} names nothing; {MEND}")
     return {name: _region(boxes, f"{part}.{name}") for name, boxes in by_name.items()}
 
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tgbench.base.words import printable
+
 _FRAME = re.compile(r'File "(?P<file>.+)", line (?P<line>\d+), in (?P<function>.+)\n(?P<code>.*)')
 _LIBRARY = ("/torch/nn/", "/torch/functional.py", "/torch/_", "/torch/utils/")
 _PROXY = re.compile(r"\b(?:_export_root|L__self__)\.?")
@@ -32,7 +34,7 @@ class SourceLine:
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}" if self.file else "a line that export did not keep"
         inside = f" in module {self.module!r}" if self.module else ""
-        return f"{where}{inside}" + (f": {self.code}" if self.code else "")
+        return printable(f"{where}{inside}" + (f": {self.code}" if self.code else ""))
 
 
 def module_path(meta: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from tgbench.base.words import aligned
+from tgbench.base.words import aligned, printable
 
 STYLE = (
     "border-collapse:collapse;font:13px/1.4 system-ui,sans-serif;font-variant-numeric:tabular-nums"
@@ -52,7 +52,13 @@ class TextTable:
 
     def __str__(self) -> str:
         right = [i for i, numeric in enumerate(self._numeric) if numeric]
-        return "\n".join([self.caption, *aligned([self.header, *self.rows], right)])
+        rows = [[_on_a_line(cell) for cell in row] for row in (self.header, *self.rows)]
+        return "\n".join([printable(self.caption), *aligned(rows, right)])
+
+
+def _on_a_line(text: str) -> str:
+    """What a database says may be of any kind."""
+    return printable(text).replace("\n", " ")
 
 
 def _is_number(text: str) -> bool:
@@ -61,4 +67,4 @@ def _is_number(text: str) -> bool:
 
 def _cell(text: str, is_number: bool) -> str:
     side = "right" if is_number else "left"
-    return f'<td style="text-align:{side};{PADDING}">{escape(text)}</td>'
+    return f'<td style="text-align:{side};{PADDING}">{escape(printable(text))}</td>'
