@@ -27,6 +27,7 @@ from places import ROOT
 import tgbench.graph.ops  # noqa: F401  registers the op table
 from tgbench.base.errors import TraceError
 from tgbench.base.regions import Box, Region
+from tgbench.base.words import is_name
 from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.runs import entry as calls
 from tgbench.runs import log as tracefile
@@ -35,6 +36,7 @@ from tgbench.runs.buckets import Bucket
 from tgbench.runs.trace import LoggedCall, Trace, TraceWarning
 
 TOKENS = 16
+NAMES = st.text(max_size=4).filter(is_name)
 NOW = 1_700_000_000.25
 
 
@@ -90,8 +92,8 @@ some_calls = st.builds(
     LoggedCall,
     st.builds(
         Bucket.of,
-        st.dictionaries(st.text(max_size=4), regions(), max_size=3),
-        st.dictionaries(st.text(max_size=4), regions(), max_size=3),
+        st.dictionaries(NAMES, regions(), max_size=3),
+        st.dictionaries(NAMES, regions(), max_size=3),
     ),
     st.booleans(),
     st.integers(0, 2**63 - 1),

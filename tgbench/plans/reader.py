@@ -119,10 +119,10 @@ class _Reader:
         )
 
     def _records(self) -> str:
-        found = self.data.get("records", "")
+        found: object = self.data.get("records", "")
         if found != "" and not is_name(found):
             raise PlanError(f"records: {shorten(found)} is not a text that prints")
-        return found
+        return str(found)
 
     def _exact(self) -> str | None:
         found = self.data["exact"]
