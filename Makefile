@@ -20,7 +20,7 @@ VENV := .venv/bin/python
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup peers demo test lint types notebooks browser unit sweep fuzz fuzz-files lab format \
-	bench-decode bench-forward bench-engine bench-bitwise bench-histories bench-imported bench-kernels bench-layout bench-occlusion bench-optimize bench-optimum bench-packing bench-predict bench-programs bench-remat \
+	bench-decode bench-forward bench-engine bench-bitwise bench-budgets bench-histories bench-imported bench-kernels bench-layout bench-occlusion bench-optimize bench-optimum bench-packing bench-predict bench-programs bench-remat \
 	bench-schedule bench-scoring bench-specialise bench-stream bench-widgets bench-zoo gpu clean
 
 help: ## list the targets
@@ -113,6 +113,9 @@ bench-optimize: setup ## plans beside online cache policies, on traces and budge
 
 bench-histories: setup ## histories that do not repeat, beside PyTorch and full runs
 	@OMP_NUM_THREADS=1 $(VENV) -W ignore -m benchmarks.histories
+
+bench-budgets: setup ## runs at budgets from the least to ample ones
+	@OMP_NUM_THREADS=1 $(VENV) -W ignore -m benchmarks.budgets
 
 bench-kernels: setup ## single-row kernels, numba beside torch
 	@$(VENV) -m benchmarks.kernels
