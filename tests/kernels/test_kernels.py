@@ -597,7 +597,10 @@ def sample(node: Node, rng: np.random.Generator, data: str) -> np.ndarray:
         return rng.integers(0 if node.dtype == "uint8" else -3, 4, node.shape).astype(dtype)
     if data == "positive":
         return (rng.random(node.shape) + 0.5).astype(dtype)
-    return rng.standard_normal(node.shape).astype(dtype)
+    drawn = rng.standard_normal(node.shape).astype(dtype)
+    if node.dtype == "bfloat16":
+        return torch.from_numpy(np.asarray(drawn)).to(torch.bfloat16).float().numpy()
+    return drawn
 
 
 class Memory:
