@@ -409,7 +409,10 @@ def totals(results: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def _known(path: Path) -> dict[str, Any]:
-    return dict(json.loads(path.read_text())["models"]) if path.exists() else {}
+    """What is there already, less what was written before tails were compared."""
+    models = json.loads(path.read_text())["models"] if path.exists() else {}
+    return {name: found for name, found in models.items()
+            if all("tail" in one for one in found.values())}  # fmt: skip
 
 
 if __name__ == "__main__":

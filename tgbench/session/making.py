@@ -56,12 +56,15 @@ class Maker:
     def decided(self, offer: Offer) -> Iterator[tuple[tuple[int, ...], Pausing[Step]]]:
         """What a run of an offer would compute where it stands; one that moves, also in the middle.
 
-        What was computed so far may lie about where it stands, or all over.
+        What was computed so far may lie about where it stands, or all over. One that computes
+        everything is what others are compared with at all places: it counts as in the middle.
         """
         memory, state = self.keeper.memory, self.placed(offer, self.keeper.standing).state
         assert state is not None
         kind, origin = offer.spot
         places = dict.fromkeys((origin, kind.middle(origin) if offer.rung.moves else origin))
+        if offer.rung.is_afresh and offer.rung.moves:
+            places = {tuple(bound // 2 for bound in kind.bounds): None}
         return ((place, memory.deciding(state, kind, place)) for place in places)
 
     def make(self, offer: Offer) -> Program:
