@@ -270,6 +270,7 @@ class Kernel:
         posts: ops that it does to each number of a result (`Site.posts`), where it `accepts` that.
         rounds: the dtype that it rounds what it multiplies to, only for calls whose attribute
             `arithmetic` allows that; "" for none.
+        is_fixed: whether it takes no sizes that move, so that it cannot be the one for all tiles.
     """
 
     name: str
@@ -284,6 +285,7 @@ class Kernel:
     repeats: bool = False
     posts: frozenset[str] = frozenset()
     rounds: str = ""
+    is_fixed: bool = False
 
     def may(self, call: Call, device: str) -> bool:
         """Whether it computes calls of these attributes, on such a device."""

@@ -288,7 +288,7 @@ def _takes_narrow(site: Site) -> bool:
 # --- scratch memory and calls --------------------------------------------------------------------
 
 
-def _own_room(found: Description) -> tuple[Scratch, ...]:
+def own_room(found: Description) -> tuple[Scratch, ...]:
     """What the library writes into while it computes."""
     return (((-(-found.scratch_bytes // 4),), "float32"),) if found.scratch_bytes else ()
 
@@ -296,7 +296,7 @@ def _own_room(found: Description) -> tuple[Scratch, ...]:
 def _scratch(site: Site, dtype: str) -> tuple[Scratch, ...]:
     of, found = _operands(site), _described(site, dtype)
     assert found is not None
-    return (*_own_room(found), *_copies(of, dtype))
+    return (*own_room(found), *_copies(of, dtype))
 
 
 def _copies(of: Operands, dtype: str) -> Iterator[Scratch]:
@@ -383,7 +383,7 @@ def _activation(call: Call) -> Post:
 def _gated_scratch(site: Site, dtype: str) -> tuple[Scratch, ...]:
     found = _gated(site, dtype)
     assert found is not None
-    own = (*_own_room(found.first), *_own_room(found.second))
+    own = (*own_room(found.first), *own_room(found.second))
     return (*own, found.gates, *_copies(found.up, dtype))
 
 

@@ -190,7 +190,9 @@ class Computation:
 
 
 def _of_rows(one: Computation, rows: int) -> Computation:
-    """The same for another number of rows."""
+    """The same for another number of rows; what has one row for all of them keeps it."""
+    if rows == one.source.shape[0]:
+        return one
     posts = tuple(
         post if post.form is None else replace(post, form=post.form.of_rows(rows))
         for post in one.posts

@@ -349,10 +349,12 @@ def sources(root: Path = Path(__file__).parents[2]) -> str:
 
 
 def _kernels(call: Call, device: str, unpacked: Calls) -> list[Kernel]:
-    """Kernels of a call on a device, but for those that want weights in another layout than it."""
-    kind, found = device.split(":")[0], KERNELS.get(call.op.name, ())
+    """Kernels of a call on a device that take tiles anywhere, but for those that want weights in
+    another layout than it.
+    """
+    found = [one for one in KERNELS.get(call.op.name, ()) if one.may(call, device)]
     plain = call in unpacked
-    return [k for k in found if kind in k.devices and not (plain and k.prepares)]
+    return [one for one in found if not one.is_fixed and not (plain and one.prepares)]
 
 
 # --- tiles ----------------------------------------------------------------------------------------
