@@ -574,3 +574,28 @@ def test_fingerprint_sees_layout_and_size(path: Path) -> None:
         moved.write_bytes(path.read_bytes())
         assert fingerprint(moved) == fingerprint([moved]) == fingerprint(path)
     assert len(seen) == 3
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "to").mkdir()
+    link = tmp_path / "w.safetensors"
+    link.symlink_to("to/real.safetensors")
+    for value in (1.0, 2.0):
+        save({"w": torch.full((2,), value)}, link)
+        assert link.is_symlink()
+        assert Weights(tmp_path / "to/real.safetensors").tensor("w")[0] == value
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(WeightsError, match="cannot be written"):
+        save({"w": torch.ones(1)}, tmp_path / "loop")
+
+
+def test_what_killed_writers_left_is_cleared(tmp_path: Path) -> None:
+    old, new, other = (tmp_path / name for name in (".tgbench-1.tmp", ".tgbench-2.tmp", "mine.tmp"))
+    for path in (old, new, other):
+        path.write_text("")
+    os.utime(old, (0, 0))
+    os.utime(other, (0, 0))
+    save({"w": torch.ones(1)}, tmp_path / "w.safetensors")
+    assert not old.exists()
+    assert new.exists()
+    assert other.exists(), "somebody may be writing the one, and the other is not ours"

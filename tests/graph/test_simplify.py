@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ import tgbench.graph.simplify as module
 from tgbench.graph.graph import Graph, GraphBuilder, Node
 from tgbench.graph.reference import evaluate
 from tgbench.graph.simplify import simplify
+from tgbench.session.session import GraphSession
 
 
 def built(make: Callable[[GraphBuilder, Node], Node], dtype: str = "float32") -> Graph:
@@ -61,11 +63,11 @@ RULES: dict[str, tuple[Callable[[GraphBuilder, Node], Node], list[str]]] = {
     "cast to itself": (lambda g, x: g.apply("cast", x, dtype="float32"), ["input"]),
     "cast and back": (lambda g, x: x.cast("float64").cast("float32"), ["input"]),
     "cast wider twice": (lambda g, x: x.cast("float64").cast("int32"), ["input", "cast"]),
-    "x + 0": (lambda g, x: x + 0.0, ["input"]),
-    "0 + x": (lambda g, x: 0.0 + x, ["input"]),
-    "x + zeros": (lambda g, x: x + g.constant(ONES * 0), ["input"]),
+    "x + (−0)": (lambda g, x: x + -0.0, ["input"]),
+    "(−0) + x": (lambda g, x: -0.0 + x, ["input"]),
+    "x + zeros": (lambda g, x: x + g.constant(ONES * -0.0), ["input"]),
     "x + iota·0": (
-        lambda g, x: x + ops.iota(g, (6,)).cast("float32") * 0.0,
+        lambda g, x: x + ops.iota(g, (6,)).cast("float32") * -0.0,
         ["input"],
     ),
     "x − 0": (lambda g, x: x - 0.0, ["input"]),
@@ -86,7 +88,7 @@ RULES: dict[str, tuple[Callable[[GraphBuilder, Node], Node], list[str]]] = {
     "where of one": (lambda g, x: ops.where(x > 0.0, x, x), ["input"]),
     "concat of one": (lambda g, x: g.apply("concat", x, axis=0), ["input"]),
     "all at once": (
-        lambda g, x: negated((x + 0.0).reshape(12).reshape(2, 6) * 1.0, 2).transpose().transpose(),
+        lambda g, x: negated((x - 0.0).reshape(12).reshape(2, 6) * 1.0, 2).transpose().transpose(),
         ["input"],
     ),
     "constants": (
@@ -173,7 +175,7 @@ def test_names_outputs_and_updates_stay() -> None:
     g = GraphBuilder()
     x, s = g.input("x", (2, 3)), g.state("s", (2, 3))
     with g.scope("layer_3"):
-        a = g.name(x + 0.0, "gone")
+        a = g.name(x - 0.0, "gone")
         b = g.name((a * 2.0).reshape(6).reshape(3, 2), "kept")
         c = g.name(s + a, "fc_1")
     g.output("first", a)
@@ -192,7 +194,7 @@ def test_golden_block() -> None:
     """A block as an importer would leave it, full of reshapes and constants."""
     g = GraphBuilder()
     x = g.input("x", (4, 6))
-    h = (x.reshape(1, 4, 6) + 0.0).reshape(4, 6) * ops.full(g, (6,), 1.0)
+    h = (x.reshape(1, 4, 6) - 0.0).reshape(4, 6) * ops.full(g, (6,), 1.0)
     q = (h @ g.parameter("wq", (6, 6))).reshape(1, 4, 2, 3).permute(0, 2, 1, 3).reshape(2, 4, 3)
     mask = ops.iota(g, (4, 4), 1) <= ops.iota(g, (4, 4), 0)
     scores = ops.where(mask, q @ q.transpose() * (1.0 / np.sqrt(3.0)), -np.inf)
@@ -228,3 +230,29 @@ def test_random_graphs_keep_their_values_and_are_done_in_one_pass(
 
 def test_examples() -> None:
     assert doctest.testmod(module).failed == 0
+
+
+@pytest.mark.parametrize(
+    ("dtype", "make", "stays"),
+    [
+        ("float32", lambda x: x + 0.0, True),
+        ("float32", lambda x: x + (-0.0), False),
+        ("float32", lambda x: x - 0.0, False),
+        ("float32", lambda x: x - (-0.0), True),
+        ("bfloat16", lambda x: x + 0.0, True),
+        ("bfloat16", lambda x: x + (-0.0), False),
+        ("int64", lambda x: x + 0, False),
+    ],
+)
+def test_a_zero_that_would_lose_its_sign_is_added(dtype: str, make: Any, stays: bool) -> None:
+    """(−0) + 0 is +0; x + (−0) and x − 0 are x, whatever x is."""
+    g = GraphBuilder()
+    g.output("y", make(g.input("x", (2,), dtype)))
+    assert (simplify(g.build()).outputs["y"].op != "input") == stays
+
+
+def test_a_margin_of_negative_zeros_has_their_sign() -> None:
+    g = GraphBuilder()
+    g.output("y", ops.pad(g.input("x", (2,)), (1,), (1,), -0.0) * 1.0)
+    found = GraphSession(g.build(), calibrate=False).run(np.ones(2, "float32"))["y"]
+    assert np.signbit(found).tolist() == [True, False, False, True]

@@ -674,3 +674,14 @@ def test_an_index_that_equals_one_asked_for_before_is_read_anew_where_it_is_anot
     for index in (True, 1.0, (True,), np.s_[1.0:2]):
         with pytest.raises(DemandError):
             session.run(x, want=index)
+
+
+def test_what_bfloat16_rounds_to_infinity_is_not_finite() -> None:
+    g = GraphBuilder()
+    g.output("y", ops.exp(g.input("x", (2,), "bfloat16")))
+    session = GraphSession(g.build(), calibrate=False)
+    largest = float(torch.finfo(torch.bfloat16).max)
+    assert session.run(np.array([0.0, -largest], "float32"))["y"][0] == 1
+    for value in (3.4e38, -3.4e38, 2.0**127 * (2 - 2.0**-8)):
+        with pytest.raises(InputError, match="inputs must be finite"):
+            session.run(np.array([0.0, value], "float32"))

@@ -21,6 +21,7 @@ import os
 import secrets
 import stat
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -48,6 +49,7 @@ MAX_COUNT = 2**63 - 1
 CHUNK_BYTES = (
     1 << 24
 )  # the host memory that a conversion, an upload or a check may use; whole pages
+STRAY_S = 3600.0  # after which a temporary file is nobody's
 INDEX_NAME = "model.safetensors.index.json"
 DAMAGED = "the file is damaged or not safetensors: download it again"
 
@@ -694,9 +696,13 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     target = Path(path)
     if "\0" in str(path) or not target.name:
         raise WeightsError(f"{str(path)!r} names no file; give the path of a file")
+    with _explained(path):
+        if target.is_symlink():  # a link stays one: what it leads to is replaced
+            target = target.resolve()
     temporary = target.parent / f".tgbench-{secrets.token_hex(8)}.tmp"
     try:
         with _explained(path):
+            _clear_strays(target.parent)
             temporary.open("xb").close()
             yield temporary
             with open(temporary, "rb") as file:
@@ -708,11 +714,19 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
             temporary.unlink()
 
 
+def _clear_strays(folder: Path) -> None:
+    """Remove what writers left that were killed: nobody has written into it for long."""
+    for stray in folder.glob(".tgbench-*.tmp"):
+        with suppress(OSError):
+            if time.time() - stray.stat().st_mtime > STRAY_S:
+                stray.unlink()
+
+
 @contextmanager
 def _explained(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # RuntimeError: a link to itself
         raise WeightsError(
             f"{path}: cannot be written ({error}); check the folder, its rights and free space"
         ) from error

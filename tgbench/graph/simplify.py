@@ -2,7 +2,7 @@
 
     constants        op(constants) → constant          (iota and full among them)
     merging          reshape∘reshape, permute∘permute, slice∘slice, cast∘cast (lossless)
-    identities       reshape to the same shape, x + 0, x · 1, x − 0, x / 1, x¹, −(−x), …
+    identities       reshape to the same shape, x + (−0), x · 1, x − 0, x / 1, x¹, −(−x), …
     where            with a condition that is constant throughout
     concat           of one
 
@@ -11,7 +11,7 @@ and answers with a node or None. They are tried until none applies; then the nex
 A node is only replaced by one of the same type. What nothing reads any more is gone from the new
 graph.
 
-−0 counts as 0 here, so x + 0 is x although (−0) + 0 is +0.
+Floats keep the sign of a zero: (−0) + 0 is +0, so x + 0 stays; x + (−0) is x whatever x is.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import numpy as np
 import tgbench.graph.ops  # noqa: F401  (fills the op table)
 from tgbench.base.errors import GraphError
 from tgbench.graph.graph import Graph, GraphBuilder, Node, copy_node
-from tgbench.graph.op_table import Array
+from tgbench.graph.op_table import FLOATS, Array
 
 LARGEST_BYTES = 64 << 20  # of a constant that folding makes
 MOST_BYTES = 256 << 20  # of all of them
@@ -38,13 +38,13 @@ def simplify(graph: Graph) -> Graph:
     Outputs keep their names, and nodes that survive keep theirs.
 
     >>> g = GraphBuilder(); x = g.input("x", (2, 3))
-    >>> g.output("y", (x.reshape(6).reshape(3, 2) + 0.0).permute(0, 1) * 2.0)
+    >>> g.output("y", (x.reshape(6).reshape(3, 2) * 1.0).permute(0, 1) * 2.0)
     >>> print(simplify(g.build()))
     x: float32[2, 3] = input()
     reshape_1: float32[3, 2] = reshape(x, shape=(3, 2))
     constant_1: float32[] = constant(data=2.0)
-    mul: float32[3, 2] = mul(reshape_1, constant_1)
-    output y = mul
+    mul_1: float32[3, 2] = mul(reshape_1, constant_1)
+    output y = mul_1
     """
     return graph.rebuild(partial(_make, _Room(MOST_BYTES)))
 
@@ -103,7 +103,10 @@ def _is_all(node: Node, value: float) -> bool:
     """Whether a node is a constant, or a cast of one, with one value throughout."""
     converted = not node.is_leaf and node.call.op.converts
     array = _constant(node.inputs[0] if converted else node)
-    return array is not None and bool((array == value).all())
+    if array is None or not bool((array == value).all()):
+        return False
+    has_sign = node.dtype in FLOATS and value == 0
+    return not has_sign or bool((np.signbit(array) == np.signbit(value)).all())
 
 
 # --- what an op's entry says of it ----------------------------------------------------------------
@@ -115,7 +118,7 @@ def _same(node: Node, candidate: Node) -> Node | None:
 
 
 def _neutral(node: Node) -> Node | None:
-    """x + 0, x · 1, x − 0, x / 1, x¹ are x."""
+    """x + (−0), x · 1, x − 0, x / 1, x¹ are x; of integers x + 0 as well."""
     for place, value in node.call.op.neutral:
         found = _same(node, node.inputs[1 - place])
         if found is not None and _is_all(node.inputs[place], value):

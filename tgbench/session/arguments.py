@@ -19,6 +19,7 @@ from tgbench.runs.difference import UNSIGNED, difference
 
 Array = NDArray[Any]
 PLAIN = (list, tuple, int, float, np.generic)  # numbers, as opposed to arrays of a dtype
+BFLOAT16_OVERFLOW = 2.0**127 * (2 - 2.0**-8)  # what lies here or beyond is rounded to infinity
 NUMBERS = "biuf"  # NumPy's kinds
 WIDER = {("bfloat16", "float32"), ("bfloat16", "float64")} | {
     (small, "bfloat16") for small in ("bool", "int8", "uint8")
@@ -128,7 +129,7 @@ class ArgumentReader:
     def checked_state(self, node: Node, value: Any) -> Array:
         """A state's new value as an array; raises InputError like an input's does."""
         array = self._checked(node.name, node, value)
-        if node.dtype in FLOATS and not np.isfinite(array).all():
+        if node.dtype in FLOATS and not _stays_finite(array, node.dtype):
             raise InputError(f"state {node.name!r} cannot hold NaN or infinity; mend the value")
         return array
 
@@ -174,8 +175,8 @@ class ArgumentReader:
             return
         for box in region:
             part = array[box.slices()]
-            if node.dtype in FLOATS and not _is_finite(part):
-                found = np.argwhere(~np.isfinite(array))[0]
+            if node.dtype in FLOATS and not _stays_finite(part, node.dtype):
+                found = np.argwhere(~_are_finite(array, node.dtype))[0]
                 where = tuple(int(i) for i in found)
                 raise InputError(
                     f"{name} is {array[where]} at {where}; inputs must be finite: "
@@ -278,9 +279,14 @@ def _plain(index: Any) -> tuple[Any, ...] | None:
 _ENDS = {int, type(None)}
 
 
-def _is_finite(part: Array) -> bool:
+def _are_finite(array: Array, dtype: str) -> NDArray[np.bool_]:
+    """Which are finite as a graph holds them: bfloat16 is given in float32, and ends before it."""
+    return np.isfinite(array) if dtype != "bfloat16" else np.abs(array) < BFLOAT16_OVERFLOW
+
+
+def _stays_finite(part: Array, dtype: str) -> bool:
     """Whether all are: the least of the flags is true. NumPy finds where that is the soonest."""
-    flags = np.isfinite(part)
+    flags = _are_finite(part, dtype)
     return bool(flags.item(flags.argmin()))
 
 

@@ -154,7 +154,7 @@ class Memory:
             self._replaced.pop()
 
     def settle(self) -> None:
-        """The run is over: what it wrote stays."""
+        """The run is over, and its results are handed out: what it wrote stays."""
         self._replaced.clear()
 
     # --- runs that leave no trace -----------------------------------------------------------------

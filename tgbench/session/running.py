@@ -194,6 +194,7 @@ class Runner:
         self.maker = Maker(planning, keeper, self.counters)
         self.graph = planning.graph
         self.finished: Finished | None = None
+        self._ended: Request | None = None  # the last one that was carried out
         calibrator = planning.calibrator
         self.tryer = None if calibrator is None else Tryer(calibrator)
         on_cpu = planning.device == "cpu"  # a thread that waits for another device does no work
@@ -441,6 +442,7 @@ class Runner:
         """
         memory, keeps = self.keeper.memory, run.request.keeps
         _, spot, program, _ = run.served
+        memory.settle()
         self.keeper.forget()
         self.arena.last_ran = self.keeper.seat.number
         try:
@@ -513,8 +515,17 @@ class Runner:
         _, spot, program, _ = run.served
         valid = self._after(before, program, spot)
         after = Standing(memory, memory.held, NONE, True, valid, spot, pending)
-        memory.settle()
+        self._ended = run.request
         self.keeper.standing = after
+
+    def abandon(self, request: Request | None) -> None:
+        """Whatever a run has written is taken back before the next one, though it was at its end.
+
+        Until it has handed its results out it was none: who asks again must not find states that
+        have advanced already.
+        """
+        if request is not None and self._ended is request:
+            self.keeper.forget()
 
     def _after(self, before: Standing, program: Program, spot: Spot) -> int:
         """What a run leaves of what stood before, and what it computed."""

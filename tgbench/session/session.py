@@ -339,7 +339,9 @@ class GraphSession(Facts):
 
     def forget(self) -> None:
         """Drop everything that is remembered of earlier runs; the next one computes afresh."""
-        self.keeper.forget()
+        with self.arena.lock:
+            self.keeper.follow_arena()  # what the last run wrote stays
+            self.keeper.forget()
 
     # --- running ---------------------------------------------------------------------------------
 
@@ -379,11 +381,17 @@ class GraphSession(Facts):
             shared with a module (`from_torch`) that were changed in place. Whatever stops a run, an
             interrupt too, inputs and states are what they were before it.
         """
-        with self.arena.lock:
-            self.keeper.follow_arena()
-            began_ns = time.perf_counter_ns()
-            self.pool.check_unchanged()
-            if self.exactness is not None:
-                self.exactness.check_threads()
-            request = self.runner.request(inputs, want, changed, check, copy, keep)
-            return self.runner.run(request, began_ns)
+        request = None
+        try:
+            with self.arena.lock:
+                self.keeper.follow_arena()
+                began_ns = time.perf_counter_ns()
+                self.pool.check_unchanged()
+                if self.exactness is not None:
+                    self.exactness.check_threads()
+                request = self.runner.request(inputs, want, changed, check, copy, keep)
+                return self.runner.run(request, began_ns)
+        except BaseException:  # results that were not handed out came of no run
+            with self.arena.lock:
+                self.runner.abandon(request)
+            raise

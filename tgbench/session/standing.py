@@ -133,7 +133,7 @@ class Keeper:
             memory = memory.followed()
             held = memory.held if self.standing.held else NONE
             self.standing = self.standing._replace(memory=memory, held=held)
-        memory.take_back()
+        memory.settle() if self.standing.is_fresh else memory.take_back()
         if self.arena.last_ran != self.seat.number:
             left = memory.outliving(self.standing.valid)
             self.standing = self.standing._replace(valid=left)

@@ -268,7 +268,7 @@ def _added(attrs: Attrs, a: Array, b: Array) -> Array:
     return np.asarray(np.add(a, b))
 
 
-_pointwise("add", np.add, 2, known=_known_add, cancels=_added, neutral=((0, 0), (1, 0)))
+_pointwise("add", np.add, 2, known=_known_add, cancels=_added, neutral=((0, -0.0), (1, -0.0)))
 _pointwise(
     "sub", np.subtract, 2, check=_numbers_only, known=_known_sub, relates=_less_its_peak,
     cancels=_added, neutral=((1, 0),),

@@ -615,6 +615,8 @@ def _pad_known(call: Call, facts: Facts) -> Fact | None:
     """The margin is known; so is the inside where it is known to hold the same value."""
     fact, dtype = facts[0], call.out.dtype
     value = _as_dtype(call.attrs["value"], dtype)
+    if value == 0 and np.signbit(value):
+        return None  # who knows of a 0 writes +0
     mask = mask_of(fact, call.inputs[0], call.out.rank)
     if mask is not None and value <= MASKED.get(dtype, -np.inf):
         closed = _margined(call, mask.closed, True)

@@ -73,7 +73,7 @@ def read_pt2(path: str | os.PathLike[str]) -> TorchProgram:
     except (OSError, zipfile.BadZipFile) as error:
         raise ImporterError(f"{path}: cannot be read ({error}); save it again") from error
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError,
-            OverflowError, StopIteration, RuntimeError) as error:  # fmt: skip
+            OverflowError, StopIteration, AssertionError, RuntimeError) as error:  # fmt: skip
         raise ImporterError(
             f"{path}: is damaged, or of another schema than {SCHEMA_MAJOR} "
             f"({type(error).__name__}: {error}); save it again with torch.export.save"
