@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -38,7 +39,6 @@ from tgbench.base.machine import cache_folder
 from tgbench.base.words import format_bytes
 from tgbench.commands.demo import is_checkpoint, transformers_version
 from tgbench.commands.progress import note, say, table
-from tgbench.kernels.numba.second_core import shared
 from tgbench.session.session import GraphSession
 from tgbench.sources.models import gemma3
 from tgbench.sources.models.checkpoints import (
@@ -301,44 +301,39 @@ def products(weights: Sequence[torch.Tensor]) -> Clocked:
 
 
 def reading(folder: Path) -> Clocked:
-    """Every byte of the weight file once; with numba two threads sum integers, else torch does."""
+    """Every byte of the weight file once: 16 parts a thread, whoever is free takes the next."""
     path = folder / "model.safetensors"
     count = path.stat().st_size // 8
     numbers = torch.from_file(str(path), shared=True, size=count, dtype=torch.int64)
     if numba is None:
-        floats = numbers.view(torch.float32)
-        return Clocked(floats.sum)
-    turns, data, sums = _sum_turns(), numbers.numpy(), np.zeros(1, np.int64)
-    return Clocked(lambda: shared(turns, data, sums, CHUNK))
+        return Clocked(numbers.view(torch.float32).sum)
+    data, total, pool = numbers.numpy(), _total(), ThreadPoolExecutor(torch.get_num_threads())
+
+    def read() -> None:
+        threads = torch.get_num_threads()
+        if threads == 1:
+            total(data)
+        else:
+            sum(pool.map(total, np.array_split(data, 16 * threads)))
+
+    return Clocked(read)
 
 
-def _sum_turns() -> Callable[..., int]:
-    """As `loops.linear_turns`: threads take chunks until none are left.
-
-    Each reads at four places a quarter of the file apart, which is a third faster than at one.
-    """
-    from tgbench.kernels.numba import loops
-
-    add: Any = loops._add
+def _total() -> Callable[[npt.NDArray[np.int64]], int]:
+    """The sum of integers, read at four places a quarter of the array apart."""
 
     @numba.njit(nogil=True)
-    def run(turn, data, sums, chunk):  # type: ignore[no-untyped-def]
+    def total(data):  # type: ignore[no-untyped-def]
         quarter = data.size // 4
-        chunks = (quarter + chunk - 1) // chunk
-        while True:
-            mine = add(turn, 0, 1)
-            if mine >= chunks:
-                return chunks
-            a = b = c = d = 0
-            for i in range(np.uint64(mine * chunk), np.uint64(min(quarter, (mine + 1) * chunk))):
-                a += data[i]
-                b += data[i + quarter]
-                c += data[i + 2 * quarter]
-                d += data[i + 3 * quarter]
-            add(sums, 0, a + b + c + d)
-            add(turn, 1, 1)
+        a = b = c = d = 0
+        for i in range(np.uint64(quarter)):
+            a += data[i]
+            b += data[i + quarter]
+            c += data[i + 2 * quarter]
+            d += data[i + 3 * quarter]
+        return a + b + c + d
 
-    compiled: Callable[..., int] = run
+    compiled: Callable[[npt.NDArray[np.int64]], int] = total
     return compiled
 
 

@@ -1,4 +1,4 @@
-"""The numba kernels at the sizes of models: tails, strides, bits, NaN, two threads, no numba.
+"""The numba kernels at the sizes of models: tails, strides, bits, NaN, no numba.
 
 `test_kernels` already puts every registered kernel, these too, through small boxes, poisoned
 memory, in-place results and moving origins. Here is what shows only at length.
@@ -6,8 +6,6 @@ memory, in-place results and moving origins. Here is what shows only at length.
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +33,6 @@ from tgbench.kernels.registry import Host
 pytest.importorskip("numba")
 
 from tgbench.kernels.numba import loops as loops
-from tgbench.kernels.numba import rows, second_core
 
 Array = np.ndarray
 TOLERANCE = {"float32": 2e-6, "float64": 1e-13}
@@ -292,92 +289,3 @@ def test_gather_refuses_an_index_outside() -> None:
     function, arguments = kernel.bind(site, ())
     with pytest.raises(IndexError, match="outside the table"):
         function(*memory.bound(arguments))
-
-
-# --- two threads ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("threads", [1, 2])
-def test_two_threads_have_the_bits_of_one(
-    threads: int, bias: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node = linear(GraphBuilder(), 3, 1003, 257, bias)
-    leaves = leaves_of(node, np.random.default_rng(0), "normal")
-    alone = bits(node, leaves, Box.full(node.shape), 0)
-    monkeypatch.setattr(rows, "LONG_NS", 0.0)
-    monkeypatch.setattr(rows, "CHUNK_NS", 100.0)
-    monkeypatch.setattr(second_core.torch, "get_num_threads", lambda: threads)
-    for seed in range(20):
-        np.testing.assert_array_equal(bits(node, leaves, Box.full(node.shape), seed), alone)
-
-
-def turns(counter: Any, log: list[int], chunks: int, each: Callable[[int], None]) -> int:
-    """Chunks taken from a counter, in Python."""
-    while True:
-        with LOCK:
-            mine = int(counter[0])
-            counter[0] += 1
-        if mine >= chunks:
-            return chunks
-        each(mine)
-        log.append(mine)
-        with LOCK:
-            counter[1] += 1
-
-
-LOCK = threading.Lock()
-
-
-def test_every_chunk_is_done_once() -> None:
-    helper, who = second_core.Helper(), set()
-
-    def each(chunk: int) -> None:
-        who.add(threading.get_ident())
-        time.sleep(0.001)
-
-    for _ in range(5):
-        log: list[int] = []
-        while not helper.run(turns, log, 40, each):
-            time.sleep(0.001)
-        assert sorted(log) == list(range(40))
-    assert len(who) == 2
-
-
-def test_an_interrupt_waits_for_the_other_thread() -> None:
-    helper, log, main = second_core.Helper(), [], threading.get_ident()
-
-    def each(chunk: int) -> None:
-        if threading.get_ident() != main:
-            time.sleep(0.05)
-        elif chunk > 3:
-            time.sleep(0.01)
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        helper.run(lambda *a: _forgiving(turns, *a), log, 8, each)
-    assert helper.turn[1] >= 8
-
-
-def _forgiving(function: Callable[..., int], counter: Any, *rest: Any) -> int:
-    """A chunk that was interrupted in Python counts as done; a compiled one cannot be."""
-    try:
-        return function(counter, *rest)
-    except KeyboardInterrupt:
-        with LOCK:
-            counter[1] += 1
-        raise
-
-
-def test_a_busy_helper_is_not_waited_for() -> None:
-    helper, hold = second_core.Helper(), threading.Event()
-
-    def each(chunk: int) -> None:
-        raise AssertionError("not reached")
-
-    outer = threading.Thread(target=lambda: helper.run(turns, [], 2, lambda chunk: hold.wait(5)))
-    outer.start()
-    time.sleep(0.05)
-    assert not helper.run(turns, [], 4, each)
-    hold.set()
-    outer.join()

@@ -28,6 +28,7 @@ from tgbench.costs.records import Record, Records
 from tgbench.costs.signature import source_hash
 from tgbench.costs.users_records import default_records, users_records
 from tgbench.graph.graph import Graph, GraphBuilder
+from tgbench.kernels.numba import rows as numba_rows
 from tgbench.kernels.onednn.library import library
 from tgbench.kernels.registry import KERNELS, Kernel, Site, View
 from tgbench.kernels.views import Bound
@@ -164,8 +165,10 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture
-def two_threads(one_thread: None) -> None:
+def two_threads(one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That gain nothing as a team: a library's are what is timed."""
     torch.set_num_threads(2)
+    monkeypatch.setattr(numba_rows, "gain", lambda threads: 1.0, raising=False)
 
 
 def slowed(monkeypatch: pytest.MonkeyPatch, kernel: str, seconds: float) -> None:

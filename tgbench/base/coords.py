@@ -273,6 +273,11 @@ def origin_symbol(index: int) -> Moving:
     return Moving(0, ((index, 1),))
 
 
+def here() -> Sequence[int]:
+    """The origin where one stands."""
+    return _standing.origin
+
+
 class standing:  # noqa: N801  (read as a clause: `with standing(origin)`)
     """Stand at an origin inside the block: forms are the numbers that they take there."""
 

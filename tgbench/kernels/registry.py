@@ -242,6 +242,9 @@ def mask_pattern(data: ConstantData) -> SparsityPattern:
     return SparsityPattern.of(array if array.dtype == bool else array == 0)
 
 
+ONE, OPENMP, TEAM = "one", "openmp", "team"  # whose threads a kernel is computed by
+GRAIN = 32_768  # elements up to which torch leaves a loop to one thread: `at::internal::GRAIN_SIZE`
+
 Scratch: TypeAlias = "tuple[tuple[Coord, ...], str]"  # shape, dtype
 
 
@@ -268,6 +271,9 @@ class Kernel:
         repeats: whether on a CPU the same operands in the same places are known to give the same
             bits, so that this needs no trial, which random operands may not suit.
         posts: ops that it does to each number of a result (`Site.posts`), where it `accepts` that.
+        threads: "openmp" for a library's, which meet at a barrier where a call is long; "one" for
+            the caller's alone; "team" for threads that never meet, which are not mixed with those
+            that do: `candidates` leaves such kernels out.
         rounds: the dtype that it rounds what it multiplies to, only for calls whose attribute
             `arithmetic` allows that; "" for none.
         is_fixed: whether it takes no sizes that move, so that it cannot be the one for all tiles.
@@ -284,6 +290,7 @@ class Kernel:
     prepares: tuple[int, ...] = ()
     repeats: bool = False
     posts: frozenset[str] = frozenset()
+    threads: str = OPENMP
     rounds: str = ""
     is_fixed: bool = False
 
@@ -299,6 +306,17 @@ class Kernel:
         if any(post.call.op.name not in self.posts for post in site.posts):
             return False
         return site.frozen.issuperset(self.prepares) and self.accepts(site)
+
+    def meets(self, site: Site) -> bool:
+        """Whether threads may meet at a barrier: torch shares what has more than `GRAIN` elements,
+        libraries share products of as many multiply–adds.
+        """
+        if self.threads != OPENMP:
+            return False
+        op = site.call.op
+        read = [v for i, v in enumerate(site.ins) if v is not None and i not in op.picks]
+        work = op.flops(site.call, site.out_box) if op.multiplies else 0
+        return max(work, *(view.elements for view in (site.out, *read))) > GRAIN
 
 
 KERNELS: dict[str, list[Kernel]] = {}
@@ -322,9 +340,22 @@ def kernel_named(op: str, name: str) -> Kernel:
     raise KernelError(f"{op}: kernel {name!r} is gone; register it, or make the session anew")
 
 
+def by_team(site: Site) -> Kernel | None:
+    """The kernel by which a team computes this site."""
+    known = KERNELS.get(site.call.op.name, ())
+    return next((k for k in known if k.threads == TEAM and k.takes(site)), None)
+
+
+def is_by_team(site: Site, name: str) -> bool:
+    """Whether a kernel of this name computes a site by a team."""
+    known = KERNELS.get(site.call.op.name, ())
+    return any(k.name == name and k.threads == TEAM for k in known)
+
+
 def candidates(site: Site) -> list[Kernel]:
     """Kernels that take this site, the modelled fastest first; none may do more (`posts`)."""
-    found = [kernel for kernel in KERNELS.get(site.call.op.name, ()) if kernel.takes(site)]
+    known = KERNELS.get(site.call.op.name, ())
+    found = [kernel for kernel in known if kernel.threads != TEAM and kernel.takes(site)]
     if not found and not site.posts:
         raise KernelError(
             f"no kernel for {site.call.op.name} on {site.device} at {site.out_box} of "

@@ -38,6 +38,7 @@ from tgbench.kernels.registry import (
     View,
     candidates,
     frozen_inputs,
+    is_by_team,
     scratch_bytes,
     scratch_views,
 )
@@ -47,6 +48,7 @@ from tgbench.memory.placement import Placement, Slot, touched
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.programs.folding import Calls, Folder, joined
 from tgbench.programs.program import Instruction
+from tgbench.programs.teamwork import Teamwork
 from tgbench.runs.pausing import Pausing, at_once
 from tgbench.runs.propagate import Step
 from tgbench.runs.rules import Rules
@@ -273,6 +275,7 @@ class Lowerer:
 
     Args:
         ranking: which kernels take a site, the best first; by their own models if left out.
+        team: who may compute what kernels' threads would meet for; None for nobody.
     """
 
     def __init__(
@@ -282,7 +285,9 @@ class Lowerer:
         rules: Rules,
         device: str,
         ranking: Ranking = candidates,
+        team: Teamwork | None = None,
     ) -> None:
+        self.team = team
         self.scheduled = scheduled
         self.placement = placement
         self.rules = rules
@@ -332,6 +337,7 @@ class Lowerer:
                 instructions += self._fills(node, box, written, addresser)
         handed = {node for node, _ in (demand or {}).values()}
         instructions = yield from self._folding(instructions, handed)
+        instructions = yield from self._teaming(instructions)
         passed = {one for made in instructions for one in (made.node, *made.posts[:-1])}
         passed -= {made.result for made in instructions}
         after = {
@@ -436,9 +442,32 @@ class Lowerer:
         alike = (self._how(node), box, inplace, _moving_sizes(there))
         return self.placed(node, there, self._bounds.get(alike, self._best, node, there))
 
+    def _teaming(self, made: list[Instruction]) -> Pausing[list[Instruction]]:
+        """The same calls, none of whose threads meet, where that is expected to take less in all.
+
+        Not where bits must agree: tiles do.
+        """
+        if self.team is None or self.rules.tilings or not self.team.is_there:
+            return made
+        found = self.team.instead((one.site, one.kernel) for one in made if one.site is not None)
+        if found is None:
+            return made
+        kernels, others = iter(found), list[Instruction]()
+        with suppress(DoesNotFit):
+            for one in made:
+                yield
+                others.append(one if one.site is None else self._named(one, next(kernels)))
+            return others
+        return made
+
+    def _named(self, made: Instruction, kernel: str) -> Instruction:
+        return made if made.kernel == kernel else self.by(made, kernel)
+
     def choose_anew(self) -> None:
         """More is known of what kernels take."""
         self._choices.forget()
+        if self.team is not None:
+            self.team.forget()
         self._binds, self._bounds = Memo(), Memo()
 
     def again(self, made: Instruction) -> Instruction:
@@ -446,6 +475,8 @@ class Lowerer:
         none would be.
         """
         assert made.site is not None
+        if is_by_team(made.site, made.kernel):  # chosen for the whole program
+            return made
         with suppress(DoesNotFit):
             bound = self._best(made.node, made.site, made.posts)
             return self.placed(made.node, made.site, bound, made.posts)

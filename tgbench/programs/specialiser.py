@@ -21,6 +21,7 @@ from tgbench.memory.placement import Placement
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.programs.lowering import DoesNotFit, Held, Lowerer, Lowering, State, Unreadable
 from tgbench.programs.program import Instruction
+from tgbench.programs.teamwork import Teamwork
 from tgbench.runs.buckets import BucketClass
 from tgbench.runs.pausing import Pausing, at_once
 from tgbench.runs.propagate import Propagator, Step, changes, handed_out, joined
@@ -111,13 +112,14 @@ class Specialiser:
         device: str,
         ranking: Ranking = candidates,
         classes: Mapping[BucketClass, tuple[float, tuple[int, ...]]] | None = None,
+        team: Teamwork | None = None,
     ) -> None:
         self.scheduled = scheduled
         self.cut = cut
         self.classes = classes or {}
         storage = placement.storage(scheduled)
         self.propagator = Propagator(scheduled.graph, storage, rules, scheduled.schedule)
-        self.lowerer = Lowerer(scheduled, placement, rules, device, ranking)
+        self.lowerer = Lowerer(scheduled, placement, rules, device, ranking, team)
         self.fixed_entries = FixedEntries()
 
     @cached_property

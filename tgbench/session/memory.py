@@ -33,6 +33,7 @@ from tgbench.programs.pool import Pool
 from tgbench.programs.program import Program
 from tgbench.programs.specialiser import Specialiser
 from tgbench.programs.states import NOTHING, States, ValidityPattern
+from tgbench.programs.teamwork import Teamwork
 from tgbench.runs.buckets import BucketClass
 from tgbench.runs.difference import hull_of
 from tgbench.runs.pausing import Pausing
@@ -56,13 +57,14 @@ class Memory:
         states: States,
         seat: Seat,
         ranking: Ranking,
+        team: Teamwork | None,
     ) -> None:
         self.scheduled = scheduled
         self.decisions = decisions
         self.pool = pool
         self.rules = rules
         self.states = states
-        self.ranking = ranking
+        self.ranking, self.team = ranking, team
         self.seat, self.part = seat, seat.part
         self.placement = seat.map(decisions.placement)
         self.arena = seat.arena.bytes
@@ -70,7 +72,7 @@ class Memory:
         self.buffers = pool.buffers | _typed(self.arena)
         self.specialiser = Specialiser(
             scheduled, self.placement, decisions.cut, rules, seat.arena.device, ranking,
-            decisions.classes,
+            decisions.classes, team,
         )  # fmt: skip
         self.held = {name: self._host(node) for name, node in scheduled.graph.inputs.items()}
         self._replaced: list[tuple[Node, tuple[slice, ...], Any]] = []
@@ -105,7 +107,7 @@ class Memory:
         """The same over the bytes that the arena moved this one's values to."""
         found = Memory(
             self.scheduled, self.decisions, self.pool, self.rules, self.states, self.seat,
-            self.ranking,
+            self.ranking, self.team,
         )  # fmt: skip
         for name, node in self.scheduled.graph.inputs.items():
             if not self._is_read_in_place(node):

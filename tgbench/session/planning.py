@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 from tgbench.base.errors import PlanError
@@ -38,6 +39,7 @@ from tgbench.programs.calibrate import Calibrator
 from tgbench.programs.exact.findings import Exactness
 from tgbench.programs.pool import Pool
 from tgbench.programs.program import Program
+from tgbench.programs.teamwork import Teamwork
 from tgbench.runs.buckets import Bucket, BucketClass, Spot
 from tgbench.runs.rules import Rules
 from tgbench.session.arguments import ArgumentReader
@@ -101,6 +103,11 @@ class Planning:
     calibrated: set[BucketClass] = field(default_factory=set)
     missed: set[BucketClass] = field(default_factory=set)
     in_pieces: set[BucketClass] = field(default_factory=set)
+
+    @cached_property
+    def team(self) -> Teamwork:
+        """Who computes products where no threads may meet."""
+        return Teamwork(self.costs)
 
     @property
     def graph(self) -> Graph:

@@ -106,7 +106,7 @@ class Keeper:
         held, states = self.standing.held, self.standing.states
         memory = Memory(
             decisions.scheduled, decisions, self.planning.pool, self.planning.rules, self.states,
-            self.seat, self.planning.costs.kernels,
+            self.seat, self.planning.costs.kernels, self.planning.team,
         )  # fmt: skip
         memory.put(held, states)
         self.standing = Standing(memory, memory.held if held else NONE)

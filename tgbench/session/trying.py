@@ -26,7 +26,7 @@ from tgbench.base.errors import KernelError
 from tgbench.base.switches import STEPS, tell
 from tgbench.base.words import counted
 from tgbench.kernels.binding import once
-from tgbench.kernels.registry import Kernel, Prepared, Site, kernel_named
+from tgbench.kernels.registry import Kernel, Prepared, Site, is_by_team, kernel_named
 from tgbench.kernels.views import Bound
 from tgbench.programs.calibrate import (
     Calibrator,
@@ -301,14 +301,14 @@ class Tryer:
 
     def _heavy(self, program: Program) -> Iterator[tuple[Task, list[int]]]:
         """Equal calls by one kernel that make up nearly all of a program, and which they are; the
-        heaviest first.
+        heaviest first. Not those of a team: it computes a whole program, or nothing.
         """
         costs, origin = self.calibrator.costs, program.origin or ()
         alike: dict[tuple[str, str], list[int]] = {}
         sites: dict[tuple[str, str], Site] = {}
         with standing(origin):
             for i, made in enumerate(program.instructions):
-                if made.site is not None:
+                if made.site is not None and not is_by_team(made.site, made.kernel):
                     key = costs.signature(made.site).text, made.kernel
                     alike.setdefault(key, []).append(i)
                     sites.setdefault(key, made.site)

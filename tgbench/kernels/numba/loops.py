@@ -11,7 +11,7 @@ others.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numba
@@ -31,23 +31,26 @@ ACTIVATIONS = {"silu": SILU, "gelu_tanh": GELU_TANH, "gelu": GELU, "relu": RELU}
 COMBINATIONS = {"add": ADD, "sub": SUB, "mul": MUL}
 
 
-def _jit(*flags: str, nogil: bool = False) -> Callable[[Any], Any]:
-    options = {"fastmath": {"contract", "nsz", *flags}, "nogil": nogil, "error_model": "numpy"}
-
-    njit: Any = numba.njit
+def _jit(*flags: str, make: Any = numba.njit, **more: Any) -> Callable[[Any], Any]:
+    options = {"fastmath": {"contract", "nsz", *flags}, "error_model": "numpy", **more}
 
     def decorate(function: Any) -> Any:
         try:
-            return njit(cache=True, **options)(function)
+            return make(cache=True, **options)(function)
         except RuntimeError:  # no folder to keep the compiled code in
-            return njit(**options)(function)
+            return make(**options)(function)
 
     return decorate
 
 
-_kernel = _jit("reassoc")
+kernel = _jit("reassoc")
 _exact = _jit()  # terms stay in the order they are written
-_long = _jit("reassoc", nogil=True)  # worth letting go of Python for
+long = _jit("reassoc", nogil=True)  # worth letting go of Python for
+
+
+def native(*kinds: Any) -> Callable[[Any], Any]:
+    """A function without a result that machine code calls by its address."""
+    return _jit("reassoc", make=partial(numba.cfunc, types.void(*kinds)))
 
 
 @cache
@@ -61,12 +64,13 @@ def load() -> None:
 def compiled(function: Any, *kinds: str) -> Any:
     """A function, compiled or loaded for arguments of these kinds: dtypes of arrays, int, float."""
     plain = {"int": types.int64, "float": types.float64}
-    signature = tuple(plain.get(kind) or types.Array(_scalar(kind), 1, "C") for kind in kinds)
+    signature = tuple(plain.get(kind) or types.Array(scalar(kind), 1, "C") for kind in kinds)
     function.compile(signature)
     return function
 
 
-def _scalar(dtype: str) -> Any:
+def scalar(dtype: str) -> Any:
+    """The type of an element; of bfloat16, which numba lacks, that of its bits."""
     bits = {"bool": types.boolean, "bfloat16": types.uint16}
     return bits.get(dtype) or getattr(types, dtype)
 
@@ -119,7 +123,7 @@ def erf32(x):
     return result if x == x else x
 
 
-@_kernel
+@kernel
 def activated(x, code):
     if code == GELU_TANH:
         return x / (F(1) + exp32(F(-1.5957691216057308) * (x + F(0.044715) * x * x * x)))
@@ -133,7 +137,7 @@ def activated(x, code):
 # --- rows ----------------------------------------------------------------------------------------
 
 
-@_kernel
+@kernel
 def copy_rows(x, xs, y, ys, rows, n):
     """y = x, row by row, unless they are the same memory."""
     if x.ctypes.data == y.ctypes.data:
@@ -144,7 +148,7 @@ def copy_rows(x, xs, y, ys, rows, n):
             y[b + i] = x[a + i]
 
 
-@_kernel
+@kernel
 def activate(x, xs, y, ys, rows, n, code):
     copy_rows(x, xs, y, ys, rows, n)
     for r in range(U(rows)):
@@ -163,7 +167,7 @@ def activate(x, xs, y, ys, rows, n, code):
                 y[b + i] = activated(y[b + i], GELU)
 
 
-@_kernel
+@kernel
 def rms_norm(x, xs, w, y, ys, rows, n, eps):
     copy_rows(x, xs, y, ys, rows, n)
     for r in range(U(rows)):
@@ -176,7 +180,7 @@ def rms_norm(x, xs, w, y, ys, rows, n, eps):
             y[b + i] = y[b + i] * scale * w[i]
 
 
-@_kernel
+@kernel
 def layer_norm(x, xs, w, bias, y, ys, rows, n, eps):
     copy_rows(x, xs, y, ys, rows, n)
     for r in range(U(rows)):
@@ -194,7 +198,7 @@ def layer_norm(x, xs, w, bias, y, ys, rows, n, eps):
             y[b + i] = (y[b + i] - mean) * scale * w[i] + bias[i]
 
 
-@_kernel
+@kernel
 def softmax(x, xs, y, ys, rows, n):
     copy_rows(x, xs, y, ys, rows, n)
     for r in range(U(rows)):
@@ -207,7 +211,7 @@ def _ordered(bits):
     return np.int32(bits ^ np.int32(np.int32(bits >> 31) & np.int32(0x7FFFFFFF)))
 
 
-@_kernel
+@kernel
 def _softmax_row(y, b, n):
     """One row in place.
 
@@ -228,7 +232,7 @@ def _softmax_row(y, b, n):
         y[b + i] *= scale
 
 
-@_kernel
+@kernel
 def combine(a, sa, b, sb, scalar, y, ys, rows, n, code):
     """y = a ∘ b, row by row; with `scalar`, b is one number."""
     copy_rows(a, sa, y, ys, rows, n)
@@ -262,7 +266,7 @@ def combine(a, sa, b, sb, scalar, y, ys, rows, n, code):
                 y[p + i] = b[q + i] - y[p + i]
 
 
-@_kernel
+@kernel
 def rope(x, x0, x1, c, c0, c1, s, s0, s1, y, y0, y1, outer, inner, depth):
     """y[a, b] = x[a, b] · cos[a, b] + turned(x[a, b]) · sin[a, b]; two strides an array."""
     half = U(depth) // U(2)
@@ -276,7 +280,7 @@ def rope(x, x0, x1, c, c0, c1, s, s0, s1, y, y0, y1, outer, inner, depth):
                 y[q + half + i] = right * c[t + half + i] + left * s[u + half + i]
 
 
-@_kernel
+@kernel
 def gather(table, ts, ids, y, ys, count, height, n):
     for r in range(U(count)):
         index = np.int64(ids[r])
@@ -287,21 +291,6 @@ def gather(table, ts, ids, y, ys, count, height, n):
         a, b = U(index) * U(ts), r * U(ys)
         for i in range(U(n)):
             y[b + i] = table[a + i]
-
-
-# --- counting between threads ---------------------------------------------------------------------
-
-
-@intrinsic
-def _add(context, array, index, value):
-    """array[index] += value as one step that no other thread can divide; the old number."""
-
-    def generate(context, builder, signature, arguments):
-        data = make_array(signature.args[0])(context, builder, arguments[0]).data
-        place = builder.gep(data, [arguments[1]])
-        return builder.atomic_rmw("add", place, arguments[2], "acq_rel")
-
-    return types.int64(array, types.intp, types.int64), generate
 
 
 # --- products ------------------------------------------------------------------------------------
@@ -461,8 +450,8 @@ def _dots(rows: int) -> Any:
 _dots_1, _dots_2, _dots_4 = map(_dots, (1, 2, 4))
 
 
-@_kernel
-def _products(x, xo, xs, w, wo, ws, y, yo, ys, rows, start, stop, k):
+@kernel
+def products(x, xo, xs, w, wo, ws, y, yo, ys, rows, start, stop, k):
     """y[r, o] = x[r] · w[o] for o in start..stop, a weight row of each quarter at a time.
 
         w   ├─o──→     ├─o1─→     ├─o2─→     ├─o3─→     four streams, each read from end to end
@@ -489,42 +478,19 @@ def _products(x, xo, xs, w, wo, ws, y, yo, ys, rows, start, stop, k):
             _dots_1(x, p, xs, w, w0, w1, w2, w3, y, q, ys, o, o1, o2, o3, k)
 
 
-@_kernel
+@kernel
 def linear(x, xs, w, ws, y, ys, rows, n, k):
     """y = x · wᵀ: x [rows, k], w [n, k], y [rows, n]."""
-    _products(x, U(0), U(xs), w, U(0), U(ws), y, U(0), U(ys), U(rows), U(0), U(n), U(k))
+    products(x, U(0), U(xs), w, U(0), U(ws), y, U(0), U(ys), U(rows), U(0), U(n), U(k))
 
 
-@_long
-def linear_turns(turn, x, xs, w, ws, bias, y, ys, rows, n, k, chunk):
-    """y = x · wᵀ + bias, by as many threads as call this: each takes the next `chunk` columns.
-
-    bias [n], or [0] for none. turn[0] counts chunks that are taken, turn[1] those that are done.
-    Returns how many there are.
-    """
-    chunks = (n + chunk - 1) // chunk
-    while True:
-        mine = _add(turn, 0, 1)
-        if mine >= chunks:
-            return chunks
-        start, stop = mine * chunk, min(n, mine * chunk + chunk)
-        _products(
-            x, U(0), U(xs), w, U(0), U(ws), y, U(0), U(ys), U(rows), U(start), U(stop), U(k)
-        )  # fmt: skip
-        if len(bias) == n:
-            for r in range(U(rows)):
-                for i in range(U(start), U(stop)):
-                    y[r * U(ys) + i] += bias[i]
-        _add(turn, 1, 1)
-
-
-@_kernel
+@kernel
 def linear_bias(x, xs, w, ws, bias, y, ys, rows, n, k):
     linear(x, xs, w, ws, y, ys, rows, n, k)
     combine(y, ys, bias, 0, 0, y, ys, rows, n, ADD)
 
 
-@_kernel
+@kernel
 def gated_linear(x, xs, gate, gs, up, us, y, ys, spare, rows, n, k, code):
     """y = activation(x · gateᵀ) · (x · upᵀ); spare [rows, n] takes the second product."""
     linear(x, xs, gate, gs, y, ys, rows, n, k)
@@ -538,7 +504,7 @@ NO_BIAS = {dtype: np.zeros(0, dtype) for dtype in ("float32", "float64")}
 PAD = 64  # keys stand in a row of scores at their number modulo this, so that sums keep their order
 
 
-@_kernel
+@kernel
 def attention(q, qb, qh, qt, k, kb, kh, kt, v, vb, vh, vt, mask, mb, mh, mt, ms, y, yb, yh, yt,
               score, batch, heads, shared, rows, start, count, depth, wide, scale):  # fmt: skip
     """Attention of every query row, the heads that share keys one after another.
@@ -555,7 +521,7 @@ def attention(q, qb, qh, qt, k, kb, kh, kt, v, vb, vh, vt, mask, mb, mh, mt, ms,
                 first = h * group
                 ko, vo = b * U(kb) + h * U(kh), b * U(vb) + h * U(vh)
                 qo = b * U(qb) + first * U(qh) + t * U(qt)
-                _products(
+                products(
                     q, qo, U(qh), k, ko, U(kt), score, lead, width, group, U(0), keys, U(depth)
                 )
                 for g in range(group):
@@ -576,7 +542,7 @@ def attention(q, qb, qh, qt, k, kb, kh, kt, v, vb, vh, vt, mask, mb, mh, mt, ms,
                     _weighted_sum(score, s, lead, v, vo, U(vt), y, yo, keys, U(wide))
 
 
-@_kernel
+@kernel
 def _weighted_sum(p, po, lead, v, vo, vs, y, yo, count, wide):
     """y = Σ p[lead + t] · v[t], four rows at a time; weights before and behind them are 0."""
     for i in range(wide):
@@ -590,6 +556,6 @@ def _weighted_sum(p, po, lead, v, vo, vs, y, yo, count, wide):
             y[yo + i] += p0 * v[v0 + i] + p1 * v[v1 + i] + p2 * v[v2 + i] + p3 * v[v3 + i]
 
 
-@_kernel
+@kernel
 def _row(t, lead, count):
     return min(max(t, lead) - lead, count - U(1))

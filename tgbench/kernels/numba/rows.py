@@ -15,16 +15,29 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 
 from tgbench.base.coords import Coord, same, value_of
-from tgbench.kernels.numba.second_core import shared
-from tgbench.kernels.registry import Host, Kernel, Scratch, Site, View, once_a_site, register
+from tgbench.kernels.registry import (
+    ONE,
+    TEAM,
+    Host,
+    Kernel,
+    Scratch,
+    Site,
+    View,
+    once_a_site,
+    register,
+)
 from tgbench.kernels.torch.fused import Heads, heads_of
 from tgbench.kernels.torch.products import Rows, rows_of
 from tgbench.kernels.views import Bound, first_row, inputs, is_complete, is_one, same_box
 
 try:
     from tgbench.kernels.numba import loops as loops
+    from tgbench.kernels.numba import tiles
+    from tgbench.kernels.numba.team import LEAST_BYTES, together
+    from tgbench.kernels.numba.team import gain as gain
 except ImportError:
     loops = None  # type: ignore[assignment]
 
@@ -35,9 +48,7 @@ STREAM = 45.0  # bytes of a weight matrix a nanosecond
 DOTS = 70.0  # multiplications a nanosecond beside that, one core
 CACHED = 250.0  # of keys and values, which the last cache holds
 PRODUCTS = 80.0  # multiplications a nanosecond, one core
-LONG_NS = 10_000_000.0  # from here on the second core helps; below, being preempted costs more
-CHUNK_NS = 30_000.0
-SMALL = 16_384  # elements, up to which one core is enough for element-wise work
+SMALL = 1 << 19  # elements, up to which one core is worth considering for element-wise work
 
 
 # --- views as flat arrays ------------------------------------------------------------------------
@@ -86,12 +97,14 @@ def _kind(argument: Any) -> str:
     return "float" if isinstance(argument, float) else "int"
 
 
-def _add(name: str, op: str, find: Any, cost: Any, bind: Any, **more: Any) -> None:
+def _add(
+    name: str, op: str, find: Any, cost: Any, bind: Any, threads: str = ONE, **more: Any
+) -> None:
     """Register a kernel that takes the sites in which `find` finds what it needs."""
-    if loops is not None:
-        register(
-            Kernel(name, op, lambda s: find(s) is not None, cost, bind, devices=("cpu",), **more)
-        )
+    if loops is None:
+        return
+    more |= {"devices": ("cpu",), "threads": threads}
+    register(Kernel(name, op, lambda site: find(site) is not None, cost, bind, **more))
 
 
 def _per_element(cost_ns: float) -> Callable[[Site], float]:
@@ -132,27 +145,60 @@ def _linear_cost(site: Site) -> float:
 def _bind_linear(site: Site, scratch: tuple[View, ...]) -> Bound:
     p = _product(site)
     assert p is not None
-    x, out, (weight,) = _matrices(p)
-    start, stop = (*_rows(x), *_rows(weight)), (*_rows(out), p.rows, p.columns, p.depth)
-    cost = _linear_cost(site)
-    if cost < LONG_NS and p.bias is None:
-        return _compiled(loops.linear, (*start, *stop))
+    operands, sizes = _operands(p), (p.rows, p.columns, p.depth)
+    if p.bias is None:
+        return _compiled(loops.linear, (*operands, *sizes))
+    x_and_weight, out = operands[:4], operands[4:]
+    return _compiled(loops.linear_bias, (*x_and_weight, span(p.bias), *out, *sizes))
+
+
+def _bind_linear_by_team(site: Site, scratch: tuple[View, ...]) -> Bound:
+    p = _product(site)
+    assert p is not None
+    operands, sizes = _operands(p), (p.rows, p.columns, p.depth)
+    x_and_weight, out = operands[:4], operands[4:]
     bias = loops.NO_BIAS[p.dtype] if p.bias is None else span(p.bias)
-    if cost < LONG_NS:
-        return _compiled(loops.linear_bias, (*start, bias, *stop))
-    chunk = max(1, round(value_of(p.columns) * CHUNK_NS / cost / 4)) * 4
-    arguments = (*start, bias, *stop, chunk)
-    turns = loops.compiled(loops.linear_turns, "int64", *map(_kind, arguments))
-    return shared, (turns, *arguments)
+    return _by_team(tiles.shared_linear, p, (*x_and_weight, bias, *out, *sizes))
+
+
+def _operands(p: Rows) -> tuple[Any, ...]:
+    """x, weights and out, the stride of rows behind each."""
+    x, out, weights = _matrices(p)
+    return sum((_rows(view) for view in (x, *weights, out)), ())
 
 
 def _bind_gated(site: Site, scratch: tuple[View, ...]) -> Bound:
+    return _compiled(loops.gated_linear, _gated(site, scratch))
+
+
+def _bind_gated_by_team(site: Site, scratch: tuple[View, ...]) -> Bound:
     p = _product(site)
     assert p is not None
-    x, out, (gate, up) = _matrices(p)
-    operands = (*_rows(x), *_rows(gate), *_rows(up), *_rows(out), span(scratch[0]))
+    return _by_team(tiles.shared_gated_linear, p, _gated(site, scratch))
+
+
+def _gated(site: Site, scratch: tuple[View, ...]) -> tuple[Any, ...]:
+    p = _product(site)
+    assert p is not None
     code = loops.ACTIVATIONS[site.call.attrs["activation"]]
-    return _compiled(loops.gated_linear, (*operands, p.rows, p.columns, p.depth, code))
+    return (*_operands(p), span(scratch[0]), p.rows, p.columns, p.depth, code)
+
+
+def _by_team(function: Any, p: Rows, arguments: tuple[Any, ...]) -> Bound:
+    """A product by several threads: the function, and what computes a tile."""
+    address = tiles.computing(p.dtype, p.weights[0].dtype, len(p.weights) > 1)
+    kinds = "int64", "int", "int", *map(_kind, arguments)
+    return together, (loops.compiled(function, *kinds), address, *arguments)
+
+
+def _long(find: Callable[[Site], Rows | None]) -> Callable[[Site], Rows | None]:
+    """Products that are worth sharing, where there is somebody to share them with."""
+
+    def found(site: Site) -> Rows | None:
+        p = find(site) if torch.get_num_threads() > 1 else None
+        return p if p is not None and p.weight_bytes >= 2 * LEAST_BYTES else None
+
+    return found
 
 
 def _gated_scratch(site: Site) -> tuple[Scratch, ...]:
@@ -161,15 +207,15 @@ def _gated_scratch(site: Site) -> tuple[Scratch, ...]:
     return (((p.rows, p.columns), p.dtype),)
 
 
-_add("linear_numba", "linear", _product, _linear_cost, _bind_linear)
-_add("widening_linear_numba", "widening_linear", _single_product, _linear_cost, _bind_linear)
-_add(
-    "gated_linear_numba",
-    "gated_linear",
-    _single_product,
-    _linear_cost,
-    _bind_gated,
-    scratch=_gated_scratch,
+def _add_product(op: str, find: Any, bind: Any, bind_by_team: Any, **more: Any) -> None:
+    _add(f"{op}_numba", op, find, _linear_cost, bind, **more)
+    _add(f"{op}_team_numba", op, _long(find), _linear_cost, bind_by_team, TEAM, **more)
+
+
+_add_product("linear", _product, _bind_linear, _bind_linear_by_team)
+_add_product("widening_linear", _single_product, _bind_linear, _bind_linear_by_team)
+_add_product(
+    "gated_linear", _single_product, _bind_gated, _bind_gated_by_team, scratch=_gated_scratch
 )
 
 

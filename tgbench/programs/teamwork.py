@@ -1,0 +1,100 @@
+"""Whether a program's products are computed by a team, whose threads never meet.
+
+Threads of a library (OpenMP) meet at a barrier after each call, and spin there for a while before
+they sleep; helpers of a team look for work as they do. Where a processor is wanted by both, each
+is put aside for milliseconds while the other spins: one small `mm` between two products of a team
+took ten times as long as alone. So a program has the one or the other, never both: for each call
+there is the fastest kernel of all, and the fastest of those whose threads do not meet; whichever
+take less in all, compute the program.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import torch
+
+from tgbench.base.coords import here
+from tgbench.costs.model import CostModel
+from tgbench.kernels.numba import rows
+from tgbench.kernels.registry import KERNELS, TEAM, Kernel, Site, by_team, candidates, kernel_named
+from tgbench.programs.program import site_at
+
+MOST = 4096  # calls that are remembered
+
+
+class _Choice(NamedTuple):
+    """A call: what it takes, and the kernel whose threads do not meet, with what that would."""
+
+    own_ns: float
+    kernel: Kernel | None
+    quiet_ns: float
+
+
+class Teamwork:
+    """Which kernels compute the calls of a program if no threads may meet.
+
+    Args:
+        costs: what kernels take; of a team's that were not measured, what one thread takes, less
+            what so many threads gain.
+        gain: of so many threads over one; measured if left out.
+    """
+
+    def __init__(self, costs: CostModel, gain: Callable[[int], float] | None = None) -> None:
+        self.costs, self._gain = costs, gain
+        self._choices: dict[tuple[str, str, int], _Choice] = {}
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there are threads, and kernels for a team."""
+        return (
+            self.costs.device == "cpu"
+            and torch.get_num_threads() > 1
+            and any(kernel.threads == TEAM for kernels in KERNELS.values() for kernel in kernels)
+        )
+
+    def forget(self) -> None:
+        """More is known of what kernels take."""
+        self._choices.clear()
+
+    def instead(self, calls: Iterable[tuple[Site, str]]) -> list[str] | None:
+        """For calls and the kernels that they have: the names of others, none of whose threads
+        meet; None where they would take longer, or where nothing would be done by a team.
+        """
+        found = [self._choice(site, name) for site, name in calls]
+        kernels = [choice.kernel for choice in found if choice.kernel is not None]
+        if len(kernels) < len(found) or all(kernel.threads != TEAM for kernel in kernels):
+            return None
+        if sum(choice.quiet_ns for choice in found) >= sum(choice.own_ns for choice in found):
+            return None
+        return [kernel.name for kernel in kernels]
+
+    def _choice(self, site: Site, name: str) -> _Choice:
+        key = self.costs.signature(site).text, name, torch.get_num_threads()
+        found = self._choices.get(key)
+        if found is None:
+            if len(self._choices) >= MOST:
+                self._choices.clear()
+            found = self._choices[key] = self._chosen(site_at(site, here()), name)
+        return found
+
+    def _chosen(self, site: Site, name: str) -> _Choice:
+        own = kernel_named(site.call.op.name, name)
+        own_ns = self.costs.of_site(site, own).time_ns
+        quiet = {
+            k: self.costs.of_site(site, k).time_ns for k in candidates(site) if not k.meets(site)
+        }
+        shared = by_team(site)
+        if shared is not None:
+            quiet[shared] = self._shared_ns(site, shared, min(quiet.values(), default=math.inf))
+        best = min(quiet, key=lambda kernel: quiet[kernel], default=None)
+        return _Choice(own_ns, best, quiet[best] if best is not None else math.inf)
+
+    def _shared_ns(self, site: Site, shared: Kernel, alone_ns: float) -> float:
+        measured = self.costs.of_site(site, shared)
+        if measured.source == "measured":
+            return measured.time_ns
+        gain = self._gain or rows.gain
+        return alone_ns / gain(torch.get_num_threads())
