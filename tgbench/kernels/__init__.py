@@ -38,9 +38,8 @@ elif packed.is_built_in():  # one layout of weights is enough
 adapters.register_adapters()
 
 __all__ = [
-    "ARENA", "KERNELS", "Kernel", "Scratch", "Site", "View", "adapters", "candidates",
-    "conv",
-    "copied", "copy_", "dense", "direct", "elementwise", "fill_", "fused", "heads", "layout", "opaque",
-    "order", "packed", "pool", "products", "register", "rows", "scratch_bytes",
+    "ARENA", "KERNELS", "Kernel", "Scratch", "Site", "View", "adapters", "candidates", "conv",
+    "copied", "copy_", "dense", "direct", "elementwise", "fill_", "fused", "heads", "layout",
+    "opaque", "order", "packed", "pool", "products", "register", "rows", "scratch_bytes",
     "widening",
 ]  # fmt: skip
