@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -685,3 +686,37 @@ def test_what_bfloat16_rounds_to_infinity_is_not_finite() -> None:
     for value in (3.4e38, -3.4e38, 2.0**127 * (2 - 2.0**-8)):
         with pytest.raises(InputError, match="inputs must be finite"):
             session.run(np.array([0.0, value], "float32"))
+
+
+def _of_file(path: Path, **options: Any) -> GraphSession:
+    save_file({"w": np.full((64, 64), 2.0, "float32")}, path)
+    g = GraphBuilder()
+    g.output("y", g.input("x", (64, 64)) * g.parameter("w", (64, 64)))
+    return GraphSession(g.build(), path, calibrate=False, **options)
+
+
+def test_a_weight_file_that_changes_is_noticed(tmp_path: Path) -> None:
+    """Reading what was cut off would end the process."""
+    path, x = tmp_path / "w.safetensors", np.ones((64, 64), "float32")
+    for harm in (
+        lambda: os.truncate(path, 100), lambda: os.utime(path, (1, 1)),
+        lambda: path.open("ab").write(b"x") and None, lambda: path.write_bytes(b""),
+    ):  # fmt: skip
+        session = _of_file(path)
+        assert (session.run(x)["y"] == 2).all()
+        harm()
+        with pytest.raises(WeightsError, match="was changed while it was in use"):
+            session.run(x + 1)
+        path.unlink()
+
+
+def test_a_weight_file_that_is_replaced_or_copied_may_go(tmp_path: Path) -> None:
+    path, x = tmp_path / "w.safetensors", np.ones((64, 64), "float32")
+    session = _of_file(path)
+    save_file({"w": np.zeros((64, 64), "float32")}, tmp_path / "new")
+    os.replace(tmp_path / "new", path)
+    assert (session.run(x)["y"] == 2).all()
+    copied = _of_file(path, weights_copy=True)
+    os.truncate(path, 0)
+    assert (copied.run(x)["y"] == 2).all()
+    assert copied.pool.owned_bytes == copied.pool.parameter_bytes

@@ -23,6 +23,7 @@ import stat
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -433,6 +434,7 @@ class Weights:
         self._made: dict[_Key, torch.Tensor] = {}
         self._lock = threading.Lock()
         self._closed = False
+        self._mapped: dict[Path, tuple[int, tuple[int, int]]] = {}  # descriptor; size and time
         self.headers = tuple(self._map(path, files) for path in files.paths)
         _check_index(files, self._entries)
 
@@ -440,6 +442,9 @@ class Weights:
         with _opened(path) as file:
             header = _parse_header(file, path)
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            held = os.dup(file.fileno())
+            self._mapped[path] = held, _size_and_time(held)
+            weakref.finalize(self, os.close, held)
         for name, info in header.tensors.items():
             # The index decides: a tensor that it places elsewhere, or nowhere, is not ours.
             if files.shard_of is not None and files.shard_of.get(name) != path.name:
@@ -472,6 +477,19 @@ class Weights:
         self._closed = True
         self._made.clear()
         self._entries.clear()
+        self._mapped.clear()
+
+    def check_unchanged(self) -> None:
+        """Raise `WeightsError` if a mapped file was written into, or cut, since it was opened.
+
+        A file that took its place under the same name is another one, and changes nothing here.
+        """
+        for path, (held, before) in self._mapped.items():
+            if _size_and_time(held) != before:
+                raise WeightsError(
+                    f"{path}: was changed while it was in use; open it again, and write weights "
+                    "beside the old ones and rename them, or pass weights_copy=True to a session"
+                )
 
     def names(self) -> tuple[str, ...]:
         """The names of the tensors, in the order of the files."""
@@ -557,6 +575,11 @@ class Weights:
             hint = f"did you mean {', '.join(map(repr, near))}?" if near else "see names()"
             raise WeightsError(f"{self.headers[0].path}: no tensor {_show(name)}; {hint}")
         return self._entries[name]
+
+
+def _size_and_time(descriptor: int) -> tuple[int, int]:
+    found = os.fstat(descriptor)
+    return found.st_size, found.st_mtime_ns
 
 
 def _check_index(files: _Files, entries: Mapping[str, _Entry]) -> None:

@@ -121,7 +121,9 @@ class Pool:
         self._versions = [tensor._version for tensor in self._watched.values()]
 
     def check_unchanged(self) -> None:
-        """Raise WeightsError if a watched parameter was written into."""
+        """Raise WeightsError if a watched parameter, or the mapped file, was written into."""
+        if self._file is not None and self.owned_bytes < self.parameter_bytes:
+            self._file.check_unchanged()
         if not self._watched:
             return
         now = [tensor._version for tensor in self._watched.values()]

@@ -49,20 +49,23 @@ class Source(Protocol):
         ...
 
 
-def source_of(weights: Any, device: str, *, as_they_lie: bool = False) -> Source:
+def source_of(
+    weights: Any, device: str, *, as_they_lie: bool = False, copied: bool = False
+) -> Source:
     """A safetensors file, a checkpoint directory, an open `Weights`, or arrays by name.
 
     Args:
         as_they_lie: whether arrays are taken without a copy, as nobody will write into them.
+        copied: whether what would be a file itself is copied, as somebody may write into that.
 
     Raises WeightsError for anything else.
     """
     if weights is None or isinstance(weights, Mapping):
         return FromArrays(weights or {}, device, as_they_lie)
     if isinstance(weights, Weights):
-        return FromFile(weights, device)
+        return FromFile(weights, device, copied)
     if isinstance(weights, (str, os.PathLike, Sequence)):
-        return FromFile(Weights(weights), device)
+        return FromFile(Weights(weights), device, copied)
     raise WeightsError(
         f"weights are a {type(weights).__name__}; pass a safetensors file, a checkpoint directory, "
         "or arrays by parameter name"
@@ -70,9 +73,12 @@ def source_of(weights: Any, device: str, *, as_they_lie: bool = False) -> Source
 
 
 class FromFile:
-    def __init__(self, weights: Weights, device: str) -> None:
-        self.weights, self.device = weights, device
-        self.file: Weights | None = weights
+    """Tensors of a file: the file itself where that may be, or copies."""
+
+    def __init__(self, weights: Weights, device: str, copied: bool = False) -> None:
+        self.weights, self.device, self.copied = weights, device, copied
+        self.file: Weights | None = None if copied else weights
+        self._copies: dict[tuple[str, str], torch.Tensor] = {}
 
     def names(self) -> tuple[str, ...]:
         return self.weights.names()
@@ -86,9 +92,17 @@ class FromFile:
 
     def tensor(self, name: str, node: Node) -> torch.Tensor:
         self._check(name, node)
-        return self.weights.tensor(name, node.dtype, self.device)
+        found = self.weights.tensor(name, node.dtype, self.device)
+        if not (self.copied and self._lies_in_file(name, node)):
+            return found
+        if (name, node.dtype) not in self._copies:
+            self._copies[name, node.dtype] = found.clone()
+        return self._copies[name, node.dtype]
 
     def is_mapped(self, name: str, node: Node) -> bool:
+        return self._lies_in_file(name, node) and not self.copied
+
+    def _lies_in_file(self, name: str, node: Node) -> bool:
         return self.device == "cpu" and self.weights.info(name).dtype == node.dtype
 
     def _check(self, name: str, node: Node) -> None:

@@ -62,6 +62,7 @@ class LoadedGraph:
         *,
         exact: bool = False,
         weights_dtype: WeightsDtype | None = None,
+        weights_copy: bool = False,
         arithmetic: Arithmetic | None = None,
     ) -> LoadedGraph:
         """Load the weights onto the arena's device; those of an imported module are its own."""
@@ -72,7 +73,9 @@ class LoadedGraph:
         given = graph_of(graph)
         _check_bound(given)
         simple = simplify(given)
-        source = source_of(stored, arena.device, as_they_lie=imported is not None)
+        source = source_of(
+            stored, arena.device, as_they_lie=imported is not None, copied=weights_copy
+        )
         can_widen = arena.device == "cpu" and not exact
         held = held_in(simple, source, weights_dtype) if can_widen else HeldGraph(simple, {})
         runs = multiplied_in(held.graph, arithmetic)

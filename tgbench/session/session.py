@@ -85,6 +85,9 @@ class GraphSession(Facts):
             once, when they are loaded: they take a half or a quarter of the memory, and of the time
             of a run that is bound by reading them. None keeps every value, and bfloat16 as it is
             stored; "fp32" widens that when it is loaded, for runs that compute many rows.
+        weights_copy: whether weights of a file are copied. They are the mapped file otherwise, and
+            must stay as they are while they are in use: a run raises WeightsError once the file's
+            size or time has changed, but one that is cut *during* a run ends the process (SIGBUS).
         arithmetic: "bf16" lets kernels of linear layers and convolutions round both factors of a
             product to bfloat16, and sum in float32, where that was measured to be quicker: twice as
             quick on processors that multiply bfloat16. None never rounds.
@@ -120,6 +123,7 @@ class GraphSession(Facts):
         calibrate: bool = True,
         making: Making | None = None,
         weights_dtype: WeightsDtype | None = None,
+        weights_copy: bool = False,
         arithmetic: Arithmetic | None = None,
     ) -> None:
         if exact not in (None, "bitwise"):
@@ -131,6 +135,7 @@ class GraphSession(Facts):
         ground = LoadedGraph.of(
             graph, weights, self.arena, ignore_weights, packed_bytes,
             exact=exact is not None, weights_dtype=weights_dtype, arithmetic=arithmetic,
+            weights_copy=weights_copy,
         )  # fmt: skip
         self.graph, self.pool, self.rounded = ground.graph, ground.pool, ground.rounded
         budget_bytes = parsed(memory, self.graph, self.arena, self.pool)
