@@ -15,7 +15,7 @@ import tgbench as tg
 from tgbench.base.errors import PlanError
 from tgbench.programs.program import Program, Use
 from tgbench.runs.buckets import Bucket, BucketClass, Spot
-from tgbench.runs.pausing import Pausing
+from tgbench.runs.pausing import Pausing, at_once
 from tgbench.session.choosing import (
     FIRST_CHOICE_NS,
     LEAST_PART,
@@ -116,6 +116,7 @@ class Imagined:
         self.programs[_key(offer)] = program
         cold = 1.0 if self.made else COLD
         self.made.append(offer.rung)
+        at_once(self.chooser.modelling(program))
         self.chooser.made(offer, program, int(cold * self.making_ns), wanted)
         return offer._replace(program=program)
 

@@ -135,6 +135,9 @@ class Chooser(Protocol):
     ) -> None:
         """A program was made for an offer: at once, or because it was wanted."""
 
+    def modelling(self, program: Program) -> Pausing[None]:
+        """Find out what a program is expected to take, as the last part of making it."""
+
     def refused(self, offer: Offer, can_plan: bool) -> bool:
         """An offer does not fit the plan in force: it costs another one. True to pay that now."""
 
@@ -186,6 +189,9 @@ class Own:
         self, offer: Offer, program: Program, took_ns: int, wanted: Wanted | None = None
     ) -> None:
         pass
+
+    def modelling(self, program: Program) -> Pausing[None]:
+        yield from ()
 
     def refused(self, offer: Offer, can_plan: bool) -> bool:
         return True
@@ -442,6 +448,9 @@ class Measured:
         self._experience.made(offer, program, took_ns, instead_ns)
         if wanted is not None:
             self._choose_soon()
+
+    def modelling(self, program: Program) -> Pausing[None]:
+        return self._experience.modelling_of(program)
 
     def refused(self, offer: Offer, can_plan: bool) -> bool:
         return self._experience.refused(offer, can_plan)

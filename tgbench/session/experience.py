@@ -145,10 +145,17 @@ class Experience:
 
     # --- making ----------------------------------------------------------------------------------
 
+    def modelling_of(self, program: Program) -> Pausing[None]:
+        """Ask the model about a program that is made: until it ran, nothing else tells of it."""
+        modelled_ns = 0.0
+        for part_ns in self.modelled(program.steps, program.made_at):
+            modelled_ns += part_ns
+            yield
+        program.use.modelled_ns = modelled_ns
+
     def made(self, offer: Offer, program: Program, took_ns: int, instead_ns: float) -> None:
         """A program was made, instead of taking one that takes so long; infinitely, of none."""
         program.use.instead_ns = instead_ns
-        program.use.modelled_ns = sum(self.modelled(program.steps, program.made_at))
         if self._made_ns:
             self._making_ns[_moves(offer)].append(took_ns)
         else:

@@ -165,7 +165,9 @@ class Maker:
         assert offer.state is not None
         is_fixed, strict = not offer.rung.moves, self.chooser.strict
         is_free = not strict and self.planning.limit_bytes is None  # another plan, not pieces
-        return self.keeper.memory.specialising(
+        program = yield from self.keeper.memory.specialising(
             offer.state, *offer.spot, or_more=self.planning.takes_more(offer.spot),
             as_planned=is_fixed or is_free, is_fixed=is_fixed, leftovers=strict,
         )  # fmt: skip
+        yield from self.chooser.modelling(program)
+        return program
