@@ -27,6 +27,7 @@ from typing import Any
 
 ROOM_BYTES = 1 << 30  # over what the process takes once everything is loaded
 SECONDS = 5.0
+FILES = 500  # that one process reads: the limit is meant for a file, not for what memos keep
 GOOD = ("fine", "refused")
 TYPE = re.compile(r"nodes\[(\d+)\]\.type: \w+ gives (\w+)\[([\d, ]*)\], not")
 MOST_MENDS = 40
@@ -60,6 +61,7 @@ class Reader:
         self._folder = tempfile.TemporaryDirectory(prefix="tgbench-hostile-")
         self._errors = Path(self._folder.name, "errors")
         self._process: subprocess.Popen[str] | None = None
+        self._read = 0  # by this process
 
     def read(self, kind: str, data: bytes) -> Outcome:
         """What becomes of a file."""
@@ -84,6 +86,9 @@ class Reader:
         self.close()
 
     def _asked(self, question: Any) -> Outcome:
+        self._read += 1
+        if self._read > FILES:
+            self._end()
         process = self._process or self._start()
         assert process.stdin is not None
         process.stdin.write(json.dumps(question) + "\n")
@@ -132,6 +137,7 @@ class Reader:
                     with suppress(OSError):
                         stream.close()
             self._process = None
+        self._read = 0
 
 
 # --- the child ------------------------------------------------------------------------------------
