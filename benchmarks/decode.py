@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from benchmarks.measure import Clocked, Command, both_clocks, middle, threads, timed
+from benchmarks.measure import Clocked, Command, both_clocks, busy, middle, threads, timed
 from benchmarks.peers import processes
 from benchmarks.peers.child import clocked
 from benchmarks.peers.compared import LESS, MINE, Compared
@@ -516,6 +516,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     command.add_argument("--only", choices=[LARGE.name, TOY.name], help="one model alone")
     command.add_argument("--cache", type=Path, default=cache_folder(), help="keeps random weights")
     command.add_argument("--alone", action="store_true", help="without systems of .venv-peers")
+    command.add_argument(
+        "--busy", type=int, default=0, help="others that compute meanwhile; threads as torch has"
+    )
     options, record = command.begin(argv)
     sizes = [QUICK] if options.quick else [LARGE, TOY]
     if options.only:
@@ -526,9 +529,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     cases = []
     for size in sizes:
         sized = size if options.repetitions is None else _sized(size, options.repetitions)
+        if options.busy:
+            sized = replace(sized, threads=(0,))
         peers = processes.DECODE if size is LARGE and not options.alone else ()
-        cases += measure(sized, options.cache, with_theirs, peers, options.cache / "peers")
-    record.write({"cases": [case.to_dict() for case in cases]}, options.output)
+        with busy(options.busy):
+            cases += measure(sized, options.cache, with_theirs, peers, options.cache / "peers")
+    found = {"busy": options.busy, "cases": [case.to_dict() for case in cases]}
+    record.write(found, options.output)
     if not all(case.agrees for case in cases):
         say("error: the logits are not equal, see above")
         return 1

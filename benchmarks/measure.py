@@ -17,6 +17,7 @@ import os
 import platform
 import shlex
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -38,6 +39,7 @@ Step: TypeAlias = "Callable[[], int]"  # does one step; answers with the nanosec
 Tell: TypeAlias = "Callable[[str], None]"
 PACKAGES = ("tgbench", "torch", "numpy", "numba", "transformers")
 RESULTS = Path("docs/results")
+ELSEWHERE = "elsewhere"  # the folder beside, for what was measured on another machine
 
 
 def timed(step: Callable[[], Any]) -> tuple[Any, int]:
@@ -337,13 +339,39 @@ class Record:
         return dumped(record) + "\n"
 
     def write(self, results: Mapping[str, Any], path: Path | None) -> None:
-        """Write the file, whole or not at all; without a path, nothing."""
+        """Write the file, whole or not at all; without a path, nothing.
+
+        What was measured on another machine is kept beside it, in a folder of its own.
+        """
         if path is None:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and _processor(path) != machine()["processor"]:
+            kept = path.parent / ELSEWHERE / path.name
+            kept.parent.mkdir(exist_ok=True)
+            path.replace(kept)
         with atomic_path(path) as temporary:
             temporary.write_text(self.to_json(results), encoding="utf-8")
         say(f"\nwritten: {path}")
+
+
+def _processor(path: Path) -> str:
+    """Of the machine that a file was measured on."""
+    known: str = json.loads(path.read_text(encoding="utf-8"))["machine"]["processor"]
+    return known
+
+
+@contextmanager
+def busy(count: int) -> Iterator[None]:
+    """So many other processes that compute all the time, as long as the block lasts."""
+    code = "while True: pass"
+    started = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for one in started:
+            one.kill()
+            one.wait()
 
 
 class Command(argparse.ArgumentParser):

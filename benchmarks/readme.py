@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import RESULTS
+from benchmarks.measure import ELSEWHERE, RESULTS
 
 README = Path("README.md")
 BEGIN, END = "<!-- measured: python -m benchmarks.readme --write -->", "<!-- end -->"
@@ -67,6 +67,11 @@ class Files:
 
     def __getitem__(self, name: str) -> Any:
         return json.loads((self.folder / f"{name}.json").read_text(encoding="utf-8"))
+
+    def elsewhere(self, name: str) -> list[Any]:
+        """What the same bench wrote on another machine, if it did."""
+        path = self.folder / ELSEWHERE / f"{name}.json"
+        return [json.loads(path.read_text(encoding="utf-8"))] if path.exists() else []
 
     @staticmethod
     def link(name: str, with_folder: bool = False) -> str:
@@ -118,15 +123,14 @@ def _threads(count: int) -> str:
 def _decode(files: Files) -> str:
     found = files["decode"]
     cases = {(c["model"]["name"], c["model"]["threads"]): c for c in found["cases"]}
-    both, small = _undisturbed(found, [cases[LARGE, 2], cases[LARGE, 1]]), cases[SMALL, 1]
+    both, small = _large(found), cases[SMALL, 1]
     model, used, tiny = both[0]["model"], found["versions"], small["summary"]["median_cpu_ms"]
-    rows = [
-        [label, *(_token(case, name, kind) for kind in PRECISIONS for case in both)]
-        for name, label in SYSTEMS.items()
-    ]
-    threads = [_threads(case["model"]["threads"]) for case in both]
-    header = [f"{kind}, {words}" for kind in PRECISIONS for words in threads]
     summaries = [case["summary"] for case in both]
+    elsewhere = [
+        f"The same on {_where(other, True)} ({files.link('elsewhere/decode')}); "
+        f"{_slower(_large(other), 'faster')}:\n\n{_tokens(_large(other))}"
+        for other in files.elsewhere("decode")
+    ]
     return "\n\n".join(
         (
             f"Gemma 3 270M, {model['tokens']} positions, one token at a time after a "
@@ -135,15 +139,55 @@ def _decode(files: Files) -> str:
             f"{_release(used['transformers'])}, {_versions(both[0])}, these in processes of "
             f"their own, one interleaved run ({files.link('decode', True)}, `make bench-decode`). "
             f"{_clocks(both)}",
-            table(["", *header], rows),
+            _tokens(both),
             f"In float32 logits differ from PyTorch's by {_power(_worst(summaries, ['tgbench']))} "
             f"of the largest at most, and {_choices(summaries)}; with weights rounded to bf16 by "
             f"{_power(_worst(summaries, ['bf16']))}, to int8 by "
-            f"{_power(_worst(summaries, ['int8']))}. {_slower(both)} With 2 layers of width 64, "
-            "where Python is all there is, a token takes "
+            f"{_power(_worst(summaries, ['int8']))}. {_slower(both, 'Faster')}. With 2 layers of "
+            "width 64, where Python is all there is, a token takes "
             f"{_digits(tiny['tgbench'], 2)} ms against {_digits(tiny['dynamic'], 2)} ms of "
             "`transformers`.",
+            _beside_others(files),
+            *elsewhere,
         )
+    )
+
+
+def _large(found: Any) -> list[Any]:
+    """The cases of the large model that others did not disturb."""
+    cases = [case for case in found["cases"] if case["model"]["name"] == LARGE]
+    return _undisturbed(found, cases)
+
+
+def _tokens(cases: Sequence[Any]) -> str:
+    """Milliseconds a token of every system, at every precision."""
+    rows = [
+        [label, *(_token(case, name, kind) for kind in PRECISIONS for case in cases)]
+        for name, label in SYSTEMS.items()
+    ]
+    threads = [_threads(case["model"]["threads"]) for case in cases]
+    return table(["", *(f"{kind}, {words}" for kind in PRECISIONS for words in threads)], rows)
+
+
+def _beside_others(files: Files) -> str:
+    """What is left where other programs compute."""
+    found = files["decode-busy"]
+    (case,) = found["cases"]
+    times = case["summary"]["median_ms"]
+    mine = ", ".join(
+        f"{times[name]:.0f} in {precision}"
+        for name, precision in (("tgbench", "fp32"), ("bf16", "bf16"), ("int8", "int8"))
+    )
+    theirs = {
+        f"{SYSTEMS.get(name.rpartition('-')[0] or name, name)}": times[name]
+        for name in times
+        if name == "dynamic" or name.endswith("-fp32")
+    }
+    shown = _and([f"{label} {ms:,.0f}" for label, ms in theirs.items()])
+    return (
+        f"While {found['busy']} other processes compute, {_threads(case['model']['threads'])}, by "
+        f"the wall's clock: tgbench {mine} ms; in fp32 {shown} "
+        f"({files.link('decode-busy')})."
     )
 
 
@@ -170,7 +214,7 @@ def _versions(case: Any) -> str:
     return ", ".join(shown.values())
 
 
-def _slower(cases: Sequence[Any]) -> str:
+def _slower(cases: Sequence[Any], first: str) -> str:
     """Who was faster at the same precision, in the middle of the repetitions."""
     shown = []
     for case in cases:
@@ -182,12 +226,32 @@ def _slower(cases: Sequence[Any]) -> str:
         ]
         words = _threads(case["model"]["threads"])
         shown.append(f"with {words} {_and(faster) if faster else 'nobody'}")
-    return f"Faster than tgbench at equal precision: {'; '.join(shown)}."
+    return f"{first} than tgbench at equal precision: {'; '.join(shown)}"
 
 
 def _forward(files: Files) -> str:
     found = files["forward"]
-    rows, cases = [], _undisturbed(found, found["cases"])
+    cases = _undisturbed(found, found["cases"])
+    worst = max(case["summary"]["largest_difference"]["tgbench"] for case in found["cases"])
+    elsewhere = [
+        f"On {_where(other, True)} ({files.link('elsewhere/forward')}):\n\n"
+        f"{_forwards(_undisturbed(other, other['cases']))}"
+        for other in files.elsewhere("forward")
+    ]
+    return "\n\n".join(
+        (
+            f"Everything computed, ms; {_where(found, True)}, one interleaved run a model and "
+            f"number of threads, `torch.compile` with freezing ({files.link('forward', True)}, "
+            f"`make bench-forward`). {_clocks(cases)}",
+            _forwards(cases),
+            f"Outputs differ from PyTorch's by {_power(worst)} of the largest at most.",
+            *elsewhere,
+        )
+    )
+
+
+def _forwards(cases: Sequence[Any]) -> str:
+    rows = []
     for case in cases:
         summary = case["summary"]
         times = summary["median_cpu_ms" if summary["clock"] == "cpu" else "median_ms"]
@@ -197,17 +261,7 @@ def _forward(files: Files) -> str:
         over = f"{times['tgbench'] / best:.2f} ×"
         rows.append([words, f"**{cells[0]}**", *cells[1:5], over, *cells[5:]])
     labels = list(RUNTIMES.values())
-    header = ["", *labels[:5], "tgbench ÷ best", *labels[5:]]
-    worst = max(case["summary"]["largest_difference"]["tgbench"] for case in found["cases"])
-    return "\n\n".join(
-        (
-            f"Everything computed, ms; {_where(found, True)}, one interleaved run a model and "
-            f"number of threads, `torch.compile` with freezing ({files.link('forward', True)}, "
-            f"`make bench-forward`). {_clocks(cases)}",
-            table(header, rows),
-            f"Outputs differ from PyTorch's by {_power(worst)} of the largest at most.",
-        )
-    )
+    return table(["", *labels[:5], "tgbench ÷ best", *labels[5:]], rows)
 
 
 def _worst(summaries: Iterable[Any], systems: Sequence[str]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -14,7 +15,16 @@ import torch
 
 import benchmarks
 from benchmarks import decode, engine, kernels, measure, specialise
-from benchmarks.measure import Record, Samples, Stopwatch, dumped, rotated, take_turns
+from benchmarks.measure import (
+    ELSEWHERE,
+    Record,
+    Samples,
+    Stopwatch,
+    busy,
+    dumped,
+    rotated,
+    take_turns,
+)
 from benchmarks.occlusion import Sweep
 from tgbench.commands.progress import table
 from tgbench.graph.graph import GraphBuilder
@@ -122,6 +132,32 @@ def test_record_is_whole(tmp_path: Path) -> None:
     assert found["versions"]["tgbench"]
     Record("decode", []).write({}, None)
     assert list(tmp_path.iterdir()) == [path.parent]
+
+
+def test_what_another_machine_measured_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, kept = tmp_path / "decode.json", tmp_path / ELSEWHERE / "decode.json"
+    for name, case in (("one", 1), ("one", 2), ("other", 3), ("other", 4)):
+        known = {"processor": name, "cores": 2}
+        monkeypatch.setattr(measure, "machine", lambda known=known: known)
+        Record("decode", []).write({"cases": [case]}, path)
+    assert json.loads(path.read_text())["cases"] == [4]
+    assert json.loads(kept.read_text())["cases"] == [2]
+
+
+def test_others_are_busy_as_long_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    really = subprocess.Popen
+
+    def start(*arguments: Any) -> subprocess.Popen[bytes]:
+        started.append(really(*arguments))
+        return started[-1]
+
+    monkeypatch.setattr(measure.subprocess, "Popen", start)
+    with busy(2):
+        assert [one.poll() for one in started] == [None, None]
+    assert all(one.poll() is not None for one in started)
 
 
 @pytest.mark.parametrize("name", sorted({*BENCHES} - IN_A_BROWSER - QUICK_TESTS))
