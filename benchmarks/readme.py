@@ -55,7 +55,7 @@ SMALLEST_NS = 5e6  # of a run of PyTorch: models below are told together
 
 def measured(folder: Path = RESULTS) -> str:
     """The whole section, from the results in a folder."""
-    parts = (_decode, _forward, _engine, _histories, _modules, _sweep, _timeline)
+    parts = (_decode, _forward, _engine, _histories, _budgets, _modules, _sweep, _timeline)
     return "\n\n".join(part(Files(folder)) for part in parts)
 
 
@@ -342,6 +342,29 @@ def _histories(files: Files) -> str:
             f"{SMALLEST_NS / 1e6:.0f} ms each run: median {middle:.2f} ×; {slower} of them "
             f"{'was' if slower == 1 else 'were'} above 1.10 × at some prefix. "
             f"Of all {totals['histories']}, {totals['never_slower']} never were.",
+        )
+    )
+
+
+def _budgets(files: Files) -> str:
+    """Every case at each of its budgets."""
+    found = files["budgets"]
+    rows = []
+    for name, budgets in found["cases"].items():
+        sizes = [f"{one['budget_bytes'] / MIB:.3g}" for one in budgets]
+        rows.append(
+            [name, f"{sizes[0]} … {sizes[-1]}", *(f"{b['over_free']:.2f}" for b in budgets)]
+        )
+    count = max(len(budgets) for budgets in found["cases"].values())
+    middle = [""] * (count - 2)
+    return "\n\n".join(
+        (
+            "A change in little memory: what runs take over everything computed in ample memory, "
+            "at budgets from the least there is, by equal factors; "
+            f"{_where(found)} ({files.link('budgets', True)}, `make bench-budgets`). Over "
+            "everything at the same budget it is "
+            f"{found['totals']['worst_over_full']:.2f} × at most:",
+            table(["", "budgets, MiB", "least", *middle, "ample"], rows),
         )
     )
 
