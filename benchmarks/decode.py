@@ -416,10 +416,28 @@ class Case(Compared):
 
 def measure(
     size: Size, cache: Path, with_theirs: bool, peers: Sequence[Peer], work: Path
-) -> list[Case]:
-    """All systems of one model, with each number of threads."""
+) -> Iterator[Case]:
+    """All systems of one model, opened anew with each number of threads."""
     folder = checkpoint(size, cache)
-    note(f"{size.name}: opening, planning, rehearsing {size.decoded} tokens")
+    for count in size.threads:
+        with threads(count or torch.get_num_threads()):
+            case = _measured(size, folder, with_theirs, peers, work)
+        say(f"\n{case}")
+        facts = case.facts
+        say(
+            f"weights {format_bytes(facts['weight_bytes'])} in {facts['weight_matrices']} "
+            f"matrices; arena {format_bytes(facts['arena_bytes'] or 0)} of {size.memory}; "
+            f"{facts['instructions']} instructions a token"
+        )
+        yield case
+
+
+def _measured(
+    size: Size, folder: Path, with_theirs: bool, peers: Sequence[Peer], work: Path
+) -> Case:
+    """All systems of one model, with the threads that torch has now."""
+    held = torch.get_num_threads()
+    note(f"{size.name}: {held} thread(s): opening, planning, rehearsing {size.decoded} tokens")
     mine, opened_ns = timed(lambda: Mine(size, folder))
     text = mine.rehearse()
     weights = matrices(mine.session)
@@ -448,31 +466,19 @@ def measure(
         "instructions": report.instructions,
         "opened_ms": opened_ns / 1e6,
     }
-    cases = []
-    for count in size.threads:
-        with threads(count or torch.get_num_threads()):
-            held = torch.get_num_threads()
-            note(f"{size.name}: {held} thread(s)")
-            at = followers[MINE].at
-            with others(peers, folder, work, text, at, size, held) as found:
-                everybody = followers | found.followers
-                wall, cpu = both_clocks(
-                    floors | everybody,
-                    size.repetitions,
-                    size.steps,
-                    WARM,
-                    burst=size.burst,
-                    pause_s=PAUSE_S,
-                    tell=note,
-                )
-        cases.append(Case(held, wall, cpu, found.opened, facts, size, everybody))
-        say(f"\n{cases[-1]}")
-    say(
-        f"weights {format_bytes(facts['weight_bytes'])} in {len(weights)} matrices; arena "
-        f"{format_bytes(estimate.arena_bytes or 0)} of {size.memory}; "
-        f"{report.instructions} instructions a token"
-    )
-    return cases
+    at = followers[MINE].at
+    with others(peers, folder, work, text, at, size, held) as found:
+        everybody = followers | found.followers
+        wall, cpu = both_clocks(
+            floors | everybody,
+            size.repetitions,
+            size.steps,
+            WARM,
+            burst=size.burst,
+            pause_s=PAUSE_S,
+            tell=note,
+        )
+    return Case(held, wall, cpu, found.opened, facts, size, everybody)
 
 
 @dataclass(frozen=True)

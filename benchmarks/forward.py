@@ -149,12 +149,12 @@ class Case(Compared):
 
 def measure(name: str, module: nn.Module, x: Tensor, amount: Amount, work: Path) -> Iterator[Case]:
     """A model with each number of threads, beside everybody."""
-    ours = Ours(module, x)
     given = _exported(name, module, x, work) if amount.peers else {}
     for count in amount.threads:
         with threads(count), TemporaryDirectory() as files, torch.no_grad():
             expected = module(x).numpy()
             note(f"{name}: {count} thread(s), opening")
+            ours = Ours(module, x)
             job = {"task": "forward", "threads": count, "work": str(work), **given}
             with processes.opened(amount.peers, _first_run, **job) as peers:
                 local = ours.works() | _theirs(module, x, amount.compiled)

@@ -37,7 +37,8 @@ PATIENCE_NS = 200  # for a KiB of the weights of a tile: 5 GB/s, what the slowes
 LEAST_BYTES = 1 << 17  # of a tile's weights: 5 to 20 µs, a hundred times what taking it costs
 POLLS = 20_000  # that are timed
 COLD_BYTES = 64 << 20  # of the weights by which the gain is measured
-TIMES = 5
+TIMES = 8
+QUIET_S = 0.03  # in which a library's threads, that spin after a call, have gone to sleep
 
 
 class Team:
@@ -107,6 +108,7 @@ def gain(threads: int) -> float:
     product = loops.compiled(tiles.shared_linear, *kinds)
     address = tiles.computing("float32", "float32", is_gated=False)
     took: dict[int, int] = {}
+    time.sleep(QUIET_S)
     for _ in range(TIMES):
         for helpers in (0, threads - 1):
             began = time.perf_counter_ns()
