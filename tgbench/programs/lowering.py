@@ -15,7 +15,16 @@ from functools import cache, cached_property
 from itertools import count
 from typing import Any
 
-from tgbench.base.coords import Coord, Memo, Moving, fixed, same, value_of
+from tgbench.base.coords import (
+    Coord,
+    Memo,
+    Moving,
+    fixed,
+    here,
+    origin_symbol,
+    same,
+    value_of,
+)
 from tgbench.base.errors import KernelError, TgbenchError
 from tgbench.base.regions import EMPTY, NOTHING, Box, Left, Region, row_major
 from tgbench.base.words import shorten
@@ -47,7 +56,7 @@ from tgbench.memory.draft import Draft
 from tgbench.memory.placement import Placement, Slot, touched
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.programs.folding import Calls, Folder, joined
-from tgbench.programs.program import Instruction
+from tgbench.programs.program import Instruction, site_at
 from tgbench.programs.teamwork import Teamwork
 from tgbench.runs.pausing import Pausing, at_once
 from tgbench.runs.propagate import Step
@@ -489,8 +498,20 @@ class Lowerer:
         return self.placed(made.node, made.site, bound, made.posts)
 
     def _best(self, node: Node, there: Site, posts: Sequence[Node] = ()) -> BoundKernel:
-        """The fastest kernel at a site that the node's scratch memory is enough for."""
+        """The fastest kernel at a site that the node's scratch memory is enough for.
+
+        Where sizes move, fewer kernels take it, or none; memory may have been reserved for one of
+        the others. Then the sizes are held to what they are here.
+        """
         site = self.canonical(node, there, posts)
+        try:
+            return self._fastest(site, node)
+        except (DoesNotFit, KernelError):
+            if not _moving_sizes(site):
+                raise
+        return self._fastest(held_here(site), node)
+
+    def _fastest(self, site: Site, node: Node) -> BoundKernel:
         key = self._choices.key(site)
         return self._bound(site, key, self._chosen(self._choices.at(key, site), node))
 
@@ -546,11 +567,19 @@ class Lowerer:
     ) -> BoundKernel:
         """A kernel that was chosen before; raises KernelError or DoesNotFit if it does not suit."""
         site = self.canonical(node, there, posts)
-        key = self._choices.key(site), kernel
-        found = self._binds.get(key, lambda: _bound(site, self._choices.named(site, kernel)))
+        try:
+            found = self._named_at(site, kernel)
+        except KernelError:
+            if not _moving_sizes(site):
+                raise
+            found = self._named_at(held_here(site), kernel)
         if found.scratch_bytes > self._reserved(node):
             raise DoesNotFit(node, f"{found.scratch_bytes} bytes of scratch", self._reserved(node))
         return found
+
+    def _named_at(self, site: Site, kernel: str) -> BoundKernel:
+        key = self._choices.key(site), kernel
+        return self._binds.get(key, lambda: _bound(site, self._choices.named(site, kernel)))
 
     def _bound(self, site: Site, key: Hashable, option: Option) -> BoundKernel:
         """A kernel bound at a canonical site; for sites with this key it is the same."""
@@ -737,6 +766,24 @@ def canonical(site: Site, taken: frozenset[int], *taken_by_posts: frozenset[int]
         for k, (post, own) in enumerate(zip(site.posts, taken_by_posts, strict=True))
     )
     return Site(site.call, site.out_box, site.in_boxes, plain, ins, site.device, site.frozen, posts)
+
+
+def held_here(site: Site) -> Site:
+    """A site in the numbers of where one stands; it is guarded that they are these."""
+    origin = here()
+    for i in sorted(_entries(site)):
+        same(origin_symbol(i), origin[i])
+    return site_at(site, origin)
+
+
+def _entries(site: Site) -> set[int]:
+    """The entries of an origin that a site's coordinates depend on."""
+    boxes = [site.out_box, *(box for box in site.in_boxes if box is not None)]
+    views = [site.out, *(view for view in site.ins if view is not None)]
+    coords = [side for box in boxes for interval in box for side in interval]
+    coords += [c for view in views for c in (*view.shape, *view.strides, view.offset)]
+    found = {i for coord in coords if isinstance(coord, Moving) for i, _ in coord.terms}
+    return found.union(*(_entries(post) for post in site.posts))
 
 
 def _lies_there(site: Site, i: int) -> bool:
