@@ -449,7 +449,7 @@ class Lowerer:
         there = self._site(node, box, addresser)
         inplace = tuple([_lies_there(there, i) for i in self._taken(node)])
         alike = (self._how(node), box, inplace, _moving_sizes(there))
-        return self.placed(node, there, self._bounds.get(alike, self._best, node, there))
+        return self.placed(node, there, self._bounds.get(alike, self._any, node, there))
 
     def _teaming(self, made: list[Instruction]) -> Pausing[list[Instruction]]:
         """The same calls, none of whose threads meet, where that is expected to take less in all.
@@ -498,12 +498,16 @@ class Lowerer:
         return self.placed(made.node, made.site, bound, made.posts)
 
     def _best(self, node: Node, there: Site, posts: Sequence[Node] = ()) -> BoundKernel:
-        """The fastest kernel at a site that the node's scratch memory is enough for.
+        """The fastest kernel at a site that the node's scratch memory is enough for."""
+        return self._fastest(self.canonical(node, there, posts), node)
+
+    def _any(self, node: Node, there: Site) -> BoundKernel:
+        """The same, by all means.
 
         Where sizes move, fewer kernels take it, or none; memory may have been reserved for one of
         the others. Then the sizes are held to what they are here.
         """
-        site = self.canonical(node, there, posts)
+        site = self.canonical(node, there)
         try:
             return self._fastest(site, node)
         except (DoesNotFit, KernelError):
