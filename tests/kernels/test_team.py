@@ -7,7 +7,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -238,17 +238,44 @@ def test_two_callers_at_once(small_tiles: team.Team) -> None:
     assert not small_tiles.free.locked()
 
 
+def wait_until(holds: Callable[[], bool]) -> None:
+    """What a helper runs may have to be compiled first."""
+    until = time.monotonic() + 120
+    while not holds() and time.monotonic() < until:
+        time.sleep(0.01)
+
+
 def test_a_team_at_rest_holds_nothing(small_tiles: team.Team) -> None:
     arguments, _, _, w = call()
     team.together(*arguments)
     gone = weakref.ref(w)
     del arguments, w
-    until = time.monotonic() + 120  # what a helper runs may have to be compiled first
-    while (gone() is not None or not small_tiles.asleep) and time.monotonic() < until:
+
+    def rests() -> bool:
         gc.collect()
-        time.sleep(0.01)
+        return all(small_tiles.asleep)
+
+    wait_until(lambda: rests() and gone() is None)
     assert gone() is None
     assert not small_tiles.held
+
+
+def test_each_helper_that_is_wanted_is_woken(monkeypatch: pytest.MonkeyPatch) -> None:
+    served = [0, 0, 0]
+
+    def serve(words: Array, helper: int, memory: Array) -> None:
+        served[helper] += 1
+
+    def rests(*times: int) -> bool:
+        return served == list(times) and all(found.asleep)
+
+    monkeypatch.setattr(tiles, "serve", serve)
+    found = team.Team(3)
+    for helpers, expected in ((2, (2, 2, 1)), (3, (3, 3, 2)), (1, (4, 3, 2)), (0, (4, 3, 2))):
+        wait_until(lambda: all(found.asleep))
+        found.wake(helpers)
+        wait_until(lambda expected=expected: rests(*expected))
+        assert rests(*expected)
 
 
 def test_an_interrupt_leaves_the_team_free(

@@ -48,7 +48,7 @@ class Team:
         words: int64, see `tiles`.
         free: whoever has it has the words.
         held: what calls were given whose memory a helper may still be reading.
-        asleep: how many helpers sleep.
+        asleep: of each helper, whether it sleeps; it alone says so.
     """
 
     def __init__(self, helpers: int) -> None:
@@ -62,7 +62,7 @@ class Team:
         self.words[tiles.PATIENCE] = max(1, round(PATIENCE_NS / poll_ns))
         self.words[tiles.IDLE] = round(IDLE_NS / poll_ns)
         self.words[tiles.LEAST] = LEAST_BYTES
-        self.asleep = 0
+        self.asleep = [False] * helpers
         self._beds = [threading.Lock() for _ in range(helpers)]
         for number, bed in enumerate(self._beds):
             bed.acquire()
@@ -78,15 +78,16 @@ class Team:
                 if not tiles.are_busy(self.words):
                     self.held.clear()
                 self.free.release()
-            self.asleep += 1
+            self.asleep[number] = True
             self._beds[number].acquire()
-            self.asleep -= 1
+            self.asleep[number] = False
 
     def wake(self, helpers: int) -> None:
         """Have so many helpers look for work, where they sleep."""
-        for bed in self._beds[:helpers]:
-            with suppress(RuntimeError):  # it is awake already
-                bed.release()
+        for asleep, bed in zip(self.asleep[:helpers], self._beds[:helpers], strict=True):
+            if asleep:
+                with suppress(RuntimeError):  # it was woken already
+                    bed.release()
 
 
 @cache
@@ -135,7 +136,7 @@ def _together(helpers: int, product: Callable[..., int], *arguments: Any) -> Non
         return
     try:
         team.held.append(arguments)
-        if team.asleep and helpers:
+        if helpers and True in team.asleep:
             team.wake(helpers)
         if not product(team.words, helpers, *arguments):
             team.held.clear()
