@@ -128,6 +128,13 @@ def _single_product(site: Site) -> Rows | None:
     return _product(site) if site.out.dtype in SINGLE else None
 
 
+def _taken(site: Site) -> Rows:
+    """The product of a site that is taken."""
+    p = _product(site)
+    assert p is not None
+    return p
+
+
 def _matrices(p: Rows) -> tuple[View, View, list[View]]:
     x, out, *weights = (_lines(view) for view in (p.x, p.out, *p.weights))
     assert x is not None
@@ -136,35 +143,30 @@ def _matrices(p: Rows) -> tuple[View, View, list[View]]:
 
 
 def _linear_cost(site: Site) -> float:
-    p = _product(site)
-    assert p is not None
+    p = _taken(site)
     count = value_of(p.rows) * value_of(p.depth) * value_of(p.columns) * len(p.weights)
     return CALL_NS + p.weight_bytes / STREAM + count / DOTS
 
 
 def _bind_linear(site: Site, scratch: tuple[View, ...]) -> Bound:
-    p = _product(site)
-    assert p is not None
-    operands, sizes = _operands(p), (p.rows, p.columns, p.depth)
+    p = _taken(site)
+    sizes = p.rows, p.columns, p.depth
     if p.bias is None:
-        return _compiled(loops.linear, (*operands, *sizes))
-    x_and_weight, out = operands[:4], operands[4:]
-    return _compiled(loops.linear_bias, (*x_and_weight, span(p.bias), *out, *sizes))
+        return _compiled(loops.linear, (*_operands(p), *sizes))
+    return _compiled(loops.linear_bias, (*_operands(p, span(p.bias)), *sizes))
 
 
 def _bind_linear_by_team(site: Site, scratch: tuple[View, ...]) -> Bound:
-    p = _product(site)
-    assert p is not None
-    operands, sizes = _operands(p), (p.rows, p.columns, p.depth)
-    x_and_weight, out = operands[:4], operands[4:]
+    p = _taken(site)
     bias = loops.NO_BIAS[p.dtype] if p.bias is None else span(p.bias)
-    return _by_team(tiles.shared_linear, p, (*x_and_weight, bias, *out, *sizes))
+    return _by_team(tiles.shared_linear, p, (*_operands(p, bias), p.rows, p.columns, p.depth))
 
 
-def _operands(p: Rows) -> tuple[Any, ...]:
-    """x, weights and out, the stride of rows behind each."""
+def _operands(p: Rows, *besides: Any) -> tuple[Any, ...]:
+    """x, weights, what a loop reads `besides`, out; strides of rows behind views."""
     x, out, weights = _matrices(p)
-    return sum((_rows(view) for view in (x, *weights, out)), ())
+    read = [argument for view in (x, *weights) for argument in _rows(view)]
+    return (*read, *besides, *_rows(out))
 
 
 def _bind_gated(site: Site, scratch: tuple[View, ...]) -> Bound:
@@ -172,14 +174,12 @@ def _bind_gated(site: Site, scratch: tuple[View, ...]) -> Bound:
 
 
 def _bind_gated_by_team(site: Site, scratch: tuple[View, ...]) -> Bound:
-    p = _product(site)
-    assert p is not None
+    p = _taken(site)
     return _by_team(tiles.shared_gated_linear, p, _gated(site, scratch))
 
 
 def _gated(site: Site, scratch: tuple[View, ...]) -> tuple[Any, ...]:
-    p = _product(site)
-    assert p is not None
+    p = _taken(site)
     code = loops.ACTIVATIONS[site.call.attrs["activation"]]
     return (*_operands(p), span(scratch[0]), p.rows, p.columns, p.depth, code)
 
@@ -202,8 +202,7 @@ def _long(find: Callable[[Site], Rows | None]) -> Callable[[Site], Rows | None]:
 
 
 def _gated_scratch(site: Site) -> tuple[Scratch, ...]:
-    p = _product(site)
-    assert p is not None
+    p = _taken(site)
     return (((p.rows, p.columns), p.dtype),)
 
 
