@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from library_cases import worth_it
 from session_cases import CheckedSession
 
 from tgbench import ops
@@ -27,14 +28,8 @@ Arrays = dict[str, np.ndarray]
 
 @pytest.fixture(autouse=True, scope="module")
 def direct_kernels() -> Iterator[None]:
-    """Calls this small are not worth the library; here they are all the same."""
-    kept = dict(KERNELS)
-    for op, kernels in kept.items():
-        KERNELS[op] = [
-            replace(one, cost_ns=lambda site: 1.0) if one.posts else one for one in kernels
-        ]
-    yield
-    KERNELS.update(kept)
+    with worth_it(lambda kernel: kernel.posts):
+        yield
 
 
 class Net:

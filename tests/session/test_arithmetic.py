@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from library_cases import worth_it
 from session_cases import PoisonedSession
 
 from tgbench import ops
@@ -21,7 +21,7 @@ from tgbench.commands.cli import main
 from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.graph.graph_file import save_graph
 from tgbench.kernels.onednn.library import library
-from tgbench.kernels.registry import KERNELS, prepared_bytes, prepared_inputs
+from tgbench.kernels.registry import prepared_bytes, prepared_inputs
 from tgbench.session.check.check import check
 from tgbench.session.session import GraphSession
 from tgbench.views.values.paths import kernels_of
@@ -33,14 +33,8 @@ OFF = 2.0**-7  # of the largest sum of absolute products: two roundings by 2â»â
 
 @pytest.fixture(autouse=True, scope="module")
 def rounding_kernels() -> Iterator[None]:
-    """Calls this small are not worth the library; here they are all the same."""
-    kept = dict(KERNELS)
-    for op, kernels in kept.items():
-        KERNELS[op] = [
-            replace(one, cost_ns=lambda site: 1.0) if one.rounds else one for one in kernels
-        ]
-    yield
-    KERNELS.update(kept)
+    with worth_it(lambda kernel: kernel.rounds):
+        yield
 
 
 def network() -> Graph:

@@ -95,12 +95,12 @@ def _moved_bytes(site: Site) -> int:
         for i, view in enumerate(site.ins)
         if view is not None
     )
-    others = (view for post in site.posts for view in post.ins if view is not None)
+    others = (view for post in site.posts for view in post.read)
     return site.out.size_bytes + read + sum(view.size_bytes for view in others)
 
 
 def _post(site: Site) -> str:
-    others = [_shaped(view) for view in site.ins if view is not None]
+    others = map(_shaped, site.read)
     return f"; then {site.call.op.name}({', '.join((attributes(site.call.attrs), *others))})"
 
 

@@ -134,7 +134,7 @@ def _over(
         return kernel.takes(plain(site))
 
     def cost_ns(site: Site) -> float:
-        count = sum(view.size_bytes for view in site.ins if view is not None)
+        count = sum(view.size_bytes for view in site.read)
         return kernel.cost_ns(plain(site)) + 1_000.0 * len(pieces(site)) + count / 10.0
 
     name = f"{kernel.name} ({form})"

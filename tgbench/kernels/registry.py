@@ -198,6 +198,16 @@ class Site:
     posts: tuple[Site, ...] = ()
     found: Memo = field(default_factory=Memo, init=False, repr=False, compare=False)
 
+    @property
+    def read(self) -> list[View]:
+        """The views of what is read, in order; inputs of which nothing is are left out."""
+        return [view for view in self.ins if view is not None]
+
+    @property
+    def views(self) -> list[View]:
+        """The views of what is written and of what is read."""
+        return [self.out, *self.read]
+
     def operand(self, i: int) -> View:
         """The view of an input that must be there."""
         view = self.ins[i]

@@ -460,8 +460,7 @@ def rest_of(races: Sequence[Race], pool: Pool) -> list[torch.Tensor]:
 
 def _weights(sites: Sequence[Site], pool: Pool) -> dict[tuple[Any, str], torch.Tensor]:
     """What never changes and is read at some sites."""
-    views = [view for site in sites for view in site.ins if view is not None]
-    keys = {(view.buffer, view.dtype): None for view in views}
+    keys = {(view.buffer, view.dtype): None for site in sites for view in site.read}
     return {key: pool.buffers[key] for key in keys if key in pool.buffers}
 
 
@@ -483,9 +482,8 @@ def _with_weights(apart: Site, site: Site) -> Site:
 def _operands(site: Site, device: str) -> dict[tuple[Any, str], torch.Tensor]:
     """Buffers for what is no weight: small floats, none denormal; True; the first index."""
     found: dict[tuple[Any, str], torch.Tensor] = {}
-    others = (view for post in site.posts for view in post.ins)
-    for view in (site.out, *site.ins, *others):
-        if view is None or isinstance(view.buffer, str):
+    for view in (*site.views, *(view for post in site.posts for view in post.read)):
+        if isinstance(view.buffer, str):
             continue
         size = 1 + sum((n - 1) * step for n, step in zip(view.shape, view.strides, strict=True))
         dtype = TORCH_DTYPES[view.dtype]

@@ -721,8 +721,7 @@ def _moving_sizes(site: Site) -> tuple[int, ...]:
     The fastest kernel may be another where they are much larger. A program serves all the sizes
     that its guards allow, so what chooses its kernels need not tell close ones apart.
     """
-    views = [site.out, *(view for view in site.ins if view is not None)]
-    sizes = [size for view in views for size in view.shape if type(size) is Moving]
+    sizes = [size for view in site.views for size in view.shape if type(size) is Moving]
     return tuple([(value_of(size) ** 2).bit_length() for size in sizes])
 
 
@@ -783,9 +782,8 @@ def held_here(site: Site) -> Site:
 def _entries(site: Site) -> set[int]:
     """The entries of an origin that a site's coordinates depend on."""
     boxes = [site.out_box, *(box for box in site.in_boxes if box is not None)]
-    views = [site.out, *(view for view in site.ins if view is not None)]
     coords = [side for box in boxes for interval in box for side in interval]
-    coords += [c for view in views for c in (*view.shape, *view.strides, view.offset)]
+    coords += [c for view in site.views for c in (*view.shape, *view.strides, view.offset)]
     found = {i for coord in coords if isinstance(coord, Moving) for i, _ in coord.terms}
     return found.union(*(_entries(post) for post in site.posts))
 

@@ -188,7 +188,7 @@ def _posts(site: Site, of: Operands) -> tuple[tuple[Post, ...], tuple[View, ...]
     posts: list[Post] = []
     others: list[View] = []
     for there in site.posts:
-        name, given = _function(there.call), [view for view in there.ins if view is not None]
+        name, given = _function(there.call), there.read
         if name in FUNCTIONS:
             posts.append(Post(*FUNCTIONS[name]))
             continue

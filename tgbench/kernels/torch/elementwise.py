@@ -32,7 +32,7 @@ def torch_dtype(name: str) -> torch.dtype:
 
 def moved_bytes(site: Site) -> int:
     """Bytes of the views that a kernel reads and writes."""
-    return site.out.size_bytes + sum(view.size_bytes for view in site.ins if view is not None)
+    return sum(view.size_bytes for view in site.views)
 
 
 def calls_cost(calls: float) -> Callable[[Site], float]:
