@@ -46,6 +46,7 @@ RUNTIMES = {
     "compiled": "`torch.compile`",
     "onnxruntime-fp32": "ONNX Runtime",
     "openvino-fp32": "OpenVINO",
+    "weights-bf16": "tgbench, weights in bf16",
     "bf16": "tgbench, bf16",
     "openvino-bf16": "OpenVINO, bf16",
 }
@@ -251,16 +252,20 @@ def _forward(files: Files) -> str:
 
 
 def _forwards(cases: Sequence[Any]) -> str:
+    clocked = [
+        case["summary"]["median_cpu_ms" if case["summary"]["clock"] == "cpu" else "median_ms"]
+        for case in cases
+    ]
+    full, less = list(RUNTIMES)[:5], list(RUNTIMES)[5:]
+    names = full + [name for name in less if any(name in times for times in clocked)]
     rows = []
-    for case in cases:
-        summary = case["summary"]
-        times = summary["median_cpu_ms" if summary["clock"] == "cpu" else "median_ms"]
-        cells = [f"{times[name]:.1f}" if name in times else "–" for name in RUNTIMES]
-        best = min(times[name] for name in list(RUNTIMES)[1:5] if name in times)
+    for case, times in zip(cases, clocked, strict=True):
+        cells = [f"{times[name]:.1f}" if name in times else "–" for name in names]
+        best = min(times[name] for name in full[1:] if name in times)
         words = f"{FORWARD[case['model']]}, {_threads(case['threads'])}"
         over = f"{times['tgbench'] / best:.2f} ×"
         rows.append([words, f"**{cells[0]}**", *cells[1:5], over, *cells[5:]])
-    labels = list(RUNTIMES.values())
+    labels = [RUNTIMES[name] for name in names]
     return table(["", *labels[:5], "tgbench ÷ best", *labels[5:]], rows)
 
 
