@@ -31,6 +31,7 @@ from tgbench.kernels.registry import KERNELS, Kernel
 from tgbench.plans.decisions import SearchRecord
 from tgbench.plans.plan import Plan
 from tgbench.plans.search.chain import Chain, ChainResult
+from tgbench.plans.search.optimiser import Effort
 from tgbench.plans.search.process import (
     BackgroundSearch,
     Event,
@@ -135,6 +136,19 @@ def test_a_search_goes_on_from_a_saved_plan() -> None:
     assert record_of(first).best_ns >= record_of(second).best_ns >= record_of(third).best_ns
     assert never_rises(record_of(second).history)
     assert CASE.plan(32, first).to_json() == second.to_json()
+
+
+def test_what_was_proved_is_not_proved_again() -> None:
+    said: list[str] = []
+    optimiser = CASE.task().optimiser(progress=said.append)
+    first = optimiser.run("search", Effort(steps=16))
+    assert any(message.startswith("bounding") for message in said)
+    said.clear()
+    second = optimiser.run("search", Effort(steps=16), start=first)
+    assert not any(message.startswith(("bounding", "integer program")) for message in said)
+    assert second.search is not None
+    assert first.search is not None
+    assert 0 < second.search.bound_ns == first.search.bound_ns
 
 
 # --- what is sent --------------------------------------------------------------------------------
@@ -305,6 +319,7 @@ def test_a_search_that_does_not_answer_is_ended_and_keeps_what_it_told() -> None
         assert record_of(plan).stop == "stopped"
         assert record_of(plan).steps >= events[-1].step
         assert record_of(plan).best_ns == events[-1].best_ns
+        assert record_of(plan).bound_ns == events[-1].bound_ns > 0
         assert plan.placement_for(CASE.graph, "cpu").placement.size_bytes <= CASE.budget_bytes
 
         search.resume(seconds=10 * PATIENCE_S)  # in a new process
@@ -315,6 +330,22 @@ def test_a_search_that_does_not_answer_is_ended_and_keeps_what_it_told() -> None
         assert record_of(lost).stop == "process lost"
         assert record_of(lost).steps > record_of(plan).steps
         assert record_of(lost).best_ns <= record_of(plan).best_ns
+
+
+@pytest.mark.usefixtures("forked")
+def test_one_process_tries_one_budget_after_the_other() -> None:
+    budgets = [CASE.budget_bytes, int(0.9 * CASE.budget_bytes), 2 * CASE.budget_bytes]
+    with background() as search:
+        plans, children = [], set()
+        for budget_bytes in budgets:
+            search.within(budget_bytes)
+            search.start(steps=16)
+            plans.append(search.result())
+            children.add(pid_of(search))
+        assert len(children) == 1
+    assert [plan.budget_bytes for plan in plans] == budgets
+    assert all(plan.size_bytes <= (plan.budget_bytes or 0) for plan in plans)
+    assert plans[0].expected_ns <= plans[1].expected_ns
 
 
 @pytest.mark.usefixtures("forked")

@@ -24,6 +24,8 @@ from tgbench.costs.records import Record
 from tgbench.costs.signature import Signature, source_hash
 from tgbench.kernels.registry import Kernel
 from tgbench.runs.buckets import BucketClass
+from tgbench.session.check.report import CheckReport, OutputCheck
+from tgbench.session.profile import Profile
 from tgbench.views import show
 from tgbench.views.draw.boxes import to_svg as region_svg
 from tgbench.views.draw.curves import Axis
@@ -48,6 +50,7 @@ from tgbench.views.values.regions import to_svg as inspector_svg
 
 HOSTILE = '<img src=x onerror="alert(1)">'
 ROWS = 6
+LAYER, ONES = torch.nn.Linear(4, 4).eval(), torch.ones(2, 4)
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +92,30 @@ def test_a_column_stands_to_the_right_if_all_of_it_are_numbers() -> None:
     assert [part[:4] for part in html.split("text-align:")[5:]] == ["left", "left", "righ"] * 2
 
 
+def test_text_that_begins_with_a_digit_is_no_number() -> None:
+    html = TextTable(
+        "t", ("node", "size"), (("1.group_norm", "1.5 KiB"), ("0.conv", "-"))
+    ).to_html()
+    assert [part[:4] for part in html.split("text-align:")[4:]] == ["left", "righ"] * 2
+
+
+def test_a_report_keeps_its_best_sentence(session: tg.GraphSession) -> None:
+    g = tg.GraphBuilder()
+    x = g.input("x", (4, 4))
+    g.output("y", tg.ops.softmax(tg.ops.exp(x) @ g.parameter("w", (4, 4)) @ x))
+    made = tg.GraphSession(g.build(), {"w": np.eye(4, dtype=np.float32)})
+    value = np.zeros((4, 4), np.float32)
+    made.run({"x": value})
+    value[1] = 1
+    made.run({"x": value})
+    report = made.report()
+    assert report is not None
+    assert report.spread is not None
+    html = report._repr_mimebundle_()["text/html"]  # type: ignore[attr-defined]
+    assert "the change spreads to everything at" in html
+    assert report.spread.node in html
+
+
 def test_a_terminal_shows_the_same_words(session: tg.GraphSession) -> None:
     assert session.last is not None
     for result in (session.plan, session.last, session.last.program):
@@ -102,6 +129,8 @@ def test_everything_shows_itself(session: tg.GraphSession, tmp_path: Path) -> No
     results: list[Any] = [
         session, session.graph, session.plan, session.placement, session.trace, last, last.program,
         records, Region.full((3, 4)), Region.full((3, 4)).boxes[0], EMPTY, tg.Trace(), imported,
+        Profile({("k", HOSTILE): 3}), session.plan.explain(HOSTILE), tg.supported(LAYER, (ONES,)),
+        session.estimate_memory()["cpu"], CheckReport((OutputCheck(0, HOSTILE, "f4", 0, 0, 1),)),
     ]  # fmt: skip
     assert {type(result) for result in results} == set(show.SHOWN)
     for result in results:
@@ -314,13 +343,15 @@ def test_more_memory_is_never_slower() -> None:
     assert times == sorted(times, reverse=True)
     assert times[0] > times[-1]
     assert all(p.plan.size_bytes <= p.budget_bytes for p in found.points)
+    assert all(0 < p.bound_ns <= p.time_ns * 1.001 for p in found.points)
+    assert "tg-dash" in found._repr_mimebundle_()["image/svg+xml"], "the bound of the caption"
     assert session.plan == before
     ElementTree.fromstring(found._repr_mimebundle_()["image/svg+xml"])
 
 
 def test_a_curve_is_a_figure_of_plotly(session: tg.GraphSession) -> None:
     pytest.importorskip("plotly")
-    found = curve(session, [1 << 20])
+    found = curve(session, [1 << 20], "greedy")
     figure = found.to_plotly()
     (best,) = figure.data  # no bound is known: none is drawn
     assert figure.layout.xaxis.title.text == "arena, B", "some hundred bytes are no 0.0004 MiB"

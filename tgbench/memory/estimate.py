@@ -61,27 +61,29 @@ class MemoryEstimate:
         arena = self.keep_all_bytes if self.arena_bytes is None else self.arena_bytes
         return self.parameter_bytes + self.constant_bytes + self.packed_bytes + arena
 
-    def __str__(self) -> str:
-        def show(size: Any) -> str:
-            return format_bytes(size) if isinstance(size, int) else f"{size} B"
+    def rows(self) -> list[tuple[str, str]]:
+        """What takes how much, in words."""
+        fixed, arena = self.fixed_bytes, self.arena_bytes
+        common = arena - fixed if arena is not None and fixed is not None else None
+        found = (
+            ("parameters", self.parameter_bytes),
+            ("  packed, at most", self.packed_bytes or None),
+            ("constants", self.constant_bytes),
+            ("keep everything", self.keep_all_bytes),
+            ("arena (planned)", arena),
+            ("  fixed part", None if common is None else fixed),
+            ("  common part", common),
+            ("others' fixed", self.others_bytes or None),
+            ("budget", self.budget_bytes),
+        )
+        return [(what, _size(size)) for what, size in found if size is not None]
 
-        lines = [
-            f"parameters      {show(self.parameter_bytes)}",
-            f"constants       {show(self.constant_bytes)}",
-            f"keep everything {show(self.keep_all_bytes)}",
-        ]
-        if self.packed_bytes:
-            lines.insert(1, f"  packed, at most {show(self.packed_bytes)}")
-        if self.arena_bytes is not None:
-            lines.append(f"arena (planned) {show(self.arena_bytes)}")
-        if self.arena_bytes is not None and self.fixed_bytes is not None:
-            lines.append(f"  fixed part    {show(self.fixed_bytes)}")
-            lines.append(f"  common part   {show(self.arena_bytes - self.fixed_bytes)}")
-        if self.others_bytes:
-            lines.append(f"others' fixed   {show(self.others_bytes)}")
-        if self.budget_bytes is not None:
-            lines.append(f"budget          {show(self.budget_bytes)}")
-        return "\n".join(lines)
+    def __str__(self) -> str:
+        return "\n".join(f"{what:15} {size}" for what, size in self.rows())
+
+
+def _size(size: Any) -> str:
+    return format_bytes(size) if isinstance(size, int) else f"{size} B"
 
 
 def estimate_memory(

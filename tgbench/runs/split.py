@@ -35,6 +35,18 @@ class Cut:
     axis: int
     parts: int
 
+    def __str__(self) -> str:
+        """For people.
+
+        >>> print(Cut("ids", 0, 4), WHOLE, sep="; ")
+        runs cut in 4 along ids[0]; uncut runs
+        """
+        return (
+            "uncut runs"
+            if self.parts == 1
+            else (f"runs cut in {self.parts} along {self.input}[{self.axis}]")
+        )
+
     def later(self, shape: tuple[int, ...], part: int) -> Region:
         """The input from the end of this part on."""
         length = -(-shape[self.axis] // self.parts)

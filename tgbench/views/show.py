@@ -17,13 +17,17 @@ from tgbench.base.regions import Box, Region
 from tgbench.base.words import counted, format_bytes, format_time
 from tgbench.costs.records import Records
 from tgbench.graph.graph import Graph
+from tgbench.memory.estimate import MemoryEstimate
 from tgbench.memory.placement import Placement
+from tgbench.plans.explain import Explanation
 from tgbench.plans.plan import Plan
 from tgbench.programs.program import Program
 from tgbench.runs.trace import Trace
+from tgbench.session.check import CheckReport
+from tgbench.session.profile import Profile
 from tgbench.session.report import Report
 from tgbench.session.session import GraphSession
-from tgbench.sources.torch import Imported
+from tgbench.sources.torch import Imported, Support
 from tgbench.views.draw.tables import TextTable
 
 Bundle: TypeAlias = dict[str, str]  # MIME type → text
@@ -149,6 +153,45 @@ def _records(records: Records) -> Bundle:
     return _table(str(records), header, rows) | {"text/plain": str(records)}
 
 
+def _check(report: CheckReport) -> Bundle:
+    rows = [
+        (
+            str(o.pair), f"{o.output}: {o.dtype}", f"{o.absolute:.2e}", f"{o.relative:.2e}",
+            f"{o.tolerance:.0e}", "yes" if o.passed else "no",
+        )
+        for o in report.outputs
+    ]  # fmt: skip
+    caption = "the check passed" if report.passed else f"the check failed: {report.verdict or ''}"
+    header = ("pair", "output", "absolute", "relative", "allowed", "right")
+    return _table(caption, header, rows) | {"text/plain": str(report)}
+
+
+def _explanation(explanation: Explanation) -> Bundle:
+    head, *rest = str(explanation).splitlines()
+    rows = [(line.strip(),) for line in rest]
+    return _table(head, ("and",), rows) | {"text/plain": str(explanation)}
+
+
+def _estimate(estimate: MemoryEstimate) -> Bundle:
+    return _table("memory", ("what", "size"), estimate.rows()) | {"text/plain": str(estimate)}
+
+
+def _profile(profile: Profile) -> Bundle:
+    found = {key: str(samples) for key, samples in profile.measured.items()}
+    found |= dict.fromkeys(profile.known, "known before") | dict.fromkeys(profile.failed, "failed")
+    rows = [(kernel, samples, signature) for (kernel, signature), samples in sorted(found.items())]
+    header = ("kernel", "samples", "signature")
+    return _table(str(profile), header, rows) | {"text/plain": str(profile)}
+
+
+def _support(support: Support) -> Bundle:
+    rows = [(row.op, str(row.count), row.answer, str(row.first)) for row in support.ops]
+    header = ("op", "calls", "supported", "first place")
+    return _table("what the importer knows of this module", header, rows) | {
+        "text/plain": str(support)
+    }
+
+
 def _imported(imported: Imported) -> Bundle:
     return _table("imported module", ("what", "value"), imported.rows())
 
@@ -161,7 +204,9 @@ def _report(report: Report) -> Bundle:
         ("time", f"{format_time(report.total_ns)}, {format_time(report.decide_ns)} to decide"),
         ("program", "made in this run" if report.specialised else "known"),
     ]  # fmt: skip
-    return _table("the last run", ("what", "value"), rows)
+    if report.spread is not None:
+        rows.append(("the change spreads to everything at", str(report.spread)))
+    return _table("the last run", ("what", "value"), rows) | {"text/plain": str(report)}
 
 
 def _session(session: GraphSession) -> Bundle:
@@ -190,14 +235,19 @@ def _table(caption: str, header: tuple[str, ...], rows: Sequence[tuple[str, ...]
 
 SHOWN: Mapping[Any, Callable[[Any], Bundle]] = {
     Box: _box,
+    CheckReport: _check,
+    Explanation: _explanation,
     Graph: _graph,
     GraphSession: _session,
     Imported: _imported,
+    MemoryEstimate: _estimate,
     Placement: _placement,
     Plan: _plan,
+    Profile: _profile,
     Program: _program,
     Records: _records,
     Region: _region,
     Report: _report,
+    Support: _support,
     Trace: _trace,
 }

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
@@ -60,6 +60,7 @@ SMALLER = (0.75, 0.5)  # of the budget: what keeps less may be in fewer pieces, 
 TRIED_A_ROUND = 3  # retentions laid out and replayed
 MOST_TRIES = 6  # of one retention, each with less memory than the one before
 MOST_PARTS = 32  # of a cut run
+MORE = 2.0  # times as long as before: what an integer program is given to be solved again
 FINER = 0.998  # a finer cut has to promise to be this much faster
 MOST_AXES = 3  # input dimensions along which runs may be cut
 BONUS = 1.02  # a retention the model puts this much behind the best may be ahead when replayed
@@ -108,6 +109,7 @@ class Arm:
     Fields:
         optimum_ns: of its integer program, where that packed at once.
         spare_bytes: what packing took beyond the model, so far.
+        examined_s: what its integer programs could take when they were solved; 0: they were not.
     """
 
     cut: Cut
@@ -115,6 +117,7 @@ class Arm:
     relaxed: Relaxed
     optimum_ns: float = math.inf
     spare_bytes: int = 0
+    examined_s: float = 0.0
     tried: set[bytes] = field(default_factory=set)
 
 
@@ -129,6 +132,9 @@ class Optimiser:
         stop: asked now and then; True ends the search.
         watch: shown every better plan, and the best one after every round.
         ranking: which kernels take a site, the best first; the same that runs use.
+
+    What a call of `run` proves holds for the next one within the same budget: orders, the ways of
+    cutting and their bounds are found once. `proven_ns` is a bound that was found elsewhere.
     """
 
     def __init__(
@@ -162,6 +168,9 @@ class Optimiser:
         self.watch = watch or (lambda decisions: None)
         self._places: dict[tuple[BucketClass, tuple[int, ...]], None] = {}  # that maps lacked
         self._times: dict[tuple[Any, ...], float] = {}
+        self._ordered: dict[int | None, list[Optimiser]] = {}
+        self.opened: dict[tuple[int, Cut, bool], Arm] = {}
+        self.proven_ns = 0.0
 
     # --- what is common to all modes -------------------------------------------------------------
 
@@ -178,7 +187,12 @@ class Optimiser:
         """
         check_choice(PlanError, "mode", mode, MODES)
         effort = effort or Effort(seconds=30.0)
-        begun = [_PlanSearch(of, mode, effort, seed, start) for of in self._orders()]
+        if self.budget_bytes not in self._ordered:
+            self._ordered[self.budget_bytes] = self._orders()
+        orders = self._ordered[self.budget_bytes]
+        for of in orders:
+            of.proven_ns = self.proven_ns
+        begun = [_PlanSearch(of, mode, effort, seed, start) for of in orders]
         for search in begun:
             search.begin()
         try:
@@ -396,7 +410,7 @@ class _PlanSearch:
         self.best: Candidate | None = None
         self.refused: BudgetError | None = None  # what greedy planning said, if nothing fitted
         self.greedy_ns = 0.0
-        self.bound_ns = 0.0
+        self.bound_ns = optimiser.proven_ns
         self.arms: list[Arm] = []
         self.frontier: tuple[Node, ...] = ()
 
@@ -521,33 +535,44 @@ class _PlanSearch:
 
         A finer cut is looked at while the best plan so far is slower than it promises to be.
         """
-        of = self.of
-        known = self._scratch()
-        scratch = np.array([aligned(known.get(n, 0)) for n in of.scheduled.stored], np.int64)
-        tables = replace(of.uncut.tables, scratch_bytes=scratch)
         for cut in self._cuts():
             if self.arms and self._is_late():
                 break
-            of.tell(f"bounding {'uncut runs' if cut == WHOLE else cut}")
-            pieces = None if cut == WHOLE else self._pieces(cut)
-            for whole in (True, False) if pieces is not None else (False,):
-                model = Model(tables, pieces, whole)
-                relaxed = IntegerProgram(model, self._budget).solve(self._limits(), integer=False)
-                self.bound_ns = min(self.bound_ns or math.inf, relaxed.bound_ns)
-                promise = relaxed.bound_ns / FINER
+            for arm in self._arms_of(cut):
+                self.bound_ns = min(self.bound_ns or math.inf, arm.relaxed.bound_ns)
+                promise = arm.relaxed.bound_ns / FINER
                 if self.best is not None and promise > self.best.time_ns:
                     continue
-                if any(promise > arm.optimum_ns for arm in self.arms):
+                if any(promise > other.optimum_ns for other in self.arms):
                     continue
-                arm = Arm(cut, model, relaxed)
                 self.arms.append(arm)
                 if (reason := self._reason_to_stop()) is not None:
                     return reason
-                self._exactly(arm)
+                given_s = self._limits().seconds
+                if given_s > MORE * arm.examined_s:
+                    self._exactly(arm)
+                    arm.examined_s = given_s
         return None if self.arms else StopReason.NOTHING_BETTER
 
-    def _pieces(self, cut: Cut) -> Tables:
-        return tabulate_pieces(self.of.scheduled, self.of.rules, self.of.workload, cut)
+    def _arms_of(self, cut: Cut) -> Iterator[Arm]:
+        """The ways of going by a cut, bounded; what was bounded before is not bounded again."""
+        of, pieces = self.of, None
+        for whole in (False,) if cut == WHOLE else (True, False):
+            key = self._budget, cut, whole
+            if key not in of.opened:
+                of.tell(f"bounding {cut}")
+                if cut != WHOLE and pieces is None:
+                    pieces = tabulate_pieces(of.scheduled, of.rules, of.workload, cut)
+                model = Model(self._tables(), pieces, whole)
+                relaxed = IntegerProgram(model, self._budget).solve(self._limits(), integer=False)
+                of.opened[key] = Arm(cut, model, relaxed)
+            yield of.opened[key]
+
+    def _tables(self) -> Tables:
+        """The model's tables, with the scratch memory of the best plan so far."""
+        known, tables = self._scratch(), self.of.uncut.tables
+        scratch = [aligned(known.get(node, 0)) for node in self.of.scheduled.stored]
+        return replace(tables, scratch_bytes=np.array(scratch, np.int64))
 
     @property
     def _budget(self) -> int:
@@ -613,7 +638,7 @@ class _PlanSearch:
         for attempt in range(MOST_TRIES):
             if not self._may_be_better(arm.relaxed.bound_ns):
                 return
-            self.of.tell(f"integer program, {arm.cut.parts} pieces")
+            self.of.tell(f"integer program of {arm.cut}")
             room = self._budget - arm.spare_bytes
             solved = IntegerProgram(arm.model, room - less_bytes).solve(self._limits())
             if solved.keep is None:

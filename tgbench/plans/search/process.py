@@ -191,7 +191,9 @@ class _Run:
     effort: Effort
     seed: int
     workers: int
+    budget_bytes: int | None
     start_json: str | None
+    bound_ns: float
 
 
 @dataclass(frozen=True)
@@ -258,6 +260,9 @@ def serve(connection: Connection) -> None:
                     watch=desk.watch,
                 )
                 desk.optimiser = optimiser
+            if run.budget_bytes != optimiser.budget_bytes:
+                desk.forget()
+            optimiser.budget_bytes, optimiser.proven_ns = run.budget_bytes, run.bound_ns
             start = _start(run.start_json, optimiser)
             made = optimiser.run(run.mode, run.effort, run.seed, start)
             made = replace(made, records=task.costs.basis)
@@ -310,6 +315,10 @@ class _Desk:
     def begin(self, leg: int) -> None:
         self._leg = leg
 
+    def forget(self) -> None:
+        """Another budget: no plan of it was shown yet."""
+        self._event, self._shown = Event(0, 0.0, 0.0), float("inf")
+
     def stops(self) -> bool:
         return self._stopped >= self._leg
 
@@ -339,7 +348,11 @@ class _Inbox:
         self.leg, self.is_running = 0, False
         self.stop: StopReason | None = None  # why the last leg ended, where its plan cannot say so
         self.failure: _Failed | None = None
-        self.step = 0
+        self.forget(plan_json)
+
+    def forget(self, plan_json: str | None) -> None:
+        """Nothing is known but a plan to begin with."""
+        self.step, self.bound_ns = 0, 0.0
         self.best_ns, self.plan_json = float("inf"), plan_json
 
     def begin(self) -> int:
@@ -367,7 +380,7 @@ class _Inbox:
             self._better(event.best_ns, event.plan_json)
             if event.best_ns:  # a leg begins with the greedy plan, which earlier ones left behind
                 event = replace(event, best_ns=min(event.best_ns, self.best_ns))
-            self.step = event.step
+            self.step, self.bound_ns = event.step, event.bound_ns or self.bound_ns
             self.events.append(event)
             return
         self.is_running = False
@@ -476,10 +489,20 @@ class BackgroundSearch:
     def is_running(self) -> bool:
         return self._inbox.is_running
 
+    def within(self, budget_bytes: int | None, start: Plan | None = None) -> None:
+        """Another budget for the legs to come, and a plan to begin with; the process stays.
+
+        Raises SearchError if it is running.
+        """
+        if self.is_running:
+            raise SearchError("the search is running; stop it first, or wait for its `result()`")
+        self.task = replace(self.task, budget_bytes=budget_bytes)
+        self._inbox.forget(start.to_json() if start is not None else None)
+
     def start(self, seconds: float | None = None, steps: int | None = None) -> None:
         """Search in the background, from the best plan so far; returns at once.
 
-        Raises SearchError if it is running.
+        What earlier legs proved is not proved again. Raises SearchError if it is running.
         """
         if self.is_running:
             raise SearchError("the search is running; stop it first, or wait for its `result()`")
@@ -488,8 +511,13 @@ class BackgroundSearch:
             self._child = _Child(self.task, self._inbox)
             weakref.finalize(self, _end, self._child.process, self._child.outbox)
         effort = DEFAULT if seconds is None and steps is None else Effort(seconds, steps)
-        best, leg = self._inbox.plan_json, self._inbox.begin()
-        self._child.outbox.put(_Run(leg, self.mode, effort, self.seed, self.workers, best))
+        inbox, leg = self._inbox, self._inbox.begin()
+        self._child.outbox.put(
+            _Run(
+                leg, self.mode, effort, self.seed, self.workers, self.task.budget_bytes,
+                inbox.plan_json, inbox.bound_ns,
+            )
+        )  # fmt: skip
 
     def resume(self, seconds: float | None = None, steps: int | None = None) -> None:
         """Go on from the best plan so far: another name of `start`."""
@@ -534,8 +562,11 @@ class BackgroundSearch:
             )
         plan = Plan.from_json(inbox.plan_json)
         if inbox.stop and plan.search is not None:
-            steps = max(plan.search.steps, inbox.step)
-            plan = replace(plan, search=replace(plan.search, stop=inbox.stop, steps=steps))
+            steps, bound_ns = max(plan.search.steps, inbox.step), inbox.bound_ns
+            told = replace(
+                plan.search, stop=inbox.stop, steps=steps, bound_ns=bound_ns or plan.search.bound_ns
+            )
+            plan = replace(plan, search=told)
         return plan
 
     def close(self) -> None:

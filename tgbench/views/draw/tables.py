@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -12,7 +13,7 @@ STYLE = (
     "border-collapse:collapse;font:13px/1.4 system-ui,sans-serif;font-variant-numeric:tabular-nums"
 )
 PADDING = "padding:1px 10px 1px 0"
-NUMBERS = frozenset("0123456789-+.∞")
+NUMBER = re.compile(r"-|[-+]?∞|[-+±]?[\d.,]+(e[-+]?\d+)?( ?(%|×|[KMG]?i?B|[nµm]?s))?( ±\d+%)?")
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,12 @@ def _on_a_line(text: str) -> str:
 
 
 def _is_number(text: str) -> bool:
-    return bool(text) and text[0] in NUMBERS
+    """A number, with its unit if it has one; not any text that begins with a digit.
+
+    >>> [_is_number(text) for text in ("1.5 KiB", "376 ns ±50%", "-", "1.group_norm", "2 of 3")]
+    [True, True, True, False, False]
+    """
+    return NUMBER.fullmatch(text) is not None
 
 
 def _cell(text: str, is_number: bool) -> str:

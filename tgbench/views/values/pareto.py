@@ -13,6 +13,7 @@ import asyncio
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,6 +21,7 @@ import numpy.typing as npt
 
 from tgbench.base import words
 from tgbench.base.errors import BudgetError, WidgetError
+from tgbench.base.stopping import StopReason
 from tgbench.base.words import counted, format_bytes, format_time
 from tgbench.plans.decisions import Decisions
 from tgbench.plans.plan import Plan
@@ -30,6 +32,7 @@ from tgbench.views.draw.curves import Axis, Series, chart
 
 POLL_S = 0.05
 POINTS = 6  # budgets that are tried where none are named
+STEPS = 32  # of the search for each
 
 
 Unit: TypeAlias = tuple[float, str]
@@ -58,7 +61,10 @@ class Point:
     @property
     def bound_ns(self) -> float:
         """No plan within the budget is modelled faster; 0 where nothing is known."""
-        return self.plan.search.bound_ns if self.plan.search is not None else 0.0
+        record = self.plan.search
+        if record is None:
+            return 0.0
+        return self.time_ns if record.stop is StopReason.FITS else record.bound_ns
 
     def __str__(self) -> str:
         kept = counted(len(self.plan.retained), "node")
@@ -137,9 +143,10 @@ class Curve:
 def curve(
     session: GraphSession,
     budgets: Iterable[int] | None = None,
-    mode: Mode = "greedy",
+    mode: Mode = "search",
     *,
-    steps: int = 32,
+    seconds: float | None = None,
+    steps: int | None = None,
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
 ) -> Curve:
@@ -149,21 +156,25 @@ def curve(
 
     Args:
         budgets: in bytes; from the least one to what keeps everything, if none are named.
-        mode, steps, seed: as in `session.optimize`.
+        mode, seed: as in `session.optimize`.
+        seconds, steps: of each budget; 32 steps if neither is given.
 
     Raises TraceError for a session that nothing ran in, BudgetError if no budget works.
     """
     say = progress or (lambda message: None)
     task = session.search(mode, seed=seed).task
     optimiser = replace(task, start_json=None, budget_bytes=None).optimiser()
-    effort = Effort(steps=steps)
+    effort = _effort(seconds, steps)
 
-    def best(budget_bytes: int | None, less: Decisions | None = None) -> Decisions:
+    def best(
+        budget_bytes: int | None, less: Decisions | None = None, mode: Mode = mode
+    ) -> Decisions:
         optimiser.budget_bytes = budget_bytes
         start = None if less is None else replace(less, search=None)
         return optimiser.run(mode, effort, seed, start)
 
-    wanted = sorted(budgets) if budgets is not None else _budgets(best)
+    greedy = partial(best, mode="greedy")
+    wanted = sorted(budgets) if budgets is not None else _budgets(greedy)
     found, least, made = [], math.inf, None
     for i, budget_bytes in enumerate(wanted):
         say(f"{i + 1}/{len(wanted)} {format_bytes(budget_bytes)}")
@@ -189,6 +200,10 @@ def _budgets(best: Callable[[int | None], Decisions]) -> list[int]:
     return _spaced(least, most)
 
 
+def _effort(seconds: float | None, steps: int | None) -> Effort:
+    return Effort(seconds, STEPS if seconds is None and steps is None else steps)
+
+
 def _spaced(least: int, most: int) -> list[int]:
     ratio = (most / least) ** (1 / (POINTS - 1))
     return sorted({*(math.ceil(least * ratio**i) for i in range(POINTS - 1)), most})
@@ -196,40 +211,43 @@ def _spaced(least: int, most: int) -> list[int]:
 
 async def curve_async(
     session: GraphSession,
-    mode: Mode = "greedy",
+    mode: Mode = "search",
     *,
-    steps: int = 32,
+    seconds: float | None = None,
+    steps: int | None = None,
     seed: int = 0,
     told: Callable[[Curve], None] | None = None,
 ) -> Curve:
-    """`curve` in processes of its own, one after the other: a notebook goes on beside it.
+    """`curve` in a process of its own, one budget after the other: a notebook goes on beside it.
 
     `told` is called with every longer curve. Raises what `curve` raises.
     """
     task = replace(session.search(mode, seed=seed).task, start_json=None)
+    effort = _effort(seconds, steps)
+    with BackgroundSearch(task, mode, seed) as search:
 
-    async def best(budget_bytes: int | None, less: Plan | None = None) -> Plan:
-        start = None if less is None else replace(less, search=None).to_json()
-        own = replace(task, budget_bytes=budget_bytes, start_json=start)
-        with BackgroundSearch(own, mode, seed) as search:
-            search.start(steps=steps)
+        async def best(
+            budget_bytes: int | None, less: Plan | None = None, mode: Mode = mode
+        ) -> Plan:
+            search.mode = mode
+            search.within(budget_bytes, None if less is None else replace(less, search=None))
+            search.start(effort.seconds, effort.steps)
             while search.is_running:
                 await asyncio.sleep(POLL_S)
             return search.result()
 
-    most = await best(None)
-    try:
-        smallest = await best(1)
-        least = smallest.size_bytes
-    except BudgetError as error:
-        least = min(error.needed_bytes, most.size_bytes)
-    points: list[Point] = []
-    plan = None
-    for budget_bytes in _spaced(least, most.size_bytes):
-        plan = await best(budget_bytes, plan)
-        points.append(Point(budget_bytes, plan))
-        if told is not None:
-            told(Curve(tuple(points), least))
+        most = await best(None, mode="greedy")
+        try:
+            least = (await best(1, mode="greedy")).size_bytes
+        except BudgetError as error:
+            least = min(error.needed_bytes, most.size_bytes)
+        points: list[Point] = []
+        plan = None
+        for budget_bytes in _spaced(least, most.size_bytes):
+            plan = await best(budget_bytes, plan)
+            points.append(Point(budget_bytes, plan))
+            if told is not None:
+                told(Curve(tuple(points), least))
     return Curve(tuple(points), least)
 
 
