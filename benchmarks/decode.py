@@ -427,7 +427,7 @@ def measure(
         say(
             f"weights {format_bytes(facts['weight_bytes'])} in {facts['weight_matrices']} "
             f"matrices; arena {format_bytes(facts['arena_bytes'] or 0)} of {size.memory}; "
-            f"{facts['instructions']} instructions a token"
+            f"{facts['instructions']} instructions a token in {facts['calls']} calls"
         )
         yield case
 
@@ -440,6 +440,7 @@ def _measured(
     note(f"{size.name}: {held} thread(s): opening, planning, rehearsing {size.decoded} tokens")
     mine, opened_ns = timed(lambda: Mine(size, folder))
     text = mine.rehearse()
+    report = mine.session.last
     weights = matrices(mine.session)
     followers = {MINE: Follower(local(mine.follow(text)), text, size.prompt)}
     for dtype in LESS:
@@ -454,7 +455,7 @@ def _measured(
             them = Theirs(model, size, kind)
             followers[kind] = Follower(local(them.follow(text)), text, size.prompt)
     floors = {FLOOR: products(weights), READ: reading(folder)}
-    report, estimate = mine.session.last, mine.session.estimate_memory()["cpu"]
+    estimate = mine.session.estimate_memory()["cpu"]
     assert report is not None
     facts = {
         "weight_bytes": sum(w.numel() * w.element_size() for w in weights),
@@ -464,6 +465,7 @@ def _measured(
         "arena_bytes": estimate.arena_bytes,
         "retained_bytes": mine.session.placement.kept_bytes,
         "instructions": report.instructions,
+        "calls": report.calls,
         "opened_ms": opened_ns / 1e6,
     }
     at = followers[MINE].at

@@ -31,7 +31,7 @@ from benchmarks.measure import Clocked, both_clocks, ms, run_models
 from tgbench.commands.progress import note, say, table
 from tgbench.costs.model import CostModel, Estimate
 from tgbench.programs.program import Program
-from tgbench.session.profile import ProfiledCall, expect, predict, survey
+from tgbench.session.profile import ProfiledCall, clocked, expect, predict, survey
 
 Results = dict[str, Any]
 
@@ -149,7 +149,8 @@ def _found(decoder: Decoder, one: Bucket, wall: Sequence[int], cpu: Sequence[int
 
 def apart(program: Program, places: Sequence[ProfiledCall], model: CostModel) -> list[Results]:
     """Equal calls of a program, predicted and clocked one by one; the furthest off first."""
-    loops = [list(_clocked_calls(program)) for _ in range(APART)]
+    clock = time.thread_time_ns if torch.get_num_threads() == 1 else time.perf_counter_ns
+    loops = [clocked(program.each, clock=clock) for _ in range(APART)]
     took: dict[tuple[str, str], Results] = {}
     for place, times in zip(places, zip(*loops, strict=True), strict=True):
         estimate = model.of_site(place.site, place.kernel)
@@ -165,14 +166,6 @@ def apart(program: Program, places: Sequence[ProfiledCall], model: CostModel) ->
 def _row(place: ProfiledCall, estimate: Estimate) -> Results:
     named = {"kernel": place.kernel.name, "signature": place.signature.text}
     return named | {"source": estimate.source, "calls": 0, "predicted_ns": 0.0, "measured_ns": 0.0}
-
-
-def _clocked_calls(program: Program) -> Iterator[int]:
-    clock = time.thread_time_ns if torch.get_num_threads() == 1 else time.perf_counter_ns
-    for function, arguments in program.calls:
-        began = clock()
-        function(*arguments)
-        yield clock() - began
 
 
 def measure(amount: Amount, cache: Path) -> Results:

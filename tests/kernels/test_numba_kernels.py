@@ -167,9 +167,9 @@ def test_nothing_is_compiled_after_binding(name: str) -> None:
     memory = Memory()
     site, kernel = placed(node, leaves, Box.full(node.shape), memory, 0)
     function, arguments = kernel.bind(site, scratch_views(kernel, site, memory))
-    before = list(function.signatures)
+    before = list(function.function.signatures)
     function(*memory.bound(arguments))
-    assert function.signatures == before
+    assert function.function.signatures == before
     hosts = [a for a in arguments if isinstance(a, Host)]
     assert all(memory.argument(a, ()).flags.c_contiguous for a in hosts)
 

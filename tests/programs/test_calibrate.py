@@ -130,6 +130,22 @@ def test_absurd_records_change_the_program(tmp_path: Path) -> None:
     assert one_row(session(graph, records=records, calibrate=False)) == {UNUSUAL}
 
 
+@pytest.mark.skipif(numba_rows.loops is None, reason="numba is not installed")
+def test_absurd_records_say_what_is_in_a_chain(tmp_path: Path) -> None:
+    graph, records = layers(), Records(tmp_path / "chains.db")
+    plain = session(graph, calibrate=False)
+    one_row(plain)
+    assert (report := plain.last) is not None
+    assert (report.instructions, report.calls) == (2 * LAYERS, 1)
+    first, *_ = sites(plain)
+    names = [kernel.name for kernel, _ in plain.costs.ranked(first)]
+    records.add(told(plain, first, dict.fromkeys(names, 1e9) | {UNUSUAL: 2_400.0}))
+    run = session(graph, records=records, calibrate=False)
+    assert one_row(run) == {UNUSUAL, "linear_numba"}
+    assert (report := run.last) is not None
+    assert (report.instructions, report.calls) == (2 * LAYERS, 2 * LAYERS)
+
+
 def test_planner_and_lowerer_take_the_same_kernel(tmp_path: Path) -> None:
     graph = layers()
     records = absurd(graph, tmp_path)

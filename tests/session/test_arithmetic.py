@@ -171,7 +171,7 @@ def test_it_is_told_wherever_it_is_asked_about() -> None:
     one, exact = opened(graph, values, **rounding()), opened(graph, values)
     right = exact.run({"x": values["x"]})
     one.run({"x": values["x"]})
-    assert "4 calls rounded what they multiply (arithmetic)" in str(one.report())
+    assert "4 instructions rounded what they multiply (arithmetic)" in str(one.report())
     frame = kernels_of(one, "linear").to_frame()
     assert set(frame.loc[frame["rounds to"] == "bfloat16", "name"]) == {"linear_direct_bf16"}
     assert "rounds to" not in kernels_of(exact, "linear").to_frame()

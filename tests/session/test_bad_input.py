@@ -563,13 +563,13 @@ def test_a_session_without_a_plan_says_so() -> None:
 
 
 def failing(program: Program, at: int, error: BaseException) -> None:
-    """Make call number `at` of a program raise."""
-    _, arguments = program.calls[at]
+    """Make instruction number `at` of a program raise."""
+    program.calls = program.each
 
     def fail(*_: Any) -> None:
         raise error
 
-    program.calls[at] = fail, arguments
+    program.calls[at] = fail, ()
 
 
 FAULTS = [
@@ -592,7 +592,7 @@ def test_a_fault_in_a_kernel_leaves_the_session_usable(
     x[5] = [-2, 2]
     session.run({"x": x}, want)
     program = session.session.last.program  # type: ignore[union-attr]
-    kept = list(program.calls)
+    kept = program.calls
     failing(program, at, error)
     x = x.copy()
     x[5] = [3, -3]
@@ -602,7 +602,7 @@ def test_a_fault_in_a_kernel_leaves_the_session_usable(
     if expected is KernelError:
         assert "the session is usable" in str(caught.value)
         assert caught.value.__cause__ is error
-    program.calls[:] = kept
+    program.calls = kept
     session.run({}, want)  # inputs left out keep their last value: that of the last good run
     session.run({"x": x}, want)
     session.run()
@@ -646,11 +646,11 @@ def test_a_fault_keeps_the_states(session: CheckedSession) -> None:
     for _ in range(3):
         checked.run()
     program = checked.session.last.program  # type: ignore[union-attr]
-    kept = list(program.calls)
+    kept = program.calls
     failing(program, -1, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         checked.session.run(checked.values)
-    program.calls[:] = kept
+    program.calls = kept
     assert checked.run()["y"].tolist() == [6, 6]
 
 

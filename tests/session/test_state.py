@@ -376,22 +376,23 @@ def test_an_interrupted_run_leaves_what_stood_and_nothing_computed() -> None:
 def failing_at(
     session: GraphSession, call: int, error: type[BaseException] = KeyboardInterrupt
 ) -> None:
-    """Make one call of the next program raise."""
-    serve = session.runner.served
+    """Make one instruction of the next run raise."""
+    execute = session.runner.execute
 
-    def served(*arguments: Any) -> Any:
-        found = serve(*arguments)
-        calls = found.program.calls
+    def fail() -> None:
+        raise error
 
-        def fail(*_: Any) -> None:
-            calls[call] = kept
-            raise error
+    def executed(run: Any, turn: Any = None) -> Any:
+        session.runner.execute = execute  # type: ignore[method-assign]
+        program = run.served.program
+        kept, program.calls = program.calls, program.each
+        program.calls[call] = fail, ()
+        try:
+            return execute(run, turn)
+        finally:
+            program.calls = kept
 
-        kept, calls[call] = calls[call], (fail, ())
-        session.runner.served = serve  # type: ignore[method-assign]
-        return found
-
-    session.runner.served = served  # type: ignore[assignment,method-assign]
+    session.runner.execute = executed  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("call", [0, 3, -1])
@@ -505,7 +506,7 @@ def test_a_fault_in_any_kernel_leaves_inputs_and_states(error: type[BaseExceptio
     checked.run()
     checked.session.forget()
     checked.run()
-    calls = len(checked.session.last.program.calls)  # type: ignore[union-attr]
+    calls = checked.session.last.instructions  # type: ignore[union-attr]
     assert calls > 4
     for call in range(calls):
         checked.run(board_values(call))

@@ -109,7 +109,7 @@ def _told(report: Report, number: int, *, quiet: bool) -> dict[str, Any]:
     if not quiet:
         tqdm.write(f"run {number}: {report}")
     return {
-        "class": str(report.kind), "recomputed": report.recomputed, "calls": report.instructions,
+        "class": str(report.kind), "recomputed": report.recomputed, "calls": report.calls,
         "multiply_adds": report.multiply_adds, "specialised": report.specialised,
         "decide_ns": report.decide_ns, "execute_ns": report.execute_ns,
         "total_ns": report.total_ns,

@@ -50,19 +50,17 @@ def argument_of(
     given: Any,
     tensor: Callable[[View], torch.Tensor],
     prepared: Callable[[Prepared], Any],
-    lent: Callable[[View], torch.Tensor] | None = None,
 ) -> Any:
     """What a function is called with for an argument that a kernel bound.
 
     Args:
         tensor: the tensor of a view.
         prepared: what is made once.
-        lent: the tensor whose memory an array shows; `tensor` if left out.
     """
     if isinstance(given, View):
         return tensor(given)
     if isinstance(given, Host):
-        return array_of((lent or tensor)(given.view))
+        return array_of(tensor(given.view))
     return prepared(given) if isinstance(given, Prepared) else given
 
 

@@ -14,23 +14,21 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from tgbench.base.coords import Coord, Domain, Guard, Moving, Terms, at
 from tgbench.base.regions import Box
 from tgbench.base.words import counted
 from tgbench.graph.graph import Node
-from tgbench.graph.op_table import ITEMSIZE
-from tgbench.kernels.binding import argument_of, array_of, tensor_of
-from tgbench.kernels.registry import Function, Host, Prepared, Site, View
+from tgbench.kernels.binding import argument_of, tensor_of
+from tgbench.kernels.numba.chain import Loop, LoopChain
+from tgbench.kernels.registry import Function, Prepared, Site, View
+from tgbench.kernels.views import Bound
 from tgbench.runs.pausing import Pausing, at_once
 from tgbench.runs.propagate import Step
-
-Maker: TypeAlias = Callable[[tuple[int, ...]], Any]  # origin → argument
 
 
 @dataclass(frozen=True)
@@ -154,6 +152,7 @@ class Program:
         outputs: per output name, the demanded boxes and views of them.
         steps: the decisions it was lowered from, one per piece.
         made_at: an origin at which it is right.
+        calls: what is executed; consecutive loops are one call (see `numba.chain`).
         spared: for runs that keep nothing, at one origin: what is written over, and its copies.
         use: how often it ran.
         binds: makes the tensors at the first move, where they are not made with the program.
@@ -170,7 +169,7 @@ class Program:
     start: int = -1
     renews: bool = False
     afters: dict[int, list[tuple[Domain, int]]] = field(default_factory=dict)
-    calls: list[tuple[Function, tuple[Any, ...]]] = field(default_factory=list)
+    calls: list[Bound] = field(default_factory=list)
     results: dict[str, list[tuple[Box, torch.Tensor]]] = field(default_factory=dict)
     origin: tuple[int, ...] | None = None
     spared: tuple[tuple[int, ...], list[tuple[torch.Tensor, torch.Tensor]]] | None = None
@@ -180,7 +179,8 @@ class Program:
     _tensors: dict[View, torch.Tensor] = field(default_factory=dict)
     _moving: list[_Moving] = field(default_factory=list)
     _rebuilt: list[_Rebuilt] = field(default_factory=list)
-    _makers: list[Maker] = field(default_factory=list)  # of arguments that differ
+    _numbers: list[Moving] = field(default_factory=list)  # that are arguments
+    _chains: dict[int, LoopChain] = field(default_factory=dict)  # by number of the call
 
     def __post_init__(self) -> None:
         self.domain = Domain(self.guards)
@@ -191,7 +191,8 @@ class Program:
         kernels = Counter(made.how for made in self.instructions).most_common()
         used = ", ".join(f"{count} × {kernel}" for kernel, count in kernels)
         return (
-            f"{counted(len(self.calls), 'call')} in {counted(len(self.steps), 'piece')}, "
+            f"{counted(len(self.instructions), 'instruction')} in "
+            f"{counted(len(self.calls), 'call')} and {counted(len(self.steps), 'piece')}, "
             f"{counted(len(self.guards), 'guard')}; {used}"
         )
 
@@ -211,34 +212,55 @@ class Program:
         prepared: Callable[[Prepared], Any],
     ) -> Pausing[None]:
         self.calls, self.results, self._tensors = [], {}, {}  # of a bind that was interrupted
-        self._moving, self._rebuilt, self._makers = [], [], []
-        numbers: dict[Any, int] = {}
+        self._moving, self._rebuilt, self._numbers, self._chains = [], [], [], {}
+        numbers: dict[Moving, int] = {}
 
         def tensor(view: View) -> torch.Tensor:
             return self._tensor(view, buffers, origin)
 
-        def lent(view: View) -> torch.Tensor:
-            return _pointed(view, buffers, origin)
-
-        for i, instruction in enumerate(self.instructions):
+        for instruction in self.instructions:
             yield
-            arguments = _arguments(instruction, origin, tensor, prepared, lent)
-            self.calls.append((instruction.function, tuple(arguments)))
+            if isinstance(instruction.function, Loop):
+                self._chain(origin).add(instruction.function, instruction.arguments, buffers)
+                continue
+            arguments = _arguments(instruction, origin, tensor, prepared)
             places = []
             for position, argument in enumerate(instruction.arguments):
-                if _is_made_anew(argument):
-                    which = numbers.setdefault(argument, len(numbers))
-                    if which == len(self._makers):
-                        self._makers.append(_maker(argument, buffers))
-                    places.append((position, which))
+                if type(argument) is Moving:
+                    places.append((position, numbers.setdefault(argument, len(numbers))))
             if places:
-                self._rebuilt.append(_Rebuilt(i, instruction.function, arguments, places))
+                number = len(self.calls)
+                self._rebuilt.append(_Rebuilt(number, instruction.function, arguments, places))
+            self.calls.append((instruction.function, tuple(arguments)))
+        self._numbers = list(numbers)
+        for i, chain in self._chains.items():
+            chain.close()
+            self.calls[i] = chain.execute, (0, len(chain))
         for parts in self.outputs.values():
             for _, view in parts:
                 tensor(view)
         for name, parts in self.outputs.items():
             self.results[name] = [(box, self._tensors[view]) for box, view in parts]
         self.origin = origin
+
+    def _chain(self, origin: tuple[int, ...]) -> LoopChain:
+        """The chain that the last call is, if more may be in it; else a new one."""
+        last = self._chains.get(len(self.calls) - 1)
+        if last is None or last.is_full:
+            last = self._chains[len(self.calls)] = LoopChain(origin)
+            self.calls.append((last.execute, ()))
+        return last
+
+    @property
+    def each(self) -> list[Bound]:
+        """The calls one by one, as many as there are instructions."""
+        return [one for i, call in enumerate(self.calls) for one in self._apart(i, call)]
+
+    def _apart(self, i: int, call: Bound) -> Iterable[Bound]:
+        chain = self._chains.get(i)
+        if chain is None:
+            return (call,)
+        return ((chain.execute, (k, k + 1)) for k in range(len(chain)))
 
     def exchange(
         self,
@@ -273,18 +295,23 @@ class Program:
         self.origin = None  # an interrupt in between leaves it nowhere: the next run moves it again
         for moving in self._moving:
             moving.tensor.as_strided_(*moving.place.at(origin))
-        made = [make(origin) for make in self._makers]
+        if self._chains:
+            words = np.array(origin, np.int64)
+            for chain in self._chains.values():
+                chain.move_to(words)
+        numbers = [number.at(origin) for number in self._numbers]
         for rebuilt in self._rebuilt:
             arguments = rebuilt.arguments
             for position, which in rebuilt.places:
-                arguments[position] = made[which]
+                arguments[position] = numbers[which]
             self.calls[rebuilt.index] = (rebuilt.function, tuple(arguments))
         self.origin = origin
 
     @property
     def moving_views(self) -> int:
-        """How many tensors a move re-points, and how many arguments it makes anew."""
-        return len(self._moving) + len(self._makers)
+        """How many tensors a move re-points, and how many numbers it writes."""
+        words = sum(chain.moves for chain in self._chains.values())
+        return len(self._moving) + len(self._numbers) + words
 
     @property
     def size_bytes(self) -> int:
@@ -305,13 +332,13 @@ def called(
     buffers: Mapping[tuple[Any, str], torch.Tensor],
     origin: tuple[int, ...],
     prepared: Callable[[Prepared], Any],
-) -> tuple[Function, tuple[Any, ...]]:
+) -> Bound:
     """One call alone, at an origin."""
 
     def tensor(view: View) -> torch.Tensor:
         return _pointed(view, buffers, origin)
 
-    return made.function, tuple(_arguments(made, origin, tensor, prepared, tensor))
+    return made.function, tuple(_arguments(made, origin, tensor, prepared))
 
 
 def _arguments(
@@ -319,11 +346,10 @@ def _arguments(
     origin: tuple[int, ...],
     tensor: Callable[[View], torch.Tensor],
     prepared: Callable[[Prepared], Any],
-    lent: Callable[[View], torch.Tensor],
 ) -> list[Any]:
     """What a call is given at an origin."""
     return [
-        a.at(origin) if isinstance(a, Moving) else argument_of(a, tensor, prepared, lent)
+        a.at(origin) if isinstance(a, Moving) else argument_of(a, tensor, prepared)
         for a in made.arguments
     ]
 
@@ -343,42 +369,6 @@ def _pointed(
         return tensor_of(view, buffers)
     flat = buffers[view.buffer, view.dtype]
     return flat.as_strided(*_Place(view, int(flat.storage_offset())).at(origin))
-
-
-def _is_made_anew(argument: Any) -> bool:
-    """Whether an argument is a new object at each origin; tensors move in place."""
-    return type(argument) is Moving or (type(argument) is Host and _moves(argument.view))
-
-
-def _maker(argument: Any, buffers: Mapping[tuple[Any, str], torch.Tensor]) -> Maker:
-    """How to make such an argument."""
-    if type(argument) is Moving:
-        return argument.at
-    memory = array_of(buffers[argument.view.buffer, argument.view.dtype])
-    place, itemsize = _Place(argument.view, 0), ITEMSIZE[argument.view.dtype]
-    if place.forms is None and len(place.terms) == 1:
-        return _sliding(place, memory, itemsize)
-
-    def array(origin: tuple[int, ...]) -> NDArray[Any]:
-        shape, strides, offset = place.at(origin)
-        steps = [step * itemsize for step in strides]
-        return np.ndarray(shape, memory.dtype, memory, offset * itemsize, steps)
-
-    return array
-
-
-def _sliding(place: _Place, memory: NDArray[Any], itemsize: int) -> Maker:
-    """The common case, and so the quick one: only the offset moves, with one symbol."""
-    ((index, coefficient),) = place.terms
-    shape, first, step = tuple(place.shape), place.offset * itemsize, coefficient * itemsize
-    strides, dtype = tuple(stride * itemsize for stride in place.strides), memory.dtype
-    per = place.per
-
-    def array(origin: tuple[int, ...]) -> NDArray[Any]:
-        start = (first + step * origin[index]) // per
-        return np.ndarray(shape, dtype, memory, start, strides)
-
-    return array
 
 
 class _Place:
@@ -423,7 +413,7 @@ class _Rebuilt:
     index: int
     function: Function
     arguments: list[Any]
-    places: list[tuple[int, int]]  # position among the arguments, number of the maker
+    places: list[tuple[int, int]]  # position among the arguments, which number
 
 
 def _numbers(coords: Sequence[Coord], origin: tuple[int, ...]) -> list[int]:

@@ -34,6 +34,7 @@ from tgbench.costs.signature import Signature, source_hash, streams
 from tgbench.graph.op_table import Call, OpDef, TensorType
 from tgbench.kernels.binding import bound
 from tgbench.kernels.copied import of_tiling
+from tgbench.kernels.numba.chain import LoopChain, apart, is_part
 from tgbench.kernels.registry import (
     Function,
     Kernel,
@@ -137,8 +138,12 @@ def clocked(
     for function, arguments in calls:
         function(*arguments)
         mark(clock())
-    own = clock_ns(clock)
-    return [max(stop - start - own, 1) for start, stop in pairwise(marks)]
+    own, step = clock_ns(clock), step_ns(clock) if any(map(is_part, calls)) else 0
+    times = (stop - start - own for start, stop in pairwise(marks))
+    return [
+        max(took - step if is_part(call) else took, 1)
+        for took, call in zip(times, calls, strict=True)
+    ]
 
 
 def _clocked_on_gpu(calls: Calls) -> list[int]:
@@ -151,6 +156,18 @@ def _clocked_on_gpu(calls: Calls) -> list[int]:
         mark.record()
     torch.cuda.synchronize()
     return [max(round(a.elapsed_time(b) * 1e6), 1) for a, b in pairwise(marks)]
+
+
+@cache
+def step_ns(clock: Callable[[], int] = time.perf_counter_ns) -> int:
+    """What executing nothing of a chain takes: a program has that once a chain."""
+    nothing, took = LoopChain(()), []
+    nothing.close()
+    for _ in range(1000):
+        began = clock()
+        nothing.execute(0, 0)
+        took.append(clock() - began)
+    return max(round(statistics.median(took)) - clock_ns(clock), 0)
 
 
 @cache
@@ -390,7 +407,7 @@ class _Runs:
             places: by index of the call.
             end: when to stop at the latest, by `time.monotonic`; after one round.
         """
-        calls, failures = list(self.program.calls), []
+        calls, failures = self.program.each, []
         for i, place in places.items():
             try:
                 calls[i] = self._call(i, place)
@@ -409,8 +426,9 @@ class _Runs:
     def _call(self, i: int, place: ProfiledCall) -> tuple[Function, tuple[Any, ...]]:
         """The program's own call, or another kernel in its place, tried once."""
         if place.kernel is self.places[i].kernel:
-            return self.program.calls[i]
-        function, arguments = bound(place.kernel, place.site, self.memory.buffers, self.device)
+            return self.program.each[i]
+        other = bound(place.kernel, place.site, self.memory.buffers, self.device)
+        function, arguments = apart(other)
         function(*arguments)
         return function, arguments
 

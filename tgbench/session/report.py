@@ -66,6 +66,11 @@ class Report:
         return len(self.program.instructions)
 
     @property
+    def calls(self) -> int:
+        """In how many calls they were executed."""
+        return len(self.program.calls)
+
+    @property
     def rounded(self) -> int:
         """Of these, those whose kernel rounds what it multiplies (`arithmetic`)."""
         sites = [(made.kernel, made.site) for made in self.program.instructions]
@@ -111,11 +116,14 @@ class Report:
         lines = [
             f"{self.kind}" if self.served == "exactly" else f"{self.kind}, computed {self.served}",
             f"{self.recomputed:.1%} of what a run from nothing computes; "
-            f"{counted(self.instructions, 'call')}, {self.multiply_adds:,} multiply–adds, "
+            f"{counted(self.instructions, 'instruction')} in {counted(self.calls, 'call')}, "
+            f"{self.multiply_adds:,} multiply–adds, "
             f"{format_time(self.total_ns)}",
         ]
         if self.rounded:
-            lines.append(f"{counted(self.rounded, 'call')} rounded what they multiply (arithmetic)")
+            lines.append(
+                f"{counted(self.rounded, 'instruction')} rounded what they multiply (arithmetic)"
+            )
         spread = self.spread
         if spread is not None:
             lines.append(f"the change spreads to everything at {spread}")

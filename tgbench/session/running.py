@@ -452,7 +452,7 @@ class Runner:
                 for function, arguments in program.calls:
                     function(*arguments)
             elif self.tryer is not None:
-                self.tryer.carry_out(program.calls, turn)
+                self.tryer.carry_out(program.each, turn)
             results = self._results(run)
             if keeps is Keeps.NOTHING:
                 memory.put_back(saved)

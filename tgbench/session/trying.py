@@ -223,7 +223,7 @@ class Tryer:
         """The next kernel's call, if what it may take longer can be spent."""
         course, name = group.course, group.course.next
         if name == group.own:
-            return TriedCall(group, name, program.calls[group.indices[0]])
+            return TriedCall(group, name, program.each[group.indices[0]])
         kernel = next(one for one in course.task.kernels if one.name == name)
         expected_ns = self.calibrator.costs.of_site(course.task.sites[0], kernel).time_ns
         if 2 * expected_ns - self._usual_ns(group) > self.left_ns:

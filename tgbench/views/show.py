@@ -200,7 +200,7 @@ def _report(report: Report) -> Bundle:
     rows = [
         ("class", str(report.kind)), ("bucket", str(report.bucket)),
         ("recomputed", f"{report.recomputed:.1%} of a run from nothing"),
-        ("calls", str(report.instructions)),
+        ("instructions", f"{report.instructions} in {counted(report.calls, 'call')}"),
         ("time", f"{format_time(report.total_ns)}, {format_time(report.decide_ns)} to decide"),
         ("program", "made in this run" if report.specialised else "known"),
     ]  # fmt: skip

@@ -149,6 +149,16 @@ def copy_rows(x, xs, y, ys, rows, n):
 
 
 @kernel
+def copy(x, x0, x1, y, y0, y1, outer, inner, depth):
+    """y[a, b] = x[a, b]; two strides an array."""
+    for a in range(U(outer)):
+        for b in range(U(inner)):
+            p, q = a * U(x0) + b * U(x1), a * U(y0) + b * U(y1)
+            for i in range(U(depth)):
+                y[q + i] = x[p + i]
+
+
+@kernel
 def activate(x, xs, y, ys, rows, n, code):
     copy_rows(x, xs, y, ys, rows, n)
     for r in range(U(rows)):

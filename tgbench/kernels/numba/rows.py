@@ -18,7 +18,9 @@ import numpy as np
 import torch
 
 from tgbench.base.coords import Coord, same, value_of
+from tgbench.kernels.numba.chain import loop
 from tgbench.kernels.registry import (
+    KERNELS,
     ONE,
     TEAM,
     Host,
@@ -29,6 +31,8 @@ from tgbench.kernels.registry import (
     once_a_site,
     register,
 )
+from tgbench.kernels.torch import layout as layout
+from tgbench.kernels.torch.elementwise import copy_
 from tgbench.kernels.torch.fused import Heads, heads_of
 from tgbench.kernels.torch.products import Rows, rows_of
 from tgbench.kernels.views import Bound, first_row, inputs, is_complete, is_one, same_box
@@ -36,14 +40,14 @@ from tgbench.kernels.views import Bound, first_row, inputs, is_complete, is_one,
 try:
     from tgbench.kernels.numba import loops as loops
     from tgbench.kernels.numba import tiles
-    from tgbench.kernels.numba.team import LEAST_BYTES, together
+    from tgbench.kernels.numba.team import LEAST_BYTES
     from tgbench.kernels.numba.team import gain as gain
 except ImportError:
     loops = None  # type: ignore[assignment]
 
 TYPES = ("float32", "float64")
 SINGLE = ("float32",)  # where an exponential is taken
-CALL_NS = 350.0
+CALL_NS = 350.0  # alone; less in a chain
 STREAM = 45.0  # bytes of a weight matrix a nanosecond
 DOTS = 70.0  # multiplications a nanosecond beside that, one core
 CACHED = 250.0  # of keys and values, which the last cache holds
@@ -84,9 +88,9 @@ def load() -> None:
         loops.load()
 
 
-def _compiled(function: Any, arguments: tuple[Any, ...]) -> Bound:
-    """A function, compiled for the kinds of these arguments."""
-    return loops.compiled(function, *map(_kind, arguments)), arguments
+def _compiled(function: Any, arguments: tuple[Any, ...], by_team: bool = False) -> Bound:
+    """A loop, compiled for the kinds of these arguments."""
+    return loop(function, tuple(map(_kind, arguments)), by_team), arguments
 
 
 def _kind(argument: Any) -> str:
@@ -187,8 +191,7 @@ def _gated(site: Site, scratch: tuple[View, ...]) -> tuple[Any, ...]:
 def _by_team(function: Any, p: Rows, arguments: tuple[Any, ...]) -> Bound:
     """A product by several threads: the function, and what computes a tile."""
     address = tiles.computing(p.dtype, p.weights[0].dtype, len(p.weights) > 1)
-    kinds = "int64", "int", "int", *map(_kind, arguments)
-    return together, (loops.compiled(function, *kinds), address, *arguments)
+    return _compiled(function, (address, *arguments), by_team=True)
 
 
 def _long(find: Callable[[Site], Rows | None]) -> Callable[[Site], Rows | None]:
@@ -401,6 +404,62 @@ def _bind_gather(site: Site, scratch: tuple[View, ...]) -> Bound:
 
 
 _add("gather_numba", "gather", _picked, _per_element(0.1), _bind_gather)
+
+
+# --- copies --------------------------------------------------------------------------------------
+
+COPIED = (*TYPES, "int64", "int32", "bool")
+COPYING = {
+    kernel.op: kernel.bind
+    for op in ("permute", "expand", "slice", "reshape")
+    for kernel in KERNELS[op]
+    if kernel.name == op
+}
+
+
+@once_a_site
+def _copy(site: Site) -> tuple[View, ...] | None:
+    """Source and target as [outer, inner, depth], where one copy is all that there is to do."""
+    if site.out.dtype not in COPIED or site.out.elements > SMALL or not is_complete(site):
+        return None
+    if site.call.op.name == "slice" and min(site.call.attrs["steps"], default=1) < 0:
+        return None
+    function, views = COPYING[site.call.op.name](site, ())
+    if function is not copy_:
+        return None
+    found = _merged([views[1].expand(*views[0].shape), views[0]])
+    return found if all(map(_is_flat, found)) and found[0].rank == 3 else None
+
+
+def _merged(views: list[View]) -> tuple[View, ...]:
+    """The same elements in as few dimensions as all of these views allow, three at least."""
+    axis = 0
+    while axis < views[0].rank:
+        if views[0].rank > 1 and is_one(views[0].shape[axis]):
+            views = [view.select(axis, 0) for view in views]
+            continue
+        whole = [view.flatten(axis - 1, axis + 1) for view in views] if axis else [None]
+        flat = [view for view in whole if view is not None]
+        if len(flat) == len(views):
+            views = flat
+        else:
+            axis += 1
+    while views[0].rank < 3:
+        views = [view.insert(0) for view in views]
+    return tuple(views)
+
+
+def _bind_copy(site: Site, scratch: tuple[View, ...]) -> Bound:
+    found = _copy(site)
+    assert found is not None
+    arguments: list[Any] = []
+    for view in found:
+        arguments += [span(view), *view.strides[:2]]
+    return _compiled(loops.copy, (*arguments, *found[1].shape))
+
+
+for _name in COPYING:
+    _add(f"{_name}_numba", _name, _copy, _per_element(0.1), _bind_copy)
 
 
 # --- attention -----------------------------------------------------------------------------------

@@ -1,0 +1,206 @@
+"""Consecutive calls of loops as one: what is in a chain, and where its words lie.
+
+    rms_norm │ rope │ attention │ copy │ linear       five calls from Python
+    └──────────────── chain ─────────────────┘        one, and the same bits
+
+A program's calls that are loops, one after another, are executed by compiled code from a table of
+words (see `entries`); at another origin some words are others. Who asks for one call alone gets a
+part of the chain.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tgbench.base.coords import Moving, at
+from tgbench.base.errors import KernelError
+from tgbench.graph.op_table import ITEMSIZE
+from tgbench.kernels.registry import Host
+from tgbench.kernels.views import Bound
+
+try:
+    from tgbench.kernels.numba import entries, tiles
+    from tgbench.kernels.numba.team import together
+except ImportError:
+    entries = None  # type: ignore[assignment]
+
+Words = NDArray[np.int64]
+Buffers = Mapping[tuple[Any, str], torch.Tensor]
+MOST_BYTES = 64 << 20  # that a chain reads and writes: milliseconds, then signals are looked at
+NOBODY = np.zeros(1, np.int64)  # the words of no team
+LONG_BYTES = 1 << 20  # with more than this a chain lets other threads have Python meanwhile
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A compiled loop: called with arrays alone, or with words in a chain.
+
+    Fields:
+        function: numba's.
+        kinds: of its arguments: dtypes of flat arrays, "int", "float".
+        by_team: whether a team calls it, with its words and how many helpers there are before all
+            other arguments, which are the `kinds`.
+    """
+
+    function: Any
+    kinds: tuple[str, ...]
+    by_team: bool = False
+
+    def __call__(self, *arguments: Any) -> None:
+        if self.by_team:
+            together(self.function, *arguments)
+        else:
+            self.function(*arguments)
+
+    @property
+    def all_kinds(self) -> tuple[str, ...]:
+        return (entries.TEAM, entries.HELPERS, *self.kinds) if self.by_team else self.kinds
+
+
+@cache
+def loop(function: Any, kinds: tuple[str, ...], by_team: bool = False) -> Loop:
+    """A loop, compiled or loaded for arguments of these kinds."""
+    made = Loop(function, kinds, by_team)
+    function.compile(entries.types_of(made.all_kinds))
+    return made
+
+
+class LoopChain:
+    """Calls of loops that are executed together.
+
+    Fields:
+        loops: those, in order.
+        size_bytes: of what they read and write.
+    """
+
+    def __init__(self, origin: tuple[int, ...]) -> None:
+        self._origin = origin
+        self.loops: list[Loop] = []
+        self.size_bytes = 0
+        self._words: list[int] = []
+        self._starts: list[int] = []
+        self._moves: list[int] = []
+        self._moving = 0
+        self._kept: list[Any] = []
+
+    def __len__(self) -> int:
+        return len(self.loops)
+
+    @property
+    def is_full(self) -> bool:
+        return self.size_bytes > MOST_BYTES
+
+    @property
+    def moves(self) -> int:
+        """How many words depend on the origin."""
+        return self._moving
+
+    def add(self, one: Loop, arguments: Sequence[Any], buffers: Buffers) -> None:
+        """A call behind the others; its arguments are numbers, arrays, and `Host`s of buffers."""
+        self.loops.append(one)
+        self._starts.append(len(self._words))
+        self._words += entries.code(one.function, one.all_kinds)
+        for argument in arguments:
+            self._add(argument, buffers)
+
+    def _add(self, argument: Any, buffers: Buffers) -> None:
+        if type(argument) is Host:
+            view = argument.view
+            buffer, itemsize = buffers[view.buffer, view.dtype], ITEMSIZE[view.dtype]
+            self.size_bytes += at(view.shape[0], self._origin) * itemsize
+            self._kept.append(buffer)
+            self._word(view.offset, buffer.data_ptr(), itemsize)
+            self._word(view.shape[0])
+        elif isinstance(argument, np.ndarray):
+            self._kept.append(argument)
+            self._words += [argument.ctypes.data, argument.size]
+        elif isinstance(argument, float):
+            self._words += struct.unpack("q", struct.pack("d", argument))
+        else:
+            self._word(argument)
+
+    def _word(self, number: Any, lead: int = 0, scale: int = 1) -> None:
+        """lead + scale · number, at any origin."""
+        if type(number) is Moving:
+            self._moves += entries.moving(len(self._words), lead, scale, number)
+            self._moving += 1
+            number = 0
+        self._words.append(lead + scale * int(number))
+
+    def close(self) -> None:
+        """Nothing more comes: the table is made."""
+        self._table, self._begins = (
+            np.array(self._words, np.int64),
+            np.array(self._starts, np.int64),
+        )
+        self._forms = np.array(self._moves, np.int64)
+        self.by_team = any(one.by_team for one in self.loops)
+        self._go = entries.run_long if self.size_bytes > LONG_BYTES else entries.run
+        self.move_to(np.array(self._origin, np.int64))
+
+    def move_to(self, origin: Words) -> None:
+        if self._moves:
+            entries.move(self._table, self._forms, origin)
+
+    def execute(self, first: int, stop: int) -> None:
+        """Some of the calls; raises what one of them raises."""
+        if self.by_team:
+            together(self.execute_by_team, first, stop)
+            return
+        failed = self._go(self._table, self._begins, first, stop, NOBODY, 0)
+        if failed >= 0:
+            self._fail(failed)
+
+    def execute_by_team(self, words: Words, helpers: int, first: int, stop: int) -> int:
+        """The same with a team; how many helpers are still at a call of it."""
+        failed = entries.run_long(self._table, self._begins, first, stop, words, helpers)
+        if failed >= 0:
+            self._fail(failed)
+        return int(tiles.are_busy(words))
+
+    def _fail(self, number: int) -> None:
+        """A loop raised: it says what when it is called alone."""
+        one, word = self.loops[number], self._starts[number] + 2
+        arguments = []
+        for kind, width in zip(one.kinds, entries.widths(one.kinds), strict=True):
+            arguments.append(_argument(kind, self._table[word : word + width].tolist()))
+            word += width
+        one(*arguments)
+        raise KernelError(f"{one.function.__name__} failed in a chain, and does not alone")
+
+
+def _argument(kind: str, words: list[int]) -> Any:
+    """What a loop is called with, of its words."""
+    if kind == "int":
+        return words[0]
+    if kind == "float":
+        return struct.unpack("d", struct.pack("q", words[0]))[0]
+    first, count = words
+    dtype = np.dtype("uint16" if kind == "bfloat16" else kind)
+    memory = (ctypes.c_uint8 * (count * dtype.itemsize)).from_address(first)
+    return np.ctypeslib.as_array(memory).view(dtype)
+
+
+def apart(call: Bound) -> Bound:
+    """A call that is executed as in a chain, by itself."""
+    function, arguments = call
+    if not isinstance(function, Loop):
+        return call
+    chain = LoopChain(())
+    chain.add(function, arguments, {})
+    chain.close()
+    return chain.execute, (0, 1)
+
+
+def is_part(call: Bound) -> bool:
+    """Whether a call executes a part of a chain."""
+    return getattr(call[0], "__func__", None) is LoopChain.execute
