@@ -97,32 +97,37 @@ def serving() -> Iterator[str]:
 
 
 BARE = """<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,">
-<link rel="stylesheet" href="/widgets/widget.css"><body style="margin:8px"><div id="view"></div>"""
+<link rel="stylesheet" href="/widgets/screen.css"><body style="margin:8px"><div id="view"></div>"""
 
-SHOW = """async ([name, state, data]) => {
+SHOW = """async ([state, buffers]) => {
   const { FakeModel } = await import("/tests/browser/fake_model.js");
-  const view = (await import(`/widgets/${name}`)).default;
-  const raw = Uint8Array.from(atob(data), (c) => c.charCodeAt(0));
-  window.model = new FakeModel({ ...state, data: new DataView(raw.buffer) });
+  const view = (await import("/widgets/screen.js")).default;
+  for (const [name, text] of Object.entries(buffers)) {
+    state[name] = new DataView(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer);
+  }
+  window.model = new FakeModel(state);
   const el = document.getElementById("view");
   window.end?.();
   window.end = view.render({ model: window.model, el });
 }"""
 
 
-def show(page: Any, address: str, script: str, state: dict[str, Any]) -> None:
-    """A view in a bare page, over a model without a kernel; the model is `window.model`."""
+def show(page: Any, address: str, screen: Any) -> None:
+    """A screen in a bare page, over a model without a kernel; the model is `window.model`."""
     page.route("**/bare.html", lambda route: route.fulfill(body=BARE, content_type="text/html"))
     page.goto(f"{address}/bare.html")
-    plain = {"selected": [], "step": -1, "bucket": "", **state}
-    data = base64.b64encode(plain.pop("data")).decode()
-    page.evaluate(SHOW, [script, plain, data])
+    page.evaluate(SHOW, [*state_of(screen)])
 
 
-def state_of(widget: Any) -> dict[str, Any]:
-    """What a widget sends to its script."""
-    names = ("data", "facts", "label", "table", "selected", "step", "bucket")
-    return {name: getattr(widget, name) for name in names}
+def state_of(screen: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    """What a screen sends to its script: small values, and buffers as text."""
+    names = ("panels", "label", "table", "selected", "step", "bucket", "remark")
+    buffers = {
+        name: base64.b64encode(getattr(screen, name)).decode()
+        for name in screen.traits(sync=True)
+        if isinstance(getattr(screen, name), bytes)
+    }
+    return {name: getattr(screen, name) for name in names}, buffers
 
 
 # --- JupyterLab -----------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from typing import Any
 from benchmarks import browsers
 from benchmarks.measure import Command
 from tgbench.commands.progress import note, say, table
+from tgbench.views.draw.columns import pack
 from tgbench.views.values.timeline import Rectangle, Timeline
 
 SIZES, QUICK = (5_000, 20_000, 100_000), (200,)
@@ -31,11 +32,11 @@ SLICE_BYTES = 65_536
 MOVES = 60  # of the pointer, in one drag
 
 CELLS = """from benchmarks.widgets import many
-from tgbench.views import MemoryTimeline
+from tgbench.views import explore
 from tgbench.views.values.timeline import Timeline
 shown = many({count})"""
 # The payload is packed anew each time: nothing of an earlier round is remembered.
-SHOW = "MemoryTimeline(Timeline(shown.rectangles, shown.steps, shown.size_bytes, 0))"
+SHOW = "explore(Timeline(shown.rectangles, shown.steps, shown.size_bytes, 0))"
 
 RUN = """(index) => new Promise((done) => {
   const book = window.jupyterapp.shell.currentWidget.content;
@@ -86,7 +87,7 @@ def payload_ms(count: int) -> float:
     """CPU time of packing a map of so many rectangles."""
     shown = many(count)
     began = time.process_time()
-    shown.columns()
+    pack(shown.columns())
     return (time.process_time() - began) * 1e3
 
 
@@ -118,7 +119,9 @@ def dragged(page: Any) -> list[float]:
     box = canvas.bounding_box()
     x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
     page.mouse.move(x, y)
+    page.keyboard.down("Control")
     page.mouse.wheel(0, -300)
+    page.keyboard.up("Control")
     page.wait_for_timeout(300)
     page.mouse.down()
     page.evaluate(RECORD)

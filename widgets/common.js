@@ -1,4 +1,4 @@
-// What all views share: columns, elements, theme, the selection, questions to Python, the camera.
+// What all panels share: buffers, elements, theme, questions to Python, words, the camera.
 
 // Columns of a buffer; see tgbench/views/draw/columns.py. Text columns become arrays of strings.
 export function columns(view) {
@@ -16,6 +16,12 @@ export function columns(view) {
   return found;
 }
 
+// A panel's buffer: its columns, and small values as `facts`; null where there is nothing to show.
+export function decoded(view) {
+  const found = columns(view);
+  return found.facts ? { ...found, facts: JSON.parse(found.facts[0]) } : null;
+}
+
 // An element. Children that are text stay text: nothing is ever read as markup.
 export function make(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
@@ -28,33 +34,10 @@ export function make(tag, attributes = {}, ...children) {
   return made;
 }
 
-// The view's root: keys stay inside it, a table stands for the picture, and losing the kernel shows.
-export function frame(model, el, dispose) {
-  const root = make("div", { class: "tg-view", role: "group" });
-  keepKeys(root, dispose);
-  const gone = make("p", { class: "tg-gone", role: "status", hidden: true });
-  const table = make("div", { class: "tg-hidden" });
-  const say = () => {
-    root.setAttribute("aria-label", model.get("label"));
-    table.replaceChildren(alternative(model.get("label"), model.get("table")));
-  };
-  say();
-  listen(model, "change:label change:table", say, dispose);
-  const lost = () => {
-    gone.textContent = "The kernel that made this view is gone. The picture still moves; run its cell again for answers.";
-    gone.hidden = false;
-  };
-  listen(model, "comm_live_update", (now) => { if (!now || now.comm_live === false) lost(); }, dispose);
-  listen(model, "comm:close", lost, dispose);
-  root.append(gone, table);
-  el.replaceChildren(root);
-  return root;
-}
-
 // Keys pressed here are not the notebook's: there x cuts the cell. JupyterLab's shortcuts match the
 // focused element itself, so that a mark around it comes too late: whatever takes the focus in the
 // same output, tabs and sliders of ipywidgets too, is marked when it does.
-function keepKeys(root, dispose) {
+export function keepKeys(root, dispose) {
   const mark = ({ target }) => {
     const output = root.closest(".jp-OutputArea-output") ?? root;
     if (output.contains(target)) target.setAttribute("data-lm-suppress-shortcuts", "true");
@@ -63,7 +46,7 @@ function keepKeys(root, dispose) {
   dispose.push(() => document.removeEventListener("focusin", mark));
 }
 
-function alternative(caption, table) {
+export function alternative(caption, table) {
   const row = (tag, cells) => make("tr", {}, ...cells.map((cell) => make(tag, {}, String(cell))));
   return make("table", {}, make("caption", {}, caption ?? ""),
     row("th", table?.header ?? []), ...(table?.rows ?? []).map((cells) => row("td", cells)));
@@ -101,17 +84,6 @@ export function ask(model, what, request = {}, patience = 60000) {
     model.on("msg:custom", heard);
     model.send({ ask: number, what, with: request });
   });
-}
-
-// The shared selection: names of nodes, a schedule step, a bucket class.
-export function selection(model) {
-  const put = (name) => (value) => { model.set(name, value); model.save_changes(); };
-  return {
-    get nodes() { return model.get("selected") ?? []; },
-    get step() { return model.get("step") ?? -1; },
-    get bucket() { return model.get("bucket") ?? ""; },
-    choose: put("selected"), at: put("step"), during: put("bucket"),
-  };
 }
 
 // Colours of the theme at hand; `changed` is called when the theme is another one. Colours are read
@@ -176,6 +148,23 @@ export function duration(ns) {
     if (Math.abs(ns) >= unit) return `${Number((ns / unit).toPrecision(4))} ${name}`;
   }
   return `${Math.round(ns)} ns`;
+}
+
+// A shape of SVG, with attributes and what is inside it.
+const DRAWING = "http://www.w3.org/2000/svg";
+export function shape(tag, attributes, ...inside) {
+  const made = document.createElementNS(DRAWING, tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (value != null) made.setAttribute(name, value);
+  }
+  made.append(...inside.filter((one) => one != null));
+  return made;
+}
+
+// What is done on Enter and space as on a click, for what is no button by itself.
+export function pressed(call) {
+  return { onclick: call, onkeydown: (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); call(event); } } };
 }
 
 // The end of a name, as much as fits: names of nodes differ there. Of other text, its head.
@@ -244,7 +233,7 @@ export class Camera {
       y0: y - (y - v.y0) * factor, y1: y + (v.y1 - y) * factor,
     });
   }
-  // Wheel zooms (shift: pans), drag on nothing pans. `grab(event)` may take a drag for itself by
+  // Wheel with ctrl zooms (shift: pans) and scrolls the page without, drag on nothing pans. `grab(event)` may take a drag for itself by
   // returning {move(event), drop(event)}. Returns a function that takes the listeners off.
   attach(canvas, changed, grab = () => null) {
     let drag = null, held = null;
@@ -264,6 +253,7 @@ export class Camera {
       held = drag = null;
     };
     const wheel = (event) => {
+      if (!event.shiftKey && !event.ctrlKey && !event.metaKey) return;
       event.preventDefault();
       if (event.shiftKey) this.pan(-event.deltaX - event.deltaY, 0);
       else this.zoom(Math.exp(Math.max(-1, Math.min(1, event.deltaY * 0.0015))), event.offsetX, event.offsetY);
@@ -320,16 +310,4 @@ export function framed(draw) {
 export async function copied(text, where) {
   try { await navigator.clipboard.writeText(text); where.textContent = `copied: ${text}`; }
   catch { where.textContent = text; }
-}
-
-// anywidget's `render` for a view function (model, root, dispose) → nothing.
-export function view(draw) {
-  return {
-    render({ model, el }) {
-      const dispose = [];
-      const root = frame(model, el, dispose);
-      draw(model, root, dispose);
-      return () => dispose.forEach((end) => end());
-    },
-  };
 }

@@ -13,7 +13,8 @@ from typing import Any
 
 from tgbench.views.values.timeline import Rectangle, Timeline
 
-MARGIN = {"left": 74, "right": 10, "top": 10, "bottom": 26}  # of widgets/memory_timeline.js
+MARGIN = {"left": 66, "right": 8, "top": 42, "bottom": 34}  # of widgets/memory.js
+BAND = 0.09  # of the height: what is kept, while it is folded
 
 
 def tower(name: str = "q") -> Timeline:
@@ -30,13 +31,19 @@ def tower(name: str = "q") -> Timeline:
 
 
 def place(page: Any, shown: Timeline, name: str) -> tuple[float, float]:
-    """The middle of a rectangle, on the page, while all of the map is shown."""
+    """The middle of a rectangle on the page: all of the map is shown, what is kept is folded."""
     r = next(r for r in shown.rectangles if r.label == name)
     box = page.locator("canvas").first.bounding_box()
     width = box["width"] - MARGIN["left"] - MARGIN["right"]
     height = box["height"] - MARGIN["top"] - MARGIN["bottom"]
     x = box["x"] + MARGIN["left"] + (r.start + r.stop) / 2 / shown.steps * width
-    share = (r.offset_bytes + r.size_bytes / 2) / (shown.size_bytes * 1.04)
+    kept = max(r.offset_bytes + r.size_bytes for r in shown.rectangles if r.retained)
+    scale = BAND * (shown.size_bytes - kept) / (1 - BAND) / kept
+
+    def up(size: float) -> float:
+        return size * scale if size < kept else size - kept + kept * scale
+
+    share = up(r.offset_bytes + r.size_bytes / 2) / (up(shown.size_bytes) * 1.03)
     return x, box["y"] + MARGIN["top"] + (1 - share) * height
 
 
@@ -63,7 +70,7 @@ def words_lightness(page: Any) -> float:
     """How light the words left of the plot are, from 0 to 255."""
     found: float = page.evaluate(
         """() => { const c = document.querySelector("canvas"), scale = c.width / c.clientWidth;
-        const { data } = c.getContext("2d").getImageData(0, 0, Math.round(60 * scale), c.height);
+        const { data } = c.getContext("2d").getImageData(0, 0, Math.round(58 * scale), c.height);
         let sum = 0, count = 0;
         for (let i = 0; i < data.length; i += 4) {
           if (data[i + 3] > 100) { sum += data[i + 1]; count++; }

@@ -15,7 +15,6 @@ from tgbench.commands.demo import (
     QUICK,
     TEXTS,
     Decoding,
-    Screen,
     Turns,
     difference,
     is_checkpoint,
@@ -193,7 +192,7 @@ def test_a_terminal_line_is_rewritten() -> None:
             return True
 
     terminal = Terminal()
-    screen = Screen(terminal)
+    screen = Terminal(terminal)
     screen.meanwhile("working …")
     screen.row(Run("a step", "x → y", 0.5, 1_000_000, 64), screen.table(beside=False))
     first, rest = terminal.getvalue().split("\r", 1)

@@ -21,8 +21,10 @@ def test_a_plan_is_shown_as_text_json_and_a_page(
     assert main(["plan", str(path)]) == 0
     plan = tg.Plan.load(path)
     assert capsys.readouterr().out == f"{plan}\n"
-    assert main(["plan", str(path), "--json", "--html", str(page)]) == 0
+    assert main(["plan", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["size_bytes"] == plan.size_bytes
+    plan.save(tmp_path / "plan.json")
+    assert main(["export", "--page", str(tmp_path / "plan.json")]) == 0
     HTMLParser().feed(text := page.read_text())
     assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
 

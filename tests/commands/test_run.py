@@ -221,7 +221,7 @@ def test_other_indices_are_refused(text: str) -> None:
         wanted([text])
 
 
-# --- report and export ----------------------------------------------------------------------------
+# --- export -------------------------------------------------------------------------------------
 
 
 def written(source: Path, target: Path, *words: str) -> str:
@@ -229,17 +229,12 @@ def written(source: Path, target: Path, *words: str) -> str:
     return target.read_text(encoding="utf-8")
 
 
-def test_a_report_needs_no_network(tmp_path: Path) -> None:
-    path, page = DATA / "decode.plan.json", tmp_path / "report.html"
-    assert main(["report", str(path), "--output", str(page)]) == 0
-    text, plan = page.read_text(encoding="utf-8"), tg.Plan.load(path)
+def test_a_plan_is_compared_on_a_page(tmp_path: Path) -> None:
+    path = DATA / "decode.plan.json"
+    text = written(path, tmp_path / "plan.html", "--against", str(path))
     HTMLParser().feed(text)
-    assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
-    for heading in ("Decisions", "Runs that it was made for", "How it was found", "Memory map"):
-        assert heading in text
-    for name in (*plan.retained, *plan.dropped):
-        assert f"<td>{name}</td>" in text
-    assert written(path, tmp_path / "plan.html") == text
+    assert '"compare":""' not in text
+    assert '"compare":""' in written(path, tmp_path / "alone.html")
 
 
 def test_a_plan_is_drawn_with_and_without_its_graph(
@@ -247,13 +242,12 @@ def test_a_plan_is_drawn_with_and_without_its_graph(
 ) -> None:
     plan, model = folder / "plan.json", folder / "model.json"
     assert ran(folder, "--plan", str(plan)) == 0
-    assert main(["report", str(plan), "--graph", str(model), "--output", str(folder / "r")]) == 0
-    assert "How it was found" not in (folder / "r").read_text()
+    assert '"graph"' in written(plan, folder / "plan.html", "--graph", str(model))
     for words in ([], ["--graph", str(model)]):
         drawn = json.loads(written(plan, folder / "map.json", *words))
         assert {slot.node for slot in tg.Plan.load(plan).slots} <= set(drawn["name"])
         ElementTree.fromstring(written(plan, folder / "map.svg", *words))
-    foreign = ["report", str(DATA / "decode.plan.json"), "--graph", str(model)]
+    foreign = ["plan", str(DATA / "decode.plan.json"), "--graph", str(model)]
     assert "the plan is for graph" in failed(capsys, main(foreign))
 
 
@@ -332,7 +326,7 @@ def test_a_symbolic_graph_is_bound_for_its_plan(
     bind = ["--bind", "T=3"]
     words = ["--inputs", str(tmp_path / "x"), "--plan", str(plan)]
     assert main(["run", str(model), *words, *bind]) == 0
-    shown = ["report", str(plan), "--graph", str(model), "--output", str(tmp_path / "r")]
+    shown = ["export", str(plan), "--graph", str(model), "--to", str(tmp_path / "r.html")]
     assert main([*shown, *bind]) == 0
     assert main(["plan", str(plan), "--graph", str(model), *bind]) == 0
     assert "pass --bind T=" in failed(capsys, main(shown))

@@ -50,7 +50,7 @@ from tgbench.views.values.timeline import timeline_from_plan
 
 gemma3_checkpoint(sys.argv[1], gemma3_reduced())
 try:
-    tg.views.MemoryTimeline
+    tg.views.explore
 except tg.WidgetError as error:
     said = str(error)
 print(json.dumps({

@@ -31,10 +31,9 @@ HOMONYMS = {  # words that mean something else there
     "runs/buckets.py": {"full"},  # a rounding
     "runs/trace.py": {"mean", "max"},  # columns
     "views/pages/report.py": {"equal"},  # a column
-    "views/panels/graph_map.py": {"fold"},  # of equal layers
-    "views/panels/transition_map.py": {"mean"},  # a column
+    "views/panels/parts.py": {"fold"},  # of equal layers
+    "views/panels/screen.py": {"fold"},  # of equal layers
     "views/show.py": {"mean", "slice"},  # a column; a role in memory
-    "views/values/alias.py": {"slice"},  # a role in memory
     "views/values/timeline.py": {"slice"},  # a role in memory
     "views/values/transitions.py": {"mean"},  # a column
 }

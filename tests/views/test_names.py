@@ -27,7 +27,7 @@ from tgbench.costs.records import Record, Records
 from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.graph.graph_file import graph_from_json, graph_to_json, save_graph
 from tgbench.plans import reader
-from tgbench.views.pages.plan_report import page_of_plan
+from tgbench.views.pages.screen_page import page as page_of
 from tgbench.views.values.programs import listing
 
 SIGNS = (
@@ -116,7 +116,7 @@ def test_every_output_stays_what_it_is(name: str, tmp_path: Path, capsys: Any) -
             assert_plain(text, f"{what} as {kind}")
     assert_plain(str(listing(programs[0][2])), "listing")
     assert_plain(str(session.plan.explain(session.plan.slots[0].node)), "explain")
-    report, usual_report = (Page(page_of_plan(s.plan, s.graph)) for s in (session, plain))
+    report, usual_report = (Page(page_of(s.plan, s.graph)) for s in (session, plain))
     assert report.attributes == usual_report.attributes
     assert report.seen.count("script") == usual_report.seen.count("script")
     _commands(session, tmp_path, capsys)
@@ -127,8 +127,7 @@ def _commands(session: tg.GraphSession, folder: Path, capsys: Any) -> None:
     plan, graph = folder / "plan.json", save_graph(session.graph, folder / "graph.json")
     session.save_plan(plan)
     for arguments in (
-        ["plan", plan], ["plan", plan, "--json"], ["plan", plan, "--html", folder / "p.html"],
-        ["report", plan, "--output", folder / "r.html"],
+        ["plan", plan], ["plan", plan, "--json"], ["export", "--page", plan],
         ["export", plan, "--to", folder / "p.svg"], ["export", graph, "--to", folder / "g.svg"],
         ["export", graph, "--to", folder / "g.dot"],
         ["export", folder / "t.jsonl", "--graph", graph, "--to", folder / "t.csv"],

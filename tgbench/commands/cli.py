@@ -5,9 +5,9 @@
     tgbench run         a model file on inputs, one set after the other
     tgbench check       a model file beside pairs of inputs and outputs from another framework
     tgbench optimize    the best plan for a model's trace under a budget
-    tgbench plan        what a plan file decides, as text, JSON or a page
-    tgbench report      a plan as a page: memory map, decisions, runs, search
-    tgbench export      a plan, graph or trace for other programs: JSON, SVG, HTML, DOT, CSV
+    tgbench plan        what a plan file decides, as text or JSON
+    tgbench export      a plan, graph or trace for other programs: JSON, SVG, DOT, CSV; a plan as a
+                        page that needs no server
     tgbench pack        offsets for the buffers of a file
     tgbench occlusion, stream, edit, complete     applications of exact incremental runs
 
@@ -55,7 +55,6 @@ COMMANDS = (
     Command("complete", "apps.complete_command", "a language model under edited prompts"),
     Command("optimize", "optimize", "the best plan for a trace and a budget"),
     Command("plan", "plan", "check a plan file and show what it decides"),
-    Command("report", "report", "a plan as a page that needs no server"),
     Command("export", "export", "a plan, graph or trace for other programs"),
     Command("pack", "pack", "give the buffers of a file their offsets"),
 )

@@ -207,7 +207,7 @@ BESIDE = (Column("transformers", 12), Column("equal", 9))
 FLEXIBLE = "bucket class"
 
 
-class Screen:
+class Terminal:
     """Text on a terminal, with one line that is rewritten; plain lines elsewhere."""
 
     def __init__(self, stream: Any = None) -> None:
@@ -389,7 +389,7 @@ class Tour:
     """Everything in order; keeps what the report shows."""
 
     options: Options
-    screen: Screen = field(default_factory=Screen)
+    screen: Terminal = field(default_factory=Terminal)
     studies: list[Study] = field(default_factory=list)
     agreed: bool = True
     version: str = ""  # of transformers, or ""
@@ -611,7 +611,7 @@ class Decoding:
 
     session: GraphSession
     other: HfGemma | None
-    screen: Screen
+    screen: Terminal
     ids: list[int]
     tokens: int
     weights: str  # how they are held, in words
@@ -765,7 +765,7 @@ def is_float32(folder: Path) -> bool:
 
 
 @contextmanager
-def _watched(folder: Path, screen: Screen) -> Iterator[None]:
+def _watched(folder: Path, screen: Terminal) -> Iterator[None]:
     """Show how much of a file is written while the block runs."""
     done = threading.Event()
 
@@ -794,7 +794,7 @@ class Embedding:
 
     session: GraphSession
     other: HfBert | None
-    screen: Screen
+    screen: Terminal
     tokenizer: Tokenizer
     size: Size
     runs: list[Run] = field(default_factory=list)

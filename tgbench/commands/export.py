@@ -3,7 +3,7 @@
 $ tgbench export model.pt2 --to model.json
 model.json: graph as json
 
-    plan  (.json)          json, svg   the memory map;  html   the report
+    plan  (.json)          json, svg   the memory map;  html   the screen, without a server
     graph (.json, .pt2)    json        a graph file;    dot    Graphviz;  svg   its layers
                            png, pdf    every node, as Graphviz lays them out
     trace (.jsonl)         csv         how often each class of runs came, and its mean time
@@ -27,7 +27,7 @@ from tgbench.plans.plan import Plan
 from tgbench.runs.trace import Trace
 from tgbench.sources.torch import from_pt2
 from tgbench.views.draw.rendering import rendered
-from tgbench.views.pages.plan_report import page_of_plan
+from tgbench.views.pages.screen_page import page
 from tgbench.views.values import graphs, timeline
 from tgbench.views.values.timeline import Timeline, timeline_from_plan, timeline_of_plan
 
@@ -37,23 +37,30 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add(
         "file", type=Path, help="a plan or graph (.json), exported program (.pt2) or trace (.jsonl)"
     )
-    add("--to", type=Path, required=True, help="the file to write: its suffix is the form")
+    add("--to", type=Path, help="the file to write: its suffix is the form")
+    add("--page", action="store_true", help="a plan as a page beside it: PLAN.html")
+    add("--against", type=Path, help="another plan, to compare the page's with")
     add_graph(parser, "what a trace is of; checks a plan against it")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """0: the file is written. Raises ExportError for what is not in the table above."""
-    kind, form = kind_of(arguments.file), arguments.to.suffix.removeprefix(".")
+    target = arguments.to or arguments.file.with_suffix(".html" if arguments.page else "")
+    kind, form = kind_of(arguments.file), target.suffix.removeprefix(".")
     forms = FORMS[kind]
     if form not in forms:
         raise ExportError(
-            f"--to {arguments.to}: a {kind} has no form {form!r}; end the name in "
+            f"--to {target}: a {kind} has no form {form!r}; end the name in "
             f"{' or '.join(f'.{known}' for known in forms)}"
         )
-    made = forms[form](READERS[kind](arguments.file), graph_of(arguments))
-    with atomic_path(arguments.to) as temporary:
+    read, graph = READERS[kind](arguments.file), graph_of(arguments)
+    if form == "html":
+        made: str | bytes = page(read, graph, arguments.against)
+    else:
+        made = forms[form](read, graph)
+    with atomic_path(target) as temporary:
         temporary.write_bytes(made if isinstance(made, bytes) else made.encode())
-    print(f"{arguments.to}: {kind} as {form}")
+    print(f"{target}: {kind} as {form}")
     return 0
 
 
@@ -102,7 +109,7 @@ FORMS: Mapping[str, Mapping[str, Callable[[Any, Graph | None], str | bytes]]] = 
     "plan": {
         "json": lambda plan, graph: json.dumps(_map(plan, graph).payload()) + "\n",
         "svg": lambda plan, graph: timeline.to_svg(_map(plan, graph)),
-        "html": page_of_plan,
+        "html": page,
     },
     "graph": {
         "json": lambda found, _: graph_to_json(found),

@@ -10,10 +10,8 @@ import argparse
 import json
 from pathlib import Path
 
-from tgbench.base.safetensors import atomic_path
 from tgbench.commands.model import add_graph, graph_of
 from tgbench.plans.plan import Plan
-from tgbench.views.pages.plan_report import page_of_plan
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +19,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("plan", type=Path, help="a plan file (`session.save_plan`)")
     add_graph(parser, "checks the memory map against it")
     add("--explain", metavar="NODE", help="why a node is or is not retained")
-    add("--html", type=Path, help="write a report that needs no network")
     add("--json", action="store_true", help="say it as JSON")
 
 
@@ -31,9 +28,6 @@ def run(arguments: argparse.Namespace) -> int:
     graph = graph_of(arguments)
     if graph is not None:
         plan.placement_for(graph, plan.device)
-    if arguments.html is not None:
-        with atomic_path(arguments.html) as temporary:
-            temporary.write_text(page_of_plan(plan, graph), encoding="utf-8")
     if arguments.json:
         print(json.dumps(summary(plan), indent=1))
     elif arguments.explain is not None:

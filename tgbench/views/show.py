@@ -9,6 +9,7 @@ package and no network; in a terminal it is text.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -29,6 +30,8 @@ from tgbench.session.report import Report
 from tgbench.session.session import GraphSession
 from tgbench.sources.torch import Imported, Support
 from tgbench.views.draw.tables import TextTable
+from tgbench.views.values.search import SearchRun
+from tgbench.views.values.search import to_svg as search_svg
 
 Bundle: TypeAlias = dict[str, str]  # MIME type → text
 MOST_ROWS = 50  # of a table; how many are left out is said
@@ -38,38 +41,63 @@ def attach() -> None:
     """Give every type of the table its notebook form, and sessions their workbench."""
     for kind, show in SHOWN.items():
         kind._repr_mimebundle_ = _method(show)
+    for kind, panels in LIVE.items():
+        kind._repr_mimebundle_ = _live_method(SHOWN[kind], panels)
     for name, act in ACTS.items():
         setattr(GraphSession, name, act)
 
 
-def _method(show: Callable[[Any], Bundle]) -> Callable[..., Bundle]:
-    def bundle(self: Any, **_: Any) -> Bundle:
+def _method(show: Callable[[Any], Bundle]) -> Callable[..., Any]:
+    def bundle(self: Any, **_: Any) -> Any:
         return show(self)
 
     return bundle
+
+
+def _live_method(show: Callable[[Any], Bundle], panels: tuple[str, ...]) -> Callable[..., Any]:
+    """The screen with some panels where a notebook's kernel listens; a picture elsewhere."""
+
+    def bundle(self: Any, **more: Any) -> Any:
+        if not _has_kernel():
+            return show(self)
+        from tgbench.base.errors import WidgetError
+
+        try:
+            from tgbench.views.panels.screen import Screen
+        except WidgetError:
+            return show(self)
+        data, metadata = Screen(self, panels=panels)._repr_mimebundle_(**more)
+        return {**data, **show(self)}, metadata
+
+    return bundle
+
+
+def _has_kernel() -> bool:
+    """Whether this is a notebook: a script and a terminal have nobody to send a widget to."""
+    module = sys.modules.get("IPython")
+    shell = module.get_ipython() if module is not None else None
+    return getattr(shell, "kernel", None) is not None
 
 
 # --- what sessions can do in a notebook -----------------------------------------------------------
 
 
 def explore(session: GraphSession, **more: Any) -> Any:
-    """The linked views of this session; see `views.workbench`.
+    """All of this session on one screen; see `views.panels.screen`.
 
     Raises PlanError before the first run, WidgetError without the widget packages.
     """
-    from tgbench.views.panels.workbench import explore as open_workbench
+    from tgbench.views.panels.screen import explore as open_screen
 
-    return open_workbench(session, **more)
+    return open_screen(session, **more)
 
 
 def timeline(session: GraphSession) -> Any:
-    """The interactive memory timeline of this session; see `views.memory_timeline`.
+    """The memory map of this session alone, to look at and to change by hand.
 
     Raises PlanError before the first run, WidgetError without the widget packages.
     """
-    from tgbench.views.panels.memory_timeline import MemoryTimeline
-
-    return MemoryTimeline(session)
+    return explore(session, panels=("header", "memory", "fates"))
 
 
 def optimize_async(session: GraphSession, *arguments: Any, **more: Any) -> Any:
@@ -133,6 +161,10 @@ def _placement(placement: Placement) -> Bundle:
         f"(bound {format_bytes(placement.bound_bytes)})"
     )
     return _table(caption, ("node", "kind", "offset", "size", "extents"), rows)
+
+
+def _search(run: SearchRun) -> Bundle:
+    return {"image/svg+xml": search_svg(run.history), "text/plain": str(run)}
 
 
 def _program(program: Program) -> Bundle:
@@ -249,5 +281,11 @@ SHOWN: Mapping[Any, Callable[[Any], Bundle]] = {
     Region: _region,
     Report: _report,
     Support: _support,
+    SearchRun: _search,
     Trace: _trace,
+}
+LIVE: Mapping[Any, tuple[str, ...]] = {
+    Graph: ("graph",),
+    Plan: ("header", "memory", "fates"),
+    SearchRun: ("header", "frontier"),
 }

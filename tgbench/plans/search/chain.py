@@ -11,15 +11,15 @@ number of workers gives the same result for the same number of chains.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tgbench.plans.search.mcts import ScoredRetention, TreeSearch
+from tgbench.plans.search.mcts import Answers, ScoredRetention, TreeSearch
 from tgbench.plans.search.model import Model
 from tgbench.plans.search.tables import Floats, Tables
 
@@ -50,16 +50,35 @@ class ChainResult:
         found: retentions; of each chain, each better than the one before.
         steps: how many were taken.
         lost: how many chains ended with their worker.
+        visited: branches of their trees: visits, and the sum of rewards.
     """
 
     found: tuple[ScoredRetention, ...] = ()
     steps: int = 0
     lost: int = 0
+    visited: Mapping[Answers, tuple[int, float]] = field(default_factory=dict)
 
     def __add__(self, other: ChainResult) -> ChainResult:
         return ChainResult(
-            self.found + other.found, self.steps + other.steps, self.lost + other.lost
-        )
+            self.found + other.found, self.steps + other.steps, self.lost + other.lost,
+            together(self.visited, other.visited),
+        )  # fmt: skip
+
+
+Visited: TypeAlias = "Mapping[Answers, tuple[int, float]]"
+
+
+def together(one: Visited, other: Visited) -> Visited:
+    """Two trees as one.
+
+    >>> together({(): (1, 0.5)}, {(): (2, 0.25), ((3, True),): (1, 0.25)})
+    {(): (3, 0.75), ((3, True),): (1, 0.25)}
+    """
+    found = dict(one)
+    for answers, (visits, reward) in other.items():
+        before = found.get(answers, (0, 0.0))
+        found[answers] = before[0] + visits, before[1] + reward
+    return found
 
 
 LOST = ChainResult(lost=1)
@@ -98,7 +117,7 @@ class Chain:
             if one is not None:
                 found.setdefault(one.keep.tobytes(), one)
         ranked = sorted(found.values(), key=lambda f: (f.time_ns, f.size_bytes))
-        return ChainResult(tuple(ranked[:HANDED_BACK]), search.steps)
+        return ChainResult(tuple(ranked[:HANDED_BACK]), search.steps, visited=search.visited)
 
 
 def run_chain(chain: Chain) -> ChainResult | Exception:

@@ -17,12 +17,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tgbench.plans.search.model import Keep, Model
 from tgbench.plans.search.tables import Floats
+
+Answers: TypeAlias = "tuple[tuple[int, bool], ...]"  # from the root: node, and whether it is kept
 
 EXPLORE = 0.5  # weight of the exploration term, for rewards in [0, 1]
 NOISES = (0.02, 0.1, 0.3)  # of priorities, which lie in about [0, 1]
@@ -103,6 +106,21 @@ class TreeSearch:
         return found
 
     # --- the tree --------------------------------------------------------------------------------
+
+    @property
+    def visited(self) -> dict[Answers, tuple[int, float]]:
+        """Every branch that was visited: how often, and the sum of its rewards."""
+        found: dict[Answers, tuple[int, float]] = {}
+        open_branches: list[tuple[Answers, Branch]] = [((), self.root)]
+        while open_branches:
+            answers, branch = open_branches.pop()
+            if branch.visits:
+                found[answers] = branch.visits, branch.reward
+                asked = int(self.asked[len(answers)]) if branch.children else -1
+                open_branches += [
+                    ((*answers, (asked, kept)), child) for kept, child in branch.children.items()
+                ]
+        return found
 
     def _descend(self) -> tuple[list[Branch], dict[int, bool]]:
         """Down the tree by confidence bounds, to a leaf that is then opened."""

@@ -33,9 +33,10 @@ from tgbench.memory.placement import ALIGNMENT, ANY, Placement, Retention, Turn,
 from tgbench.memory.schedule import lowest_peak
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.decisions import Classes, Decisions, SearchRecord
+from tgbench.plans.plan import Plan
 from tgbench.plans.planner import Cost, Planner
 from tgbench.plans.scenarios import Scenario
-from tgbench.plans.search.chain import ROUND, Chain, Submits, run_round
+from tgbench.plans.search.chain import ROUND, Chain, Submits, Visited, run_round, together
 from tgbench.plans.search.exact import IntegerProgram, Relaxed, SolverLimits
 from tgbench.plans.search.mcts import worth_ns
 from tgbench.plans.search.model import Model
@@ -60,6 +61,7 @@ SMALLER = (0.75, 0.5)  # of the budget: what keeps less may be in fewer pieces, 
 TRIED_A_ROUND = 3  # retentions laid out and replayed
 MOST_TRIES = 6  # of one retention, each with less memory than the one before
 MOST_PARTS = 32  # of a cut run
+MOST_BRANCHES = 400  # of the search tree that is shown
 MORE = 2.0  # times as long as before: what an integer program is given to be solved again
 FINER = 0.998  # a finer cut has to promise to be this much faster
 MOST_AXES = 3  # input dimensions along which runs may be cut
@@ -110,6 +112,7 @@ class Arm:
         optimum_ns: of its integer program, where that packed at once.
         spare_bytes: what packing took beyond the model, so far.
         examined_s: what its integer programs could take when they were solved; 0: they were not.
+        visited: the search tree of all rounds.
     """
 
     cut: Cut
@@ -119,6 +122,35 @@ class Arm:
     spare_bytes: int = 0
     examined_s: float = 0.0
     tried: set[bytes] = field(default_factory=set)
+    visited: Visited = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LaidOut:
+    """A plan that was laid out and replayed, whether it is the best or not."""
+
+    time_ns: float
+    size_bytes: int
+    kept: int  # nodes
+    parts: int  # of a large run
+    plan_json: str = ""
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A branch of the search tree.
+
+    Fields:
+        above: position of the branch that it hangs from; −1 for the root.
+        node, is_kept: what it answers, and how; "" for the root.
+        value: mean reward of its rollouts, from 0 to 1.
+    """
+
+    above: int
+    node: str
+    is_kept: bool
+    visits: int
+    value: float
 
 
 class Optimiser:
@@ -131,6 +163,7 @@ class Optimiser:
             client; None to search here.
         stop: asked now and then; True ends the search.
         watch: shown every better plan, and the best one after every round.
+        look: shown every plan that was laid out, and the search tree after every round, if given.
         ranking: which kernels take a site, the best first; the same that runs use.
 
     What a call of `run` proves holds for the next one within the same budget: orders, the ways of
@@ -152,6 +185,7 @@ class Optimiser:
         progress: Callable[[str], None] | None = None,
         stop: Callable[[], bool] | None = None,
         watch: Callable[[Decisions], None] | None = None,
+        look: Callable[[LaidOut | tuple[Visit, ...]], None] | None = None,
         ranking: Ranking = candidates,
     ) -> None:
         self.scheduled, self.rules, self.device = scheduled, rules, device
@@ -165,7 +199,7 @@ class Optimiser:
         self.executor = executor
         self.workers = workers
         self.stops = stop or (lambda: False)
-        self.watch = watch or (lambda decisions: None)
+        self.watch, self.look = watch or (lambda decisions: None), look
         self._places: dict[tuple[BucketClass, tuple[int, ...]], None] = {}  # that maps lacked
         self._times: dict[tuple[Any, ...], float] = {}
         self._ordered: dict[int | None, list[Optimiser]] = {}
@@ -209,7 +243,7 @@ class Optimiser:
         return Optimiser(
             scheduled, self.rules, workload, self.budget_bytes, self.cost, self.device,
             classes=self.classes, executor=self.executor, workers=self.workers,
-            progress=self.tell, stop=self.stops, watch=self.watch,
+            progress=self.tell, stop=self.stops, watch=self.watch, look=self.look,
             ranking=self.planner.choices.ranking,
         )  # fmt: skip
 
@@ -344,6 +378,20 @@ class Optimiser:
 def _is_alike(one: ScheduledGraph, other: ScheduledGraph) -> bool:
     """Whether the same nodes have bytes, in whatever order."""
     return one.graph is other.graph and one.copied == other.copied
+
+
+def _tree(visited: Visited, nodes: Sequence[Node]) -> tuple[Visit, ...]:
+    """The branches that were visited most, each behind the one that it hangs from."""
+    most = sorted(visited, key=lambda answers: (-visited[answers][0], len(answers), answers))
+    shown = sorted(most[:MOST_BRANCHES], key=lambda answers: (len(answers), answers))
+    position = {answers: i for i, answers in enumerate(shown)}
+    found = []
+    for answers in shown:
+        visits, reward = visited[answers]
+        node, kept = (nodes[answers[-1][0]].name, answers[-1][1]) if answers else ("", False)
+        above = position.get(answers[:-1], -1) if answers else -1
+        found.append(Visit(above, node, kept, visits, reward / visits))
+    return tuple(found)
 
 
 def checked(cost: Cost) -> Cost:
@@ -689,6 +737,9 @@ class _PlanSearch:
         ]  # fmt: skip
         made = run_round(chains, self.of.executor, lambda: self._reason_to_stop() is not None)
         self.steps += made.steps
+        arm.visited = together(arm.visited, made.visited)
+        if self.of.look is not None:
+            self.of.look(_tree(arm.visited, self.of.scheduled.stored))
         self._show(f"step {self.steps_before + self.steps}")
         tries = 0
         for time_ns, keep in self._ranked(
@@ -781,12 +832,23 @@ class _PlanSearch:
         return self.of.candidate(retention, cut, placement)
 
     def _take(self, found: Candidate, what: str) -> None:
+        if self.of.look is not None:
+            self.of.look(self._tried(found))
         if self.best is not None and found.key >= self.best.key:
             return
         self.best = found
         if not self.history or found.time_ns < self.history[-1][1]:
             self.history.append((self.steps_before + self.steps, found.time_ns))
         self._show(what)
+
+    def _tried(self, found: Candidate) -> LaidOut:
+        size_bytes = found.placement.size_bytes
+        made = self._decisions_of(found, StopReason.RUNNING, explained=False)
+        plan = Plan.of(self.of.scheduled.folded, made, self.of.device, self.of.budget_bytes,
+                       self.of.rules.exact)  # fmt: skip
+        return LaidOut(
+            found.time_ns, size_bytes, len(found.retention.nodes), found.cut.parts, plan.to_json()
+        )
 
     def _show(self, what: str) -> None:
         if self.best is not None:
@@ -802,8 +864,11 @@ class _PlanSearch:
     # --- the result ------------------------------------------------------------------------------
 
     def _decisions(self, stop: StopReason, *, explained: bool = True) -> Decisions:
-        best, of = self.best, self.of
-        assert best is not None
+        assert self.best is not None
+        return self._decisions_of(self.best, stop, explained=explained)
+
+    def _decisions_of(self, best: Candidate, stop: StopReason, *, explained: bool) -> Decisions:
+        of = self.of
         bound_ns = self.bound_ns if math.isfinite(self.bound_ns) else 0.0
         record = SearchRecord(
             mode=self.mode,

@@ -41,7 +41,7 @@ from tgbench.kernels.registry import KERNELS
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.decisions import Classes, Decisions, PlanBucket
 from tgbench.plans.plan import Plan
-from tgbench.plans.search.optimiser import Effort, Mode, Optimiser
+from tgbench.plans.search.optimiser import Effort, LaidOut, Mode, Optimiser, Visit
 from tgbench.plans.search.workload import Workload
 from tgbench.runs.buckets import Bucket, BucketClass
 from tgbench.runs.rules import Rules
@@ -175,6 +175,8 @@ class Event:
             there is none.
         message: one line.
         plan_json: the best plan so far, where it is a new one.
+        tried: plans that were laid out since the last event.
+        tree: the search tree, where it is another one.
     """
 
     step: int
@@ -182,6 +184,8 @@ class Event:
     bound_ns: float
     message: str = ""
     plan_json: str | None = None
+    tried: tuple[LaidOut, ...] = ()
+    tree: tuple[Visit, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -258,6 +262,7 @@ def serve(connection: Connection) -> None:
                     progress=telling(desk.tell),
                     stop=desk.stops,
                     watch=desk.watch,
+                    look=desk.look,
                 )
                 desk.optimiser = optimiser
             if run.budget_bytes != optimiser.budget_bytes:
@@ -329,11 +334,21 @@ class _Desk:
         assert self.optimiser is not None
         if record.best_ns < self._shown:
             self._shown, text = record.best_ns, _plan_json(self.optimiser, made)
-        self._event = Event(record.steps, record.best_ns, record.bound_ns, "", text)
+        self._event = replace(
+            self._event, step=record.steps, best_ns=record.best_ns, bound_ns=record.bound_ns,
+            plan_json=text,
+        )  # fmt: skip
 
     def tell(self, message: str) -> None:
         self.send(_Told(self._leg, replace(self._event, message=message)))
-        self._event = replace(self._event, plan_json=None)
+        self._event = replace(self._event, plan_json=None, tried=(), tree=())
+
+    def look(self, found: LaidOut | tuple[Visit, ...]) -> None:
+        """Note what was tried, for the next message."""
+        if isinstance(found, LaidOut):
+            self._event = replace(self._event, tried=(*self._event.tried, found))
+        else:
+            self._event = replace(self._event, tree=found)
 
 
 # --- in the parent --------------------------------------------------------------------------------

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from tgbench.base.errors import GraphError
 from tgbench.base.regions import Box
 from tgbench.base.words import format_bytes, format_time
 from tgbench.session.session import GraphSession
 from tgbench.views.draw.tables import TextTable
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ class PathTable:
 
     def to_frame(self) -> pd.DataFrame:
         """One row an alternative: name, time_ns, source, spread, size_bytes, and what is more."""
+        import pandas as pd
+
         rows = [
             {
                 "name": one.name, "time_ns": one.time_ns, "source": one.source,

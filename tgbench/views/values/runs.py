@@ -7,6 +7,7 @@ and what was there may be destroyed by what is computed on the same bytes
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
@@ -16,7 +17,7 @@ from tgbench.base.errors import WidgetError
 from tgbench.base.regions import Region
 from tgbench.graph.graph import Node
 from tgbench.plans.decisions import Decisions
-from tgbench.plans.explain import kinds
+from tgbench.plans.explain import after, kinds
 from tgbench.plans.plan import Plan
 from tgbench.programs.lowering import DoesNotFit, State
 from tgbench.programs.specialiser import Specialiser
@@ -175,3 +176,25 @@ def _summed(
         {name: others for name, others in destroyed.items() if others},
         {node.name: count for node, count in computed.items()},
     )
+
+
+def fates(run: ClassRun) -> dict[str, Fate]:
+    """What becomes of every node that the run touches."""
+    touched = {*run.changed, *run.recomputed, *run.reused, *run.stale, *run.destroyed}
+    return {name: run.fate(name) for name in sorted(touched)}
+
+
+def ripple(run: ClassRun) -> str:
+    """What a run does, in one line."""
+    counts = Counter(fates(run).values())
+    where = f"{run.bucket} {run.place}".rstrip()
+    return f"{where}: " + ", ".join(f"{counts[fate]} {fate}" for fate in FATES if counts[fate])
+
+
+def kept_after(plan: Plan, bucket: str) -> dict[str, Fate]:
+    """What a plan alone says of a class: which values are there after its runs, and which may not.
+
+    What is computed, the graph would tell.
+    """
+    slots = [slot for slot in plan.slots if slot.retained]
+    return {slot.node: "reused" if bucket in after(plan, slot) else "destroyed" for slot in slots}

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -21,12 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from tgbench.base.errors import PlanError, SearchError, TgbenchError
+from tgbench.base.errors import BudgetError, PlanError, SearchError, TgbenchError
 from tgbench.base.stopping import StopReason
 from tgbench.base.words import format_time
 from tgbench.plans.decisions import SearchRecord
 from tgbench.plans.plan import Plan
-from tgbench.plans.search.optimiser import Mode
+from tgbench.plans.search.optimiser import LaidOut, Mode, Visit
 from tgbench.plans.search.process import BackgroundSearch, Event
 from tgbench.session.session import GraphSession
 from tgbench.views.draw.curves import Axis, Series, chart
@@ -34,6 +35,7 @@ from tgbench.views.draw.curves import Axis, Series, chart
 POLL_S = 0.1
 GRACE_S = 0.3  # what a search has to answer a stop; then its process ends, and its best plan counts
 IDLE_S = 120.0  # how long a process waits for `resume`
+MOST_TRIED = 200  # plans that are remembered
 MOST_POINTS = 4000  # of a history; past that, every second one goes
 
 
@@ -96,6 +98,23 @@ class History:
         return {"image/svg+xml": to_svg(self), "text/plain": str(self)}
 
 
+PHASES = (  # how what is told begins, and what is going on then
+    ("bounding", "bound"), ("integer program", "bound"), ("step", "search"),
+    ("retention", "search"), ("no plan", "spawn"), ("starting", "spawn"), ("", "weigh"),
+)  # fmt: skip
+
+
+def phase_of(message: str) -> str:
+    """What a search does when it says this: spawn, weigh, bound or search.
+
+    >>> phase_of("weighing 1/14 gather"), phase_of("bounding uncut runs"), phase_of("step 16: best")
+    ('weigh', 'bound', 'search')
+    """
+    if not message:
+        return "spawn"
+    return next(phase for words, phase in PHASES if message.startswith(words))
+
+
 def history_of(record: SearchRecord) -> History:
     """What a plan says of the search that found it; its steps stand for seconds."""
     told = [*record.history, (record.steps, record.best_ns)]
@@ -151,6 +170,8 @@ class SearchRun:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._spent_s, self._began = 0.0, 0.0
         self._plan: Plan | None = None
+        self._tried: deque[LaidOut] = deque(maxlen=MOST_TRIED)
+        self.tree: tuple[Visit, ...] = ()
         self.failure: TgbenchError | None = None
         self.otherwise_bytes = session.budget_bytes  # the budget again, if nothing is found
 
@@ -164,6 +185,17 @@ class SearchRun:
     def history(self) -> History:
         """All that it told so far, of every leg."""
         return History(tuple(self._moments))
+
+    @property
+    def candidates(self) -> tuple[LaidOut, ...]:
+        """Plans that were laid out and replayed, the fastest first."""
+        told = {(one.time_ns, one.size_bytes, one.kept, one.parts): one for one in self._tried}
+        return tuple(sorted(told.values(), key=lambda one: (one.time_ns, one.size_bytes)))
+
+    @property
+    def least_bytes(self) -> int:
+        """The smallest budget that works, where a smaller one was refused; else 0."""
+        return self.failure.needed_bytes if isinstance(self.failure, BudgetError) else 0
 
     @property
     def plan(self) -> Plan | None:
@@ -250,6 +282,8 @@ class SearchRun:
             self._moments.append(
                 Moment(now, event.step, event.best_ns, event.bound_ns, event.message)
             )
+            self._tried.extend(event.tried)
+            self.tree = event.tree or self.tree
         if len(self._moments) > MOST_POINTS:
             self._moments = [*self._moments[:-1:2], self._moments[-1]]
         return bool(events)
@@ -263,6 +297,7 @@ class SearchRun:
             self._sleep_later()
             try:
                 self._plan = self._search.result()
+                self._conclude(self._plan)
                 if self._plan != self._in_force():
                     self.session.adopt(self._plan)
             except TgbenchError as error:
@@ -273,6 +308,14 @@ class SearchRun:
             raise self.failure
         assert self._plan is not None
         return self._plan
+
+    def _conclude(self, plan: Plan) -> None:
+        """What a leg proved after the last time that it told of itself counts."""
+        if plan.search is not None:
+            found = plan.search
+            self._moments.append(
+                Moment(self._spent_s, found.steps, found.best_ns, found.bound_ns, "step")
+            )
 
     def _in_force(self) -> Plan | None:
         return self.session.plan if self.session.is_planned else None
@@ -300,9 +343,6 @@ class SearchRun:
             return str(self.failure)
         record = self._plan.search if self._plan is not None else None
         return ended(record) if record is not None else "not started"
-
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return {"image/svg+xml": to_svg(self.history), "text/plain": str(self)}
 
 
 ENDS = {  # what does not explain itself

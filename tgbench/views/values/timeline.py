@@ -31,7 +31,6 @@ from tgbench.memory.storage import LiveRange, ScheduledGraph
 from tgbench.plans.decisions import PlanSlot
 from tgbench.plans.explain import after
 from tgbench.plans.plan import Plan
-from tgbench.views.draw.columns import pack
 from tgbench.views.draw.svg import THEME, ticks
 
 Kind: TypeAlias = Literal["input", "retained", "partial", "slice", "scratch"]
@@ -168,8 +167,8 @@ class Timeline:
             },
         }
 
-    def columns(self) -> bytes:
-        """The same as one buffer (`views.columns`), for pictures of very many rectangles.
+    def columns(self) -> dict[str, Any]:
+        """The same for a script that draws very many rectangles.
 
         `group` is a row; `read` lists the rows' reading steps, from `read_first[row]` on. `from`
         and `until` are `Rectangle.live`.
@@ -178,24 +177,22 @@ class Timeline:
         first = {r.name: i for i, r in reversed(list(enumerate(rows))) if r.kind != "scratch"}
         live = np.array([r.live or (r.start, r.stop) for r in rows], np.int32).reshape(-1, 2)
         ends = np.cumsum([0, *(len(r.reads) for r in rows)])
-        return pack(
-            {
-                "name": [r.label for r in rows],
-                "detail": [r.detail for r in rows],
-                "kind": np.array([KINDS.index(r.kind) for r in rows], np.uint8),
-                "offset": np.array([r.offset_bytes for r in rows], np.float64),
-                "size": np.array([r.size_bytes for r in rows], np.float64),
-                "start": np.array([r.start for r in rows], np.int32),
-                "stop": np.array([r.stop for r in rows], np.int32),
-                "from": live[:, 0],
-                "until": live[:, 1],
-                "group": np.array([first.get(r.group, i) for i, r in enumerate(rows)], np.int32),
-                "read_first": ends.astype(np.int32),
-                "read": np.array([step for r in rows for step in r.reads], np.int32),
-                "live": np.array(self.live_bytes, np.float64),
-                "schedule": list(self.schedule),
-            }
-        )
+        return {
+            "name": [r.label for r in rows],
+            "detail": [r.detail for r in rows],
+            "kind": np.array([KINDS.index(r.kind) for r in rows], np.uint8),
+            "offset": np.array([r.offset_bytes for r in rows], np.float64),
+            "size": np.array([r.size_bytes for r in rows], np.float64),
+            "start": np.array([r.start for r in rows], np.int32),
+            "stop": np.array([r.stop for r in rows], np.int32),
+            "from": live[:, 0],
+            "until": live[:, 1],
+            "group": np.array([first.get(r.group, i) for i, r in enumerate(rows)], np.int32),
+            "read_first": ends.astype(np.int32),
+            "read": np.array([step for r in rows for step in r.reads], np.int32),
+            "live": np.array(self.live_bytes, np.float64),
+            "schedule": list(self.schedule),
+        }
 
     def facts(self) -> dict[str, Any]:
         """The small values beside `columns`."""

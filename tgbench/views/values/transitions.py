@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from tgbench.base.words import counted, format_time
 from tgbench.graph.graph import Graph
 from tgbench.plans.plan import Plan
-from tgbench.runs.buckets import BucketClass
+from tgbench.runs.buckets import BucketClass, Span
 from tgbench.runs.entry import LoggedCall
 from tgbench.runs.trace import Trace
 from tgbench.views.draw.svg import THEME
@@ -58,11 +58,13 @@ class Matrix:
         classes: in words, in order of first occurrence.
         counts: how often each class came.
         cells: pairs that came, if the order is known.
+        names: of the classes, for people.
     """
 
     classes: tuple[str, ...]
     counts: tuple[float, ...]
     cells: tuple[Transition, ...]
+    names: tuple[str, ...] = ()
 
     @property
     def count(self) -> NDArray[np.int64]:
@@ -84,6 +86,7 @@ class Matrix:
         cells, probability = self.cells, self.probability
         return {
             "class": list(self.classes),
+            "words": list(self.names),
             "times": np.array(self.counts, np.float64),
             "before": np.array([c.before for c in cells], np.int32),
             "after": np.array([c.after for c in cells], np.int32),
@@ -126,7 +129,7 @@ def matrix(trace: Trace, graph: Graph) -> Matrix:
     times = [0.0] * len(order)
     for kind in kinds:
         times[number[kind]] += 1
-    return Matrix(tuple(map(str, order)), tuple(times), cells)
+    return Matrix(tuple(map(str, order)), tuple(times), cells, tuple(map(words_of, order)))
 
 
 def _cell(
@@ -143,10 +146,43 @@ def _cell(
     )
 
 
+def words_of(kind: BucketClass) -> str:
+    """A class for people: what it changes.
+
+    >>> ids = BucketClass((("ids", (((0, 1),),)),), (("logits", (((0, 1), (None, 9)),)),), (63,))
+    >>> words_of(ids)
+    'append 1 to ids'
+    """
+    asked = {symbol for _, boxes in kind.demand for box in boxes for symbol, _ in box}
+    parts = [_changed(name, boxes, kind.bounds, asked) for name, boxes in kind.changed]
+    return " and ".join(parts) or "nothing new"
+
+
+def _changed(
+    name: str,
+    boxes: tuple[tuple[Span, ...], ...],
+    bounds: tuple[int, ...],
+    asked: set[int | None],
+) -> str:
+    moving = [(symbol, extent) for symbol, extent in boxes[0] if symbol is not None]
+    if len(boxes) > 1:
+        return f"edit {name} in {len(boxes)} places"
+    if not moving:
+        return f"all of {name}"
+    if any(extent < 0 for _, extent in moving):
+        return f"{name} from somewhere on"
+    extents = "×".join(str(extent) for _, extent in moving)
+    if all(symbol in asked for symbol, _ in moving):
+        return f"append {extents} to {name}"
+    sizes = "×".join(str(bounds[symbol] + extent) for symbol, extent in moving)
+    return f"edit {extents} of {sizes} in {name}"
+
+
 def matrix_of_plan(plan: Plan) -> Matrix:
     """The classes that a plan was made for, without their order."""
     kinds = [BucketClass(b.changed, b.demand, b.bounds) for b in plan.buckets]
-    return Matrix(tuple(map(str, kinds)), tuple(b.weight for b in plan.buckets), ())
+    weights, names = (b.weight for b in plan.buckets), map(words_of, kinds)
+    return Matrix(tuple(map(str, kinds)), tuple(weights), (), tuple(names))
 
 
 # --- the static picture ---------------------------------------------------------------------------

@@ -1,41 +1,32 @@
-// The graph: nodes in lines, equal layers in frames, small curves for what each layer takes.
-import { ask, bytes, Camera, columns, copied, duration, fitted, framed, listen, make, selection, shortened, theme, view } from "./common.js";
+// The graph: nodes in lines, equal layers in frames; colours tell kinds, times, fates or what is kept.
+import { bytes, Camera, copied, duration, fitted, framed, make, shortened } from "./common.js";
+import { FATE_LOOKS } from "./memory.js";
+import { blend } from "./raster.js";
 
-const ACROSS = 168, DOWN = 58, WIDE = 152, HIGH = 38, GAP = DOWN - HIGH, MOST_EDGES = 25000, MOST_LISTED = 40;
-const COLOURS = { input: "input", state: "scratch", output: "good" };
-const KEYS = "Keys: up and down go to what a node reads and to who reads it, left and right to its neighbours, " +
+const ACROSS = 168, DOWN = 58, WIDE = 152, HIGH = 40, GAP = DOWN - HIGH, MOST_EDGES = 25000, MOST_FOUND = 40;
+const LEAVES = { input: "input", state: "scratch", output: "good" };
+const KEYS_OF_GRAPH = "Keys: up and down go to what a node reads and to who reads it, left and right to its neighbours, " +
   "plus and minus zoom, shift with arrows moves the picture, 0 shows all, / searches, escape clears.";
 
-export default view((model, root, dispose) => {
-  const chosen = selection(model);
-  let data = {}, facts = {}, camera = null, reads = [], readBy = [], memberOf = new Map(), byLine = [], around = [], curve = "time", isPlaced = false, hovered = -1;
-
-  const search = make("input", { type: "search", placeholder: "search nodes", "aria-label": "search nodes" });
-  const found = make("span", { class: "tg-soft", role: "status" });
-  const seen = make("p", { class: "tg-seen", "aria-live": "polite" });
-  const canvas = make("canvas", { tabindex: 0, role: "application", style: "height:460px" });
+export function graphPanel(scene, place_) {
+  let data = null, facts = {}, camera = null, reads = [], readBy = [], memberOf = new Map(), byLine = [], around = [], isPlaced = false, hovered = -1, most = 1;
+  const look = scene.colours;
   const button = (name, title, call) => make("button", { type: "button", title, onclick: call }, name);
-  const fold = button("", "equal layers once, or each for itself", () =>
-    ask(model, "fold", { fold: !facts.is_folded }).then(null, failed));
-  const curves = make("select", { "aria-label": "small curves", onchange: () => { curve = curves.value; draw(); } },
-    make("option", { value: "time" }, "modelled time"), make("option", { value: "size" }, "bytes"));
-  root.append(
-    make("div", { class: "tg-bar" }, search, found, make("span", { class: "tg-grow" }),
-      make("label", {}, "curves", curves), fold,
-      button("all of it", "the whole graph (0)", () => { camera.all(); draw(); }),
-      button("copy DOT", "Graphviz source of the graph", () => ask(model, "dot").then((text) =>
-        navigator.clipboard.writeText(text).then(() => { seen.textContent = "copied: Graphviz source"; }, () => copied(text, seen)), failed))),
-    canvas, seen);
+  const seen = make("span", { class: "tg-soft tg-grow tg-line" }), canvas = make("canvas", { tabindex: 0, role: "application", class: "tg-fill" });
+  const fold = button("", "equal layers once, or each for itself", () => scene.act("fold"));
+  const colour = make("select", { "aria-label": "colours", onchange: () => draw() }, ...["kind", "time", "what a run does", "what is kept"].map((name) => make("option", {}, name)));
+  place_.append(make("div", { class: "tg-bar" }, colour, fold, button("all", "the whole graph (0)", () => { camera.all(); draw(); }),
+    button("copy DOT", "Graphviz source of the graph", () => scene.ask("dot").then((text) => copied(text, seen), (error) => scene.say(error.message, "no"))), seen), canvas);
 
-  const failed = (error) => { seen.textContent = error.message; };
-  const size = fitted(canvas, () => { place(); draw(); }, dispose);
+  const size = fitted(canvas, () => { place(); draw(); }, scene.dispose);
   const draw = framed(paint);
-  const look = theme(root, () => draw(), dispose);
 
   function load() {
-    data = columns(model.get("data"));
-    facts = model.get("facts");
-    canvas.setAttribute("aria-label", `${model.get("label")}. ${KEYS}`);
+    data = scene.data.graph;
+    if (!data) return;
+    facts = data.facts;
+    most = data.name.reduce((a, _, i) => Math.max(a, total(data.time, i)), 1);
+    canvas.setAttribute("aria-label", `${facts.label}. ${KEYS_OF_GRAPH}`);
     fold.textContent = facts.is_folded ? "unfold layers" : "fold layers";
     reads = data.name.map(() => []);
     readBy = data.name.map(() => []);
@@ -63,7 +54,7 @@ export default view((model, root, dispose) => {
   }
 
   function follow() {
-    const first = memberOf.get(chosen.nodes[0]);
+    const first = memberOf.get(scene.nodes[0]);
     if (first !== undefined) { if (camera) show(first); tell(first); }
     draw();
   }
@@ -71,18 +62,18 @@ export default view((model, root, dispose) => {
   // The plane has one scale on both axes: its window takes the shape of the canvas.
   function place() {
     const width = canvas.clientWidth, height = canvas.clientHeight;
-    if (!width || !data.x) return;
+    if (!width || height < 40 || !data) return;
     const wide = data.x.reduce((a, b) => Math.max(a, b), 0) * ACROSS + WIDE + 60, high = byLine.length * DOWN + 40;
     const scale = Math.max(wide / width, high / height, 0.6);
     const every = { x0: -30 - (scale * width - wide) / 2, y0: -20 };
     every.x1 = every.x0 + scale * width;
     every.y1 = every.y0 + scale * height;
-    const before = camera?.view;
+    const before = camera?.view, isWhole = camera && JSON.stringify(before) === JSON.stringify(camera.every);
     camera ??= made();
     camera.every = every;
     camera.least = { width: width / 3, height: height / 3 };
     camera.box = { left: 0, top: 0, width, height };
-    if (isPlaced && before) { camera.show({ ...before, y1: before.y0 + ((before.x1 - before.x0) * height) / width }); return; }
+    if (isPlaced && before && !isWhole) { camera.show({ ...before, y1: before.y0 + ((before.x1 - before.x0) * height) / width }); return; }
     isPlaced = true;
     camera.all();
     if (scale > 2.2) { // too small to read: begin at the top
@@ -93,7 +84,7 @@ export default view((model, root, dispose) => {
 
   function made() {
     const camera = new Camera({ x0: 0, x1: 1, y0: 0, y1: 1 }, { width: 1, height: 1 }, true);
-    dispose.push(camera.attach(canvas, () => draw()));
+    scene.dispose.push(camera.attach(canvas, () => draw()));
     return camera;
   }
 
@@ -101,18 +92,18 @@ export default view((model, root, dispose) => {
   const middle = (i) => left(i) + WIDE / 2;
 
   function paint() {
-    if (!camera || !canvas.clientWidth) return;
+    if (!camera || !data || !canvas.clientWidth) return;
     const { pen, width, height } = size();
     pen.clearRect(0, 0, width, height);
     const scale = camera.box.width / (camera.view.x1 - camera.view.x0), v = camera.view;
     const first = Math.max(Math.floor((v.y0 - HIGH) / DOWN), 0), last = Math.min(Math.ceil(v.y1 / DOWN), byLine.length - 1);
-    const inside = [], marked = new Set(chosen.nodes.map((name) => memberOf.get(name)));
+    const inside = [], marked = new Set(scene.nodes.map((name) => memberOf.get(name)));
     for (let line = first; line <= last; line++) for (const i of byLine[line] ?? []) {
       if (left(i) + WIDE >= v.x0 && left(i) <= v.x1) inside.push(i);
     }
     frames(pen, scale);
     edges(pen, scale, first, last, marked);
-    pen.font = `${Math.max(Math.min(11 * scale, 13), 7)}px system-ui, sans-serif`;
+    pen.font = `${Math.max(Math.min(12 * scale, 14), 8)}px system-ui, sans-serif`;
     pen.textBaseline = "middle";
     for (const i of inside) node(pen, i, scale, marked.has(i));
     if (!data.name.length) { pen.fillStyle = look.colour("soft"); pen.fillText("an empty graph", 20, 30); }
@@ -164,17 +155,19 @@ export default view((model, root, dispose) => {
   function node(pen, i, scale, isMarked) {
     const x = camera.x(left(i)), y = camera.y(top(i)), kind = facts.kinds[data.kind[i]];
     if (scale < 0.08) {
-      pen.fillStyle = look.colour(isMarked ? "bad" : COLOURS[kind] ?? "soft");
+      pen.fillStyle = look.colour(isMarked ? "bad" : LEAVES[kind] ?? "soft");
       pen.fillRect(x, y, Math.max(WIDE * scale, 1.5), Math.max(HIGH * scale, 1.5));
       return;
     }
     pen.globalAlpha = kind === "view" && !isMarked ? 0.6 : 1;
     pen.beginPath();
     pen.roundRect(x, y, WIDE * scale, HIGH * scale, 4 * scale);
-    pen.fillStyle = look.colour("paper");
+    const isWanted = scene.isWanted(data.name[i]) || Array.from(data.member.slice(data.first[i], data.first[i + 1])).some(scene.isWanted);
+    if (!isWanted) pen.globalAlpha = 0.25;
+    pen.fillStyle = fillOf(i);
     pen.fill();
-    pen.strokeStyle = look.colour(isMarked ? "mark" : COLOURS[kind] ?? "soft");
-    pen.lineWidth = isMarked ? 3 : COLOURS[kind] || i === hovered ? 2 : 1;
+    pen.strokeStyle = look.colour(isMarked ? "mark" : LEAVES[kind] ?? "soft");
+    pen.lineWidth = isMarked ? 3 : LEAVES[kind] || i === hovered ? 2 : 1;
     pen.setLineDash(kind === "parameter" || kind === "constant" ? [3, 3] : []);
     pen.stroke();
     pen.setLineDash([]);
@@ -190,8 +183,23 @@ export default view((model, root, dispose) => {
     pen.lineWidth = 1;
   }
 
+  const total = (values, i) => values.subarray(data.first[i], data.first[i + 1]).reduce((a, b) => a + b, 0);
+  function fillOf(i) {
+    const paper = look.rgb("paper"), css = ([r, g, b]) => `rgb(${r},${g},${b})`, names = data.member.slice(data.first[i], data.first[i + 1]);
+    if (colour.value === "time") return css(blend(look.rgb("slice"), paper, 1 - 0.85 * Math.sqrt(total(data.time, i) / most)));
+    if (colour.value === "what a run does") {
+      const fate = names.map((name) => scene.fateOf.get(name)).find(Boolean);
+      return fate ? css(blend(look.rgb(FATE_LOOKS[fate][0]), paper, 0.45)) : css(paper);
+    }
+    if (colour.value === "what is kept" && scene.data.memory) {
+      const memory = scene.data.memory, kept = new Set(memory.name.filter((_, k) => memory.facts.kinds[memory.kind[k]] === "retained"));
+      return names.some((name) => kept.has(name)) ? css(blend(look.rgb("retained"), paper, 0.4)) : css(paper);
+    }
+    return css(paper);
+  }
+
   function spark(pen, i, x, y, width, height) {
-    const values = data[curve].subarray(data.first[i], data.first[i + 1]), most = Math.max(...values);
+    const values = data.time.subarray(data.first[i], data.first[i + 1]), most = Math.max(...values);
     if (!most) return;
     pen.strokeStyle = look.colour("slice");
     pen.lineWidth = 1.4;
@@ -210,12 +218,11 @@ export default view((model, root, dispose) => {
   }
 
   const members = (i) => Array.from(data.member.slice(data.first[i], data.first[i + 1]));
-  const choose = (i) => { chosen.choose(i < 0 ? [] : members(i)); tell(i); };
+  const choose = (i) => { scene.choose(i < 0 ? [] : members(i)); tell(i); };
 
   function tell(i) {
     if (i < 0) { seen.textContent = ""; return; }
-    const sum = (values) => values.subarray(data.first[i], data.first[i + 1]).reduce((a, b) => a + b, 0);
-    seen.textContent = `${data.name[i]}: ${data.title[i]}; ${bytes(sum(data.size))}, modelled ${duration(sum(data.time))} for all of it; ` +
+    seen.textContent = `${data.name[i]}: ${data.title[i]}; ${bytes(total(data.size, i))}, modelled ${duration(total(data.time, i))} for all of it; ` +
       `reads ${listed(reads[i])}; read by ${listed(readBy[i])}`;
   }
 
@@ -241,7 +248,7 @@ export default view((model, root, dispose) => {
 
   function key(event) {
     if (camera.key(event)) { draw(); return; }
-    const here = memberOf.get(chosen.nodes[0]) ?? -1;
+    const here = memberOf.get(scene.nodes[0]) ?? -1;
     const line = here < 0 ? [] : byLine[data.y[here]];
     const next = {
       ArrowUp: () => reads[here]?.[0], ArrowDown: () => readBy[here]?.[0],
@@ -251,7 +258,7 @@ export default view((model, root, dispose) => {
       event.preventDefault();
       const to = here < 0 ? 0 : next();
       if (to !== undefined) { choose(to); show(to); }
-    } else if (event.key === "/") { event.preventDefault(); search.focus(); }
+    } else if (event.key === "/") { event.preventDefault(); scene.search.focus(); }
     else if (event.key === "Escape") choose(-1);
   }
 
@@ -264,15 +271,15 @@ export default view((model, root, dispose) => {
     draw();
   }
 
-  search.addEventListener("input", () => {
-    const text = search.value.trim().toLowerCase();
-    const hits = text ? data.member.filter((name) => name.toLowerCase().includes(text)) : [];
-    found.textContent = text ? `${hits.length} found` : "";
-    chosen.choose(hits.slice(0, MOST_LISTED));
+  function find() {
+    const hits = scene.wanted && data ? data.member.filter(scene.isWanted).slice(0, MOST_FOUND) : [];
     if (hits.length) show(memberOf.get(hits[0]));
-  });
+    draw();
+  }
 
-  listen(model, "change:data", load, dispose);
-  listen(model, "change:selected", follow, dispose);
+  scene.on("graph", load);
+  scene.on("chosen", follow);
+  scene.on("wanted", find);
+  scene.on("fates memory theme", () => draw());
   load();
-});
+}

@@ -1,0 +1,482 @@
+"""The screen in a bare page, without a kernel: drawing, pointer, keys, themes, names, sizes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from views_cases import painted_share, place, tower, words_lightness
+
+from benchmarks import browsers
+from benchmarks.widgets import many
+from tgbench.graph.graph import Graph, GraphBuilder
+from tgbench.plans.plan import Plan
+from tgbench.session.session import GraphSession
+from tgbench.views.values.pareto import curve
+from tgbench.views.values.timeline import Timeline
+
+HOSTILE = '<img src=x onerror="window.hit = 1">'
+PLAN = browsers.ROOT / "data" / "decode.plan.json"
+
+
+def layered(layers: int, name: str = "x") -> Graph:
+    """Equal layers: a product, an exponential, and a sum with what came in."""
+    g = GraphBuilder()
+    x = g.input(name, (8, 4))
+    for i in range(layers):
+        with g.scope(f"layer_{i}"):
+            x = g.apply("exp", x @ g.parameter(f"w{i}", (4, 4))) + x
+    g.output("y", x)
+    return g.build()
+
+
+def session_of(graph: Graph) -> GraphSession:
+    """A session of such a graph after three runs."""
+    weights = {name: np.zeros((4, 4), np.float32) for name in graph.parameters}
+    session = GraphSession(graph, weights=weights)
+    x, (name,) = np.zeros((8, 4), np.float32), graph.inputs
+    for row in (0, 3, 3):
+        x[row] += 1
+        session.run({name: x}, want={"y": np.s_[row]})
+    return session
+
+
+def show(watched: browsers.Watched, files: str, shown: Any, **more: Any) -> Any:
+    """The page with a screen in it, painted."""
+    from tgbench.views import Screen, explore
+
+    screen = shown if isinstance(shown, Screen) else explore(shown, **more)
+    browsers.show(watched.page, files, screen)
+    frame(watched.page)
+    return watched.page
+
+
+def show_map(watched: browsers.Watched, files: str, what: Timeline, **facts: Any) -> Any:
+    page = show(watched, files, what)
+    if facts:
+        page.evaluate("(facts) => model.put('memory', facts)", facts)
+    page.wait_for_selector("[data-painted], .tg-empty:not([hidden])")
+    return page
+
+
+def frame(page: Any) -> None:
+    """Let the next two frames be drawn."""
+    page.evaluate(
+        "() => new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)))"
+    )
+
+
+def said(page: Any, where: str = ".tg-centre .tg-bar .tg-line") -> str:
+    return str(page.locator(where).first.inner_text())
+
+
+def state(page: Any, name: str) -> Any:
+    return page.evaluate("(name) => model.state[name]", name)
+
+
+def tab(page: Any, name: str) -> None:
+    page.get_by_role("tab", name=name, exact=True).click()
+    frame(page)
+
+
+# --- the memory map -------------------------------------------------------------------------------
+
+
+def test_hovering_names_what_is_there(bare: browsers.Watched, files: str) -> None:
+    page = show_map(bare, files, tower())
+    page.mouse.move(*place(page, tower(), "q"))
+    assert said(page).startswith("q: slice, 4 KiB at offset 8192, steps 1 to 3 (exp)")
+
+
+def test_a_click_chooses_a_node_and_a_step(bare: browsers.Watched, files: str) -> None:
+    page = show_map(bare, files, tower())
+    page.mouse.click(*place(page, tower(), "q"))
+    assert [state(page, "selected"), state(page, "step")] == [["q"], 2]
+    page.mouse.move(0, 0)
+    frame(page)
+    assert "next read at step 3 by d" in said(page)
+
+
+def test_a_node_is_chosen_with_a_step_at_which_it_is_there(
+    bare: browsers.Watched, files: str
+) -> None:
+    page = show_map(bare, files, tower())
+    page.evaluate("() => model.set('step', 0)")
+    page.locator("input[type=search]").evaluate("(e) => { e.closest('.tg-head').hidden = false; }")
+    page.locator("input[type=search]").fill("s")
+    page.locator("canvas").first.focus()
+    for key in ("ArrowRight", "ArrowRight", "ArrowRight", "ArrowUp", "ArrowUp", "ArrowUp"):
+        page.keyboard.press(key)
+        frame(page)
+    node, step = state(page, "selected")[0], state(page, "step")
+    r = next(r for r in tower().rectangles if r.name == node)
+    assert r.start <= step < r.stop
+
+
+def test_what_is_kept_unfolds(bare: browsers.Watched, files: str) -> None:
+    page = show_map(bare, files, tower())
+    x, y = place(page, tower(), "q")
+    page.get_by_role("button", name="unfold kept").click()
+    frame(page)
+    box = page.locator("canvas").first.bounding_box()
+    page.mouse.move(x, box["y"] + 42 + (1 - 6144 / 16384 / 1.03) * (box["height"] - 76))
+    assert said(page).startswith("k: retained")
+    page.get_by_role("button", name="fold kept").click()
+    frame(page)
+    page.mouse.move(x, y)
+    assert said(page).startswith("q:")
+
+
+def test_the_wheel_zooms_with_ctrl_alone(bare: browsers.Watched, files: str) -> None:
+    page = show_map(bare, files, tower())
+    x, y = place(page, tower(), "q")
+    page.mouse.move(x, y)
+    page.mouse.wheel(0, -400)
+    frame(page)
+    page.mouse.move(x, y - 130)
+    assert not said(page).startswith("q:"), "the wheel alone belongs to the page"
+    page.mouse.move(x, y)
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -700)
+    page.keyboard.up("Control")
+    frame(page)
+    page.mouse.move(x + 1, y)
+    assert said(page).startswith("q:"), "zooming keeps what is under the pointer there"
+    page.get_by_role("button", name="all", exact=True).click()
+    frame(page)
+    page.mouse.move(x, y)
+    assert said(page).startswith("q:")
+
+
+def test_the_strip_of_bytes_in_use_moves_through_time(bare: browsers.Watched, files: str) -> None:
+    page = show_map(bare, files, tower())
+    box = page.locator("canvas").first.bounding_box()
+    page.mouse.click(box["x"] + 70, box["y"] + 20)
+    assert state(page, "step") == 0
+    page.mouse.click(box["x"] + box["width"] - 12, box["y"] + 20)
+    assert state(page, "step") == 5
+
+
+def test_what_is_chosen_elsewhere_comes_into_sight(bare: browsers.Watched, files: str) -> None:
+    page = show_map(bare, files, many(20_000))
+    canvas = page.locator("canvas").first
+    canvas.focus()
+    for _ in range(8):
+        page.keyboard.press("+")
+    frame(page)
+    before = painted_share(page)
+    page.evaluate("() => model.set('selected', ['layer_0.node_0'])")
+    frame(page)
+    box = canvas.bounding_box()
+    page.mouse.move(box["x"] + 66 + (box["width"] - 74) / 2, box["y"] + 2)
+    assert before > 0.2
+    assert "layer_0.node_0" in said(page)
+
+
+def test_a_rectangle_of_the_pointer_chooses_all_in_it(bare: browsers.Watched, files: str) -> None:
+    page = show_map(bare, files, tower())
+    (x0, y0), (x1, y1) = place(page, tower(), "q"), place(page, tower(), "s")
+    page.get_by_role("button", name="brush").click()
+    page.mouse.move(x0, y0)
+    page.mouse.down()
+    page.mouse.move(x1, y1, steps=4)
+    page.mouse.up()
+    assert sorted(state(page, "selected")) == ["q", "s"]
+
+
+def test_keys_do_all_of_it(bare: browsers.Watched, files: str) -> None:
+    page = show_map(bare, files, tower())
+    canvas = page.locator("canvas").first
+    canvas.focus()
+    for key, step in (("ArrowLeft", 2), ("ArrowRight", 3), ("ArrowRight", 4)):
+        page.keyboard.press(key)
+        assert state(page, "step") == step
+    for key, node in (("ArrowUp", "ids"), ("ArrowUp", "k"), ("ArrowUp", "s"), ("ArrowDown", "k")):
+        page.keyboard.press(key)
+        assert state(page, "selected")[0] == node
+    for key in ("+", "Shift+ArrowRight", "0", "f", "f", "Escape"):
+        page.keyboard.press(key)
+    assert state(page, "selected") == []
+
+
+def test_dragging_shows_clashes_at_once_and_asks_on_release(
+    bare: browsers.Watched, files: str
+) -> None:
+    page = show_map(bare, files, tower(), can_change=True)
+    page.evaluate("() => { model.answers.move = { is_valid: false, words: 'no room' }; }")
+    page.locator(".tg-head").evaluate("(e) => { e.hidden = false; }")
+    frame(page)
+    x, y = place(page, tower(), "q")
+    page.mouse.click(x, y)
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x, y - 90, steps=5)
+    assert "shares bytes with s while both are live" in said(page, ".tg-said")
+    page.mouse.up()
+    page.wait_for_function("() => document.querySelector('.tg-said').textContent === 'no room'")
+    sent = page.evaluate("() => model.sent.at(-1)")
+    assert sent["what"] == "move"
+    assert sent["with"]["node"] == "q"
+    assert sent["with"]["offset_bytes"] % 64 == 0
+    assert sent["with"]["offset_bytes"] > 8192
+
+
+def test_a_buffer_is_moved_with_keys(bare: browsers.Watched, files: str) -> None:
+    page = show_map(bare, files, tower(), can_change=True)
+    page.evaluate("() => { model.answers.move = { is_valid: true, words: 'valid: 4 KiB' }; }")
+    page.locator(".tg-head").evaluate("(e) => { e.hidden = false; }")
+    frame(page)
+    page.mouse.click(*place(page, tower(), "s"))
+    page.keyboard.press("Alt+ArrowUp")
+    assert "free" in said(page, ".tg-said")
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.querySelector('.tg-said.tg-yes')")
+    page.keyboard.press("p")
+    assert page.evaluate("() => model.sent.map((m) => m.what)") == ["move", "pin"]
+
+
+def test_a_larger_arena_stays_in_sight(bare: browsers.Watched, files: str) -> None:
+    """What is retained by hand may make the arena larger than all that was drawn."""
+    page = show_map(bare, files, tower())
+    x, y = place(page, tower(), "s")
+    page.evaluate("() => model.put('memory', { size_bytes: 65536 })")
+    frame(page)
+    page.mouse.move(x, y)
+    assert not said(page).startswith("s:"), "the picture made room for the larger arena"
+    assert painted_share(page) > 0.1
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_both_themes_draw_with_their_own_colours(
+    bare: browsers.Watched, files: str, scheme: Any
+) -> None:
+    bare.page.emulate_media(color_scheme=scheme)
+    page = show_map(bare, files, tower())
+    assert painted_share(page) > 0.25
+    paper = page.locator(".tg-view").evaluate("(e) => getComputedStyle(e).backgroundColor")
+    assert (words_lightness(page) > 130) == (scheme == "dark")
+    assert paper == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(13, 17, 23)")
+
+
+def test_the_theme_may_change_while_it_is_shown(bare: browsers.Watched, files: str) -> None:
+    page = show_map(bare, files, tower())
+    bare.page.emulate_media(color_scheme="dark")
+    page.wait_for_selector(".tg-dark")
+    frame(page)
+    assert painted_share(page) > 0.25
+
+
+def test_a_screen_reader_gets_a_table(bare: browsers.Watched, files: str) -> None:
+    page = show_map(bare, files, tower())
+    assert "most in use at step 3: 16 KiB" in page.locator(".tg-view").get_attribute("aria-label")
+    assert page.locator(".tg-hidden table tr").count() == 5
+
+
+def test_an_empty_map_says_so(bare: browsers.Watched, files: str) -> None:
+    page = show_map(bare, files, Timeline((), 0, 0, 0))
+    assert "there is no memory to draw" in said(page, ".tg-empty:not([hidden])")
+
+
+def test_one_rectangle(bare: browsers.Watched, files: str) -> None:
+    one = tower().rectangles[:1]
+    page = show_map(bare, files, Timeline(one, 1, 4096, 4096))
+    assert painted_share(page) > 0.25
+
+
+def test_a_hundred_thousand_rectangles(bare: browsers.Watched, files: str) -> None:
+    page = show_map(bare, files, many(100_000))
+    assert painted_share(page) > 0.25
+    box = page.locator("canvas").bounding_box()
+    page.mouse.move(box["x"] + 400, box["y"] + 150)
+    assert "layer_" in said(page)
+
+
+def test_a_lost_kernel_shows(bare: browsers.Watched, files: str) -> None:
+    page = show_map(bare, files, tower())
+    assert page.locator(".tg-gone").is_hidden()
+    page.evaluate("() => { model.comm_live = false; model.tell('comm_live_update', model); }")
+    assert "kernel that made this view is gone" in said(page, ".tg-gone")
+
+
+def test_nothing_is_left_when_a_screen_is_closed(bare: browsers.Watched, files: str) -> None:
+    page = show_map(bare, files, tower())
+    page.evaluate("() => window.end()")
+    assert page.evaluate("() => [...model.heard.values()].every((calls) => calls.size === 0)")
+
+
+# --- one selection, every panel -------------------------------------------------------------------
+
+
+def test_a_choice_in_one_panel_is_a_choice_in_all(bare: browsers.Watched, files: str) -> None:
+    page = show(bare, files, session_of(layered(4)))
+    tab(page, "program")
+    page.locator(".tg-rows .tg-row").nth(1).click()
+    frame(page)
+    (node,) = state(page, "selected")
+    assert page.locator(".tg-row[aria-selected=true]").count() == 1
+    tab(page, "graph")
+    assert said(page, ".tg-page:not([hidden]) .tg-line").startswith("layer_0")
+    tab(page, "memory")
+    assert said(page, ".tg-page:not([hidden]) .tg-bar .tg-line").startswith(node)
+
+
+def test_a_class_of_runs_is_named_and_picked(bare: browsers.Watched, files: str) -> None:
+    page = show(bare, files, session_of(layered(2)))
+    head = page.locator(".tg-class").first
+    assert head.inner_text().startswith("append 1 to x")
+    page.locator(".tg-heat").first.click()
+    assert state(page, "bucket") == "x[u0:+1, :] → y[u0:+1, :]"
+    assert "for example call" in said(page, ".tg-said")
+
+
+def test_the_inspector_tells_why_and_what(bare: browsers.Watched, files: str) -> None:
+    from tgbench.views import explore
+
+    screen = explore(session_of(layered(2)))
+    screen.selected = ["layer_0.exp"]
+    page = show(bare, files, screen)
+    right = page.locator(".tg-right")
+    for words in ("Why", "What runs do to it", "Its elements", "never computed"):
+        assert words in right.inner_text()
+    right.get_by_role("button", name="drop").click()
+    assert page.evaluate("() => model.sent.at(-1)")["with"] == {"node": "layer_0.exp"}
+
+
+def test_clicking_the_frontier_is_the_budget(bare: browsers.Watched, files: str) -> None:
+    from tgbench.views import explore
+
+    session = session_of(layered(4))
+    screen = explore(session)
+    screen._told(curve(session, [400, 900]))
+    page = show(bare, files, screen)
+    page.locator(".tg-point").first.press("Enter")
+    assert page.evaluate("() => model.sent.at(-1)")["what"] == "point"
+    field = page.locator(".tg-field")
+    box = field.bounding_box()
+    field.click(position={"x": 0.7 * box["width"], "y": box["height"] / 2})
+    sent = page.evaluate("() => model.sent.at(-1)")
+    assert sent["what"] == "budget"
+    assert sent["with"]["bytes"] >= screen.subject.curve.least_bytes
+    page.evaluate("(least) => model.put('frontier', { least })", 10 * session.plan.size_bytes)
+    count = page.evaluate("() => model.sent.length")
+    page.locator(".tg-field").click(position={"x": 3, "y": 8})
+    assert "is the least that works" in said(page, ".tg-said"), "hatched: never searched"
+    assert page.evaluate("() => model.sent.length") == count
+    assert page.locator("rect[fill^=url]").count() == 1
+
+
+def test_a_proposed_plan_has_the_one_in_force_behind_it(bare: browsers.Watched, files: str) -> None:
+    from tgbench.views import explore
+
+    screen = explore(session_of(layered(4)))
+    assert screen._pin({"node": "layer_0.exp"})["is_valid"]
+    page = show(bare, files, screen)
+    assert said(page, ".tg-badge") == "changed by hand"
+    assert "dashed: in force" in page.locator(".tg-centre .tg-legend").inner_text()
+    tab(page, "compare")
+    assert page.locator(".tg-two canvas").count() == 2
+    page.locator(".tg-page:not([hidden]) .tg-list button").first.click()
+    assert state(page, "selected")
+    page.get_by_role("button", name="use it").click()
+    assert page.evaluate("() => model.sent.at(-1).what") == "use"
+
+
+def test_names_are_text_in_every_panel(bare: browsers.Watched, files: str) -> None:
+    from tgbench.views import explore
+
+    screen = explore(session_of(layered(2, HOSTILE)))
+    screen.selected = [HOSTILE]
+    page = show(bare, files, screen)
+    for name in ("graph", "program", "memory"):
+        tab(page, name)
+    assert HOSTILE in page.locator(".tg-right").inner_text()
+    assert HOSTILE in page.locator(".tg-hidden").inner_text()
+    assert page.evaluate("() => window.hit === undefined")
+    assert page.locator(".tg-view img").count() == 0
+
+
+def test_the_plan_is_exported_as_a_file(bare: browsers.Watched, files: str) -> None:
+    from tgbench.views import explore
+
+    screen = explore(session_of(layered(2)))
+    page = show(bare, files, screen)
+    page.evaluate("(answer) => { model.answers.json = answer; }", screen._json({}))
+    with page.expect_download() as download:
+        page.get_by_role("button", name="export").click()
+    assert Plan.load(download.value.path()) == screen.subject.plan
+
+
+@pytest.mark.parametrize(("wide", "high"), [(1400, 900), (900, 700), (420, 700)])
+def test_it_fits_its_window_and_nothing_is_cut_off(
+    chromium: Any, files: str, wide: int, high: int
+) -> None:
+    context = chromium.new_context(viewport={"width": wide, "height": high})
+    watched = browsers.Watched(context.new_page()).watch()
+    page = show(watched, files, session_of(layered(4)))
+    box = page.locator(".tg-view").bounding_box()
+    assert box["width"] <= wide
+    if wide > 560:
+        assert box["height"] <= min(720, high)
+    over = page.evaluate(
+        """() => [...document.querySelectorAll(".tg-area, .tg-head")].filter((one) =>
+          !one.hidden && one.scrollWidth > one.clientWidth + 2).map((one) => one.className)"""
+    )
+    assert not over
+    assert not watched.faults
+    context.close()
+
+
+# --- graphs, pages --------------------------------------------------------------------------------
+
+
+def test_a_folded_node_chooses_all_it_stands_for(bare: browsers.Watched, files: str) -> None:
+    page = show(bare, files, layered(6))
+    page.evaluate("() => model.set('selected', ['layer_2.exp'])")
+    frame(page)
+    page.locator("canvas").focus()
+    page.keyboard.press("ArrowUp")
+    assert state(page, "selected") == [f"layer_{i}.matmul" for i in range(6)]
+    assert painted_share(page) > 0.02
+
+
+@pytest.mark.parametrize("layers", [0, 1, 300])
+def test_graphs_of_any_size_are_drawn(bare: browsers.Watched, files: str, layers: int) -> None:
+    from tgbench.views import explore
+
+    screen = explore(layered(layers))
+    if layers > 1:
+        screen._fold({})
+    page = show(bare, files, screen)
+    page.locator("canvas").focus()
+    for key in ("-", "-", "-", "0", "+", "Shift+ArrowDown", "ArrowDown"):
+        page.keyboard.press(key)
+    frame(page)
+    assert painted_share(page) > 0.001
+
+
+def test_a_page_from_a_file_alone_works(bare: browsers.Watched, tmp_path: Path) -> None:
+    """No server: opened as a file. Memory, fates, frontier, and a choice in one is one in all."""
+    from tgbench.views.pages.screen_page import page as page_of
+
+    path, other = tmp_path / "plan.html", session_of(layered(4))
+    path.write_text(page_of(other.plan, other.graph), encoding="utf-8")
+    page = bare.page
+    page.goto(path.as_uri())
+    page.wait_for_selector("[data-painted]")
+    frame(page)
+    assert page.locator(".tg-point").count() == 1
+    page.locator(".tg-right .tg-list button").first.click()
+    frame(page)
+    assert "Why" in page.locator(".tg-right").inner_text()
+    page.locator(".tg-class").last.click()
+    frame(page)
+    assert page.locator(".tg-class[aria-pressed=true]").count() == 1
+    with page.expect_download() as download:
+        page.get_by_role("button", name="export").click()
+    assert Plan.load(download.value.path()) == other.plan
+    path.write_text(page_of(PLAN), encoding="utf-8")
+    page.goto(path.as_uri())
+    page.wait_for_selector("[data-painted]")
+    assert painted_share(page) > 0.2

@@ -1,0 +1,352 @@
+"""The screen without a browser: what is chosen, proposed, in force; what each panel hears."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+from html.parser import HTMLParser
+from typing import Any
+
+import numpy as np
+import pytest
+from busy_session import busy_session
+from places import DATA
+
+import tgbench as tg
+from tgbench.base.errors import PlanError
+from tgbench.views import show
+from tgbench.views.draw.columns import unpack
+from tgbench.views.pages.screen_page import page
+from tgbench.views.panels.parts import PARTS, differences, size_words
+from tgbench.views.values.pareto import curve
+from tgbench.views.values.search import optimize_async
+
+pytest.importorskip("anywidget")
+
+from tgbench.views import explore
+from tgbench.views.panels.scripts import folder, module
+
+NAMESPACE = "http://www.w3.org/2000/svg"  # a name, and never fetched
+PLAN = DATA / "decode.plan.json"
+PATIENCE_S = 60.0
+
+
+def session_of() -> tg.GraphSession:
+    g = tg.GraphBuilder()
+    x = g.input("x", (8, 4))
+    up = g.name(tg.ops.tanh(x), "up")
+    g.output("y", tg.ops.softmax(up @ g.parameter("w", (4, 8)) @ up))
+    session = tg.GraphSession(g.build(), weights={"w": np.ones((4, 8), np.float32)})
+    for row in range(3):
+        run(session, row)
+    return session
+
+
+def run(session: tg.GraphSession, row: int) -> None:
+    value = np.zeros((8, 4), np.float32)
+    value[row] = row + 1
+    session.run({"x": value}, want={"y": np.s_[row]})
+
+
+def seen(screen: Any, panel: str) -> dict[str, Any]:
+    """What a panel is given: its columns, and small values as `facts`."""
+    data = getattr(screen, panel)
+    found = unpack(data) if data else {}
+    return {**found, "facts": json.loads(found["facts"][0])} if found else {}
+
+
+def heard(screen: Any, what: str, **request: Any) -> Any:
+    """What the screen answers to its script."""
+    sent: list[Any] = []
+    screen.send = lambda message, buffers=None: sent.append(message)
+    screen._handle_custom_msg({"ask": 7, "what": what, "with": request}, [])
+    (reply,) = sent
+    return reply.get("answer", reply.get("error"))
+
+
+def alone(call: Any) -> None:
+    """In a thread of its own: a browser that another test left open has a loop in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(call).result()
+
+
+# --- scripts --------------------------------------------------------------------------------------
+
+
+def test_a_module_holds_what_it_imports_and_imports_nothing() -> None:
+    for path in sorted(folder().glob("*.js")):
+        text = module(path.name)
+        assert not re.search(r"^import ", text, re.MULTILINE), path.name
+        assert len(re.findall(r"^export default ", text, re.MULTILINE)) <= 1, path.name
+        declared = re.findall(r"^(?:const|let|class|async function|function) (\w+)", text, re.M)
+        assert len(declared) == len(set(declared)), f"{path.name}: a name stands for two things"
+
+
+def test_scripts_and_styles_use_no_network() -> None:
+    for path in [*folder().glob("*.js"), *folder().glob("*.css")]:
+        text = path.read_text().replace(NAMESPACE, "")
+        assert "http" not in text, path.name
+        assert "innerHTML" not in path.read_text(), path.name
+
+
+def test_an_unknown_view_is_an_attribute_error() -> None:
+    import tgbench.views
+
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = tgbench.views.Nothing
+
+
+# --- one selection --------------------------------------------------------------------------------
+
+
+def test_what_is_chosen_reaches_the_panels_that_hear_it() -> None:
+    screen = session_of().explore()
+    assert seen(screen, "inspector")["facts"]["overview"][0] == ["last run", "edit 2 of 8 in x", ""]
+    before = {name: getattr(screen, name) for name in PARTS}
+    screen.selected = ["up"]
+    found = seen(screen, "inspector")
+    assert found["facts"]["node"] == "up"
+    assert found["facts"]["why"]
+    assert {name for name in PARTS if getattr(screen, name) != before[name]} == {"inspector"}
+    first = str(screen.subject.plan.buckets and list(screen.subject.classes())[-1])
+    screen.bucket = first
+    assert seen(screen, "fates")["facts"]["bucket"] == first
+    assert seen(screen, "classes")["facts"]["at_hand"] == first
+    assert seen(screen, "inspector")["facts"]["bucket"] == first
+
+
+def test_every_class_can_be_chosen_whether_the_plan_is_for_it_or_not() -> None:
+    """Only seen, only planned, or of one input alone: none leaves the panels on the old one."""
+    session = session_of()
+    value = np.ones((8, 4), np.float32)
+    session.run({"x": value}, want={"y": np.s_[2:5]})
+    screen = session.explore()
+    for name in (*screen.subject.classes(), *screen.subject.alone()):
+        screen.bucket = name
+        found = seen(screen, "fates")
+        assert found["facts"]["bucket"] == name
+        assert found["name"], name
+        screen.selected = ["up"]
+        assert seen(screen, "inspector")["facts"]["bucket"] == name
+
+
+def test_chosen_rectangles_are_rows() -> None:
+    screen = session_of().explore()
+    screen.selected = ["up", "y"]
+    frame = screen.to_frame()
+    assert set(frame.node) <= {"up", "y"}
+    assert list(frame.columns)[:4] == ["node", "kind", "offset_bytes", "size_bytes"]
+    assert set(frame.fate) <= {"extended", "recomputed", "reused"}
+    screen.selected = []
+    assert screen.to_frame().empty
+
+
+def test_questions_are_answered_or_refused() -> None:
+    alone_ = explore(PLAN)
+    assert heard(alone_, "move", node="logits", offset_bytes=0) == (
+        "this is a plan alone; pass a session, or the plan's graph"
+    )
+    assert "is not one of move, pin" in heard(alone_, "__init__")
+    assert "no session to steer" in heard(alone_, "start")
+    assert "nothing is proposed" in heard(session_of().explore(), "use")
+
+
+# --- in force, and proposed -----------------------------------------------------------------------
+
+
+def test_a_change_by_hand_is_proposed_and_then_used() -> None:
+    session = session_of()
+    screen = session.explore()
+    assert "up" in session.plan.retained
+    assert heard(screen, "drop", node="up")["is_valid"]
+    header = seen(screen, "header")["facts"]
+    assert header["state"] == "changed by hand"
+    assert header["faster"].startswith("+")
+    assert "up" in session.plan.retained, "nothing is in force that was only proposed"
+    assert "up" in seen(screen, "memory")["ghost"]
+    assert any(row[2] == "up" for row in seen(screen, "compare")["facts"]["rows"])
+    assert heard(screen, "use").startswith("in force")
+    assert "up" not in session.plan.retained
+    assert seen(screen, "header")["facts"]["state"] == "in force"
+    assert not seen(screen, "compare")
+    other = session_of()
+    exec(heard(screen, "code"), {"session": other})
+    assert other.plan.slots == session.plan.slots
+
+
+def test_undone_changes_propose_nothing() -> None:
+    screen = session_of().explore()
+    assert "nothing was changed yet" in heard(screen, "undo")
+    assert heard(screen, "drop", node="up")["is_valid"]
+    assert heard(screen, "undo")["is_valid"]
+    assert screen.subject.proposal is None
+
+
+def test_a_map_that_is_not_valid_leaves_all_as_it_was() -> None:
+    screen = session_of().explore()
+    before = screen.memory
+    slots = [slot for slot in screen.subject.plan.slots if slot.node != "x"]
+    verdict = heard(screen, "move", node=slots[0].node, offset_bytes=0)
+    assert not verdict["is_valid"]
+    assert "live at once" in verdict["words"]
+    assert screen.memory == before
+
+
+def test_every_point_of_the_frontier_opens_its_plan() -> None:
+    session = busy_session()
+    screen = session.explore()
+    screen._told(curve(session, steps=4))
+    points = screen.subject.curve.points
+    assert len(seen(screen, "frontier")["point_size"]) == len(points)
+    assert heard(screen, "point", number=0).startswith("proposed: the plan for ")
+    assert screen.subject.shown == points[0].plan
+    assert seen(screen, "header")["facts"]["size"] == size_words(points[0].plan)
+    heard(screen, "use")
+    assert session.plan.slots == points[0].plan.slots
+    assert "no point 99" in heard(screen, "point", number=99)
+
+
+def test_what_is_known_to_be_impossible_is_not_searched() -> None:
+    session = busy_session()
+    screen = session.explore()
+    screen._told(curve(session, steps=1))
+    least, before = screen.subject.curve.least_bytes, session.budget_bytes
+    assert "is the least that works" in heard(screen, "budget", bytes=least - 64)
+    assert screen.search is None
+    assert session.budget_bytes == before
+
+
+def test_runs_and_plans_of_other_cells_are_seen() -> None:
+    session = session_of()
+    screen = session.explore()
+    program, memory = screen.program, screen.memory
+    run(session, 5)
+    screen.refresh()
+    assert screen.program != program
+    assert screen.memory == memory
+    heard(screen, "drop", node="up")
+    session.optimize(steps=1, budget=session.plan.size_bytes + 64)
+    screen.refresh()
+    assert screen.subject.proposal is None
+    assert screen.subject.plan == session.plan
+    assert seen(screen, "memory")["facts"]["size_bytes"] == session.plan.size_bytes
+
+
+@pytest.mark.usefixtures("forked")
+def test_a_search_shows_its_tree_and_candidates_and_stays_in_the_code() -> None:
+    session = busy_session()
+
+    async def notebook() -> Any:
+        screen = session.explore(seconds=PATIENCE_S)
+        heard(screen, "start")
+        end = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end and not screen.search.tree:
+            await asyncio.sleep(0.02)
+        heard(screen, "stop")
+        screen.search.close()
+        return screen
+
+    made: list[Any] = []
+    alone(lambda: made.append(asyncio.run(notebook())))
+    (screen,) = made
+    found = seen(screen, "frontier")
+    visits, above = found["branch_visits"], found["branch_above"]
+    assert visits[0] == max(visits)
+    for i in range(1, len(visits)):
+        assert 0 <= above[i] < i
+        assert sum(visits[above == above[i]]) <= visits[above[i]]
+    assert sorted(found["try_time"]) == found["try_time"].tolist()
+    assert min(found["try_time"]) == pytest.approx(session.plan.expected_ns)
+    assert found["phase"][-1] == "search"
+    assert heard(screen, "candidate", number=0) == "proposed: candidate 0"
+    assert screen.subject.shown.expected_ns == pytest.approx(found["try_time"][0])
+    heard(screen, "dismiss")
+    assert "session.optimize('search'" in screen.code()
+    screen.use(screen.subject.shown)
+    assert "session.optimize('search'" in screen.code(), "another plan does not forget it"
+
+
+# --- plans alone, pages, exported notebooks -------------------------------------------------------
+
+
+def test_a_plan_opens_without_its_model() -> None:
+    screen = explore(PLAN)
+    data, _ = screen._repr_mimebundle_()
+    assert data["image/svg+xml"].startswith("<svg")
+    assert "graph" not in screen.panels
+    assert seen(screen, "memory")["facts"]["is_bound"]
+    assert screen.table["rows"]
+    with pytest.raises(PlanError, match=r"none\.json"):
+        explore(DATA / "none.json")
+    assert tg.Plan.from_json(heard(screen, "json")["text"]) == tg.Plan.load(PLAN)
+
+
+def test_two_plans_lie_side_by_side() -> None:
+    session = session_of()
+    before = session.plan
+    after = tg.WhatIf.of(session).dropped("up").plan
+    screen = explore(before, session.graph, against=after)
+    found = seen(screen, "compare")
+    assert {"before_offset", "after_offset"} <= set(found)
+    rows = differences(before, after)
+    assert any(row[0] == "− kept" and row[2] == "up" for row in rows)
+    costs = [float(row[3]) for row in rows]
+    assert costs == sorted(costs, reverse=True)
+    assert differences(before, before) == []
+
+
+def test_nothing_ran_yet() -> None:
+    g = tg.GraphBuilder()
+    g.output("y", tg.ops.exp(g.input("x", (2,))))
+    with pytest.raises(PlanError, match="nothing is planned yet"):
+        tg.GraphSession(g.build()).explore()
+
+
+def test_a_page_needs_no_server() -> None:
+    text = page(PLAN)
+    HTMLParser().feed(text)
+    assert "http" not in text.replace(NAMESPACE, "")
+    (written,) = re.findall(r'id="written">(.*)</script>', text)
+    found = json.loads(written)
+    plan = tg.Plan.load(PLAN)
+    assert set(found["nodes"]) == {"", *(slot.node for slot in plan.slots)}
+    assert len(found["classes"]) == len(plan.buckets)
+    assert {"header", "memory", "fates", "frontier", "inspector"} <= set(found["state"]["panels"])
+    assert not re.search(r"^import |^export default", text, re.MULTILINE)
+
+
+def test_an_exported_notebook_has_the_picture() -> None:
+    """Offline, with no widget state, as nbconvert writes it."""
+    nbformat = pytest.importorskip("nbformat")
+    exporters = pytest.importorskip("nbconvert").exporters
+    data, metadata = explore(PLAN)._repr_mimebundle_()
+    assert "application/vnd.jupyter.widget-view+json" in data
+    shown = nbformat.v4.new_output("display_data", data=data, metadata=metadata)
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("", outputs=[shown])])
+    found, _ = exporters.HTMLExporter().from_notebook_node(notebook)
+    assert "data:image/svg+xml;base64," in found
+    assert len(data["image/svg+xml"]) < 100_000
+
+
+def test_graphs_plans_and_searches_are_live_where_a_kernel_listens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session = session_of()
+    made: list[Any] = []
+    alone(lambda: made.append(asyncio.run(begun(busy_session()))))
+    for shown in (session.graph, session.plan, *made):
+        assert "image/svg+xml" in shown._repr_mimebundle_()
+        with monkeypatch.context() as patched:
+            patched.setattr(show, "_has_kernel", lambda: True)
+            data, _ = shown._repr_mimebundle_()
+        assert "application/vnd.jupyter.widget-view+json" in data
+        assert data["image/svg+xml"].startswith("<svg")
+
+
+async def begun(session: tg.GraphSession) -> Any:
+    search = optimize_async(session, steps=1)
+    search.close()
+    return search

@@ -1,0 +1,486 @@
+"""One function a panel: from what a screen is about, and what is chosen, to what a script draws.
+
+    PARTS["inspector"].build(subject, chosen) → columns, and small values beside them
+
+A panel says what it hears: it is built again when one of these changed, and at no other time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from tgbench.base.errors import GraphError, KernelError, PlanError, WidgetError
+from tgbench.base.regions import Box
+from tgbench.base.words import counted, format_bytes, format_time
+from tgbench.graph.graph import Graph
+from tgbench.graph.op_table import OPS
+from tgbench.plans.diff import Kept
+from tgbench.plans.plan import Plan
+from tgbench.runs.propagate import rough_ns
+from tgbench.views.draw.columns import pack
+from tgbench.views.panels.subject import Chosen, Subject
+from tgbench.views.values import regions as drawn
+from tgbench.views.values.graphs import picture
+from tgbench.views.values.paths import kernels_of
+from tgbench.views.values.programs import listing_of_session
+from tgbench.views.values.runs import FATES, fates, kept_after, ripple
+from tgbench.views.values.search import History, history_of, phase_of
+from tgbench.views.values.timeline import Timeline
+from tgbench.views.values.transitions import Matrix, matrix, matrix_of_plan, words_of
+
+What: TypeAlias = Literal[
+    "plan", "proposal", "run", "search", "curve", "fold", "nodes", "step", "bucket"
+]
+Payload: TypeAlias = "tuple[dict[str, Any], dict[str, Any]]"  # columns; small values
+MOST_FATES = 8  # classes whose fate of a node is told
+MOST_KERNELS = 6
+MOST_LINES = 2_000  # calls of a program
+SLOW_NODES = 3_000  # past that, only the class at hand is worked out for the inspector
+
+
+@dataclass(frozen=True)
+class PanelOf:
+    """A panel: how it is built, or None where the subject has nothing for it, and what it hears."""
+
+    build: Callable[[Subject, Chosen], Payload | None]
+    hears: frozenset[What]
+
+
+def payload(name: str, subject: Subject, chosen: Chosen) -> bytes:
+    """A panel's buffer; empty where there is nothing to show."""
+    found = PARTS[name].build(subject, chosen)
+    if found is None:
+        return b""
+    columns, facts = found
+    return pack({**columns, "facts": [json.dumps(facts)]})
+
+
+# --- header ---------------------------------------------------------------------------------------
+
+
+def header(subject: Subject, _: Chosen) -> Payload | None:
+    """How fast and how large, in force or proposed; what can be done with it."""
+    plan, proposal = subject.shown, subject.proposal
+    if plan is None:
+        return None
+    before = subject.plan if proposal is not None else None
+    faster = _change(before.expected_ns, plan.expected_ns, format_time) if before else ""
+    smaller = _change(before.size_bytes, plan.size_bytes, format_bytes) if before else ""
+    return {}, {
+        "time": format_time(plan.expected_ns),
+        "size": size_words(plan),
+        "gap": gap_words(plan),
+        "state": proposal.origin if proposal is not None else "in force",
+        "is_proposal": proposal is not None,
+        "faster": faster,
+        "smaller": smaller,
+        "can_use": subject.session is not None,
+        "can_undo": proposal is not None and proposal.what is not None,
+        "can_change": subject.graph is not None,
+        "words": str(plan),
+        "stale": _elsewhere(plan),
+    }
+
+
+def size_words(plan: Plan) -> str:
+    """`12.9 of 14 KiB`; the arena alone where no budget is set."""
+    if plan.budget_bytes is None:
+        return format_bytes(plan.size_bytes)
+    size, budget = format_bytes(plan.size_bytes), format_bytes(plan.budget_bytes)
+    number, unit = size.split()
+    return f"{number if budget.endswith(unit) else size} of {budget}"
+
+
+def gap_words(plan: Plan) -> str:
+    """How far from the best plan; "" where that is not known."""
+    record = plan.search
+    if record is None:
+        return ""
+    if record.stop == "everything fits":
+        return "nothing is faster"
+    if record.stop == "optimal":
+        return "proved optimal"
+    return f"gap {record.gap:.1%}" if record.bound_ns else "no bound yet"
+
+
+def _change(before: float, after: float, words: Callable[[Any], str]) -> str:
+    if before == after:
+        return "no change"
+    sign = "+" if after > before else "−"
+    return f"{sign}{words(abs(after - before))}"
+
+
+def _elsewhere(plan: Plan) -> str:
+    return "" if plan.records else "modelled times"
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+def memory(subject: Subject, _: Chosen) -> Payload | None:
+    """The map that is shown; the one in force behind it, where another one is proposed."""
+    plan = subject.shown
+    if plan is None:
+        return None if subject.timeline is None else map_payload(subject.timeline, subject)
+    columns, facts = map_payload(subject.map_of(plan), subject)
+    if subject.proposal is not None and subject.plan is not None:
+        old = [(s.node, s.offset_bytes, s.size_bytes) for s in subject.plan.slots]
+        columns["ghost"] = [name for name, _, _ in old]
+        columns["ghost_offset"] = np.array([at for _, at, _ in old], np.float64)
+        columns["ghost_size"] = np.array([size for _, _, size in old], np.float64)
+        facts["ghost_bytes"] = subject.plan.size_bytes
+    return columns, facts
+
+
+def map_payload(shown: Timeline, subject: Subject) -> Payload:
+    """A map with its layers and what its steps take."""
+    layers = list(_layers(shown.schedule))
+    others = [r.offset_bytes for r in shown.rectangles if not r.retained]
+    kept = max((r.offset_bytes + r.size_bytes for r in shown.rectangles if r.retained), default=0)
+    columns = {
+        **shown.columns(),
+        "layer": [name for name, _, _ in layers],
+        "layer_start": np.array([start for _, start, _ in layers], np.int32),
+        "layer_stop": np.array([stop for _, _, stop in layers], np.int32),
+        "cost": np.array(_step_times(shown.schedule, subject), np.float64),
+    }
+    facts = {
+        **shown.facts(), "can_change": subject.graph is not None and subject.shown is not None,
+        "kept_bytes": min([kept, *others]), "label": f"memory: {shown}",
+    }  # fmt: skip
+    return columns, facts
+
+
+def _layers(schedule: Sequence[str]) -> Iterator[tuple[str, int, int]]:
+    """Stretches of the schedule in one scope: a name's part that has a number, else its first."""
+    at = 0
+    for scope, names in groupby(schedule, _scope):
+        count = len(list(names))
+        yield scope, at, at + count
+        at += count
+
+
+def _scope(name: str) -> str:
+    """The layer of a node, by its name.
+
+    >>> _scope("model.layers.3.mlp.up"), _scope("layer_0.k"), _scope("logits")
+    ('model.layers.3', 'layer_0', '')
+    """
+    parts = name.split(".")[:-1]
+    numbered = [i for i, part in enumerate(parts) if part[-1:].isdigit()]
+    return ".".join(parts[: numbered[0] + 1] if numbered else parts[:1])
+
+
+def _step_times(schedule: Sequence[str], subject: Subject) -> list[float]:
+    """What computing all of each step's node is modelled to take."""
+    if subject.graph is None:
+        return []
+    nodes = {node.name: node for node in subject.graph.nodes}
+    found = []
+    for name in schedule:
+        node = nodes.get(name)
+        plain = node is None or OPS[node.op].view is not None
+        found.append(0.0 if plain or node is None else rough_ns(node.call, Box.full(node.shape)))
+    return found
+
+
+def fate(subject: Subject, chosen: Chosen) -> Payload | None:
+    """What a run of the class at hand does to every value, and who destroys whom."""
+    plan, bucket = subject.shown, subject.class_at_hand(chosen)
+    if plan is None:
+        return None
+    if subject.graph is None:
+        found, words, by = kept_after(plan, bucket), "there, or not, after such a run", {}
+    else:
+        try:
+            run = subject.run(bucket)
+        except WidgetError as error:
+            return {"name": []}, {"bucket": bucket, "words": str(error), "destroyed": {}}
+        if run is None:
+            return None
+        found, words, by = fates(run), ripple(run), {n: list(b) for n, b in run.destroyed.items()}
+    codes = np.array([FATES.index(fate) for fate in found.values()], np.uint8)
+    facts = {"bucket": bucket, "words": words, "destroyed": by, "fates": list(FATES)}
+    return {"name": list(found), "fate": codes}, facts
+
+
+# --- graph, program -------------------------------------------------------------------------------
+
+
+def graph(subject: Subject, _: Chosen) -> Payload | None:
+    """The graph, equal layers once."""
+    if subject.graph is None:
+        return None
+    shown = picture(subject.graph, fold=subject.fold)
+    return shown.columns(), {**shown.facts(), "label": str(shown)}
+
+
+def program(subject: Subject, _: Chosen) -> Payload | None:
+    """The calls of the last run."""
+    if subject.session is None or subject.session.last is None:
+        return None
+    shown = listing_of_session(subject.session)
+    return shown.columns(), {"label": str(shown)}
+
+
+# --- frontier and search --------------------------------------------------------------------------
+
+
+def frontier(subject: Subject, _: Chosen) -> Payload | None:
+    """Time by memory: budgets that were tried, what is in force, what is impossible; the search."""
+    if subject.plan is None and not subject.curve.points and subject.search is None:
+        return None
+    plan, search, curve = subject.plan, subject.search, subject.curve
+    proposed = subject.proposal.plan if subject.proposal is not None else None
+    record = plan.search if plan is not None else None
+    history = search.history if search is not None else History(())
+    if search is None and record is not None:
+        history = history_of(record)
+    candidates = search.candidates if search is not None else ()
+    least = max(curve.least_bytes, search.least_bytes if search is not None else 0)
+    told = history.columns()
+    columns = {
+        **{f"point_{name}": values for name, values in curve.columns().items()},
+        **{f"told_{name}": values for name, values in told.items()},
+        **_phases(history),
+        "try_size": np.array([c.size_bytes for c in candidates], np.float64),
+        "try_time": np.array([c.time_ns for c in candidates], np.float64),
+        "try_kept": np.array([c.kept for c in candidates], np.int32),
+        "try_parts": np.array([c.parts for c in candidates], np.int32),
+        **_tree(subject),
+    }
+    facts = {
+        "least": least, "budget": plan.budget_bytes if plan is not None else None,
+        "now": _place(plan), "proposal": _place(proposed),
+        "greedy": record.greedy_ns if record is not None else 0.0,
+        "bound": history.last.bound_ns, "best": history.last.best_ns, "step": history.last.step,
+        "rate": history.steps_per_second, "is_running": search is not None and search.is_running,
+        "is_new": search is None or search.plan is None,
+        "state": str(search) if search is not None else "",
+        "phase": phase_of(history.last.message) if search is not None else "",
+        "message": history.last.message, "unit": "steps" if search is None else "s",
+        "can_search": subject.session is not None,
+        "label": f"time by memory: {counted(len(curve.points), 'budget')} tried",
+    }  # fmt: skip
+    return columns, facts
+
+
+def _phases(history: History) -> dict[str, Any]:
+    """What a search did from when on; only changes are told."""
+    told = [(m.seconds, phase_of(m.message)) for m in history.moments]
+    first = [next(group) for _, group in groupby(told, lambda one: one[1])]
+    starts = [0.0, *(seconds for seconds, _ in first[1:])] if first else []
+    return {"phase_from": np.array(starts, np.float64), "phase": [phase for _, phase in first]}
+
+
+def _place(plan: Plan | None) -> list[float] | None:
+    return None if plan is None else [plan.size_bytes, plan.expected_ns]
+
+
+def _tree(subject: Subject) -> dict[str, Any]:
+    """The search tree, a row a branch: where it hangs, how often it was visited, how well."""
+    branches = subject.search.tree if subject.search is not None else ()
+    return {
+        "branch_node": [b.node for b in branches],
+        "branch_kept": np.array([b.is_kept for b in branches], np.uint8),
+        "branch_above": np.array([b.above for b in branches], np.int32),
+        "branch_visits": np.array([b.visits for b in branches], np.int32),
+        "branch_value": np.array([b.value for b in branches], np.float64),
+    }
+
+
+# --- inspector ------------------------------------------------------------------------------------
+
+
+def inspector(subject: Subject, chosen: Chosen) -> Payload | None:
+    """Everything about the chosen node; without one, what the last run did and where it spread."""
+    if subject.shown is None:
+        return None
+    bucket = subject.class_at_hand(chosen)
+    if not chosen.node:
+        return {}, {"node": "", "overview": _overview(subject)}
+    name, columns = chosen.node, dict[str, Any]()
+    facts = {
+        "node": name, "type": _type(subject.graph, name), "why": _why(subject, name),
+        "fates": _fates(subject, name, bucket), "bucket": bucket, "kernels": [], "regions": [],
+        "more": list(chosen.nodes[1:4]), "count": len(chosen.nodes),
+    }  # fmt: skip
+    found = subject.inspection(bucket)
+    try:
+        shown = found.node(name) if found is not None else None
+    except GraphError:
+        shown = None
+    if shown is not None and found is not None:
+        cut = drawn.best_cut(shown.node.shape, shown.regions)
+        columns = drawn.columns_of(shown)
+        facts |= {
+            "regions": [list(row) for row in shown.words()], "kinds": list(drawn.KINDS),
+            "meanings": dict(drawn.MEANINGS), "title": found.title, "rows": cut.rows,
+            "columns": cut.columns, "at": list(cut.at), "plane": drawn.plane_words(
+                shown.node.shape, cut),
+            "kernels": _kernels(subject, name, shown),
+        }  # fmt: skip
+    return columns, facts
+
+
+def _overview(subject: Subject) -> list[list[str]]:
+    """[what, words, node] of the last run and the plan."""
+    rows: list[list[str]] = []
+    last = subject.session.last if subject.session is not None else None
+    if last is not None:
+        rows.append(["last run", words_of(last.kind), ""])
+        rows.append(["recomputed", f"{last.recomputed:.1%} of what it takes from nothing", ""])
+        rows.append(["took", format_time(last.total_ns), ""])
+        spread = last.spread
+        if spread is None:
+            rows.append(["spread", "no node makes all of a part", ""])
+        else:
+            rows.append(["spreads at", str(spread), spread.node])
+    plan = subject.shown
+    if plan is not None:
+        kept = sum(slot.size_bytes for slot in plan.slots if slot.node in set(plan.retained))
+        nodes = counted(len(plan.retained), "node")
+        rows.append(["kept", f"{nodes} in {format_bytes(kept)}", ""])
+        if plan.dropped:
+            again = counted(len(plan.dropped), "node")
+            rows.append(["not kept", f"{again}, computed again when needed", plan.dropped[0]])
+        if plan.price_ns:
+            rows.append(["a KiB more", f"would save about {format_time(1024 * plan.price_ns)}", ""])
+    return rows
+
+
+def _type(graph: Graph | None, name: str) -> str:
+    if graph is None:
+        return ""
+    try:
+        node = graph.node(name)
+    except GraphError:
+        return ""
+    return f"{node.op} {node.type}"
+
+
+def _why(subject: Subject, name: str) -> list[str]:
+    """Why a node is kept or not, a line each."""
+    assert subject.shown is not None
+    try:
+        told = str(subject.shown.explain(name, subject.graph))
+    except PlanError as error:
+        return [str(error)]
+    return [line.strip() for line in told.removeprefix(f"{name}: ").splitlines()]
+
+
+def _fates(subject: Subject, name: str, bucket: str) -> list[list[str]]:
+    """[class, its name for people, fate] of a node, per class."""
+    plan, classes = subject.shown, subject.classes()
+    assert plan is not None
+    names = list(classes)[:MOST_FATES]
+    if subject.graph is None:
+        told: dict[str, str] = {of: kept_after(plan, of).get(name, "untouched") for of in names}
+    else:
+        if len(subject.graph) > SLOW_NODES:
+            names = [bucket]
+        told = {}
+        for of in names:
+            try:
+                run = subject.run(of)
+            except WidgetError:
+                continue
+            if run is not None:
+                by = ", ".join(run.destroyed.get(name, ())[:2])
+                told[of] = run.fate(name) + (f", then destroyed by {by}" if by else "")
+    return [[of, words_of(classes[of]) if of in classes else of, fate] for of, fate in told.items()]
+
+
+def _kernels(subject: Subject, name: str, shown: drawn.NodeRegions) -> list[list[str]]:
+    """[kernel, time, source] of what could compute its part of the run."""
+    region = shown.regions.get("computed")
+    if subject.session is None or region is None or shown.node.is_leaf:
+        return []
+    try:
+        ways = kernels_of(subject.session, name, region.boxes[0]).alternatives
+    except (GraphError, KernelError):
+        return []
+    return [[way.name, format_time(way.time_ns), way.source] for way in ways[:MOST_KERNELS]]
+
+
+# --- classes, comparison --------------------------------------------------------------------------
+
+
+def classes(subject: Subject, chosen: Chosen) -> Payload | None:
+    """Which class of runs follows which; the one at hand is marked."""
+    if subject.plan is None:
+        return None
+    found: Matrix = matrix_of_plan(subject.plan)
+    if subject.graph is not None and len(subject.trace):
+        found = matrix(subject.trace, subject.graph)
+    facts = {
+        "has_order": bool(found.cells), "at_hand": subject.class_at_hand(chosen),
+        "alone": subject.alone(), "label": f"classes of runs: {found}",
+    }  # fmt: skip
+    return found.columns(), facts
+
+
+def compare(subject: Subject, _: Chosen) -> Payload | None:
+    """The plan in force beside the one that is proposed; what differs, by what it costs."""
+    if subject.proposal is None or subject.plan is None:
+        return None
+    before, after = subject.plan, subject.proposal.plan
+    sides = {
+        f"{side}_{name}": values
+        for side, plan in (("before", before), ("after", after))
+        for name, values in subject.map_of(plan).columns().items()
+        if name in ("name", "kind", "offset", "size", "start", "stop")
+    }
+    return sides, {
+        "sides": [
+            ["in force", format_time(before.expected_ns), size_words(before), before.size_bytes],
+            [subject.proposal.origin, format_time(after.expected_ns), size_words(after),
+             after.size_bytes],
+        ],
+        "steps": max(len(before.schedule), len(after.schedule)) + 1,
+        "rows": differences(before, after),
+    }  # fmt: skip
+
+
+def differences(before: Plan, after: Plan) -> list[list[str]]:
+    """[what, words, node, nanoseconds] of what is decided otherwise, the dearest first."""
+    found = before.diff(after)
+
+    def row(sign: str, kept: Kept) -> list[str]:
+        saves = kept.saves_ns or 0.0
+        return [f"{sign} kept", str(kept), kept.node, f"{saves:.0f}"]
+
+    rows = [*(row("+", kept) for kept in found.gained), *(row("−", kept) for kept in found.lost)]
+    rows += [["~ kept", f"{b.node}: {a.classes} → {b.classes}", b.node, "0"]
+             for a, b in found.rearranged]  # fmt: skip
+    rows.sort(key=lambda one: -float(one[3]))
+    told = [line.split(maxsplit=1) for line in str(found).splitlines()] if found else []
+    rest = [
+        [line[:12].strip(), line[12:].strip(), "", "0"]
+        for line in str(found).splitlines()
+        if told and not line.startswith("retained")
+    ]
+    return [*rows, *rest]
+
+
+def _hears(*what: What) -> frozenset[What]:
+    return frozenset(what)
+
+
+PARTS: Mapping[str, PanelOf] = {
+    "header": PanelOf(header, _hears("plan", "proposal", "search")),
+    "memory": PanelOf(memory, _hears("plan", "proposal")),
+    "fates": PanelOf(fate, _hears("plan", "proposal", "run", "bucket")),
+    "graph": PanelOf(graph, _hears("fold")),
+    "program": PanelOf(program, _hears("run")),
+    "compare": PanelOf(compare, _hears("plan", "proposal")),
+    "frontier": PanelOf(frontier, _hears("plan", "proposal", "search", "curve")),
+    "inspector": PanelOf(inspector, _hears("plan", "proposal", "run", "nodes", "bucket")),
+    "classes": PanelOf(classes, _hears("run", "plan", "bucket")),
+}

@@ -1,0 +1,211 @@
+"""What a screen is about: a plan in force, and one that is not; what ran, what is searched.
+
+    graph, plan ──── in force             frontier, candidates, changes by hand ──→ proposal
+    session ──────── runs, costs          shown = proposal, or what is in force
+
+Panels read it, the screen changes it. Nothing here knows of widgets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from tgbench.base.errors import GraphError, PlanError, WidgetError
+from tgbench.costs.model import CostModel
+from tgbench.graph.graph import Graph
+from tgbench.plans.plan import Plan
+from tgbench.runs.buckets import BucketClass
+from tgbench.runs.trace import Trace
+from tgbench.session.session import GraphSession
+from tgbench.session.what_if import Ground, WhatIf
+from tgbench.views.values.pareto import Curve
+from tgbench.views.values.regions import Inspection, inspect_class, inspect_last
+from tgbench.views.values.runs import ONLY, ClassRun, classes_of, run_of
+from tgbench.views.values.search import SearchRun
+from tgbench.views.values.timeline import Timeline, timeline_from_plan, timeline_of_plan
+
+Shown: TypeAlias = "GraphSession | Plan | Graph | Timeline | SearchRun | Curve | str | Path"
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A plan that is not in force.
+
+    Fields:
+        origin: where it comes from, in words.
+        code: Python that puts it in force in `session`, a line each.
+        what: the changes by hand that made it, if it was made so.
+    """
+
+    plan: Plan
+    origin: str
+    code: tuple[str, ...] = ()
+    what: WhatIf | None = None
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What is chosen: names of nodes, a schedule step or −1, a class of runs in words or ""."""
+
+    nodes: tuple[str, ...] = ()
+    step: int = -1
+    bucket: str = ""
+
+    @property
+    def node(self) -> str:
+        return self.nodes[0] if self.nodes else ""
+
+
+@dataclass
+class Subject:
+    """See the module's first lines.
+
+    Fields:
+        graph: the one that runs; None for a plan's file alone.
+        plan: in force.
+        timeline: a memory map without a plan.
+        fold: whether equal layers of the graph are drawn once.
+    """
+
+    graph: Graph | None = None
+    plan: Plan | None = None
+    session: GraphSession | None = None
+    timeline: Timeline | None = None
+    search: SearchRun | None = None
+    curve: Curve = field(default_factory=lambda: Curve(()))
+    proposal: Proposal | None = None
+    fold: bool = True
+    _remembered: dict[Any, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def of(shown: Shown, graph: Graph | None = None) -> Subject:
+        """Raises PlanError for a session that nothing ran in, and for a damaged plan."""
+        match shown:
+            case GraphSession():
+                return Subject(shown.graph, shown.plan, shown)
+            case SearchRun(session=session):
+                plan = session.plan if session.is_planned else None
+                return Subject(session.graph, plan, session, search=shown)
+            case Graph():
+                return Subject(shown)
+            case Timeline():
+                return Subject(timeline=shown)
+            case Curve():
+                return Subject(curve=shown)
+        plan = shown if isinstance(shown, Plan) else Plan.load(shown)
+        if graph is not None:
+            plan.placement_for(graph, plan.device)
+        return Subject(graph, plan)
+
+    # --- what is shown ---------------------------------------------------------------------------
+
+    @property
+    def shown(self) -> Plan | None:
+        """The plan that is drawn."""
+        return self.proposal.plan if self.proposal is not None else self.plan
+
+    @property
+    def trace(self) -> Trace:
+        return self.session.trace if self.session is not None else Trace()
+
+    @property
+    def costs(self) -> CostModel | None:
+        return self.session.costs if self.session is not None else None
+
+    def forget(self) -> None:
+        """The session ran, or another plan is in force: what was worked out is out of date."""
+        self._remembered.clear()
+        if self.session is not None and self.session.is_planned:
+            self.plan = self.session.plan
+
+    def map_of(self, plan: Plan) -> Timeline:
+        """A plan's memory map; with the graph at hand it knows when a slice is last read."""
+        if self.graph is None:
+            return timeline_from_plan(plan)
+        return timeline_of_plan(plan, self.graph)
+
+    @property
+    def ground(self) -> WhatIf:
+        """What changes by hand start from; raises WidgetError for a plan without its graph."""
+        if self.proposal is not None and self.proposal.what is not None:
+            return self.proposal.what
+        if self.shown is None or self.graph is None:
+            raise WidgetError("this is a plan alone; pass a session, or the plan's graph")
+        history = tuple(call.bucket for call in self.trace)
+        return WhatIf(Ground(self.shown, self.graph, history, self.costs))
+
+    # --- classes of runs -------------------------------------------------------------------------
+
+    def classes(self) -> dict[str, BucketClass]:
+        """Those that ran, the most frequent first, and those that the plan is for."""
+        if "classes" not in self._remembered:
+            found: dict[str, BucketClass] = {}
+            if self.graph is not None and len(self.trace):
+                for kind, _ in self.trace.class_counts(self.graph).most_common():
+                    found[str(kind)] = kind
+            if self.plan is not None:
+                found |= classes_of(self.plan, {})
+            self._remembered["classes"] = found
+        remembered: dict[str, BucketClass] = self._remembered["classes"]
+        return remembered
+
+    def alone(self) -> list[str]:
+        """Runs in which one input or state is new and nothing else."""
+        leaves = [] if self.graph is None else [*self.graph.inputs, *self.graph.states]
+        return [f"{ONLY}{name}" for name in leaves]
+
+    def class_at_hand(self, chosen: Chosen) -> str:
+        """The chosen class, or that of the last run, or the first; "" where there is none."""
+        if chosen.bucket in self.classes() or chosen.bucket in self.alone():
+            return chosen.bucket
+        last = self.session.last if self.session is not None else None
+        if last is not None and str(last.kind) in self.classes():
+            return str(last.kind)
+        return next(iter(self.classes()), "")
+
+    def run(self, bucket: str) -> ClassRun | None:
+        """What a run of a class does under the plan that is shown; None without a graph.
+
+        Raises WidgetError for an unknown class, and for a run that the map cannot hold.
+        """
+        if self.graph is None or self.shown is None or not bucket:
+            return None
+        key = "run", id(self.shown), bucket
+        if key not in self._remembered:
+            made = self.shown.placement_for(self.graph, self.shown.device)
+            rules = self.costs.rules if self.costs is not None else None
+            seen = self.trace.origins(self.graph)
+            self._remembered[key] = run_of(made, bucket, seen, rules, self.shown.device), self.shown
+        found: ClassRun = self._remembered[key][0]
+        return found
+
+    def runs_known(self) -> Sequence[ClassRun]:
+        """Those that were worked out for the plan that is shown."""
+        return [
+            value[0]
+            for key, value in self._remembered.items()
+            if key[:2] == ("run", id(self.shown))
+        ]
+
+    def inspection(self, bucket: str) -> Inspection | None:
+        """What a run of a class did, or does, to elements; None without a session."""
+        session = self.session
+        if session is None or not session.is_planned:
+            return None
+        last = session.last
+        key = "inspection", bucket
+        if key not in self._remembered:
+            try:
+                if last is not None and str(last.kind) == bucket:
+                    self._remembered[key] = inspect_last(session)
+                elif bucket in self.classes():
+                    self._remembered[key] = inspect_class(session, self.classes()[bucket])
+                else:
+                    return None
+            except (PlanError, GraphError):
+                return None
+        found: Inspection = self._remembered[key]
+        return found

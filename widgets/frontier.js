@@ -1,0 +1,147 @@
+// Time by memory, which is the budget control; beneath it the search, its tree, and what it laid out.
+import { bytes, duration, make, pressed, refill, shape, ticks } from "./common.js";
+
+const CHART_WIDE = 260, CHART_HIGH = 190, ROOM = { left: 54, right: 10, top: 14, bottom: 30 }, RUN_HIGH = 96, ICICLE_HIGH = 90, DEEPEST = 9;
+const PHASE_COLOURS = { spawn: "scratch", weigh: "input", bound: "slice", search: "retained" };
+
+export function frontierPanel(scene, place) {
+  const chart = make("div", { class: "tg-chart" }), run = make("div", { class: "tg-chart" }), tree = make("div"), list = make("div", { class: "tg-scroll tg-grow" });
+  const button = (name, title, what) => make("button", { type: "button", title, onclick: () => scene.act(what) }, name);
+  const start = button("search", "look for a better plan in the background", "start"), stop = button("stop", "end it, and put the best plan in force", "stop");
+  const fork = button("fork", "go on from the best plan with another seed", "fork"), tries = button("try budgets", "a search for each of some budgets", "budgets");
+  const controls = make("div", { class: "tg-bar" }, start, stop, fork, tries), numbers = make("p", { class: "tg-seen tg-soft" });
+  place.append(chart, controls, run, numbers, tree, list);
+  let order = "time", branch = -1;
+
+  const text = (x, y, anchor, said, more = {}) => shape("text", { x, y, "text-anchor": anchor, fill: "var(--tg-soft)", "font-size": 11, ...more }, said);
+  const svg = (high, label, ...inside) => shape("svg", { viewBox: `0 0 ${CHART_WIDE} ${high}`, role: "group", "aria-label": label, width: "100%" }, ...inside);
+  const line = (points, colour, more = {}) => shape("polyline", { fill: "none", stroke: `var(--tg-${colour})`, "stroke-width": 2, points: points.map((p) => p.join()).join(" "), ...more });
+
+  // --- the frontier -------------------------------------------------------------------------------
+
+  function frontier(data) {
+    const { facts } = data, sizes = [...data.point_size], times = [...data.point_time], bounds = [...data.point_bound];
+    const marks = [facts.now, facts.proposal].filter(Boolean);
+    const allSizes = [...sizes, ...marks.map(([size]) => size), facts.budget, facts.least].filter(Boolean);
+    const allTimes = [...times, ...bounds.filter((ns) => ns > 0), ...marks.map(([, ns]) => ns), facts.greedy, facts.bound].filter((ns) => ns > 0);
+    if (!allSizes.length) { chart.replaceChildren(make("p", { class: "tg-empty" }, "No budget was tried yet.")); return; }
+    const [low, high] = [Math.min(...allSizes) * 0.8, Math.max(...allSizes) * 1.25], most = Math.max(...allTimes) * 1.06, least = Math.min(Math.min(...allTimes) * 0.94, 0.7 * most);
+    const x = (size) => ROOM.left + (Math.log(size / low) / Math.log(high / low)) * (CHART_WIDE - ROOM.left - ROOM.right), y = (ns) => CHART_HIGH - ROOM.bottom - ((ns - least) / (most - least)) * (CHART_HIGH - ROOM.top - ROOM.bottom);
+    const sizeAt = (px) => low * (high / low) ** ((px - ROOM.left) / (CHART_WIDE - ROOM.left - ROOM.right)), floor = CHART_HIGH - ROOM.bottom;
+    const clip = (size) => Math.min(Math.max(Math.round(size / 64) * 64, 64), high);
+    const ask = (size) => {
+      if (facts.least && size < facts.least) scene.say(`nothing fits in ${bytes(size)}: ${bytes(facts.least)} is the least that works`, "no");
+      else if (facts.can_search) scene.act("budget", { bytes: clip(size) });
+    };
+    const hatch = shape("pattern", { id: "tg-hatch", width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" }, shape("rect", { width: 2, height: 6, fill: "var(--tg-line)" }));
+    const pointer = shape("line", { y1: ROOM.top, y2: floor, stroke: "var(--tg-mark)", "stroke-dasharray": "2 2", visibility: "hidden", "pointer-events": "none" }), told = text(CHART_WIDE - ROOM.right, 11, "end", "", { "pointer-events": "none" });
+    const field = shape("rect", {
+      x: ROOM.left, y: ROOM.top, width: CHART_WIDE - ROOM.left - ROOM.right, height: floor - ROOM.top, fill: "transparent", class: "tg-field",
+      onpointermove: (event) => { const px = at(event); pointer.setAttribute("x1", px); pointer.setAttribute("x2", px); pointer.setAttribute("visibility", "visible"); told.textContent = `${facts.can_search ? "search within " : ""}${bytes(sizeAt(px))}`; },
+      onpointerleave: () => { pointer.setAttribute("visibility", "hidden"); told.textContent = ""; },
+      onclick: (event) => ask(sizeAt(at(event))),
+    });
+    const at = (event) => { const box = field.getBoundingClientRect(); return ROOM.left + ((event.clientX - box.left) / box.width) * (CHART_WIDE - ROOM.left - ROOM.right); };
+    const points = sizes.map((size, i) => shape("circle", { cx: x(size), cy: y(times[i]), r: 5.5, fill: "var(--tg-mark)", tabindex: 0, role: "button", class: "tg-point", "aria-label": data.point_words[i], ...pressed(() => scene.act("point", { number: i })) }, shape("title", {}, data.point_words[i])));
+    const mark = (where, name, title) => where && shape("path", { d: `M${x(where[0])} ${y(where[1]) - 9}l9 9l-9 9l-9 -9z`, fill: "none", stroke: `var(--tg-${name})`, "stroke-width": 2.5, "pointer-events": "none" }, shape("title", {}, title));
+    const reference = (ns, name, colour, dash) => ns > 0 && shape("g", { "pointer-events": "none" }, shape("line", { x1: ROOM.left, x2: CHART_WIDE - ROOM.right, y1: y(ns), y2: y(ns), stroke: `var(--tg-${colour})`, "stroke-dasharray": dash }), text(CHART_WIDE - ROOM.right, y(ns) - 3, "end", name, { "font-size": 10 }));
+    const lines = [
+      ...ticks(least / 1e3, most / 1e3, 4).map((us) => us * 1e3).concat(most < 4e3 ? ticks(least, most, 3) : []).filter((ns, i, all) => all.indexOf(ns) === i && ns >= least && ns <= most)
+        .map((ns) => shape("g", {}, shape("line", { x1: ROOM.left, x2: CHART_WIDE - ROOM.right, y1: y(ns), y2: y(ns), stroke: "var(--tg-line)" }), text(ROOM.left - 4, y(ns) + 4, "end", duration(ns)))),
+      text(ROOM.left, CHART_HIGH - 16, "start", bytes(low / 0.8)), text(CHART_WIDE - ROOM.right, CHART_HIGH - 16, "end", bytes(high / 1.25)), text((CHART_WIDE + ROOM.left) / 2, CHART_HIGH - 3, "middle", "bytes of the arena; ◇ in force"),
+    ];
+    const budget = facts.budget && shape("line", { x1: x(facts.budget), x2: x(facts.budget), y1: ROOM.top, y2: floor, stroke: "var(--tg-bad)", "stroke-dasharray": "6 3", "pointer-events": "none" });
+    chart.replaceChildren(svg(CHART_HIGH, facts.label, shape("defs", {}, hatch), ...lines,
+      facts.least > low && shape("rect", { x: ROOM.left, y: ROOM.top, width: Math.max(x(facts.least) - ROOM.left, 0), height: floor - ROOM.top, fill: "url(#tg-hatch)" }, shape("title", {}, `nothing fits in less than ${bytes(facts.least)}`)),
+      line(sizes.map((size, i) => [x(size), y(bounds[i])]).filter((_, i) => bounds[i] > 0), "bad", { "stroke-dasharray": "5 3" }), line(sizes.map((size, i) => [x(size), y(times[i])]), "mark"),
+      reference(facts.greedy, "greedy", "soft", "3 3"), reference(facts.bound, "bound", "bad", "5 3"), budget, field, pointer, told, ...points, mark(facts.now, "ink", "in force"), mark(facts.proposal, "mark", "proposed")));
+    place.style.setProperty("--tg-chart", "1");
+    slider(low, high, facts, ask);
+  }
+
+  // The same as a slider, for keys; it searches when it is let go.
+  const range = make("input", { type: "range", min: 0, max: 100, class: "tg-budget", "aria-label": "memory budget" });
+  chart.after(range);
+  function slider(low, high, facts, ask) {
+    const sizeOf = (value) => low * (high / low) ** (value / 100);
+    range.hidden = !facts.can_search;
+    if (document.activeElement !== range) range.value = (100 * Math.log((facts.budget ?? facts.now?.[0] ?? high) / low)) / Math.log(high / low);
+    range.oninput = () => { range.setAttribute("aria-valuetext", bytes(sizeOf(range.value))); scene.say(`budget ${bytes(sizeOf(range.value))}`); };
+    range.onchange = () => ask(sizeOf(range.value));
+  }
+
+  // --- the search ---------------------------------------------------------------------------------
+
+  function progress(data) {
+    const { facts } = data, seconds = [...data.told_seconds], best = [...data.told_best], bound = [...data.told_bound];
+    run.hidden = !seconds.length && !facts.is_running;
+    const gap = facts.bound ? `gap ${(100 * Math.max(facts.best / facts.bound - 1, 0)).toFixed(1)} %` : "";
+    const rate = facts.rate ? `${facts.rate.toFixed(1)} steps a second` : "";
+    numbers.textContent = facts.is_running ? [`${facts.phase}: ${facts.message || "starting"}`, gap, rate].filter(Boolean).join(" · ") : [facts.state, facts.state ? "" : gap].filter(Boolean).join(" · ");
+    numbers.title = numbers.textContent;
+    if (!seconds.length) { run.replaceChildren(make("p", { class: "tg-soft" }, facts.is_running ? "the first plan is on its way" : "")); return; }
+    const known = [...best, ...bound].filter((ns) => ns > 0), most = Math.max(...known), least = Math.min(...known, 0.75 * most), end = Math.max(seconds.at(-1), 1);
+    const x = (s) => ROOM.left + (s / end) * (CHART_WIDE - ROOM.left - ROOM.right), y = (ns) => RUN_HIGH - 24 - ((ns - least) / (most - least)) * (RUN_HIGH - 32);
+    const stepped = (values) => values.flatMap((ns, i) => (ns > 0 ? [[x(seconds[i]), y(values[i - 1] > 0 ? values[i - 1] : ns)], [x(seconds[i]), y(ns)]] : []));
+    const phases = [...data.phase_from].map((s, i) => shape("rect", { x: x(s), y: RUN_HIGH - 20, width: Math.max(x(data.phase_from[i + 1] ?? end) - x(s), 1), height: 6, fill: `var(--tg-${PHASE_COLOURS[data.phase[i]] ?? "soft"})` }, shape("title", {}, data.phase[i])));
+    run.replaceChildren(svg(RUN_HIGH, `search: ${facts.state}`, text(ROOM.left - 4, y(most) + 4, "end", duration(most)), text(ROOM.left - 4, y(least) + 2, "end", duration(least)),
+      line(stepped(bound), "bad", { "stroke-dasharray": "5 3" }), line(stepped(best), "mark"), ...phases,
+      text(ROOM.left, RUN_HIGH - 3, "start", `0 ${facts.unit}`), text(CHART_WIDE - ROOM.right, RUN_HIGH - 3, "end", `${Number(end.toPrecision(3))} ${facts.unit}`), text((CHART_WIDE + ROOM.left) / 2, RUN_HIGH - 3, "middle", data.phase.join(" → "))));
+  }
+
+  // Width: visits. Colour: how well its rollouts went. A click marks the candidates.
+  function icicle(data) {
+    const count = data.branch_node.length;
+    tree.hidden = count < 2;
+    if (tree.hidden) return;
+    const below = data.branch_node.map(() => []), depth = new Int32Array(count), left = new Float64Array(count), wide = new Float64Array(count);
+    for (let i = 1; i < count; i++) if (data.branch_above[i] >= 0) below[data.branch_above[i]].push(i);
+    wide[0] = CHART_WIDE - 8;
+    left[0] = 4;
+    const shown = [];
+    for (let queue = [0]; queue.length;) {
+      const i = queue.shift();
+      shown.push(i);
+      let at = left[i];
+      for (const child of below[i]) {
+        [depth[child], left[child], wide[child]] = [depth[i] + 1, at, (wide[i] * data.branch_visits[child]) / Math.max(data.branch_visits[i], 1)];
+        at += wide[child];
+        if (wide[child] >= 1.5 && depth[child] < DEEPEST) queue.push(child);
+      }
+    }
+    const tall = (ICICLE_HIGH - 4) / Math.min(Math.max(...shown.map((i) => depth[i])) + 1, DEEPEST), top = Math.max(...shown.map((i) => data.branch_value[i]), 1e-9);
+    const words = (i) => `${data.branch_node[i] ? `${data.branch_kept[i] ? "keep" : "drop"} ${data.branch_node[i]}` : "the search tree"}: ${data.branch_visits[i]} visits, value ${data.branch_value[i].toFixed(3)}`;
+    tree.replaceChildren(svg(ICICLE_HIGH, `search tree: ${data.branch_visits[0]} visits`, ...shown.map((i) => shape("g", { tabindex: i ? 0 : null, role: "button", class: "tg-branch", "aria-label": words(i), ...pressed(() => { branch = i; scene.say(words(i)); if (data.branch_node[i]) scene.choose([data.branch_node[i]]); }) },
+      shape("rect", { x: left[i], y: 2 + depth[i] * tall, width: Math.max(wide[i] - 0.7, 0.8), height: tall - 1, fill: `color-mix(in srgb, var(--tg-${data.branch_kept[i] || !i ? "retained" : "slice"}) ${Math.round(15 + (80 * data.branch_value[i]) / top)}%, var(--tg-paper))` }, shape("title", {}, words(i))),
+      wide[i] > 46 && text(left[i] + 3, 2 + depth[i] * tall + Math.min(tall - 2, 10), "start", `${data.branch_kept[i] || !i ? "" : "−"}${(data.branch_node[i] || "tree").slice(-Math.floor(wide[i] / 7))}`, { "font-size": 9, fill: "var(--tg-ink)", "pointer-events": "none" })))));
+  }
+
+  // Plans that were laid out: a click proposes one.
+  function candidates(data) {
+    const rows = [...data.try_time.keys()], by = { time: data.try_time, size: data.try_size, kept: data.try_kept, parts: data.try_parts }[order];
+    list.hidden = !rows.length;
+    rows.sort((a, b) => by[a] - by[b]);
+    const head = (name, key) => make("th", { "aria-sort": order === key ? "ascending" : "none" }, make("button", { type: "button", onclick: () => { order = key; candidates(data); } }, name));
+    refill(list, make("table", { class: "tg-matrix tg-candidates" }, make("tr", {}, head("mean run", "time"), head("arena", "size"), head("kept", "kept"), head("parts", "parts")),
+      ...rows.map((i) => make("tr", {}, make("td", {}, make("button", { type: "button", class: "tg-open", title: "propose this plan", onclick: () => scene.act("candidate", { number: i }) }, duration(data.try_time[i]))),
+        make("td", {}, bytes(data.try_size[i])), make("td", {}, String(data.try_kept[i])), make("td", {}, String(data.try_parts[i]))))));
+  }
+
+  function load() {
+    const data = scene.data.frontier;
+    place.hidden = !data;
+    if (!data) return;
+    const { facts } = data;
+    controls.hidden = !facts.can_search;
+    start.hidden = facts.is_running;
+    start.textContent = facts.is_new ? "search" : "resume";
+    stop.disabled = !facts.is_running;
+    fork.disabled = facts.is_new;
+    if (!place.querySelector(".tg-point:focus")) frontier(data);
+    progress(data);
+    icicle(data);
+    candidates(data);
+  }
+  scene.on("frontier", load);
+  load();
+}
