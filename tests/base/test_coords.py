@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 
 from tgbench.base import coords
 from tgbench.base.coords import (
-    ELSEWHERE,
     Domain,
     Guard,
-    Memo,
     Moving,
     Table,
     at,
@@ -28,6 +26,7 @@ from tgbench.base.coords import (
     standing,
     value_of,
 )
+from tgbench.base.memo import ELSEWHERE, Memo
 
 TABLES = (
     tuple(range(12)),

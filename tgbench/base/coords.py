@@ -7,7 +7,7 @@ numbers depends on where one *stands*, and every comparison made there is writte
 *guard*, a linear inequality over the origin that says for which other origins it comes out the
 same. What the planner returns is then valid, by construction, at every origin that satisfies the
 guards. A form itself says nothing of any place, so what was found out at one is found again at
-every other where its guards hold (`Memo`).
+every other where its guards hold (`memo.Memo`).
 
     u0 = 130:   max(0, u0 - 511)  →  0          guard   511 - u0 ≥ 0
                 u0 + 1 ≤ 512      →  True       guard   511 - u0 ≥ 0
@@ -23,20 +23,16 @@ the only symbolic values; whatever is not linear is pinned to its number by two 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from math import gcd, lcm
-from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 Terms: TypeAlias = tuple[tuple[int, int], ...]  # (origin index, coefficient), by index, no zeros
-R = TypeVar("R")
 FAR = 1 << 62
-MOST_ENTRIES = 200_000  # a memo that grows past this starts again
-ELSEWHERE = 8  # results of one key that a memo looks through
 
 
 class Guard(NamedTuple):
@@ -60,7 +56,7 @@ class _Standing(threading.local):
     guards: set[Guard] | None = None
 
 
-_standing = _Standing()
+STANDING = _Standing()
 
 
 class Moving:
@@ -132,8 +128,8 @@ class Moving:
 
     def __mod__(self, other: int) -> int:
         rest, per = value_of(self) % other, self.per * other
-        if any(k % per for _, k in self.terms) and _standing.guards is not None:
-            _standing.guards.add(Guard(self.const - rest * self.per, self.terms, per))
+        if any(k % per for _, k in self.terms) and STANDING.guards is not None:
+            STANDING.guards.add(Guard(self.const - rest * self.per, self.terms, per))
         return rest
 
     def __lt__(self, other: Coord) -> bool:
@@ -208,8 +204,8 @@ def _negated(terms: Terms) -> Terms:
 
 def _require(form: Coord) -> None:
     """Record `form ≥ 0`."""
-    if _standing.guards is not None and type(form) is Moving:
-        _standing.guards.add(Guard(form.const, form.terms))
+    if STANDING.guards is not None and type(form) is Moving:
+        STANDING.guards.add(Guard(form.const, form.terms))
 
 
 def _is_negative(form: Coord) -> bool:
@@ -218,7 +214,7 @@ def _is_negative(form: Coord) -> bool:
 
 def _here(total: int, terms: Terms) -> int:
     """`total` and what the terms come to here."""
-    origin = _standing.origin
+    origin = STANDING.origin
     for index, coefficient in terms:
         total += coefficient * origin[index]
     return total
@@ -227,7 +223,7 @@ def _here(total: int, terms: Terms) -> int:
 def _is_below(form: Moving, number: int) -> bool:
     """form < number: the commonest question by far, so nothing but a guard is made for it."""
     rest = form.const - number * form.per
-    is_so, guards = _here(rest, form.terms) < 0, _standing.guards
+    is_so, guards = _here(rest, form.terms) < 0, STANDING.guards
     if guards is not None:
         guards.add(
             Guard(-rest - form.per, _negated(form.terms)) if is_so else Guard(rest, form.terms)
@@ -238,7 +234,7 @@ def _is_below(form: Moving, number: int) -> bool:
 def _is_above(form: Moving, number: int) -> bool:
     """form > number."""
     rest = form.const - number * form.per
-    is_so, guards = _here(rest, form.terms) > 0, _standing.guards
+    is_so, guards = _here(rest, form.terms) > 0, STANDING.guards
     if guards is not None:
         guards.add(
             Guard(rest - form.per, form.terms) if is_so else Guard(-rest, _negated(form.terms))
@@ -255,7 +251,7 @@ def same(a: Coord, b: Coord) -> bool:
 
 def value_of(coord: Coord) -> int:
     """The number where one stands, unguarded: for costs and drawings, never for regions."""
-    return coord.at(_standing.origin) if isinstance(coord, Moving) else coord
+    return coord.at(STANDING.origin) if isinstance(coord, Moving) else coord
 
 
 def at(coord: Coord, origin: Sequence[int]) -> int:
@@ -275,7 +271,7 @@ def origin_symbol(index: int) -> Moving:
 
 def here() -> Sequence[int]:
     """The origin where one stands."""
-    return _standing.origin
+    return STANDING.origin
 
 
 class standing:  # noqa: N801  (read as a clause: `with standing(origin)`)
@@ -287,11 +283,11 @@ class standing:  # noqa: N801  (read as a clause: `with standing(origin)`)
         self.origin = origin
 
     def __enter__(self) -> None:
-        self.before, _standing.origin = _standing.origin, self.origin
+        self.before, STANDING.origin = STANDING.origin, self.origin
 
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is not GeneratorExit:  # work that is given up where it paused stands nowhere
-            _standing.origin = self.before
+            STANDING.origin = self.before
 
 
 class record:  # noqa: N801  (read as a verb: `with record(origin) as guards`)
@@ -310,7 +306,7 @@ class record:  # noqa: N801  (read as a verb: `with record(origin) as guards`)
         self.origin = origin
 
     def __enter__(self) -> set[Guard]:
-        here = _standing
+        here = STANDING
         self.before, self.outer = here.origin, here.guards
         self.guards: set[Guard] = set()
         here.origin, here.guards = self.origin, self.guards
@@ -319,9 +315,14 @@ class record:  # noqa: N801  (read as a verb: `with record(origin) as guards`)
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is GeneratorExit:  # as above
             return
-        _standing.origin, _standing.guards = self.before, self.outer
+        STANDING.origin, STANDING.guards = self.before, self.outer
         if self.outer is not None:
             self.outer |= self.guards
+
+
+def unguarded() -> Footing:
+    """Nobody listens inside: what only costs anything decides nothing of what is right."""
+    return Footing(STANDING.origin)
 
 
 class Footing:
@@ -335,10 +336,10 @@ class Footing:
     @staticmethod
     def here() -> Footing:
         """Inside, one stands as outside, and outside as before, whatever happens inside."""
-        return Footing(_standing.origin, _standing.guards)
+        return Footing(STANDING.origin, STANDING.guards)
 
     def _change(self) -> None:
-        here = _standing
+        here = STANDING
         here.origin, self.origin = self.origin, here.origin
         here.guards, self.guards = self.guards, here.guards
 
@@ -347,68 +348,6 @@ class Footing:
 
     def __exit__(self, *_: object) -> None:
         self._change()
-
-
-class Memo:
-    """Results of pure functions on coordinates, each with the guards it was computed under.
-
-    One key may have several results, each right where its guards hold. A hit adds those guards to
-    whoever records now, so that a remembered answer restricts the origin exactly as the computation
-    would have. What depends on where one stands by `value_of` has those numbers in its key.
-
-    Args:
-        most: results; when there are so many it starts again.
-    """
-
-    __slots__ = ("entries", "most", "size")
-
-    def __init__(self, most: int = MOST_ENTRIES) -> None:
-        self.entries: dict[Hashable, Any] = {}
-        self.most = most
-        self.size = 0
-
-    def get(self, key: Hashable, compute: Callable[..., R], *args: Any) -> R:
-        found: Any = self.entries.get(key, self)
-        result: R
-        if found is self:  # which is no result of anything: the key is new
-            result = self._computed(key, compute, args)
-        elif type(found) is not _Guarded:
-            result = found
-        else:
-            result = self._guarded(found, key, compute, args)
-        return result
-
-    def _guarded(
-        self, found: _Guarded, key: Hashable, compute: Callable[..., R], args: tuple[Any, ...]
-    ) -> R:
-        here = _standing.guards
-        for guards, result in found.results:
-            if here is not None and guards <= here:
-                return cast(R, result)
-            if all(guard.holds(_standing.origin) for guard in guards):
-                if here is not None:
-                    here |= guards
-                return cast(R, result)
-        return self._computed(key, compute, args)
-
-    def _computed(self, key: Hashable, compute: Callable[..., R], args: tuple[Any, ...]) -> R:
-        with record(_standing.origin) as guards:
-            result = compute(*args)
-        if self.size >= self.most:
-            self.entries.clear()
-            self.size = 0
-        before = self.entries.get(key)
-        others = before.results[: ELSEWHERE - 1] if type(before) is _Guarded else ()
-        known = _Guarded(((frozenset(guards), result), *others)) if guards else result
-        self.entries[key], self.size = known, self.size + 1
-        return result
-
-
-@dataclass(frozen=True, slots=True)
-class _Guarded:
-    """Remembered results, each of which holds only where its guards do; the latest first."""
-
-    results: tuple[tuple[frozenset[Guard], Any], ...]
 
 
 class Table:

@@ -27,18 +27,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tgbench.base.coords import Coord, Moving, Table, lookup
+from tgbench.base.memo import Memo, outlives
 from tgbench.base.regions import EMPTY, Box, Interval, Region, union
 
 Bools = NDArray[np.bool_]
 HUGE = 1e30  # as good as infinite: no score comes near it
 MOST_KNOWN = 1 << 28  # flags of one value; of more, nothing is known
+MOST_FOUND = 1_000  # answers that a constant keeps with it
 MOST_PIECES = 64  # a box whose open part would split into more than this shrinks to its hull
 
 
+@outlives
 class ConstantData:
-    """An immutable array that compares and hashes by content."""
+    """An immutable array that compares and hashes by content; `found` is what follows from it."""
 
-    __slots__ = ("_facts", "array", "digest")
+    __slots__ = ("array", "digest", "found")
 
     def __init__(self, array: NDArray[Any]) -> None:
         self.array = np.ascontiguousarray(array).reshape(np.shape(array))
@@ -46,6 +49,7 @@ class ConstantData:
         digest = hashlib.sha256(f"{self.array.dtype.str}{self.array.shape}".encode())
         digest.update(self.array.reshape(-1).view(np.uint8).data)  # no copy of it
         self.digest = digest.hexdigest()
+        self.found = Memo(MOST_FOUND)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ConstantData) and self.digest == other.digest

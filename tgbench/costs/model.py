@@ -17,11 +17,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from tgbench.base.coords import MOST_ENTRIES, Coord, Moving, value_of
+from tgbench.base.coords import Coord, Moving, unguarded, value_of
 from tgbench.base.errors import KernelError, UnreadableRecordsError
 from tgbench.base.machine import Machine
 from tgbench.base.regions import Box, row_major
@@ -115,7 +115,6 @@ class Measurement:
 
 
 Failure: TypeAlias = "tuple[str, str, str]"
-Known = TypeVar("Known")  # what a memo holds
 
 
 @dataclass(frozen=True)
@@ -173,7 +172,7 @@ class CostModel:
         known = records if isinstance(records, CostTable) else _table(records, device, streams)
         self.device, self.streams = known.device, known.streams
         self.rules = rules if rules is not None else Rules()
-        self._signatures: dict[Any, Signature] = {}
+        self._signatures = self.rules.allowance.memo()
         self._know(known)
 
     def _know(self, known: CostTable) -> None:
@@ -182,9 +181,8 @@ class CostModel:
         self._curves = _curves(known)
         self._everywhere = _scale(known.points)
         self._failures = frozenset(known.failures)
-        self._asked: dict[Any, Estimate] = {}
-        self._plain: dict[Any, Estimate] = {}
-        self._sites: dict[Any, Estimate] = {}
+        memo = self.rules.allowance.memo
+        self._asked, self._plain, self._sites = memo(), memo(), memo()
 
     @property
     def basis(self) -> str:
@@ -201,10 +199,7 @@ class CostModel:
         Operands are taken to lie row-major. A call that no kernel takes so is modelled roughly.
         """
         box = numbers(box)
-        found = self._asked.get((call, box))
-        if found is None:
-            found = _remembered(self._asked, (call, box), self._estimate(call, box))
-        return found
+        return self._asked.get((call, box), self._estimate, call, box)
 
     def time_ns(self, call: Call, box: Box) -> float:
         """The expected nanoseconds of `estimate`."""
@@ -224,10 +219,7 @@ class CostModel:
     def of_site(self, site: Site, kernel: Kernel) -> Estimate:
         """What one kernel takes at a site."""
         key = (kernel.name, site.call, _position_free(site))
-        found = self._sites.get(key)
-        if found is None:
-            found = _remembered(self._sites, key, self._of_site(site, kernel))
-        return found
+        return self._sites.get(key, self._of_site, site, kernel)
 
     def are_timed(self, site: Site, kernels: Iterable[Kernel]) -> bool:
         """Whether of all these it was measured what they take at a site."""
@@ -236,11 +228,11 @@ class CostModel:
     def signature(self, site: Site) -> Signature:
         """The signature of a site, remembered: every kernel that takes it is asked about it."""
         key = (site.call, _position_free(site))
-        found = self._signatures.get(key)
-        if found is None:
-            found = Signature.of(site, streams=self.streams)
-            _remembered(self._signatures, key, found)
-        return found
+        return self._signatures.get(key, self._signature, site)
+
+    def _signature(self, site: Site) -> Signature:
+        with unguarded():
+            return Signature.of(site, streams=self.streams)
 
     def has_failed(self, site: Site, kernel: Kernel) -> bool:
         """Whether a kernel raised when it was measured at such a site."""
@@ -292,10 +284,7 @@ class CostModel:
         reads = self.rules.reads(call, box)
         extents = tuple(None if read is None else read.extents for read in reads)
         key = (call, box.extents, extents, _open_masks(call, reads))
-        found = self._plain.get(key)
-        if found is None:
-            found = _remembered(self._plain, key, self._of_plain(self.site(call, box)))
-        return found
+        return self._plain.get(key, lambda: self._of_plain(self.site(call, box)))
 
     def site(self, call: Call, box: Box) -> Site:
         """Where a box of a call is computed: operands row-major, weights at rest."""
@@ -311,7 +300,8 @@ class CostModel:
 
     def _of_site(self, site: Site, kernel: Kernel) -> Estimate:
         signature = self.signature(site)
-        modelled = modelled_ns(site, kernel)
+        with unguarded():
+            modelled = modelled_ns(site, kernel)
         curve = self._curves.get((kernel.name, source_hash(kernel)))
         if curve is None:
             spread = UNCERTAIN
@@ -339,13 +329,6 @@ def _is_slower(one: Estimate, others: Sequence[Estimate]) -> bool:
     """
     off_ns = OFF * sum(found.spread * found.time_ns for found in (one, *others))
     return one.time_ns - sum(found.time_ns for found in others) > max(off_ns, DRIFT * one.time_ns)
-
-
-def _remembered(memo: dict[Any, Known], key: Any, found: Known) -> Known:
-    if len(memo) >= MOST_ENTRIES:
-        memo.clear()
-    memo[key] = found
-    return found
 
 
 def _open_masks(call: Call, reads: Sequence[Box | None]) -> tuple[bool, ...]:

@@ -24,11 +24,13 @@ from itertools import zip_longest
 from math import prod
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from tgbench.base.errors import GraphError
 from tgbench.base.known import MOST_KNOWN, ConstantData, Fact, constant_fact, followed
+from tgbench.base.memo import once_each, outlives
 from tgbench.base.regions import Region
 from tgbench.base.words import LONGEST_NAME, is_name, shorten
 from tgbench.graph.dims import declared_max, is_dim, is_symbolic, plain
@@ -61,6 +63,7 @@ def _operator(op: str, *, swap: bool = False) -> Callable[[Node, Operand], Node]
     return method
 
 
+@outlives
 class Node:
     """One tensor value. Two nodes are equal when they are the same object."""
 
@@ -462,7 +465,9 @@ def make_call(
         out, fact = outline.result.type, fact_of(outline.result)
         if out.dtype != dtype:
             raise GraphError(f"{op.name} decomposes to {out.dtype}, its entry says {dtype}")
-        return Call(op, attrs, types, out, facts, fact)
+        made = Call(op, attrs, types, out, facts, fact)
+        assert outline_of(made) is outline  # from here on it is there as long as the call
+        return made
     assert op.forward is not None
     bare = Call(op, attrs, types, TensorType((), dtype))  # a shape does not depend on facts
     region = op.forward(bare, tuple(Region.full(type_.shape) for type_ in types))
@@ -512,7 +517,7 @@ class Expansion:
     result: Node
 
 
-_expansions: dict[Any, Expansion] = {}
+_expansions: WeakValueDictionary[Any, Expansion] = WeakValueDictionary()
 
 
 def expansion(
@@ -520,7 +525,8 @@ def expansion(
 ) -> Expansion:
     """The decomposition of a fused op at given types, facts carried in."""
     key = (op.name, tuple(sorted(attrs.items())), types, facts)
-    if key not in _expansions:
+    found = _expansions.get(key)
+    if found is None:
         assert op.decompose is not None
         builder = GraphBuilder()
         inputs = tuple(
@@ -530,8 +536,14 @@ def expansion(
         result = op.decompose(attrs, *inputs)
         result = _atomic(builder, result)
         order = [node for node in topological([result]) if node not in inputs]
-        _expansions[key] = Expansion(inputs, tuple(order), result)
-    return _expansions[key]
+        found = _expansions[key] = Expansion(inputs, tuple(order), result)
+    return found
+
+
+@once_each
+def outline_of(call: Call) -> Expansion:
+    """A call of a fused op written out."""
+    return expansion(call.op, call.attrs, call.inputs, call.facts)
 
 
 def _placeholder(builder: GraphBuilder, i: int, type_: TensorType, fact: Fact | None) -> Node:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from tgbench.base.errors import GraphError
 from tgbench.base.known import Fact
+from tgbench.base.memo import Memo, outlives
 from tgbench.base.regions import Box, Region
 
 Array: TypeAlias = NDArray[Any]
@@ -35,6 +36,7 @@ ITEMSIZE = {
     "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
 }  # fmt: skip
 FLOATS = ("float64", "float32", "float16", "bfloat16")
+MOST_FOUND = 256  # answers that a call keeps with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +74,14 @@ def numpy_dtype(dtype: str) -> np.dtype[Any]:
     return np.dtype("float32" if dtype == "bfloat16" else dtype)
 
 
+@outlives
 @dataclass(frozen=True, eq=False)
 class Call:
     """An op applied to inputs of given types: what its rules need to know, and no more.
 
     Equal layers of a model share their calls (`Graph` interns them), so a rule's answer is
     remembered once for all of them. `facts` holds what is known of each input, `fact` of the
-    output.
+    output, `found` what follows from all of this (`once_each`).
     """
 
     op: OpDef
@@ -87,6 +90,7 @@ class Call:
     out: TensorType
     facts: tuple[Fact | None, ...] = ()
     fact: Fact | None = None
+    found: Memo = field(default_factory=partial(Memo, MOST_FOUND), init=False, repr=False)
 
     @cached_property
     def in_shapes(self) -> tuple[tuple[Dim, ...], ...]:

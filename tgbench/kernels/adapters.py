@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
+from tgbench.base.memo import once_each
 from tgbench.base.regions import Box
 from tgbench.graph.op_table import Call, TensorType
 from tgbench.kernels.registry import KERNELS, Kernel, Scratch, Site, View, candidates, register
@@ -107,7 +108,7 @@ def _takes_wide(site: Site) -> bool:
     return _wide_dtype(site) is not None and all(box is not None for box in site.in_boxes)
 
 
-@cache
+@once_each
 def _wide_call(call: Call, narrow: str, wide: str) -> Call:
     def widened(type_: TensorType) -> TensorType:
         return replace(type_, dtype=wide) if type_.dtype == narrow else type_

@@ -15,13 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import cache, wraps
 from itertools import pairwise
 from typing import Any, TypeAlias, TypeVar, TypeVarTuple
 
-from tgbench.base.coords import Coord, Memo, same, value_of
+from tgbench.base.coords import Coord, same, value_of
 from tgbench.base.errors import KernelError
 from tgbench.base.known import ConstantData, SparsityPattern
+from tgbench.base.memo import Memo, once_each, outlives
 from tgbench.base.regions import Box, row_major
 from tgbench.graph.op_table import ITEMSIZE, Call
 
@@ -237,15 +237,10 @@ Details = TypeVarTuple("Details")
 
 def once_a_site(find: Callable[[Site, *Details], Found]) -> Callable[[Site, *Details], Found]:
     """What is found of a site, remembered there: each kernel asks, and for each purpose again."""
-
-    @wraps(find)
-    def found(site: Site, *details: *Details) -> Found:
-        return site.found.get((find, *details), find, site, *details)
-
-    return found
+    return once_each(find)
 
 
-@cache
+@once_each
 def mask_pattern(data: ConstantData) -> SparsityPattern:
     """The open elements of a constant mask: True, or 0 of an additive one."""
     array = data.array
@@ -262,6 +257,7 @@ def _no_scratch(site: Site) -> tuple[Scratch, ...]:
     return ()
 
 
+@outlives
 @dataclass(frozen=True)
 class Kernel:
     """One implementation of an op.

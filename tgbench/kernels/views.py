@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any, TypeAlias
 
 from tgbench.base.coords import Coord, same
+from tgbench.base.memo import Allowance, once_each
 from tgbench.base.regions import Box, Interval, row_major
 from tgbench.graph.op_table import Call
 from tgbench.kernels.registry import ARENA, Function, Site, View, once_a_site
 from tgbench.runs.rules import Rules
 
 Bound: TypeAlias = "tuple[Function, tuple[Any, ...]]"
-
-_rules = Rules()
+READS_BYTES = 1 << 18  # of boxes that are remembered of a call
 
 
 def dense(shape: Sequence[Coord], dtype: str) -> View:
@@ -95,7 +94,7 @@ def is_matrix(view: View) -> bool:
     return same(over, 1) and rows <= along
 
 
-@cache
+@once_each
 def _bare(call: Call) -> Call:
     """The call less what is known, but for constants that name what kernels read."""
     picks, facts = call.op.picks, call.facts or (None,) * len(call.inputs)
@@ -105,7 +104,13 @@ def _bare(call: Call) -> Call:
 
 def whole_reads(call: Call, out_box: Box) -> tuple[Box | None, ...]:
     """The boxes a kernel would read if nothing of the inputs were known."""
-    return _rules.reads(_bare(call), out_box)
+    return _rules(call).reads(_bare(call), out_box)
+
+
+@once_each
+def _rules(call: Call) -> Rules:
+    """What is read of a call is remembered with it."""
+    return Rules(allowance=Allowance(READS_BYTES))
 
 
 def _has_facts(call: Call) -> bool:

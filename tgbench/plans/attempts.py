@@ -10,7 +10,6 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from tgbench.base.coords import Memo
 from tgbench.base.regions import EMPTY, Region
 from tgbench.graph.graph import Node
 from tgbench.memory.draft import Draft, Life
@@ -87,7 +86,7 @@ class Attempts:
     def __init__(self, runs: Runs, sizer: Sizer) -> None:
         self.runs = runs
         self.sizer = sizer
-        self._always = Memo(AT_HAND)
+        self._always = runs.rules.allowance.memo(AT_HAND)
 
     def always(self, retained: Iterable[Node], scenarios: Sequence[Scenario], cut: Cut) -> Attempt:
         """The maps with these nodes kept through everything; remembered."""

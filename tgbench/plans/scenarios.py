@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from tgbench.base.coords import Memo
+from tgbench.base.memo import Memo
 from tgbench.base.regions import Region
 from tgbench.graph.graph import Node
 from tgbench.memory.placement import Footprint, Placement, Retention, footprint
@@ -66,8 +66,9 @@ class Runs:
         self.scheduled = scheduled
         self.rules = rules
         most = max(REMEMBERED // max(len(scheduled.schedule), 1), 1)
-        self._changed, self._steps, self._footprints = Memo(most), Memo(most), Memo(most)
-        self._demands, self._begun = Memo(most), Memo(most)
+        memo = rules.allowance.memo
+        self._changed, self._steps, self._footprints = memo(most), memo(most), memo(most)
+        self._demands, self._begun = memo(most), memo(most)
         self._propagator = lru_cache(RETENTIONS)(self._new_propagator)
 
     def propagator(self, retained: Iterable[Node]) -> Propagator:

@@ -17,7 +17,6 @@ from typing import Any
 
 from tgbench.base.coords import (
     Coord,
-    Memo,
     Moving,
     fixed,
     here,
@@ -235,7 +234,8 @@ class Choices:
 
     def forget(self) -> None:
         """More is known of what kernels take: they are ranked anew."""
-        self._numbers, self._kernels, self._options = Memo(), Memo(), Memo()
+        memo = self.rules.allowance.memo
+        self._numbers, self._kernels, self._options = memo(), memo(), memo()
         self._next = count()
 
     def key(self, site: Site) -> int:
@@ -301,7 +301,8 @@ class Lowerer:
         self.placement = placement
         self.rules = rules
         self.device = device
-        self._choices, self._binds, self._bounds = Choices(rules, ranking), Memo(), Memo()
+        self._choices = Choices(rules, ranking)
+        self._binds, self._bounds = rules.allowance.memo(), rules.allowance.memo()
         self._hows: dict[Hashable, int] = {}
         self._slots = placement.slots
         self._how = cache(self._number_of_how)
@@ -477,7 +478,7 @@ class Lowerer:
         self._choices.forget()
         if self.team is not None:
             self.team.forget()
-        self._binds, self._bounds = Memo(), Memo()
+        self._binds, self._bounds = self.rules.allowance.memo(), self.rules.allowance.memo()
 
     def again(self, made: Instruction) -> Instruction:
         """A call, and all that it does besides, by the kernel that would be chosen now; as it is if
@@ -631,7 +632,7 @@ class Sizer:
         self.rules = rules
         self.device = device
         self.choices = choices
-        self._wants = Memo()
+        self._wants = rules.allowance.memo()
 
     def wants(
         self, computed: Iterable[tuple[Node, Region]], draft: Draft

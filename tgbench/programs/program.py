@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import inf
 from typing import Any
 
@@ -20,6 +21,7 @@ import numpy as np
 import torch
 
 from tgbench.base.coords import Coord, Domain, Guard, Moving, Terms, at
+from tgbench.base.memo import bytes_of
 from tgbench.base.regions import Box
 from tgbench.base.words import counted
 from tgbench.graph.graph import Node
@@ -91,6 +93,7 @@ def site_at(site: Site, origin: Sequence[int]) -> Site:
     )
 
 
+CALL_BYTES = 3_500  # of a call, about
 FORGETS = 1.002  # times as much is the least that a program took, after each run more
 
 
@@ -313,10 +316,12 @@ class Program:
         words = sum(chain.moves for chain in self._chains.values())
         return len(self._moving) + len(self._numbers) + words
 
-    @property
+    @cached_property
     def size_bytes(self) -> int:
-        """A fair estimate of what keeping this program costs."""
-        return 2_000 + 900 * len(self.instructions)
+        """What keeping it takes, as it was when first asked; about that, where calls are unread."""
+        if self.binds is not None:
+            return CALL_BYTES * (1 + len(self.instructions))
+        return round(bytes_of(self))
 
     def __len__(self) -> int:
         return len(self.instructions)

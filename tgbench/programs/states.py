@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
 
-from tgbench.base.coords import Coord, Memo, Moving, at, origin_symbol
+from tgbench.base.coords import Coord, Moving, at, origin_symbol
+from tgbench.base.memo import Allowance, bytes_of
 from tgbench.base.regions import EMPTY, Box, Region
 from tgbench.graph.graph import Node
 from tgbench.programs.lowering import Held, State
@@ -112,20 +113,29 @@ MOST_MOVES = 20_000  # of which it is remembered what they make of a state
 
 
 class States:
-    """All patterns seen, each with its small integer; 0 is the empty one."""
+    """All patterns seen, each with its small integer; 0 is the empty one.
 
-    def __init__(self) -> None:
+    Fields:
+        patterns: by number.
+        size_bytes: what they take.
+    """
+
+    def __init__(self, allowance: Allowance | None = None) -> None:
+        self._allowance = Allowance() if allowance is None else allowance
+        self._begin()
+
+    def _begin(self) -> None:
+        memo = self._allowance.memo
+        self._moves, self._rounded = memo(MOST_MOVES), memo(MOST_PLACES)
+        self._here, self._held = memo(MOST_PLACES), memo(MOST_MOVES)
         self._numbers: dict[ValidityPattern, int] = {EMPTY_STATE: 0}
         self.patterns: list[ValidityPattern] = [EMPTY_STATE]
-        self._start_memos()
-
-    def _start_memos(self) -> None:
-        self._moves, self._rounded = Memo(MOST_MOVES), Memo(MOST_PLACES)
-        self._here, self._held = Memo(MOST_PLACES), Memo(MOST_MOVES)
+        self.size_bytes = 0.0
 
     def number(self, pattern: ValidityPattern) -> int:
         found = self._numbers.get(pattern)
         if found is None:
+            self.size_bytes += bytes_of(pattern)
             self.patterns.append(pattern)  # first: an interrupt in between wastes a number
             found = self._numbers[pattern] = len(self.patterns) - 1
         return found
@@ -136,8 +146,7 @@ class States:
         What names numbers goes before what they stand for, in case of an interrupt.
         """
         kept = self.patterns[number]
-        self._start_memos()
-        self._numbers, self.patterns = {EMPTY_STATE: 0}, [EMPTY_STATE]
+        self._begin()
         return self.number(kept)
 
     def __len__(self) -> int:

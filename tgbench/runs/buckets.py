@@ -18,8 +18,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
-from tgbench.base.coords import Coord, Memo, origin_symbol, value_of
+from tgbench.base.coords import Coord, origin_symbol, value_of
 from tgbench.base.errors import DemandError, GraphError, check_choice
+from tgbench.base.memo import Allowance
 from tgbench.base.regions import EMPTY, Box, Region
 from tgbench.graph.graph import Graph
 
@@ -227,9 +228,9 @@ class Classifier:
     quicker than finding one that equals it.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, allowance: Allowance) -> None:
         self.graph = graph
-        self._spots, self._kinds = Memo(MOST_SPOTS), Memo(MOST_SPOTS)
+        self._spots, self._kinds = allowance.memo(MOST_SPOTS), allowance.memo(MOST_SPOTS)
 
     def spot(self, bucket: Bucket, onwards: bool = False) -> Spot:
         return self._spots.get((bucket, onwards), self._classified, bucket, onwards)

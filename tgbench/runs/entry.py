@@ -29,6 +29,7 @@ TIME_LIMIT_S = 2**33  # the year 2242, which every date type holds
 MOST_DIMENSIONS = 64
 MOST_LINE_BYTES = 1 << 20
 MOST_BOXES = 1024  # of one input or output, which mostly have one; of more, the hull is written
+CALL_BYTES, NAME_BYTES, BOX_BYTES, SIDE_BYTES = 270, 200, 70, 118  # of a call and its parts
 MEND = "delete the line, or restore the file from a copy"
 
 
@@ -62,6 +63,14 @@ class LoggedCall:
             )
         if not 0 <= self.time < TIME_LIMIT_S:
             raise TraceError(f"time={self.time} is not in 0..2**33 seconds; pass time.time()")
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes in memory, less what equal calls share."""
+        named = (*self.bucket.changed, *self.bucket.demand)
+        boxes = [box for _, region in named for box in region]
+        sides = sum(map(len, boxes))
+        return CALL_BYTES + NAME_BYTES * len(named) + BOX_BYTES * len(boxes) + SIDE_BYTES * sides
 
     def to_json(self) -> str:
         """One line, without its end."""

@@ -205,6 +205,16 @@ class Writer:
         """How many calls are not in the file yet."""
         return len(self._calls) - self._written
 
+    def forget(self, count: int) -> None:
+        """Drop so many of the oldest calls, of those that are written; none while it writes."""
+        if self._writing.acquire(blocking=False):
+            try:
+                gone = min(count, self._written)
+                self._written -= gone
+                del self._calls[:gone]
+            finally:
+                self._writing.release()
+
     def ring(self) -> None:
         """There is a new call."""
         self._bell.put(None)

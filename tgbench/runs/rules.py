@@ -14,12 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 
-from tgbench.base.coords import Memo
+from tgbench.base.memo import Allowance
 from tgbench.base.regions import EMPTY, Box, Left, Region
 from tgbench.base.tiles import Tiling
-from tgbench.graph.graph import Expansion, Node, expansion
+from tgbench.graph.graph import Expansion, Node, outline_of
 from tgbench.graph.op_table import Call
 from tgbench.graph.ops.broadcasting import down
 
@@ -30,20 +29,23 @@ class Rules:
     Args:
         tilings: of calls whose elements are computed in tiles; none of the others are.
         unpacked: calls whose weights are read as they lie, by kernels that want no other layout.
+        allowance: of bytes for what is remembered, here and by all who follow these rules.
     """
 
     def __init__(
         self,
         tilings: Mapping[Call, Tiling] | None = None,
         unpacked: frozenset[Call] = frozenset(),
+        allowance: Allowance | None = None,
     ) -> None:
+        self.allowance = Allowance() if allowance is None else allowance
         self.unpacked = unpacked
         self.exact = None if tilings is None else "bitwise"  # as a plan says it
         self.tilings = tilings or {}
-        self._dirty, self._needed, self._reads = Memo(), Memo(), Memo()
-        self._atomic = Memo()
-        self._unions, self._differences, self._shown = Memo(), Memo(), Memo()
-        self._lacking, self._joined, self._rounded = Memo(), Memo(), Memo()
+        memo = self.allowance.memo
+        self._dirty, self._needed, self._reads, self._atomic = memo(), memo(), memo(), memo()
+        self._unions, self._differences, self._shown = memo(), memo(), memo()
+        self._lacking, self._joined, self._rounded = memo(), memo(), memo()
 
     def rounded(self, call: Call, region: Region) -> Region:
         """The tiles of a call that a region touches; the region itself where it has no tiling."""
@@ -122,7 +124,7 @@ class Rules:
 
     def _find_dirty(self, call: Call, regions: tuple[Region, ...]) -> Region:
         if call.op.is_fused:
-            return self._dirty_through(_expansion(call), regions)
+            return self._dirty_through(outline_of(call), regions)
         assert call.op.forward is not None
         return less_known(call, call.op.forward(call, regions))
 
@@ -136,7 +138,7 @@ class Rules:
 
     def _find_needed(self, call: Call, region: Region) -> tuple[Region, ...]:
         if call.op.is_fused:
-            return self._needed_through(_expansion(call), region)
+            return self._needed_through(outline_of(call), region)
         result = [EMPTY] * len(call.inputs)
         for box in region:
             for i, part in enumerate(self._parts(call, box)):
@@ -207,8 +209,3 @@ def _less_fact(call: Call, i: int, region: Region) -> Region:
     if fact is None or not fact.hard or fact.constant is not None:
         return region
     return fact.open.trim(region)
-
-
-@cache
-def _expansion(call: Call) -> Expansion:
-    return expansion(call.op, call.attrs, call.inputs, call.facts)

@@ -3,8 +3,8 @@
     run ─→ append ─→ calls in memory ─→ class_counts, pairs ─→ transitions: P(next class | class)
                           └─→ background thread ─→ one JSON line a call
 
-Every call stays in memory, about 1 kB each. When several processes append to one file, their calls
-interleave there, and `pairs` sees that.
+The latest calls stay in memory, 8 MiB of them: some ten thousand that never repeat. A file has all.
+When several processes append to one file, their calls interleave there, and `pairs` sees that.
 """
 
 from __future__ import annotations
@@ -33,11 +33,13 @@ from tgbench.runs.log import TraceWarning, Writer, append, explained, read
 if TYPE_CHECKING:
     import pandas as pd
 
+MOST_BYTES = 8 << 20  # of calls in memory; past this the older half of them goes
+
 __all__ = ["LoggedCall", "Trace", "TraceWarning"]
 
 
 class Trace:
-    """The calls so far, and the file that they are added to.
+    """The calls so far, and the file that they are added to; `size_bytes` of them are in memory.
 
     `Trace()` lives in memory. `Trace(path)` reads the file if it is there, and adds every later
     call to it from a background thread. `Trace.load(path)` only reads.
@@ -57,6 +59,7 @@ class Trace:
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         self.path = None if path is None else Path(path)
         self._calls: list[LoggedCall] = []
+        self.size_bytes = 0
         self._torn: str | None = None
         self._writer: Writer | None = None
         if self.path is None:
@@ -65,6 +68,7 @@ class Trace:
         with explained(self.path, "opened"):
             if target.exists():
                 self._calls, self._torn = read(self.path)
+                self._weigh()
             append(target, b"")
         self._writer = Writer(target, self._calls)
         weakref.finalize(self, self._writer.leave).atexit = False
@@ -76,6 +80,7 @@ class Trace:
         trace = Trace()
         trace.path = Path(path)
         trace._calls, trace._torn = read(trace.path)
+        trace._weigh()
         trace._report("is left out")
         return trace
 
@@ -95,7 +100,7 @@ class Trace:
 
     @property
     def calls(self) -> Sequence[LoggedCall]:
-        """In the order they were added; grows with `append`."""
+        """In the order they were added: the latest ones, once they take `MOST_BYTES`."""
         return self._calls
 
     def __len__(self) -> int:
@@ -105,10 +110,25 @@ class Trace:
         return iter(self._calls)
 
     def append(self, call: LoggedCall) -> None:
-        """Add a call: under a microsecond, no I/O, never raises for the file's sake."""
+        """Add a call: a microsecond, no I/O, never raises for the file's sake."""
         self._calls.append(call)
+        self.size_bytes += call.size_bytes
+        if self.size_bytes > MOST_BYTES:
+            self._forget()
         if self._writer is not None:
             self._writer.ring()
+
+    def _forget(self) -> None:
+        """Let the older half go; of calls that a file gets, what is in it."""
+        half = len(self._calls) // 2
+        if self._writer is not None:
+            self._writer.forget(half)
+        else:
+            del self._calls[:half]
+        self._weigh()
+
+    def _weigh(self) -> None:
+        self.size_bytes = sum(call.size_bytes for call in self._calls)
 
     def flush(self) -> None:
         """Wait until every call is in the file and synced.

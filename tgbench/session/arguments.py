@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tgbench.base.coords import Memo
 from tgbench.base.errors import DemandError, HintError, InputError, TgbenchError
+from tgbench.base.memo import Memo
 from tgbench.base.regions import EMPTY, Region
 from tgbench.graph.graph import Graph, Node
 from tgbench.graph.op_table import FLOATS, OPS, OpDef, numpy_dtype

@@ -70,6 +70,20 @@ class Facts:
         """The plan in force and its bytes; raises PlanError before the first plan."""
         return self.keeper.memory
 
+    @property
+    def remembered(self) -> dict[str, int]:
+        """Bytes of what is remembered to be quicker; all is bounded, and goes with the session.
+
+        Programs and the patterns of what is valid, answers to questions about the graph, the
+        latest calls of the trace.
+        """
+        return {
+            "programs": self.keeper.programs.size_bytes,
+            "states": round(self.keeper.states.size_bytes),
+            "answers": self.planning.rules.allowance.size_bytes,
+            "trace": self.runner.trace.size_bytes,
+        }
+
     def estimate_memory(self) -> dict[str, MemoryEstimate]:
         """Bytes per device, before anything of the arena is allocated."""
         budget, others = self.planning.limit_bytes, self.seat.others_fixed_bytes

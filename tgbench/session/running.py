@@ -45,7 +45,7 @@ from tgbench.session.standing import NONE, Keeper, Standing
 from tgbench.session.trying import TriedCall, Tryer
 
 Array = NDArray[Any]
-MOST_STATES = 10_000  # patterns remembered; past this they and their programs start again
+STATE_BYTES = 16 << 20  # of patterns; past this they and their programs start again
 RUNS_AHEAD = 3  # how far `prepare` follows a class: two runs reach its steady state
 MOST_PLANS = 4  # a run that still fits nothing after this many plans is an error of ours
 
@@ -185,7 +185,7 @@ class Runner:
     ) -> None:
         self.planning, self.keeper = planning, keeper
         self.server, self.chooser = (
-            Server(planning.graph, keeper.states, keeper.programs),
+            Server(planning.graph, keeper.states, keeper.programs, planning.rules.allowance),
             keeper.chooser,
         )
         self.reader, self.trace = reader, trace
@@ -263,7 +263,7 @@ class Runner:
         """What of the inputs differs, its bucket, and the program; plans if nothing fits."""
         began_ns = time.thread_time_ns()
         demand = {name: wish.region for name, wish in request.wanted.items()}
-        if len(self.keeper.states) > MOST_STATES:
+        if self.keeper.states.size_bytes > STATE_BYTES:
             self.keeper.forget_states()
         for _ in range(MOST_PLANS):
             arrays = self.reader.completed(request.given, self.keeper.standing.held)

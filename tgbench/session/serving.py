@@ -26,7 +26,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from tgbench.base.coords import Memo
+from tgbench.base.memo import Allowance
 from tgbench.base.regions import Region
 from tgbench.graph.graph import Graph, Node
 from tgbench.programs.program import Program
@@ -166,13 +166,15 @@ class Server:
         classifier: of all runs.
     """
 
-    def __init__(self, graph: Graph, states: States, programs: Library) -> None:
+    def __init__(
+        self, graph: Graph, states: States, programs: Library, allowance: Allowance
+    ) -> None:
         self.states, self.programs = states, programs
-        self.classifier = Classifier(graph)
+        self.classifier = Classifier(graph, allowance)
         leaves: dict[str, Node] = {**graph.inputs, **graph.states}
         self.shapes = {name: node.shape for name, node in leaves.items()}
         self.outputs = {name: node.shape for name, node in graph.outputs.items()}
-        self._rounded = Memo(MOST_PLACES)
+        self._rounded = allowance.memo(MOST_PLACES)
 
     def larger(self, own: Offer, run: Around) -> list[Offer]:
         """The run as larger ones than its `own`."""

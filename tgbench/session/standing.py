@@ -76,7 +76,7 @@ class Keeper:
     def __init__(self, planning: Planning, program_bytes: int, chooser: Chooser) -> None:
         self.planning = planning
         self.seat, self.arena = planning.seat, planning.seat.arena
-        self.states = States()
+        self.states = States(planning.rules.allowance)
         self.programs, self.chooser = Library(program_bytes), chooser
         self.standing = Standing()
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
 
 import numpy as np
 
 from tgbench.base.coords import Table, lookup
 from tgbench.base.errors import GraphError
 from tgbench.base.known import ConstantData, SparsityPattern, intervals_of
+from tgbench.base.memo import once_each
 from tgbench.base.regions import EMPTY, Box, Interval, Region
 from tgbench.graph.graph import Node, fact_of
 from tgbench.graph.op_table import Array, Attrs, Call, OpDef, TensorType, register
@@ -54,7 +54,7 @@ class _Picks:
     begin: Table
 
     @staticmethod
-    @cache
+    @once_each
     def of(data: ConstantData, size: int) -> _Picks:
         rows = data.array.astype(np.int64)
         begin = np.searchsorted(rows, np.arange(size + 1))
@@ -323,7 +323,7 @@ def _within(box: Box, shape: Sequence[int], axis: int) -> Box | None:
     return box.intersect(Box(box[i] if i == axis else (0, size) for i, size in enumerate(shape)))
 
 
-@lru_cache(1024)
+@once_each
 def _rows_between(
     data: ConstantData, size: int, axis: int, first: int, stop: int
 ) -> SparsityPattern:

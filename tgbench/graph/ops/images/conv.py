@@ -10,7 +10,6 @@ What a changed box reaches is, in every dimension, the windows that hold a part 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -18,6 +17,7 @@ import numpy as np
 
 from tgbench.base.coords import value_of
 from tgbench.base.errors import GraphError
+from tgbench.base.memo import once_each
 from tgbench.base.regions import Box, Interval, Region
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import (
@@ -32,7 +32,6 @@ from tgbench.graph.op_table import (
     same_dtype,
 )
 from tgbench.graph.ops.images.windows import (
-    MOST_CALLS,
     Pads,
     Windows,
     ceil_div,
@@ -95,7 +94,7 @@ def conv_windows(attrs: Attrs, x: Shape, weight: Shape) -> list[Windows]:
     return found
 
 
-@lru_cache(MOST_CALLS)
+@once_each
 def _windows(call: Call) -> list[Windows]:
     return conv_windows(call.attrs, *call.in_shapes[:2])
 
@@ -135,7 +134,7 @@ def _conv_needed(call: Call, box: Box) -> tuple[Region, ...]:
     return Region.of(*combined((box[0], inputs), parts)), *_weights(call, outputs)
 
 
-@lru_cache(MOST_CALLS)
+@once_each
 def _weights(call: Call, outputs: Interval) -> tuple[Region, ...]:
     """The weights, and the bias, of these channels: most boxes hold all of them."""
     shapes = call.in_shapes[1:]
@@ -272,7 +271,7 @@ def turned_windows(attrs: Attrs, x: Shape, weight: Shape) -> list[Windows]:
     return found
 
 
-@lru_cache(MOST_CALLS)
+@once_each
 def _turned(call: Call) -> list[Windows]:
     return turned_windows(call.attrs, *call.in_shapes[:2])
 

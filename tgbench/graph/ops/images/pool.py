@@ -7,13 +7,14 @@ the reciprocal of how many elements its window counts, which is a constant of th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache, reduce
+from functools import reduce
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from tgbench.base.errors import GraphError
+from tgbench.base.memo import once_each
 from tgbench.base.regions import Box, Region
 from tgbench.graph.dims import is_symbolic
 from tgbench.graph.graph import Node
@@ -28,7 +29,7 @@ from tgbench.graph.op_table import (
     register,
     same_dtype,
 )
-from tgbench.graph.ops.images.windows import MOST_CALLS, Windows, combined, overhangs, per_axis
+from tgbench.graph.ops.images.windows import Windows, combined, overhangs, per_axis
 from tgbench.graph.ops.reduce import mean
 
 
@@ -46,7 +47,7 @@ def pool_windows(attrs: Attrs, shape: Sequence[Any]) -> list[Windows]:
     return [Windows(*row) for row in rows]
 
 
-@lru_cache(MOST_CALLS)
+@once_each
 def _windows(call: Call) -> list[Windows]:
     return pool_windows(call.attrs, call.in_shapes[0])
 

@@ -8,7 +8,7 @@ The maps are those of PyTorch's `interpolate`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,10 +20,11 @@ from tgbench.graph.ops.images.pool import along
 from tgbench.graph.ops.images.windows import per_axis
 from tgbench.graph.ops.index import gather
 
+MOST_SIZES = 64  # of images that are remembered
 MODES = ("nearest", "nearest_exact", "linear")
 
 
-@cache
+@lru_cache(MOST_SIZES)
 def nearest_index(size: int, count: int, scale: float | None, exact: bool) -> Array:
     """Which input each output copies; `scale` is inputs per output, where it is given.
 
@@ -36,7 +37,7 @@ def nearest_index(size: int, count: int, scale: float | None, exact: bool) -> Ar
     return index
 
 
-@cache
+@lru_cache(MOST_SIZES)
 def linear_matrix(size: int, count: int, scale: float | None, align_corners: bool) -> Array:
     """[count, size]: how much of each input is in each output; float64."""
     outputs = np.arange(count, dtype=np.float64)

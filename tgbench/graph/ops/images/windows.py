@@ -22,7 +22,6 @@ from tgbench.base.regions import Box, Interval
 from tgbench.graph.op_table import Dim
 
 MOST_SPANS = 16  # a box whose inputs lie in more intervals than this is covered by one
-MOST_CALLS = 1024  # op applications whose windows are remembered
 Pads: TypeAlias = "tuple[tuple[int, int], ...]"
 
 

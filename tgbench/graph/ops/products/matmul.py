@@ -9,12 +9,12 @@ known to be 0, the contraction does not read the other.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 
 import numpy as np
 
 from tgbench.base.errors import GraphError
 from tgbench.base.known import ConstantData, Fact, SparsityPattern, pattern_fact
+from tgbench.base.memo import once_each
 from tgbench.base.regions import Box, Interval, Region
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import Attrs, Call, Dim, OpDef, TensorType, register, same_dtype
@@ -48,7 +48,7 @@ def _zero_pattern(call: Call, operand: int) -> SparsityPattern | None:
     return fact.open if fact.closes_with(0.0) else None
 
 
-@cache
+@once_each
 def _banded(data: ConstantData) -> SparsityPattern | None:
     """The elements of a constant that are not 0, where most are: bands, filters, means."""
     is_open = data.array != 0

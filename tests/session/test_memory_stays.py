@@ -1,0 +1,144 @@
+"""What a session remembers is bounded, counted in true bytes, and goes with it."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from collections.abc import Iterator
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tgbench as tg
+from tgbench import ops
+from tgbench.base import memo
+from tgbench.graph.graph import Graph, GraphBuilder
+from tgbench.graph.op_table import Call
+from tgbench.runs import trace
+from tgbench.runs.entry import LoggedCall
+from tgbench.session import running
+
+ROWS = 24
+
+
+def decoder() -> Graph:
+    """Rows that see the rows before them; the mask is a constant of its own."""
+    g = GraphBuilder()
+    x = g.input("x", (ROWS, 4))
+    mask = g.constant(np.tri(ROWS, dtype=bool))
+    for _ in range(2):
+        heads = [(x @ g.parameter(f"w{i}", (4, 4))).reshape(1, 1, ROWS, 4) for i in range(3)]
+        x = x + ops.attention(*heads, mask).reshape(ROWS, 4)
+    g.output("y", ops.softmax(x))
+    return g.build()
+
+
+def session(**options: Any) -> tg.GraphSession:
+    weights = {f"w{i}": np.eye(4, dtype="float32") * (i + 1) for i in range(3)}
+    return tg.GraphSession(decoder(), weights, calibrate=False, **options)
+
+
+def edits(count: int) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Rows changed anywhere, and rows asked for anywhere."""
+    random, x = np.random.default_rng(0), np.zeros((ROWS, 4), "float32")
+    for _ in range(count):
+        x = x.copy()
+        x[random.integers(ROWS, size=random.integers(1, 4))] += 1
+        first = int(random.integers(ROWS))
+        yield {"x": x}, {"y": np.s_[first : int(random.integers(first, ROWS)) + 1]}
+
+
+def true_bytes(root: Any, apart: set[int]) -> int:
+    """Everything reachable that is not held by something else as well."""
+    waiting, size = [root], 0
+    while waiting:
+        one = waiting.pop()
+        if id(one) in apart or issubclass(type(one), (type, ModuleType, FunctionType)):
+            continue
+        apart.add(id(one))
+        size += sys.getsizeof(one) + 16 * gc.is_tracked(one)
+        waiting += gc.get_referents(one)
+    return size
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounds are made small, so that all of them are met."""
+    allowed = 1 << 20
+    monkeypatch.setattr(memo.Allowance.__init__, "__defaults__", (allowed,))
+    monkeypatch.setattr(running, "STATE_BYTES", 100_000)
+    monkeypatch.setattr(trace, "MOST_BYTES", 50_000)
+    made, most = session(making="always", program_bytes=1), dict.fromkeys(("states", "trace"), 0)
+    largest = 0
+    for values, want in edits(150):
+        made.run(values, want)
+        found = made.remembered
+        assert len(made.programs) == 1
+        assert found["answers"] < allowed * 1.2
+        assert found["trace"] <= 50_000
+        assert found["states"] < 100_000 + 50_000  # those of one run more
+        most = {name: max(most[name], found[name]) for name in most}
+        largest = max(largest, found["answers"])
+    assert largest > allowed / 2
+    assert most["states"] > 100_000
+    assert most["trace"] > 40_000
+    assert 0 < len(made.trace) < 150
+
+
+def test_what_is_counted_is_what_it_takes() -> None:
+    made = session(making="always")
+    for values, want in edits(60):
+        made.run(values, want)
+    found, apart = made.remembered, {id(made)}
+    true_bytes([made.graph, made.scheduled, made.placement, made.pool, made.memory.buffers], apart)
+    apart |= {id(one) for one in gc.get_objects() if type(one).__name__ == "OpDef"}
+    memos = [(one.entries, one.older) for one in made.rules.allowance._memos]
+    programs = [program for _, _, program in made.programs]
+    together = true_bytes([memos, programs, made.states.patterns, made.trace.calls], apart)
+    assert 0.5 < sum(found.values()) / together < 1.5
+
+
+def test_a_session_that_is_dropped_leaves_nothing() -> None:
+    def used() -> list[weakref.ref[Any]]:
+        made = session(making="always")
+        for values, want in edits(5):
+            made.run(values, want)
+        calls = {node.call for node in made.graph.nodes if not node.is_leaf}
+        return [weakref.ref(one) for one in (made, made.graph, made.rules.allowance, *calls)]
+
+    used()
+    gc.collect()
+    before = len(gc.get_objects())
+    for _ in range(3):
+        gone = used()
+        gc.collect()
+        assert [one() for one in gone] == [None] * len(gone)
+    assert len(gc.get_objects()) - before < 300
+    assert sum(type(one) is memo.Memo for one in gc.get_objects()) < 3000
+
+
+def test_calls_of_a_trace_with_a_file_go_once_they_are_in_it(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace, "MOST_BYTES", 20_000)
+    with tg.Trace(tmp_path / "calls.jsonl") as found:
+        made = session(trace=found)
+        for values, want in edits(100):
+            made.run(values, want)
+            found.flush()
+            assert found.size_bytes <= 20_000
+        assert len(found) < 60
+        last = found.calls[-1]
+    assert len(tg.Trace.load(tmp_path / "calls.jsonl")) == 100
+    read: LoggedCall = tg.Trace.load(tmp_path / "calls.jsonl").calls[-1]
+    assert read.bucket == last.bucket
+
+
+def test_equal_graphs_share_no_calls_with_the_dead() -> None:
+    """What follows from a call is kept with it, not under a key that outlives it."""
+    first = weakref.ref(next(n.call for n in decoder().nodes if n.op == "attention"))
+    gc.collect()
+    assert first() is None
+    assert isinstance(next(n.call for n in decoder().nodes if n.op == "attention"), Call)
