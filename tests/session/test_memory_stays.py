@@ -116,7 +116,6 @@ def test_a_session_that_is_dropped_leaves_nothing() -> None:
         gc.collect()
         assert [one() for one in gone] == [None] * len(gone)
     assert len(gc.get_objects()) - before < 300
-    assert sum(type(one) is memo.Memo for one in gc.get_objects()) < 3000
 
 
 def test_calls_of_a_trace_with_a_file_go_once_they_are_in_it(

@@ -487,15 +487,19 @@ class Lowerer:
         assert made.site is not None
         if is_by_team(made.site, made.kernel):  # chosen for the whole program
             return made
-        with suppress(DoesNotFit):
-            bound = self._best(made.node, made.site, made.posts)
+        with suppress(DoesNotFit, KernelError):
+            site = self._chosen_at(made.node, made.site, made.posts)
+            bound = self._fastest(site, made.node)
             return self.placed(made.node, made.site, bound, made.posts)
         return made
 
     def by(self, made: Instruction, kernel: str) -> Instruction:
-        """A call by another kernel; raises KernelError or DoesNotFit if that does not suit."""
+        """A call by another kernel that might be chosen; raises KernelError or DoesNotFit for one
+        that does not suit.
+        """
         assert made.site is not None
-        bound = self.bound_again(made.node, made.site, kernel, made.posts)
+        site = self._chosen_at(made.node, made.site, made.posts)
+        bound = self._fitting(self._named_at(site, kernel), made.node)
         return self.placed(made.node, made.site, bound, made.posts)
 
     def _best(self, node: Node, there: Site, posts: Sequence[Node] = ()) -> BoundKernel:
@@ -503,18 +507,24 @@ class Lowerer:
         return self._fastest(self.canonical(node, there, posts), node)
 
     def _any(self, node: Node, there: Site) -> BoundKernel:
-        """The same, by all means.
+        """The same, by all means."""
+        return self._fastest(self._chosen_at(node, there), node)
+
+    def _chosen_at(self, node: Node, there: Site, posts: Sequence[Node] = ()) -> Site:
+        """The canonical site that a call's kernel is chosen at.
 
         Where sizes move, fewer kernels take it, or none; memory may have been reserved for one of
-        the others. Then the sizes are held to what they are here.
+        the others. Then the sizes are held to what they are here, but not for what is done besides:
+        that can be a call of its own.
         """
-        site = self.canonical(node, there)
+        site = self.canonical(node, there, posts)
         try:
-            return self._fastest(site, node)
+            self._fastest(site, node)
         except (DoesNotFit, KernelError):
-            if not _moving_sizes(site):
+            if posts or not _moving_sizes(site):
                 raise
-        return self._fastest(held_here(site), node)
+            return held_here(site)
+        return site
 
     def _fastest(self, site: Site, node: Node) -> BoundKernel:
         key = self._choices.key(site)
@@ -570,14 +580,20 @@ class Lowerer:
     def bound_again(
         self, node: Node, there: Site, kernel: str, posts: Sequence[Node] = ()
     ) -> BoundKernel:
-        """A kernel that was chosen before; raises KernelError or DoesNotFit if it does not suit."""
+        """A kernel that was chosen before; raises KernelError or DoesNotFit if it does not suit.
+
+        If it was chosen where sizes were held, they are the same here: the program's guards say so.
+        """
         site = self.canonical(node, there, posts)
         try:
-            found = self._named_at(site, kernel)
-        except KernelError:
-            if not _moving_sizes(site):
+            return self._fitting(self._named_at(site, kernel), node)
+        except (DoesNotFit, KernelError):
+            if posts or not _moving_sizes(site):
                 raise
-            found = self._named_at(held_here(site), kernel)
+        return self._fitting(self._named_at(held_here(site), kernel), node)
+
+    def _fitting(self, found: BoundKernel, node: Node) -> BoundKernel:
+        """The kernel, if what is reserved for the node is enough for it; raises DoesNotFit."""
         if found.scratch_bytes > self._reserved(node):
             raise DoesNotFit(node, f"{found.scratch_bytes} bytes of scratch", self._reserved(node))
         return found

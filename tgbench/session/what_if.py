@@ -298,9 +298,12 @@ class WhatIf:
         node = self.ground.nodes[change.node]
         if scheduled.base[node] is not node:
             scheduled = scheduled.copying(scheduled.copied | self._meant(change))
-        after = {**old.after, node: everything}
+        kept = {n: turns for n, turns in old.after.items() if scheduled.base[n] is n}
+        shared = old.shared & kept.keys()  # others look at the bytes that the node has got
         return self._laid_out(
-            made, scheduled, replace(old, after=after, shared=old.shared - {node})
+            made,
+            scheduled,
+            replace(old, after={**kept, node: everything}, shared=shared - {node}),
         )
 
     def _drop(self, made: Decisions, change: PlanChange) -> Decisions:
