@@ -86,7 +86,7 @@ export function frontierPanel(scene, place) {
     const phases = [...data.phase_from].map((s, i) => shape("rect", { x: x(s), y: RUN_HIGH - 20, width: Math.max(x(data.phase_from[i + 1] ?? end) - x(s), 1), height: 6, fill: `var(--tg-${PHASE_COLOURS[data.phase[i]] ?? "soft"})` }, shape("title", {}, data.phase[i])));
     run.replaceChildren(svg(RUN_HIGH, `search: ${facts.state}`, text(ROOM.left - 4, y(most) + 4, "end", duration(most)), text(ROOM.left - 4, y(least) + 2, "end", duration(least)),
       line(stepped(bound), "bad", { "stroke-dasharray": "5 3" }), line(stepped(best), "mark"), ...phases,
-      text(ROOM.left, RUN_HIGH - 3, "start", `0 ${facts.unit}`), text(CHART_WIDE - ROOM.right, RUN_HIGH - 3, "end", `${Number(end.toPrecision(3))} ${facts.unit}`), text((CHART_WIDE + ROOM.left) / 2, RUN_HIGH - 3, "middle", data.phase.join(" → "))));
+      text(ROOM.left, RUN_HIGH - 3, "start", data.phase.join(" → ")), text(CHART_WIDE - ROOM.right, RUN_HIGH - 3, "end", `${Number(end.toPrecision(3))} ${facts.unit}`)));
   }
 
   // Width: visits. Colour: how well its rollouts went. A click marks the candidates.

@@ -40,6 +40,7 @@ export function graphPanel(scene, place_) {
       (byLine[data.y[i]] ??= []).push(i);
       for (let m = data.first[i]; m < data.first[i + 1]; m++) memberOf.set(data.member[m], i);
     });
+    data.inside.forEach((name, k) => memberOf.set(name, data.inside_of[k]));
     byLine.forEach((line) => line.sort((a, b) => data.x[a] - data.x[b]));
     around = facts.blocks.map(() => [Infinity, -Infinity, Infinity, -Infinity]);
     data.block.forEach((number, i) => {

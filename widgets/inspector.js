@@ -50,9 +50,9 @@ export function inspectorPanel(scene, place) {
     const fates = facts.fates.map(([kind, words, fate]) => make("li", {}, make("button", { type: "button", title: kind, "aria-pressed": String(kind === facts.bucket), onclick: () => scene.during(kind) },
       make("i", { class: "tg-dot", style: `background:var(--tg-${(FATE_LOOKS[fate.split(",")[0]] ?? ["soft"])[0]})` }), make("span", {}, words), make("span", {}, fate))));
     const kernels = facts.kernels.map(([name, time, source], i) => make("tr", {}, make("td", {}, named(name)), make("td", { class: "tg-right-side" }, time), make("td", { class: "tg-soft" }, i ? source : `${source} ✓`)));
-    refill(inside, make("h4", { class: "tg-node" }, named(facts.node), make("button", { type: "button", title: "choose nothing", onclick: () => scene.choose([]) }, "×")),
+    refill(inside, make("section", {}, make("h4", { class: "tg-node" }, named(facts.node), make("button", { type: "button", title: "choose nothing", onclick: () => scene.choose([]) }, "×")),
       make("p", { class: "tg-soft" }, facts.type + (facts.count > 1 ? `; ${facts.count} chosen` : "")),
-      ...(canChange ? [make("div", { class: "tg-bar" }, button("retain", "keep it through every run (p)", "pin"), button("drop", "do not keep it between runs (d)", "drop"))] : []),
+      ...(canChange ? [make("div", { class: "tg-bar" }, button("retain", "keep it through every run (p)", "pin"), button("drop", "do not keep it between runs (d)", "drop"))] : [])),
       section("Why", ...facts.why.map((line, i) => make("p", i ? { class: "tg-soft" } : {}, line))),
       ...(fates.length ? [section("What runs do to it", make("ol", { class: "tg-list" }, ...fates))] : []),
       ...(data.shape ? [section("Its elements", make("p", { class: "tg-soft tg-line", title: facts.title }, `${facts.plane}, ${facts.title}`), canvas, elements(), dimensions(), pointed)] : []),

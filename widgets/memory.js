@@ -176,7 +176,8 @@ export function memoryPanel(scene, place) {
   // Bytes in use over the whole schedule, with the window of the map; of many steps on one pixel, the largest.
   function inUse(pen) {
     const { left, width } = camera.box, { top: y0, height } = STRIP, most = Math.max(data.live[peakOf(data)], 1), whole = at[data.facts.steps];
-    const y = (size) => y0 + height - (size / most) * height, px = (x) => left + (x / whole) * width;
+    const kept = isFolded ? Math.min(data.facts.kept_bytes, most - 1) : 0, base = kept ? 6 : 0; // folded here too
+    const y = (size) => y0 + height - base - Math.max((size - kept) / (most - kept), 0) * (height - base), px = (x) => left + (x / whole) * width;
     pen.fillStyle = colours.colour("panel");
     pen.fillRect(left, y0, width, height);
     pen.beginPath();
@@ -253,7 +254,7 @@ export function memoryPanel(scene, place) {
   function band(pen) {
     if (!bandBytes) return;
     const y = camera.y(upOf(bandBytes)), tall = camera.y(0) - y;
-    if (tall < 15) return;
+    if (tall < 19) return;
     const count = data.kind.reduce((n, kind) => n + (data.facts.kinds[kind] === "retained"), 0);
     const said = `${count} kept values, ${bytes(bandBytes)}`, wide = pen.measureText(said).width;
     pen.fillStyle = colours.colour("paper");
@@ -324,6 +325,7 @@ export function memoryPanel(scene, place) {
     data.ghost.slice(0, MOST_GHOSTS).forEach((name, g) => {
       const i = rowsOf.get(name), from = data.ghost_offset[g], size = data.ghost_size[g];
       if (i !== undefined && data.offset[i] === from && data.size[i] === size) return; // lies where it lay
+      if (from + size <= bandBytes) return;
       const x = camera.x(i === undefined ? 0 : raster.x0[i]), y = camera.y(upOf(from + size));
       pen.strokeRect(x + 0.5, y + 0.5, (i === undefined ? camera.box.width : camera.x(raster.x1[i]) - x) - 1, Math.max(camera.y(upOf(from)) - y - 1, 2));
     });

@@ -91,6 +91,7 @@ function headerPanel(scene, place, said) {
     use.hidden = !facts.is_proposal || !facts.can_use;
     dismiss.hidden = !facts.is_proposal;
     undo.hidden = !facts.can_undo;
+    code.hidden = !facts.is_live;
   };
   scene.on("header", draw);
   draw();

@@ -97,6 +97,15 @@ def test_equal_layers_are_drawn_once() -> None:
     assert "9 layers of 3 nodes" in str(shown)
 
 
+def test_what_one_node_reads_alone_stands_inside_it() -> None:
+    shown = picture(layered(9))
+    assert [members[0].op for members in shown.folded.members] == ["input", "matmul", "exp", "add"]
+    columns = shown.columns()
+    assert set(columns["inside"]) == {f"w{i}" for i in range(9)}
+    assert set(columns["inside_of"].tolist()) == {1}
+    assert shown.titles()[1] == "matmul float32[2, 2] · w0, ×9"
+
+
 @given(graphs())
 def test_nothing_is_lost_by_folding(case: tuple[Graph, Maker]) -> None:
     graph, _ = case
@@ -105,6 +114,7 @@ def test_nothing_is_lost_by_folding(case: tuple[Graph, Maker]) -> None:
         assert sorted(names) == sorted(node.name for node in graph.nodes)
         assert all(a < b for a, b in drawn.edges)
     columns = picture(graph).columns()
+    assert sorted([*columns["member"], *columns["inside"]]) == sorted(n.name for n in graph.nodes)
     assert columns["first"][-1] == len(columns["member"]) == len(columns["time"])
     ElementTree.fromstring(to_svg(picture(graph)))
 

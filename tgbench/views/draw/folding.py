@@ -80,6 +80,33 @@ def folded(graph: Graph) -> Folded:
     return _drawn(graph, members, leader, block_of, blocks)
 
 
+def inlined(drawn: Folded) -> tuple[Folded, dict[int, tuple[Node, ...]]]:
+    """Without weights and constants that one drawn node reads: they stand inside that one.
+
+    Returns what is left, and by its position what stands inside.
+    """
+    count = len(drawn)
+    users = np.bincount(drawn.edges[:, 0], minlength=count) if len(drawn.edges) else np.zeros(count)
+    goes = [
+        members[0].op in ("parameter", "constant") and users[i] == 1
+        for i, members in enumerate(drawn.members)
+    ]
+    place = np.cumsum([not gone for gone in goes]) - 1
+    inside: dict[int, tuple[Node, ...]] = {}
+    edges = []
+    for before, after in drawn.edges.tolist():
+        if goes[before]:
+            at = int(place[after])
+            inside[at] = (*inside.get(at, ()), *drawn.members[before])
+        else:
+            edges.append((place[before], place[after]))
+    stays = [i for i, gone in enumerate(goes) if not gone]
+    return Folded(
+        tuple(drawn.members[i] for i in stays), tuple(drawn.block[i] for i in stays),
+        drawn.blocks, np.array(edges, np.int64).reshape(-1, 2),
+    ), inside  # fmt: skip
+
+
 def _signatures(computed: Sequence[Node]) -> list[Hashable]:
     def signature(node: Node) -> Hashable:
         plain = tuple((k, v) for k, v in sorted(node.attrs.items()) if not hasattr(v, "array"))

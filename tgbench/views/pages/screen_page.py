@@ -37,7 +37,7 @@ def page(
     Raises PlanError for a damaged plan, or one for another graph.
     """
     subject = Subject.of(shown, graph)
-    plans = [subject.plan]
+    subject.is_live, plans = False, [subject.plan]
     if against is not None:
         other = against if isinstance(against, Plan) else Plan.load(against)
         subject.proposal = Proposal(other, "the other plan")

@@ -80,9 +80,10 @@ def header(subject: Subject, _: Chosen) -> Payload | None:
         "is_proposal": proposal is not None,
         "faster": faster,
         "smaller": smaller,
-        "can_use": subject.session is not None,
+        "can_use": subject.is_live and subject.session is not None,
+        "is_live": subject.is_live,
         "can_undo": proposal is not None and proposal.what is not None,
-        "can_change": subject.graph is not None,
+        "can_change": subject.is_live and subject.graph is not None,
         "words": str(plan),
         "stale": _elsewhere(plan),
     }
@@ -106,7 +107,7 @@ def gap_words(plan: Plan) -> str:
         return "nothing is faster"
     if record.stop == "optimal":
         return "proved optimal"
-    return f"gap {record.gap:.1%}" if record.bound_ns else "no bound yet"
+    return f"gap {history_of(record).last.gap:.1%}" if record.bound_ns else "no bound yet"
 
 
 def _change(before: float, after: float, words: Callable[[Any], str]) -> str:
@@ -151,7 +152,7 @@ def map_payload(shown: Timeline, subject: Subject) -> Payload:
         "cost": np.array(_step_times(shown.schedule, subject), np.float64),
     }
     facts = {
-        **shown.facts(), "can_change": subject.graph is not None and subject.shown is not None,
+        **shown.facts(), "can_change": subject.is_live and subject.graph is not None,
         "kept_bytes": min([kept, *others]), "label": f"memory: {shown}",
     }  # fmt: skip
     return columns, facts
@@ -265,7 +266,7 @@ def frontier(subject: Subject, _: Chosen) -> Payload | None:
         "state": str(search) if search is not None else "",
         "phase": phase_of(history.last.message) if search is not None else "",
         "message": history.last.message, "unit": "steps" if search is None else "s",
-        "can_search": subject.session is not None,
+        "can_search": subject.is_live and subject.session is not None,
         "label": f"time by memory: {counted(len(curve.points), 'budget')} tried",
     }  # fmt: skip
     return columns, facts

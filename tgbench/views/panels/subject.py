@@ -68,6 +68,7 @@ class Subject:
         plan: in force.
         timeline: a memory map without a plan.
         fold: whether equal layers of the graph are drawn once.
+        is_live: whether somebody answers; a page only shows.
     """
 
     graph: Graph | None = None
@@ -78,6 +79,7 @@ class Subject:
     curve: Curve = field(default_factory=lambda: Curve(()))
     proposal: Proposal | None = None
     fold: bool = True
+    is_live: bool = True
     _remembered: dict[Any, Any] = field(default_factory=dict)
 
     @staticmethod

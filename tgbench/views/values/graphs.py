@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 from itertools import accumulate
@@ -30,7 +30,7 @@ from tgbench.graph.dims import is_symbolic
 from tgbench.graph.graph import Graph, Node
 from tgbench.graph.op_table import OPS
 from tgbench.runs.propagate import rough_ns
-from tgbench.views.draw.folding import Folded, folded, unfolded
+from tgbench.views.draw.folding import Folded, folded, inlined, unfolded
 from tgbench.views.draw.layering import Floats, Positions, layout
 from tgbench.views.draw.svg import THEME
 
@@ -52,6 +52,7 @@ class Picture:
         folded: which nodes are drawn, and for whom.
         layout: where.
         time_ns, size_bytes: per drawn node, one number for each node it stands for.
+        inside: weights and constants that a drawn node alone reads, by its position.
     """
 
     graph: Graph
@@ -59,6 +60,7 @@ class Picture:
     layout: Positions
     time_ns: tuple[tuple[float, ...], ...]
     size_bytes: tuple[tuple[float, ...], ...]
+    inside: Mapping[int, tuple[Node, ...]] = field(default_factory=dict)
 
     @cached_property
     def kinds(self) -> tuple[Kind, ...]:
@@ -71,9 +73,10 @@ class Picture:
     def titles(self) -> list[str]:
         """One line a drawn node: op, type, and how many nodes it stands for."""
         found = []
-        for members in self.folded.members:
+        for i, members in enumerate(self.folded.members):
             many = f", ×{len(members)}" if len(members) > 1 else ""
-            found.append(f"{members[0].op} {members[0].type}{many}")
+            own = ", ".join(node.name for node in self.inside.get(i, ())[:: len(members)])
+            found.append(f"{members[0].op} {members[0].type}{f' · {own}' if own else ''}{many}")
         return found
 
     def columns(self) -> dict[str, Any]:
@@ -91,6 +94,8 @@ class Picture:
             "block": np.array(self.folded.block, np.int32),
             "edge": self.folded.edges.astype(np.int32).ravel(),
             "member": names,
+            "inside": [node.name for nodes in self.inside.values() for node in nodes],
+            "inside_of": np.array([i for i, nodes in self.inside.items() for _ in nodes], np.int32),
             "first": np.array([0, *accumulate(map(len, drawn))], np.int32),
             **{
                 name: np.array([value for row in rows for value in row], np.float32)
@@ -126,7 +131,7 @@ def picture(graph: Graph, cost: NodeCost | None = None, *, fold: bool = True) ->
     Args:
         cost: modelled nanoseconds of a node; rough ones are taken where it is None.
     """
-    drawn = folded(graph) if fold else unfolded(graph)
+    drawn, inside = inlined(folded(graph) if fold else unfolded(graph))
     time_of = cost if cost is not None else _rough
     return Picture(
         graph,
@@ -134,6 +139,7 @@ def picture(graph: Graph, cost: NodeCost | None = None, *, fold: bool = True) ->
         layout(len(drawn), drawn.edges),
         tuple(tuple(map(time_of, members)) for members in drawn.members),
         tuple(tuple(map(_bytes, members)) for members in drawn.members),
+        inside,
     )
 
 

@@ -118,7 +118,8 @@ def phase_of(message: str) -> str:
 def history_of(record: SearchRecord) -> History:
     """What a plan says of the search that found it; its steps stand for seconds."""
     told = [*record.history, (record.steps, record.best_ns)]
-    return History(tuple(Moment(float(s), s, ns, record.bound_ns) for s, ns in told))
+    moments = (Moment(float(s), s, ns, record.bound_ns, "step") for s, ns in told)
+    return History(tuple(moments))
 
 
 def to_svg(shown: History, across: str = "seconds") -> str:
