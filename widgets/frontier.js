@@ -22,7 +22,7 @@ export function frontierPanel(scene, place) {
   function frontier(data) {
     const { facts } = data, sizes = [...data.point_size], times = [...data.point_time], bounds = [...data.point_bound];
     const marks = [facts.now, facts.proposal].filter(Boolean);
-    const allSizes = [...sizes, ...marks.map(([size]) => size), facts.budget, facts.least].filter(Boolean);
+    const allSizes = [...sizes, ...marks.map(([size]) => size), facts.budget, facts.refused].filter(Boolean);
     const allTimes = [...times, ...bounds.filter((ns) => ns > 0), ...marks.map(([, ns]) => ns), facts.greedy, facts.bound].filter((ns) => ns > 0);
     if (!allSizes.length) { chart.replaceChildren(make("p", { class: "tg-empty" }, "No budget was tried yet.")); return; }
     const [low, high] = [Math.min(...allSizes) * 0.8, Math.max(...allSizes) * 1.25], most = Math.max(...allTimes) * 1.06, least = Math.min(Math.min(...allTimes) * 0.94, 0.7 * most);
@@ -30,7 +30,7 @@ export function frontierPanel(scene, place) {
     const sizeAt = (px) => low * (high / low) ** ((px - ROOM.left) / (CHART_WIDE - ROOM.left - ROOM.right)), floor = CHART_HIGH - ROOM.bottom;
     const clip = (size) => Math.min(Math.max(Math.round(size / 64) * 64, 64), high);
     const ask = (size) => {
-      if (facts.least && size < facts.least) scene.say(`nothing fits in ${bytes(size)}: ${bytes(facts.least)} is the least that works`, "no");
+      if (size <= facts.refused) scene.say(`nothing fits in ${bytes(size)}; ${bytes(facts.least || facts.refused)} is the least that was found to work`, "no");
       else if (facts.can_search) scene.act("budget", { bytes: clip(size) });
     };
     const hatch = shape("pattern", { id: "tg-hatch", width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" }, shape("rect", { width: 2, height: 6, fill: "var(--tg-line)" }));
@@ -52,7 +52,7 @@ export function frontierPanel(scene, place) {
     ];
     const budget = facts.budget && shape("line", { x1: x(facts.budget), x2: x(facts.budget), y1: ROOM.top, y2: floor, stroke: "var(--tg-bad)", "stroke-dasharray": "6 3", "pointer-events": "none" });
     chart.replaceChildren(svg(CHART_HIGH, facts.label, shape("defs", {}, hatch), ...lines,
-      facts.least > low && shape("rect", { x: ROOM.left, y: ROOM.top, width: Math.max(x(facts.least) - ROOM.left, 0), height: floor - ROOM.top, fill: "url(#tg-hatch)" }, shape("title", {}, `nothing fits in less than ${bytes(facts.least)}`)),
+      facts.refused > low && shape("rect", { x: ROOM.left, y: ROOM.top, width: Math.max(x(facts.refused) - ROOM.left, 0), height: floor - ROOM.top, fill: "url(#tg-hatch)" }, shape("title", {}, `nothing fits in ${bytes(facts.refused)}`)),
       line(sizes.map((size, i) => [x(size), y(bounds[i])]).filter((_, i) => bounds[i] > 0), "bad", { "stroke-dasharray": "5 3" }), line(sizes.map((size, i) => [x(size), y(times[i])]), "mark"),
       reference(facts.greedy, "greedy", "soft", "3 3"), reference(facts.bound, "bound", "bad", "5 3"), budget, field, pointer, told, ...points, mark(facts.now, "ink", "in force"), mark(facts.proposal, "mark", "proposed")));
     place.style.setProperty("--tg-chart", "1");

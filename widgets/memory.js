@@ -103,10 +103,13 @@ export function memoryPanel(scene, place) {
   }
   function rectangles() {
     if (!data || at.length !== data.facts.steps + 1) return;
-    low = Float64Array.from(data.offset, upOf);
-    top = Float64Array.from(data.offset, (offset, i) => upOf(offset + data.size[i]));
-    styleOf ??= data.kind;
-    raster = new Raster({ x0: Float64Array.from(data.start, (s) => at[s]), x1: Float64Array.from(data.stop, (s) => at[s]), y0: low, y1: top, style: styleOf });
+    const count = data.name.length, x0 = new Float64Array(count), x1 = new Float64Array(count);
+    [low, top] = [new Float64Array(count), new Float64Array(count)];
+    for (let i = 0; i < count; i++) {
+      [x0[i], x1[i]] = [at[data.start[i]], at[data.stop[i]]];
+      [low[i], top[i]] = [upOf(data.offset[i]), upOf(data.offset[i] + data.size[i])];
+    }
+    raster = new Raster({ x0, x1, y0: low, y1: top, style: styleOf?.length === count ? styleOf : data.kind });
   }
   const upOf = (size) => (size < bandBytes ? size * bandScale : size - bandBytes + bandBytes * bandScale);
   const bytesAt = (up) => (up < bandBytes * bandScale ? up / bandScale : up + bandBytes - bandBytes * bandScale);
@@ -162,13 +165,13 @@ export function memoryPanel(scene, place) {
     pen.rect(left, above, wide, high);
     pen.clip();
     map(pen, scale);
-    band(pen);
     level(pen, data.facts.size_bytes, `arena ${bytes(data.facts.size_bytes)}`, "ink", [], 13);
     if (hasBudget() && data.facts.budget_bytes !== data.facts.size_bytes) level(pen, data.facts.budget_bytes, `budget ${bytes(data.facts.budget_bytes)}`, "bad", [6, 3], -4);
     ghosts(pen);
     scrubbed(pen);
     arrows(pen);
     marks(pen);
+    band(pen);
     pen.restore();
     scene.root.dataset.painted = String(performance.now());
   }

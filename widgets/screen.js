@@ -130,16 +130,17 @@ function centrePanel(scene, place, names) {
   show(shown);
 }
 
-function sized(root, isBench, dispose) {
+function sized(root, el, isBench, dispose) {
   const frame = root.closest(".jp-WindowedPanel-outer, .jp-Notebook, .jp-LinkedOutputView");
-  const fit = framed(() => {
-    const high = Math.max((frame?.clientHeight || innerHeight) - 12, 320), wide = root.clientWidth;
-    if (!wide) return;
+  const set = () => {
+    const high = Math.max((frame?.clientHeight || innerHeight) - 12, 320), wide = root.clientWidth || el.clientWidth || SLIM;
     const isSlim = isBench && wide < SLIM;
     root.classList.toggle("tg-slim", isSlim);
     root.classList.toggle("tg-narrow", isBench && !isSlim && wide < NARROW);
     root.style.height = isSlim ? "" : `${Math.min(isBench ? HIGHEST : ALONE, high)}px`;
-  });
+  };
+  set(); // at once, so that the first picture has its size
+  const fit = framed(() => { if (root.clientWidth) set(); });
   const watch = new ResizeObserver(fit);
   watch.observe(root);
   if (frame) watch.observe(frame);
@@ -175,7 +176,7 @@ export function render({ model, el }) {
   listen(model, "comm_live_update", (now) => { if (!now || now.comm_live === false) lost(); }, dispose);
   listen(model, "comm:close", lost, dispose);
   root.append(gone, table);
-  sized(root, isBench, dispose);
+  sized(root, el, isBench, dispose);
   return () => dispose.forEach((end) => end());
 }
 

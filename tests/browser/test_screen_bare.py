@@ -359,10 +359,12 @@ def test_clicking_the_frontier_is_the_budget(bare: browsers.Watched, files: str)
     sent = page.evaluate("() => model.sent.at(-1)")
     assert sent["what"] == "budget"
     assert sent["with"]["bytes"] >= screen.subject.curve.least_bytes
-    page.evaluate("(least) => model.put('frontier', { least })", 10 * session.plan.size_bytes)
+    page.evaluate(
+        "(least) => model.put('frontier', { refused: least })", 10 * session.plan.size_bytes
+    )
     count = page.evaluate("() => model.sent.length")
     page.locator(".tg-field").click(position={"x": 3, "y": 8})
-    assert "is the least that works" in said(page, ".tg-said"), "hatched: never searched"
+    assert "is the least that was found" in said(page, ".tg-said"), "hatched: never searched"
     assert page.evaluate("() => model.sent.length") == count
     assert page.locator("rect[fill^=url]").count() == 1
 

@@ -213,8 +213,9 @@ def test_what_is_known_to_be_impossible_is_not_searched() -> None:
     session = busy_session()
     screen = session.explore()
     screen._told(curve(session, steps=1))
-    least, before = screen.subject.curve.least_bytes, session.budget_bytes
-    assert "is the least that works" in heard(screen, "budget", bytes=least - 64)
+    refused, before = screen.subject.curve.refused_bytes, session.budget_bytes
+    assert 0 < refused < screen.subject.curve.least_bytes <= 1.07 * refused
+    assert "is the least that was found to work" in heard(screen, "budget", bytes=refused)
     assert screen.search is None
     assert session.budget_bytes == before
 

@@ -244,7 +244,7 @@ def frontier(subject: Subject, _: Chosen) -> Payload | None:
     if search is None and record is not None:
         history = history_of(record)
     candidates = search.candidates if search is not None else ()
-    least = max(curve.least_bytes, search.least_bytes if search is not None else 0)
+    refused = max(curve.refused_bytes, search.refused_bytes if search is not None else 0)
     told = history.columns()
     columns = {
         **{f"point_{name}": values for name, values in curve.columns().items()},
@@ -257,7 +257,8 @@ def frontier(subject: Subject, _: Chosen) -> Payload | None:
         **_tree(subject),
     }
     facts = {
-        "least": least, "budget": plan.budget_bytes if plan is not None else None,
+        "refused": refused, "least": curve.least_bytes,
+        "budget": plan.budget_bytes if plan is not None else None,
         "now": _place(plan), "proposal": _place(proposed),
         "greedy": record.greedy_ns if record is not None else 0.0,
         "bound": history.last.bound_ns, "best": history.last.best_ns, "step": history.last.step,

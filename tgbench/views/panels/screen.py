@@ -357,12 +357,13 @@ class Screen(anywidget.AnyWidget):  # type: ignore[misc, unused-ignore]
     def _budget(self, request: Mapping[str, Any]) -> str:
         """Search within another budget; what is known to be impossible is not searched."""
         budget_bytes, before = int(request["bytes"]), self.session.budget_bytes
-        run, known = self.subject.search, self.subject.curve.least_bytes
-        least = max(known, run.least_bytes if run is not None else 0)
-        if budget_bytes < least:
+        run, curve = self.subject.search, self.subject.curve
+        refused = max(curve.refused_bytes, run.refused_bytes if run is not None else 0)
+        if budget_bytes <= refused:
+            mend = curve.least_bytes or refused
             raise WidgetError(
-                f"nothing fits in {format_bytes(budget_bytes)}: {format_bytes(least)} is the least "
-                "that works"
+                f"nothing fits in {format_bytes(budget_bytes)}; {format_bytes(mend)} is the least "
+                "that was found to work"
             )
         if run is not None:
             run.close()

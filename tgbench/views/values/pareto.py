@@ -32,6 +32,7 @@ from tgbench.views.draw.curves import Axis, Series, chart
 
 POLL_S = 0.05
 POINTS = 6  # budgets that are tried where none are named
+NEAR = 1.06  # times: how near the least budget is looked for
 STEPS = 32  # of the search for each
 
 
@@ -76,10 +77,16 @@ class Point:
 
 @dataclass(frozen=True)
 class Curve:
-    """Points in order of their budgets, and the least budget that any plan needs."""
+    """Points in order of their budgets.
+
+    Fields:
+        least_bytes: the smallest budget that was found to work.
+        refused_bytes: the largest one that was tried in vain.
+    """
 
     points: tuple[Point, ...]
     least_bytes: int = 0
+    refused_bytes: int = 0
 
     def columns(self) -> dict[str, Any]:
         """Plain columns for a script."""
@@ -174,30 +181,59 @@ def curve(
         return optimiser.run(mode, effort, seed, start)
 
     greedy = partial(best, mode="greedy")
-    wanted = sorted(budgets) if budgets is not None else _budgets(greedy)
-    found, least, made = [], math.inf, None
+    floor = Floor(greedy(None).placement.size_bytes)
+    most = floor.works_bytes
+    while budgets is None and (budget_bytes := floor.next_bytes) is not None:
+        try:
+            floor.told(budget_bytes, greedy(budget_bytes).placement.size_bytes)
+        except BudgetError:
+            floor.told(budget_bytes, None)
+    wanted = sorted(budgets) if budgets is not None else _spaced(floor.works_bytes, most)
+    found, made = [], None
     for i, budget_bytes in enumerate(wanted):
         say(f"{i + 1}/{len(wanted)} {format_bytes(budget_bytes)}")
         try:
             made = best(budget_bytes, made)
         except BudgetError as error:
-            least, refused = error.needed_bytes, error
+            floor.refused_bytes, refused = max(floor.refused_bytes, budget_bytes), error
             continue
         plan = Plan.of(session.graph, made, session.device, budget_bytes, session.exact)
         found.append(Point(budget_bytes, plan))
     if not found:
         raise refused
-    return Curve(tuple(found), int(min(least, found[0].plan.size_bytes)))
+    return Curve(tuple(found), found[0].plan.size_bytes, floor.refused_bytes)
 
 
-def _budgets(best: Callable[[int | None], Decisions]) -> list[int]:
-    """Evenly spaced on a logarithmic scale, from the least budget to what keeps everything."""
-    most = best(None).placement.size_bytes
-    try:
-        least = best(1).placement.size_bytes
-    except BudgetError as error:
-        least = min(error.needed_bytes, most)
-    return _spaced(least, most)
+@dataclass
+class Floor:
+    """Where budgets begin to work: halves until one does not, then closes in on a factor of NEAR.
+
+    What an error calls the smallest budget that works is the smallest of what it tried; with runs
+    cut in more parts a smaller one may.
+
+    Fields:
+        works_bytes: the smallest budget that worked.
+        refused_bytes: the largest that did not; 0 as long as all did.
+    """
+
+    works_bytes: int
+    refused_bytes: int = 0
+
+    @property
+    def next_bytes(self) -> int | None:
+        """The budget to try next; None where that is known well enough."""
+        if not self.refused_bytes:
+            return self.works_bytes // 2 or None
+        if self.works_bytes <= NEAR * self.refused_bytes:
+            return None
+        return int(math.sqrt(self.works_bytes * self.refused_bytes))
+
+    def told(self, budget_bytes: int, size_bytes: int | None) -> None:
+        """A budget was tried: how large its plan is, or None."""
+        if size_bytes is None:
+            self.refused_bytes = budget_bytes
+        else:
+            self.works_bytes = min(size_bytes, budget_bytes)
 
 
 def _effort(seconds: float | None, steps: int | None) -> Effort:
@@ -236,19 +272,21 @@ async def curve_async(
                 await asyncio.sleep(POLL_S)
             return search.result()
 
-        most = await best(None, mode="greedy")
-        try:
-            least = (await best(1, mode="greedy")).size_bytes
-        except BudgetError as error:
-            least = min(error.needed_bytes, most.size_bytes)
+        most = (await best(None, mode="greedy")).size_bytes
+        floor = Floor(most)
+        while (budget_bytes := floor.next_bytes) is not None:
+            try:
+                floor.told(budget_bytes, (await best(budget_bytes, mode="greedy")).size_bytes)
+            except BudgetError:
+                floor.told(budget_bytes, None)
         points: list[Point] = []
         plan = None
-        for budget_bytes in _spaced(least, most.size_bytes):
+        for budget_bytes in _spaced(floor.works_bytes, most):
             plan = await best(budget_bytes, plan)
             points.append(Point(budget_bytes, plan))
             if told is not None:
-                told(Curve(tuple(points), least))
-    return Curve(tuple(points), least)
+                told(Curve(tuple(points), floor.works_bytes, floor.refused_bytes))
+    return Curve(tuple(points), floor.works_bytes, floor.refused_bytes)
 
 
 def to_svg(shown: Curve) -> str:

@@ -194,9 +194,9 @@ class SearchRun:
         return tuple(sorted(told.values(), key=lambda one: (one.time_ns, one.size_bytes)))
 
     @property
-    def least_bytes(self) -> int:
-        """The smallest budget that works, where a smaller one was refused; else 0."""
-        return self.failure.needed_bytes if isinstance(self.failure, BudgetError) else 0
+    def refused_bytes(self) -> int:
+        """The budget within which nothing fits, if that is how it ended; else 0."""
+        return self.failure.budget_bytes if isinstance(self.failure, BudgetError) else 0
 
     @property
     def plan(self) -> Plan | None:
