@@ -197,9 +197,9 @@ def test_equal_layers_are_asked_about_once(monkeypatch: pytest.MonkeyPatch) -> N
     """One look for a kernel a shape, whatever the position and however many layers."""
     looked: list[Site] = []
 
-    def looking(where: Site) -> list[object]:
+    def looking(where: Site, asked: frozenset[str]) -> list[object]:
         looked.append(where)
-        return list(candidates(where))
+        return list(candidates(where, asked))
 
     monkeypatch.setattr(cost, "candidates", looking)
     g, model = GraphBuilder(), CostModel()

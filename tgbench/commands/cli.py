@@ -8,6 +8,7 @@
     tgbench plan        what a plan file decides, as text or JSON
     tgbench export      a plan, graph or trace for other programs: JSON, SVG, DOT, CSV; a plan as a
                         page that needs no server
+    tgbench kernel      a task for who writes a kernel; what was written, checked and kept
     tgbench pack        offsets for the buffers of a file
     tgbench occlusion, stream, edit, complete     applications of exact incremental runs
 
@@ -56,6 +57,7 @@ COMMANDS = (
     Command("optimize", "optimize", "the best plan for a trace and a budget"),
     Command("plan", "plan", "check a plan file and show what it decides"),
     Command("export", "export", "a plan, graph or trace for other programs"),
+    Command("kernel", "kernel", "a task for who writes a kernel; checks one, and keeps it"),
     Command("pack", "pack", "give the buffers of a file their offsets"),
 )
 

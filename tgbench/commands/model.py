@@ -59,6 +59,12 @@ def session_of(arguments: argparse.Namespace, **more: Any) -> GraphSession:
     return GraphSession(model, arguments.weights, arguments.memory, arguments.device, **more)
 
 
+def graph_at(path: Path, bind: Sequence[str] = ()) -> Graph:
+    """The graph that a session of a model file would run."""
+    model = _read(path, bind)
+    return simplify(model.graph if isinstance(model, Imported) else model)
+
+
 def dtypes_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """What `add_dtype` asks for, as a session takes it."""
     return {"weights_dtype": arguments.weights_dtype, "arithmetic": arguments.arithmetic}

@@ -151,6 +151,7 @@ class CostModel:
         device: "cpu" or "cuda:0".
         streams: the graph's weights do not fit the last cache.
         rules: to share remembered answers with a planner.
+        asked: kernels by name that are not everybody's (`Kernel.is_asked`).
 
     Raises RecordsError for a database that is damaged.
 
@@ -168,7 +169,9 @@ class CostModel:
         *,
         streams: bool = True,
         rules: Rules | None = None,
+        asked: frozenset[str] = frozenset(),
     ) -> None:
+        self.asked = asked
         known = records if isinstance(records, CostTable) else _table(records, device, streams)
         self.device, self.streams = known.device, known.streams
         self.rules = rules if rules is not None else Rules()
@@ -249,7 +252,7 @@ class CostModel:
         Last resorts stay last, unless they were measured: their models say nothing else. Only those
         come after them that raised when they were measured.
         """
-        found = [(kernel, self.of_site(site, kernel)) for kernel in candidates(site)]
+        found = [(kernel, self.of_site(site, kernel)) for kernel in candidates(site, self.asked)]
         modelled = sorted(found, key=lambda pair: self.has_failed(site, pair[0]))
         if all(estimate.source == "modelled" for _, estimate in found):
             return modelled
@@ -269,7 +272,7 @@ class CostModel:
             single = [self.of_site(one, self.kernels(one)[0]) for one in apart(site)]
             return [k for k, estimate in self.ranked(site) if not _is_slower(estimate, single)]
         if not self._curves and not self._failures:  # the kernels' own models rank them
-            return candidates(site)
+            return candidates(site, self.asked)
         return [kernel for kernel, _ in self.ranked(site)]
 
     def learn(self, records: Iterable[Record]) -> None:

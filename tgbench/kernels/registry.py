@@ -12,7 +12,7 @@ operand (a row, a transpose) derives the description.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import pairwise
@@ -283,6 +283,7 @@ class Kernel:
         rounds: the dtype that it rounds what it multiplies to, only for calls whose attribute
             `arithmetic` allows that; "" for none.
         is_fixed: whether it takes no sizes that move, so that it cannot be the one for all tiles.
+        is_asked: whether only sessions have it that ask for it by name (`costs.admission`).
     """
 
     name: str
@@ -299,6 +300,7 @@ class Kernel:
     threads: str = OPENMP
     rounds: str = ""
     is_fixed: bool = False
+    is_asked: bool = False
 
     def may(self, call: Call, device: str) -> bool:
         """Whether it computes calls of these attributes, on such a device."""
@@ -358,9 +360,13 @@ def is_by_team(site: Site, name: str) -> bool:
     return any(k.name == name and k.threads == TEAM for k in known)
 
 
-def candidates(site: Site) -> list[Kernel]:
-    """Kernels that take this site, the modelled fastest first; none may do more (`posts`)."""
-    known = KERNELS.get(site.call.op.name, ())
+def candidates(site: Site, asked: Collection[str] = ()) -> list[Kernel]:
+    """Kernels that take this site, the modelled fastest first; none may do more (`posts`).
+
+    Args:
+        asked: names of kernels that only who asks for them has.
+    """
+    known = (k for k in KERNELS.get(site.call.op.name, ()) if not k.is_asked or k.name in asked)
     found = [kernel for kernel in known if kernel.threads != TEAM and kernel.takes(site)]
     if not found and not site.posts:
         raise KernelError(

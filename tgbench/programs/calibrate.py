@@ -304,7 +304,8 @@ def _unknown(site: Site, costs: CostModel) -> tuple[Kernel, ...]:
 
 def rivals(site: Site, costs: CostModel) -> tuple[Kernel, ...]:
     """The kernels at a site that are modelled anywhere near the best."""
-    own = [(k, k.cost_ns(site)) for k in candidates(site) if not costs.has_failed(site, k)]
+    known = (k for k in candidates(site, costs.asked) if not costs.has_failed(site, k))
+    own = [(kernel, kernel.cost_ns(site)) for kernel in known]
     limit = WITHIN * min((cost for _, cost in own), default=0.0)
     return tuple([kernel for kernel, cost in own if cost <= limit and cost < SENTINEL_NS])
 

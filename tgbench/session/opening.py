@@ -8,6 +8,7 @@ from glob import escape
 from typing import Any, Literal, TypeAlias
 
 from tgbench.base.errors import ExactnessError, GraphError, KernelError, WeightsError, check_choice
+from tgbench.costs.admission.admit import load
 from tgbench.costs.model import CostModel
 from tgbench.costs.records import Records
 from tgbench.costs.signature import streams
@@ -127,7 +128,13 @@ class Knowledge:
 
     @staticmethod
     def of(
-        ground: LoadedGraph, records: Any, progress: Any, *, exact: bool, calibrate: bool
+        ground: LoadedGraph,
+        records: Any,
+        progress: Any,
+        *,
+        exact: bool,
+        calibrate: bool,
+        kernels: Sequence[str] = (),
     ) -> Knowledge:
         """Find out about bits if that is asked for; times are looked up later."""
         pool, device = ground.pool, ground.arena.device
@@ -136,7 +143,10 @@ class Knowledge:
         if exact:
             found = find(ground.scheduled, pool.buffers, device, progress, known, pool.unpacked)
         rules = Rules(found.tilings if found is not None else None, pool.unpacked)
-        costs = CostModel(known, device, streams=streams(pool.parameter_bytes), rules=rules)
+        costs = CostModel(
+            known, device, streams=streams(pool.parameter_bytes), rules=rules,
+            asked=frozenset(map(load, kernels)),
+        )  # fmt: skip
         times = calibrate and not exact
         calibrator = Calibrator(pool, costs, known, device, progress) if times else None
         return Knowledge(found, rules, costs, calibrator)

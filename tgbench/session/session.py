@@ -91,6 +91,8 @@ class GraphSession(Facts):
         arithmetic: "bf16" lets kernels of linear layers and convolutions round both factors of a
             product to bfloat16, and sum in float32, where that was measured to be quicker: twice as
             quick on processors that multiply bfloat16. None never rounds.
+        kernels: kernels that were admitted (`tgbench kernel admit`), by `name@hash`: their code is
+            loaded, and they are chosen like all others. Not under exact="bitwise".
 
     Raises:
         ExactnessError: for an op none of whose kernels is deterministic.
@@ -125,6 +127,7 @@ class GraphSession(Facts):
         weights_dtype: WeightsDtype | None = None,
         weights_copy: bool = False,
         arithmetic: Arithmetic | None = None,
+        kernels: Sequence[str] = (),
     ) -> None:
         if exact not in (None, "bitwise"):
             raise ExactnessError(f"exact={exact!r} is not known; pass 'bitwise', or leave it out")
@@ -140,7 +143,12 @@ class GraphSession(Facts):
         self.graph, self.pool, self.rounded = ground.graph, ground.pool, ground.rounded
         budget_bytes = parsed(memory, self.graph, self.arena, self.pool)
         known = Knowledge.of(
-            ground, records, progress, exact=exact is not None, calibrate=calibrate
+            ground,
+            records,
+            progress,
+            exact=exact is not None,
+            calibrate=calibrate,
+            kernels=kernels,
         )
         self.exactness, self.rules, self.costs = known.exactness, known.rules, known.costs
         self.seat = ground.seat()

@@ -1,0 +1,140 @@
+"""Taking a candidate: only after its checks, under the hash of its source, for who asks for it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from tgbench.base.errors import KernelError
+from tgbench.base.machine import cache_folder
+from tgbench.base.safetensors import atomic_path
+from tgbench.base.words import shorten
+from tgbench.costs.admission.candidate import kernel_of, read
+from tgbench.kernels.registry import KERNELS, register
+
+SECONDS, MEMORY_BYTES = 120.0, 1 << 30
+MOST_BYTES = 1 << 20  # of a source
+NAME = re.compile(r"([A-Za-z][A-Za-z0-9_]{0,60})@([0-9a-f]{64})")
+
+
+class Admitted(NamedTuple):
+    """A kernel that was taken.
+
+    Fields:
+        name: `name@hash`, as sessions ask for it.
+        path: where its source lies.
+        cases: how many it stood.
+    """
+
+    name: str
+    path: Path
+    cases: int
+
+
+def kernel_folder() -> Path:
+    """Where admitted kernels lie."""
+    return cache_folder() / "kernels"
+
+
+def admit(
+    file: str | Path,
+    task: str | Path | None = None,
+    *,
+    seconds: float = SECONDS,
+    memory_bytes: int = MEMORY_BYTES,
+) -> Admitted:
+    """Check a candidate in a process of its own, and keep its source.
+
+    Args:
+        task: the graph of the task; `task.json` beside the file if left out.
+
+    Raises KernelError with the case that it fails: wrong numbers, other bits for a part, writes
+    where it may not, an exception, a crash, or more time or memory than is allowed.
+    """
+    path = Path(file)
+    source = _source(path)
+    read(source)
+    name = f"{_word(path.stem)}@{hashlib.sha256(source.encode()).hexdigest()}"
+    given = Path(task) if task is not None else path.with_name("task.json")
+    cases = _checked(path, given, seconds, memory_bytes)
+    kept = kernel_folder() / f"{name}.py"
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    if _source(path) != source:
+        raise KernelError(f"{path} was changed while it was checked; admit it again")
+    with atomic_path(kept) as temporary:
+        temporary.write_bytes(source.encode())
+    return Admitted(name, kept, cases)
+
+
+def _source(path: Path) -> str:
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise ValueError(f"it has more than {MOST_BYTES} bytes")
+        return path.read_bytes().decode()
+    except (OSError, ValueError) as error:
+        raise KernelError(f"{path}: cannot be read ({error}); check the path") from None
+
+
+def _word(text: str) -> str:
+    found = re.sub(r"[^A-Za-z0-9_]", "_", text)[:60]
+    return found if found[:1].isalpha() else f"k{found}"
+
+
+def _checked(path: Path, task: Path, seconds: float, memory_bytes: int) -> int:
+    """How many cases a candidate stands."""
+    into, out_of = os.pipe()[::-1]
+    command = [
+        sys.executable, "-m", "tgbench.costs.admission.checks",
+        str(path), str(task), str(into), str(memory_bytes),
+    ]  # fmt: skip
+    try:
+        with subprocess.Popen(
+            command, pass_fds=(into,), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            errors="replace",
+        ) as child:  # fmt: skip
+            os.close(into)
+            is_late = False
+            try:
+                _, said = child.communicate(timeout=seconds)
+            except subprocess.TimeoutExpired:
+                is_late = True
+                child.kill()
+                _, said = child.communicate()
+        with os.fdopen(out_of, encoding="utf-8", errors="replace") as pipe:
+            lines = pipe.read().splitlines()
+    except OSError as error:
+        raise KernelError(f"{path}: cannot be checked ({error})") from None
+    last = next((line[5:] for line in reversed(lines) if line.startswith("case ")), "before any")
+    verdict, _, what = lines[-1].partition(" ") if lines else ("", "", "")
+    if is_late:
+        raise KernelError(f"{path}: refused: it takes more than {seconds:g} s\ncase: {last}")
+    if verdict == "done":
+        return int(what)
+    if verdict == "refused":
+        raise KernelError(f"{path}: refused: {what}\ncase: {last}")
+    status = child.returncode
+    how = f"signal {-status}" if status < 0 else f"status {status}: {said.strip()[-300:]}"
+    raise KernelError(f"{path}: refused: its process ended ({how})\ncase: {last}")
+
+
+def load(name: str) -> str:
+    """Have an admitted kernel in the table, for sessions that ask for it by this name.
+
+    Raises KernelError for a name that is none, a kernel that was not admitted here, and a source
+    that is not the one that was.
+    """
+    if not NAME.fullmatch(name):
+        raise KernelError(f"{shorten(name)} is no admitted kernel; give name@hash, as `admit` does")
+    path = kernel_folder() / f"{name}.py"
+    source = _source(path)
+    if hashlib.sha256(source.encode()).hexdigest() != name.partition("@")[2]:
+        raise KernelError(f"{path}: is not what was admitted; admit the file again")
+    candidate = read(source)
+    if not any(kernel.name == name for kernel in KERNELS.get(candidate.op, ())):
+        register(kernel_of(candidate, name))
+    return name
