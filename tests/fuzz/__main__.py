@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
 from collections import Counter
 from pathlib import Path
 
 import torch
+from looking import Looked, add, look, parser
 
 from fuzz.case import Json, save
 from fuzz.coverage import coverage
@@ -22,53 +22,47 @@ CASES = Path(__file__).parent / "cases"
 
 def main() -> int:
     """Draw and replay; shrink and print what fails; tables at the end."""
-    arguments = _parser().parse_args()
+    options = parser("fuzz", __doc__, CASES, 60).parse_args()
     torch.set_num_threads(1)
     tally, failures = Tally(), Counter[tuple[str, str]]()
-    began, spoken, seed = time.monotonic(), 0.0, arguments.seed
-    try:
-        while time.monotonic() - began < arguments.seconds and seed < arguments.stop:
-            case = random_case(seed)
-            failure = replay(case, tally)
-            if failure is not None:
-                failures[failure.kind, failure.what] += 1
-                if failures[failure.kind, failure.what] == 1:
-                    _show(case, failure, arguments)
-                else:
-                    print(f"\nseed {seed}: {failure.kind}: {failure.what}, once more", flush=True)
-            seed += 1
-            if time.monotonic() - spoken > 10:
-                spoken = time.monotonic()
-                print(_progress(tally, failures, seed - arguments.seed, began), flush=True)
-    except KeyboardInterrupt:
-        print("stopped")
-    print(coverage(tally, seed - arguments.seed))
-    print(_progress(tally, failures, seed - arguments.seed, began))
+
+    def one(seed: int) -> None:
+        case = random_case(seed)
+        failure = replay(case, tally)
+        if failure is None:
+            return
+        failures[failure.kind, failure.what] += 1
+        if failures[failure.kind, failure.what] == 1:
+            _show(case, failure, options)
+        else:
+            print(f"\nseed {seed}: {failure.kind}: {failure.what}, once more", flush=True)
+
+    found = look(options, one, lambda found: _progress(tally, failures, found))
+    print(coverage(tally, found.cases))
     for (kind, what), count in failures.most_common():
         print(f"{count:6} {kind}: {what}")
+    add(options.results, "runs", found, _counts(tally, failures) | {"graphs": found.cases})
     return 1 if failures else 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="fuzz", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=600)
-    parser.add_argument("--seed", type=int, default=0, help="of the first case; then one more each")
-    parser.add_argument("--stop", type=int, default=1 << 60, help="the seed to stop before")
-    parser.add_argument("--shrink", type=float, default=60, help="seconds a failure is shrunk for")
-    parser.add_argument("--folder", type=Path, default=CASES, help="where failures are written")
-    return parser
-
-
-def _progress(tally: Tally, failures: Counter[tuple[str, str]], cases: int, began: float) -> str:
+def _counts(tally: Tally, failures: Counter[tuple[str, str]]) -> dict[str, int]:
     kinds = Counter[str]()
     for (kind, _), count in failures.items():
         kinds[kind] += count
-    runs, seconds = tally.events["run"], time.monotonic() - began
-    refused = tally.events["refused BudgetError"]
+    elements = {f"elements {how}": count for how, count in tally.elements.items()}
+    return {
+        "runs": tally.events["run"], "over budget": tally.events["refused BudgetError"],
+        **{kind: kinds[kind] for kind in ("wrong", "raised", "refused")}, **elements,
+    }  # fmt: skip
+
+
+def _progress(tally: Tally, failures: Counter[tuple[str, str]], found: Looked) -> str:
+    counts = _counts(tally, failures)
+    runs = counts["runs"]
     return (
-        f"{seconds:6.0f} s  {cases:,} graphs  {runs:,} runs ({runs / max(seconds, 1e-9):.0f}/s)  "
-        f"{kinds['wrong']} wrong  {kinds['raised']} raised  {kinds['refused']} refused  "
-        f"({refused:,} runs did not fit their budget)"
+        f"{found.seconds:6.0f} s  {found.cases:,} graphs  {runs:,} runs "
+        f"({runs / found.seconds:.0f}/s)  {counts['wrong']} wrong  {counts['raised']} raised  "
+        f"{counts['refused']} refused  ({counts['over budget']:,} runs did not fit their budget)"
     )
 
 

@@ -29,6 +29,7 @@ ROOM_BYTES = 1 << 30  # over what the process takes once everything is loaded
 SECONDS = 5.0
 FILES = 500  # that one process reads: the limit is meant for a file, not for what memos keep
 GOOD = ("fine", "refused")
+OUTCOMES = (*GOOD, "wrong", "untyped", "memory", "time")
 TYPE = re.compile(r"nodes\[(\d+)\]\.type: \w+ gives (\w+)\[([\d, ]*)\], not")
 MOST_MENDS = 40
 LARGEST_MENDED = 1 << 20  # of a file, in bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import base64
 import json
 import os
@@ -25,8 +26,11 @@ from hostile.kinds import KINDS, decoder
 from hostile.mutating import mutated
 from hostile.reading import Outcome, Reader
 from tgbench import ops
-from tgbench.base.errors import TgbenchError
+from tgbench.base.arrays import read_array
+from tgbench.base.errors import InputError, TgbenchError
 from tgbench.base.safetensors import Weights, fingerprint, read_header
+from tgbench.commands.apps.occlusion_command import read_image
+from tgbench.commands.apps.stream_command import read_signal
 from tgbench.commands.export import kind_of
 from tgbench.costs.records import Records
 from tgbench.graph.graph import GraphBuilder
@@ -43,8 +47,17 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "records": Records, "weights": Weights, "a header": read_header, "fingerprint": fingerprint,
     "pt2": from_pt2, "config": load_config, "packing": read_minimalloc, "pairs": load_pairs,
     "programs": lambda path: _session().load_programs(path),
+    "array": lambda path: image_of(path), "signal": lambda path: signal_of(path),
     "export": lambda path: kind_of(path.with_suffix(".json")),
 }  # fmt: skip
+
+
+def image_of(path: Path) -> Any:
+    return read_image(str(path), 8)
+
+
+def signal_of(path: Path) -> Any:
+    return read_signal(argparse.Namespace(signal=str(path)))
 
 
 def _session() -> tg.GraphSession:
@@ -195,6 +208,34 @@ def test_a_compressed_archive_is_refused(reader: Reader, tmp_path: Path) -> None
         with zipfile.ZipFile(path, "w", how) as archive:
             archive.writestr("x/models/model.json", bytes(1 << 28))
         assert reader.read("pt2", path.read_bytes()) == Outcome("refused", "ImporterError")
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000,)}",
+     "{'descr': '|O', 'fortran_order': False, 'shape': (1,)}",
+     "{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}",
+     "{'descr': '<f4', 'fortran_order': False, 'shape': (True,)}",
+     "{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,)}",
+     "{'descr': '<f4', 'fortran_order': False, 'shape': (" + "(" * 3000 + ",)}",
+     "{'descr': 7, 'fortran_order': 1, 'shape': (2,)}", "__import__('os')", "{", ""],
+)  # fmt: skip
+def test_arrays_whose_header_is_not_what_they_hold_are_refused(header: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    raw = header.encode()
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(raw).to_bytes(2, "little") + raw + bytes(4))
+    for read in (image_of, signal_of):
+        with pytest.raises(InputError) as caught:
+            read(path)
+        assert str(path) in str(caught.value)
+
+
+def test_arrays_are_read_as_numpy_reads_them(tmp_path: Path) -> None:
+    for made in (np.arange(6.0).reshape(2, 3), np.asfortranarray(np.eye(3)[:, :2]), np.array(2)):
+        np.save(tmp_path / "a.npy", made)
+        assert np.array_equal(read_array(tmp_path / "a.npy"), np.load(tmp_path / "a.npy"))
+    with pytest.raises(ValueError, match="more than 64 bytes"):
+        read_array(tmp_path / "a.npy", 64)
 
 
 def test_a_database_that_computes_is_refused(reader: Reader, tmp_path: Path) -> None:

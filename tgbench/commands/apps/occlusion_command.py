@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from tgbench.base.arrays import read_array
 from tgbench.base.errors import InputError
 from tgbench.base.safetensors import atomic_path
 from tgbench.commands.apps.cnn import NETWORKS, network
@@ -99,7 +100,7 @@ def read_image(name: str, size: int) -> Floats:
     if name == "random":
         return np.random.default_rng(0).normal(size=(3, size, size)).astype(np.float32)
     try:
-        array = np.load(name, allow_pickle=False)
+        array = read_array(name)
     except (OSError, ValueError) as error:
         raise InputError(f"--image {name} cannot be read ({error}); give a .npy file") from error
     if array.dtype == np.uint8 and array.ndim == 3:

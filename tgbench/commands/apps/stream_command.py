@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from tgbench.base.arrays import read_array
 from tgbench.base.errors import InputError
 from tgbench.base.safetensors import atomic_path
 from tgbench.commands.apps.streaming import stream
@@ -36,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    module, signal = Wavenet(arguments.channels, arguments.layers), _signal(arguments)
+    module, signal = Wavenet(arguments.channels, arguments.layers), read_signal(arguments)
     with bar() as progress:
         found = stream(
             module, signal, block=arguments.block, window=arguments.window, progress=progress
@@ -55,13 +56,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if facts.get("largest_difference", 0.0) < CLOSE else 1
 
 
-def _signal(arguments: argparse.Namespace) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+def read_signal(arguments: argparse.Namespace) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
     if arguments.signal is None:
         count = arguments.samples // arguments.block * arguments.block
         random = np.random.default_rng(0)
         return random.normal(size=(1, count)).astype(np.float32)
     try:
-        array = np.load(arguments.signal, allow_pickle=False)
+        array = read_array(arguments.signal)
     except (OSError, ValueError) as error:
         raise InputError(f"--signal {arguments.signal} cannot be read ({error})") from error
     return np.atleast_2d(np.asarray(array, np.float32))

@@ -1,0 +1,100 @@
+"""What the fuzzers share: a command line, cases from one seed after another, and what came of them.
+
+    look   seed, seed + 1, …   until the time is over, or somebody stops it
+    add    the counts of one look to those of others, in a file: seeds that were counted are not
+           counted again
+
+A fuzzer says what one case is, and how it is counted; `make fuzz`, `make fuzz-files` and
+`make fuzz-faults` are three of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+TELL_S = 10.0  # how often progress is told
+
+
+def parser(prog: str, doc: str | None, cases: Path, shrink_s: float) -> argparse.ArgumentParser:
+    """The options that all fuzzers have."""
+    made = argparse.ArgumentParser(prog=prog, description=doc)
+    made.add_argument("--seconds", type=float, default=600)
+    made.add_argument("--seed", type=int, default=0, help="of the first case; then one more each")
+    made.add_argument("--stop", type=int, default=1 << 60, help="the seed to stop before")
+    made.add_argument("--shrink", type=float, default=shrink_s, help="seconds for each failure")
+    made.add_argument("--folder", type=Path, default=cases, help="where failures are written")
+    made.add_argument("--results", type=Path, help="a JSON file that counts are added to")
+    return made
+
+
+class Looked:
+    """How far a look got.
+
+    Fields:
+        seed: the next one.
+        seconds: since it began.
+    """
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.first = self.seed = options.seed
+        self._began = time.monotonic()
+
+    @property
+    def cases(self) -> int:
+        return self.seed - self.first
+
+    @property
+    def seconds(self) -> float:
+        return max(time.monotonic() - self._began, 1e-9)
+
+
+def look(
+    options: argparse.Namespace,
+    one: Callable[[int], None],
+    told: Callable[[Looked], str],
+) -> Looked:
+    """Do the cases of one seed after another; `told` is a line on how it stands."""
+    found, spoken = Looked(options), 0.0
+    try:
+        while found.seconds < options.seconds and found.seed < options.stop:
+            one(found.seed)
+            found.seed += 1
+            if found.seconds - spoken > TELL_S:
+                spoken = found.seconds
+                print(told(found), flush=True)
+    except KeyboardInterrupt:
+        print("stopped")
+    print(told(found))
+    return found
+
+
+def add(path: Path | None, name: str, found: Looked, counts: dict[str, int]) -> None:
+    """Add what a look counted to what others did; raises ValueError for seeds that were counted."""
+    if path is None or not found.cases:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        everything: dict[str, Any] = json.loads(file.read() or "{}")
+        before = everything.get(name, {"seeds": [], "seconds": 0, "counts": {}})
+        span = [found.first, found.seed]
+        if any(a < span[1] and span[0] < b for a, b in before["seeds"]):
+            raise ValueError(f"seeds {span} were counted already; begin with another --seed")
+        sums = {
+            key: before["counts"].get(key, 0) + counts.get(key, 0)
+            for key in sorted({*before["counts"], *counts})
+        }
+        everything[name] = {
+            "seeds": sorted([*before["seeds"], span]),
+            "seconds": round(before["seconds"] + found.seconds),
+            "counts": sums,
+        }
+        file.truncate(0)
+        file.write(json.dumps(everything, indent=1) + "\n")
