@@ -4,7 +4,7 @@
 #   TORCH_INDEX  a package index to look for torch in, beside the usual one
 #   PYTEST_ARGS  passed to pytest
 #   WORKERS      processes that run tests or notebooks
-#   SECONDS      how long `make fuzz` and `make fuzz-files` look; SEED is their first case
+#   SECONDS      how long `make fuzz`, `make fuzz-files` and `make fuzz-faults` look; SEED is their first case
 
 # Workers and the processes that tests start would each compile every source again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -19,7 +19,7 @@ VENV := .venv/bin/python
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup peers demo test lint types notebooks browser unit sweep fuzz fuzz-files lab format \
+.PHONY: help setup peers demo test lint types notebooks browser unit sweep fuzz fuzz-files fuzz-faults lab format \
 	bench-decode bench-forward bench-engine bench-bitwise bench-budgets bench-histories bench-imported bench-kernels bench-layout bench-occlusion bench-optimize bench-optimum bench-packing bench-predict bench-programs bench-remat \
 	bench-schedule bench-scoring bench-specialise bench-stream bench-widgets bench-zoo gpu clean
 
@@ -65,6 +65,10 @@ fuzz: setup ## random graphs, edits and options beside torch: make fuzz SECONDS=
 # Each file has 1 GB and 5 s, in a process that is killed and started again.
 fuzz-files: setup ## damaged files of every kind: make fuzz-files SECONDS=600 SEED=0
 	@cd tests && PYTHONPATH=.. OMP_NUM_THREADS=1 ../$(VENV) -W ignore -m hostile --seconds $(SECONDS) --seed $(SEED)
+
+# Writers are killed or run out of disk, a database is locked, a search loses its process.
+fuzz-faults: setup ## faults of every kind: make fuzz-faults SECONDS=600 SEED=0
+	@cd tests && PYTHONPATH=.. OMP_NUM_THREADS=1 ../$(VENV) -W ignore -m faults --seconds $(SECONDS) --seed $(SEED)
 
 # Every notebook runs from its first cell to its last, and shows what it showed when it was written.
 notebooks: setup ## run the notebooks and compare their outputs

@@ -40,6 +40,7 @@ from tgbench.runs.pausing import Pausing
 from tgbench.runs.propagate import Propagator, Step, update_key
 from tgbench.runs.rules import Rules
 
+UNSEEN = 0.25  # of all objects, as the collector has it
 NO_STATES: dict[int, None] = {}
 MOST_AFTERS = 1_000  # states that a program is known to have begun with
 Saved: TypeAlias = "list[tuple[torch.Tensor, torch.Tensor]]"  # (where it lies, its copy)
@@ -433,9 +434,29 @@ def lasting() -> Iterator[None]:
         yield
     finally:
         if not gc.get_freeze_count():
+            _Unseen.made += gc.get_count()[0]
             gc.freeze()
+            _Unseen.all = gc.get_freeze_count()
             gc.unfreeze()
         gc.enable()
+
+
+class _Unseen:
+    """Objects that `lasting` let join the oldest generation since all were looked at; and all."""
+
+    made = all = 0
+
+
+def collect_dropped() -> None:
+    """Let sessions go that nobody has any more: asked before another one is made.
+
+    They hold themselves, as programs know the memory that knows them. The collector looks at
+    everything once what is new is a quarter of it; it has not seen what was made to last, so that
+    is counted here.
+    """
+    if gc.isenabled() and _Unseen.made > _Unseen.all * UNSEEN:
+        _Unseen.made = 0
+        gc.collect()
 
 
 def _typed(arena: torch.Tensor) -> dict[tuple[Any, str], torch.Tensor]:

@@ -38,6 +38,7 @@ from tgbench.runs.buckets import BucketSpace
 from tgbench.runs.trace import Trace
 from tgbench.session.choosing import Making, Measured, Own, made_by
 from tgbench.session.facts import Facts
+from tgbench.session.memory import collect_dropped
 from tgbench.session.opening import Arithmetic, Knowledge, LoadedGraph, WeightsDtype, arena_on
 from tgbench.session.planning import Planning, Retain, Search, parsed
 from tgbench.session.running import Runner
@@ -133,6 +134,7 @@ class GraphSession(Facts):
             raise ExactnessError(f"exact={exact!r} is not known; pass 'bitwise', or leave it out")
         check_choice(PlanError, "retain", retain, get_args(Retain))
         Budget.parse(memory)  # a size that is none is said before weights are read
+        collect_dropped()
         self.device = device
         self.arena = arena_on(device, arena)
         ground = LoadedGraph.of(
