@@ -169,12 +169,13 @@ class Screen(anywidget.AnyWidget):  # type: ignore[misc, unused-ignore]
     def refresh(self) -> None:
         """Look whether the session ran, or has another plan; after every cell this is called."""
         before, now = self._seen, self._standing()
-        if before == now:
+        is_planned_anew = before[0] is not now[0]  # to compare all of two plans takes long
+        if not is_planned_anew and before[1] == now[1]:
             return
         self._seen = now
         self.subject.forget()
         what: list[What] = ["run"] if before[1] != now[1] else []
-        if before[0] != now[0]:
+        if is_planned_anew:
             self.subject.proposal = None
             what += ["plan", "proposal"]
         self.tell(*what)
