@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,15 @@ def watched(lab_page: browsers.Watched) -> browsers.Watched:
 
 
 @pytest.fixture(scope="module")
-def notebook(watched: browsers.Watched, lab_folder: Path) -> browsers.Notebook:
+def notebook(watched: browsers.Watched, lab_folder: Path) -> Iterator[browsers.Notebook]:
+    """Ends with a restart of the kernel, which the screen tells."""
     opened = browsers.Notebook.instead(watched.page, lab_folder, "screen", CELLS)
     opened.run()
     opened.page.locator("[data-painted]").first.wait_for()
-    return opened
+    yield opened
+    opened.restart()  # at last: whatever comes after it has no session
+    gone = opened.page.locator(".tg-gone", has_text="kernel that made this view is gone")
+    gone.first.wait_for()
 
 
 @pytest.fixture
@@ -171,8 +176,3 @@ def test_nothing_went_wrong_in_the_page(
     notebook: browsers.Notebook, watched: browsers.Watched
 ) -> None:
     assert not [fault for fault in watched.faults if "tg-" in fault or "blob:" in fault]
-
-
-def test_a_restarted_kernel_is_told(notebook: browsers.Notebook, screen: Any) -> None:
-    notebook.restart()
-    screen.locator(".tg-gone", has_text="kernel that made this view is gone").wait_for()
