@@ -39,6 +39,7 @@ class Imagined:
     Fields:
         own_ns, full_ns: what a run's own program takes; what all of it takes.
         hoped_ns: what a model says of a run's own program; the truth if left out.
+        besides_ns: what a run by its own program takes besides its calls.
         spent: nanoseconds so far, making included.
     """
 
@@ -47,12 +48,14 @@ class Imagined:
     own_ns: int = OWN_NS
     full_ns: int = FULL_NS
     making_ns: int = MAKING_NS
+    besides_ns: int = 0
     programs: dict[Any, Program] = field(default_factory=dict)
     spent: int = 0
     made: list[Rung] = field(default_factory=list)
     asking_ns: int = 0
     asked: int = 0  # nanoseconds
     parts: list[int] = field(default_factory=list)  # that runs spent on what was wanted
+    _paid: int = 0  # in the run that goes on
 
     def __post_init__(self) -> None:
         self.chooser = Measured(self._modelled, lambda: self.asked)
@@ -93,6 +96,7 @@ class Imagined:
         self.asked += part_ns if wanted.is_hope else 0
         wanted.took_ns += part_ns
         self.spent += part_ns
+        self._paid += part_ns
         self.chooser.spent(wanted.offer, part_ns)
         if part_ns < left_ns:
             return False
@@ -122,9 +126,12 @@ class Imagined:
 
     def ran(self, offer: Offer, kind: BucketClass | None = None) -> None:
         assert offer.program is not None
-        took = self.own_ns if offer.rung is EXACTLY else self.full_ns
-        self.spent += took
-        offer.program.use.note(took)
+        is_own = offer.rung is EXACTLY
+        took, besides = (self.own_ns, self.besides_ns) if is_own else (self.full_ns, 0)
+        self.spent += took + besides
+        besides += self._paid
+        self._paid = 0
+        offer.program.use.note(took + self.chooser.besides(offer.program, besides))
         self.chooser.ran(offer.spot.kind if kind is None else kind, offer.program, took)
 
 
@@ -374,6 +381,26 @@ def test_what_does_not_fit_costs_a_plan_or_is_out_of_the_question() -> None:
     assert [chooser.choose(own, lambda: [larger, full], {}) for _ in range(3)] == [full] * 3
     assert chooser.choose(own, lambda: [larger], {}) is own
     assert chooser.refused(own, can_plan=True)  # now it is paid for
+
+
+def test_what_a_run_takes_besides_its_calls_is_paid_like_all_else() -> None:
+    world = Imagined(own_ns=8_000, besides_ns=4_000)
+    for i in range(1, 300):
+        world.run(1)
+        if i > 10:
+            assert world.spent <= 1.1 * i * world.full_ns
+    assert EXACTLY in world.made
+    assert {world.run(1) for _ in range(20)} == {AFRESH}
+
+
+def test_what_computing_everything_takes_besides_is_nobodys_fault() -> None:
+    chooser = Measured(_modelled)
+    full, own = _program(renews=True), _program(renews=False)
+    for took_ns in (5_000, 300, 300):  # the first one was cold
+        assert chooser.besides(full, took_ns) == 0
+    assert chooser.besides(own, 900) == 600
+    chooser.spent(_offer(EXACTLY, 1), 400)
+    assert chooser.besides(own, 900) == 200  # the rest is paid already
 
 
 def test_where_runs_are_short_a_choice_stands_for_some_of_them() -> None:

@@ -20,15 +20,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from tgbench.base.coords import Coord, Domain, Guard, Moving, Terms, at
+from tgbench.base.coords import Coord, Domain, Guard, Moving, at
 from tgbench.base.memo import bytes_of
 from tgbench.base.regions import Box
 from tgbench.base.words import counted
 from tgbench.graph.graph import Node
-from tgbench.kernels.binding import argument_of, tensor_of
+from tgbench.kernels.binding import argument_of
 from tgbench.kernels.numba.chain import Loop, LoopChain
 from tgbench.kernels.registry import Function, Prepared, Site, View
 from tgbench.kernels.views import Bound
+from tgbench.programs.places import Follower, Forms, moves, pointed
 from tgbench.runs.pausing import Pausing, at_once
 from tgbench.runs.propagate import Step
 
@@ -180,7 +181,8 @@ class Program:
     binds: Callable[[Program, tuple[int, ...]], None] | None = None
     tryout: Any = None
     _tensors: dict[View, torch.Tensor] = field(default_factory=dict)
-    _moving: list[_Moving] = field(default_factory=list)
+    _forms: Forms = field(default_factory=Forms)
+    _moving: list[Follower] = field(default_factory=list)
     _rebuilt: list[_Rebuilt] = field(default_factory=list)
     _numbers: list[Moving] = field(default_factory=list)  # that are arguments
     _chains: dict[int, LoopChain] = field(default_factory=dict)  # by number of the call
@@ -216,6 +218,7 @@ class Program:
     ) -> Pausing[None]:
         self.calls, self.results, self._tensors = [], {}, {}  # of a bind that was interrupted
         self._moving, self._rebuilt, self._numbers, self._chains = [], [], [], {}
+        self._forms = Forms()
         numbers: dict[Moving, int] = {}
 
         def tensor(view: View) -> torch.Tensor:
@@ -283,10 +286,10 @@ class Program:
     ) -> torch.Tensor:
         found = self._tensors.get(view)
         if found is None:
-            found = self._tensors[view] = _pointed(view, buffers, origin)
-            if _moves(view):
+            found = self._tensors[view] = pointed(view, buffers, origin)
+            if moves(view):
                 lead = int(buffers[view.buffer, view.dtype].storage_offset())
-                self._moving.append(_Moving(found, _Place(view, lead)))
+                self._moving.append(Follower(found, view, lead, self._forms))
         return found
 
     def move_to(self, origin: tuple[int, ...]) -> None:
@@ -296,8 +299,9 @@ class Program:
             self.binds = None
             return
         self.origin = None  # an interrupt in between leaves it nowhere: the next run moves it again
+        here = self._forms.at(origin)
         for moving in self._moving:
-            moving.tensor.as_strided_(*moving.place.at(origin))
+            moving.move(here)
         if self._chains:
             words = np.array(origin, np.int64)
             for chain in self._chains.values():
@@ -341,7 +345,7 @@ def called(
     """One call alone, at an origin."""
 
     def tensor(view: View) -> torch.Tensor:
-        return _pointed(view, buffers, origin)
+        return pointed(view, buffers, origin)
 
     return made.function, tuple(_arguments(made, origin, tensor, prepared))
 
@@ -359,58 +363,6 @@ def _arguments(
     ]
 
 
-def _moves(view: View) -> bool:
-    return (
-        type(view.offset) is Moving
-        or Moving in map(type, view.shape)
-        or Moving in map(type, view.strides)
-    )
-
-
-def _pointed(
-    view: View, buffers: Mapping[tuple[Any, str], torch.Tensor], origin: tuple[int, ...]
-) -> torch.Tensor:
-    if not _moves(view):
-        return tensor_of(view, buffers)
-    flat = buffers[view.buffer, view.dtype]
-    return flat.as_strided(*_Place(view, int(flat.storage_offset())).at(origin))
-
-
-class _Place:
-    """Shape, strides and offset of a view at any origin; only the offset, where it alone moves."""
-
-    __slots__ = ("forms", "offset", "per", "shape", "strides", "terms")
-
-    def __init__(self, view: View, lead: int) -> None:
-        moves = any(isinstance(part, Moving) for part in (*view.shape, *view.strides))
-        self.forms = (view.shape, view.strides) if moves else None
-        self.shape, self.strides = (
-            ([], []) if moves else (_numbers(view.shape, ()), _numbers(view.strides, ()))
-        )
-        form = view.offset
-        self.per = form.per if isinstance(form, Moving) else 1
-        self.offset: int = lead * self.per + (form.const if isinstance(form, Moving) else form)
-        self.terms: Terms = form.terms if isinstance(form, Moving) else ()
-
-    def at(self, origin: tuple[int, ...]) -> tuple[list[int], list[int], int]:
-        offset = self.offset
-        for index, coefficient in self.terms:
-            offset += coefficient * origin[index]
-        offset //= self.per
-        if self.forms is None:
-            return self.shape, self.strides, offset
-        shape, strides = self.forms
-        return _numbers(shape, origin), _numbers(strides, origin), offset
-
-
-@dataclass(frozen=True, slots=True)
-class _Moving:
-    """A tensor that follows the origin."""
-
-    tensor: torch.Tensor
-    place: _Place
-
-
 @dataclass(frozen=True, slots=True)
 class _Rebuilt:
     """A call some of whose arguments are made anew at each origin."""
@@ -419,7 +371,3 @@ class _Rebuilt:
     function: Function
     arguments: list[Any]
     places: list[tuple[int, int]]  # position among the arguments, which number
-
-
-def _numbers(coords: Sequence[Coord], origin: tuple[int, ...]) -> list[int]:
-    return [coord.at(origin) if isinstance(coord, Moving) else coord for coord in coords]

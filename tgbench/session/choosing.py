@@ -10,7 +10,8 @@ All times are measured in this session.
     how long such ones take             as measured; else as modelled, once one would be bought
     price                               what making takes × how many are made for one that is met
 
-Whatever the hopes, the bill is bounded: programs, plans, models and choosing are paid from a
+Whatever the hopes, the bill is bounded: programs, plans, models, choosing, and what a run takes
+besides its calls that computing everything does not, are paid from a
 *purse*. Into it goes what runs were quicker than computing everything, and a sixteenth of what that
 takes; so at any time all runs together took at most a tenth more than they would have without any
 of this. The share of the first runs is there at once. Until it is known what computing
@@ -35,7 +36,7 @@ from typing import Any, Literal, Protocol, TypeAlias, get_args
 from tgbench.base import switches
 from tgbench.base.errors import PlanError, check_choice
 from tgbench.plans.decisions import Classes
-from tgbench.programs.program import Program
+from tgbench.programs.program import Program, Use
 from tgbench.runs.buckets import BucketClass
 from tgbench.runs.pausing import Paused, Pausing, at_once
 from tgbench.session.experience import Decided, Experience, Modelled
@@ -124,6 +125,14 @@ class Chooser(Protocol):
     def took(self, took_ns: int) -> None:
         """How long choosing took."""
 
+    def besides(self, program: Program, took_ns: int) -> int:
+        """Pay for the rest of a run, which took so long to find the program that serves it, to
+        point it there, and to say what it leaves.
+
+        Returns:
+            How much of that is the program's: what computing everything would not take.
+        """
+
     def ran(self, kind: BucketClass, program: Program, took_ns: int) -> None:
         """A run of a class is over, and a program served it."""
 
@@ -179,6 +188,9 @@ class Own:
     def took(self, took_ns: int) -> None:
         pass
 
+    def besides(self, program: Program, took_ns: int) -> int:
+        return 0
+
     def ran(self, kind: BucketClass, program: Program, took_ns: int) -> None:
         pass
 
@@ -220,6 +232,7 @@ class Measured:
     ) -> None:
         self._experience, self._purse = Experience(modelled, clock), Purse()
         self._choosing_ns: float = FIRST_CHOICE_NS  # what choosing took when it was last done
+        self._plain = Use()  # what runs take besides that compute everything
         self._begin()
 
     def forget(self) -> None:
@@ -448,6 +461,15 @@ class Measured:
         self._experience.made(offer, program, took_ns, instead_ns)
         if wanted is not None:
             self._choose_soon()
+
+    def besides(self, program: Program, took_ns: int) -> int:
+        unpaid_ns = max(round(took_ns - self._purse.paid_ns), 0)
+        more_ns = 0 if program.renews else max(unpaid_ns - round(self._plain.time_ns), 0)
+        if program.renews:
+            self._plain.note(unpaid_ns)
+        self._purse.pay(more_ns)
+        self._purse.paid_ns = 0.0
+        return more_ns
 
     def modelling(self, program: Program) -> Pausing[None]:
         return self._experience.modelling_of(program)

@@ -1,9 +1,10 @@
 """What may be spent on hopes: no history is dearer than computing everything, but for a share.
 
 Into it goes what runs were quicker than computing everything, and a sixteenth of what that takes;
-out of it are paid programs, plans, models and choosing. The share of the first runs is there at
-once. What finding changes takes comes on top, so that at any time beyond ten runs all together took
-at most a tenth more than they would have without any of this.
+out of it are paid programs, plans, models, choosing, and what runs take besides their calls that
+computing everything does not. The share of the first runs is there at once. What finding changes
+takes comes on top, so that at any time beyond ten runs all together took at most a tenth more than
+they would have without any of this.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ class Purse:
             It may be spent on one for no more: as often as it is lost, and not oftener.
         ahead: runs to come whose share may be spent already.
         full_ns: what computing everything takes that is asked for now; 0 before that is known.
+        paid_ns: what was paid out of it in the run that goes on.
     """
 
     left_ns: float = 0.0
     lost_ns: float = 0.0
     ahead: int = ADVANCE
     full_ns: float = 0.0
+    paid_ns: float = 0.0
 
     def open(self, full_ns: float) -> None:
         """Begin, unless it did; a first answer had to be made, whatever it took."""
@@ -46,6 +49,7 @@ class Purse:
         """Pay for something; for what computes everything, first from what its lack has cost."""
         lost_ns = min(self.lost_ns, took_ns) if is_afresh else 0.0
         self.lost_ns -= lost_ns
+        self.paid_ns += took_ns
         self.left_ns -= took_ns - lost_ns
 
     def holds(self, price_ns: float, is_afresh: bool = False) -> bool:

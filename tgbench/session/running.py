@@ -107,6 +107,7 @@ class Decision(NamedTuple):
         bucket: the same with what is demanded.
         spot: its class, and where it happens; None where nobody asked.
         served: by which program.
+        found_ns: when it was known what differs, by the clock of this thread's work.
     """
 
     request: Request
@@ -115,6 +116,7 @@ class Decision(NamedTuple):
     bucket: Bucket
     spot: Spot | None
     served: Served
+    found_ns: int
 
 
 class Outcome(NamedTuple):
@@ -261,18 +263,19 @@ class Runner:
 
     def decide(self, request: Request) -> Decision:
         """What of the inputs differs, its bucket, and the program; plans if nothing fits."""
-        began_ns = time.thread_time_ns()
+        began_ns, found_ns = time.thread_time_ns(), 0
         demand = {name: wish.region for name, wish in request.wanted.items()}
         if self.keeper.states.size_bytes > STATE_BYTES:
             self.keeper.forget_states()
         for _ in range(MOST_PLANS):
             arrays = self.reader.completed(request.given, self.keeper.standing.held)
             differ = self._differences(arrays, request)  # a plan moves what is held
+            found_ns = found_ns or self._work_ns()
             bucket = Bucket.of(differ, demand)
             is_first = self.keeper.standing.memory is None
             afresh = None if is_first else self._afresh(bucket)
             if afresh is not None and not self._goes_on(afresh, began_ns):
-                return Decision(request, arrays, differ, bucket, None, afresh)
+                return Decision(request, arrays, differ, bucket, None, afresh, found_ns)
             spot = self.server.classifier.spot(bucket)
             if is_first:
                 fits: Runs = () if self.chooser.strict else self.planning.whole_runs()
@@ -292,7 +295,7 @@ class Runner:
             if is_first and not self.chooser.strict:
                 rows.load()  # rather now than in the middle of an edit
                 self._hold(whole for whole in fits if whole != spot)
-            return Decision(request, arrays, differ, bucket, spot, served)
+            return Decision(request, arrays, differ, bucket, spot, served, found_ns)
         raise KernelError(f"{spot.kind} fits no plan made for it: {failure}")
 
     def _afresh(self, bucket: Bucket) -> Served | None:
@@ -426,11 +429,17 @@ class Runner:
         decided_ns, before = time.perf_counter_ns(), self.keeper.standing
         began_work = self._work_ns()
         outcome = self.execute(run, turn)
-        worked, done_ns = self._work_ns() - began_work, time.perf_counter_ns()
+        ended_work, done_ns = self._work_ns(), time.perf_counter_ns()
+        worked = ended_work - began_work
+        after = self._standing_after(run, before, outcome)
+        besides = began_work - run.found_ns + self._work_ns() - ended_work
+        more = self.chooser.besides(program, besides)
         if turn is None:
-            program.use.note(worked)
+            program.use.note(worked + more)
         self.finish(run, moved, Clock(began_ns, decided_ns, done_ns, worked))
-        self._commit(run, before, outcome)
+        if run.request.keeps is not Keeps.NOTHING:
+            self._ended = run.request
+        self.keeper.standing = after
         return outcome.results
 
     def execute(self, run: Decision, turn: TriedCall | None = None) -> Outcome:
@@ -504,19 +513,16 @@ class Runner:
         )
         tell(RUNS, lambda: f"run {counters.runs}: {done.report.line}")
 
-    def _commit(self, run: Decision, before: Standing, outcome: Outcome) -> None:
-        """Replace what stood `before` by what the run leaves, in the last line."""
+    def _standing_after(self, run: Decision, before: Standing, outcome: Outcome) -> Standing:
+        """What stands once a run counts, that left this of what stood `before`."""
         memory = self.keeper.memory
         if run.request.keeps is Keeps.NOTHING:
             left = memory.surviving(before.valid, run.served.program)
-            self.keeper.standing = before._replace(valid=left)
-            return
+            return before._replace(valid=left)
         pending = self.reader.rounded_states(outcome.advanced)
         _, spot, program, _ = run.served
         valid = self._after(before, program, spot)
-        after = Standing(memory, memory.held, NONE, True, valid, spot, pending)
-        self._ended = run.request
-        self.keeper.standing = after
+        return Standing(memory, memory.held, NONE, True, valid, spot, pending)
 
     def abandon(self, request: Request | None) -> None:
         """Whatever a run has written is taken back before the next one, though it was at its end.

@@ -1,0 +1,87 @@
+"""Tensors that follow the origin: they are pointed elsewhere in place.
+
+    forms of shapes, strides and offsets  +  origin  →  numbers
+
+Equal layers share forms: each that differs is worked out once a move (`Forms`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+import torch
+
+from tgbench.base.coords import Coord, Moving, Terms, at
+from tgbench.kernels.binding import Buffers, tensor_of
+from tgbench.kernels.registry import View
+
+Origin: TypeAlias = tuple[int, ...]
+
+
+class Here(NamedTuple):
+    """What forms are at an origin.
+
+    Fields:
+        tuples: shapes and strides, by number.
+        sums: Σ coefficient · origin[index] of what offsets are made of, by number.
+    """
+
+    tuples: list[tuple[int, ...]]
+    sums: list[int]
+
+
+class Forms:
+    """What views of a program share, numbered."""
+
+    def __init__(self) -> None:
+        self._tuples: dict[tuple[Coord, ...], int] = {}
+        self._sums: dict[Terms, int] = {}
+
+    def of_tuple(self, forms: tuple[Coord, ...]) -> int:
+        return self._tuples.setdefault(forms, len(self._tuples))
+
+    def of_coord(self, form: Coord) -> tuple[int, int, int]:
+        """const, which sum, per: the form is (const + sum) / per."""
+        const, terms, per = (
+            (form.const, form.terms, form.per) if isinstance(form, Moving) else (form, (), 1)
+        )
+        return const, self._sums.setdefault(terms, len(self._sums)), per
+
+    def at(self, origin: Origin) -> Here:
+        return Here(
+            [tuple([at(one, origin) for one in forms]) for forms in self._tuples],
+            [sum([k * origin[i] for i, k in terms]) for terms in self._sums],
+        )
+
+
+def moves(view: View) -> bool:
+    return (
+        type(view.offset) is Moving
+        or Moving in map(type, view.shape)
+        or Moving in map(type, view.strides)
+    )
+
+
+def pointed(view: View, buffers: Buffers, origin: Origin) -> torch.Tensor:
+    """The tensor that a view describes at an origin."""
+    if not moves(view):
+        return tensor_of(view, buffers)
+    flat = buffers[view.buffer, view.dtype]
+    shape, strides = ([at(one, origin) for one in forms] for forms in (view.shape, view.strides))
+    return flat.as_strided(shape, strides, int(flat.storage_offset()) + at(view.offset, origin))
+
+
+class Follower:
+    """A tensor that follows the origin."""
+
+    __slots__ = ("const", "per", "shape", "strides", "tensor", "which")
+
+    def __init__(self, tensor: torch.Tensor, view: View, lead: int, forms: Forms) -> None:
+        self.tensor = tensor
+        self.shape, self.strides = forms.of_tuple(view.shape), forms.of_tuple(view.strides)
+        self.const, self.which, self.per = forms.of_coord(view.offset + lead)
+
+    def move(self, here: Here) -> None:
+        tuples, sums = here
+        offset = (self.const + sums[self.which]) // self.per
+        self.tensor.as_strided_(tuples[self.shape], tuples[self.strides], offset)
