@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any
 
 from tgbench.base.errors import RecordsError, UnreadableRecordsError
 from tgbench.base.machine import Machine
-from tgbench.base.strict_json import parsed
 from tgbench.base.words import counted, printable, shorten
 from tgbench.costs.database import KEY, Connection, added, asked, database, made
 
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 2
 TIMEOUT_S = 30.0  # how long a process waits for another one to finish writing
 MOST_SAMPLES = 200  # of one set; more are thinned out evenly
+_COUNTS = re.compile(r"\[(?:[1-9][0-9]{0,18}(?:, [1-9][0-9]{0,18})*)?\]")
 _ID = re.compile("[0-9a-f]{24}")  # anything else might be a statement of its own
 Key = tuple[str, str, str, str]  # kernel, source hash, signature, fingerprint
 
@@ -237,6 +237,14 @@ class Records:
         wanted = {"fingerprint": fingerprint, "kernel": kernel}
         return merged(self._sets({k: v for k, v in wanted.items() if v is not None}))
 
+    def of(self, fingerprint: str, kernels: Iterable[str]) -> tuple[Record, ...]:
+        """Records of some kernels on one machine; no others are read."""
+        found: list[Record] = []
+        with self.database.transaction() as connection:
+            for kernel in kernels:
+                found += self._read(connection, {"fingerprint": fingerprint, "kernel": kernel})
+        return merged(_by_age(found))
+
     def find(self, key: Key) -> Record | None:
         """The record of a key, or None."""
         found = merged(self._sets(dict(zip(KEY, key, strict=True))))
@@ -245,7 +253,8 @@ class Records:
     def tilings(self, fingerprint: str | None = None) -> tuple[TilingRecord, ...]:
         """Tilings by key, of one machine if named."""
         wanted = {} if fingerprint is None else {"fingerprint": fingerprint}
-        rows = self._rows("tgbench_grains", wanted)
+        with self.database.transaction() as connection:
+            rows = _rows(connection, "tgbench_grains", wanted)
         return tuple(sorted(map(self._tiling, rows), key=lambda record: record.key))
 
     def machines(self) -> dict[str, Machine]:
@@ -292,12 +301,11 @@ class Records:
         return "\n".join(lines)
 
     def _sets(self, wanted: Mapping[str, str]) -> list[Record]:
-        found = map(self._record, self._rows("tgbench_records", wanted))
-        return sorted(found, key=lambda record: record.measured_at)
-
-    def _rows(self, table: str, wanted: Mapping[str, str]) -> list[dict[str, Any]]:
         with self.database.transaction() as connection:
-            return [dict(row) for row in connection.ask(asked(table, list(wanted), "id"), wanted)]
+            return _by_age(self._read(connection, wanted))
+
+    def _read(self, connection: Connection, wanted: Mapping[str, str]) -> Iterable[Record]:
+        return map(self._record, _rows(connection, "tgbench_records", wanted))
 
     def _descriptions(self) -> list[tuple[str, str]]:
         with self.database.transaction() as connection:
@@ -325,14 +333,11 @@ class Records:
         return TilingRecord(**values | {"copied": bool(values["copied"])})
 
     def _counts(self, row: Mapping[str, Any], name: str, table: str) -> tuple[int, ...]:
-        """A JSON list of positive integers."""
-        try:
-            found = parsed(row[name], ValueError)
-        except (TypeError, ValueError):
-            raise self._wrong(row, name, table) from None
-        if not isinstance(found, list) or not all(type(n) is int and n > 0 for n in found):
+        """A JSON list of positive integers, as it is written here."""
+        text = row[name]
+        if not isinstance(text, str) or not _COUNTS.fullmatch(text):
             raise self._wrong(row, name, table)
-        return tuple(found)
+        return tuple(map(int, text[1:-1].split(", "))) if len(text) > 2 else ()
 
     def _wrong(self, row: Mapping[str, Any], name: str, table: str) -> UnreadableRecordsError:
         is_ours = isinstance(row["id"], str) and bool(_ID.fullmatch(row["id"]))
@@ -428,6 +433,14 @@ _TILING_CHECKS: dict[str, Callable[[Any], bool]] = {
     "refused": _is_count,
     "found_at": _is_number,
 }
+
+
+def _rows(connection: Connection, table: str, wanted: Mapping[str, str]) -> list[dict[str, Any]]:
+    return [dict(row) for row in connection.ask(asked(table, list(wanted), "id"), wanted)]
+
+
+def _by_age(sets: Iterable[Record]) -> list[Record]:
+    return sorted(sets, key=lambda record: record.measured_at)
 
 
 def merged(sets: Iterable[Record]) -> tuple[Record, ...]:

@@ -41,7 +41,7 @@ from tgbench.costs.users_records import asked_users
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import FLOATS
 from tgbench.kernels.binding import bound
-from tgbench.kernels.registry import ARENA, Kernel, Prepared, Site, candidates
+from tgbench.kernels.registry import ARENA, KERNELS, Kernel, Prepared, Site, candidates
 from tgbench.kernels.views import Bound
 from tgbench.programs.lowering import canonical
 from tgbench.programs.pool import Pool
@@ -82,8 +82,8 @@ class Calibrator:
 
     Args:
         records: where times are looked up and kept; None for the user's own database, which is
-            opened when there is something to time. Where that cannot be written, and while other
-            programs have the processors, what is timed serves this session alone.
+            asked about an op when there are calls of it. Where that cannot be written, and while
+            other programs have the processors, what is timed serves this session alone.
         progress: told what is going on; None for a bar on a terminal.
     """
 
@@ -97,7 +97,8 @@ class Calibrator:
     ) -> None:
         self.pool, self.costs, self.records = pool, costs, records
         self.device, self.progress = device, progress
-        self._is_known, self._is_lost = records is not None, False
+        self._ops: set[str] = set()  # that the user's own database was asked about
+        self._is_lost = False
 
     def may_learn(self, nodes: Iterable[Node]) -> bool:
         """Whether any of these is worth timing, if all of it is computed."""
@@ -109,11 +110,9 @@ class Calibrator:
 
         What is timed by an interrupt is kept.
         """
-        tasks = heaviest(runs, self.costs)
-        if tasks and not self._is_known:
-            self._look_up()
-            tasks = heaviest(runs, self.costs)
-        timed = 0
+        if self.records is None:
+            self._look_up({site.call.op.name for sites in runs for site in sites} - self._ops)
+        tasks, timed = heaviest(runs, self.costs), 0
         for _ in range(MOST_ROUNDS):  # what is measured tells what else is heavy
             if not tasks:
                 break
@@ -139,11 +138,13 @@ class Calibrator:
         self._keep(found)
         return found
 
-    def _look_up(self) -> None:
-        """Find what this machine knows already."""
-        self._is_known = True
+    def _look_up(self, ops: set[str]) -> None:
+        """Find what this machine knows already of some ops."""
+        self._ops |= ops
+        names = [kernel.name for op in sorted(ops) for kernel in KERNELS.get(op, ())]
         fingerprint = Machine.here(self.device).fingerprint
-        self._asked(lambda records: self.costs.learn(records.all(fingerprint)))
+        if names:
+            self._asked(lambda records: self.costs.learn(records.of(fingerprint, names)))
 
     def _keep(self, found: Sequence[Record]) -> None:
         if found and not _is_disturbed(self.device):
