@@ -185,7 +185,7 @@ class CostModel:
         self._everywhere = _scale(known.points)
         self._failures = frozenset(known.failures)
         memo = self.rules.allowance.memo
-        self._asked, self._plain, self._sites = memo(), memo(), memo()
+        self._asked, self._plain, self._sites, self._best = memo(), memo(), memo(), memo()
 
     @property
     def basis(self) -> str:
@@ -269,11 +269,20 @@ class CostModel:
         longer than the calls would one by one.
         """
         if site.posts:
-            single = [self.of_site(one, self.kernels(one)[0]) for one in apart(site)]
+            single = [self._at_best(one) for one in apart(site)]
             return [k for k, estimate in self.ranked(site) if not _is_slower(estimate, single)]
         if not self._curves and not self._failures:  # the kernels' own models rank them
             return candidates(site, self.asked)
         return [kernel for kernel, _ in self.ranked(site)]
+
+    def _at_best(self, site: Site) -> Estimate:
+        """What the fastest kernel takes at a site."""
+        key = (site.call, _position_free(site))
+        return self._best.get(key, self._of_best, site)
+
+    def _of_best(self, site: Site) -> Estimate:
+        with unguarded():
+            return self.of_site(site, self.kernels(site)[0])
 
     def learn(self, records: Iterable[Record]) -> None:
         """Take more measurements of this machine into account, from now on."""

@@ -61,6 +61,8 @@ from tgbench.runs.pausing import Pausing, at_once
 from tgbench.runs.propagate import Step
 from tgbench.runs.rules import Rules
 
+UNDECIDED = ""  # the kernel of a call before one is chosen
+
 
 class DoesNotFit(TgbenchError):  # noqa: N818  (a signal to split or plan anew)
     """A run needs more room than the placement gives a node; the session splits or plans anew."""
@@ -347,6 +349,7 @@ class Lowerer:
                 instructions += self._fills(node, box, written, addresser)
         handed = {node for node, _ in (demand or {}).values()}
         instructions = yield from self._folding(instructions, handed)
+        instructions = yield from self._choosing(instructions)
         instructions = yield from self._teaming(instructions)
         passed = {one for made in instructions for one in (made.node, *made.posts[:-1])}
         passed -= {made.result for made in instructions}
@@ -444,12 +447,25 @@ class Lowerer:
         return site_of(node, box, addresser, self.rules, self.device, prepares=prepares)
 
     def _instruction(self, node: Node, box: Box, addresser: Addresser) -> Instruction:
+        """A call that no kernel was chosen for yet: it may become part of another one."""
+        return Instruction(node, box, UNDECIDED, fill_, (), site=self._site(node, box, addresser))
+
+    def _choosing(self, made: list[Instruction]) -> Pausing[list[Instruction]]:
+        """The same calls, each by a kernel."""
+        found: list[Instruction] = []
+        for one in made:
+            found.append(self._chosen_for(one) if one.kernel == UNDECIDED else one)
+            yield
+        return found
+
+    def _chosen_for(self, made: Instruction) -> Instruction:
         """One bound call. Equal layers differ in where their bytes lie and in nothing else, so
         a kernel is chosen and bound once, over operands at offset 0, and then moved.
         """
-        there = self._site(node, box, addresser)
+        node, there = made.node, made.site
+        assert there is not None
         inplace = tuple([_lies_there(there, i) for i in self._taken(node)])
-        alike = (self._how(node), box, inplace, _moving_sizes(there))
+        alike = (self._how(node), made.box, inplace, _moving_sizes(there))
         return self.placed(node, there, self._bounds.get(alike, self._any, node, there))
 
     def _teaming(self, made: list[Instruction]) -> Pausing[list[Instruction]]:
@@ -708,8 +724,13 @@ class Surveyor(Lowerer):
         self.sites: list[Site] = []
 
     def _instruction(self, node: Node, box: Box, addresser: Addresser) -> Instruction:
-        self.sites.append(self._site(node, box, addresser))
-        return Instruction(node, box, "", fill_, (), site=self.sites[-1])
+        made = super()._instruction(node, box, addresser)
+        assert made.site is not None
+        self.sites.append(made.site)
+        return made
+
+    def _chosen_for(self, made: Instruction) -> Instruction:
+        return made
 
     def _as_one(self, calls: Calls) -> Instruction | None:
         """Several calls as one are one more site, where some kernel takes that."""
