@@ -15,6 +15,7 @@ from tgbench.commands.demo import (
     QUICK,
     TEXTS,
     Decoding,
+    Terminal,
     Turns,
     difference,
     is_checkpoint,
@@ -187,11 +188,11 @@ def test_turns_alternate_who_goes_first() -> None:
 
 
 def test_a_terminal_line_is_rewritten() -> None:
-    class Terminal(io.StringIO):
+    class Stream(io.StringIO):
         def isatty(self) -> bool:
             return True
 
-    terminal = Terminal()
+    terminal = Stream()
     screen = Terminal(terminal)
     screen.meanwhile("working …")
     screen.row(Run("a step", "x → y", 0.5, 1_000_000, 64), screen.table(beside=False))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -153,6 +153,9 @@ class CostModel:
         rules: to share remembered answers with a planner.
         asked: kernels by name that are not everybody's (`Kernel.is_asked`).
 
+    Fields:
+        pins: kernels that come first where they take a site, by signature without layouts.
+
     Raises RecordsError for a database that is damaged.
 
     >>> from tgbench.graph.graph import GraphBuilder
@@ -176,6 +179,7 @@ class CostModel:
         self.device, self.streams = known.device, known.streams
         self.rules = rules if rules is not None else Rules()
         self._signatures = self.rules.allowance.memo()
+        self.pins: Mapping[str, str] = {}
         self._know(known)
 
     def _know(self, known: CostTable) -> None:
@@ -268,6 +272,14 @@ class CostModel:
         Where something is done to each number of a result, only kernels that are not known to take
         longer than the calls would one by one.
         """
+        return self._pinned(site, self._kernels(site)) if self.pins else self._kernels(site)
+
+    def _pinned(self, site: Site, found: Sequence[Kernel]) -> Sequence[Kernel]:
+        """The same, what is pinned at such a site first."""
+        name = self.pins.get(without_layout(self.signature(site).text))
+        return sorted(found, key=lambda kernel: kernel.name != name)
+
+    def _kernels(self, site: Site) -> Sequence[Kernel]:
         if site.posts:
             single = [self._at_best(one) for one in apart(site)]
             return [k for k, estimate in self.ranked(site) if not _is_slower(estimate, single)]

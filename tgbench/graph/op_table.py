@@ -151,6 +151,7 @@ class OpDef:
         merges: (inner call, call) → attributes of one such op that does what both do in turn, or
             None.
         undoes_itself: whether the op of the op of x is x.
+        commutes: whether its two inputs may change places, bit for bit.
         rounds: whether kernels may round what it multiplies, where the attribute `arithmetic` names
             a dtype to round to.
         widens: (call) → inputs, weights, that may be in less than its dtype if `in_less` is built.
@@ -187,6 +188,7 @@ class OpDef:
     same_as: Callable[[Call, tuple[Node, ...]], int | None] = field(default=lambda call, ins: None)
     merges: Callable[[Call, Call], Attrs | None] = field(default=lambda inner, call: None)
     undoes_itself: bool = False
+    commutes: bool = False
     rounds: bool = False
     widens: Callable[[Call], tuple[int, ...]] = field(default=lambda call: ())
     in_less: Callable[..., Node] | None = None

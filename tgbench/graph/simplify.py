@@ -60,8 +60,7 @@ def _make(room: _Room, builder: GraphBuilder, node: Node, inputs: tuple[Node, ..
     """The simplest node that equals `node` on inputs that are simple themselves."""
     made = copy_node(builder, node, inputs)
     while True:
-        rules = _rules(made, room)
-        better = next((found for rule in rules if (found := rule(made)) is not None), None)
+        better = _better(made, room)
         if better is None:
             return made
         if better.type != made.type:
@@ -69,6 +68,16 @@ def _make(room: _Room, builder: GraphBuilder, node: Node, inputs: tuple[Node, ..
         if better.index == len(builder.nodes) - 1 and not better.is_leaf:
             better.name = node.name
         made = better
+
+
+def simpler(node: Node) -> Node | None:
+    """What a node may be replaced by, of the same builder; None where no rule applies to it."""
+    return _better(node, _Room(MOST_BYTES))
+
+
+def _better(node: Node, room: _Room) -> Node | None:
+    rules = _rules(node, room)
+    return next((found for rule in rules if (found := rule(node)) is not None), None)
 
 
 def _rules(node: Node, room: _Room) -> tuple[Rule, ...]:

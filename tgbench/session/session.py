@@ -102,9 +102,10 @@ class GraphSession(Facts):
 
     runs_by: ClassVar[type[Runner]] = Runner  # a checker's runs do more
 
-    explore: ClassVar[Callable[..., Any]]  # these three come from `views.show`
+    explore: ClassVar[Callable[..., Any]]  # these four come from `views.show`
     timeline: ClassVar[Callable[..., Any]]
     optimize_async: ClassVar[Callable[..., Any]]
+    paths: ClassVar[Callable[..., Any]]
 
     def __init__(
         self,

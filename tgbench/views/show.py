@@ -25,6 +25,7 @@ from tgbench.plans.plan import Plan
 from tgbench.programs.program import Program
 from tgbench.runs.trace import Trace
 from tgbench.session.check import CheckReport
+from tgbench.session.paths import SessionPaths
 from tgbench.session.profile import Profile
 from tgbench.session.report import Report
 from tgbench.session.session import GraphSession
@@ -107,7 +108,24 @@ def optimize_async(session: GraphSession, *arguments: Any, **more: Any) -> Any:
     return begin(session, *arguments, **more)
 
 
-ACTS = {"explore": explore, "timeline": timeline, "optimize_async": optimize_async}
+def paths(session: GraphSession, tolerance: float | None = None, **more: Any) -> SessionPaths:
+    """Every way to compute this graph, cheapest first, for the runs that are planned for.
+
+    `for path in session.paths(): …` goes on as long as you ask; nothing is run for it.
+
+    Args:
+        tolerance: how far results may be off, relatively; products may then be computed in
+            bfloat16, and by weights in bfloat16 or int8. None for rounding alone.
+        more: `samples`, `within`, `limits`; see `session.paths.SessionPaths.of`.
+
+    Raises PlanError for a tolerance that is not above 0.
+    """
+    return SessionPaths.of(session, tolerance, **more)
+
+
+ACTS = {
+    "explore": explore, "timeline": timeline, "optimize_async": optimize_async, "paths": paths,
+}  # fmt: skip
 
 
 # --- one function a type --------------------------------------------------------------------------
@@ -259,6 +277,12 @@ def _session(session: GraphSession) -> Bundle:
     return _table("session", ("what", "value"), rows)
 
 
+def _paths(paths: SessionPaths) -> Bundle:
+    from tgbench.views.values.ways import ways_of
+
+    return ways_of(paths)._repr_mimebundle_()
+
+
 def _table(caption: str, header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Bundle:
     rest = len(rows) - MOST_ROWS
     told = f"{caption}; {counted(rest, 'more row')}" if rest > 0 else caption
@@ -282,6 +306,7 @@ SHOWN: Mapping[Any, Callable[[Any], Bundle]] = {
     Report: _report,
     Support: _support,
     SearchRun: _search,
+    SessionPaths: _paths,
     Trace: _trace,
 }
 LIVE: Mapping[Any, tuple[str, ...]] = {

@@ -268,29 +268,32 @@ def _added(attrs: Attrs, a: Array, b: Array) -> Array:
     return np.asarray(np.add(a, b))
 
 
-_pointwise("add", np.add, 2, known=_known_add, cancels=_added, neutral=((0, -0.0), (1, -0.0)))
+_pointwise(
+    "add", np.add, 2, known=_known_add, cancels=_added, neutral=((0, -0.0), (1, -0.0)),
+    commutes=True,
+)  # fmt: skip
 _pointwise(
     "sub", np.subtract, 2, check=_numbers_only, known=_known_sub, relates=_less_its_peak,
     cancels=_added, neutral=((1, 0),),
 )  # fmt: skip
-_pointwise("mul", np.multiply, 2, known=_known_mul, neutral=((0, 1), (1, 1)))
+_pointwise("mul", np.multiply, 2, known=_known_mul, neutral=((0, 1), (1, 1)), commutes=True)
 _pointwise("div", np.true_divide, 2, known=_known_div, check=_floats_only, neutral=((1, 1),))
 _pointwise("floordiv", np.floor_divide, 2, check=_numbers_only)
 _pointwise("mod", np.mod, 2, check=_numbers_only)
 _pointwise("pow", np.power, 2, check=_numbers_only, cost=10, neutral=((1, 1),))
 _pointwise("maximum", np.maximum, 2)
 _pointwise("minimum", np.minimum, 2)
-for _name, _function in {
-    "equal": np.equal,
-    "not_equal": np.not_equal,
-    "less": np.less,
-    "less_equal": np.less_equal,
-    "greater": np.greater,
-    "greater_equal": np.greater_equal,
-    "logical_and": np.logical_and,
-    "logical_or": np.logical_or,
-}.items():
-    _pointwise(_name, _function, 2, dtype=_to_bool)
+for _name, _function, _commutes in (
+    ("equal", np.equal, True),
+    ("not_equal", np.not_equal, True),
+    ("less", np.less, False),
+    ("less_equal", np.less_equal, False),
+    ("greater", np.greater, False),
+    ("greater_equal", np.greater_equal, False),
+    ("logical_and", np.logical_and, True),
+    ("logical_or", np.logical_or, True),
+):
+    _pointwise(_name, _function, 2, dtype=_to_bool, commutes=_commutes)
 _pointwise("logical_not", np.logical_not, 1, dtype=_to_bool, undoes_itself=True)
 _pointwise("neg", np.negative, 1, check=_numbers_only, known=_keeps_zero, undoes_itself=True)
 _pointwise("abs", np.abs, 1, known=_keeps_zero, merges=last_decides)

@@ -11,7 +11,7 @@ a copy. Weights of less than 32 bits are left alone, because scaling rounds them
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tgbench.graph.graph import Graph, GraphBuilder, Node, copy_node
 from tgbench.graph.op_table import OPS, Dim
@@ -106,6 +106,38 @@ PRODUCTS: Mapping[str, Product] = {
     "linear": Product(-1, _rows),
     "matmul": Product(-1, lambda node, scale: scale, takes_bias=False),  # weight […, K, O]
 }
+
+
+def folds_of(
+    node: Node, shown: Callable[[Node], Sequence[Node]], is_fixed: Callable[[Node], bool]
+) -> Iterator[Fold]:
+    """What a node does to a product, whatever else reads that, where weights can do it.
+
+    Args:
+        shown: the nodes that have the value of an operand.
+        is_fixed: whether a node follows from weights alone.
+    """
+    for place, operand in enumerate(node.inputs if node.op in _AFFINE else ()):
+        fold = _AFFINE[node.op](node, place)
+        if fold is None:
+            continue
+        for product in shown(operand):
+            if product.op not in PRODUCTS or product.attrs.get("arithmetic"):
+                continue
+            one = replace(fold, of=product)
+            given = [n for n in (one.scale, one.shift) if n is not None]
+            takes = one.shift is None or PRODUCTS[product.op].takes_bias
+            is_like = product.type == node.type and node.dtype in DTYPES
+            are_fixed = all(map(is_fixed, [*product.inputs[1:], *given]))
+            if takes and is_like and are_fixed and _are_of_channels(given, node, one):
+                yield one
+
+
+def with_weights(fold: Fold, new: Mapping[Node, Node]) -> Node:
+    """The product of other weights that a fold stands for; `new` has what replaces nodes."""
+    product = new[fold.product]
+    x, *_ = product.inputs
+    return product.builder.apply(product.op, x, *_weights(fold, new), **product.attrs)
 
 
 # --- what can be folded ---------------------------------------------------------------------------

@@ -45,14 +45,14 @@ def _can_move(node: Node, inputs: tuple[Node, ...], fixed: frozenset[Node]) -> b
 def _moved(builder: GraphBuilder, node: Node, inputs: tuple[Node, ...]) -> Node:
     view, count = inputs[0], len(builder.nodes)
     axes = view.attrs["axes"]
-    others = [_turned_back(other, axes) for other in inputs[1:]]
+    others = [turned_back(other, axes) for other in inputs[1:]]
     inner = builder.apply(node.op, view.inputs[0], *others, **node.attrs)
     if len(builder.nodes) > count and builder.nodes[-1] is inner:
         inner.name = node.name
     return inner.permute(*axes)
 
 
-def _turned_back(other: Node, axes: tuple[int, ...]) -> Node:
+def turned_back(other: Node, axes: tuple[int, ...]) -> Node:
     """An operand that broadcasts against a permuted value, for the value itself."""
     if other.rank <= 1:
         return other

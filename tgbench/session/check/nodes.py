@@ -80,7 +80,7 @@ def check_nodes(
     """
     graph = session.graph
     weights = parameters(session)
-    exact = _exact_values(graph, {**inputs, **states}, weights)
+    exact = exact_values(graph, {**inputs, **states}, weights)
     checks: list[NodeCheck] = []
     outputs: dict[str, Array] = {}
     ends = {node: name for name, node in graph.outputs.items()}
@@ -186,7 +186,7 @@ def _value(
 # --- exact ones -----------------------------------------------------------------------------------
 
 
-def _exact_values(
+def exact_values(
     graph: Graph, leaves: Mapping[str, Array], weights: Mapping[str, Array]
 ) -> Callable[[Node], Array]:
     """Values by the references in float64, asked for in topological order and then let go."""

@@ -1,0 +1,199 @@
+"""Paths: in order, by what runs compute and what was measured; and what they say is what runs."""
+
+from __future__ import annotations
+
+import doctest
+import pathlib
+from itertools import islice
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import Maker, graphs
+
+import tgbench as tg
+import tgbench.graph.ops as ops
+import tgbench.plans.paths.paths
+from tgbench.base.errors import PlanError
+from tgbench.base.regions import Box, Region
+from tgbench.costs.model import CostModel
+from tgbench.costs.records import Records
+from tgbench.graph.graph import Graph, GraphBuilder
+from tgbench.graph.reference import evaluate
+from tgbench.graph.rewrite.saturate import Limits
+from tgbench.plans.paths.occasions import Run
+from tgbench.plans.paths.paths import Paths, Space
+from tgbench.runs.propagate import Propagator, Storage
+from tgbench.runs.rules import Rules
+from tgbench.session.paths import SessionPaths
+from tgbench.session.session import GraphSession
+
+FEW = Limits(nodes=200, seconds=60)
+
+
+def paths_of(graph: Graph, *runs: Run) -> Paths:
+    return Paths(Space.of(graph, Rules(), runs, limits=FEW), CostModel())
+
+
+def test_examples_in_docstrings() -> None:
+    failed, tried = doctest.testmod(tgbench.plans.paths.paths)
+    assert tried
+    assert not failed
+
+
+def layers(count: int = 2, width: int = 16) -> Graph:
+    g = GraphBuilder()
+    x = g.input("x", (8, width))
+    for i in range(count):
+        with g.scope(f"layer_{i}"):
+            h = ops.rms_norm(x, g.parameter(f"n{i}", (width,)))
+            q, k, v = (ops.linear(h, g.parameter(f"{n}{i}", (width, width))) for n in "qkv")
+            x = x + ops.softmax(q @ k.transpose()) @ v
+    g.output("y", x)
+    return g.build()
+
+
+def weights_of(graph: Graph) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(1)
+    return {
+        name: rng.normal(0, 0.3, node.shape).astype("float32")
+        for name, node in graph.parameters.items()
+    }
+
+
+@pytest.fixture
+def session() -> GraphSession:
+    graph = layers()
+    made = GraphSession(graph, weights=weights_of(graph), calibrate=False)
+    made.run({"x": np.ones((8, 16), np.float32)})
+    return made
+
+
+@given(case=graphs(most_ops=7))
+@settings(max_examples=25)
+def test_paths_come_in_order_and_differ(case: tuple[Graph, Maker]) -> None:
+    found = paths_of(case[0]).first(60)
+    times = [path.time_ns for path in found]
+    assert times == sorted(times)
+    keys = {(tuple(p.taken.values()), tuple(sorted(p.kernels.items()))) for p in found}
+    assert len(keys) == len(found)
+    for path in found[:5]:
+        assert path.estimate.time_ns == pytest.approx(path.time_ns)
+
+
+@given(case=graphs(most_ops=7))
+@settings(max_examples=25)
+def test_the_given_graph_is_a_path(case: tuple[Graph, Maker]) -> None:
+    graph, make = case
+    paths = paths_of(graph)
+    assert paths.given.time_ns >= paths[0].time_ns - 1e-6
+    assert evaluate(paths.given.graph, make(1)).keys() == graph.outputs.keys()
+
+
+@given(case=graphs(most_ops=7), seed=st.integers(0, 5))
+@settings(max_examples=25)
+def test_a_whole_run_computes_what_a_run_from_nothing_does(
+    case: tuple[Graph, Maker], seed: int
+) -> None:
+    """What is computed of the graph's own nodes is what the engine computes of them, or more."""
+    graph, _ = case
+    space = Space.of(graph, Rules(), limits=FEW)
+    (occasion,) = space.occasions
+    propagator = Propagator(graph, Storage(frozen=graph.frozen), Rules())
+    changed = {node: Region.full(node.shape) for node in (*graph.inputs.values(),)}
+    step = propagator.step({}, changed, {n: Region.full(n.shape) for n in graph.ends})
+    for node, region in step.compute.items():
+        name = space.egraph.find(space.egraph.of[node])
+        if name in occasion.computed:  # what no end needs any more is not
+            assert occasion.computed[name].contains(region)
+    for end in space.egraph.ends:
+        if not end.is_leaf and not space.egraph.is_fixed(end):
+            assert end in occasion.computed
+
+
+def test_what_an_edit_computes_decides() -> None:
+    """One row of a product of two weights: the small product first; all rows: the weights first."""
+    g = GraphBuilder()
+    x, a, b = g.input("x", (512, 64)), g.input("a", (64, 64)), g.input("b", (64, 64))
+    g.output("y", (x @ a) @ b)
+    graph = g.build()
+    y, row = graph.outputs["y"], Box(((7, 8), (0, 64)))
+    edit = Run(1.0, {"x": Region.of(row)}, {y: Region.of(row)})
+    whole = paths_of(graph)
+    assert "right first" in whole[0].rules
+    assert whole[0].time_ns < whole.given.time_ns
+    assert paths_of(graph, edit)[0].time_ns < whole[0].time_ns / 2
+
+
+def test_products_of_one_input_are_computed_at_once(session: GraphSession) -> None:
+    paths = session.paths(limits=Limits(nodes=1_000))
+    together = next(p for p in paths.paths.graphs() if "products together" in p.rules)
+    assert len(together.calls) < len(paths.given.calls)
+    assert together.differs(paths.given)
+
+
+def test_a_path_runs_as_it_says(session: GraphSession) -> None:
+    paths = session.paths(limits=Limits(nodes=1_000))
+    x = np.random.default_rng(0).normal(size=(8, 16)).astype("float32")
+    expected = session.run({"x": x})["y"]
+    for path in islice(paths.paths.graphs(), 4):
+        opened = paths.open(path)
+        np.testing.assert_allclose(opened.run({"x": x})["y"], expected, rtol=1e-4, atol=1e-5)
+        edited = x.copy()
+        edited[3] += 1
+        right = session.run({"x": edited})["y"]
+        np.testing.assert_allclose(opened.run({"x": edited})["y"], right, rtol=1e-4, atol=1e-5)
+        session.run({"x": x})
+        ran = {made.node.op for made in opened.last.program.instructions if opened.last}
+        assert ran <= {node.op for node in path.graph.nodes}
+
+
+def test_other_kernels_of_a_path_run(session: GraphSession) -> None:
+    paths = session.paths(limits=Limits(nodes=300), within=50.0)
+    path = next(paths.filtered(lambda path: len(path.kernels) == 1))
+    ((_, name),) = path.kernels.items()
+    opened = paths.open(path)
+    opened.run({"x": np.ones((8, 16), np.float32)})
+    assert name in {made.kernel for made in opened.last.program.instructions}
+
+
+def test_measurements_change_the_order(session: GraphSession, tmp_path: pathlib.Path) -> None:
+    paths = session.paths(limits=Limits(nodes=600))
+    records = Records(tmp_path / "records.db")
+    swept = paths.sweep(records, count=3)
+    assert swept.measured > 0
+    assert not swept.stopped
+    assert paths[0].estimate.share("measured") > 0.5
+    assert paths.sweep(records, count=3).measured == 0
+
+
+def test_a_tolerance_is_kept(session: GraphSession) -> None:
+    paths = session.paths(tolerance=1e-2, limits=Limits(nodes=1_500))
+    fastest = paths.fastest()
+    assert paths.error(fastest) <= 1e-2
+    rounded = next(path for path in paths.paths.graphs() if path.is_rounded)
+    assert 1e-6 < paths.error(rounded) < 0.2
+    strict = session.paths(tolerance=1e-7, limits=Limits(nodes=1_500))
+    found = strict.fastest()
+    assert not found.is_rounded or strict.error(found) <= 1e-7
+    frontier = paths.frontier(8)
+    assert {"time_ns", "error", "memory_bytes"} <= set(frontier.columns)
+
+
+def test_a_tolerance_that_allows_nothing_is_refused(session: GraphSession) -> None:
+    with pytest.raises(PlanError, match="above 0"):
+        session.paths(tolerance=0.0)
+
+
+def test_without_a_tolerance_nothing_is_rounded(session: GraphSession) -> None:
+    assert not any(path.is_rounded for path in session.paths().paths.first(50))
+
+
+def test_a_graph_without_choices_has_one_path() -> None:
+    g = GraphBuilder()
+    g.output("y", ops.exp(g.input("x", (4,))))
+    paths = paths_of(g.build())
+    assert paths.count_graphs() == 1
+    assert paths[0].rules == ()
+    assert isinstance(tg.GraphSession(g.build()).paths(), SessionPaths)

@@ -1,0 +1,47 @@
+"""Paths as a table and as a map: what is said of them, in text and as well-formed SVG."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+
+import tgbench.graph.ops as ops
+from tgbench.graph.graph import GraphBuilder
+from tgbench.graph.rewrite.saturate import Limits
+from tgbench.session.session import GraphSession
+from tgbench.views.values.ways import PathMap, ways_of
+
+
+@pytest.fixture
+def session() -> GraphSession:
+    g = GraphBuilder()
+    x = g.input("x", (16, 32))
+    parts = [ops.linear(x, g.parameter(name, (32, 32))) for name in "qkv"]
+    g.output("y", ops.softmax(parts[0] @ parts[1].transpose()) @ parts[2])
+    graph = g.build()
+    weights = {name: np.ones((32, 32), np.float32) for name in graph.parameters}
+    made = GraphSession(graph, weights=weights, calibrate=False)
+    made.run({"x": np.ones((16, 32), np.float32)})
+    return made
+
+
+def test_a_table_and_a_map(session: GraphSession) -> None:
+    paths = session.paths(limits=Limits(nodes=400))
+    found = ways_of(paths)
+    assert "graphs" in str(found)
+    assert str(found).splitlines()[2].split()[0] == "0"
+    shown = paths._repr_mimebundle_()
+    assert shown["text/plain"] == str(found)
+    graphs = [path for path, _ in zip(paths.paths.graphs(), range(8), strict=False)]
+    picture = PathMap.of(graphs)
+    assert len(picture.lines) == len(graphs)
+    assert all(len(line) == len(picture.decisions) for line in picture.lines)
+    assert not any(picture.lines[0])  # the cheapest runs along the first row
+    root = ET.fromstring(picture.to_svg())
+    assert len(root.findall("{http://www.w3.org/2000/svg}circle")) == len(picture.stops)
+
+
+def test_nothing_to_decide_is_no_picture() -> None:
+    assert PathMap.of([]).to_svg() == ""

@@ -1,0 +1,221 @@
+"""The ways to choose in a cluster, cheapest first, and the graph of a way.
+
+A way takes one option of every class that it needs. Its cost is the sum over these classes: what
+two of them read is paid once. Classes are decided in turn, readers before what they read; partial
+ways that need the same classes from some place on go on alike, so they are one *state*:
+
+    place 0        {q, k, v}  ─→  {k, v, qkv}  ─→  …  ─→  {}
+                              ╲─→  {k, v}      ─→  …
+
+What is left from a state on is found once, from the end. With that, ways are searched for best
+first (A*, Hart and others 1968) and no step is taken in vain. Where there are too many states for
+it, what is left is bounded from below by cheapest trees, in which each class is paid by those that
+may read it in equal shares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from heapq import heappop, heappush
+from itertools import count
+from typing import TypeAlias
+
+from tgbench.base.streams import Priced
+from tgbench.graph.graph import Graph, GraphBuilder, Node, copy_node
+from tgbench.graph.rewrite.choices import Choices, Cluster
+
+# By class of a cluster, the number of its option; −1 where it is not needed.
+Way: TypeAlias = "tuple[int, ...]"
+
+
+def ways(cluster: Cluster) -> Iterator[Priced[Way]]:
+    """Every way to choose in a cluster, cheapest first, each once."""
+    return _Search(cluster).run()
+
+
+DIGITS = 6  # of a bound: sums in another order are equal
+MOST_STATES = 50_000  # of a cluster, that what is left is found of
+
+
+# bound, minus the place, how many new options, turn, what is needed, cost so far, way so far
+_Partial: TypeAlias = "tuple[float, int, int, int, frozenset[int], float, Way]"
+
+
+@dataclass
+class _Search:
+    cluster: Cluster
+
+    def run(self) -> Iterator[Priced[Way]]:
+        cluster, ticket = self.cluster, count()
+        start = frozenset(cluster.number[name] for name in cluster.entries)
+        heap: list[_Partial] = [(self._left(0, start), 0, 0, next(ticket), start, 0.0, ())]
+        while heap:
+            _, turn, new, _, needed, cost, way = heappop(heap)
+            place = -turn
+            while place < len(cluster.classes) and place not in needed:
+                place, way = place + 1, (*way, -1)
+            if place == len(cluster.classes):
+                yield Priced(cost, way)
+                continue
+            for number, (own, is_new, inner) in enumerate(self._options[place]):
+                after = needed | inner
+                left = self._left(place + 1, after)
+                so_far, further = cost + own, (*way, number)
+                bound = round(so_far + left, DIGITS)
+                turn = ~place, new + is_new, next(ticket)  # of equal ones that which is further
+                heappush(heap, (bound, *turn, after, so_far, further))
+
+    @cached_property
+    def _options(self) -> list[list[tuple[float, bool, frozenset[int]]]]:
+        """Of each class the cost of each option, whether it is new, and the classes it reads."""
+        cluster = self.cluster
+        return [
+            [
+                (
+                    cluster.costs[node],
+                    node in cluster.new,
+                    frozenset(cluster.number[n] for n in cluster.inner[node]),
+                )
+                for node in cluster.options[name]
+            ]
+            for name in cluster.classes
+        ]
+
+    @cached_property
+    def _readers(self) -> list[list[int]]:
+        """Of each class those that may read it, in order."""
+        found: list[list[int]] = [[] for _ in self._options]
+        for i, options in enumerate(self._options):
+            for j in frozenset().union(*(inner for *_, inner in options)):
+                found[j].append(i)
+        return found
+
+    @cached_property
+    def _least(self) -> list[float]:
+        """What each class costs at least, with what only it reads, and a share of the rest."""
+        found = [0.0] * len(self._options)
+        for i in reversed(range(len(found))):
+            found[i] = min(
+                own + sum(found[j] / len(self._readers[j]) for j in inner)
+                for own, _, inner in self._options[i]
+            )
+        return found
+
+    def _left(self, place: int, needed: frozenset[int]) -> float:
+        """What needed classes from a place on cost at least, and what they will need."""
+        if self._exact is not None:
+            return self._exact[place][frozenset(i for i in needed if i >= place)]
+        return sum(self._least[i] * self._share(i, place) for i in needed if i >= place)
+
+    @cached_property
+    def _states(self) -> list[set[frozenset[int]]] | None:
+        """For each place, every set of classes that may be needed from there on; None for many."""
+        found = [{frozenset(self.cluster.number[name] for name in self.cluster.entries)}]
+        seen = 0
+        for place in range(len(self._options)):
+            found.append({after for state in found[-1] for after in self._after(place, state)})
+            seen += len(found[-1])
+            if seen > MOST_STATES:
+                return None
+        return found
+
+    def _after(self, place: int, state: frozenset[int]) -> list[frozenset[int]]:
+        """What may be needed after a place, by option; the same where it is not needed itself."""
+        if place not in state:
+            return [state]
+        return [(state | inner) - {place} for *_, inner in self._options[place]]
+
+    @cached_property
+    def _exact(self) -> list[dict[frozenset[int], float]] | None:
+        """What is left to pay from every state on."""
+        if self._states is None:
+            return None
+        found: list[dict[frozenset[int], float]] = [dict.fromkeys(self._states[-1], 0.0)]
+        for place in reversed(range(len(self._options))):
+            then = found[-1]
+            costs = [own for own, *_ in self._options[place]]
+            found.append(
+                {
+                    state: min(
+                        cost + then[after]
+                        for cost, after in zip(
+                            costs if place in state else (0.0,),
+                            self._after(place, state),
+                            strict=True,
+                        )
+                    )
+                    for state in self._states[place]
+                }
+            )
+        return found[::-1]
+
+    def count(self) -> int | None:
+        """How many ways there are; None where there are too many states to find out."""
+        if self._states is None:
+            return None
+        counts = dict.fromkeys(self._states[0], 1)
+        for place in range(len(self._options)):
+            then: dict[frozenset[int], int] = {}
+            for state, times in counts.items():
+                for after in self._after(place, state):
+                    then[after] = then.get(after, 0) + times
+            counts = then
+        return sum(counts.values())
+
+    def _share(self, i: int, place: int) -> float:
+        """The part of a needed class that no reader pays for which is not decided yet."""
+        readers = self._readers[i]
+        return 1 - sum(j >= place for j in readers) / len(readers) if readers else 1.0
+
+
+def count_ways(cluster: Cluster) -> int | None:
+    """How many ways there are; None where that would take too long to find out."""
+    return _Search(cluster).count()
+
+
+def rewritten(choices: Choices, taken: Mapping[Cluster, Way], graph: Graph) -> Graph:
+    """The graph that computes the ends of another in these ways.
+
+    Nodes that are left keep their names, and so do outputs and updates.
+    """
+    egraph = choices.egraph
+    chosen = {**choices.fixed, **choices.forced}
+    for cluster, way in taken.items():
+        for name, number in zip(cluster.classes, way, strict=True):
+            if number >= 0:
+                chosen[name] = cluster.options[name][number]
+    names: dict[Node, str] = {}
+    for node, made in egraph.of.items():
+        names.setdefault(egraph.find(made), node.name)
+    builder = GraphBuilder()
+    builder._taken.update(node.name for node in graph.nodes)
+    new: dict[Node, Node] = {}
+    for name in _inputs_first(egraph.ends, lambda n: egraph.inputs(chosen[n])):
+        option = chosen[name]
+        before = len(builder.nodes)
+        new[name] = copy_node(builder, option, tuple(new[n] for n in egraph.inputs(option)))
+        if len(builder.nodes) > before and (option.op == "constant" or not option.is_leaf):
+            new[name].name = names.get(name) or builder._fresh(option.op)
+    return Graph.of(
+        {name: new[egraph.find(egraph.of[node])] for name, node in graph.outputs.items()},
+        {name: new[egraph.find(egraph.of[node])] for name, node in graph.updates.items()},
+    )
+
+
+def _inputs_first(
+    ends: Iterable[Node], inputs: Callable[[Node], tuple[Node, ...]]
+) -> Iterator[Node]:
+    """What the ends are made of, each after what it reads."""
+    done: set[Node] = set()
+    stack = [(name, False) for name in ends]
+    while stack:
+        name, is_ready = stack.pop()
+        if name in done:
+            continue
+        if is_ready:
+            done.add(name)
+            yield name
+        else:
+            stack += [(name, True), *((n, False) for n in inputs(name))]

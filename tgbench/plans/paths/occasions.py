@@ -1,0 +1,113 @@
+"""What of each class is computed in a run, before it is decided how.
+
+    dirty     what a change reaches: of a class, by its first option
+    needed    what readers need of it, any of them
+    computed  needed and dirty: whatever is clean is taken to be there
+
+An e-class is a value, and what of a value changes does not depend on how it is computed. So times
+are asked for what runs compute, not for whole tensors: a product that a full run would do for every
+row is one row of it after an edit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tgbench.base.regions import EMPTY, Region
+from tgbench.graph.graph import Graph, Node
+from tgbench.graph.op_table import OPS
+from tgbench.graph.rewrite.choices import Alternatives
+from tgbench.runs.rules import Rules, less_known
+
+
+@dataclass(frozen=True)
+class Run:
+    """A kind of run.
+
+    Fields:
+        weight: its share of all runs.
+        changed: what changes of inputs and states, by name.
+        demand: what is asked for, by the node of the graph.
+        cold: nothing is there yet.
+    """
+
+    weight: float
+    changed: Mapping[str, Region]
+    demand: Mapping[Node, Region]
+    cold: bool = False
+
+    @staticmethod
+    def whole(graph: Graph) -> Run:
+        """Everything new, everything asked for."""
+        leaves = {**graph.inputs, **graph.states}
+        return Run(
+            1.0,
+            {name: Region.full(node.shape) for name, node in leaves.items()},
+            {node: Region.full(node.shape) for node in graph.ends},
+            cold=True,
+        )
+
+
+@dataclass(frozen=True)
+class Occasion:
+    """What a run computes of each class that it touches, by the class's name."""
+
+    weight: float
+    computed: Mapping[Node, Region]
+
+
+def occasions(found: Alternatives, rules: Rules, runs: Iterable[Run]) -> tuple[Occasion, ...]:
+    """What runs compute of every class of an e-graph."""
+    finder = _Finder(found, rules)
+    return tuple(Occasion(run.weight, finder.computed(run)) for run in runs)
+
+
+class _Finder:
+    def __init__(self, found: Alternatives, rules: Rules) -> None:
+        self.egraph, self.rules = found.egraph, rules
+        self.order, self.options = found.order, found.options
+
+    def computed(self, run: Run) -> dict[Node, Region]:
+        dirty = self._dirty(run.changed)
+        needed: dict[Node, Region] = {}
+        for node, region in run.demand.items():
+            name = self.egraph.find(self.egraph.of[node])
+            needed[name] = needed.get(name, EMPTY).union(region)
+        computed: dict[Node, Region] = {}
+        for name in self.order:
+            if name not in needed or not (run.cold or name in dirty):
+                continue
+            region = needed[name] if run.cold else needed[name].intersect(dirty[name])
+            for node in self.options[name]:
+                if not node.is_leaf:
+                    self._need(node, region, needed)
+            if region.boxes and not name.is_leaf:
+                computed[name] = region
+        return computed
+
+    def _dirty(self, changed: Mapping[str, Region]) -> dict[Node, Region]:
+        dirty: dict[Node, Region] = {}
+        for name in reversed(self.order):
+            node = self.options[name][0]
+            if node.is_leaf:
+                region = changed.get(node.name, EMPTY)
+            else:
+                inputs = self.egraph.inputs(node)
+                region = self.rules.dirty(node.call, tuple(dirty.get(n, EMPTY) for n in inputs))
+            if region.boxes:
+                dirty[name] = region
+        return dirty
+
+    def _need(self, node: Node, region: Region, needed: dict[Node, Region]) -> None:
+        asked = less_known(node.call, region)
+        for name, part in zip(
+            self.egraph.inputs(node), self.rules.needed(node.call, asked), strict=True
+        ):
+            needed[name] = self.rules.union(needed.get(name, EMPTY), part)
+
+
+def is_view(node: Node) -> bool:
+    """Whether an e-node moves no bytes."""
+    view = None if node.is_leaf else OPS[node.op].view
+    return view is not None and view(node.call) is not None

@@ -1,0 +1,395 @@
+"""All paths, cheapest first: one graph of those that compute the same, and a kernel for each call.
+
+    graph     one way of every cluster of choices (`graph.rewrite`); equal layers choose as one
+    kernels   for every signature of that graph's calls, one that takes it
+    cost      what runs take in the mean, by what was measured where it was
+
+Nothing is enumerated before it is asked for. Graphs come in the order of what they take with their
+best kernels; kernels of one graph in the order of what they take more than these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice
+from typing import NoReturn, TypeAlias
+
+from tgbench.base.errors import KernelError
+from tgbench.base.regions import Box
+from tgbench.base.streams import Priced, Stream, either, together
+from tgbench.base.words import counted, format_time
+from tgbench.costs.model import SENTINEL_NS, CostModel, Estimate, total
+from tgbench.costs.signature import numbers, without_layout
+from tgbench.graph.graph import Graph, Node
+from tgbench.graph.rewrite.choices import Alternatives, Choices, Cluster, choices
+from tgbench.graph.rewrite.egraph import EGraph
+from tgbench.graph.rewrite.rules import LESS, RULES
+from tgbench.graph.rewrite.saturate import USUAL, Limits, Saturation, saturate
+from tgbench.graph.rewrite.ways import Way, count_ways, rewritten, ways
+from tgbench.kernels.registry import Kernel, Site, View
+from tgbench.plans.paths.occasions import Occasion, Run, is_view, occasions
+from tgbench.runs.rules import Rules
+
+WITHIN = 2.0  # ways and kernels are left out that take so many times the best one
+Pins: TypeAlias = "Mapping[str, str]"  # by signature without layouts, a kernel's name
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A call of a graph as some runs make it.
+
+    Fields:
+        signature: without layouts; equal ones take the same kernel.
+        weight: how often runs make it, in the mean.
+        kernels: what takes it, with what it takes, the expected fastest first.
+    """
+
+    node: Node
+    signature: str
+    weight: float
+    kernels: tuple[tuple[Kernel, Estimate], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Path:
+    """One complete way to run a graph.
+
+    Fields:
+        paths: that it is one of.
+        number: its place among them; −1 where nobody has counted.
+        taken: the way of every cluster.
+        kernels: by signature, those that are not the expected fastest.
+        time_ns: of a run, in the mean.
+    """
+
+    paths: Paths
+    number: int
+    taken: Mapping[Cluster, Way]
+    kernels: Pins
+    time_ns: float
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The graph that runs."""
+        return rewritten(self.paths.choices, self.taken, self.paths.graph)
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """The e-nodes that it computes, whatever was decided elsewhere left out."""
+        chosen = [*self.paths.choices.forced.values()]
+        for cluster, way in self.taken.items():
+            pairs = zip(cluster.classes, way, strict=True)
+            chosen += [cluster.options[name][i] for name, i in pairs if i >= 0]
+        return tuple(chosen)
+
+    @cached_property
+    def calls(self) -> tuple[Call, ...]:
+        """What its runs call."""
+        return tuple(call for node in self.nodes for call in self.paths.calls(node))
+
+    @cached_property
+    def rules(self) -> tuple[str, ...]:
+        """The rules by which it differs from the graph as it was given."""
+        found = (self.paths.egraph.rules[node] for node in self.nodes)
+        return tuple(dict.fromkeys(rule for rule in found if rule))
+
+    @property
+    def is_rounded(self) -> bool:
+        """Whether it computes in less than the graph's dtype."""
+        return bool({rule.name for rule in LESS}.intersection(self.rules))
+
+    def rounded_parts(self) -> dict[frozenset[Node], Path]:
+        """What it computes in less than the graph's dtype, each alone in a path of its own."""
+        less, found = {rule.name for rule in LESS}, {}
+        for group in self.paths.choices.clusters:
+            cluster = group[0]
+            pairs = zip(cluster.classes, self.taken[cluster], strict=True)
+            chosen = (cluster.options[name][number] for name, number in pairs if number >= 0)
+            part = frozenset(node for node in chosen if self.paths.egraph.rules[node] in less)
+            if part:
+                found[part] = self.paths.given.taking({one: self.taken[one] for one in group})
+        return found
+
+    def taking(self, ways: Mapping[Cluster, Way]) -> Path:
+        """The same but for some clusters."""
+        taken = {**self.taken, **ways}
+        return Path(self.paths, -1, taken, self.kernels, self.paths.cost(taken))
+
+    @cached_property
+    def estimate(self) -> Estimate:
+        """What a run takes, with how much of that was measured."""
+        parts = []
+        for call in self.calls:
+            wanted = self.kernels.get(call.signature)
+            found = next((e for k, e in call.kernels if k.name == wanted), call.kernels[0][1])
+            parts.append(
+                Estimate(found.time_ns * call.weight, found.source, found.spread, found.kernel)
+            )
+        return total(parts)
+
+    def unmeasured(self) -> tuple[tuple[Call, Kernel], ...]:
+        """The kernels of its calls that nothing was measured of, each signature once."""
+        found = {}
+        for call in self.calls:
+            wanted = self.kernels.get(call.signature)
+            pair = next((p for p in call.kernels if p[0].name == wanted), call.kernels[0])
+            if pair[1].source != "measured":
+                found[call.signature, pair[0].name] = (call, pair[0])
+        return tuple(found.values())
+
+    def differs(self, other: Path) -> dict[str, tuple[str, str]]:
+        """What two paths decide otherwise: {where: (here, there)}."""
+        found = {}
+        for group in self.paths.choices.clusters:
+            mine, yours = self.taken[group[0]], other.taken[group[0]]
+            for name, i, j in zip(group[0].classes, mine, yours, strict=True):
+                if i != j:
+                    found[name.name] = (_told(group[0], name, i), _told(group[0], name, j))
+        for signature in {*self.kernels, *other.kernels}:
+            mine_by, yours_by = self.kernels.get(signature), other.kernels.get(signature)
+            if mine_by != yours_by:
+                found[signature] = (mine_by or "the fastest", yours_by or "the fastest")
+        return found
+
+    def __str__(self) -> str:
+        rules = ", ".join(self.rules) or "as it was given"
+        pins = f"; {counted(len(self.kernels), 'other kernel')}" if self.kernels else ""
+        return f"path {self.number}: {format_time(self.time_ns)} a run; {rules}{pins}"
+
+
+def _told(cluster: Cluster, name: Node, number: int) -> str:
+    return "not needed" if number < 0 else cluster.options[name][number].op
+
+
+@dataclass(frozen=True, eq=False)
+class Space:
+    """The graphs that compute the same, and what runs compute of them: nothing of time.
+
+    Fields:
+        saturation: how the e-graph was made.
+        alternatives: what of it can be computed from what.
+    """
+
+    graph: Graph
+    egraph: EGraph
+    alternatives: Alternatives
+    saturation: Saturation
+    occasions: tuple[Occasion, ...]
+
+    @staticmethod
+    def of(
+        graph: Graph,
+        rules: Rules,
+        runs: Sequence[Run] = (),
+        *,
+        rounded: bool = False,
+        limits: Limits = USUAL,
+    ) -> Space:
+        """All graphs that the rules find.
+
+        Args:
+            graph: as a session runs it.
+            runs: what is run, how often; everything anew if none is given.
+            rounded: products may be computed in less than their dtype.
+            limits: of saturation.
+        """
+        egraph = EGraph.of_graph(graph)
+        saturation = saturate(egraph, (*RULES, *LESS) if rounded else RULES, limits)
+        found = Alternatives.of(egraph)
+        happening = occasions(found, rules, runs or [Run.whole(graph)])
+        return Space(graph, egraph, found, saturation, happening)
+
+
+class Paths:
+    """All paths of a graph for some runs, by what they take.
+
+    Args:
+        space: of graphs.
+        costs: what calls take.
+        within: ways and kernels that take more than so many times the best one are left out.
+
+    >>> import tgbench.graph.ops as ops
+    >>> from tgbench.graph.graph import GraphBuilder
+    >>> g = GraphBuilder(); x, a, b = (g.input(name, (512, 512)) for name in "xab")
+    >>> g.output("y", x @ a + x @ b)
+    >>> paths = Paths(Space.of(g.build(), Rules()), CostModel())
+    >>> paths[0].rules
+    ('factor a left matrix',)
+    """
+
+    def __init__(self, space: Space, costs: CostModel, within: float = WITHIN) -> None:
+        self.space, self.costs, self.within = space, costs, within
+        self.graph, self.egraph = space.graph, space.egraph
+        self._calls: dict[Node, tuple[Call, ...]] = {}
+        self._known: dict[object, tuple[str, tuple[tuple[Kernel, Estimate], ...]]] = {}
+        self.choices: Choices = choices(space.alternatives, self.time_ns, within)
+        self._graphs = Stream(self._of_graphs())
+        self._found = Stream(self._all())
+
+    # --- what calls take --------------------------------------------------------------------------
+
+    def time_ns(self, node: Node) -> float:
+        """What an e-node takes in a run, in the mean."""
+        return sum(call.weight * call.kernels[0][1].time_ns for call in self.calls(node))
+
+    def calls(self, node: Node) -> tuple[Call, ...]:
+        """The calls that runs make to compute an e-node; none for views and what is fixed."""
+        if node not in self._calls:
+            self._calls[node] = self._calls_of(node)
+        return self._calls[node]
+
+    def _calls_of(self, node: Node) -> tuple[Call, ...]:
+        name = self.egraph.find(node)
+        if node.is_leaf or is_view(node) or self.egraph.is_fixed(name):
+            return ()
+        everything = sum(one.weight for one in self.space.occasions)
+        weights: dict[str, float] = {}
+        kernels: dict[str, tuple[tuple[Kernel, Estimate], ...]] = {}
+        for occasion in self.space.occasions:
+            region = occasion.computed.get(name)
+            for box in region or ():
+                signature, found = self._kernels(node, box)
+                weights[signature] = weights.get(signature, 0.0) + occasion.weight / everything
+                kernels[signature] = found
+        return tuple(Call(node, s, weight, kernels[s]) for s, weight in weights.items())
+
+    def _kernels(self, node: Node, box: Box) -> tuple[str, tuple[tuple[Kernel, Estimate], ...]]:
+        key = node.call, box
+        if key not in self._known:
+            site = self.costs.site(node.call, numbers(box))
+            try:
+                ranked = self.costs.ranked(site)
+            except KernelError:
+                ranked = []
+            found = tuple(
+                (kernel, estimate)
+                for kernel, estimate in ranked
+                if estimate.time_ns <= self.within * ranked[0][1].time_ns
+                and estimate.time_ns < SENTINEL_NS
+            )
+            if not found:
+                found = ((UNKNOWN, self.costs.estimate(node.call, box)),)
+            self._known[key] = without_layout(self.costs.signature(site).text), found
+        return self._known[key]
+
+    # --- enumerating ------------------------------------------------------------------------------
+
+    def _all(self) -> Iterator[Priced[Path]]:
+        by_graph = (Stream(self._with_kernels(one.value)) for one in self._graphs)
+        for number, priced in enumerate(either(by_graph)):
+            yield Priced(priced.cost, replace(priced.value, number=number))
+
+    def graphs(self) -> Iterator[Path]:
+        """The cheapest path of each graph, cheapest first."""
+        return (priced.value for priced in self._graphs)
+
+    def _of_graphs(self) -> Iterator[Priced[Path]]:
+        groups = self.choices.clusters
+        streams = [Stream(_times(ways(group[0]), len(group))) for group in groups]
+        for priced in together(streams):
+            taken = {
+                cluster: way
+                for group, way in zip(groups, priced.value, strict=True)
+                for cluster in group
+            }
+            cost = priced.cost + self.choices.cost
+            yield Priced(cost, Path(self, -1, taken, {}, cost))
+
+    def _with_kernels(self, path: Path) -> Iterator[Priced[Path]]:
+        """One graph by all kernels: what each takes more than the fastest."""
+        found: dict[str, list[Call]] = {}
+        for call in path.calls:
+            found.setdefault(call.signature, []).append(call)
+        streams = [Stream(_others(signature, calls)) for signature, calls in found.items()]
+        for priced in together([one for one in streams if one.get(1) is not None]):
+            pins = {signature: name for signature, name in priced.value if name}
+            cost = path.time_ns + priced.cost
+            yield Priced(cost, replace(path, kernels=pins, time_ns=cost))
+
+    def __iter__(self) -> Iterator[Path]:
+        return (priced.value for priced in self._found)
+
+    def __getitem__(self, number: int) -> Path:
+        return self._found[number].value
+
+    def first(self, count: int) -> list[Path]:
+        """The cheapest ones."""
+        return list(islice(self, count))
+
+    @cached_property
+    def given(self) -> Path:
+        """The graph as it was given, by the fastest kernels: what every other path is beside."""
+        kept = {self.egraph.find(node): node for node in self.egraph.of.values()}
+        taken = {}
+        for group in self.choices.clusters:
+            for cluster in group:
+                taken[cluster] = _as_given(cluster, kept)
+        return Path(self, -1, taken, {}, self.cost(taken))
+
+    def cost(self, taken: Mapping[Cluster, Way]) -> float:
+        """What runs of a graph take, in the mean."""
+        return self.choices.cost + sum(
+            cluster.costs[cluster.options[name][i]]
+            for cluster, way in taken.items()
+            for name, i in zip(cluster.classes, way, strict=True)
+            if i >= 0
+        )
+
+    def count_graphs(self, *, apart: bool = False) -> int | None:
+        """How many graphs there are; `apart`: if each layer chose for itself. None for too many."""
+        counts = [(count_ways(group[0]), len(group)) for group in self.choices.clusters]
+        product = 1
+        for count, times in counts:
+            if count is None:
+                return None
+            product *= count ** (times if apart else 1)
+        return product
+
+    def __str__(self) -> str:
+        graphs, apart = self.count_graphs(), self.count_graphs(apart=True)
+        told = "more graphs than were counted" if graphs is None else f"{graphs} graphs"
+        if apart is not None and apart != graphs:
+            told += f" ({_power(apart)} if equal layers chose apart)"
+        given = format_time(self.given.time_ns)
+        return f"{told}; {self.space.saturation}\n{self[0]}\nas given: {given}"
+
+
+def _unbound(site: Site, scratch: tuple[View, ...]) -> NoReturn:
+    raise KernelError(f"no kernel takes {site.call.op.name} where operands lie row-major")
+
+
+# Stands for what the lowering finds at a site that no kernel takes where operands lie row-major.
+UNKNOWN = Kernel("unknown", "unknown", lambda site: False, lambda site: 0.0, _unbound)
+
+
+def _power(count: int) -> str:
+    return str(count) if count < 10**6 else f"about 10^{len(str(count)) - 1}"
+
+
+def _times(found: Iterable[Priced[Way]], times: int) -> Iterator[Priced[Way]]:
+    return (Priced(one.cost * times, one.value) for one in found)
+
+
+def _others(signature: str, calls: Sequence[Call]) -> Iterator[Priced[tuple[str, str]]]:
+    """The kernels of a signature, with what each takes more than the first; that has no name."""
+    weight = sum(call.weight for call in calls)
+    (_, best), *others = calls[0].kernels
+    yield Priced(0.0, (signature, ""))
+    more = [(max(e.time_ns - best.time_ns, 0.0) * weight, k.name) for k, e in others]
+    for cost, name in sorted(more):
+        yield Priced(cost, (signature, name))
+
+
+def _as_given(cluster: Cluster, kept: Mapping[Node, Node]) -> Way:
+    """The way of a cluster that takes what the graph has, wherever that is an option."""
+    needed = {cluster.number[name] for name in cluster.entries}
+    way = []
+    for place, name in enumerate(cluster.classes):
+        options = cluster.options[name]
+        number = options.index(kept[name]) if kept.get(name) in options else 0
+        way.append(number if place in needed else -1)
+        if place in needed:
+            needed |= {cluster.number[n] for n in cluster.inner[options[number]]}
+    return tuple(way)

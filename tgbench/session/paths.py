@@ -1,0 +1,322 @@
+"""The paths of a session: how many there are, what each takes, how far off each is, and the best.
+
+paths = session.paths(tolerance=1e-2)
+for path in paths: …                     cheapest first, as far as you ask
+paths.measure(path)                      what was not known is timed, and remembered
+paths.error(path)                        beside the graph's references in float64
+paths.open(path)                         a session that runs it, on the same weights
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from tgbench.base.errors import PlanError
+from tgbench.base.machine import Machine
+from tgbench.base.regions import Region
+from tgbench.base.words import Progress, counted
+from tgbench.costs.records import Records
+from tgbench.graph.graph import Graph, Node
+from tgbench.graph.op_table import FLOATS, numpy_dtype
+from tgbench.graph.rewrite.saturate import USUAL, Limits
+from tgbench.memory.estimate import estimate_memory
+from tgbench.plans.paths.occasions import Run
+from tgbench.plans.paths.paths import WITHIN, Path, Paths, Space
+from tgbench.runs.buckets import BucketClass
+from tgbench.runs.propagate import changes, handed_out, joined
+from tgbench.session.check.copies import parameters, twin
+from tgbench.session.check.nodes import exact_values
+from tgbench.session.profile import Profile, profile
+
+if TYPE_CHECKING:
+    from tgbench.session.session import GraphSession
+
+Array = np.ndarray[Any, Any]
+SAMPLES, SEED = 2, 0
+TRIED = 64  # paths that `fastest` measures the error of, before it takes an exact one
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What a sweep did.
+
+    Fields:
+        measured: kernels at signatures that were timed now.
+        paths: how many of the first paths stand on measurements throughout.
+        stopped: "" where that is all that were asked for; else "time" or "interrupt".
+    """
+
+    measured: int
+    paths: int
+    stopped: str = ""
+
+    def __str__(self) -> str:
+        why = f"; stopped by {self.stopped}, the same call goes on" if self.stopped else ""
+        return f"{counted(self.measured, 'kernel')} measured, {self.paths} paths known{why}"
+
+
+@dataclass(eq=False)
+class SessionPaths:
+    """All paths of a session's graph, for the runs that it plans for.
+
+    Fields:
+        session: stays as it is.
+        paths: of its graph, by what is known of times.
+        tolerance: the largest relative error that a path may have; None for rounding alone.
+        samples: inputs that errors are measured on.
+        limits: how far paths were looked for.
+    """
+
+    session: GraphSession
+    paths: Paths
+    tolerance: float | None
+    samples: Sequence[Mapping[str, Array]]
+    limits: Limits
+    _right: list[dict[str, Array]] = field(default_factory=list)
+    _errors: dict[str, float] = field(default_factory=dict)
+
+    @staticmethod
+    def of(
+        session: GraphSession,
+        tolerance: float | None = None,
+        samples: Sequence[Mapping[str, Any]] = (),
+        within: float = WITHIN,
+        limits: Limits = USUAL,
+    ) -> SessionPaths:
+        """The paths of a session; `samples` are seeded random inputs if none are given."""
+        if tolerance is not None and not tolerance > 0:
+            raise PlanError(f"tolerance={tolerance} allows nothing; pass a number above 0, or None")
+        space = Space.of(
+            session.graph, session.rules, runs_of(session), rounded=tolerance is not None,
+            limits=limits,
+        )  # fmt: skip
+        given = [{name: np.asarray(value) for name, value in one.items()} for one in samples]
+        paths = Paths(space, session.costs, within)
+        return SessionPaths(session, paths, tolerance, given or drawn(session.graph), limits)
+
+    def __iter__(self) -> Iterator[Path]:
+        return iter(self.paths)
+
+    def __getitem__(self, number: int) -> Path:
+        return self.paths[number]
+
+    @property
+    def given(self) -> Path:
+        """The graph as it was given."""
+        return self.paths.given
+
+    def filtered(self, keep: Callable[[Path], bool]) -> Iterator[Path]:
+        """The paths of which something holds, cheapest first."""
+        return (path for path in self if keep(path))
+
+    def open(self, path: Path) -> GraphSession:
+        """A session that runs a path, over the same weights, with memory as it needs."""
+        opened = twin(self.session, path.graph)
+        opened.costs.pins = path.kernels
+        return opened
+
+    # --- time -------------------------------------------------------------------------------------
+
+    def measure(self, path: Path, records: Records, seconds: float | None = None) -> Profile:
+        """Time the kernels of a path in its own programs, where the records know nothing of them.
+
+        What is found counts from then on, here and in whatever reads these records.
+        """
+        opened = self.open(path)
+        opened.run(self.samples[0])
+        runs = runs_of(self.session)
+        if runs:
+            given = self.session.graph
+            opened.plan_for((run.changed, _wanted(given, run)) for run in runs)
+            opened.run(self.samples[0])
+            opened.prepare()
+        found = profile(opened, records, seconds, alternatives=False)
+        self.session.costs.learn(records.all(Machine.here(self.session.device).fingerprint))
+        self.paths = Paths(self.paths.space, self.session.costs, self.paths.within)
+        return found
+
+    def sweep(
+        self,
+        records: Records,
+        count: int = 50,
+        seconds: float | None = None,
+        progress: Progress = lambda done, count, text: None,
+    ) -> Sweep:
+        """Measure the first paths, one after the other, until each stands on measurements.
+
+        What is measured changes the order, so paths come and go; the records keep every sample,
+        and the same call goes on where this one was stopped.
+
+        Args:
+            count: how many of the first paths.
+            seconds: stop after about so long.
+            progress: is told (paths known, paths, what is going on).
+        """
+        measured, tried, began = 0, set[tuple[str, str]](), time.monotonic()
+        while True:
+            first = list(islice(self, count))
+            unknown = [path for path in first if not _keys(path) <= tried]
+            known = len(first) - len(unknown)
+            if not unknown:
+                return Sweep(measured, known)
+            left = None if seconds is None else seconds - (time.monotonic() - began)
+            if left is not None and left <= 0:
+                return Sweep(measured, known, "time")
+            progress(known, len(first), str(unknown[0]))
+            tried |= _keys(unknown[0])
+            found = self.measure(unknown[0], records, left)
+            measured += len(found.measured)
+            if found.stopped == "interrupt":
+                return Sweep(measured, known, "interrupt")
+
+    # --- error ------------------------------------------------------------------------------------
+
+    def error(self, path: Path) -> float:
+        """The largest relative error of any output on the samples, beside float64.
+
+        Of an output it is the largest difference over the largest magnitude.
+        """
+        key = f"{path.graph.fingerprint} {sorted(path.kernels.items())}"
+        if key not in self._errors:
+            opened = self.open(path)
+            pairs = zip(self.samples, self._references(), strict=True)
+            self._errors[key] = max(_error(opened.run(given), right) for given, right in pairs)
+        return self._errors[key]
+
+    def _references(self) -> list[dict[str, Array]]:
+        """What the session's graph gives for each sample, in float64."""
+        if not self._right:
+            weights = parameters(self.session)
+            self._right += [references(self.session.graph, one, weights) for one in self.samples]
+        return self._right
+
+    def fastest(self) -> Path:
+        """The first path whose measured error is within the tolerance; else the first exact one.
+
+        What alone takes an error above the tolerance is not tried together with anything else.
+        """
+        exact, banned, tried = self._exact[0], set[frozenset[Node]](), 0
+        for path in self.paths.graphs():
+            if not path.is_rounded or path.time_ns >= exact.time_ns or tried >= TRIED:
+                break
+            parts = path.rounded_parts()
+            if banned.intersection(parts):
+                continue
+            tried += 1
+            assert self.tolerance is not None
+            if self.error(path) <= self.tolerance:
+                return path
+            for part, alone in parts.items():
+                if len(parts) == 1 or self.error(alone) > self.tolerance:
+                    banned.add(part)
+        return exact
+
+    @cached_property
+    def _exact(self) -> Paths:
+        """The paths that round nothing but their results."""
+        if self.tolerance is None:
+            return self.paths
+        space = self.paths.space
+        plain = Space.of(space.graph, self.session.rules, runs_of(self.session), limits=self.limits)
+        return Paths(plain, self.session.costs, self.paths.within)
+
+    # --- all of it --------------------------------------------------------------------------------
+
+    def frontier(self, count: int = 32) -> pd.DataFrame:
+        """Time, error and memory of the first graphs of which none is better in all three."""
+        frame = self.to_frame(count, errors=True)
+        kept = []
+        for i, row in frame.iterrows():
+            others = frame.drop(index=i)
+            columns = ["time_ns", "error", "memory_bytes"]
+            is_beaten = (others[columns] <= row[columns]).all(axis=1) & (
+                others[columns] < row[columns]
+            ).any(axis=1)
+            kept.append(not is_beaten.any())
+        return frame[kept].reset_index(drop=True)
+
+    def to_frame(self, count: int = 50, *, errors: bool = False) -> pd.DataFrame:
+        """The first paths: number, time_ns, source, spread, rules, calls, kernels, memory_bytes."""
+        rows = []
+        found = self.paths.graphs() if errors else iter(self)
+        for path in islice(found, count):
+            estimate = path.estimate
+            row = {
+                "number": path.number, "time_ns": path.time_ns, "source": estimate.source,
+                "spread": estimate.spread, "measured": estimate.share("measured"),
+                "calls": len(path.calls), "rules": ", ".join(path.rules),
+                "kernels": len(path.kernels),
+                "memory_bytes": int(estimate_memory(path.graph).keep_all_bytes),
+            }  # fmt: skip
+            rows.append({**row, "error": self.error(path)} if errors else row)
+        return pd.DataFrame(rows)
+
+    def __str__(self) -> str:
+        return str(self.paths)
+
+
+def runs_of(session: GraphSession) -> list[Run]:
+    """The runs that a session plans for; none before its first plan."""
+    graph = session.graph
+    return [
+        Run(
+            max(weight, 1e-9),
+            {leaf.name: region for leaf, region in changes(graph, kind, origin).items()},
+            joined(handed_out(graph, kind, origin).values()),
+        )
+        for kind, (weight, origin) in _planned(session).items()
+    ]
+
+
+def _planned(session: GraphSession) -> Mapping[BucketClass, tuple[float, tuple[int, ...]]]:
+    return session.planning.classes
+
+
+def drawn(graph: Graph) -> list[dict[str, Array]]:
+    """Seeded inputs: normal numbers, small ids, random flags."""
+    rng = np.random.default_rng(SEED)
+
+    def value(node: Node) -> Array:
+        if node.dtype in FLOATS:
+            return rng.normal(size=node.shape).astype(
+                "float32" if node.dtype == "bfloat16" else node.dtype
+            )
+        return np.asarray(rng.integers(0, 2, node.shape)).astype(node.dtype)
+
+    return [{n: value(node) for n, node in graph.inputs.items()} for _ in range(SAMPLES)]
+
+
+def references(
+    graph: Graph, inputs: Mapping[str, Array], weights: Mapping[str, Array]
+) -> dict[str, Array]:
+    """Outputs by the references of a graph's ops, in float64; states are 0."""
+    states = {n: np.zeros(node.shape, numpy_dtype(node.dtype)) for n, node in graph.states.items()}
+    exact = exact_values(graph, {**inputs, **states}, weights)
+    values = {node: exact(node) for node in graph.nodes if not node.is_leaf}
+    return {name: values[node] for name, node in graph.outputs.items() if not node.is_leaf}
+
+
+def _wanted(given: Graph, run: Run) -> dict[str, Region]:
+    """What a run asks for of the outputs, by name."""
+    return {n: run.demand[node] for n, node in given.outputs.items() if node in run.demand}
+
+
+def _keys(path: Path) -> set[tuple[str, str]]:
+    """The kernels and signatures that nothing was measured of."""
+    return {(kernel.name, call.signature) for call, kernel in path.unmeasured()}
+
+
+def _error(found: Mapping[str, Any], right: Mapping[str, Array]) -> float:
+    worst = 0.0
+    for name, value in right.items():
+        scale = float(np.abs(value).max()) or 1.0
+        worst = max(worst, float(np.abs(np.asarray(found[name], np.float64) - value).max()) / scale)
+    return worst

@@ -1,0 +1,200 @@
+"""Paths as a table, in cost order, and as a lattice of what they decide: lines on a railway map.
+
+    decision   ●━━━━━━━●━━━━━━━●        the path that is looked at, thick
+                 ╲   ╱           ╲
+                   ○               ○    what other paths take there
+
+Each column is a decision of equal layers, each stop an option of it; prefixes that paths share are
+drawn once. A still picture survives `nbconvert`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import islice
+from typing import Any
+
+from tgbench.base.words import format_bytes, format_time
+from tgbench.memory.estimate import estimate_memory
+from tgbench.plans.paths.paths import Path, Paths
+from tgbench.session.paths import SessionPaths
+from tgbench.views.draw.tables import TextTable
+
+SHOWN = 12  # paths of a table, and lines of a map
+STEP, ROW, LEFT, TOP = 150, 34, 20, 44  # pixels
+LETTERS = 20  # of a label; the whole is its title
+
+
+@dataclass(frozen=True)
+class Stop:
+    """An option of a decision.
+
+    Fields:
+        column, row: its place on the map; the cheapest path runs along row 0.
+        label: what is computed there.
+    """
+
+    column: int
+    row: int
+    label: str
+
+
+@dataclass(frozen=True)
+class PathMap:
+    """Some paths as lines through decisions.
+
+    Fields:
+        decisions: what is decided in each column.
+        stops: every option that a path takes.
+        lines: of each path, the row of its stop in every column.
+    """
+
+    decisions: tuple[str, ...]
+    stops: tuple[Stop, ...]
+    lines: tuple[tuple[int, ...], ...]
+
+    @staticmethod
+    def of(paths: Sequence[Path]) -> PathMap:
+        """The decisions in which these paths differ."""
+        if not paths:
+            return PathMap((), (), ())
+        groups = paths[0].paths.choices.clusters
+        told = [[_told(path, group) for group in groups] for path in paths]
+        columns = [i for i in range(len(groups)) if len({row[i] for row in told}) > 1]
+        stops: list[Stop] = []
+        rows: list[dict[str, int]] = []
+        for place, i in enumerate(columns):
+            options = {label: row for row, label in enumerate(dict.fromkeys(r[i] for r in told))}
+            rows.append(options)
+            stops += [Stop(place, row, label) for label, row in options.items()]
+        lines = tuple(tuple(rows[place][row[i]] for place, i in enumerate(columns)) for row in told)
+        return PathMap(tuple(_decision(groups[i]) for i in columns), tuple(stops), lines)
+
+    def to_svg(self, chosen: int = 0) -> str:
+        """The map, one path thick; "" where there is nothing to decide."""
+        if not self.decisions:
+            return ""
+        width = LEFT * 2 + STEP * len(self.decisions)
+        depth = 1 + max(stop.row for stop in self.stops)
+        parts = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" '
+            f'height="{TOP + ROW * depth}" viewBox="0 0 {width} {TOP + ROW * depth}" '
+            'role="img" font-family="sans-serif" font-size="12" fill="currentColor">',
+            "<title>paths through their decisions</title>",
+        ]
+        for place, decision in enumerate(self.decisions):
+            x = LEFT + place * STEP
+            parts.append(
+                f'<text x="{x}" y="14" font-weight="600">{escape(_short(decision))}'
+                f"<title>{escape(decision)}</title></text>"
+            )
+        legs = {
+            (place, line[place], line[place + 1])
+            for line in self.lines
+            for place in range(len(line) - 1)
+        }
+        thick = self.lines[chosen]
+        of_chosen = {(i, thick[i], thick[i + 1]) for i in range(len(thick) - 1)}
+        for leg in sorted(legs - of_chosen) + sorted(of_chosen):
+            parts.append(_leg(*leg, is_chosen=leg in of_chosen))
+        for stop in self.stops:
+            is_chosen = thick[stop.column] == stop.row
+            x, y = _place(stop.column, stop.row)
+            fill = "#0072b2" if is_chosen else "var(--jp-layout-color1, #fff)"
+            parts.append(
+                f'<circle cx="{x}" cy="{y}" r="{6 if is_chosen else 4}" fill="{fill}" '
+                f'stroke="{"#0072b2" if is_chosen else "currentColor"}" stroke-width="1.5"/>'
+                f'<text x="{x + 10}" y="{y + 16}">{escape(_short(stop.label))}'
+                f"<title>{escape(stop.label)}</title></text>"
+            )
+        return "".join([*parts, "</svg>"])
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LETTERS else f"{text[: LETTERS - 1]}…"
+
+
+def _place(column: int, row: int) -> tuple[int, int]:
+    return LEFT + column * STEP + 4, TOP - 16 + row * ROW
+
+
+def _leg(column: int, start: int, stop: int, *, is_chosen: bool) -> str:
+    (x0, y0), (x1, y1) = _place(column, start), _place(column + 1, stop)
+    middle = (x0 + x1) // 2
+    stroke = 'stroke="#0072b2" stroke-width="4"' if is_chosen else 'stroke="currentColor"'
+    opacity = "" if is_chosen else ' stroke-opacity="0.4"'
+    return (
+        f'<path d="M{x0} {y0}C{middle} {y0} {middle} {y1} {x1} {y1}" fill="none" '
+        f"{stroke}{opacity}/>"
+    )
+
+
+def _told(path: Path, group: Sequence[Any]) -> str:
+    """What a path computes in a cluster: the ops of it, views left out."""
+    cluster = group[0]
+    pairs = zip(cluster.classes, path.taken[cluster], strict=True)
+    nodes = [cluster.options[name][number] for name, number in pairs if number >= 0]
+    ops = [node.op for node in nodes if cluster.costs[node] > 0]
+    counts = {op: ops.count(op) for op in dict.fromkeys(ops)}
+    return ", ".join(op if count == 1 else f"{count} {op}" for op, count in counts.items())
+
+
+def _decision(group: Sequence[Any]) -> str:
+    """Where a cluster is: the names of its entries; how many are like it."""
+    names = ", ".join(entry.name for entry in group[0].entries)
+    return names if len(group) == 1 else f"{names} × {len(group)}"
+
+
+@dataclass(frozen=True)
+class Ways:
+    """Some paths of many, the cheapest first, with what is said of all of them."""
+
+    told: str
+    paths: tuple[Path, ...]
+
+    @property
+    def map(self) -> PathMap:
+        """What they decide."""
+        return PathMap.of(self.paths)
+
+    def table(self) -> TextTable:
+        """One row a path."""
+        header = ("#", "a run", "measured", "calls", "kept at most", "by")
+        return TextTable(self.told, header, tuple(map(_row, self.paths)))
+
+    def __str__(self) -> str:
+        return str(self.table())
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        bundle = self.table().bundle()
+        return bundle | {"text/html": f"{self.map.to_svg()}{bundle['text/html']}"}
+
+
+def _row(path: Path) -> tuple[str, ...]:
+    found = path.estimate
+    kept = estimate_memory(path.graph).keep_all_bytes
+    by = ", ".join(path.rules) or "as it was given"
+    pins = "".join(f"; {name}" for name in path.kernels.values())
+    return (
+        str(path.number),
+        f"{format_time(path.time_ns)} ±{found.spread:.0%}",
+        f"{found.share('measured'):.0%}",
+        str(len(path.calls)),
+        format_bytes(kept),
+        by + pins,
+    )
+
+
+def ways_of(paths: SessionPaths, count: int = SHOWN) -> Ways:
+    """The first paths of a session, and how many there are."""
+    return Ways(_summary(paths.paths), tuple(_first(paths, count)))
+
+
+def _first(paths: Iterable[Path], count: int) -> list[Path]:
+    return list(islice(paths, count))
+
+
+def _summary(paths: Paths) -> str:
+    return str(paths).splitlines()[0]
