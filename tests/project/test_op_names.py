@@ -17,7 +17,7 @@ from tgbench.graph.op_table import OPS
 
 PACKAGE = ROOT / "tgbench"
 KERNELS = ("kernels/numba/", "kernels/onednn/", "kernels/torch/")
-AT_HOME = ("graph/ops/", "graph/recognise/", *KERNELS, "sources/")
+AT_HOME = ("graph/ops/", "graph/recognise/", "graph/rewrite/", *KERNELS, "sources/")
 BUILDS = ("apply", "_binary", "_operator")
 HOMONYMS = {  # words that mean something else there
     "commands/apps/cnn.py": {"relu"},  # a word of torch's initialisation

@@ -9,7 +9,7 @@ import pytest
 
 import tgbench.graph.ops as ops
 from tgbench.graph.graph import GraphBuilder
-from tgbench.graph.rewrite.saturate import Limits
+from tgbench.graph.rewrite.saturate import SaturationLimits
 from tgbench.session.session import GraphSession
 from tgbench.views.values.ways import PathMap, ways_of
 
@@ -28,7 +28,7 @@ def session() -> GraphSession:
 
 
 def test_a_table_and_a_map(session: GraphSession) -> None:
-    paths = session.paths(limits=Limits(nodes=400))
+    paths = session.paths(limits=SaturationLimits(nodes=400))
     found = ways_of(paths)
     assert "graphs" in str(found)
     assert str(found).splitlines()[2].split()[0] == "0"

@@ -34,7 +34,7 @@ T = TypeVar("T")
 MOST_ENTRIES = 200_000  # of a memo
 ELSEWHERE = 8  # results of one key that a memo looks through
 MEMO_BYTES = 32 << 20  # that the memos of a session share
-SAMPLED = 8  # one of so many entries is measured
+SAMPLED = 256  # one of so many entries is measured, and more of the first ones
 SLOT_BYTES = 100  # of an entry in a dictionary that grows
 HEADER_BYTES = 16  # before an object that the collector looks at
 SMALLEST_SHARE = 1 / 32  # of what others hold more of, nothing is counted
@@ -163,7 +163,7 @@ class Memo:
         self.entries[key] = known
         self.size += 1
         if self.allowance is not None:
-            if self.size % SAMPLED == 1:
+            if not self.size % SAMPLED or not self.size & (self.size - 1):
                 found = SLOT_BYTES + bytes_of(key) + bytes_of(known)
                 self.each_bytes = (
                     found if not self.each_bytes else (3 * self.each_bytes + found) / 4

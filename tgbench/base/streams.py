@@ -1,6 +1,6 @@
 """Lists that are sorted by cost and made as far as anybody asks.
 
-    Stream(source)          what an iterator hands out in order, remembered
+    CostStream(source)          what an iterator hands out in order, remembered
     together(a, b, …)       one of each, cheapest sums first
     either(heads)           whichever is next, of streams that come in order of their first
 
@@ -29,10 +29,10 @@ class Priced(Generic[Value]):
     value: Value
 
 
-class Stream(Generic[One]):
+class CostStream(Generic[One]):
     """What a source hands out, cheapest first.
 
-    >>> stream = Stream(Priced(float(n), n) for n in range(3))
+    >>> stream = CostStream(Priced(float(n), n) for n in range(3))
     >>> stream[1].value, stream.get(3)
     (1, None)
     """
@@ -63,10 +63,10 @@ class Stream(Generic[One]):
             place += 1
 
 
-def together(streams: Sequence[Stream[One]]) -> Iterator[Priced[tuple[One, ...]]]:
+def together(streams: Sequence[CostStream[One]]) -> Iterator[Priced[tuple[One, ...]]]:
     """One of each stream, by the sum of costs; each combination once.
 
-    >>> digits = [Stream(Priced(float(n), n) for n in range(10)) for _ in range(2)]
+    >>> digits = [CostStream(Priced(float(n), n) for n in range(10)) for _ in range(2)]
     >>> [priced.value for _, priced in zip(range(4), together(digits))]
     [(0, 0), (0, 1), (1, 0), (0, 2)]
     """
@@ -85,11 +85,11 @@ def together(streams: Sequence[Stream[One]]) -> Iterator[Priced[tuple[One, ...]]
                 heappush(heap, (cost - chosen[at].cost + after.cost, moved, at))
 
 
-def either(streams: Iterable[Stream[One]]) -> Iterator[Priced[One]]:
+def either(streams: Iterable[CostStream[One]]) -> Iterator[Priced[One]]:
     """What streams hold that come in the order of their first ones; none of them is empty."""
     source = iter(streams)
     coming = next(source, None)
-    heap: list[tuple[float, int, int, Stream[One]]] = []
+    heap: list[tuple[float, int, int, CostStream[One]]] = []
     count = 0
     while heap or coming is not None:
         while coming is not None and (not heap or coming[0].cost < heap[0][0]):

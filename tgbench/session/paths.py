@@ -17,7 +17,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from tgbench.base.errors import PlanError
 from tgbench.base.machine import Machine
@@ -26,9 +25,9 @@ from tgbench.base.words import Progress, counted
 from tgbench.costs.records import Records
 from tgbench.graph.graph import Graph, Node
 from tgbench.graph.op_table import FLOATS, numpy_dtype
-from tgbench.graph.rewrite.saturate import USUAL, Limits
+from tgbench.graph.rewrite.saturate import USUAL, SaturationLimits
 from tgbench.memory.estimate import estimate_memory
-from tgbench.plans.paths.occasions import Run
+from tgbench.plans.paths.occasions import PlannedRun
 from tgbench.plans.paths.paths import WITHIN, Path, Paths, Space
 from tgbench.runs.buckets import BucketClass
 from tgbench.runs.propagate import changes, handed_out, joined
@@ -37,6 +36,8 @@ from tgbench.session.check.nodes import exact_values
 from tgbench.session.profile import Profile, profile
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from tgbench.session.session import GraphSession
 
 Array = np.ndarray[Any, Any]
@@ -79,7 +80,7 @@ class SessionPaths:
     paths: Paths
     tolerance: float | None
     samples: Sequence[Mapping[str, Array]]
-    limits: Limits
+    limits: SaturationLimits
     _right: list[dict[str, Array]] = field(default_factory=list)
     _errors: dict[str, float] = field(default_factory=dict)
 
@@ -89,7 +90,7 @@ class SessionPaths:
         tolerance: float | None = None,
         samples: Sequence[Mapping[str, Any]] = (),
         within: float = WITHIN,
-        limits: Limits = USUAL,
+        limits: SaturationLimits = USUAL,
     ) -> SessionPaths:
         """The paths of a session; `samples` are seeded random inputs if none are given."""
         if tolerance is not None and not tolerance > 0:
@@ -245,6 +246,8 @@ class SessionPaths:
 
     def to_frame(self, count: int = 50, *, errors: bool = False) -> pd.DataFrame:
         """The first paths: number, time_ns, source, spread, rules, calls, kernels, memory_bytes."""
+        import pandas as pd
+
         rows = []
         found = self.paths.graphs() if errors else iter(self)
         for path in islice(found, count):
@@ -263,11 +266,11 @@ class SessionPaths:
         return str(self.paths)
 
 
-def runs_of(session: GraphSession) -> list[Run]:
+def runs_of(session: GraphSession) -> list[PlannedRun]:
     """The runs that a session plans for; none before its first plan."""
     graph = session.graph
     return [
-        Run(
+        PlannedRun(
             max(weight, 1e-9),
             {leaf.name: region for leaf, region in changes(graph, kind, origin).items()},
             joined(handed_out(graph, kind, origin).values()),
@@ -304,7 +307,7 @@ def references(
     return {name: values[node] for name, node in graph.outputs.items() if not node.is_leaf}
 
 
-def _wanted(given: Graph, run: Run) -> dict[str, Region]:
+def _wanted(given: Graph, run: PlannedRun) -> dict[str, Region]:
     """What a run asks for of the outputs, by name."""
     return {n: run.demand[node] for n, node in given.outputs.items() if node in run.demand}
 

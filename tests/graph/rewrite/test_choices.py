@@ -15,14 +15,14 @@ from rule_cases import EXAMPLES, example
 from strategies import Maker, graphs
 
 from tgbench.base.regions import Box
-from tgbench.base.streams import Priced, Stream, either, together
+from tgbench.base.streams import CostStream, Priced, either, together
 from tgbench.graph.graph import Graph, Node
 from tgbench.graph.op_table import OPS
 from tgbench.graph.reference import evaluate
-from tgbench.graph.rewrite.choices import Alternatives, Choices, Cluster, choices
+from tgbench.graph.rewrite.choices import Alternatives, Cluster, ClusterChoices, choices
 from tgbench.graph.rewrite.egraph import EGraph
 from tgbench.graph.rewrite.rules import RULES
-from tgbench.graph.rewrite.saturate import Limits, saturate
+from tgbench.graph.rewrite.saturate import SaturationLimits, saturate
 from tgbench.graph.rewrite.ways import Way, count_ways, rewritten, ways
 from tgbench.graph.simplify import simplify
 from tgbench.sources.models import gemma3
@@ -45,7 +45,7 @@ def work(node: Node) -> float:
 
 def saturated(graph: Graph, nodes: int = 300) -> EGraph:
     egraph = EGraph.of_graph(graph)
-    saturate(egraph, RULES, Limits(nodes=nodes, seconds=60))
+    saturate(egraph, RULES, SaturationLimits(nodes=nodes, seconds=60))
     return egraph
 
 
@@ -68,7 +68,7 @@ def everything(cluster: Cluster) -> Iterator[Priced[Way]]:
             yield Priced(total, tuple(way))
 
 
-def cheapest(found: Choices) -> tuple[float, dict[Cluster, Way]]:
+def cheapest(found: ClusterChoices) -> tuple[float, dict[Cluster, Way]]:
     total, taken = found.cost, {}
     for group in found.clusters:
         best = next(ways(group[0]))
@@ -166,7 +166,7 @@ def test_equal_layers_are_one_choice() -> None:
     for layers in (5, 9):
         graph = gemma(layers)
         egraph = EGraph.of_graph(graph)
-        saturate(egraph, RULES, Limits(nodes=250 * layers, seconds=60))
+        saturate(egraph, RULES, SaturationLimits(nodes=250 * layers, seconds=60))
         found = choices(Alternatives.of(egraph), work, within=2.0)
         groups[layers] = len(found.clusters)
         assert sum(len(group) >= layers - 2 for group in found.clusters) >= 4
@@ -181,7 +181,7 @@ def test_equal_layers_are_one_choice() -> None:
 
 @given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=4), min_size=1, max_size=4))
 def test_combinations_come_in_order_each_once(costs: list[list[int]]) -> None:
-    streams = [Stream(Priced(float(c), c) for c in sorted(row)) for row in costs]
+    streams = [CostStream(Priced(float(c), c) for c in sorted(row)) for row in costs]
     found = list(together(streams))
     assert [one.cost for one in found] == sorted(float(sum(c)) for c in itertools.product(*costs))
 
@@ -189,5 +189,7 @@ def test_combinations_come_in_order_each_once(costs: list[list[int]]) -> None:
 @given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=4), max_size=4))
 def test_alternatives_come_in_order(costs: list[list[int]]) -> None:
     rows = sorted(map(sorted, costs), key=lambda row: row[0])
-    found = [one.value for one in either(Stream(Priced(float(c), c) for c in row) for row in rows)]
+    found = [
+        one.value for one in either(CostStream(Priced(float(c), c) for c in row) for row in rows)
+    ]
     assert found == sorted(itertools.chain.from_iterable(costs))

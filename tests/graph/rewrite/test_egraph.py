@@ -19,7 +19,7 @@ from tgbench.graph.graph import GraphBuilder, Node
 from tgbench.graph.rewrite.egraph import EGraph
 from tgbench.graph.rewrite.rule import Rule
 from tgbench.graph.rewrite.rules import RULES
-from tgbench.graph.rewrite.saturate import Limits, StopReason, saturate
+from tgbench.graph.rewrite.saturate import SaturationEnd, SaturationLimits, saturate
 
 MODULES = (
     tgbench.base.streams, tgbench.graph.rewrite.egraph, tgbench.graph.rewrite.pattern,
@@ -94,7 +94,7 @@ def test_a_chain_of_products_has_as_many_e_nodes_as_in_egglog(count: int) -> Non
     g.output("y", product)
     egraph = EGraph.of_graph(g.build())
     rules = [rule for rule in RULES if rule.name in ("left first", "right first")]
-    assert saturate(egraph, rules).stopped is StopReason.SATURATED
+    assert saturate(egraph, rules).stopped is SaturationEnd.SATURATED
     egraph.check()
 
     program = egglog.bindings.EGraph()
@@ -146,7 +146,9 @@ def test_random_expressions_have_as_many_e_nodes_as_in_egglog(
         nodes.append((made, text))
     g.output("y", nodes[-1][0])
     egraph = EGraph.of_graph(g.build())
-    assert saturate(egraph, ROOTS, Limits(iterations=40)).stopped is StopReason.SATURATED
+    assert (
+        saturate(egraph, ROOTS, SaturationLimits(iterations=40)).stopped is SaturationEnd.SATURATED
+    )
     egraph.check()
 
     program = egglog.bindings.EGraph()
@@ -160,12 +162,15 @@ def test_random_expressions_have_as_many_e_nodes_as_in_egglog(
 def test_limits_are_kept_and_named() -> None:
     graph = example("distribute", (3, 3, 3))
     few = EGraph.of_graph(graph)
-    assert saturate(few, RULES, Limits(nodes=8)).stopped is StopReason.NODES
+    assert saturate(few, RULES, SaturationLimits(nodes=8)).stopped is SaturationEnd.NODES
     assert len(few) <= 8
-    assert saturate(EGraph.of_graph(graph), RULES, Limits(iterations=1)).stopped is (
-        StopReason.ITERATIONS
+    assert saturate(EGraph.of_graph(graph), RULES, SaturationLimits(iterations=1)).stopped is (
+        SaturationEnd.ITERATIONS
     )
-    assert saturate(EGraph.of_graph(graph), RULES, Limits(seconds=0)).stopped is StopReason.SECONDS
+    assert (
+        saturate(EGraph.of_graph(graph), RULES, SaturationLimits(seconds=0)).stopped
+        is SaturationEnd.SECONDS
+    )
 
 
 def test_equal_layers_stay_equal_whatever_the_limit() -> None:
@@ -177,6 +182,6 @@ def test_equal_layers_stay_equal_whatever_the_limit() -> None:
     g.output("y", x)
     for nodes in (30, 45, 60, 90):
         egraph = EGraph.of_graph(g.build())
-        saturate(egraph, RULES[:8], Limits(nodes=nodes))
+        saturate(egraph, RULES[:8], SaturationLimits(nodes=nodes))
         sizes = {len(egraph.members(node)) for node in egraph.of.values() if node.op == "mul"}
         assert len(sizes) <= 2, sizes  # the first layer has no sum before its own

@@ -12,7 +12,7 @@ from strategies import Maker, graphs
 from tgbench.graph.graph import Graph
 from tgbench.graph.rewrite.egraph import EGraph
 from tgbench.graph.rewrite.rules import RULES
-from tgbench.graph.rewrite.saturate import Limits, saturate
+from tgbench.graph.rewrite.saturate import SaturationLimits, saturate
 
 BY_NAME = {rule.name: rule for rule in RULES}
 SIZES = st.tuples(st.integers(2, 5), st.integers(2, 5), st.integers(2, 5))
@@ -31,7 +31,7 @@ def test_a_rule_finds_its_example_and_is_right(
 ) -> None:
     graph = example(name, sizes)
     egraph = EGraph.of_graph(graph)
-    done = saturate(egraph, [BY_NAME[name]], Limits(nodes=400))
+    done = saturate(egraph, [BY_NAME[name]], SaturationLimits(nodes=400))
     assert any(name in iteration.merged for iteration in done.iterations), "the rule found nothing"
     egraph.check()
     members_agree(egraph, graph, seed, exact=not BY_NAME[name].rounds)
@@ -55,7 +55,7 @@ def test_all_rules_together_are_right(sizes: tuple[int, int, int], names: list[s
     for name in names:
         graph = example(name, sizes)
         egraph = EGraph.of_graph(graph)
-        saturate(egraph, RULES, Limits(nodes=600, seconds=60))
+        saturate(egraph, RULES, SaturationLimits(nodes=600, seconds=60))
         egraph.check()
         members_agree(egraph, graph, 1)
 
@@ -65,7 +65,7 @@ def test_all_rules_together_are_right(sizes: tuple[int, int, int], names: list[s
 def test_random_graphs_keep_their_values(case: tuple[Graph, Maker]) -> None:
     graph, make = case
     egraph = EGraph.of_graph(graph)
-    saturate(egraph, RULES, Limits(nodes=600, seconds=60))
+    saturate(egraph, RULES, SaturationLimits(nodes=600, seconds=60))
     egraph.check()
     values = node_values(egraph, make(3))
     for name in egraph.classes():

@@ -21,18 +21,18 @@ from tgbench.costs.model import CostModel
 from tgbench.costs.records import Records
 from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.graph.reference import evaluate
-from tgbench.graph.rewrite.saturate import Limits
-from tgbench.plans.paths.occasions import Run
+from tgbench.graph.rewrite.saturate import SaturationLimits
+from tgbench.plans.paths.occasions import PlannedRun
 from tgbench.plans.paths.paths import Paths, Space
 from tgbench.runs.propagate import Propagator, Storage
 from tgbench.runs.rules import Rules
 from tgbench.session.paths import SessionPaths
 from tgbench.session.session import GraphSession
 
-FEW = Limits(nodes=200, seconds=60)
+FEW = SaturationLimits(nodes=200, seconds=60)
 
 
-def paths_of(graph: Graph, *runs: Run) -> Paths:
+def paths_of(graph: Graph, *runs: PlannedRun) -> Paths:
     return Paths(Space.of(graph, Rules(), runs, limits=FEW), CostModel())
 
 
@@ -119,7 +119,7 @@ def test_what_an_edit_computes_decides() -> None:
     g.output("y", (x @ a) @ b)
     graph = g.build()
     y, row = graph.outputs["y"], Box(((7, 8), (0, 64)))
-    edit = Run(1.0, {"x": Region.of(row)}, {y: Region.of(row)})
+    edit = PlannedRun(1.0, {"x": Region.of(row)}, {y: Region.of(row)})
     whole = paths_of(graph)
     assert "right first" in whole[0].rules
     assert whole[0].time_ns < whole.given.time_ns
@@ -127,14 +127,14 @@ def test_what_an_edit_computes_decides() -> None:
 
 
 def test_products_of_one_input_are_computed_at_once(session: GraphSession) -> None:
-    paths = session.paths(limits=Limits(nodes=1_000))
+    paths = session.paths(limits=SaturationLimits(nodes=1_000))
     together = next(p for p in paths.paths.graphs() if "products together" in p.rules)
     assert len(together.calls) < len(paths.given.calls)
     assert together.differs(paths.given)
 
 
 def test_a_path_runs_as_it_says(session: GraphSession) -> None:
-    paths = session.paths(limits=Limits(nodes=1_000))
+    paths = session.paths(limits=SaturationLimits(nodes=1_000))
     x = np.random.default_rng(0).normal(size=(8, 16)).astype("float32")
     expected = session.run({"x": x})["y"]
     for path in islice(paths.paths.graphs(), 4):
@@ -150,7 +150,7 @@ def test_a_path_runs_as_it_says(session: GraphSession) -> None:
 
 
 def test_other_kernels_of_a_path_run(session: GraphSession) -> None:
-    paths = session.paths(limits=Limits(nodes=300), within=50.0)
+    paths = session.paths(limits=SaturationLimits(nodes=300), within=50.0)
     path = next(paths.filtered(lambda path: len(path.kernels) == 1))
     ((_, name),) = path.kernels.items()
     opened = paths.open(path)
@@ -159,7 +159,7 @@ def test_other_kernels_of_a_path_run(session: GraphSession) -> None:
 
 
 def test_measurements_change_the_order(session: GraphSession, tmp_path: pathlib.Path) -> None:
-    paths = session.paths(limits=Limits(nodes=600))
+    paths = session.paths(limits=SaturationLimits(nodes=600))
     records = Records(tmp_path / "records.db")
     swept = paths.sweep(records, count=3)
     assert swept.measured > 0
@@ -169,12 +169,12 @@ def test_measurements_change_the_order(session: GraphSession, tmp_path: pathlib.
 
 
 def test_a_tolerance_is_kept(session: GraphSession) -> None:
-    paths = session.paths(tolerance=1e-2, limits=Limits(nodes=1_500))
+    paths = session.paths(tolerance=1e-2, limits=SaturationLimits(nodes=1_500))
     fastest = paths.fastest()
     assert paths.error(fastest) <= 1e-2
     rounded = next(path for path in paths.paths.graphs() if path.is_rounded)
     assert 1e-6 < paths.error(rounded) < 0.2
-    strict = session.paths(tolerance=1e-7, limits=Limits(nodes=1_500))
+    strict = session.paths(tolerance=1e-7, limits=SaturationLimits(nodes=1_500))
     found = strict.fastest()
     assert not found.is_rounded or strict.error(found) <= 1e-7
     frontier = paths.frontier(8)

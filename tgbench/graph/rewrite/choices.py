@@ -56,7 +56,7 @@ class Cluster:
 
 
 @dataclass(frozen=True, eq=False)
-class Choices:
+class ClusterChoices:
     """All that there is to choose in an e-graph.
 
     Fields:
@@ -97,7 +97,7 @@ class Alternatives:
         return Alternatives(egraph, fixed, options, _order(egraph, options))
 
 
-def choices(found: Alternatives, cost: Cost, within: float = math.inf) -> Choices:
+def choices(found: Alternatives, cost: Cost, within: float = math.inf) -> ClusterChoices:
     """What can be chosen.
 
     Args:
@@ -120,7 +120,7 @@ def choices(found: Alternatives, cost: Cost, within: float = math.inf) -> Choice
         alike.setdefault(_likeness(egraph, cluster), []).append(cluster)
     groups = tuple(map(tuple, alike.values()))
     spent = sum(costs[node] for node in forced.values())
-    return Choices(egraph, found.fixed, forced, groups, spent)
+    return ClusterChoices(egraph, found.fixed, forced, groups, spent)
 
 
 # --- costs ----------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ Pattern: TypeAlias = "str | float | tuple[Pattern, ...]"
 
 
 @dataclass(frozen=True)
-class Match:
+class PatternMatch:
     """Where a pattern was found.
 
     Fields:
@@ -38,17 +38,17 @@ class Match:
         """Whether holes are filled by what follows from weights alone."""
         return all(self.egraph.is_fixed(self.nodes[name]) for name in names)
 
-    def with_node(self, name: str, node: Node) -> Match | None:
+    def with_node(self, name: str, node: Node) -> PatternMatch | None:
         found = self.nodes.get(name)
         if found is not None:
             return self if found is node else None
-        return Match(self.egraph, {**self.nodes, name: node}, self.attrs)
+        return PatternMatch(self.egraph, {**self.nodes, name: node}, self.attrs)
 
-    def with_attrs(self, name: str, attrs: Attrs) -> Match:
-        return Match(self.egraph, self.nodes, {**self.attrs, name: attrs}) if name else self
+    def with_attrs(self, name: str, attrs: Attrs) -> PatternMatch:
+        return PatternMatch(self.egraph, self.nodes, {**self.attrs, name: attrs}) if name else self
 
 
-def matches(egraph: EGraph, pattern: Pattern, node: Node) -> Iterator[Match]:
+def matches(egraph: EGraph, pattern: Pattern, node: Node) -> Iterator[PatternMatch]:
     """Every way in which an e-node is a pattern whose holes are classes.
 
     >>> from tgbench.graph.graph import GraphBuilder
@@ -59,7 +59,7 @@ def matches(egraph: EGraph, pattern: Pattern, node: Node) -> Iterator[Match]:
     ['constant']
     """
     assert isinstance(pattern, tuple)
-    return _node(pattern, node, Match(egraph))
+    return _node(pattern, node, PatternMatch(egraph))
 
 
 def op_of(pattern: Pattern) -> str:
@@ -69,7 +69,7 @@ def op_of(pattern: Pattern) -> str:
     return pattern[0].partition(":")[0]
 
 
-def _node(pattern: tuple[Pattern, ...], node: Node, found: Match) -> Iterator[Match]:
+def _node(pattern: tuple[Pattern, ...], node: Node, found: PatternMatch) -> Iterator[PatternMatch]:
     head, *parts = pattern
     assert isinstance(head, str)
     op, _, label = head.partition(":")
@@ -82,7 +82,9 @@ def _node(pattern: tuple[Pattern, ...], node: Node, found: Match) -> Iterator[Ma
         yield from _in_turn(parts, inputs[::-1], found)
 
 
-def _in_turn(parts: list[Pattern], inputs: tuple[Node, ...], found: Match) -> Iterator[Match]:
+def _in_turn(
+    parts: list[Pattern], inputs: tuple[Node, ...], found: PatternMatch
+) -> Iterator[PatternMatch]:
     if not parts:
         yield found
         return
@@ -90,7 +92,7 @@ def _in_turn(parts: list[Pattern], inputs: tuple[Node, ...], found: Match) -> It
         yield from _in_turn(parts[1:], inputs[1:], more)
 
 
-def _class(pattern: Pattern, name: Node, found: Match) -> Iterator[Match]:
+def _class(pattern: Pattern, name: Node, found: PatternMatch) -> Iterator[PatternMatch]:
     if isinstance(pattern, str):
         more = found.with_node(pattern, name)
         return iter(() if more is None else (more,))

@@ -4,7 +4,7 @@
 
 The right side is written with the functions that graphs are built with, and is given the holes of
 the pattern, and attributes, by name. It answers None where it does not apply. Some rules look at
-more than one place, as the products of one input: those are functions of an e-node (`Search`).
+more than one place, as the products of one input: those are functions of an e-node (`SearchRule`).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any, TypeAlias
 from tgbench.base.errors import GraphError
 from tgbench.graph.graph import Node
 from tgbench.graph.rewrite.egraph import EGraph
-from tgbench.graph.rewrite.pattern import Match, Pattern, matches, op_of
+from tgbench.graph.rewrite.pattern import Pattern, PatternMatch, matches, op_of
 
 Found: TypeAlias = "tuple[Node, Node]"  # a class, and a node of the same value
 
 
-def _always(match: Match) -> bool:
+def _always(match: PatternMatch) -> bool:
     return True
 
 
@@ -45,7 +45,7 @@ class Rule:
     pattern: Pattern
     make: Callable[..., Node | None]
     rounds: bool = True
-    when: Callable[[Match], bool] = _always
+    when: Callable[[PatternMatch], bool] = _always
     grows: bool = False
 
     @property
@@ -61,7 +61,7 @@ class Rule:
             if fitting is not None:
                 yield node, fitting
 
-    def _made(self, match: Match) -> Node | None:
+    def _made(self, match: PatternMatch) -> Node | None:
         known: dict[str, Any] = {**match.nodes, **match.attrs}
         try:
             return self.make(**{name: known[name] for name in _names(self.make)})
@@ -70,7 +70,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Search:
+class SearchRule:
     """A rule that looks at more than one place.
 
     Fields:
@@ -93,7 +93,7 @@ class Search:
                     yield name, fitting
 
 
-AnyRule: TypeAlias = "Rule | Search"
+AnyRule: TypeAlias = "Rule | SearchRule"
 
 
 @cache

@@ -28,7 +28,7 @@ REST = 2  # iterations that a rule sits out which found too much
 GROWTH = 3  # e-nodes that a match adds, about
 
 
-class StopReason(Enum):
+class SaturationEnd(Enum):
     """Why saturation ended."""
 
     SATURATED = "nothing is new"
@@ -38,7 +38,7 @@ class StopReason(Enum):
 
 
 @dataclass(frozen=True)
-class Limits:
+class SaturationLimits:
     """What saturation may cost.
 
     Fields:
@@ -52,7 +52,7 @@ class Limits:
     matches: int = 2_000
 
 
-USUAL = Limits()
+USUAL = SaturationLimits()
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Saturation:
     """How it went."""
 
     iterations: tuple[Iteration, ...]
-    stopped: StopReason
+    stopped: SaturationEnd
 
     @property
     def seconds(self) -> float:
@@ -90,7 +90,9 @@ class Saturation:
         )
 
 
-def saturate(egraph: EGraph, rules: Sequence[AnyRule], limits: Limits = USUAL) -> Saturation:
+def saturate(
+    egraph: EGraph, rules: Sequence[AnyRule], limits: SaturationLimits = USUAL
+) -> Saturation:
     """Apply rules to an e-graph, in place.
 
     >>> from tgbench.graph.graph import GraphBuilder
@@ -107,7 +109,7 @@ def saturate(egraph: EGraph, rules: Sequence[AnyRule], limits: Limits = USUAL) -
 
 
 class _Saturating:
-    def __init__(self, egraph: EGraph, rules: Sequence[AnyRule], limits: Limits) -> None:
+    def __init__(self, egraph: EGraph, rules: Sequence[AnyRule], limits: SaturationLimits) -> None:
         self.egraph, self.rules, self.limits = egraph, rules, limits
         self.share = {rule.name: limits.matches for rule in rules}
         self.resting: dict[str, int] = {}  # by rule, the iterations that it still sits out
@@ -134,14 +136,14 @@ class _Saturating:
             if stopped is not None:
                 return Saturation(tuple(done), stopped)
 
-    def _stopped(self, iterations: int) -> StopReason | None:
+    def _stopped(self, iterations: int) -> SaturationEnd | None:
         if not any(self.unseen.values()):
-            return StopReason.SATURATED
+            return SaturationEnd.SATURATED
         if self.is_full:
-            return StopReason.NODES
+            return SaturationEnd.NODES
         if self._is_late():
-            return StopReason.SECONDS
-        return StopReason.ITERATIONS if iterations >= self.limits.iterations else None
+            return SaturationEnd.SECONDS
+        return SaturationEnd.ITERATIONS if iterations >= self.limits.iterations else None
 
     def _is_late(self) -> bool:
         return time.monotonic() - self.began >= self.limits.seconds

@@ -24,7 +24,7 @@ from typing import TypeAlias
 
 from tgbench.base.streams import Priced
 from tgbench.graph.graph import Graph, GraphBuilder, Node, copy_node
-from tgbench.graph.rewrite.choices import Choices, Cluster
+from tgbench.graph.rewrite.choices import Cluster, ClusterChoices
 
 # By class of a cluster, the number of its option; −1 where it is not needed.
 Way: TypeAlias = "tuple[int, ...]"
@@ -64,8 +64,9 @@ class _Search:
                 left = self._left(place + 1, after)
                 so_far, further = cost + own, (*way, number)
                 bound = round(so_far + left, DIGITS)
-                turn = ~place, new + is_new, next(ticket)  # of equal ones that which is further
-                heappush(heap, (bound, *turn, after, so_far, further))
+                count_new, turn = new + is_new, next(ticket)
+                # Of equal ones that comes first which is further.
+                heappush(heap, (bound, ~place, count_new, turn, after, so_far, further))
 
     @cached_property
     def _options(self) -> list[list[tuple[float, bool, frozenset[int]]]]:
@@ -175,7 +176,7 @@ def count_ways(cluster: Cluster) -> int | None:
     return _Search(cluster).count()
 
 
-def rewritten(choices: Choices, taken: Mapping[Cluster, Way], graph: Graph) -> Graph:
+def rewritten(choices: ClusterChoices, taken: Mapping[Cluster, Way], graph: Graph) -> Graph:
     """The graph that computes the ends of another in these ways.
 
     Nodes that are left keep their names, and so do outputs and updates.

@@ -22,7 +22,7 @@ from tgbench.runs.rules import Rules, less_known
 
 
 @dataclass(frozen=True)
-class Run:
+class PlannedRun:
     """A kind of run.
 
     Fields:
@@ -38,10 +38,10 @@ class Run:
     cold: bool = False
 
     @staticmethod
-    def whole(graph: Graph) -> Run:
+    def whole(graph: Graph) -> PlannedRun:
         """Everything new, everything asked for."""
         leaves = {**graph.inputs, **graph.states}
-        return Run(
+        return PlannedRun(
             1.0,
             {name: Region.full(node.shape) for name, node in leaves.items()},
             {node: Region.full(node.shape) for node in graph.ends},
@@ -57,7 +57,9 @@ class Occasion:
     computed: Mapping[Node, Region]
 
 
-def occasions(found: Alternatives, rules: Rules, runs: Iterable[Run]) -> tuple[Occasion, ...]:
+def occasions(
+    found: Alternatives, rules: Rules, runs: Iterable[PlannedRun]
+) -> tuple[Occasion, ...]:
     """What runs compute of every class of an e-graph."""
     finder = _Finder(found, rules)
     return tuple(Occasion(run.weight, finder.computed(run)) for run in runs)
@@ -68,7 +70,7 @@ class _Finder:
         self.egraph, self.rules = found.egraph, rules
         self.order, self.options = found.order, found.options
 
-    def computed(self, run: Run) -> dict[Node, Region]:
+    def computed(self, run: PlannedRun) -> dict[Node, Region]:
         dirty = self._dirty(run.changed)
         needed: dict[Node, Region] = {}
         for node, region in run.demand.items():

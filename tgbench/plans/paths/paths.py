@@ -18,18 +18,18 @@ from typing import NoReturn, TypeAlias
 
 from tgbench.base.errors import KernelError
 from tgbench.base.regions import Box
-from tgbench.base.streams import Priced, Stream, either, together
+from tgbench.base.streams import CostStream, Priced, either, together
 from tgbench.base.words import counted, format_time
 from tgbench.costs.model import SENTINEL_NS, CostModel, Estimate, total
 from tgbench.costs.signature import numbers, without_layout
 from tgbench.graph.graph import Graph, Node
-from tgbench.graph.rewrite.choices import Alternatives, Choices, Cluster, choices
+from tgbench.graph.rewrite.choices import Alternatives, Cluster, ClusterChoices, choices
 from tgbench.graph.rewrite.egraph import EGraph
 from tgbench.graph.rewrite.rules import LESS, RULES
-from tgbench.graph.rewrite.saturate import USUAL, Limits, Saturation, saturate
+from tgbench.graph.rewrite.saturate import USUAL, Saturation, SaturationLimits, saturate
 from tgbench.graph.rewrite.ways import Way, count_ways, rewritten, ways
 from tgbench.kernels.registry import Kernel, Site, View
-from tgbench.plans.paths.occasions import Occasion, Run, is_view, occasions
+from tgbench.plans.paths.occasions import Occasion, PlannedRun, is_view, occasions
 from tgbench.runs.rules import Rules
 
 WITHIN = 2.0  # ways and kernels are left out that take so many times the best one
@@ -37,7 +37,7 @@ Pins: TypeAlias = "Mapping[str, str]"  # by signature without layouts, a kernel'
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class PathCall:
     """A call of a graph as some runs make it.
 
     Fields:
@@ -85,7 +85,7 @@ class Path:
         return tuple(chosen)
 
     @cached_property
-    def calls(self) -> tuple[Call, ...]:
+    def calls(self) -> tuple[PathCall, ...]:
         """What its runs call."""
         return tuple(call for node in self.nodes for call in self.paths.calls(node))
 
@@ -129,7 +129,7 @@ class Path:
             )
         return total(parts)
 
-    def unmeasured(self) -> tuple[tuple[Call, Kernel], ...]:
+    def unmeasured(self) -> tuple[tuple[PathCall, Kernel], ...]:
         """The kernels of its calls that nothing was measured of, each signature once."""
         found = {}
         for call in self.calls:
@@ -182,10 +182,10 @@ class Space:
     def of(
         graph: Graph,
         rules: Rules,
-        runs: Sequence[Run] = (),
+        runs: Sequence[PlannedRun] = (),
         *,
         rounded: bool = False,
-        limits: Limits = USUAL,
+        limits: SaturationLimits = USUAL,
     ) -> Space:
         """All graphs that the rules find.
 
@@ -198,7 +198,7 @@ class Space:
         egraph = EGraph.of_graph(graph)
         saturation = saturate(egraph, (*RULES, *LESS) if rounded else RULES, limits)
         found = Alternatives.of(egraph)
-        happening = occasions(found, rules, runs or [Run.whole(graph)])
+        happening = occasions(found, rules, runs or [PlannedRun.whole(graph)])
         return Space(graph, egraph, found, saturation, happening)
 
 
@@ -222,11 +222,11 @@ class Paths:
     def __init__(self, space: Space, costs: CostModel, within: float = WITHIN) -> None:
         self.space, self.costs, self.within = space, costs, within
         self.graph, self.egraph = space.graph, space.egraph
-        self._calls: dict[Node, tuple[Call, ...]] = {}
+        self._calls: dict[Node, tuple[PathCall, ...]] = {}
         self._known: dict[object, tuple[str, tuple[tuple[Kernel, Estimate], ...]]] = {}
-        self.choices: Choices = choices(space.alternatives, self.time_ns, within)
-        self._graphs = Stream(self._of_graphs())
-        self._found = Stream(self._all())
+        self.choices: ClusterChoices = choices(space.alternatives, self.time_ns, within)
+        self._graphs = CostStream(self._of_graphs())
+        self._found = CostStream(self._all())
 
     # --- what calls take --------------------------------------------------------------------------
 
@@ -234,13 +234,13 @@ class Paths:
         """What an e-node takes in a run, in the mean."""
         return sum(call.weight * call.kernels[0][1].time_ns for call in self.calls(node))
 
-    def calls(self, node: Node) -> tuple[Call, ...]:
+    def calls(self, node: Node) -> tuple[PathCall, ...]:
         """The calls that runs make to compute an e-node; none for views and what is fixed."""
         if node not in self._calls:
             self._calls[node] = self._calls_of(node)
         return self._calls[node]
 
-    def _calls_of(self, node: Node) -> tuple[Call, ...]:
+    def _calls_of(self, node: Node) -> tuple[PathCall, ...]:
         name = self.egraph.find(node)
         if node.is_leaf or is_view(node) or self.egraph.is_fixed(name):
             return ()
@@ -253,7 +253,7 @@ class Paths:
                 signature, found = self._kernels(node, box)
                 weights[signature] = weights.get(signature, 0.0) + occasion.weight / everything
                 kernels[signature] = found
-        return tuple(Call(node, s, weight, kernels[s]) for s, weight in weights.items())
+        return tuple(PathCall(node, s, weight, kernels[s]) for s, weight in weights.items())
 
     def _kernels(self, node: Node, box: Box) -> tuple[str, tuple[tuple[Kernel, Estimate], ...]]:
         key = node.call, box
@@ -277,7 +277,7 @@ class Paths:
     # --- enumerating ------------------------------------------------------------------------------
 
     def _all(self) -> Iterator[Priced[Path]]:
-        by_graph = (Stream(self._with_kernels(one.value)) for one in self._graphs)
+        by_graph = (CostStream(self._with_kernels(one.value)) for one in self._graphs)
         for number, priced in enumerate(either(by_graph)):
             yield Priced(priced.cost, replace(priced.value, number=number))
 
@@ -287,7 +287,7 @@ class Paths:
 
     def _of_graphs(self) -> Iterator[Priced[Path]]:
         groups = self.choices.clusters
-        streams = [Stream(_times(ways(group[0]), len(group))) for group in groups]
+        streams = [CostStream(_times(ways(group[0]), len(group))) for group in groups]
         for priced in together(streams):
             taken = {
                 cluster: way
@@ -299,10 +299,10 @@ class Paths:
 
     def _with_kernels(self, path: Path) -> Iterator[Priced[Path]]:
         """One graph by all kernels: what each takes more than the fastest."""
-        found: dict[str, list[Call]] = {}
+        found: dict[str, list[PathCall]] = {}
         for call in path.calls:
             found.setdefault(call.signature, []).append(call)
-        streams = [Stream(_others(signature, calls)) for signature, calls in found.items()]
+        streams = [CostStream(_others(signature, calls)) for signature, calls in found.items()]
         for priced in together([one for one in streams if one.get(1) is not None]):
             pins = {signature: name for signature, name in priced.value if name}
             cost = path.time_ns + priced.cost
@@ -372,7 +372,7 @@ def _times(found: Iterable[Priced[Way]], times: int) -> Iterator[Priced[Way]]:
     return (Priced(one.cost * times, one.value) for one in found)
 
 
-def _others(signature: str, calls: Sequence[Call]) -> Iterator[Priced[tuple[str, str]]]:
+def _others(signature: str, calls: Sequence[PathCall]) -> Iterator[Priced[tuple[str, str]]]:
     """The kernels of a signature, with what each takes more than the first; that has no name."""
     weight = sum(call.weight for call in calls)
     (_, best), *others = calls[0].kernels

@@ -6,11 +6,11 @@ Nothing here changes where a result is finite: √x·√x is not x below 0, x / 
 from __future__ import annotations
 
 from tgbench.graph.ops import exp, reciprocal, rsqrt, sqrt
-from tgbench.graph.rewrite.pattern import Match
+from tgbench.graph.rewrite.pattern import PatternMatch
 from tgbench.graph.rewrite.rule import AnyRule, Rule
 
 
-def _quotient_is_fixed(match: Match) -> bool:
+def _quotient_is_fixed(match: PatternMatch) -> bool:
     """A weight in the denominator, and something else above it: once, not in every run."""
     return match.are_fixed("b") and not match.are_fixed("a")
 

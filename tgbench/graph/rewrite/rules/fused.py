@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import OPS
 from tgbench.graph.rewrite.egraph import EGraph
-from tgbench.graph.rewrite.rule import AnyRule, Found, Search
+from tgbench.graph.rewrite.rule import AnyRule, Found, SearchRule
 from tgbench.graph.simplify import simpler
 
 
@@ -40,7 +40,7 @@ def _simpler(egraph: EGraph, node: Node) -> Iterator[Found]:
 
 
 FUSED: tuple[AnyRule, ...] = (
-    Search("products written out", None, _written_out(multiplies=True)),
-    Search("elements written out", None, _written_out(multiplies=False), grows=True),
-    Search("simpler", None, _simpler, rounds=False),
+    SearchRule("products written out", None, _written_out(multiplies=True)),
+    SearchRule("elements written out", None, _written_out(multiplies=False), grows=True),
+    SearchRule("simpler", None, _simpler, rounds=False),
 )

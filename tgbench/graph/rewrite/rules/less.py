@@ -11,7 +11,7 @@ from tgbench.graph.graph import Node
 from tgbench.graph.op_table import OPS
 from tgbench.graph.ops import max_, maximum, round_
 from tgbench.graph.rewrite.egraph import EGraph
-from tgbench.graph.rewrite.rule import AnyRule, Found, Search
+from tgbench.graph.rewrite.rule import AnyRule, Found, SearchRule
 
 WIDE = "float32"
 STEPS = 127.0  # of an int8, on either side of 0
@@ -48,7 +48,7 @@ def _narrow(dtype: str) -> Callable[[EGraph, Node], Iterator[Found]]:
 
 
 LESS: tuple[AnyRule, ...] = (
-    Search("factors rounded to bfloat16", None, _rounded_factors),
-    Search("weights in bfloat16", None, _narrow("bfloat16")),
-    Search("weights in int8", None, _narrow("int8")),
+    SearchRule("factors rounded to bfloat16", None, _rounded_factors),
+    SearchRule("weights in bfloat16", None, _narrow("bfloat16")),
+    SearchRule("weights in int8", None, _narrow("int8")),
 )

@@ -8,7 +8,7 @@ from tgbench.graph.graph import Node
 from tgbench.graph.op_table import OPS, Attrs
 from tgbench.graph.recognise.layout import turned_back
 from tgbench.graph.rewrite.egraph import EGraph
-from tgbench.graph.rewrite.rule import AnyRule, Found, Rule, Search
+from tgbench.graph.rewrite.rule import AnyRule, Found, Rule, SearchRule
 
 
 def is_elementwise(node: Node) -> bool:
@@ -126,11 +126,11 @@ def _swapped(p: Attrs, a: Node, b: Node) -> Node | None:
 
 
 MOTION: tuple[AnyRule, ...] = (
-    Search("permute inside", "permute", _into("permute", "axes"), rounds=False),
-    Search("permute outside", None, _out_of("permute"), rounds=False),
-    Search("reshape inside", "reshape", _into("reshape", "shape"), rounds=False),
-    Search("reshape outside", None, _out_of("reshape"), rounds=False),
-    Search("permute after rows", None, _rows_first, rounds=False),
-    Search("permute before rows", "permute", _rows_last, rounds=False),
+    SearchRule("permute inside", "permute", _into("permute", "axes"), rounds=False),
+    SearchRule("permute outside", None, _out_of("permute"), rounds=False),
+    SearchRule("reshape inside", "reshape", _into("reshape", "shape"), rounds=False),
+    SearchRule("reshape outside", None, _out_of("reshape"), rounds=False),
+    SearchRule("permute after rows", None, _rows_first, rounds=False),
+    SearchRule("permute before rows", "permute", _rows_last, rounds=False),
     Rule("transposed product", ("permute:p", ("matmul", "a", "b")), _swapped),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import Attrs
 from tgbench.graph.ops import full, layer_norm, linear, rms_norm, softmax
-from tgbench.graph.rewrite.pattern import Match, is_number
+from tgbench.graph.rewrite.pattern import PatternMatch, is_number
 from tgbench.graph.rewrite.rule import AnyRule, Rule
 
 
@@ -24,7 +24,7 @@ def _centred(p: Attrs, x: Node, c: Node, w: Node, b: Node) -> Node | None:
     return layer_norm(x, w, b, p["eps"]) if _is_level(c, -1, x) and x.shape != c.shape else None
 
 
-def _weights(match: Match) -> bool:
+def _weights(match: PatternMatch) -> bool:
     """Weights of a norm that says more than 1, before a product by weights."""
     is_one = any(_is_one(node) for node in match.egraph.members(match.nodes["g"]))
     return not is_one and match.are_fixed("w", *({"g", "b"} & match.nodes.keys()))

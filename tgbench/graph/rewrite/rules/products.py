@@ -9,11 +9,11 @@ from tgbench.graph.op_table import Attrs
 from tgbench.graph.ops import concat, linear
 from tgbench.graph.recognise.affine import folds_of, with_weights
 from tgbench.graph.rewrite.egraph import EGraph
-from tgbench.graph.rewrite.pattern import Match
-from tgbench.graph.rewrite.rule import AnyRule, Found, Rule, Search
+from tgbench.graph.rewrite.pattern import PatternMatch
+from tgbench.graph.rewrite.rule import AnyRule, Found, Rule, SearchRule
 
 
-def _weights(match: Match) -> bool:
+def _weights(match: PatternMatch) -> bool:
     """Whether what are weights of the new product never change."""
     return match.are_fixed(*({"w", "v", "b"} & match.nodes.keys()))
 
@@ -117,7 +117,7 @@ PRODUCTS: tuple[AnyRule, ...] = (
     Rule("bias", ("add", ("linear", "x", "w"), "b"), _bias, when=_weights),
     Rule("scale before a layer", ("linear", ("mul", "x", "s"), "w"), _scaled,
          when=lambda match: match.are_fixed("s", "w")),
-    Search("channels into weights", None, _into_weights),
-    Search("products together", "linear", _together),
+    SearchRule("channels into weights", None, _into_weights),
+    SearchRule("products together", "linear", _together),
     Rule("one tap as a layer", ("conv:c", "x", "w"), _channels_as_rows, when=_weights),
 )  # fmt: skip

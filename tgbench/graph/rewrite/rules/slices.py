@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from tgbench.graph.graph import Node
 from tgbench.graph.ops import concat, linear
 from tgbench.graph.rewrite.egraph import EGraph
-from tgbench.graph.rewrite.rule import AnyRule, Found, Search
+from tgbench.graph.rewrite.rule import AnyRule, Found, SearchRule
 from tgbench.graph.rewrite.rules.motion import is_elementwise, of_rows
 
 
 @dataclass(frozen=True)
-class Cut:
+class SliceParts:
     """What a slice takes of each dimension: a Python slice."""
 
     parts: tuple[slice, ...]
 
     @staticmethod
-    def of(node: Node) -> Cut:
+    def of(node: Node) -> SliceParts:
         ends = zip(*(node.attrs[name] for name in ("starts", "stops", "steps")), strict=True)
-        return Cut(tuple(slice(a, b if b >= 0 else None, step) for a, b, step in ends))
+        return SliceParts(tuple(slice(a, b if b >= 0 else None, step) for a, b, step in ends))
 
     def of_operand(self, operand: Node, shape: Sequence[int]) -> Node:
         """The same of something that is broadcast to what is sliced."""
@@ -38,7 +38,7 @@ class Cut:
 
 
 def _of_elements(egraph: EGraph, node: Node) -> Iterator[Found]:
-    cut = Cut.of(node)
+    cut = SliceParts.of(node)
     for inner in egraph.members(node.inputs[0]):
         if is_elementwise(inner):
             inputs = [cut.of_operand(parent, inner.shape) for parent in egraph.inputs(inner)]
@@ -46,7 +46,7 @@ def _of_elements(egraph: EGraph, node: Node) -> Iterator[Found]:
 
 
 def _of_rows(egraph: EGraph, node: Node) -> Iterator[Found]:
-    cut = Cut.of(node)
+    cut = SliceParts.of(node)
     for inner in egraph.members(node.inputs[0]):
         if not of_rows(inner) or not cut.is_whole(-1, inner.shape[-1]):
             continue
@@ -58,7 +58,7 @@ def _of_rows(egraph: EGraph, node: Node) -> Iterator[Found]:
 
 def _of_linear(egraph: EGraph, node: Node) -> Iterator[Found]:
     """Rows are rows of x, columns are rows of the weight."""
-    cut = Cut.of(node)
+    cut = SliceParts.of(node)
     for inner in egraph.members(node.inputs[0]):
         if inner.op != "linear" or inner.attrs:
             continue
@@ -68,20 +68,20 @@ def _of_linear(egraph: EGraph, node: Node) -> Iterator[Found]:
 
 
 def _of_matmul(egraph: EGraph, node: Node) -> Iterator[Found]:
-    cut = Cut.of(node)
+    cut = SliceParts.of(node)
     for inner in egraph.members(node.inputs[0]):
         if inner.op != "matmul":
             continue
         a, b = egraph.inputs(inner)
         if a.rank != inner.rank or b.rank != inner.rank:
             continue
-        left = Cut((*cut.parts[:-1], slice(None))).of_operand(a, (*inner.shape[:-1], 0))
-        right = Cut((*cut.parts[:-2], slice(None), cut.parts[-1]))
+        left = SliceParts((*cut.parts[:-1], slice(None))).of_operand(a, (*inner.shape[:-1], 0))
+        right = SliceParts((*cut.parts[:-2], slice(None), cut.parts[-1]))
         yield node, left @ right.of_operand(b, (*inner.shape[:-2], 0, inner.shape[-1]))
 
 
 def _of_permute(egraph: EGraph, node: Node) -> Iterator[Found]:
-    cut = Cut.of(node)
+    cut = SliceParts.of(node)
     for inner in egraph.members(node.inputs[0]):
         if inner.op == "permute":
             axes = inner.attrs["axes"]
@@ -91,7 +91,7 @@ def _of_permute(egraph: EGraph, node: Node) -> Iterator[Found]:
 
 def _of_concat(egraph: EGraph, node: Node) -> Iterator[Found]:
     """A slice that lies in one part of a concat is a slice of that part."""
-    cut = Cut.of(node)
+    cut = SliceParts.of(node)
     for inner in egraph.members(node.inputs[0]):
         if inner.op != "concat":
             continue
@@ -122,7 +122,7 @@ def _of_slices(egraph: EGraph, node: Node) -> Iterator[Found]:
                 break
             stop = _ends(following, axis)[1]
         else:
-            parts = [*Cut.of(first).parts]
+            parts = [*SliceParts.of(first).parts]
             parts[axis] = slice(start, stop)
             yield node, base[tuple(parts)]
 
@@ -162,7 +162,7 @@ def _of_functions(egraph: EGraph, node: Node) -> Iterator[Found]:
 
 def _dropped(egraph: EGraph, node: Node) -> Iterator[Found]:
     """A slice of an expand repeats less."""
-    cut = Cut.of(node)
+    cut = SliceParts.of(node)
     for inner in egraph.members(node.inputs[0]):
         if inner.op == "expand":
             base = egraph.find(inner.inputs[0])
@@ -170,13 +170,13 @@ def _dropped(egraph: EGraph, node: Node) -> Iterator[Found]:
 
 
 SLICES: tuple[AnyRule, ...] = (
-    Search("slice of elements", "slice", _of_elements, rounds=False),
-    Search("slice of rows", "slice", _of_rows, rounds=False),
-    Search("slice of a linear layer", "slice", _of_linear),
-    Search("slice of a product", "slice", _of_matmul),
-    Search("slice of a permute", "slice", _of_permute, rounds=False),
-    Search("slice of a concat", "slice", _of_concat, rounds=False),
-    Search("slice of an expand", "slice", _dropped, rounds=False),
-    Search("concat of slices", "concat", _of_slices, rounds=False),
-    Search("concat of functions", "concat", _of_functions, rounds=False),
+    SearchRule("slice of elements", "slice", _of_elements, rounds=False),
+    SearchRule("slice of rows", "slice", _of_rows, rounds=False),
+    SearchRule("slice of a linear layer", "slice", _of_linear),
+    SearchRule("slice of a product", "slice", _of_matmul),
+    SearchRule("slice of a permute", "slice", _of_permute, rounds=False),
+    SearchRule("slice of a concat", "slice", _of_concat, rounds=False),
+    SearchRule("slice of an expand", "slice", _dropped, rounds=False),
+    SearchRule("concat of slices", "concat", _of_slices, rounds=False),
+    SearchRule("concat of functions", "concat", _of_functions, rounds=False),
 )

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import FLOATS
 from tgbench.graph.rewrite.egraph import EGraph
-from tgbench.graph.rewrite.rule import AnyRule, Found, Search
+from tgbench.graph.rewrite.rule import AnyRule, Found, SearchRule
 
 MOST_TERMS = 16  # of one sum: longer ones stay in the parts that they were written in
 Terms = Counter[Node]  # how often each class is added, or multiplied; negative: taken away
@@ -94,7 +94,7 @@ def _huffman(egraph: EGraph, names: list[Node], is_sum: bool) -> Node:
 
 
 SUMS: tuple[AnyRule, ...] = (
-    Search("one form of a sum", "add", _one_form),
-    Search("one form of a difference", "sub", _one_form),
-    Search("one form of a product", "mul", _one_form),
+    SearchRule("one form of a sum", "add", _one_form),
+    SearchRule("one form of a difference", "sub", _one_form),
+    SearchRule("one form of a product", "mul", _one_form),
 )
