@@ -17,6 +17,7 @@ from tgbench.base.coords import at as number
 from tgbench.base.errors import KernelError
 from tgbench.graph.graph import Graph, GraphBuilder, Node
 from tgbench.kernels.registry import ARENA, Host, View
+from tgbench.programs.places import moves
 
 pytest.importorskip("numba")
 
@@ -245,3 +246,23 @@ def test_a_team_computes_a_chain_with_the_bits_of_one_thread(
         torch.set_num_threads(threads)
     assert "linear_team_numba" in kernels
     assert all((one == two).all() for one, two in zip(found[:3], found[3:], strict=True))
+
+
+def test_a_loop_within_another_function_follows_the_origin() -> None:
+    """What bit-exact runs wrap is no link of a chain; its arrays are made anew when it moves."""
+    g = GraphBuilder()
+    g.output("y", g.input("x", (12, 12)) + 1.0)
+    session = tg.GraphSession(g.build(), exact="bitwise", calibrate=False, making="always")
+    value = np.random.default_rng(3).standard_normal((12, 12)).astype(np.float32)
+    session.run({"x": value})
+    followed = 0
+    for row in (4, 7, 5, 9, 4, 10, 0, 11):
+        value[row] += 1
+        assert np.array_equal(session.run({"x": value})["y"], value + 1)
+        assert session.last is not None
+        followed += not session.last.specialised and any(
+            not isinstance(one.function, Loop)
+            and any(isinstance(a, Host) and moves(a.view) for a in one.arguments)
+            for one in session.last.program.instructions
+        )
+    assert followed > 0

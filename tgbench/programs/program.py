@@ -25,9 +25,9 @@ from tgbench.base.memo import bytes_of
 from tgbench.base.regions import Box
 from tgbench.base.words import counted
 from tgbench.graph.graph import Node
-from tgbench.kernels.binding import argument_of
+from tgbench.kernels.binding import argument_of, array_of
 from tgbench.kernels.numba.chain import Loop, LoopChain
-from tgbench.kernels.registry import Function, Prepared, Site, View
+from tgbench.kernels.registry import Function, Host, Prepared, Site, View
 from tgbench.kernels.views import Bound
 from tgbench.programs.places import Follower, Forms, moves, pointed
 from tgbench.runs.pausing import Pausing, at_once
@@ -230,13 +230,15 @@ class Program:
                 self._chain(origin).add(instruction.function, instruction.arguments, buffers)
                 continue
             arguments = _arguments(instruction, origin, tensor, prepared)
-            places = []
+            places, arrays = [], []
             for position, argument in enumerate(instruction.arguments):
                 if type(argument) is Moving:
                     places.append((position, numbers.setdefault(argument, len(numbers))))
-            if places:
-                number = len(self.calls)
-                self._rebuilt.append(_Rebuilt(number, instruction.function, arguments, places))
+                elif type(argument) is Host and moves(argument.view):
+                    arrays.append((position, tensor(argument.view)))
+            if places or arrays:
+                rebuilt = _Rebuilt(len(self.calls), instruction.function, arguments, places, arrays)
+                self._rebuilt.append(rebuilt)
             self.calls.append((instruction.function, tuple(arguments)))
         self._numbers = list(numbers)
         for i, chain in self._chains.items():
@@ -311,6 +313,8 @@ class Program:
             arguments = rebuilt.arguments
             for position, which in rebuilt.places:
                 arguments[position] = numbers[which]
+            for position, follows in rebuilt.arrays:
+                arguments[position] = array_of(follows)
             self.calls[rebuilt.index] = (rebuilt.function, tuple(arguments))
         self.origin = origin
 
@@ -371,3 +375,4 @@ class _Rebuilt:
     function: Function
     arguments: list[Any]
     places: list[tuple[int, int]]  # position among the arguments, which number
+    arrays: list[tuple[int, torch.Tensor]]  # position, the tensor over whose memory an array is
