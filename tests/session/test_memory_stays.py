@@ -118,6 +118,18 @@ def test_a_session_that_is_dropped_leaves_nothing() -> None:
     assert len(gc.get_objects()) - before < 300
 
 
+def test_making_a_program_counts_no_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All objects of a process are counted once; each time would take longer than the program."""
+    counts: list[int] = []
+    count = gc.get_freeze_count
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: counts.append(count()) or counts[-1])
+    made = session(making="always")
+    for values, want in edits(10):
+        made.run(values, want)
+    assert len(counts) > 10
+    assert len([one for one in counts if one]) <= 1
+
+
 def test_calls_of_a_trace_with_a_file_go_once_they_are_in_it(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -436,13 +436,16 @@ def lasting() -> Iterator[None]:
         if not gc.get_freeze_count():
             _Unseen.made += gc.get_count()[0]
             gc.freeze()
-            _Unseen.all = gc.get_freeze_count()
+            _Unseen.all = _Unseen.all or gc.get_freeze_count()  # once: all are walked through
             gc.unfreeze()
         gc.enable()
 
 
 class _Unseen:
-    """Objects that `lasting` let join the oldest generation since all were looked at; and all."""
+    """Objects that `lasting` let join the oldest generation since all were looked at; and all then.
+
+    Counting all takes as long as making a program does.
+    """
 
     made = all = 0
 
@@ -455,7 +458,7 @@ def collect_dropped() -> None:
     is counted here.
     """
     if gc.isenabled() and _Unseen.made > _Unseen.all * UNSEEN:
-        _Unseen.made = 0
+        _Unseen.made = _Unseen.all = 0
         gc.collect()
 
 
