@@ -22,6 +22,7 @@ from tgbench.graph.dims import dim
 from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.graph.graph_file import graph_to_json, load_graph
 from tgbench.graph.reference import evaluate
+from tgbench.graph.rewrite.saturate import SaturationLimits
 from tgbench.plans.plan import Plan
 from tgbench.runs.trace import Trace
 from tgbench.sources.torch import from_pt2
@@ -158,6 +159,19 @@ def _session_files() -> Mapping[str, bytes]:
         return {path.suffix: path.read_bytes() for path in Path(folder).iterdir()}
 
 
+@cache
+def _plan_with_path() -> bytes:
+    """A plan for the decoder computed in another way."""
+    graph, values = decoder(), values_of(decoder())
+    weights = {name: values.pop(name) for name in graph.parameters}
+    session = tg.GraphSession(graph, weights, "1MiB", calibrate=False)
+    session.run(values)
+    paths = session.paths(limits=SaturationLimits(nodes=500))
+    session.take(next(path for path in paths if path.rules).chosen())
+    session.run(values)
+    return session.plan.to_json().encode()
+
+
 def _plan(path: Path) -> None:
     plan = Plan.load(path)
     assert str(plan)
@@ -275,7 +289,7 @@ def _harm(path: Path) -> None:
 HARM = Kind(".txt", tuple, _harm)  # what the limits are tried with
 KINDS: Mapping[str, Kind] = {
     "graph": Kind(".json", _graphs, _graph),
-    "plan": Kind(".json", lambda: (_session_files()[".json"],), _plan),
+    "plan": Kind(".json", lambda: (_session_files()[".json"], _plan_with_path()), _plan),
     "trace": Kind(".jsonl", lambda: (_session_files()[".jsonl"],), _trace),
     "programs": Kind(".programs", lambda: (_session_files()[".programs"],), _programs),
     "records": Kind(".db", _records, _used_records),

@@ -38,7 +38,7 @@ from tgbench.session.profile import profile
 from tgbench.session.session import GraphSession
 
 jsonschema = pytest.importorskip("jsonschema")
-SCHEMA = json.loads((resources.files("tgbench") / "schemas" / "plan-3.json").read_text())
+SCHEMA = json.loads((resources.files("tgbench") / "schemas" / "plan-4.json").read_text())
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from tgbench.memory.storage import ScheduledGraph
 from tgbench.runs.buckets import BucketClass
 from tgbench.runs.split import Cut
 
-VERSION = 3
+VERSION = 4
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,26 @@ class PlanBucket:
     origin: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class PlanPath:
+    """Another graph that computes what the session's does, which the plan is about.
+
+    Fields:
+        given: fingerprint of the session's own graph.
+        graph: the other one, as the text of a graph file.
+        rules: names of those by which the two are the same (`graph.rewrite`).
+        kernels: (signature without layouts, kernel) of calls that do not take the fastest one.
+        tolerance: the largest relative error that was allowed; None where nothing is in less than
+            its dtype.
+    """
+
+    given: str
+    graph: str
+    rules: tuple[str, ...]
+    kernels: tuple[tuple[str, str], ...] = ()
+    tolerance: float | None = None
+
+
 Classes: TypeAlias = "dict[BucketClass, tuple[float, tuple[int, ...]]]"  # weight, last origin
 
 
@@ -136,7 +156,7 @@ class PlanFields:
     """What a plan file holds: retention, cut, memory map and buckets of a session.
 
     Fields:
-        graph: fingerprint of the (simplified) graph.
+        graph: fingerprint of the (simplified) graph that runs.
         device: what it was planned for.
         schedule: names of the executable nodes, in order.
         slots: the memory map.
@@ -156,6 +176,7 @@ class PlanFields:
             what they show; in graph order. A file may leave it out.
         records: the measurements that its times stand on: how many, and their digest; "" for
             models alone. A file may leave it out.
+        path: how `graph` comes of the session's own; None where that is it.
     """
 
     graph: str
@@ -180,4 +201,5 @@ class PlanFields:
     exact: str | None = None
     copied: tuple[str, ...] = ()
     records: str = ""
+    path: PlanPath | None = None
     version: int = VERSION

@@ -1,7 +1,8 @@
 """The plan: everything decided for a session, as JSON that any process can start from.
 
-A plan carries no code and no weights: names, numbers and the graph's fingerprint. The schema is
-`schemas/plan-3.json`.
+A plan carries no code and no weights: names, numbers and the graph's fingerprint; where it is about
+another graph that computes the same, that graph (`paths.chosen`). The schema is
+`schemas/plan-4.json`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,14 @@ from tgbench.plans.checks import (
     node_of,
     scheduled_of,
 )
-from tgbench.plans.decisions import Decisions, PlanBucket, PlanFields, PlanReason, PlanSlot
+from tgbench.plans.decisions import (
+    Decisions,
+    PlanBucket,
+    PlanFields,
+    PlanPath,
+    PlanReason,
+    PlanSlot,
+)
 from tgbench.plans.diff import PlanDiff
 from tgbench.plans.explain import Explanation, explain
 from tgbench.plans.reader import parse, read
@@ -53,6 +61,7 @@ class Plan(PlanFields):
         device: str,
         budget_bytes: int | None,
         exact: str | None = None,
+        path: PlanPath | None = None,
     ) -> Plan:
         """Decisions over a graph's nodes, by name."""
         placement, cut = made.placement, made.cut
@@ -87,6 +96,7 @@ class Plan(PlanFields):
             exact,
             tuple(node.name for node in graph.nodes if node in made.scheduled.copied),
             made.records,
+            path,
         )
 
     def explain(
@@ -206,6 +216,8 @@ class Plan(PlanFields):
             f"{counted(len(self.retained), 'node')} retained in {format_bytes(self.kept_bytes)}, "
             f"expected {format_time(self.expected_ns)} a run"
         ]
+        if self.path is not None:
+            lines.append(f"  computed otherwise: {_some(self.path.rules)}")
         if self.elsewhere:
             told = ", ".join(f"{name} {text}" for name, text in self.elsewhere.items())
             lines[0] += f" elsewhere ({shorten(told)})"

@@ -7,28 +7,32 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from tgbench.base.errors import PlanError
+from tgbench.base.errors import GraphError, PlanError
 from tgbench.base.stopping import StopReason
 from tgbench.base.strict_json import bounded_text, parsed
 from tgbench.base.words import is_name, shorten
+from tgbench.graph.graph_file import graph_from_json
 from tgbench.memory.placement import Turn
 from tgbench.plans.decisions import (
     VERSION,
     PlanBucket,
     PlanFields,
+    PlanPath,
     PlanReason,
     PlanSlot,
     SearchRecord,
 )
 
-OPTIONAL = ("copied", "records")  # fields that plans of before do not have
+OPTIONAL = ("copied", "records", "path")  # fields that plans of before do not have
+READ = (3, VERSION)  # a plan of version 3 has no path
+LONGEST_SIGNATURE = 1 << 16
 NO_PLAN = "not a plan; pass a file that `session.save_plan` wrote"
 
 
 def read(path: str | Path) -> PlanFields:
     """A plan file, every field checked; raises PlanError naming the file, the field and the mend.
 
-    The schema is `schemas/plan-3.json`; it is checked by hand, so that a damaged file is named by
+    The schema is `schemas/plan-4.json`; it is checked by hand, so that a damaged file is named by
     the field that is wrong.
     """
     try:
@@ -78,7 +82,7 @@ class _Reader:
         version = self.data.get("version")
         if version is None:
             raise PlanError(f"without a version this is {NO_PLAN}")
-        if type(version) is not int or version != VERSION:
+        if type(version) is not int or version not in READ:
             raise PlanError(
                 f"version: {shorten(version)} is not {VERSION}; plan anew with this release"
             )
@@ -116,7 +120,42 @@ class _Reader:
             exact=self._exact(),
             copied=tuple(self._strings("copied")) if "copied" in self.data else (),
             records=self._records(),
+            path=self._plan_path(),
         )
+
+    def _plan_path(self) -> PlanPath | None:
+        """The graph in it is read, and made again in the same words."""
+        item, where = self.data.get("path"), "path"
+        if item is None:
+            return None
+        self._object(item, where, PlanPath)
+        tolerance = item["tolerance"]
+        kernels = self._list(item, "kernels", where)
+        for i, pair in enumerate(kernels):
+            if not (isinstance(pair, list) and len(pair) == 2 and _is_pin(*pair)):
+                raise PlanError(f"{where}.kernels[{i}]: {shorten(pair)} is not [signature, kernel]")
+        return PlanPath(
+            self._text(item, "given", where),
+            self._graph(item, where),
+            tuple(self._strings("rules", item, where)),
+            tuple((signature, kernel) for signature, kernel in kernels),
+            None if tolerance is None else self._real(item, "tolerance", where),
+        )
+
+    def _graph(self, item: Mapping[str, Any], where: str) -> str:
+        text = item["graph"]
+        if not isinstance(text, str):
+            raise PlanError(f"{where}.graph: {shorten(text)} is not the text of a graph file")
+        try:
+            found = graph_from_json(text)
+        except GraphError as error:
+            raise PlanError(f"{where}.graph: {error}; delete the plan to plan anew") from error
+        if found.fingerprint != self.data["graph"]:
+            raise PlanError(
+                f"{where}.graph: this is {found.fingerprint[:12]}, the plan is for "
+                f"{shorten(self.data['graph'])}; delete the plan to plan anew"
+            )
+        return text
 
     def _records(self) -> str:
         found: object = self.data.get("records", "")
@@ -264,10 +303,12 @@ class _Reader:
             raise PlanError(f"cut: {shorten(cut)} is not [input, dimension, parts]")
         return cut[0], cut[1], cut[2]
 
-    def _strings(self, key: str) -> list[str]:
-        found = self._list(self.data, key, "")
+    def _strings(
+        self, key: str, item: Mapping[str, Any] | None = None, where: str = ""
+    ) -> list[str]:
+        found = self._list(self.data if item is None else item, key, where)
         if not all(map(is_name, found)):
-            raise PlanError(f"{key}: holds something that is not a name")
+            raise PlanError(f"{_path(where, key)}: holds something that is not a name")
         return found
 
     @staticmethod
@@ -315,6 +356,11 @@ class _Reader:
         if not all(map(_is_count, found)):
             raise PlanError(f"{_path(where, key)}: {shorten(found)} holds more than counts")
         return tuple(found)
+
+
+def _is_pin(signature: object, kernel: object) -> bool:
+    is_short = isinstance(signature, str) and 0 < len(signature) <= LONGEST_SIGNATURE
+    return is_short and str(signature).isprintable() and is_name(kernel)
 
 
 def _is_count(value: object) -> bool:

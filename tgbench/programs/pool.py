@@ -54,6 +54,7 @@ class Pool:
     _prepared: dict[Prepared, Any] = field(default_factory=dict)
     _watched: dict[str, torch.Tensor] = field(default_factory=dict)
     _versions: list[int] = field(default_factory=list)
+    _read_bytes: int = 0  # of parameters that had to be copied or converted
 
     @staticmethod
     def load(
@@ -71,12 +72,38 @@ class Pool:
         """
         pool = Pool(_file=source.file)
         pool._parameters(graph, source, ignore)
-        for node in graph.nodes:
-            if node.op == "constant":
-                pool._own(node.name, torch.tensor(node.attrs["data"].array), node.dtype, device)
-        pool._freeze(scheduled, device)
-        pool._allow(_packable(scheduled, device), packed_bytes)
+        pool._prepare(scheduled, device, packed_bytes)
         return pool
+
+    def over(
+        self, held: Graph, scheduled: ScheduledGraph, device: str, packed_bytes: int | None
+    ) -> Pool:
+        """The same parameters, for another graph of those that one holds.
+
+        Raises WeightsError for one that was never read: no graph so far had asked for it.
+        """
+        pool = Pool(
+            parameter_bytes=self.parameter_bytes, _file=self._file, _watched=self._watched,
+            _versions=self._versions, _read_bytes=self._read_bytes, owned_bytes=self._read_bytes,
+        )  # fmt: skip
+        names = {(name, node.dtype) for name, node in held.parameters.items()}
+        pool.buffers |= {key: self.buffers[key] for key in names if key in self.buffers}
+        missing = scheduled.graph.parameters.keys() - {name for name, _ in pool.buffers}
+        if missing:
+            raise WeightsError(
+                f"{counted(len(missing), 'weight')} never read, {_first(sorted(missing))}; make a "
+                "session without the plan that does without them"
+            )
+        pool._prepare(scheduled, device, packed_bytes)
+        return pool
+
+    def _prepare(self, scheduled: ScheduledGraph, device: str, packed_bytes: int | None) -> None:
+        """Constants, and what follows from weights alone."""
+        for node in scheduled.folded.nodes:
+            if node.op == "constant":
+                self._own(node.name, torch.tensor(node.attrs["data"].array), node.dtype, device)
+        self._freeze(scheduled, device)
+        self._allow(_packable(scheduled, device), packed_bytes)
 
     def _allow(self, packable: Mapping[Call, Mapping[Node, int]], limit: int | None) -> None:
         """Which calls may keep their weights in another layout: many small ones before large ones.
@@ -143,7 +170,8 @@ class Pool:
             self.buffers[name, node.dtype] = tensor
             size = tensor.numel() * tensor.element_size()
             self.parameter_bytes += size
-            self.owned_bytes += 0 if source.is_mapped(name, node) else size
+            self._read_bytes += 0 if source.is_mapped(name, node) else size
+        self.owned_bytes = self._read_bytes
 
     def _own(self, name: str, tensor: torch.Tensor, dtype: str, device: str) -> None:
         owned = tensor.to(device=device, dtype=TORCH_DTYPES[dtype]).contiguous()

@@ -8,6 +8,7 @@ from tgbench.memory.arena import Seat
 from tgbench.memory.estimate import MemoryEstimate, estimate_memory
 from tgbench.memory.placement import Placement
 from tgbench.memory.storage import ScheduledGraph
+from tgbench.plans.decisions import PlanPath
 from tgbench.plans.plan import Plan
 from tgbench.programs.pool import Pool
 from tgbench.runs.buckets import BucketSpace
@@ -24,7 +25,8 @@ class Facts:
     """What is planned, in force and done; a session gives it its parts.
 
     Fields:
-        graph: as it runs: simplified, and with weights as they are held.
+        graph: as it runs: simplified, with weights as they are held, along the path in force.
+        path: how that comes of the graph that was given; None where it is that one.
         device: "cpu" or "cuda:0".
         pool: weights.
         rounded: names of weights that are held in less than they are stored in.
@@ -34,6 +36,7 @@ class Facts:
     """
 
     graph: Graph
+    path: PlanPath | None
     device: str
     pool: Pool
     rounded: frozenset[str]
@@ -107,7 +110,7 @@ class Facts:
     def plan(self) -> Plan:
         """Everything decided, as a value that `save_plan` writes."""
         decisions = self.memory.decisions
-        return Plan.of(self.graph, decisions, self.device, self.budget_bytes, self.exact)
+        return Plan.of(self.graph, decisions, self.device, self.budget_bytes, self.exact, self.path)
 
     @property
     def exact(self) -> str | None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from glob import escape
 from typing import Any, Literal, TypeAlias
 
 from tgbench.base.errors import ExactnessError, GraphError, KernelError, WeightsError, check_choice
 from tgbench.costs.admission.admit import load
-from tgbench.costs.model import CostModel
+from tgbench.costs.model import CostModel, CostTable
 from tgbench.costs.records import Records
 from tgbench.costs.signature import streams
 from tgbench.graph.graph import Graph, graph_of
@@ -30,6 +30,7 @@ from tgbench.sources.torch.imported import Imported
 
 WeightsDtype: TypeAlias = Literal["fp32", "bf16", "int8"]
 WEIGHTS_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "int8": "int8"}
+Way: TypeAlias = "Callable[[Graph], Graph] | None"
 Arithmetic: TypeAlias = Literal["bf16"]
 ARITHMETIC = {"bf16": "bfloat16"}
 LONGEST_NAME = 60  # of a session, in messages
@@ -41,17 +42,21 @@ class LoadedGraph:
 
     Fields:
         given: as it came.
-        graph: simplified, as it runs.
+        held: simplified, with weights as they are held: what paths are of.
+        graph: as it runs: that, or another one that computes the same.
         arena: where its values go; its device is the session's.
         rounded: weights that are held in less than they are stored in.
+        packed_bytes: what weights in another layout may take; None for any number.
     """
 
     given: Graph
+    held: Graph
     graph: Graph
     arena: Arena
     scheduled: ScheduledGraph
     pool: Pool
     rounded: frozenset[str]
+    packed_bytes: int | None
 
     @staticmethod
     def of(
@@ -65,8 +70,12 @@ class LoadedGraph:
         weights_dtype: WeightsDtype | None = None,
         weights_copy: bool = False,
         arithmetic: Arithmetic | None = None,
+        way: Way = None,
     ) -> LoadedGraph:
-        """Load the weights onto the arena's device; those of an imported module are its own."""
+        """Load the weights onto the arena's device; those of an imported module are its own.
+
+        `way` finds the graph that runs instead, of the one that would.
+        """
         _check_dtype(weights_dtype, arena.device, exact)
         _check_arithmetic(arithmetic, arena.device, exact)
         imported = graph if isinstance(graph, Imported) and weights is None else None
@@ -79,10 +88,12 @@ class LoadedGraph:
         )
         can_widen = arena.device == "cpu" and not exact
         held = held_in(simple, source, weights_dtype) if can_widen else HeldGraph(simple, {})
-        runs = multiplied_in(held.graph, arithmetic)
+        own = multiplied_in(held.graph, arithmetic)
+        runs = own if way is None else way(own)
         source = Rounded(source, simple.parameters, held.scales) if held.scales else source
         scheduled = ScheduledGraph.of(runs)
-        unused = [escape(name) for name in given.parameters if name not in runs.parameters]
+        read = {**given.parameters, **own.parameters}
+        unused = [escape(name) for name in read if name not in runs.parameters]
         limit = Budget.parse(packed_bytes).limit_bytes
         pool = Pool.load(runs, scheduled, source, arena.device, [*ignored, *unused], limit)
         if imported is not None and imported.shared:
@@ -93,7 +104,13 @@ class LoadedGraph:
             if name in simple.parameters
             and node.dtype not in (simple.parameters[name].dtype, source.dtype(name))
         }
-        return LoadedGraph(given, runs, arena, scheduled, pool, frozenset(rounded))
+        return LoadedGraph(given, own, runs, arena, scheduled, pool, frozenset(rounded), limit)
+
+    def along(self, graph: Graph) -> LoadedGraph:
+        """The same weights and arena, for another graph that computes the same."""
+        scheduled = ScheduledGraph.of(graph)
+        pool = self.pool.over(self.held, scheduled, self.arena.device, self.packed_bytes)
+        return replace(self, graph=graph, scheduled=scheduled, pool=pool)
 
     def reader(self, buckets: Mapping[str, Any] | BucketSpace | None) -> ArgumentReader:
         """Reads arguments of runs; `buckets` says how changes are rounded."""
@@ -135,8 +152,9 @@ class Knowledge:
         exact: bool,
         calibrate: bool,
         kernels: Sequence[str] = (),
+        times: CostTable | None = None,
     ) -> Knowledge:
-        """Find out about bits if that is asked for; times are looked up later."""
+        """Find out about bits if that is asked for; times are looked up later, or those given."""
         pool, device = ground.pool, ground.arena.device
         known = records if isinstance(records, Records) or records is None else Records(records)
         found = None
@@ -144,11 +162,11 @@ class Knowledge:
             found = find(ground.scheduled, pool.buffers, device, progress, known, pool.unpacked)
         rules = Rules(found.tilings if found is not None else None, pool.unpacked)
         costs = CostModel(
-            known, device, streams=streams(pool.parameter_bytes), rules=rules,
-            asked=frozenset(map(load, kernels)),
+            known if times is None else times, device, streams=streams(pool.parameter_bytes),
+            rules=rules, asked=frozenset(map(load, kernels)),
         )  # fmt: skip
-        times = calibrate and not exact
-        calibrator = Calibrator(pool, costs, known, device, progress) if times else None
+        can_time = calibrate and not exact
+        calibrator = Calibrator(pool, costs, known, device, progress) if can_time else None
         return Knowledge(found, rules, costs, calibrator)
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, get_args
 
@@ -28,6 +29,8 @@ from tgbench.graph.graph import Graph
 from tgbench.graph.op_table import numpy_dtype
 from tgbench.memory.arena import Arena
 from tgbench.memory.estimate import Budget
+from tgbench.plans.decisions import PlanPath
+from tgbench.plans.paths.chosen import opened
 from tgbench.plans.plan import Plan
 from tgbench.plans.search.chain import Submits
 from tgbench.plans.search.optimiser import MODES, Effort, Mode
@@ -36,6 +39,7 @@ from tgbench.programs.encoding import Codec
 from tgbench.programs.program_file import ProgramFile, facts
 from tgbench.runs.buckets import BucketSpace
 from tgbench.runs.trace import Trace
+from tgbench.session.arguments import ArgumentReader
 from tgbench.session.choosing import Making, Measured, Own, made_by
 from tgbench.session.facts import Facts
 from tgbench.session.memory import collect_dropped
@@ -94,6 +98,10 @@ class GraphSession(Facts):
             quick on processors that multiply bfloat16. None never rounds.
         kernels: kernels that were admitted (`tgbench kernel admit`), by `name@hash`: their code is
             loaded, and they are chosen like all others. Not under exact="bitwise".
+        path: another way to compute the graph (`session.paths()[3].chosen()`); a plan brings the
+            one that it was made for.
+        tolerance: the largest relative error that a path may have been allowed; None where none may
+            compute in less than the graph's dtypes.
 
     Raises:
         ExactnessError: for an op none of whose kernels is deterministic.
@@ -130,6 +138,8 @@ class GraphSession(Facts):
         weights_copy: bool = False,
         arithmetic: Arithmetic | None = None,
         kernels: Sequence[str] = (),
+        path: PlanPath | None = None,
+        tolerance: float | None = None,
     ) -> None:
         if exact not in (None, "bitwise"):
             raise ExactnessError(f"exact={exact!r} is not known; pass 'bitwise', or leave it out")
@@ -138,39 +148,81 @@ class GraphSession(Facts):
         collect_dropped()
         self.device = device
         self.arena = arena_on(device, arena)
-        ground = LoadedGraph.of(
-            graph, weights, self.arena, ignore_weights, packed_bytes,
-            exact=exact is not None, weights_dtype=weights_dtype, arithmetic=arithmetic,
-            weights_copy=weights_copy,
-        )  # fmt: skip
-        self.graph, self.pool, self.rounded = ground.graph, ground.pool, ground.rounded
-        budget_bytes = parsed(memory, self.graph, self.arena, self.pool)
-        known = Knowledge.of(
-            ground,
-            records,
-            progress,
-            exact=exact is not None,
-            calibrate=calibrate,
-            kernels=kernels,
-        )
-        self.exactness, self.rules, self.costs = known.exactness, known.rules, known.costs
-        self.seat = ground.seat()
-        self.planning = Planning(
-            ground.scheduled, self.pool, self.rules, self.costs, self.exactness, self.seat,
-            telling(progress), known.calibrator, retain, budget_bytes,
-        )  # fmt: skip
-        chooser = Own() if made_by(making) == "always" else Measured(self.costs.of_parts)
-        self.keeper = Keeper(self.planning, program_bytes, chooser)
-        self.trace = trace if isinstance(trace, Trace) else Trace(trace)
-        self.reader = ground.reader(buckets)
-        self.states, self.programs = self.keeper.states, self.keeper.programs
-        self.runner = self.runs_by(self.planning, self.keeper, self.reader, self.trace)
-        self.counters = self.runner.counters
         self.plan_path = Path(plan) if isinstance(plan, (str, Path)) else None
         if self.plan_path is not None and self.plan_path.exists():
             plan = Plan.load(self.plan_path)
-        if isinstance(plan, Plan):
-            self.adopt(plan)
+        found = plan if isinstance(plan, Plan) else None
+        self.path = path if path is not None or found is None else found.path
+        self.tolerance = tolerance
+        ground = LoadedGraph.of(
+            graph, weights, self.arena, ignore_weights, packed_bytes,
+            exact=exact is not None, weights_dtype=weights_dtype, arithmetic=arithmetic,
+            weights_copy=weights_copy, way=self._along,
+        )  # fmt: skip
+        budget_bytes = parsed(memory, ground.graph, self.arena, ground.pool)
+        self._known = partial(
+            Knowledge.of, records=records, progress=progress, exact=exact is not None,
+            calibrate=calibrate, kernels=kernels,
+        )  # fmt: skip
+        self._chooser = Own if made_by(making) == "always" else Measured
+        self._progress, self._program_bytes = telling(progress), program_bytes
+        self.trace = trace if isinstance(trace, Trace) else Trace(trace)
+        self._start(ground, ground.reader(buckets), self._known(ground), retain, budget_bytes)
+        if found is not None:
+            self.adopt(found)
+
+    def _along(self, graph: Graph) -> Graph:
+        """The graph that is run instead of one, by the path in force."""
+        return graph if self.path is None else opened(self.path, graph, self.tolerance)
+
+    def _start(
+        self,
+        ground: LoadedGraph,
+        reader: ArgumentReader,
+        known: Knowledge,
+        retain: Retain,
+        budget_bytes: int | None,
+    ) -> None:
+        """Nothing is planned yet."""
+        self.ground, self.reader = ground, reader
+        self.graph, self.pool, self.rounded = ground.graph, ground.pool, ground.rounded
+        self.exactness, self.rules, self.costs = known.exactness, known.rules, known.costs
+        self.costs.pins = {} if self.path is None else dict(self.path.kernels)
+        self.seat = ground.seat()
+        self.planning = Planning(
+            ground.scheduled, self.pool, self.rules, self.costs, self.exactness, self.seat,
+            self._progress, known.calibrator, retain, budget_bytes,
+        )  # fmt: skip
+        chooser = Own() if self._chooser is Own else Measured(self.costs.of_parts)
+        self.keeper = Keeper(self.planning, self._program_bytes, chooser)
+        self.states, self.programs = self.keeper.states, self.keeper.programs
+        self.runner = self.runs_by(self.planning, self.keeper, self.reader, self.trace)
+        self.counters = self.runner.counters
+
+    def take(self, path: PlanPath | None) -> None:
+        """Compute by another path from now on; None for the graph as it was given.
+
+        Inputs and states stay as they are. What was planned for is planned for anew, and plans and
+        programs of the graph before are gone. `paths` finds paths; `SessionPaths.optimize` takes
+        the best one.
+
+        Raises PlanError for a path of another graph, or one that allows larger errors than the
+        session does.
+        """
+        graph = self.ground.held if path is None else opened(path, self.ground.held, self.tolerance)
+        with self.arena.lock:
+            self.keeper.follow_arena()
+            before, standing = self.planning, self.keeper.apart()
+            ground = self.ground.along(graph)
+            known = self._known(ground, times=self.costs.table())
+            self.keeper.release()
+            self.path = path
+            self._start(
+                ground, ground.reader(self.buckets), known, before.retain, before.budget_bytes
+            )
+            self.planning.classes.update(before.classes)
+            self.planning.places.update(before.places)
+            self.keeper.stand(standing)
 
     # --- planning --------------------------------------------------------------------------------
 

@@ -113,10 +113,24 @@ class Keeper:
 
     def _stand_aside(self) -> None:
         """No plan is in force; inputs and states are copies."""
+        self.standing = self.apart()
+
+    def apart(self) -> Standing:
+        """Inputs and states as they are now, apart from any plan."""
         memory, held, states, *_ = self.standing
         if memory is not None:
             held = {name: array.copy() for name, array in held.items()}
             states = memory.state_values()
+        return Standing(None, held, states)
+
+    def stand(self, other: Standing) -> None:
+        """Start from what stood apart from the plan of another graph with the same leaves.
+
+        A leaf that this one does not read any more counts for nothing.
+        """
+        graph = self.planning.graph
+        held = {name: array for name, array in other.held.items() if name in graph.inputs}
+        states = {name: value for name, value in other.states.items() if name in graph.states}
         self.standing = Standing(None, held, states)
 
     def follow_arena(self) -> None:

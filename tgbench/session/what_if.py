@@ -241,7 +241,9 @@ class WhatIf:
             records="" if self.ground.costs is None else self.ground.costs.basis,
         )
         base = self.ground.plan
-        return Plan.of(self.ground.graph, made, base.device, base.budget_bytes, base.exact)
+        return Plan.of(
+            self.ground.graph, made, base.device, base.budget_bytes, base.exact, base.path
+        )
 
     def verdict(self) -> Verdict:
         """Whether the changed plan can run, and how long its runs then take."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
@@ -35,6 +35,7 @@ class SaturationEnd(Enum):
     NODES = "as many e-nodes as may be"
     ITERATIONS = "as many iterations as may be"
     SECONDS = "as long as may be"
+    FOUND = "what was looked for is there"
 
 
 @dataclass(frozen=True)
@@ -91,9 +92,12 @@ class Saturation:
 
 
 def saturate(
-    egraph: EGraph, rules: Sequence[AnyRule], limits: SaturationLimits = USUAL
+    egraph: EGraph,
+    rules: Sequence[AnyRule],
+    limits: SaturationLimits = USUAL,
+    until: Callable[[], bool] = lambda: False,
 ) -> Saturation:
-    """Apply rules to an e-graph, in place.
+    """Apply rules to an e-graph, in place; no further than `until` something holds of it.
 
     >>> from tgbench.graph.graph import GraphBuilder
     >>> from tgbench.graph.rewrite.rules import RULES
@@ -105,12 +109,18 @@ def saturate(
     >>> sorted({node.op for node in egraph.members(egraph.ends[0])})
     ['add', 'mul']
     """
-    return _Saturating(egraph, rules, limits).run()
+    return _Saturating(egraph, rules, limits, until).run()
 
 
 class _Saturating:
-    def __init__(self, egraph: EGraph, rules: Sequence[AnyRule], limits: SaturationLimits) -> None:
-        self.egraph, self.rules, self.limits = egraph, rules, limits
+    def __init__(
+        self,
+        egraph: EGraph,
+        rules: Sequence[AnyRule],
+        limits: SaturationLimits,
+        until: Callable[[], bool],
+    ) -> None:
+        self.egraph, self.rules, self.limits, self.until = egraph, rules, limits, until
         self.share = {rule.name: limits.matches for rule in rules}
         self.resting: dict[str, int] = {}  # by rule, the iterations that it still sits out
         self.unseen: dict[str, dict[Node, None]] = {rule.name: {} for rule in rules}
@@ -137,6 +147,8 @@ class _Saturating:
                 return Saturation(tuple(done), stopped)
 
     def _stopped(self, iterations: int) -> SaturationEnd | None:
+        if self.until():
+            return SaturationEnd.FOUND
         if not any(self.unseen.values()):
             return SaturationEnd.SATURATED
         if self.is_full:

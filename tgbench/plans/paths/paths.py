@@ -29,6 +29,8 @@ from tgbench.graph.rewrite.rules import LESS, RULES
 from tgbench.graph.rewrite.saturate import USUAL, Saturation, SaturationLimits, saturate
 from tgbench.graph.rewrite.ways import Way, count_ways, rewritten, ways
 from tgbench.kernels.registry import Kernel, Site, View
+from tgbench.plans.decisions import PlanPath
+from tgbench.plans.paths.chosen import described
 from tgbench.plans.paths.occasions import Occasion, PlannedRun, is_view, occasions
 from tgbench.runs.rules import Rules
 
@@ -99,6 +101,18 @@ class Path:
     def is_rounded(self) -> bool:
         """Whether it computes in less than the graph's dtype."""
         return bool({rule.name for rule in LESS}.intersection(self.rules))
+
+    def chosen(self, tolerance: float | None = None) -> PlanPath:
+        """The path as a plan holds it, and a session takes it.
+
+        Args:
+            tolerance: the error that was allowed, if some of it is in less than its dtype.
+
+        Raises PlanError where it takes more than a plan's reader tries to see that it is one.
+        """
+        allowed = tolerance if self.is_rounded else None
+        given = self.paths.graph
+        return described(given, self.graph, self.rules, sorted(self.kernels.items()), allowed)
 
     def rounded_parts(self) -> dict[frozenset[Node], Path]:
         """What it computes in less than the graph's dtype, each alone in a path of its own."""

@@ -28,6 +28,7 @@ def twin(
     return GraphSession(
         same, **options, memory=session.budget_bytes, retain=session.retain,
         plan=plan_of(session) if plan is None else plan, buckets=session.buckets,
+        path=session.path, tolerance=session.tolerance,
     )  # fmt: skip
 
 

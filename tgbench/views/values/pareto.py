@@ -197,7 +197,9 @@ def curve(
         except BudgetError as error:
             floor.refused_bytes, refused = max(floor.refused_bytes, budget_bytes), error
             continue
-        plan = Plan.of(session.graph, made, session.device, budget_bytes, session.exact)
+        plan = Plan.of(
+            session.graph, made, session.device, budget_bytes, session.exact, session.path
+        )
         found.append(Point(budget_bytes, plan))
     if not found:
         raise refused
