@@ -4,7 +4,7 @@
 #   TORCH_INDEX  a package index to look for torch in, beside the usual one
 #   PYTEST_ARGS  passed to pytest
 #   WORKERS      processes that run tests or notebooks
-#   SECONDS      how long `make fuzz`, `make fuzz-files` and `make fuzz-faults` look; SEED is their first case
+#   SECONDS      how long `make fuzz` and `make fuzz-…` look; SEED is their first case
 
 # Workers and the processes that tests start would each compile every source again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -19,7 +19,7 @@ VENV := .venv/bin/python
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup peers demo test lint types notebooks browser unit sweep fuzz fuzz-files fuzz-faults lab format \
+.PHONY: help setup peers demo test lint types notebooks browser unit sweep fuzz fuzz-bits fuzz-files fuzz-faults lab format \
 	bench-decode bench-forward bench-engine bench-bitwise bench-budgets bench-histories bench-imported bench-kernels bench-layout bench-occlusion bench-optimize bench-optimum bench-packing bench-predict bench-programs bench-remat \
 	bench-schedule bench-scoring bench-specialise bench-stream bench-widgets bench-zoo gpu clean
 
@@ -61,6 +61,10 @@ sweep: ## look longer: make sweep PYTEST_ARGS='-k packing'
 # One thread and one process: several at once, each from a SEED of its own, use several cores.
 fuzz: setup ## random graphs, edits and options beside torch: make fuzz SECONDS=600 SEED=0
 	@cd tests && PYTHONPATH=.. OMP_NUM_THREADS=1 ../$(VENV) -m fuzz --seconds $(SECONDS) --seed $(SEED)
+
+# Every op with every kind of numbers, each run beside a new session; then random graphs.
+fuzz-bits: setup ## bit-exact mode beside new sessions: make fuzz-bits SECONDS=600 SEED=0
+	@cd tests && PYTHONPATH=.. OMP_NUM_THREADS=1 ../$(VENV) -W ignore -m bits --seconds $(SECONDS) --seed $(SEED)
 
 # Each file has 1 GB and 5 s, in a process that is killed and started again.
 fuzz-files: setup ## damaged files of every kind: make fuzz-files SECONDS=600 SEED=0

@@ -4,8 +4,8 @@
     add    the counts of one look to those of others, in a file: seeds that were counted are not
            counted again
 
-A fuzzer says what one case is, and how it is counted; `make fuzz`, `make fuzz-files` and
-`make fuzz-faults` are three of them.
+A fuzzer says what one case is, and how it is counted: `make fuzz`, `make fuzz-bits`,
+`make fuzz-files` and `make fuzz-faults`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from __future__ import annotations
 import argparse
 import fcntl
 import json
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+HERE = Path(__file__).parent
 TELL_S = 10.0  # how often progress is told
 
 
@@ -75,7 +77,10 @@ def look(
 
 
 def add(path: Path | None, name: str, found: Looked, counts: dict[str, int]) -> None:
-    """Add what a look counted to what others did; raises ValueError for seeds that were counted."""
+    """Add what a look counted to what others did, by revision of the sources.
+
+    Raises ValueError for seeds that were counted.
+    """
     if path is None or not found.cases:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -83,7 +88,7 @@ def add(path: Path | None, name: str, found: Looked, counts: dict[str, int]) -> 
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
         everything: dict[str, Any] = json.loads(file.read() or "{}")
-        before = everything.get(name, {"seeds": [], "seconds": 0, "counts": {}})
+        before = everything.get(name, {"seeds": [], "seconds": 0, "revisions": {}, "counts": {}})
         span = [found.first, found.seed]
         if any(a < span[1] and span[0] < b for a, b in before["seeds"]):
             raise ValueError(f"seeds {span} were counted already; begin with another --seed")
@@ -94,7 +99,19 @@ def add(path: Path | None, name: str, found: Looked, counts: dict[str, int]) -> 
         everything[name] = {
             "seeds": sorted([*before["seeds"], span]),
             "seconds": round(before["seconds"] + found.seconds),
+            "revisions": before["revisions"]
+            | {of: before["revisions"].get(of, 0) + found.cases for of in [revision()]},
             "counts": sums,
         }
         file.truncate(0)
         file.write(json.dumps(everything, indent=1) + "\n")
+
+
+def revision() -> str:
+    """Of the sources: the commit, and whether anything differs from it."""
+    asked = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        found = subprocess.run(asked, capture_output=True, text=True, check=True, cwd=HERE)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return found.stdout.strip()

@@ -7,6 +7,7 @@ of any use (finite, not too large): no op needs a rule of its own for any of tha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import prod
 from random import Random
 from typing import Any
@@ -18,9 +19,19 @@ from fuzz.bounded import FLOATS, INTEGERS, Bounded, exact
 from fuzz.table import PATTERNS, TABLE, Unfit
 
 Json = dict[str, Any]
-MOST_ELEMENTS = 150
 MOST_RANK = 5
-SIZES = (1, 1, 2, 2, 3, 3, 4, 5, 6, 8)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What dimensions are drawn from, and how many elements a node has at most."""
+
+    of: tuple[int, ...]
+    most: int
+
+
+SMALL = Sizes((1, 1, 2, 2, 3, 3, 4, 5, 6, 8), 150)
+LARGE = Sizes((1, 2, 5, 9, 12, 16, 20), 600)  # room for a change to come again elsewhere
 _FLOATS = ("float32",) * 14 + ("float64",) * 2 + ("float16",) * 2 + ("bfloat16",) * 2
 
 
@@ -29,6 +40,7 @@ class Drawing:
 
     Fields:
         dtype: of most floats in this graph.
+        sizes: of its tensors.
         nodes: {"op", "args", "attrs"}, or leaves {"op", "name", "shape", "dtype", "fill", "seed"}.
         sample: a value of each.
     """
@@ -36,6 +48,7 @@ class Drawing:
     def __init__(self, random: Random) -> None:
         self.random = random
         self.dtype = random.choice(_FLOATS)
+        self.sizes = LARGE if random.random() < 0.25 else SMALL
         self.nodes: list[Json] = []
         self.sample: list[Bounded] = []
 
@@ -59,8 +72,8 @@ class Drawing:
         rank = self.pick(
             [r for r in (0, 1, 1, 2, 2, 2, 2, 3, 3, 3, 4) if low <= r <= high] or [low]
         )
-        sizes = [self.pick(SIZES) for _ in range(rank)]
-        while prod(sizes) > MOST_ELEMENTS:
+        sizes = [self.pick(self.sizes.of) for _ in range(rank)]
+        while prod(sizes) > self.sizes.most:
             sizes[self.integer(0, rank - 1)] = self.integer(1, 3)
         return sizes
 
@@ -82,7 +95,7 @@ class Drawing:
             "op": kind, "name": name, "shape": [*shape], "dtype": dtype, "fill": fill,
             "seed": self.integer(0, 10**6),
         }  # fmt: skip
-        if prod(shape) > MOST_ELEMENTS:
+        if prod(shape) > self.sizes.most:
             raise Unfit
         self.nodes.append(node)
         zeros = kind == "state"
@@ -220,7 +233,7 @@ class Drawing:
 
     def _require_useful(self, result: Bounded) -> None:
         count = prod(result.shape)
-        if not 1 <= count <= MOST_ELEMENTS or result.rank > MOST_RANK:
+        if not 1 <= count <= self.sizes.most or result.rank > MOST_RANK:
             raise Unfit
         sure = result.error < 1e-3 * (1 + result.value.to(torch.float64).abs())
         if sure.to(torch.float64).mean() < 0.5:

@@ -88,8 +88,10 @@ def _options(random: Random, case: Json) -> Json:
         options["buckets"] = {name: random.choice(["exact", "pow2", "full"]) for name in names}
     if random.random() < 0.1:
         options["packed_bytes"] = 0
-    if random.random() < 0.02:
+    if random.random() < 0.08:
         options["exact"] = "bitwise"
+    if random.random() < 0.5:
+        options["making"] = "always"
     if random.random() < 0.5:
         options["serve"] = random.randrange(1000)
     return options
@@ -135,6 +137,8 @@ def _run(random: Random, case: Json, shapes: Shapes, before: list[Json]) -> Json
     edits = [_edit(random, leaf) for leaf in edited for _ in range(random.choice([1, 1, 1, 2, 3]))]
     if before and random.random() < 0.15:
         edits.append(random.choice(before))  # a value that was there before
+    if before and random.random() < 0.3:
+        edits = [_elsewhere(random, case, random.choice(before))]
     step: Json = {"do": "run", "edits": edits}
     if random.random() < 0.4:
         step["want"] = _want(random, shapes)
@@ -161,6 +165,15 @@ def _edit(random: Random, leaf: Json) -> Json:
         at = random.randrange(shape[axis])
         return edit | {"box": [[at, at + 1] if i == axis else [0, n] for i, n in enumerate(shape)]}
     return edit | {"box": [_interval(random, n, 1 if kind == "element" else n) for n in shape]}
+
+
+def _elsewhere(random: Random, case: Json, edit: Json) -> Json:
+    """A change of that size at another place: the program for the first one is moved there."""
+    leaf = leaves(case, "input")[edit["name"]]
+    extents = [stop - start for start, stop in edit["box"]]
+    starts = [random.randint(0, n - e) for n, e in zip(leaf["shape"], extents, strict=True)]
+    box = [[start, start + e] for start, e in zip(starts, extents, strict=True)]
+    return edit | {"box": box, "seed": random.randint(0, 10**6)}
 
 
 def _interval(random: Random, size: int, most: int) -> list[int]:

@@ -52,7 +52,7 @@ def _arrays(found: dict[str, Json]) -> str:
 
 
 def _options(options: Json) -> str:
-    known = ("memory", "retain", "buckets", "packed_bytes", "exact")
+    known = ("memory", "retain", "buckets", "packed_bytes", "exact", "making")
     found = {key: options[key] for key in known if options.get(key) is not None}
     return "".join(f", {key}={value!r}" for key, value in {**found, "calibrate": False}.items())
 

@@ -153,7 +153,7 @@ class _Replay:
     def _session(self, memory: int | None, **others: Any) -> GraphSession:
         options = {
             key: self.options[key]
-            for key in ("retain", "buckets", "packed_bytes", "exact")
+            for key in ("retain", "buckets", "packed_bytes", "exact", "making")
             if key in self.options
         }
         made = PoisonedSession if self.options.get("poison") else GraphSession
@@ -279,6 +279,7 @@ class _Replay:
             self._require_named_budget(error, want, given, before, expected)
             return
         self._count_run(do)
+        self.tally.events["run by a moved program"] += self.session.last.moved
         self._require_equal(results, want, expected)
         self._require_untouched()
         if copy or not keep:
@@ -395,7 +396,6 @@ class _Replay:
         states: Mapping[str, Array],
     ) -> dict[str, Any]:  # fmt: skip
         """The same run in a new session."""
-        self.kind = "torch" if self.options.get("torch") else "numpy"
         self.kind = "torch" if self.options.get("torch") else "numpy"
         fresh = self._session(memory)
         for name, value in states.items():

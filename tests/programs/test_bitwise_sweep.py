@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from bitwise_cases import Made, chain, played, resized
+from bits.histories import TABLE, History, history, played
+from bits.numbers import KINDS, NOT_FINITE, drawn, not_finite
 from hypothesis import settings
 from op_cases import CASES
 from programs.test_bitwise import check, only
 from strategies import mask_of, random_box
 
 import tgbench
+import tgbench.programs.program
 from tgbench import ops
 from tgbench.base.errors import ExactnessError
 from tgbench.base.known import SparsityPattern
@@ -228,21 +231,46 @@ def test_a_source_file_that_moves_is_seen(tmp_path: Path) -> None:
 # --- the whole table ------------------------------------------------------------------------------
 
 
-def clean(label: str, made: Made, rng: np.random.Generator) -> None:
-    outcome = played(made, rng)
-    assert not outcome.raised, (label, outcome)
-    assert not outcome.differing, (label, outcome)
+def clean(played_one: History) -> None:
+    outcome = played(played_one)
+    assert not outcome.fault, (played_one.label, outcome)
+    assert not outcome.refused, (played_one.label, outcome)
 
 
-@pytest.mark.parametrize("name", list(CASES) if LONG > 1 else list(CASES)[::12])
-def test_every_op_keeps_its_bits(name: str) -> None:
-    """One in twelve of the cases; all of them, again and again, where more time is given."""
-    for seed in range(LONG):
-        rng = np.random.default_rng([1, list(CASES).index(name), seed])
-        clean(f"{name} {seed}", resized(name, rng), rng)
+SEVERAL = 12 if LONG == 1 else 1
 
 
-@pytest.mark.parametrize("seed", range(10 * LONG))
+@pytest.mark.parametrize("seed", range(5, TABLE // 2, SEVERAL))
+def test_every_op_keeps_its_bits(seed: int) -> None:
+    """One in twelve of the cases with two kinds of numbers each; all, where more time is given."""
+    one, kinds = history(seed), list(KINDS)
+    at = seed // SEVERAL
+    some = [kinds[at % len(kinds)], kinds[(at + 3) % len(kinds)]]
+    clean(replace(one, kinds=some if LONG == 1 else kinds))
+
+
+@pytest.mark.parametrize("seed", range(TABLE, TABLE + 16 * LONG))
 def test_random_graphs_keep_their_bits(seed: int) -> None:
-    rng = np.random.default_rng([2, seed])
-    clean(f"chain {seed}", chain(rng), rng)
+    clean(history(seed))
+
+
+def test_a_program_that_follows_half_of_its_way_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrays that a wrapped loop is given are those of the place where the program was made."""
+    add = list(CASES).index("add")
+    assert played(history(add)).moved > 3
+    monkeypatch.setattr(tgbench.programs.program, "Host", type("Nothing", (), {}))
+    outcome = played(history(add))
+    assert outcome.differing > 0, outcome
+
+
+def test_numbers_are_of_their_kinds() -> None:
+    rng, node = np.random.default_rng(0), GraphBuilder().input("x", (400,))
+    found = {kind: drawn(node, kind, 0, rng) for kind in KINDS}
+    tiny, least = np.finfo("f").tiny, np.finfo("f").smallest_subnormal
+    assert ((found["denormals"] != 0) & (abs(found["denormals"]) < tiny)).sum() > 100
+    assert np.signbit(found["zeros"][found["zeros"] == 0]).mean() > 0.3
+    assert abs(found["magnitudes"]).max() > 1e25 * abs(found["magnitudes"]).min()
+    assert {0.0, least, np.finfo("f").max} <= set(found["special"])
+    payloads = np.array([not_finite(found["normal"], rng) for _ in range(50)]).view(np.uint32)
+    spoilt = payloads[~np.isfinite(payloads.view("f"))]
+    assert set(spoilt) == set(NOT_FINITE)

@@ -1,79 +1,27 @@
-"""Random histories in bit-exact mode: each run beside a run of a session that has no past.
+"""Graphs for bit-exact mode: every op case, as it is and otherwise, and random ones.
 
+whole(name)         an op case
+larger(name)        the same with larger sizes
 resized(name, rng)  an op case with other sizes and another dtype
 chain(rng)          a random graph over the whole op table
-numbers(…)          floats of a kind: zeros of both signs, ties, denormals, huge numbers, …
-played(graph, rng)  a history; its outcome: how many runs differed, or what was raised
-
-    python tests/bitwise_cases.py --histories 5000      counts the outcomes of so many
 """
 
 from __future__ import annotations
 
-import argparse
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from op_cases import CASES
-from session_cases import HUGE, PoisonedSession
-from strategies import Array, random_box
 
 from tgbench import ops
 from tgbench.base.errors import TgbenchError
 from tgbench.graph.graph import Graph, GraphBuilder, Node
-from tgbench.graph.op_table import FLOATS, numpy_dtype
-from tgbench.session.session import GraphSession
+from tgbench.graph.op_table import FLOATS
 
 Rng = np.random.Generator
-RUNS = 4  # of a history
 MOST_ELEMENTS = 3000  # of a node
-FAILURES = (TgbenchError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
-
-
-# --- numbers --------------------------------------------------------------------------------------
-
-
-def _special(shape: Sequence[int], dtype: np.dtype[Any], rng: Rng) -> Array:
-    info = np.finfo(dtype)
-    least = float(info.smallest_subnormal)
-    chosen = [0.0, -0.0, least, -3 * least, float(info.tiny), 1.0, -1.0, 0.5, 1e-3]
-    huge = [float(info.max), -float(info.max), float(info.max) / 2, np.sqrt(float(info.max))]
-    return np.asarray(rng.choice([*chosen, *huge], shape))
-
-
-KINDS: dict[str, Callable[[Sequence[int], np.dtype[Any], Rng], Array]] = {
-    "normal": lambda shape, dtype, rng: np.asarray(rng.standard_normal(shape)),
-    "positive": lambda shape, dtype, rng: np.abs(rng.standard_normal(shape)),
-    "zeros": lambda shape, dtype, rng: np.asarray(rng.choice([0.0, -0.0], shape)),
-    "ties": lambda shape, dtype, rng: np.asarray(rng.choice([-1.0, -0.0, 0.0, 1.0, 2.0], shape)),
-    "special": _special,
-}
-
-
-def numbers(graph: Graph, kind: str, below: Mapping[str, int], rng: Rng) -> dict[str, Array]:
-    """Values of inputs and parameters, by name."""
-    found = {}
-    for name, node in {**graph.inputs, **graph.parameters}.items():
-        dtype = numpy_dtype(node.dtype)
-        if node.dtype in FLOATS:
-            drawn = KINDS[kind](
-                node.shape, np.dtype("float16" if node.type.itemsize == 2 else dtype), rng
-            )
-            drawn = np.where(rng.random(node.shape) < 0.2, rng.standard_normal(node.shape), drawn)
-        elif node.dtype == "bool":
-            drawn = rng.random(node.shape) < 0.5
-        else:
-            low, high = (0, below[name]) if name in below else (-3, 4)
-            drawn = np.asarray(rng.integers(low, high, node.shape))
-        found[name] = np.asarray(drawn).astype(dtype)
-    return found
-
-
-# --- graphs ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -96,23 +44,55 @@ class _Resized(GraphBuilder):
         return super().input(name, sizes, self._dtype if dtype == "float32" else dtype)
 
 
+def not_numbers(dtype: str, shape: Sequence[int]) -> Any:
+    """NaN of both signs and several payloads, as a constant holds them."""
+    size = np.dtype(dtype).itemsize
+    found = np.full(shape, np.nan, dtype)
+    bits = found.view(f"u{size}")
+    bits[...] |= np.arange(found.size, dtype=bits.dtype).reshape(shape) % 7
+    bits[..., ::2] |= bits.dtype.type(1 << (8 * size - 1))
+    return found
+
+
+def whole(name: str) -> Made:
+    """An op case."""
+    case = CASES[name]
+    return Made(case.graph, dict.fromkeys(case.graph.inputs, case.below) if case.below else {})
+
+
+def larger(name: str) -> Made:
+    """An op case with room for a change to be elsewhere, or as it is where it has one size."""
+    for factor in (5, 3, 2):
+        found = _sized(name, {size: factor * size for size in range(2, 10)}, "float32")
+        if found is not None:
+            return found
+    return whole(name)
+
+
 def resized(name: str, rng: Rng) -> Made:
     """An op case with other sizes and another dtype, or as it is where it takes no others."""
-    case, dtypes = CASES[name], ("float32", "float32", "float64", "float16", "bfloat16")
+    dtypes = ("float32", "float32", "float64", "float16", "bfloat16")
     for _ in range(6):
         sizes = {size: int(rng.integers(1, 20)) for size in range(2, 10)}
-        kept = {} if rng.random() < 0.4 else sizes
+        kept = {} if rng.random() < 0.4 or CASES[name].below else sizes
         dtype = str(rng.choice(dtypes))
-        g = _Resized(kept, "float32" if name.startswith("opaque") else dtype)  # as PyTorch has it
-        try:
-            g.output("out", case.make(g))
-            graph = g.build()
-        except (TgbenchError, ValueError, TypeError, IndexError):
-            continue
-        if (case.below and kept) or max(n.type.elements for n in graph.nodes) > MOST_ELEMENTS:
-            continue
-        return Made(graph, dict.fromkeys(graph.inputs, case.below) if case.below else {})
-    return Made(case.graph, dict.fromkeys(case.graph.inputs, case.below) if case.below else {})
+        found = _sized(name, kept, "float32" if name.startswith("opaque") else dtype)
+        if found is not None:
+            return found
+    return whole(name)
+
+
+def _sized(name: str, sizes: Mapping[int, int], dtype: str) -> Made | None:
+    """An op case with these sizes instead of others, if it takes them."""
+    case, g = CASES[name], _Resized(sizes, dtype)
+    try:
+        g.output("out", case.make(g))
+        graph = g.build()
+    except (TgbenchError, ValueError, TypeError, IndexError):
+        return None
+    if max(n.type.elements for n in graph.nodes) > MOST_ELEMENTS:
+        return None
+    return Made(graph, dict.fromkeys(graph.inputs, case.below) if case.below else {})
 
 
 class _Chain:
@@ -296,6 +276,8 @@ FAMILIES: dict[str, Callable[[_Chain, Node], Node]] = {
         ops.where(c.mask(x.shape), x, c.pick([0.0, -0.0])), x * c.mask(x.shape).cast(c.dtype)]),
     "divided": lambda c, x: x * c.mask(x.shape).cast(c.dtype) / c.partner(x),
     "where": lambda c, x: ops.where(x > c.partner(x), x, c.partner(x)),
+    "no number": lambda c, x: ops.where(
+        c.mask(x.shape), x, c.g.constant(not_numbers(c.dtype, x.shape[-1:]))),
     "masked": lambda c, x: ops.where(c.mask(x.shape), x, c.pick([-np.inf, 0.0, -1.0, 3.0])),
     "masked max": lambda c, x: ops.max_(ops.where(c.open_mask(x.shape), x, -np.inf), -1),
     "masked softmax": lambda c, x: ops.softmax(ops.where(c.open_mask(x.shape), x, -np.inf)),
@@ -355,113 +337,3 @@ def chain(rng: Rng) -> Made:
         grown.g.output("y1", made[int(rng.integers(len(made) - 1))])
     graph = grown.g.build()
     return Made(graph, {k: v for k, v in grown.below.items() if k in graph.inputs})
-
-
-# --- histories ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What came of a history.
-
-    Fields:
-        runs: outputs that were compared; differing: those with another bit.
-        refused: what a typed error said when the session was made, or "".
-        raised: what was raised by a run, or by anything else than a typed refusal, or "".
-    """
-
-    runs: int = 0
-    differing: int = 0
-    refused: str = ""
-    raised: str = ""
-
-
-def _edited(values: dict[str, Array], fresh: Mapping[str, Array], rng: Rng) -> dict[str, Array]:
-    """Some boxes of one or two inputs anew."""
-    result = dict(values)
-    for name in rng.permutation(list(values))[: int(rng.integers(1, 3))]:
-        array = result[str(name)].copy()
-        part = random_box(rng, array.shape).slices() if rng.random() < 0.5 else ...
-        if part is ... and array.ndim:
-            part = tuple(slice(i, i + 1) for i in map(int, rng.integers(0, array.shape)))
-        array[part] = fresh[str(name)][part]
-        result[str(name)] = array
-    return result
-
-
-def _wanted(graph: Graph, rng: Rng) -> dict[str, Any] | None:
-    if rng.random() < 0.6:
-        return None
-    name = str(rng.choice(list(graph.outputs)))
-    return {name: random_box(rng, graph.outputs[name].shape).slices()}
-
-
-def _differs(found: Any, right: Any, index: Any) -> bool:
-    return np.asarray(found).tobytes() != np.ascontiguousarray(np.asarray(right)[index]).tobytes()
-
-
-def played(made: Made, rng: Rng, runs: int = RUNS) -> Outcome:
-    """A history of edits and wishes, each run beside one of a session from nothing."""
-    graph, kinds = made.graph, list(KINDS)
-    kind = str(rng.choice(kinds))
-    values = numbers(graph, kind, made.below, rng)
-    weights = {name: values[name] for name in graph.parameters}
-    inputs = {name: values[name] for name in graph.inputs}
-    try:
-        session = PoisonedSession(
-            graph, weights, exact="bitwise", retain=str(rng.choice(["all", "auto"]))
-        )
-    except TgbenchError as error:
-        return Outcome(refused=f"{type(error).__name__}: {error}")
-    except Exception as error:
-        return Outcome(raised=f"making: {type(error).__name__}: {error}")
-    session.runner.poison = HUGE
-    compared = differing = 0
-    for step in range(runs):
-        if step and inputs:
-            kind = str(rng.choice([kind, "normal", "special"]))
-            inputs = _edited(inputs, numbers(graph, kind, made.below, rng), rng)
-        want = _wanted(graph, rng)
-        try:
-            found = session.run(inputs, want)
-            right = GraphSession(graph, weights, exact="bitwise").run(inputs)
-        except Exception as error:
-            return Outcome(compared, differing, raised=f"{type(error).__name__}: {error}")
-        for name, index in (want or dict.fromkeys(found, ...)).items():
-            compared += 1
-            differing += _differs(found[name], right[name], index)
-    return Outcome(compared, differing)
-
-
-def cases(count: int, seed: int) -> Iterator[tuple[str, Made, Rng]]:
-    """Histories by label: the op cases in turns, and as many random graphs."""
-    names = list(CASES)
-    for i in range(count):
-        rng = np.random.default_rng([seed, i])
-        if i % 2:
-            name = names[(seed * count + i) // 2 % len(names)]
-            yield f"{i} {name}", resized(name, rng), rng
-        else:
-            yield f"{i} chain", chain(rng), rng
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--histories", type=int, default=5000)
-    parser.add_argument("--seed", type=int, default=0)
-    chosen = parser.parse_args()
-    total, began = Counter[str](), time.time()
-    for label, made, rng in cases(chosen.histories, chosen.seed):
-        outcome = played(made, rng)
-        for what in ("refused", "raised", "differing"):
-            if text := getattr(outcome, what):
-                total[what] += 1
-                print(f"{what}: {label}: {str(text)[:300]}", flush=True)
-        total["histories"] += 1
-        total["outputs compared"] += outcome.runs
-        if total["histories"] % 100 == 0:
-            print(f"{dict(total)}, {time.time() - began:.0f} s", flush=True)
-
-
-if __name__ == "__main__":
-    main()
