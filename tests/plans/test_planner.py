@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -272,6 +273,42 @@ def test_the_budget_that_an_error_names_works(case: tuple[Graph, Maker], budget:
         session.run()
         assert session.session.placement.size_bytes == needed
     assert session.session.placement.size_bytes <= max(budget, needed)
+
+
+@share_of_examples(2)
+@given(graphs(most_ops=8), st.floats(0.3, 1.0))
+def test_no_plan_is_smaller_than_the_bound_of_an_error(
+    case: tuple[Graph, Maker], share: float
+) -> None:
+    graph = simplify(case[0])
+    planner = planner_of(graph)
+    asked = {name: Region.full(node.shape) for name, node in graph.outputs.items()}
+    given = {name: Region.full(node.shape) for name, node in graph.inputs.items()}
+    assert_bound_holds(planner, scenarios(planner, Bucket.of(given, asked)), share)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.7, 0.8, 0.9, 1.0])
+def test_the_bound_of_an_error_holds_where_runs_can_be_cut(share: float) -> None:
+    """A prompt runs in pieces: of slices that are smaller, and so is what nothing can be below."""
+    planner = planner_of(causal(rows=64))
+    prompt = Bucket.of({"x": Region.full((64, 2))}, {"y": Region((Box(((63, 64), (0, 2))),))})
+    runs = scenarios(planner, prompt, decode(planner.scheduled.graph, at=63))
+    assert_bound_holds(planner, runs, share)
+
+
+def assert_bound_holds(planner: Planner, runs: list[Scenario], share: float) -> None:
+    """No plan is smaller than an error says, which names what takes so much."""
+    try:
+        planner.plan(runs, 0)
+    except BudgetError as caught:
+        error = caught
+    else:  # nothing is computed
+        return
+    assert 0 < error.lower_bound_bytes <= error.needed_bytes
+    assert error.lower_bound_bytes == sum(size for _, size in error.nodes)
+    with suppress(BudgetError):
+        made = planner.plan(runs, int(share * error.needed_bytes))
+        assert made.placement.size_bytes >= error.lower_bound_bytes
 
 
 # --- what may come next ---------------------------------------------------------------------------

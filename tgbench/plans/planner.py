@@ -26,12 +26,12 @@ from tgbench.graph.op_table import Call
 from tgbench.kernels.registry import Ranking, Site, candidates
 from tgbench.memory.draft import Draft
 from tgbench.memory.placement import Placement, Retention, aligned
-from tgbench.memory.remat import least_bytes
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.again import Values
 from tgbench.plans.attempts import Attempt, Attempts
 from tgbench.plans.checks import check_placement
 from tgbench.plans.decisions import Decisions
+from tgbench.plans.least import least
 from tgbench.plans.parts import parts_read_again
 from tgbench.plans.scenarios import Runs, Scenario
 from tgbench.programs.lowering import Choices, Held, Sizer, Surveyor
@@ -261,7 +261,7 @@ class Planner:
             if tried[-1].placement.size_bytes <= budget_bytes:
                 found = tried[-1].planner._once(scenarios, budget_bytes, keep_all, [])
         if found is None:
-            raise self.too_small(budget_bytes or 0, tried)
+            raise self.too_small(budget_bytes or 0, tried, scenarios)
         return found
 
     def plan_once(self, scenarios: Sequence[Scenario], budget_bytes: int | None) -> Decisions:
@@ -269,7 +269,7 @@ class Planner:
         tried: list[Tried] = []
         found = self._once(scenarios, budget_bytes, False, tried)
         if found is None:
-            raise self.too_small(budget_bytes or 0, tried)
+            raise self.too_small(budget_bytes or 0, tried, scenarios)
         return found
 
     def _once(
@@ -497,27 +497,22 @@ class Planner:
             self.scheduled, placement, Retention.always(retained), dropped, cut, {}, expected
         )
 
-    def too_small(self, budget_bytes: int, tried: Sequence[Tried]) -> BudgetError:
-        """The smallest map works; its bound holds however often a run computes a node."""
-        maps = [(one.placement, one.planner.scheduled) for one in tried]
-        smallest, scheduled = min(maps, key=lambda one: one[0].size_bytes)
-        values = Values.of(scheduled, smallest, self.cost)
-        need = least_bytes(values.schedule)
-        step = (
-            scheduled.position[values.nodes[need.position]]
-            if values.nodes[need.position :]
-            else len(scheduled.schedule)
-        )
+    def too_small(
+        self, budget_bytes: int, tried: Sequence[Tried], scenarios: Sequence[Scenario]
+    ) -> BudgetError:
+        """The smallest map works; the bound holds for all maps there are."""
+        smallest = min((one.placement for one in tried), key=lambda one: one.size_bytes)
+        need = least(self.runs, scenarios)
         names = ", ".join(f"{name} {format_bytes(size)}" for name, size in need.parts[:4])
         return BudgetError(
             f"budget {format_bytes(budget_bytes)} is too small: the lower bound is "
-            f"{format_bytes(need.size_bytes)} at step {step} ({names}); "
+            f"{format_bytes(need.size_bytes)} at step {need.step} ({names}); "
             f"the smallest budget found to work is {format_bytes(smallest.size_bytes)}: "
             f"pass memory={smallest.size_bytes} or more",
             budget_bytes=budget_bytes,
             needed_bytes=smallest.size_bytes,
             lower_bound_bytes=need.size_bytes,
-            step=step,
+            step=need.step,
             nodes=need.parts,
         )
 

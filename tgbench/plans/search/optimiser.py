@@ -251,10 +251,11 @@ class Optimiser:
         """Over an order that computes some nodes more than once. Raises BudgetError for none."""
         plain, budget_bytes = self.scheduled.once.copying(()), self.budget_bytes or 0
         planner = self.planner.over(plain)
-        found = planner.again(planner.scenarios(self.classes), budget_bytes)
+        scenarios = planner.scenarios(self.classes)
+        found = planner.again(scenarios, budget_bytes)
         if found.placement.size_bytes <= budget_bytes:
             return self.over(found.planner.scheduled)
-        other = planner.too_small(budget_bytes, [found])
+        other = planner.too_small(budget_bytes, [found], scenarios)
         raise min(error, other, key=lambda one: one.needed_bytes)
 
     def _orders(self) -> list[Optimiser]:
