@@ -5,10 +5,12 @@ for path in paths: …                     cheapest first, as far as you ask
 paths.measure(path)                      what was not known is timed, and remembered
 paths.error(path)                        beside the graph's references in float64
 paths.open(path)                         a session that runs it, on the same weights
+paths.optimize(seconds=10)               the session takes the best one, with a plan
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,21 +20,28 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tgbench.base.errors import PlanError
+from tgbench.base.errors import BudgetError, PlanError
 from tgbench.base.machine import Machine
 from tgbench.base.regions import Region
-from tgbench.base.words import Progress, counted
+from tgbench.base.words import Progress, counted, format_bytes, format_time
+from tgbench.costs.probe import drawn
 from tgbench.costs.records import Records
 from tgbench.graph.graph import Graph, Node
-from tgbench.graph.op_table import FLOATS, numpy_dtype
+from tgbench.graph.op_table import TensorType, numpy_dtype
 from tgbench.graph.rewrite.saturate import USUAL, SaturationLimits
 from tgbench.memory.estimate import estimate_memory
+from tgbench.memory.storage import ScheduledGraph
+from tgbench.plans.decisions import Classes
 from tgbench.plans.paths.occasions import PlannedRun
 from tgbench.plans.paths.paths import WITHIN, Path, Paths, Space
-from tgbench.runs.buckets import BucketClass
+from tgbench.plans.plan import Plan
+from tgbench.plans.search.optimiser import Mode, Optimiser
+from tgbench.plans.search.workload import Workload
 from tgbench.runs.propagate import changes, handed_out, joined
+from tgbench.session.check.compare import difference
 from tgbench.session.check.copies import parameters, twin
 from tgbench.session.check.nodes import exact_values
+from tgbench.session.check.pairs import as_array
 from tgbench.session.profile import Profile, profile
 
 if TYPE_CHECKING:
@@ -42,7 +51,8 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 SAMPLES, SEED = 2, 0
-TRIED = 64  # paths that `fastest` measures the error of, before it takes an exact one
+TRIED = 64  # paths in less whose error is measured
+TOGETHER = 4  # paths that are planned for
 
 
 @dataclass(frozen=True)
@@ -62,6 +72,53 @@ class Sweep:
     def __str__(self) -> str:
         why = f"; stopped by {self.stopped}, the same call goes on" if self.stopped else ""
         return f"{counted(self.measured, 'kernel')} measured, {self.paths} paths known{why}"
+
+
+@dataclass(frozen=True)
+class PlannedPath:
+    """A path and what a run of it takes by a plan of its own.
+
+    Fields:
+        planned_ns: infinite where nothing fits the budget.
+    """
+
+    path: Path
+    planned_ns: float
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class JointChoice:
+    """A path and a plan that were chosen together.
+
+    Fields:
+        tried: those that were planned, in the order of what they take with memory for everything.
+        best: of them, with its quick plan.
+        plan: what a search made of that.
+    """
+
+    tried: tuple[PlannedPath, ...]
+    best: PlannedPath
+    plan: Plan
+
+    @property
+    def bought(self) -> float:
+        """The share that the choice saves over taking the first path, and planning then."""
+        first = self.tried[0].planned_ns
+        return 1.0 - self.best.planned_ns / first if math.isfinite(first) else 1.0
+
+    def __str__(self) -> str:
+        lines = [f"{self.best.path}"]
+        for one in self.tried:
+            told = "does not fit"
+            if math.isfinite(one.planned_ns):
+                told = f"{format_time(one.planned_ns)} in {format_bytes(one.size_bytes)}"
+            mark = "→" if one is self.best else " "
+            rules = ", ".join(one.path.rules) or "as it was given"
+            lines.append(f"{mark} {format_time(one.path.time_ns)}, planned {told}: {rules}")
+        if math.isfinite(self.tried[0].planned_ns):
+            lines.append(f"together they take {self.bought:.1%} less than one after the other")
+        return "\n".join([*lines, str(self.plan)])
 
 
 @dataclass(eq=False)
@@ -96,12 +153,17 @@ class SessionPaths:
         if tolerance is not None and not tolerance > 0:
             raise PlanError(f"tolerance={tolerance} allows nothing; pass a number above 0, or None")
         space = Space.of(
-            session.graph, session.rules, runs_of(session), rounded=tolerance is not None,
+            session.ground.held, session.rules, runs_of(session), rounded=tolerance is not None,
             limits=limits,
         )  # fmt: skip
         given = [{name: np.asarray(value) for name, value in one.items()} for one in samples]
         paths = Paths(space, session.costs, within)
-        return SessionPaths(session, paths, tolerance, given or drawn(session.graph), limits)
+        return SessionPaths(session, paths, tolerance, given or inputs_of(space.graph), limits)
+
+    @property
+    def graph(self) -> Graph:
+        """What they are paths of: the session's graph, whichever path is in force."""
+        return self.paths.graph
 
     def __iter__(self) -> Iterator[Path]:
         return iter(self.paths)
@@ -135,8 +197,7 @@ class SessionPaths:
         opened.run(self.samples[0])
         runs = runs_of(self.session)
         if runs:
-            given = self.session.graph
-            opened.plan_for((run.changed, _wanted(given, run)) for run in runs)
+            opened.plan_for((run.changed, _wanted(self.graph, run)) for run in runs)
             opened.run(self.samples[0])
             opened.prepare()
         found = profile(opened, records, seconds, alternatives=False)
@@ -189,45 +250,127 @@ class SessionPaths:
         if key not in self._errors:
             opened = self.open(path)
             pairs = zip(self.samples, self._references(), strict=True)
-            self._errors[key] = max(_error(opened.run(given), right) for given, right in pairs)
+            self._errors[key] = max(off(opened.run(given), right) for given, right in pairs)
         return self._errors[key]
 
     def _references(self) -> list[dict[str, Array]]:
         """What the session's graph gives for each sample, in float64."""
         if not self._right:
             weights = parameters(self.session)
-            self._right += [references(self.session.graph, one, weights) for one in self.samples]
+            self._right += [references(self.graph, one, weights) for one in self.samples]
         return self._right
 
     def fastest(self) -> Path:
-        """The first path whose measured error is within the tolerance; else the first exact one.
+        """The first path whose measured error is within the tolerance; else the given one."""
+        return next(self.allowed(), self.given)
 
-        What alone takes an error above the tolerance is not tried together with anything else.
+    def allowed(self) -> Iterator[Path]:
+        """The cheapest path of each graph, cheapest first, as far as its error may be what it is.
+
+        That is within the tolerance, or no more than the given graph's own. Without a tolerance
+        nothing is measured: paths round nothing but their results. What alone takes a larger error
+        is not tried together with anything else, and not more than `TRIED` paths in less.
         """
-        exact, banned, tried = self._exact[0], set[frozenset[Node]](), 0
+        if self.tolerance is None:
+            yield from self.paths.graphs()
+            return
+        most = max(self.tolerance, self.error(self.given))
+        exact = (path for path in self._exact.graphs() if self.error(path) <= most)
+        following = next(exact, None)
+        for path in self._within(self.tolerance):
+            while following is not None and following.time_ns <= path.time_ns:
+                yield following
+                following = next(exact, None)
+            yield path
+        if following is not None:
+            yield following
+        yield from exact
+
+    def _within(self, tolerance: float) -> Iterator[Path]:
+        """Paths in less whose error is within a tolerance, and which are faster than exact ones."""
+        banned, tried, exact_ns = set[frozenset[Node]](), 0, self._exact[0].time_ns
         for path in self.paths.graphs():
-            if not path.is_rounded or path.time_ns >= exact.time_ns or tried >= TRIED:
-                break
+            if path.time_ns >= exact_ns or tried >= TRIED:
+                return
             parts = path.rounded_parts()
-            if banned.intersection(parts):
+            if not parts or banned.intersection(parts):
                 continue
             tried += 1
-            assert self.tolerance is not None
-            if self.error(path) <= self.tolerance:
-                return path
+            if self.error(path) <= tolerance:
+                yield path
+                continue
             for part, alone in parts.items():
-                if len(parts) == 1 or self.error(alone) > self.tolerance:
+                if len(parts) == 1 or self.error(alone) > tolerance:
                     banned.add(part)
-        return exact
 
     @cached_property
     def _exact(self) -> Paths:
         """The paths that round nothing but their results."""
         if self.tolerance is None:
             return self.paths
-        space = self.paths.space
-        plain = Space.of(space.graph, self.session.rules, runs_of(self.session), limits=self.limits)
+        runs = runs_of(self.session)
+        plain = Space.of(self.graph, self.session.rules, runs, limits=self.limits)
         return Paths(plain, self.session.costs, self.paths.within)
+
+    # --- together with a plan ---------------------------------------------------------------------
+
+    def optimize(
+        self,
+        mode: Mode = "search",
+        seconds: float | None = None,
+        budget: int | str | None = None,
+        *,
+        steps: int | None = None,
+        seed: int = 0,
+        count: int = TOGETHER,
+    ) -> JointChoice:
+        """Let the session compute by the fastest path that is allowed, and plan with it.
+
+        Paths are ranked as if there were memory for everything. Under a budget another one may be
+        the fastest: what it does not compute need not be kept. So the first few are planned, each
+        for itself and quickly, and the best one goes on to the search that `optimize` does.
+
+        Args:
+            mode, seconds, budget, steps, seed: of that search.
+            count: how many paths are planned for, besides the given graph.
+
+        Raises what `GraphSession.optimize` does.
+        """
+        session = self.session
+        with session.planning.budgeted(budget):
+            paths = [*islice(self.allowed(), count), self.given]
+            apart = {path.graph.fingerprint: path for path in paths}
+            tried = tuple(map(self._planned, apart.values()))
+            best = min(tried, key=lambda one: one.planned_ns)
+            if math.isfinite(best.planned_ns):
+                self.take(best.path)
+            plan = session.optimize(mode, seconds, steps=steps, seed=seed)
+        return JointChoice(tried, best, plan)
+
+    def take(self, path: Path) -> None:
+        """Let the session compute by a path from now on; see `GraphSession.take`."""
+        if path.graph.fingerprint == self.graph.fingerprint:
+            self.session.take(None)
+            return
+        if path.is_rounded:
+            self.session.tolerance = max(self.session.tolerance or 0.0, self.tolerance or 0.0)
+        self.session.take(path.chosen(self.tolerance))
+
+    def _planned(self, path: Path) -> PlannedPath:
+        """A path with a quick plan for what happened."""
+        session = self.session
+        planning, scheduled = session.planning, ScheduledGraph.of(path.graph)
+        history = planning.history(session.runner.happened)
+        optimiser = Optimiser(
+            scheduled, session.rules, Workload.of(scheduled, session.rules, history),
+            planning.limit_bytes, session.costs.time_ns, session.device,
+            classes=planning.classes, ranking=session.costs.kernels,
+        )  # fmt: skip
+        try:
+            made = optimiser.run("greedy")
+        except BudgetError:
+            return PlannedPath(path, math.inf, 0)
+        return PlannedPath(path, made.expected_ns, made.placement.size_bytes)
 
     # --- all of it --------------------------------------------------------------------------------
 
@@ -267,34 +410,35 @@ class SessionPaths:
 
 
 def runs_of(session: GraphSession) -> list[PlannedRun]:
-    """The runs that a session plans for; none before its first plan."""
-    graph = session.graph
+    """The runs that happened, or those that a session plans for; none before its first plan."""
+    graph = session.ground.held
     return [
         PlannedRun(
             max(weight, 1e-9),
             {leaf.name: region for leaf, region in changes(graph, kind, origin).items()},
             joined(handed_out(graph, kind, origin).values()),
         )
-        for kind, (weight, origin) in _planned(session).items()
+        for kind, (weight, origin) in _classes(session).items()
     ]
 
 
-def _planned(session: GraphSession) -> Mapping[BucketClass, tuple[float, tuple[int, ...]]]:
-    return session.planning.classes
+def _classes(session: GraphSession) -> Classes:
+    """How often runs of each class came, and where last."""
+    found: Classes = {}
+    for bucket in session.runner.happened:
+        kind, origin = bucket.classify(session.ground.held)
+        found[kind] = (found[kind][0] + 1.0 if kind in found else 1.0, origin)
+    return found or dict(session.planning.classes)
 
 
-def drawn(graph: Graph) -> list[dict[str, Array]]:
-    """Seeded inputs: normal numbers, small ids, random flags."""
+def inputs_of(graph: Graph) -> list[dict[str, Array]]:
+    """Seeded inputs: normal numbers, small ids, masks that are mostly open."""
     rng = np.random.default_rng(SEED)
-
-    def value(node: Node) -> Array:
-        if node.dtype in FLOATS:
-            return rng.normal(size=node.shape).astype(
-                "float32" if node.dtype == "bfloat16" else node.dtype
-            )
-        return np.asarray(rng.integers(0, 2, node.shape)).astype(node.dtype)
-
-    return [{n: value(node) for n, node in graph.inputs.items()} for _ in range(SAMPLES)]
+    ids = TensorType((2,), "int64")
+    return [
+        {name: as_array(drawn(node.type, ids, rng)) for name, node in graph.inputs.items()}
+        for _ in range(SAMPLES)
+    ]
 
 
 def references(
@@ -317,9 +461,6 @@ def _keys(path: Path) -> set[tuple[str, str]]:
     return {(kernel.name, call.signature) for call, kernel in path.unmeasured()}
 
 
-def _error(found: Mapping[str, Any], right: Mapping[str, Array]) -> float:
-    worst = 0.0
-    for name, value in right.items():
-        scale = float(np.abs(value).max()) or 1.0
-        worst = max(worst, float(np.abs(np.asarray(found[name], np.float64) - value).max()) / scale)
-    return worst
+def off(found: Mapping[str, Any], right: Mapping[str, Array]) -> float:
+    """The largest relative error of some outputs."""
+    return max((difference(found[n], value).relative for n, value in right.items()), default=0.0)

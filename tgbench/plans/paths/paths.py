@@ -10,6 +10,7 @@ best kernels; kernels of one graph in the order of what they take more than thes
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -301,7 +302,7 @@ class Paths:
 
     def _of_graphs(self) -> Iterator[Priced[Path]]:
         groups = self.choices.clusters
-        streams = [CostStream(_times(ways(group[0]), len(group))) for group in groups]
+        streams = [CostStream(_times(_apart(group[0]), len(group))) for group in groups]
         for priced in together(streams):
             taken = {
                 cluster: way
@@ -384,6 +385,26 @@ def _power(count: int) -> str:
 
 def _times(found: Iterable[Priced[Way]], times: int) -> Iterator[Priced[Way]]:
     return (Priced(one.cost * times, one.value) for one in found)
+
+
+def _apart(cluster: Cluster) -> Iterator[Priced[Way]]:
+    """The ways of a cluster that differ in what they call; of those that do not, the first.
+
+    The others differ in views, in what follows from weights alone, or in the order of equal calls.
+    """
+    seen = set()
+    for priced in ways(cluster):
+        pairs = zip(cluster.classes, priced.value, strict=True)
+        chosen = [cluster.options[name][number] for name, number in pairs if number >= 0]
+        runs = Counter(
+            (node.call, cluster.costs[node])
+            for node in chosen
+            if not node.is_leaf and not is_view(node)
+        )
+        key = frozenset(runs.items())
+        if key not in seen:
+            seen.add(key)
+            yield priced
 
 
 def _others(signature: str, calls: Sequence[PathCall]) -> Iterator[Priced[tuple[str, str]]]:

@@ -38,9 +38,10 @@ def plan_of(session: GraphSession) -> Plan | None:
 
 
 def weights_of(session: GraphSession) -> dict[str, Any]:
-    """The session's own parameters, not copies."""
-    nodes = session.graph.parameters.items()
-    return {name: session.pool.buffers[name, node.dtype] for name, node in nodes}
+    """The session's own parameters, not copies; of its graph, whichever path is in force."""
+    keys = [(name, node.dtype) for name, node in session.ground.held.parameters.items()]
+    buffers = session.pool.buffers
+    return {name: buffers[name, dtype] for name, dtype in keys if (name, dtype) in buffers}
 
 
 def parameters(session: GraphSession) -> dict[str, Array]:

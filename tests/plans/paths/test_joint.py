@@ -1,0 +1,88 @@
+"""A path and a plan chosen together: never worse than one after the other, and what runs then."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+from plans.paths.test_chosen import LIMITS, inputs, session_of
+from plans.paths.test_paths import layers, weights_of
+
+from tgbench.graph.rewrite.saturate import SaturationLimits
+from tgbench.plans.plan import Plan
+from tgbench.session.session import GraphSession
+
+
+def edited(session: GraphSession, rows: tuple[int, ...] = (3, 5, 2)) -> dict[str, Any]:
+    values = inputs()
+    session.run(values)
+    for row in rows:
+        values["x"] = values["x"].copy()
+        values["x"][row] += 1
+        session.run(values)
+    return values
+
+
+@pytest.mark.parametrize("budget", [None, "6KiB", "4KiB"])
+def test_the_best_path_is_planned_and_runs(budget: str | None, tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "plan.json"
+    session = session_of(layers(), plan=file)
+    values = edited(session)
+    found = session.paths(limits=LIMITS).optimize("greedy", steps=1, budget=budget)
+    assert found.bought >= 0.0
+    assert found.best.planned_ns == min(one.planned_ns for one in found.tried)
+    assert session.graph.fingerprint == found.best.path.graph.fingerprint
+    assert str(found).count("planned") == len(found.tried)
+    values["x"][6] -= 1
+    right = session_of(layers()).run(values)["y"]
+    np.testing.assert_allclose(session.run(values)["y"], right, rtol=1e-4, atol=1e-5)
+    assert Plan.load(file).path == session.path
+    again = session_of(layers(), plan=file, memory=budget)
+    np.testing.assert_allclose(again.run(values)["y"], right, rtol=1e-4, atol=1e-5)
+
+
+def test_a_budget_that_nothing_fits_leaves_the_session_as_it_was() -> None:
+    from tgbench.base.errors import BudgetError
+
+    session = session_of(layers())
+    values = edited(session)
+    with pytest.raises(BudgetError):
+        session.paths(limits=LIMITS).optimize("greedy", budget=64)
+    assert session.budget_bytes is None
+    right = session_of(layers()).run(values)["y"]
+    np.testing.assert_allclose(session.run(values)["y"], right, rtol=1e-4, atol=1e-5)
+
+
+def test_another_search_is_over_the_paths_of_the_given_graph() -> None:
+    session = session_of(layers())
+    edited(session)
+    first = session.paths(limits=LIMITS).optimize("greedy")
+    paths = session.paths(limits=LIMITS)
+    assert paths.graph.fingerprint == session_of(layers()).graph.fingerprint
+    assert paths.optimize("greedy").best.path.graph.fingerprint == first.best.path.graph.fingerprint
+
+
+def test_a_tolerance_lets_a_session_compute_in_less() -> None:
+    graph = layers(1, 256)
+    session = GraphSession(graph, weights_of(graph), calibrate=False)
+    values = {"x": np.random.default_rng(0).normal(size=(8, 256)).astype("float32")}
+    session.run(values)
+    paths = session.paths(tolerance=0.05, limits=SaturationLimits(nodes=2_000))
+    found = paths.optimize("greedy")
+    assert paths.error(found.best.path) <= max(0.05, paths.error(paths.given))
+    if found.best.path.is_rounded:
+        assert session.tolerance == 0.05
+        assert session.path is not None
+        assert session.path.tolerance == 0.05
+
+
+def test_what_runs_happened_weigh() -> None:
+    """Ten changes of a row count more than the first run, which computes everything."""
+    session = session_of(layers())
+    edited(session, (1, 2, 3) * 4)
+    many = session.paths(limits=LIMITS)
+    shares = sorted(one.weight for one in many.paths.space.occasions)
+    assert shares[-1] > 5 * shares[0]
+    assert many[0].time_ns < many.paths.space.occasions[0].weight * 1e9
