@@ -11,12 +11,13 @@ import pytest
 
 import tgbench as tg
 from tgbench.base.errors import PlanError
+from tgbench.base.memo import bytes_of
 from tgbench.base.regions import Box, Region
 from tgbench.programs.program import Program
 from tgbench.programs.states import NOTHING, ValidityPattern
 from tgbench.runs.buckets import Bucket, BucketClass, Spot
 from tgbench.session.choosing import Chooser, Larger, Own
-from tgbench.session.memory import Library
+from tgbench.session.library import Library
 from tgbench.session.serving import ONWARDS, WIDENED, WIDER, Offer, Rung
 
 TOKENS, WORDS, WIDTH = 32, 50, 16
@@ -338,20 +339,33 @@ def test_offers_that_are_alike_are_made_once() -> None:
     assert len({(offer.state, offer.bucket) for offer in (own, *larger)}) == len(larger) + 1
 
 
-class Sized(Program):
-    size_bytes = 150  # type: ignore[assignment]
-
-
 def test_whether_programs_count_on_anything_is_known_whatever_comes_and_goes() -> None:
-    random, library = np.random.default_rng(0), Library(limit_bytes=1_000)
+    random, library = np.random.default_rng(0), Library(limit_bytes=20_000)
     kinds = [BucketClass((("x", (((None, n),),)),), (), ()) for n in range(1, 6)]
     for _ in range(500):
-        program = Sized((), frozenset(), 0, {}, ())
+        program = Program((), frozenset(), 0, {}, ())
         library.add(int(random.integers(2)), kinds[random.integers(5)], program)
         right = all(state == NOTHING for state, _, _ in library)
         assert library.continue_nothing == right
         if random.random() < 0.05:
             library.clear()
             assert library.continue_nothing
+    assert library.evicted > 100
     *_, (_, last, _) = library
     assert next(iter(library.kinds(1))) is last
+
+
+def test_what_programs_take_is_measured_of_some() -> None:
+    session, random = tg.GraphSession(*_decoder(), making="always"), np.random.default_rng(0)
+    ids = random.integers(WORDS, size=TOKENS)
+    session.run({"ids": ids})
+    for _ in range(30):
+        ids[random.integers(TOKENS, size=3)] += 1
+        ids %= WORDS
+        session.run({"ids": ids}, want={"y": np.s_[int(random.integers(TOKENS))]})
+    library = session.keeper.programs
+    right = sum(bytes_of(program) for *_, program in library)
+    assert len(library) > 16
+    assert 0.5 * right < library.size_bytes < 2 * right
+    library.clear()
+    assert library.size_bytes == 0

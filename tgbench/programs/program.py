@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from math import inf
 from typing import Any
 
@@ -21,7 +20,6 @@ import numpy as np
 import torch
 
 from tgbench.base.coords import Coord, Domain, Guard, Moving, at
-from tgbench.base.memo import bytes_of
 from tgbench.base.regions import Box
 from tgbench.base.words import counted
 from tgbench.graph.graph import Node
@@ -94,7 +92,6 @@ def site_at(site: Site, origin: Sequence[int]) -> Site:
     )
 
 
-CALL_BYTES = 3_500  # of a call, about
 FORGETS = 1.002  # times as much is the least that a program took, after each run more
 
 
@@ -161,6 +158,7 @@ class Program:
         use: how often it ran.
         binds: makes the tensors at the first move, where they are not made with the program.
         tryout: what is being found out about the kernels of its calls.
+        size_bytes: what keeping it takes, about; known once it is kept.
     """
 
     instructions: Sequence[Instruction]
@@ -180,6 +178,7 @@ class Program:
     use: Use = field(default_factory=Use)
     binds: Callable[[Program, tuple[int, ...]], None] | None = None
     tryout: Any = None
+    size_bytes: int = 0
     _tensors: dict[View, torch.Tensor] = field(default_factory=dict)
     _forms: Forms = field(default_factory=Forms)
     _moving: list[Follower] = field(default_factory=list)
@@ -323,13 +322,6 @@ class Program:
         """How many tensors a move re-points, and how many numbers it writes."""
         words = sum(chain.moves for chain in self._chains.values())
         return len(self._moving) + len(self._numbers) + words
-
-    @cached_property
-    def size_bytes(self) -> int:
-        """What keeping it takes, as it was when first asked; about that, where calls are unread."""
-        if self.binds is not None:
-            return CALL_BYTES * (1 + len(self.instructions))
-        return round(bytes_of(self))
 
     def __len__(self) -> int:
         return len(self.instructions)

@@ -1,16 +1,15 @@
 """A plan in force: its bytes of the arena, and programs specialised to them.
 
 `Memory` writes changed inputs, turns a (state, bucket class) pair into a bound
-program, and carries states from one run to the next. `Library` remembers programs.
+program, and carries states from one run to the next.
 """
 
 from __future__ import annotations
 
 import gc
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -32,7 +31,7 @@ from tgbench.programs.lowering import Held, State
 from tgbench.programs.pool import Pool
 from tgbench.programs.program import Program
 from tgbench.programs.specialiser import Specialiser
-from tgbench.programs.states import NOTHING, States, ValidityPattern
+from tgbench.programs.states import States, ValidityPattern
 from tgbench.programs.teamwork import Teamwork
 from tgbench.runs.buckets import BucketClass
 from tgbench.runs.difference import hull_of
@@ -41,7 +40,6 @@ from tgbench.runs.propagate import Propagator, Step, update_key
 from tgbench.runs.rules import Rules
 
 UNSEEN = 0.25  # of all objects, as the collector has it
-NO_STATES: dict[int, None] = {}
 MOST_AFTERS = 1_000  # states that a program is known to have begun with
 Saved: TypeAlias = "list[tuple[torch.Tensor, torch.Tensor]]"  # (where it lies, its copy)
 
@@ -469,76 +467,3 @@ def _typed(arena: torch.Tensor) -> dict[tuple[Any, str], torch.Tensor]:
         whole = arena.numel() // itemsize * itemsize
         flat[ARENA, dtype] = arena[:whole].view(TORCH_DTYPES[dtype])
     return flat
-
-
-class Library:
-    """Programs by (state, bucket class), bounded in bytes; the least used go first."""
-
-    def __init__(self, limit_bytes: int) -> None:
-        self.limit_bytes = limit_bytes
-        self.size_bytes = 0
-        self.evicted = 0
-        self._shelves: OrderedDict[tuple[int, BucketClass], list[Program]] = OrderedDict()
-        self._states: dict[BucketClass, dict[int, None]] = {}  # with a shelf
-        self._continuing = 0  # shelves of programs that count on something
-
-    def find(self, state: int, kind: BucketClass, origin: tuple[int, ...]) -> Program | None:
-        """A program that is right at this origin, if one is there."""
-        shelf = self._shelves.get((state, kind))
-        for program in shelf or ():
-            if program.domain.holds(origin):
-                self._shelves.move_to_end((state, kind))
-                return program
-        return None
-
-    @property
-    def continue_nothing(self) -> bool:
-        """Whether all programs compute everything: none counts on what is there."""
-        return not self._continuing
-
-    def kinds(self, most: int) -> Iterable[BucketClass]:
-        """The classes of the programs that were used last, that one first."""
-        return dict.fromkeys(kind for _, kind in islice(reversed(self._shelves), most))
-
-    def states(self, kind: BucketClass) -> dict[int, None]:
-        """From which states programs of a class start, the last one last."""
-        return self._states.get(kind, NO_STATES)
-
-    def add(self, state: int, kind: BucketClass, program: Program) -> None:
-        key = state, kind
-        self._states.setdefault(kind, {})[state] = None
-        self._continuing += state != NOTHING and key not in self._shelves
-        self._shelves[key] = [program, *self._shelves.get(key, ())]  # no shelf is ever empty
-        self._shelves.move_to_end(key)
-        self.size_bytes += program.size_bytes
-        while self.size_bytes > self.limit_bytes and len(self) > 1:
-            self._drop_oldest()
-
-    def _drop_oldest(self) -> None:
-        key, (*rest, oldest) = next(iter(self._shelves.items()))
-        self.size_bytes -= oldest.size_bytes
-        self.evicted += 1
-        if rest:
-            self._shelves[key] = rest
-        else:
-            del self._shelves[key]
-            state, kind = key
-            self._continuing -= state != NOTHING
-            del self._states[kind][state]
-            if not self._states[kind]:
-                del self._states[kind]
-
-    def clear(self) -> None:
-        self._shelves.clear()
-        self._states.clear()
-        self.size_bytes = self._continuing = 0
-
-    def __len__(self) -> int:
-        return sum(map(len, self._shelves.values()))
-
-    def __iter__(self) -> Any:
-        return (
-            (state, kind, program)
-            for (state, kind), shelf in self._shelves.items()
-            for program in shelf
-        )

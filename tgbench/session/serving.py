@@ -33,7 +33,7 @@ from tgbench.programs.program import Program
 from tgbench.programs.states import MOST_PLACES, NOTHING, States
 from tgbench.runs.buckets import Bucket, Classifier, Spot
 from tgbench.runs.raster import Raster, onwards, widened
-from tgbench.session.memory import Library
+from tgbench.session.library import Library
 
 Enlarges: TypeAlias = Callable[[Region, Sequence[int]], Region]  # a region of a shape
 

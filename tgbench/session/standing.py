@@ -28,7 +28,8 @@ from tgbench.programs.program_file import Entry
 from tgbench.programs.states import States
 from tgbench.runs.buckets import Spot
 from tgbench.session.choosing import Chooser
-from tgbench.session.memory import Library, Memory
+from tgbench.session.library import Library
+from tgbench.session.memory import Memory
 from tgbench.session.planning import Planning
 
 Array = NDArray[Any]
