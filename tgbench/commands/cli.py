@@ -2,6 +2,7 @@
 
     tgbench demo        the short tour: Gemma 3 and MiniLM, incrementally, beside transformers
     tgbench profile     measure the kernels that a model's runs use, into a record database
+    tgbench sweep       measure the ways to compute a model, the cheapest first
     tgbench run         a model file on inputs, one set after the other
     tgbench check       a model file beside pairs of inputs and outputs from another framework
     tgbench optimize    the best plan for a model's trace under a budget
@@ -48,6 +49,7 @@ class Command:
 COMMANDS = (
     Command("demo", "demo", "the short tour: two models, run incrementally"),
     Command("profile", "profile", "measure the kernels that a model's runs use"),
+    Command("sweep", "sweep", "measure the ways to compute a model, the cheapest first"),
     Command("run", "run", "run a model file, one set of inputs after another"),
     Command("check", "check", "compare a model with pairs of another framework"),
     Command("occlusion", "apps.occlusion_command", "what of an image a classifier looks at"),

@@ -9,17 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from tgbench.base.errors import GraphError
 from tgbench.base.machine import Machine
-from tgbench.base.safetensors import TORCH_DTYPES
 from tgbench.commands.model import add_dtype, dtypes_of
 from tgbench.commands.progress import bar, say, table
 from tgbench.costs.records import Record, Records
 from tgbench.costs.users_records import users_records
 from tgbench.graph.graph import Graph
-from tgbench.graph.op_table import FLOATS
+from tgbench.session.drawing import random_weights
 from tgbench.session.profile import Profile, profile
 from tgbench.session.session import GraphSession
 from tgbench.sources.models import bert, gemma3
@@ -111,21 +109,6 @@ def _outputs(graph: Graph) -> list[tuple[str, Any]]:
 def _last(shape: tuple[int, ...], tokens: int) -> Any:
     """The last position of an output that has one for each token; else all of it."""
     return np.s_[:, -1] if len(shape) > 1 and shape[1] == tokens else np.s_[:]
-
-
-def random_weights(graph: Graph) -> dict[str, torch.Tensor]:
-    """Small normal weights: times do not depend on their values, as long as none is denormal."""
-    generator = torch.Generator().manual_seed(0)
-    found = {}
-    for name, node in graph.parameters.items():
-        if node.dtype in FLOATS:
-            values = torch.empty(node.shape, dtype=torch.float32).normal_(
-                0, 0.02, generator=generator
-            )
-        else:
-            values = torch.zeros(node.shape)
-        found[name] = values.to(TORCH_DTYPES[node.dtype])
-    return found
 
 
 def shown(found: Profile, records: Sequence[Record]) -> str:

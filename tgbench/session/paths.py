@@ -12,22 +12,22 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tgbench.base.errors import BudgetError, PlanError
+from tgbench.base.errors import BudgetError, PlanError, TgbenchError
 from tgbench.base.machine import Machine
-from tgbench.base.regions import Region
-from tgbench.base.words import Progress, counted, format_bytes, format_time
-from tgbench.costs.probe import drawn
+from tgbench.base.words import Progress, format_bytes, format_time
 from tgbench.costs.records import Records
 from tgbench.graph.graph import Graph, Node
-from tgbench.graph.op_table import TensorType, numpy_dtype
+from tgbench.graph.graph_file import graph_to_json
+from tgbench.graph.op_table import numpy_dtype
 from tgbench.graph.rewrite.saturate import USUAL, SaturationLimits
 from tgbench.memory.estimate import estimate_memory
 from tgbench.memory.storage import ScheduledGraph
@@ -35,14 +35,24 @@ from tgbench.plans.decisions import Classes
 from tgbench.plans.paths.occasions import PlannedRun
 from tgbench.plans.paths.paths import WITHIN, Path, Paths, Space
 from tgbench.plans.plan import Plan
+from tgbench.plans.search.chain import Submits
 from tgbench.plans.search.optimiser import Mode, Optimiser
 from tgbench.plans.search.workload import Workload
 from tgbench.runs.propagate import changes, handed_out, joined
 from tgbench.session.check.compare import difference
 from tgbench.session.check.copies import parameters, twin
 from tgbench.session.check.nodes import exact_values
-from tgbench.session.check.pairs import as_array
-from tgbench.session.profile import Profile, profile
+from tgbench.session.drawing import random_inputs
+from tgbench.session.profile import Profile
+from tgbench.session.sweeping import (
+    Sweep,
+    SweepResult,
+    SweepTask,
+    Wanted,
+    measured,
+    measured_there,
+    wanted,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,28 +60,9 @@ if TYPE_CHECKING:
     from tgbench.session.session import GraphSession
 
 Array = np.ndarray[Any, Any]
-SAMPLES, SEED = 2, 0
+SAMPLES = 2
 TRIED = 64  # paths in less whose error is measured
 TOGETHER = 4  # paths that are planned for
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """What a sweep did.
-
-    Fields:
-        measured: kernels at signatures that were timed now.
-        paths: how many of the first paths stand on measurements throughout.
-        stopped: "" where that is all that were asked for; else "time" or "interrupt".
-    """
-
-    measured: int
-    paths: int
-    stopped: str = ""
-
-    def __str__(self) -> str:
-        why = f"; stopped by {self.stopped}, the same call goes on" if self.stopped else ""
-        return f"{counted(self.measured, 'kernel')} measured, {self.paths} paths known{why}"
 
 
 @dataclass(frozen=True)
@@ -158,7 +149,9 @@ class SessionPaths:
         )  # fmt: skip
         given = [{name: np.asarray(value) for name, value in one.items()} for one in samples]
         paths = Paths(space, session.costs, within)
-        return SessionPaths(session, paths, tolerance, given or inputs_of(space.graph), limits)
+        return SessionPaths(
+            session, paths, tolerance, given or random_inputs(space.graph, SAMPLES), limits
+        )
 
     @property
     def graph(self) -> Graph:
@@ -194,16 +187,18 @@ class SessionPaths:
         What is found counts from then on, here and in whatever reads these records.
         """
         opened = self.open(path)
-        opened.run(self.samples[0])
-        runs = runs_of(self.session)
-        if runs:
-            opened.plan_for((run.changed, _wanted(self.graph, run)) for run in runs)
-            opened.run(self.samples[0])
-            opened.prepare()
-        found = profile(opened, records, seconds, alternatives=False)
+        opened.costs.pins = path.every_kernel
+        found = measured(opened, self._runs, records, seconds)
+        self._learn(records)
+        return found
+
+    @property
+    def _runs(self) -> tuple[Wanted, ...]:
+        return tuple(wanted(self.graph, run) for run in runs_of(self.session))
+
+    def _learn(self, records: Records) -> None:
         self.session.costs.learn(records.all(Machine.here(self.session.device).fingerprint))
         self.paths = Paths(self.paths.space, self.session.costs, self.paths.within)
-        return found
 
     def sweep(
         self,
@@ -211,6 +206,9 @@ class SessionPaths:
         count: int = 50,
         seconds: float | None = None,
         progress: Progress = lambda done, count, text: None,
+        *,
+        executor: Submits | None = None,
+        workers: int = 1,
     ) -> Sweep:
         """Measure the first paths, one after the other, until each stands on measurements.
 
@@ -221,23 +219,63 @@ class SessionPaths:
             count: how many of the first paths.
             seconds: stop after about so long.
             progress: is told (paths known, paths, what is going on).
+            executor: workers measure, so many at a time: a process pool, a Dask client. Each should
+                have a machine for itself. What they find is of their machines, and counts here if
+                that is one like this.
         """
-        measured, tried, began = 0, set[tuple[str, str]](), time.monotonic()
-        while True:
-            first = list(islice(self, count))
-            unknown = [path for path in first if not _keys(path) <= tried]
-            known = len(first) - len(unknown)
-            if not unknown:
-                return Sweep(measured, known)
-            left = None if seconds is None else seconds - (time.monotonic() - began)
-            if left is not None and left <= 0:
-                return Sweep(measured, known, "time")
-            progress(known, len(first), str(unknown[0]))
-            tried |= _keys(unknown[0])
-            found = self.measure(unknown[0], records, left)
-            measured += len(found.measured)
-            if found.stopped == "interrupt":
-                return Sweep(measured, known, "interrupt")
+        swept, tried, began = 0, set[tuple[str, str]](), time.monotonic()
+        known = 0
+        try:
+            while True:
+                first = list(islice(self, count))
+                unknown = [path for path in first if not _keys(path) <= tried]
+                known = len(first) - len(unknown)
+                left = None if seconds is None else seconds - (time.monotonic() - began)
+                if not unknown or (left is not None and left <= 0):
+                    return Sweep(swept, known, "time" if unknown else "")
+                progress(known, len(first), str(unknown[0]))
+                some = _disjoint(unknown, tried, workers if executor is not None else 1)
+                tried |= {key for path in some for key in _keys(path)}
+                if executor is None:
+                    found = self.measure(some[0], records, left)
+                    swept += len(found.measured)
+                    if found.stopped == "interrupt":
+                        return Sweep(swept, known, "interrupt")
+                else:
+                    swept += self._measured_there(some, records, left, executor)
+        except KeyboardInterrupt:
+            return Sweep(swept, known, "interrupt")
+        except (OSError, RuntimeError, CancelledError) as error:
+            if executor is None or isinstance(error, TgbenchError):
+                raise
+            return Sweep(swept, known, "workers lost")
+
+    def _measured_there(
+        self, paths: Sequence[Path], records: Records, seconds: float | None, executor: Submits
+    ) -> int:
+        """Have workers measure a path each; how many kernels they did."""
+        text, device = graph_to_json(self.graph), self.session.device
+        futures = [
+            executor.submit(
+                measured_there,
+                SweepTask(
+                    text, replace(path.chosen(self.tolerance), kernels=_pairs(path.every_kernel)),
+                    self._runs, device, seconds,
+                ),
+            )
+            for path in paths
+        ]  # fmt: skip
+        count = 0
+        try:
+            for future in futures:
+                found: SweepResult = future.result()
+                records.add(found.rows, found.machine)
+                count += len(found.rows)
+        finally:
+            for future in futures:
+                future.cancel()
+        self._learn(records)
+        return count
 
     # --- error ------------------------------------------------------------------------------------
 
@@ -431,16 +469,6 @@ def _classes(session: GraphSession) -> Classes:
     return found or dict(session.planning.classes)
 
 
-def inputs_of(graph: Graph) -> list[dict[str, Array]]:
-    """Seeded inputs: normal numbers, small ids, masks that are mostly open."""
-    rng = np.random.default_rng(SEED)
-    ids = TensorType((2,), "int64")
-    return [
-        {name: as_array(drawn(node.type, ids, rng)) for name, node in graph.inputs.items()}
-        for _ in range(SAMPLES)
-    ]
-
-
 def references(
     graph: Graph, inputs: Mapping[str, Array], weights: Mapping[str, Array]
 ) -> dict[str, Array]:
@@ -451,14 +479,25 @@ def references(
     return {name: values[node] for name, node in graph.outputs.items() if not node.is_leaf}
 
 
-def _wanted(given: Graph, run: PlannedRun) -> dict[str, Region]:
-    """What a run asks for of the outputs, by name."""
-    return {n: run.demand[node] for n, node in given.outputs.items() if node in run.demand}
-
-
 def _keys(path: Path) -> set[tuple[str, str]]:
     """The kernels and signatures that nothing was measured of."""
     return {(kernel.name, call.signature) for call, kernel in path.unmeasured()}
+
+
+def _disjoint(unknown: Sequence[Path], tried: Set[tuple[str, str]], count: int) -> list[Path]:
+    """The first paths that have nothing to measure in common, at most so many."""
+    found: list[Path] = []
+    seen = set(tried)
+    for path in unknown:
+        keys = _keys(path) - tried
+        if len(found) < count and not keys & (seen - tried):
+            found.append(path)
+            seen |= keys
+    return found
+
+
+def _pairs(kernels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(kernels.items()))
 
 
 def off(found: Mapping[str, Any], right: Mapping[str, Array]) -> float:

@@ -144,6 +144,12 @@ class Path:
             )
         return total(parts)
 
+    @property
+    def every_kernel(self) -> dict[str, str]:
+        """The kernel of every signature: also of those that take the expected fastest."""
+        return {call.signature: self.kernels.get(call.signature) or call.kernels[0][0].name
+                for call in self.calls}  # fmt: skip
+
     def unmeasured(self) -> tuple[tuple[PathCall, Kernel], ...]:
         """The kernels of its calls that nothing was measured of, each signature once."""
         found = {}

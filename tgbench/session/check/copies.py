@@ -21,7 +21,7 @@ def twin(
     one it has what memory it needs.
     """
     options: dict[str, Any] = {"device": session.device, "exact": session.exact}
-    options |= {"ignore_weights": ("*",)}
+    options |= {"ignore_weights": ("*",), "calibrate": session.planning.calibrator is not None}
     same = Imported(session.graph if graph is None else graph, weights_of(session), {})
     if graph is not None:
         return GraphSession(same, **options)
