@@ -40,7 +40,8 @@ from tgbench.runs.buckets import Bucket
 from tgbench.runs.propagate import Propagator
 from tgbench.runs.rules import Rules
 from tgbench.session.arguments import ArgumentReader
-from tgbench.session.memory import Library, Memory
+from tgbench.session.library import Library
+from tgbench.session.memory import Memory
 from tgbench.session.report import Report
 from tgbench.session.session import GraphSession
 from tgbench.sources.models import gemma3
