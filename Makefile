@@ -19,7 +19,7 @@ VENV := .venv/bin/python
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup peers demo test lint types notebooks browser unit sweep fuzz fuzz-bits fuzz-files fuzz-faults lab format \
+.PHONY: help setup peers demo test lint types notebooks browser unit sweep fuzz fuzz-bits fuzz-files fuzz-faults fuzz-interrupts lab format \
 	bench-decode bench-forward bench-engine bench-bitwise bench-budgets bench-histories bench-imported bench-kernels bench-layout bench-occlusion bench-optimize bench-optimum bench-packing bench-predict bench-programs bench-remat \
 	bench-schedule bench-scoring bench-specialise bench-stream bench-widgets bench-zoo gpu clean
 
@@ -69,6 +69,10 @@ fuzz-bits: setup ## bit-exact mode beside new sessions: make fuzz-bits SECONDS=6
 # Each file has 1 GB and 5 s, in a process that is killed and started again.
 fuzz-files: setup ## damaged files of every kind: make fuzz-files SECONDS=600 SEED=0
 	@cd tests && PYTHONPATH=.. OMP_NUM_THREADS=1 ../$(VENV) -W ignore -m hostile --seconds $(SECONDS) --seed $(SEED)
+
+# A run is stopped at one bytecode after the other, each once before one comes again.
+fuzz-interrupts: setup ## runs interrupted anywhere: make fuzz-interrupts SECONDS=600 SEED=0
+	@cd tests && PYTHONPATH=.. OMP_NUM_THREADS=1 PYTHONHASHSEED=0 ../$(VENV) -W ignore -m interrupts --seconds $(SECONDS) --seed $(SEED)
 
 # Writers are killed or run out of disk, a database is locked, a search loses its process.
 fuzz-faults: setup ## faults of every kind: make fuzz-faults SECONDS=600 SEED=0

@@ -5,7 +5,7 @@
            counted again
 
 A fuzzer says what one case is, and how it is counted: `make fuzz`, `make fuzz-bits`,
-`make fuzz-files` and `make fuzz-faults`.
+`make fuzz-files`, `make fuzz-interrupts` and `make fuzz-faults`.
 """
 
 from __future__ import annotations

@@ -1,193 +1,99 @@
-"""Interrupted anywhere: at every bytecode of a run something is raised, and then it is tried again.
-
-    run k ── KeyboardInterrupt at opcode 1, 2, 3, … ──→ states are what they were before run k
-    run k again ──→ its results, and the states have advanced once
-
-A real interrupt comes at some of these points; MemoryError comes at calls. The points are all of
-the package's own bytecodes in a warm run, and every n-th of a first and of a planning run.
-"""
+"""All bytecodes of a warm run, some of others; `make fuzz-interrupts` visits every point."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from itertools import islice
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import settings
+from interrupts.__main__ import KINDS, Course, point_of
+from interrupts.injecting import Place, Point, in_turns, injected, places
+from interrupts.runs import ERRORS, RUNS, Tried
 
 import tgbench as tg
-from tgbench import ops
-from tgbench.graph.graph import Graph, GraphBuilder
-
-ROWS = 4
 
 
-class Injector:
-    """Counts the opcodes of the package's frames, and raises at one of them.
-
-    The last opcodes of the outermost frame are left out: they only hand over what is finished.
-    """
-
-    def __init__(self, at: int | None, error: type[BaseException]) -> None:
-        self.at, self.error, self.count = at, error, 0
-
-    def trace(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if "/tgbench/" not in frame.f_code.co_filename or "/tests/" in frame.f_code.co_filename:
-            return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        return self.step
-
-    def step(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if event == "opcode":
-            self.count += 1
-            if self.count == self.at and not self._is_over(frame):
-                raise self.error("injected")
-        return self.step
-
-    @staticmethod
-    def _is_over(frame: FrameType) -> bool:
-        is_outermost = frame.f_code is tg.GraphSession.run.__code__
-        return is_outermost and frame.f_code.co_code[frame.f_lasti] == RETURN
+@pytest.fixture(scope="module")
+def courses() -> dict[str, Course]:
+    return {name: Course(name) for name in RUNS}
 
 
-RETURN = __import__("opcode").opmap["RETURN_VALUE"]
+@pytest.mark.parametrize("error", ERRORS)
+def test_every_bytecode_of_a_warm_run(
+    error: type[BaseException], courses: dict[str, Course]
+) -> None:
+    course = courses["warm"]
+    assert len(course.reached) > 1000
+    stopped = [course.stop(p, error) for p in islice(course.points, len(course.reached))]
+    assert sum(stopped) > 0.6 * len(stopped)
 
 
-@contextmanager
-def injected(at: int | None, error: type[BaseException] = KeyboardInterrupt) -> Iterator[Injector]:
-    """Raise at one of the package's opcodes; None only counts them."""
-    injector, before = Injector(at, error), sys.gettrace()
-    sys.settrace(injector.trace)
-    try:
-        yield injector
-    finally:
-        sys.settrace(before)
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("name", ["first", "planning"])
+def test_points_of_a_run(name: str, error: type[BaseException], courses: dict[str, Course]) -> None:
+    """Of bytecodes everywhere, and of those of the run's last steps, where states advance."""
+    course, count = courses[name], settings().max_examples
+    every = max(len(course.reached) // count, 1)
+    last = [p for p in course.points if "/session/running.py" in p.place.code.co_filename]
+    stopped = [
+        course.stop(point, error)
+        for point in [*course.points[: len(course.reached) : every], *last[:: len(last) // count]]
+    ]
+    assert sum(stopped) > 0.6 * len(stopped)
 
 
-def graph() -> Graph:
-    """Two states, one written whole and one in part, and an output of each and of the input."""
-    g = GraphBuilder()
-    x, at = g.input("x", (ROWS, 2)), g.input("at", (1,), "int64")
-    total, ring = g.state("total", (ROWS, 2)), g.state("ring", (ROWS, 2))
-    g.update(total, total + x)
-    g.update(ring, ops.sum_(total, (0,), keepdims=True) + 1.0, at=at)
-    g.output("y", ops.exp(x * 0.0) + total * 2.0 + ring)
-    g.output("x", x @ g.parameter("w", (2, 2)))
-    return g.build()
-
-
-class Right:
-    """What the graph computes, in a few lines."""
-
-    def __init__(self) -> None:
-        self.total, self.ring = np.zeros((ROWS, 2), "float32"), np.zeros((ROWS, 2), "float32")
-
-    def run(self, values: dict[str, Any]) -> dict[str, Any]:
-        found = {"y": 1 + self.total * 2 + self.ring, "x": values["x"] @ np.ones((2, 2), "float32")}
-        self.ring, before = self.ring.copy(), self.total
-        self.ring[values["at"][0]] = before.sum(0) + 1
-        self.total = before + values["x"]
-        return found
-
-
-class Tried:
-    """A session beside what is right."""
-
-    def __init__(self) -> None:
-        weights = {"w": np.ones((2, 2), "float32")}
-        self.session = tg.GraphSession(graph(), weights, calibrate=False)
-        self.right, self.number = Right(), 0
-
-    def values(self) -> dict[str, Any]:
-        x = np.zeros((ROWS, 2), "float32")
-        x[self.number % ROWS] = 1 + self.number % 5
-        return {"x": x, "at": np.array([self.number % ROWS])}
-
-    def run(self, want: Any = None) -> None:
-        """One run, compared."""
-        values = self.values()
-        found, right = self.session.run(values, want), self.right.run(values)
-        for name, array in found.items():
-            wanted = right[name] if want is None else right[name][want[name]]
-            assert np.array_equal(array, wanted), (self.number, name)
-        self.number += 1
-
-    def assert_states(self) -> None:
-        assert np.array_equal(self.session.state_value("total"), self.right.total)
-        assert np.array_equal(self.session.state_value("ring"), self.right.ring)
-
-    def stopped(self, at: int, error: type[BaseException]) -> bool:
-        """Whether a run was stopped there; then nothing has changed, else it is over."""
-        values = self.values()
-        try:
-            with injected(at, error):
-                found = self.session.run(values)
-        except (error, tg.KernelError):
-            self.assert_states()
-            return True
-        right = self.right.run(values)
-        assert all(np.array_equal(found[name], right[name]) for name in right)
-        self.number += 1
-        return False
-
-
-def opcodes(act: Callable[[], Any]) -> int:
-    """How many of the package's are run."""
-    with injected(None) as counting:
-        act()
-    return counting.count
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
-def test_every_point_of_a_warm_run(error: type[BaseException]) -> None:
-    """After each point the run is tried again; some in a row are stopped, too."""
-    tried = Tried()
-    for _ in range(8):
-        tried.run()
-    count, stopped = min(opcodes(tried.run) for _ in range(4)), 0
-    assert count > 1000
-    for at in range(1, count + 50):
-        stopped += tried.stopped(at, error)
-        tried.run()
-        tried.run()
-    assert stopped > count * 0.9
-    tried.assert_states()
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
-def test_points_of_a_first_run(error: type[BaseException]) -> None:
-    count = opcodes(Tried().run)
-    points = settings().max_examples
-    for at in [*range(1, count, count // points), *range(count - 20, count + 5)]:
-        tried = Tried()
-        tried.stopped(at, error)
-        for _ in range(3):
-            tried.run()
-        tried.assert_states()
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
-def test_points_of_a_run_that_plans(error: type[BaseException]) -> None:
-    """The states are in memory of a plan that goes, and the run's own plan comes."""
-
-    def begun() -> Tried:
-        tried = Tried()
-        for _ in range(3):
-            tried.run({"x": np.s_[:1]})
-        return tried
-
-    tried = begun()
+def test_the_planning_run_plans() -> None:
+    tried = RUNS["planning"]()
     before = tried.session.plan
     tried.run()
-    assert tried.session.plan is not before, "a run that plans"
-    count = opcodes(begun().run)
-    for at in range(1, count, max(1, count // settings().max_examples)):
-        tried = begun()
-        tried.stopped(at, error)
-        for _ in range(3):
-            tried.run()
-        tried.assert_states()
+    assert tried.session.plan is not before
+
+
+def test_seeds_visit_every_point_once(courses: dict[str, Course]) -> None:
+    few = {name: Course.__new__(Course) for name in RUNS}
+    for name, course in few.items():
+        course.name, course.points = name, courses[name].points[:5]
+    visited = [point_of(seed, few) for seed in range(5 * len(KINDS))]
+    assert len({(course.name, point, error) for course, point, error in visited}) == len(visited)
+    with pytest.raises(IndexError):
+        point_of(5 * len(KINDS), few)
+
+
+def test_points_come_bytecode_by_bytecode() -> None:
+    tried = Tried()
+    tried.run()
+    found = places(tried.run)
+    points = list(in_turns(found))
+    assert len(set(points)) == len(points) == found.total()
+    assert {point.place for point in points[: len(found)]} == set(found)
+
+
+def harmful() -> Iterator[tuple[str, Callable[[Tried], Any]]]:
+    yield "states", lambda tried: tried.session.set_state("total", tried.right.total + 1)
+    yield "results", lambda tried: tried.right.__dict__.update(total=tried.right.total + 1)
+
+
+@pytest.mark.parametrize(("what", "harm"), list(harmful()), ids=lambda one: str(one)[:7])
+def test_harm_is_noticed(what: str, harm: Callable[[Tried], Any]) -> None:
+    """A check that nothing fails proves nothing."""
+    tried = RUNS["warm"]()
+    point = next(iter(in_turns(places(tried.run))))
+    harm(tried)
+    with pytest.raises(AssertionError):
+        tried.stopped(point, KeyboardInterrupt)
+
+
+def test_it_is_raised_where_it_is_told_to(courses: dict[str, Course]) -> None:
+    tried, code = RUNS["warm"](), tg.GraphSession.run.__code__
+    inside = sorted(
+        (place for place in courses["warm"].reached if place.code is code), key=lambda p: p.offset
+    )
+    with (
+        pytest.raises(KeyboardInterrupt) as caught,
+        injected(Point(inside[3], 0), KeyboardInterrupt),
+    ):
+        tried.session.run(tried.values())
+    frame = caught.traceback[-2]._rawentry  # the last one is the injector's
+    assert Place(frame.tb_frame.f_code, frame.tb_lasti) == inside[3]

@@ -1,0 +1,103 @@
+"""Runs that are interrupted, of a session whose states are written whole and in part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+import tgbench as tg
+from interrupts.injecting import Point, injected
+from tgbench import ops
+from tgbench.graph.graph import Graph, GraphBuilder
+
+ROWS = 4
+ERRORS: tuple[type[BaseException], ...] = (KeyboardInterrupt, MemoryError)
+
+
+def graph() -> Graph:
+    """Two states, one written whole and one in part, and an output of each and of the input."""
+    g = GraphBuilder()
+    x, at = g.input("x", (ROWS, 2)), g.input("at", (1,), "int64")
+    total, ring = g.state("total", (ROWS, 2)), g.state("ring", (ROWS, 2))
+    g.update(total, total + x)
+    g.update(ring, ops.sum_(total, (0,), keepdims=True) + 1.0, at=at)
+    g.output("y", ops.exp(x * 0.0) + total * 2.0 + ring)
+    g.output("x", x @ g.parameter("w", (2, 2)))
+    return g.build()
+
+
+class Right:
+    """What the graph computes, in a few lines."""
+
+    def __init__(self) -> None:
+        self.total, self.ring = np.zeros((ROWS, 2), "float32"), np.zeros((ROWS, 2), "float32")
+
+    def run(self, values: dict[str, Any]) -> dict[str, Any]:
+        found = {"y": 1 + self.total * 2 + self.ring, "x": values["x"] @ np.ones((2, 2), "float32")}
+        self.ring, before = self.ring.copy(), self.total
+        self.ring[values["at"][0]] = before.sum(0) + 1
+        self.total = before + values["x"]
+        return found
+
+
+class Tried:
+    """A session beside what is right."""
+
+    def __init__(self) -> None:
+        weights = {"w": np.ones((2, 2), "float32")}
+        self.session = tg.GraphSession(graph(), weights, calibrate=False, making="always")
+        self.right, self.number = Right(), 0
+
+    def values(self) -> dict[str, Any]:
+        x = np.zeros((ROWS, 2), "float32")
+        x[self.number % ROWS] = 1 + self.number % 5
+        return {"x": x, "at": np.array([self.number % ROWS])}
+
+    def run(self, want: Any = None) -> None:
+        """One run, compared."""
+        values = self.values()
+        found, right = self.session.run(values, want), self.right.run(values)
+        for name, array in found.items():
+            wanted = right[name] if want is None else right[name][want[name]]
+            assert np.array_equal(array, wanted), (self.number, name)
+        self.number += 1
+
+    def assert_states(self) -> None:
+        assert np.array_equal(self.session.state_value("total"), self.right.total), "total"
+        assert np.array_equal(self.session.state_value("ring"), self.right.ring), "ring"
+
+    def stopped(self, point: Point, error: type[BaseException]) -> bool:
+        """Whether a run was stopped there; then nothing has changed, else it is over."""
+        values = self.values()
+        try:
+            with injected(point, error):
+                found = self.session.run(values)
+        except (error, tg.KernelError):
+            self.assert_states()
+            return True
+        right = self.right.run(values)
+        assert all(np.array_equal(found[name], right[name]) for name in right), "results"
+        self.number += 1
+        return False
+
+
+def warm() -> Tried:
+    """One whose next run has been there before."""
+    tried = Tried()
+    for _ in range(8):
+        tried.run()
+    return tried
+
+
+def planning() -> Tried:
+    """One whose states are in memory of a plan that goes, as the next run's own plan comes."""
+    tried = Tried()
+    for _ in range(2):
+        tried.run({"x": np.s_[:1]})
+    return tried
+
+
+RUNS: Mapping[str, Callable[[], Tried]] = {"warm": warm, "first": Tried, "planning": planning}
+AFTER = 2  # runs that have to be right after one that was stopped
