@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
+import tgbench as tg
 import tgbench.graph.ops as ops
 from tgbench.graph.graph import GraphBuilder
 from tgbench.graph.rewrite.saturate import SaturationLimits
@@ -22,7 +23,7 @@ def session() -> GraphSession:
     g.output("y", ops.softmax(parts[0] @ parts[1].transpose()) @ parts[2])
     graph = g.build()
     weights = {name: np.ones((32, 32), np.float32) for name in graph.parameters}
-    made = GraphSession(graph, weights=weights, calibrate=False)
+    made = tg.GraphSession(graph, weights=weights, calibrate=False)
     made.run({"x": np.ones((16, 32), np.float32)})
     return made
 
@@ -34,6 +35,9 @@ def test_a_table_and_a_map(session: GraphSession) -> None:
     assert str(found).splitlines()[2].split()[0] == "0"
     shown = paths._repr_mimebundle_()
     assert shown["text/plain"] == str(found)
+    assert [paths.graph_at(place).time_ns for place in found.places] == sorted(
+        {path.time_ns for path in found.paths}
+    )
     graphs = [path for path, _ in zip(paths.paths.graphs(), range(8), strict=False)]
     picture = PathMap.of(graphs)
     assert len(picture.lines) == len(graphs)

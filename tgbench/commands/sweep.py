@@ -11,23 +11,21 @@ import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from tgbench.base.errors import PlanError
-from tgbench.base.words import format_bytes, format_time
+from tgbench.base.words import format_time
 from tgbench.commands.model import add_dtype, dtypes_of
 from tgbench.commands.profile import opened
-from tgbench.commands.progress import bar, say, table
+from tgbench.commands.progress import bar, say
 from tgbench.costs.records import Records
 from tgbench.costs.users_records import users_records
 from tgbench.graph.rewrite.saturate import USUAL
-from tgbench.memory.estimate import estimate_memory
 from tgbench.session.paths import SessionPaths
+from tgbench.views.values.ways import ways_of
 
 SHOWN = 10  # paths, when it is over
-LONGEST = 60  # of rules in a row
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -93,16 +91,5 @@ def cluster(address: str) -> Iterator[dict[str, Any]]:
 
 
 def shown(paths: SessionPaths) -> str:
-    """The first paths, a line each, and what the given graph takes."""
-    rows = []
-    for path in islice(paths, SHOWN):
-        found = path.estimate
-        rules = ", ".join(path.rules) or "as it was given"
-        rows.append([
-            str(path.number), f"{format_time(path.time_ns)} ±{found.spread:.0%}",
-            f"{found.share('measured'):.0%}",
-            format_bytes(int(estimate_memory(path.graph).keep_all_bytes)),
-            rules if len(rules) <= LONGEST else f"{rules[: LONGEST - 1]}…",
-        ])  # fmt: skip
-    given = f"as given: {format_time(paths.given.time_ns)} a run"
-    return f"{table(['path', 'a run', 'measured', 'kept at most', 'by'], rows)}\n{given}"
+    """The cheapest path of each of the first graphs, and what the given one takes."""
+    return f"{ways_of(paths, SHOWN)}\nas given: {format_time(paths.given.time_ns)} a run"

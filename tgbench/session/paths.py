@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -163,6 +163,10 @@ class SessionPaths:
 
     def __getitem__(self, number: int) -> Path:
         return self.paths[number]
+
+    def graph_at(self, place: int) -> Path:
+        """The cheapest path of a graph, by its place among them: a row of the table."""
+        return self.paths.graph_at(place)
 
     @property
     def given(self) -> Path:
@@ -413,8 +417,13 @@ class SessionPaths:
     # --- all of it --------------------------------------------------------------------------------
 
     def frontier(self, count: int = 32) -> pd.DataFrame:
-        """Time, error and memory of the first graphs of which none is better in all three."""
-        frame = self.to_frame(count, errors=True)
+        """Time, error and memory, by paths that none is better than in all three.
+
+        Of the first graphs that differ in time, the first that computes nothing in less, and the
+        given one.
+        """
+        exact = [] if self.tolerance is None else [self._exact.graph_at(0)]
+        frame = self._frame([*self.paths.different(count).values(), *exact, self.given], True)
         kept = []
         for i, row in frame.iterrows():
             others = frame.drop(index=i)
@@ -423,15 +432,21 @@ class SessionPaths:
                 others[columns] < row[columns]
             ).any(axis=1)
             kept.append(not is_beaten.any())
-        return frame[kept].reset_index(drop=True)
+        best = frame[kept].drop_duplicates(subset=["time_ns", "error", "memory_bytes"])
+        return best.reset_index(drop=True)
 
     def to_frame(self, count: int = 50, *, errors: bool = False) -> pd.DataFrame:
-        """The first paths: number, time_ns, source, spread, rules, calls, kernels, memory_bytes."""
+        """The first paths: number, time_ns, source, spread, rules, calls, kernels, memory_bytes.
+
+        `errors` are of graphs: of each, its cheapest path.
+        """
+        return self._frame(islice(self.paths.graphs() if errors else self, count), errors)
+
+    def _frame(self, paths: Iterable[Path], errors: bool) -> pd.DataFrame:
         import pandas as pd
 
         rows = []
-        found = self.paths.graphs() if errors else iter(self)
-        for path in islice(found, count):
+        for path in paths:
             estimate = path.estimate
             row = {
                 "number": path.number, "time_ns": path.time_ns, "source": estimate.source,

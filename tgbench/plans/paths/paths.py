@@ -36,6 +36,8 @@ from tgbench.plans.paths.occasions import Occasion, PlannedRun, is_view, occasio
 from tgbench.runs.rules import Rules
 
 WITHIN = 2.0  # ways and kernels are left out that take so many times the best one
+LOOKED_AT = 500  # graphs, for those that differ in time
+DIGITS = 1  # of nanoseconds that make a difference
 Pins: TypeAlias = "Mapping[str, str]"  # by signature without layouts, a kernel's name
 
 
@@ -177,7 +179,8 @@ class Path:
     def __str__(self) -> str:
         rules = ", ".join(self.rules) or "as it was given"
         pins = f"; {counted(len(self.kernels), 'other kernel')}" if self.kernels else ""
-        return f"path {self.number}: {format_time(self.time_ns)} a run; {rules}{pins}"
+        number = f"path {self.number}" if self.number >= 0 else "path"
+        return f"{number}: {format_time(self.time_ns)} a run; {rules}{pins}"
 
 
 def _told(cluster: Cluster, name: Node, number: int) -> str:
@@ -305,6 +308,19 @@ class Paths:
     def graphs(self) -> Iterator[Path]:
         """The cheapest path of each graph, cheapest first."""
         return (priced.value for priced in self._graphs)
+
+    def graph_at(self, place: int) -> Path:
+        """One of them; raises IndexError where there are not so many."""
+        return self._graphs[place].value
+
+    def different(self, count: int) -> dict[int, Path]:
+        """The first graphs that differ in time, by their places among all of them."""
+        found: dict[float, int] = {}
+        for place, path in enumerate(islice(self.graphs(), LOOKED_AT)):
+            found.setdefault(round(path.time_ns, DIGITS), place)
+            if len(found) == count:
+                break
+        return {place: self.graph_at(place) for place in found.values()}
 
     def _of_graphs(self) -> Iterator[Priced[Path]]:
         groups = self.choices.clusters

@@ -10,10 +10,9 @@ drawn once. A still picture survives `nbconvert`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import islice
 from typing import Any
 
 from tgbench.base.words import format_bytes, format_time
@@ -149,10 +148,15 @@ def _decision(group: Sequence[Any]) -> str:
 
 @dataclass(frozen=True)
 class Ways:
-    """Some paths of many, the cheapest first, with what is said of all of them."""
+    """Some paths of many, the cheapest first, with what is said of all of them.
+
+    Fields:
+        places: of each among the graphs (`SessionPaths.graph_at`).
+    """
 
     told: str
     paths: tuple[Path, ...]
+    places: tuple[int, ...]
 
     @property
     def map(self) -> PathMap:
@@ -160,9 +164,10 @@ class Ways:
         return PathMap.of(self.paths)
 
     def table(self) -> TextTable:
-        """One row a path."""
-        header = ("#", "a run", "measured", "calls", "kept at most", "by")
-        return TextTable(self.told, header, tuple(map(_row, self.paths)))
+        """One row a graph."""
+        header = ("graph", "a run", "measured", "calls", "kept at most", "by")
+        rows = tuple(map(row, self.places, self.paths))
+        return TextTable(self.told, header, rows)
 
     def __str__(self) -> str:
         return str(self.table())
@@ -172,28 +177,25 @@ class Ways:
         return bundle | {"text/html": f"{self.map.to_svg()}{bundle['text/html']}"}
 
 
-def _row(path: Path) -> tuple[str, ...]:
+def row(place: int, path: Path) -> tuple[str, ...]:
+    """A path in words: its place, time, how much of that was measured, calls, bytes, and rules."""
     found = path.estimate
     kept = estimate_memory(path.graph).keep_all_bytes
     by = ", ".join(path.rules) or "as it was given"
-    pins = "".join(f"; {name}" for name in path.kernels.values())
     return (
-        str(path.number),
+        str(place),
         f"{format_time(path.time_ns)} ±{found.spread:.0%}",
         f"{found.share('measured'):.0%}",
         str(len(path.calls)),
         format_bytes(kept),
-        by + pins,
+        by,
     )
 
 
 def ways_of(paths: SessionPaths, count: int = SHOWN) -> Ways:
-    """The first paths of a session, and how many there are."""
-    return Ways(_summary(paths.paths), tuple(_first(paths, count)))
-
-
-def _first(paths: Iterable[Path], count: int) -> list[Path]:
-    return list(islice(paths, count))
+    """The first graphs that differ in time, each by its cheapest path, and how many there are."""
+    found = paths.paths.different(count)
+    return Ways(_summary(paths.paths), tuple(found.values()), tuple(found))
 
 
 def _summary(paths: Paths) -> str:
