@@ -28,7 +28,7 @@ from tgbench.base.errors import KernelError, TgbenchError
 from tgbench.base.regions import EMPTY, NOTHING, Box, Left, Region, row_major
 from tgbench.base.words import shorten
 from tgbench.graph.graph import Node
-from tgbench.graph.op_table import ITEMSIZE, Call
+from tgbench.graph.op_table import ITEMSIZE
 from tgbench.kernels.copied import of_tiling
 from tgbench.kernels.registry import (
     ARENA,
@@ -242,7 +242,7 @@ class Choices:
 
     def key(self, site: Site) -> int:
         """A number for what of a canonical site counts."""
-        place, sizes = _place(site.call, site.out_box), _moving_sizes(site)
+        place, sizes = _place(site), _moving_sizes(site)
         what = (site.call, place, site.out, site.ins, site.frozen, sizes, site.posts)
         return self._numbers.get(what, self._next.__next__)
 
@@ -465,7 +465,7 @@ class Lowerer:
         node, there = made.node, made.site
         assert there is not None
         inplace = tuple([_lies_there(there, i) for i in self._taken(node)])
-        alike = (self._how(node), made.box, inplace, _moving_sizes(there))
+        alike = (self._how(node), made.box, there.in_boxes, inplace, _moving_sizes(there))
         return self.placed(node, there, self._bounds.get(alike, self._any, node, there))
 
     def _teaming(self, made: list[Instruction]) -> Pausing[list[Instruction]]:
@@ -741,15 +741,17 @@ class Surveyor(Lowerer):
         return calls[0]
 
 
-def _place(call: Call, box: Box) -> Hashable:
+def _place(site: Site) -> Hashable:
     """What of a box's place a kernel can tell; all of it where something is known, or moves.
 
-    Guards of a choice are about the coordinates that it was made at.
+    Guards of a choice are about the coordinates that it was made at. What is read for a box that
+    moves may be numbers that are the same only here: elsewhere, it begins elsewhere in it.
     """
+    call, box = site.call, site.out_box
     if any(fact is not None for fact in call.facts) or any(
         type(side) is not int for interval in box for side in interval
     ):
-        return box
+        return box, site.in_boxes
     return call.op.place(call, box)
 
 

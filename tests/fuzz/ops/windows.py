@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -258,7 +259,10 @@ def _resampled(x: Bounded, size: Sequence[int], mode: str, align_corners: bool) 
 
     if mode != "linear":
         return b.moved(resample, x)
-    return b.multilinear(resample, x, terms=16 * x.rank + max(size), rounds=True)
+    found = b.multilinear(resample, x, terms=16 * x.rank + max(size), rounds=True)
+    largest = _MAX[x.rank - 3](x.weight + x.error, 3, 1, 1)  # of a place and its neighbours
+    off = 8 * (x.rank - 2) * max(x.shape[2:]) * b.ROUNDOFF["float32"]  # of a place, rounded
+    return replace(found, error=found.error + off * resample(largest))
 
 
 op("upsample", "ops.upsample({0}, size={size}, mode={mode}, align_corners={align_corners})",
