@@ -19,8 +19,8 @@ VENV := .venv/bin/python
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup peers demo test lint types notebooks browser unit sweep fuzz fuzz-bits fuzz-files fuzz-faults fuzz-interrupts lab format \
-	bench-decode bench-forward bench-engine bench-bitwise bench-budgets bench-histories bench-imported bench-kernels bench-layout bench-occlusion bench-optimize bench-optimum bench-packing bench-predict bench-programs bench-remat \
+.PHONY: help setup peers demo test lint types notebooks browser unit sweep fuzz fuzz-bits fuzz-files fuzz-faults fuzz-interrupts trust lab format \
+	bench-decode bench-forward bench-engine bench-bitwise bench-budgets bench-histories bench-imported bench-kernels bench-layout bench-memory bench-occlusion bench-optimize bench-optimum bench-packing bench-predict bench-programs bench-remat \
 	bench-schedule bench-scoring bench-specialise bench-stream bench-widgets bench-zoo gpu clean
 
 help: ## list the targets
@@ -77,6 +77,10 @@ fuzz-interrupts: setup ## runs interrupted anywhere: make fuzz-interrupts SECOND
 # Writers are killed or run out of disk, a database is locked, a search loses its process.
 fuzz-faults: setup ## faults of every kind: make fuzz-faults SECONDS=600 SEED=0
 	@cd tests && PYTHONPATH=.. OMP_NUM_THREADS=1 ../$(VENV) -W ignore -m faults --seconds $(SECONDS) --seed $(SEED)
+
+# One process; what was counted stays in docs/results/trust.json, and a later call goes on from it.
+trust: setup ## all that is promised, a slice of each in turns: make trust SECONDS=3600
+	@cd tests && PYTHONPATH=.. OMP_NUM_THREADS=1 TGBENCH_CHECK=1 ../$(VENV) -W ignore -m trust --seconds $(SECONDS)
 
 # Every notebook runs from its first cell to its last, and shows what it showed when it was written.
 notebooks: setup ## run the notebooks and compare their outputs
@@ -168,6 +172,9 @@ bench-predict: setup ## predicted against measured time, bucket by bucket
 
 bench-remat: setup ## rematerialising inside one run, beside online policies
 	@$(VENV) -m benchmarks.remat
+
+bench-memory: setup ## what a process holds while sessions go on, and after they are dropped
+	@OMP_NUM_THREADS=1 $(VENV) -W ignore -m benchmarks.memory
 
 bench-optimum: setup ## the search beside the exact optimum of small decision processes
 	@$(VENV) -m benchmarks.optimum

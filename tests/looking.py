@@ -2,7 +2,7 @@
 
     look   seed, seed + 1, …   until the time is over, or somebody stops it
     add    the counts of one look to those of others, in a file: seeds that were counted are not
-           counted again
+           counted again; `counted` reads it
 
 A fuzzer says what one case is, and how it is counted: `make fuzz`, `make fuzz-bits`,
 `make fuzz-files`, `make fuzz-interrupts` and `make fuzz-faults`.
@@ -16,6 +16,7 @@ import json
 import subprocess
 import time
 from collections.abc import Callable
+from operator import add as add_up
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,8 @@ def look(
 def add(path: Path | None, name: str, found: Looked, counts: dict[str, int]) -> None:
     """Add what a look counted to what others did, by revision of the sources.
 
-    Raises ValueError for seeds that were counted.
+    Counts are added up; of those that begin with "most" the larger one stays. Raises ValueError
+    for seeds that were counted.
     """
     if path is None or not found.cases:
         return
@@ -88,23 +90,44 @@ def add(path: Path | None, name: str, found: Looked, counts: dict[str, int]) -> 
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
         everything: dict[str, Any] = json.loads(file.read() or "{}")
-        before = everything.get(name, {"seeds": [], "seconds": 0, "revisions": {}, "counts": {}})
+        before = everything.get(name, NOTHING)
         span = [found.first, found.seed]
         if any(a < span[1] and span[0] < b for a, b in before["seeds"]):
             raise ValueError(f"seeds {span} were counted already; begin with another --seed")
-        sums = {
-            key: before["counts"].get(key, 0) + counts.get(key, 0)
-            for key in sorted({*before["counts"], *counts})
-        }
+        of = revision()
         everything[name] = {
-            "seeds": sorted([*before["seeds"], span]),
+            "seeds": _together([*before["seeds"], span]),
             "seconds": round(before["seconds"] + found.seconds),
-            "revisions": before["revisions"]
-            | {of: before["revisions"].get(of, 0) + found.cases for of in [revision()]},
-            "counts": sums,
+            "revisions": before["revisions"] | {of: before["revisions"].get(of, 0) + found.cases},
+            "counts": {
+                key: (max if key.startswith("most") else add_up)(
+                    before["counts"].get(key, 0), counts.get(key, 0)
+                )
+                for key in sorted({*before["counts"], *counts})
+            },
         }
         file.truncate(0)
         file.write(json.dumps(everything, indent=1) + "\n")
+
+
+NOTHING: dict[str, Any] = {"seeds": [], "seconds": 0, "revisions": {}, "counts": {}}
+
+
+def counted(path: Path, name: str) -> dict[str, Any]:
+    """What was counted of a kind so far."""
+    found = json.loads(path.read_text() or "{}") if path.exists() else {}
+    return dict(found.get(name, NOTHING))
+
+
+def _together(spans: list[list[int]]) -> list[list[int]]:
+    """Spans in order; those that go on where another one ends are one."""
+    found: list[list[int]] = []
+    for first, stop in sorted(spans):
+        if found and found[-1][1] == first:
+            found[-1][1] = stop
+        else:
+            found.append([first, stop])
+    return found
 
 
 def revision() -> str:

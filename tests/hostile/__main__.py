@@ -28,15 +28,16 @@ def main() -> int:
     counts: Counter[tuple[str, str]] = Counter()
     failures: Counter[tuple[str, Outcome]] = Counter()
     kinds = options.kind or list(KINDS)
-    slowest = 0.0
+    slowest, largest = 0.0, 0
 
     def one(seed: int) -> None:
-        nonlocal slowest
+        nonlocal slowest, largest
         kind = kinds[seed % len(kinds)]
         data = mutated(kind, KINDS[kind].samples(), seed)
         since = time.monotonic()
         found = reader.read(kind, data)
         slowest = max(slowest, time.monotonic() - since)
+        largest = max(largest, found.taken_bytes)
         counts[kind, found.outcome] += 1
         if not found.is_good:
             short = Outcome(found.outcome, found.what)
@@ -53,7 +54,9 @@ def main() -> int:
         print(f"  {kind:10} {told}")
     for (kind, outcome), count in failures.most_common():
         print(f"{count:6} {kind}: {outcome.outcome}: {outcome.what}")
-    add(options.results, "files", found, _totals(counts))
+    by_kind = {f"of {kind}": sum(n for (k, _), n in counts.items() if k == kind) for kind in kinds}
+    most = {"most ms": round(slowest * 1e3), "most bytes": largest}
+    add(options.results, "files", found, _totals(counts) | by_kind | most)
     return 1 if failures else 0
 
 

@@ -21,7 +21,7 @@ import tempfile
 import traceback
 import warnings
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +37,16 @@ LARGEST_MENDED = 1 << 20  # of a file, in bytes
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a file: one of the words above, and which exception."""
+    """What became of a file: one of the words above, and which exception.
+
+    Fields:
+        taken_bytes: that the process had at most, over what it takes once everything is loaded.
+    """
 
     outcome: str
     what: str = ""
     told: str = ""
+    taken_bytes: int = field(default=0, compare=False)
 
     @property
     def is_good(self) -> bool:
@@ -162,13 +167,23 @@ def main() -> None:
                 kind.used(path)
     taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (taken + ROOM_BYTES, taken + ROOM_BYTES))
+    resident = _most_resident()
     print("ready", file=answers, flush=True)
     for line in sys.stdin:
         question = json.loads(line)
         faulthandler.dump_traceback_later(float(sys.argv[1]) * 0.9)
+        Path("/proc/self/clear_refs").write_text("5")  # the most that is resident from here on
         found = outcome_of(question["kind"], Path(question["path"]))
         faulthandler.cancel_dump_traceback_later()
+        found = replace(found, taken_bytes=max(_most_resident() - resident, 0))
         print(json.dumps(vars(found)), file=answers, flush=True)
+
+
+def _most_resident() -> int:
+    """Bytes, since they were last counted anew."""
+    text = Path("/proc/self/status").read_text()
+    found = re.search(r"VmHWM:\s+(\d+) kB", text)
+    return int(found[1]) << 10 if found else 0
 
 
 def outcome_of(kind: str, path: Path) -> Outcome:

@@ -1,0 +1,1 @@
+"""What the project promises, looked for until enough was seen: `make trust SECONDS=3600`."""
