@@ -6,11 +6,12 @@ import { frontierPanel } from "./frontier.js";
 import { graphPanel } from "./graph.js";
 import { inspectorPanel } from "./inspector.js";
 import { memoryPanel } from "./memory.js";
+import { pathsPanel } from "./paths.js";
 import { programPanel } from "./program.js";
 
-const BUFFERS = ["header", "memory", "fates", "graph", "program", "compare", "frontier", "inspector", "classes"];
-const AREAS = { left: ["frontier"], centre: ["memory", "graph", "program", "compare"], bottom: ["classes"], right: ["inspector"] };
-const DRAWN = { memory: memoryPanel, graph: graphPanel, program: programPanel, compare: comparePanel, frontier: frontierPanel, inspector: inspectorPanel, classes: classesPanel };
+const BUFFERS = ["header", "memory", "fates", "graph", "program", "paths", "compare", "frontier", "inspector", "classes"];
+const AREAS = { left: ["frontier"], centre: ["memory", "graph", "program", "paths", "compare"], bottom: ["classes"], right: ["inspector"] };
+const DRAWN = { memory: memoryPanel, graph: graphPanel, program: programPanel, paths: pathsPanel, compare: comparePanel, frontier: frontierPanel, inspector: inspectorPanel, classes: classesPanel };
 const HIGHEST = 720, ALONE = 440, NARROW = 900, SLIM = 560;
 
 // What panels share: buffers, colours, who is chosen, questions, the line that says what came of one.

@@ -313,10 +313,10 @@ class Paths:
         """One of them; raises IndexError where there are not so many."""
         return self._graphs[place].value
 
-    def different(self, count: int) -> dict[int, Path]:
-        """The first graphs that differ in time, by their places among all of them."""
+    def different(self, count: int, most: int = LOOKED_AT) -> dict[int, Path]:
+        """The first graphs that differ in time, of so many, by their places among all of them."""
         found: dict[float, int] = {}
-        for place, path in enumerate(islice(self.graphs(), LOOKED_AT)):
+        for place, path in enumerate(islice(self.graphs(), most)):
             found.setdefault(round(path.time_ns, DIGITS), place)
             if len(found) == count:
                 break

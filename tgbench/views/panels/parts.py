@@ -33,9 +33,10 @@ from tgbench.views.values.runs import FATES, fates, kept_after, ripple
 from tgbench.views.values.search import History, history_of, phase_of
 from tgbench.views.values.timeline import Timeline
 from tgbench.views.values.transitions import Matrix, matrix, matrix_of_plan, words_of
+from tgbench.views.values.ways import summary
 
 What: TypeAlias = Literal[
-    "plan", "proposal", "run", "search", "curve", "fold", "nodes", "step", "bucket"
+    "plan", "proposal", "run", "search", "curve", "fold", "nodes", "step", "bucket", "paths"
 ]
 Payload: TypeAlias = "tuple[dict[str, Any], dict[str, Any]]"  # columns; small values
 MOST_FATES = 8  # classes whose fate of a node is told
@@ -297,6 +298,27 @@ def _tree(subject: Subject) -> dict[str, Any]:
     }
 
 
+# --- paths ----------------------------------------------------------------------------------------
+
+
+def paths(subject: Subject, _: Chosen) -> Payload | None:
+    """Other ways to compute the graph: a table, and decisions as lines on a map."""
+    board = subject.board
+    if board is None or not subject.is_live:
+        return None
+    facts: dict[str, Any] = {"doing": board.doing, "is_found": board.paths is not None}
+    if board.paths is None:
+        return {}, facts | {"label": "other ways to compute the graph"}
+    shown = board.map()
+    facts |= {
+        "label": summary(board.paths), "chosen": board.chosen, "in_force": board.in_force,
+        "differs": board.difference(), "decisions": list(shown.decisions),
+        "stops": [[stop.column, stop.row, stop.label] for stop in shown.stops],
+        "lines": [list(line) for line in shown.lines],
+    }  # fmt: skip
+    return dict(board.columns()), facts
+
+
 # --- inspector ------------------------------------------------------------------------------------
 
 
@@ -479,8 +501,9 @@ PARTS: Mapping[str, PanelOf] = {
     "header": PanelOf(header, _hears("plan", "proposal", "search")),
     "memory": PanelOf(memory, _hears("plan", "proposal")),
     "fates": PanelOf(fate, _hears("plan", "proposal", "run", "bucket")),
-    "graph": PanelOf(graph, _hears("fold")),
+    "graph": PanelOf(graph, _hears("fold", "plan")),
     "program": PanelOf(program, _hears("run")),
+    "paths": PanelOf(paths, _hears("paths", "plan")),
     "compare": PanelOf(compare, _hears("plan", "proposal")),
     "frontier": PanelOf(frontier, _hears("plan", "proposal", "search", "curve")),
     "inspector": PanelOf(inspector, _hears("plan", "proposal", "run", "nodes", "bucket")),

@@ -30,6 +30,7 @@ from tgbench.graph.graph import Graph
 from tgbench.plans.plan import Plan
 from tgbench.session.session import GraphSession
 from tgbench.views.draw.tables import TextTable
+from tgbench.views.panels.board import PathsBoard
 from tgbench.views.panels.parts import PARTS, What, payload
 from tgbench.views.panels.scripts import module, style
 from tgbench.views.panels.subject import Chosen, Proposal, Shown, Subject
@@ -83,7 +84,8 @@ class Screen(anywidget.AnyWidget):  # type: ignore[misc, unused-ignore]
         "move": "_move", "pin": "_pin", "drop": "_drop", "undo": "_undo", "use": "_use",
         "dismiss": "_dismiss", "point": "_point", "candidate": "_candidate", "budgets": "_budgets",
         "start": "_start", "stop": "_stop", "fork": "_fork", "budget": "_budget", "json": "_json",
-        "code": "_code", "fold": "_fold", "dot": "_dot",
+        "code": "_code", "fold": "_fold", "dot": "_dot", "ways": "_ways", "more_ways": "_more_ways",
+        "way": "_way", "measure": "_measure", "halt": "_halt", "take": "_take",
     }  # fmt: skip
 
     panels: Any = traitlets.List(traitlets.Unicode()).tag(sync=True)
@@ -92,6 +94,7 @@ class Screen(anywidget.AnyWidget):  # type: ignore[misc, unused-ignore]
     fates: Any = _buffer()
     graph: Any = _buffer()
     program: Any = _buffer()
+    paths: Any = _buffer()
     compare: Any = _buffer()
     frontier: Any = _buffer()
     inspector: Any = _buffer()
@@ -119,6 +122,7 @@ class Screen(anywidget.AnyWidget):  # type: ignore[misc, unused-ignore]
             self.subject.proposal = Proposal(other.plan, "the other plan")
         self.seconds, self.gestures = seconds, list[str]()
         self._trying: asyncio.Task[None] | None = None
+        self._working: asyncio.Task[None] | None = None
         self._unwatch: Callable[[], None] = lambda: None
         self._seen = self._standing()
         made = {name: payload(name, self.subject, Chosen()) for name in panels or PARTS}
@@ -374,6 +378,80 @@ class Screen(anywidget.AnyWidget):  # type: ignore[misc, unused-ignore]
             self.session.budget_bytes = before
             raise
         return f"searching within {format_bytes(budget_bytes)}"
+
+    # --- other ways to compute it ----------------------------------------------------------------
+
+    @property
+    def board(self) -> PathsBoard:
+        """Raises WidgetError without a session."""
+        if self.subject.board is None:
+            raise WidgetError("this is a plan alone: there is no session to compute otherwise")
+        return self.subject.board
+
+    def _ways(self, _: Mapping[str, Any]) -> str:
+        self._behind("looking for other ways", lambda tell: self.board.find())
+        return str(self.remark)
+
+    def _measure(self, _: Mapping[str, Any]) -> str:
+        self.board.known()
+        self._behind("measuring", self.board.measure)
+        return str(self.remark)
+
+    def _behind(self, doing: str, work: Callable[[Callable[[str], None]], str]) -> None:
+        """Do something that takes long in a thread, and say what comes of it."""
+        board = self.board
+        if board.doing:
+            raise WidgetError(f"{board.doing}; wait for it, or stop it")
+
+        def begun(words: str) -> None:
+            board.doing = self.remark = words
+            self.tell("paths")
+
+        def ended(told: str) -> None:
+            board.doing, self.remark = "", told
+            self.tell("paths")
+
+        async def run() -> None:
+            loop = asyncio.get_running_loop()
+
+            def tell(words: str) -> None:
+                loop.call_soon_threadsafe(begun, words)
+
+            try:
+                ended(await asyncio.to_thread(work, tell))
+            except TgbenchError as error:
+                ended(str(error))
+
+        begun(doing)
+        try:
+            self._working = asyncio.get_running_loop().create_task(run())
+        except RuntimeError:  # a script has no loop
+            ended(work(begun))
+
+    def _more_ways(self, _: Mapping[str, Any]) -> str:
+        told = self.board.grow()
+        self.tell("paths")
+        return told
+
+    def _way(self, request: Mapping[str, Any]) -> str:
+        told = self.board.choose(int(request["place"]))
+        self.tell("paths")
+        return told
+
+    def _halt(self, _: Mapping[str, Any]) -> str:
+        return self.board.stop()
+
+    def _take(self, _: Mapping[str, Any]) -> str:
+        """Compute by the path that is chosen, and plan with it."""
+        self.board.known()
+        told = self.board.take()
+        self.gestures += [
+            f"session.paths().take(session.paths().graph_at({self.board.chosen}))",
+            "session.optimize('greedy')",
+        ]
+        self.refresh()
+        self.tell("paths")
+        return told
 
     # --- as files and text -----------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from tgbench.runs.buckets import BucketClass
 from tgbench.runs.trace import Trace
 from tgbench.session.session import GraphSession
 from tgbench.session.what_if import Ground, WhatIf
+from tgbench.views.panels.board import PathsBoard
 from tgbench.views.values.pareto import Curve
 from tgbench.views.values.regions import Inspection, inspect_class, inspect_last
 from tgbench.views.values.runs import ONLY, ClassRun, classes_of, run_of
@@ -69,6 +70,7 @@ class Subject:
         timeline: a memory map without a plan.
         fold: whether equal layers of the graph are drawn once.
         is_live: whether somebody answers; a page only shows.
+        board: the paths of the session.
     """
 
     graph: Graph | None = None
@@ -80,6 +82,7 @@ class Subject:
     proposal: Proposal | None = None
     fold: bool = True
     is_live: bool = True
+    board: PathsBoard | None = None
     _remembered: dict[Any, Any] = field(default_factory=dict)
 
     @staticmethod
@@ -87,7 +90,7 @@ class Subject:
         """Raises PlanError for a session that nothing ran in, and for a damaged plan."""
         match shown:
             case GraphSession():
-                return Subject(shown.graph, shown.plan, shown)
+                return Subject(shown.graph, shown.plan, shown, board=PathsBoard(shown))
             case SearchRun(session=session):
                 plan = session.plan if session.is_planned else None
                 return Subject(session.graph, plan, session, search=shown)
@@ -121,7 +124,7 @@ class Subject:
         """The session ran, or another plan is in force: what was worked out is out of date."""
         self._remembered.clear()
         if self.session is not None and self.session.is_planned:
-            self.plan = self.session.plan
+            self.plan, self.graph = self.session.plan, self.session.graph
 
     def map_of(self, plan: Plan) -> Timeline:
         """A plan's memory map; with the graph at hand it knows when a slice is last read."""

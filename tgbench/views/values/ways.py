@@ -10,14 +10,17 @@ drawn once. A still picture survives `nbconvert`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from html import escape
+from operator import and_
 from typing import Any
 
 from tgbench.base.words import format_bytes, format_time
 from tgbench.memory.estimate import estimate_memory
-from tgbench.plans.paths.paths import Path, Paths
+from tgbench.plans.paths.paths import Path
 from tgbench.session.paths import SessionPaths
 from tgbench.views.draw.tables import TextTable
 
@@ -60,7 +63,8 @@ class PathMap:
         if not paths:
             return PathMap((), (), ())
         groups = paths[0].paths.choices.clusters
-        told = [[_told(path, group) for group in groups] for path in paths]
+        calls = [[_calls(path, group) for group in groups] for path in paths]
+        told = [[_told(row[i], [r[i] for r in calls]) for i in range(len(groups))] for row in calls]
         columns = [i for i in range(len(groups)) if len({row[i] for row in told}) > 1]
         stops: list[Stop] = []
         rows: list[dict[str, int]] = []
@@ -130,14 +134,18 @@ def _leg(column: int, start: int, stop: int, *, is_chosen: bool) -> str:
     )
 
 
-def _told(path: Path, group: Sequence[Any]) -> str:
-    """What a path computes in a cluster: the ops of it, views left out."""
+def _calls(path: Path, group: Sequence[Any]) -> Counter[str]:
+    """What a path computes in a cluster: how often which op, views left out."""
     cluster = group[0]
     pairs = zip(cluster.classes, path.taken[cluster], strict=True)
     nodes = [cluster.options[name][number] for name, number in pairs if number >= 0]
-    ops = [node.op for node in nodes if cluster.costs[node] > 0]
-    counts = {op: ops.count(op) for op in dict.fromkeys(ops)}
-    return ", ".join(op if count == 1 else f"{count} {op}" for op, count in counts.items())
+    return Counter(node.op for node in nodes if cluster.costs[node] > 0)
+
+
+def _told(calls: Counter[str], options: Sequence[Counter[str]]) -> str:
+    """What of an option not every one does: "2 matmul, exp"; "·" for nothing."""
+    own = calls - reduce(and_, options)
+    return ", ".join(op if n == 1 else f"{n} {op}" for op, n in own.items()) or "·"
 
 
 def _decision(group: Sequence[Any]) -> str:
@@ -195,8 +203,9 @@ def row(place: int, path: Path) -> tuple[str, ...]:
 def ways_of(paths: SessionPaths, count: int = SHOWN) -> Ways:
     """The first graphs that differ in time, each by its cheapest path, and how many there are."""
     found = paths.paths.different(count)
-    return Ways(_summary(paths.paths), tuple(found.values()), tuple(found))
+    return Ways(summary(paths), tuple(found.values()), tuple(found))
 
 
-def _summary(paths: Paths) -> str:
+def summary(paths: SessionPaths) -> str:
+    """How many there are, in words."""
     return str(paths).splitlines()[0]

@@ -1,0 +1,52 @@
+"""Other ways to compute a graph, in a bare page: what is drawn, chosen and asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from plans.paths.test_chosen import LIMITS, inputs, session_of
+from plans.paths.test_paths import layers
+from test_screen_bare import frame, show, tab
+
+from benchmarks import browsers
+from tgbench.session.paths import SessionPaths
+
+
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch) -> Any:
+    from tgbench.views import explore
+
+    of = SessionPaths.of
+    monkeypatch.setattr(SessionPaths, "of", lambda *a, **k: of(*a, **k, limits=LIMITS))
+    session = session_of(layers(1))
+    session.run(inputs())
+    return explore(session)
+
+
+def test_before_anybody_looked_there_is_a_button(
+    bare: browsers.Watched, files: str, screen: Any
+) -> None:
+    page = show(bare, files, screen)
+    tab(page, "paths")
+    assert page.get_by_role("button", name="find the ways").is_visible()
+    assert page.locator(".tg-way").first.is_hidden()
+
+
+def test_a_table_and_a_map_are_drawn(bare: browsers.Watched, files: str, screen: Any) -> None:
+    screen.board.find()  # the loop that runs here is the browser's
+    screen.tell("paths")
+    page = show(bare, files, screen)
+    tab(page, "paths")
+    rows = page.locator(".tg-rows .tg-way")
+    assert rows.count() > 3
+    assert rows.first.get_attribute("aria-selected") == "true"
+    assert page.locator(".tg-map circle.tg-taken").count() == len(screen.board.map().decisions)
+    for name in ("measure the next 50", "plan with this"):
+        assert page.get_by_role("button", name=name).is_visible()
+    place = list(screen.board.found)[2]
+    screen._way({"place": place})
+    page = show(bare, files, screen)
+    tab(page, "paths")
+    frame(page)
+    assert page.locator(".tg-rows .tg-way").nth(2).get_attribute("aria-selected") == "true"

@@ -1,0 +1,94 @@
+"""The paths of a screen: found, looked at, more of them, measured, stopped, taken."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from plans.paths.test_chosen import LIMITS, inputs, session_of
+from plans.paths.test_paths import layers
+
+from tgbench.base.errors import WidgetError
+from tgbench.costs.records import Records
+from tgbench.session.paths import SessionPaths
+from tgbench.views.draw.columns import unpack
+from tgbench.views.panels import board as boards
+
+pytest.importorskip("anywidget")
+
+from tgbench.views import explore
+
+
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
+    """Of a session with few paths; what is measured goes into a database of its own."""
+    of = SessionPaths.of
+    monkeypatch.setattr(SessionPaths, "of", lambda *a, **k: of(*a, **k, limits=LIMITS))
+    monkeypatch.setattr(boards, "MORE", 6)
+    monkeypatch.setattr(boards, "users_records", lambda: Records(tmp_path / "records.db"))
+    session = session_of(layers(1))
+    values = inputs()
+    for row in (0, 3, 5):
+        values["x"] = values["x"].copy()
+        values["x"][row] += 1
+        session.run(values)
+    return explore(session)
+
+
+def shown(screen: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    columns = unpack(screen.paths)
+    return columns, json.loads(columns["facts"][0])
+
+
+def test_paths_are_found_looked_at_and_taken(screen: Any) -> None:
+    assert "paths" in screen.panels
+    assert not shown(screen)[1]["is_found"]
+    with pytest.raises(WidgetError, match="find the ways"):
+        screen._measure({})
+    assert "graphs" in screen._ways({})
+    columns, facts = shown(screen)
+    assert len(columns["place"]) == 6
+    assert facts["chosen"] == int(columns["place"][0])
+    assert len(facts["lines"]) == 7  # the chosen one comes last, again
+    assert facts["lines"][-1] == facts["lines"][0]
+    screen._more_ways({})
+    assert 6 < len(shown(screen)[0]["place"]) <= 12
+    place = int(columns["place"][2])
+    assert "→" in screen._way({"place": place})
+    assert shown(screen)[1]["chosen"] == place
+    before = screen.session.run({})["y"]
+    assert screen._take({}).startswith("in force")
+    assert shown(screen)[1]["in_force"] == place
+    assert screen.subject.graph is screen.session.graph
+    np.testing.assert_allclose(screen.session.run({})["y"], before, rtol=1e-4, atol=1e-5)
+    assert f"graph_at({place})" in screen.code()
+    with pytest.raises(WidgetError, match="no row"):
+        screen._way({"place": 10**6})
+
+
+def test_what_is_measured_may_be_stopped(screen: Any) -> None:
+    async def both() -> None:
+        screen._ways({})
+        await screen._working
+        screen._measure({})
+        with pytest.raises(WidgetError, match="measuring"):
+            screen._measure({})
+        screen._halt({})
+        await screen._working
+
+    asyncio.run(both())
+    assert "stopped by interrupt" in screen.remark or "paths known" in screen.remark
+    assert shown(screen)[1]["doing"] == ""
+    told = screen.board.measure(lambda words: None)
+    assert "stopped" not in told
+    assert any(cell != "0%" for cell in screen.board.columns()["measured"])
+
+
+def test_a_plan_alone_has_no_paths(screen: Any) -> None:
+    other = explore(screen.session.plan, screen.session.graph)
+    assert "paths" not in other.panels
+    with pytest.raises(WidgetError, match="a plan alone"):
+        other._ways({})

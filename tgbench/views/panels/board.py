@@ -1,0 +1,124 @@
+"""The paths of a session as the screen has them: a table that grows, one chosen, some measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from threading import Event
+from typing import TYPE_CHECKING
+
+from tgbench.base.errors import WidgetError
+from tgbench.base.words import counted, format_time
+from tgbench.costs.users_records import users_records
+from tgbench.plans.paths.paths import Path
+from tgbench.session.paths import SessionPaths
+from tgbench.views.values.ways import PathMap, row, summary
+
+if TYPE_CHECKING:
+    from tgbench.session.session import GraphSession
+
+MORE = 50  # rows that are added when the table is scrolled to its end, paths of a sweep
+LOOKED_AT = 20  # graphs for a row, as many take the same time
+DRAWN = 12  # paths on the map
+COLUMNS = ("place", "time", "measured", "calls", "kept", "by")
+
+
+@dataclass
+class PathsBoard:
+    """See the module's first line.
+
+    Fields:
+        paths: None until somebody asked for them.
+        found: the first graphs that differ in time, by their places.
+        chosen: one of these places.
+        doing: what is under way, in words.
+    """
+
+    session: GraphSession
+    paths: SessionPaths | None = None
+    found: dict[int, Path] = field(default_factory=dict)
+    chosen: int = 0
+    doing: str = ""
+    _rows: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    _stop: Event = field(default_factory=Event)
+
+    def known(self) -> SessionPaths:
+        """Raises WidgetError before anybody looked for them."""
+        if self.paths is None:
+            raise WidgetError("nobody looked for other ways yet; press “find the ways” first")
+        return self.paths
+
+    def find(self) -> str:
+        """Look for them; this takes a few seconds."""
+        self.paths = SessionPaths.of(self.session, self.session.tolerance)
+        self._look(MORE)
+        return summary(self.paths)
+
+    def grow(self) -> str:
+        """Some more rows."""
+        before = len(self.found)
+        self._look(before + MORE)
+        return f"{counted(len(self.found) - before, 'row')} more"
+
+    def _look(self, count: int) -> None:
+        self.found = self.known().paths.different(count, LOOKED_AT * count)
+        self._rows = {
+            place: self._rows.get(place) or row(place, path) for place, path in self.found.items()
+        }
+        self.chosen = self.chosen if self.chosen in self.found else next(iter(self.found))
+
+    def choose(self, place: int) -> str:
+        """Look at a path: in words, what it decides otherwise than the given graph."""
+        if place not in self.found:
+            raise WidgetError(f"there is no row of graph {place}")
+        self.chosen = place
+        return self.difference()
+
+    def difference(self) -> str:
+        """What the chosen path decides otherwise than the given graph."""
+        differs = self.found[self.chosen].differs(self.known().given)
+        told = [f"{name}: {there} → {here}" for name, (here, there) in differs.items()]
+        return "; ".join(told) or "the graph as it was given"
+
+    def measure(self, tell: Callable[[str], None]) -> str:
+        """Measure the first paths that are not measured, until they are or `stop`."""
+        self._stop.clear()
+
+        def progress(done: int, of: int, _: str) -> None:
+            if self._stop.is_set():
+                raise KeyboardInterrupt
+            tell(f"measuring: {done} of {of} paths known")
+
+        told = str(self.known().sweep(users_records(), MORE, progress=progress))
+        self._rows.clear()
+        self._look(len(self.found))
+        return told
+
+    def stop(self) -> str:
+        """End what is measured after the path at hand."""
+        self._stop.set()
+        return "stops after this path"
+
+    def take(self) -> str:
+        """Let the session compute by the chosen path, with a plan for it."""
+        path = self.found[self.chosen]
+        self.known().take(path)
+        plan = self.session.optimize("greedy")
+        rules = ", ".join(path.rules) or "as it was given"
+        return f"in force: {format_time(plan.expected_ns)} a run, {rules}"
+
+    @property
+    def in_force(self) -> int:
+        """The place of the path that the session computes by; −1 where it is in no row."""
+        now = self.session.graph.fingerprint
+        places = (p for p, path in self.found.items() if path.graph.fingerprint == now)
+        return next(places, -1)
+
+    def columns(self) -> dict[str, list[str]]:
+        """The table, a column each."""
+        rows = list(self._rows.values())
+        return {name: [cells[i] for cells in rows] for i, name in enumerate(COLUMNS)}
+
+    def map(self) -> PathMap:
+        """The decisions of the first paths, and of the chosen one, which comes last."""
+        return PathMap.of([*list(self.found.values())[:DRAWN], self.found[self.chosen]])

@@ -1,0 +1,92 @@
+// Other ways to compute the graph: decisions as lines on a map, and a table that grows as it is scrolled.
+import { framed, make, refill, shape } from "./common.js";
+
+const LINE = 24, BEYOND = 8, APART = 170, DEEP = 34, LEFT = 16, TOP = 40, LETTERS = 22;
+const WAYS = ["graph", "a run", "measured", "calls", "kept at most", "by"];
+
+const cut = (text) => (text.length <= LETTERS ? text : `${text.slice(0, LETTERS - 1)}…`);
+const lettered = (text, attributes) => shape("text", attributes, cut(text), shape("title", {}, text));
+const stopAt = (column, row) => [LEFT + column * APART, TOP + row * DEEP];
+
+// The last line is the chosen path; legs that lines share are drawn once.
+function railway({ decisions, stops, lines }) {
+  const taken = lines.at(-1) ?? [], deep = Math.max(0, ...stops.map(([, row]) => row)) + 1;
+  const wide = LEFT * 2 + APART * decisions.length, high = TOP + DEEP * deep;
+  const legs = new Map(lines.flatMap((line) => line.slice(1).map((row, i) => [`${i} ${line[i]} ${row}`, [i, line[i], row]])));
+  const isTaken = ([i, from, to]) => taken[i] === from && taken[i + 1] === to;
+  const leg = ([i, from, to]) => {
+    const [x0, y0] = stopAt(i, from), [x1, y1] = stopAt(i + 1, to), middle = (x0 + x1) / 2;
+    return shape("path", { d: `M${x0} ${y0}C${middle} ${y0} ${middle} ${y1} ${x1} ${y1}`, ...(isTaken([i, from, to]) && { class: "tg-taken" }) });
+  };
+  const stop = ([column, row, label]) => {
+    const [cx, cy] = stopAt(column, row), is = taken[column] === row;
+    return [shape("circle", { cx, cy, r: is ? 6 : 4, ...(is && { class: "tg-taken" }) }), lettered(label || "nothing", { x: cx + 9, y: cy + 16 })];
+  };
+  const all = [...legs.values()].sort((a, b) => isTaken(a) - isTaken(b));
+  return shape("svg", { width: wide, height: high, viewBox: `0 0 ${wide} ${high}`, role: "img", "aria-label": "paths through their decisions" },
+    ...decisions.map((name, i) => lettered(name, { x: stopAt(i, 0)[0] - 6, y: 16, class: "tg-decision" })), ...all.map(leg), ...stops.flatMap(stop));
+}
+
+export function pathsPanel(scene, place) {
+  let asking = false, known = 0;
+  const button = (name, title, what) => make("button", { type: "button", title, onclick: () => scene.act(what) }, name);
+  const find = button("find the ways", "look for other ways to compute the graph: a few seconds", "ways");
+  const measure = button("measure the next 50", "time the kernels of the first paths, where nothing is known of them", "measure");
+  const halt = button("stop", "after the path that is measured now", "halt");
+  const take = button("plan with this", "compute by the chosen path, with a plan for it", "take");
+  const told = make("span", { class: "tg-soft tg-line tg-grow", role: "status" }), differs = make("p", { class: "tg-soft tg-line" });
+  const map = make("div", { class: "tg-map", tabindex: 0, "aria-label": "decisions, by paths" });
+  const head = make("div", { class: "tg-row tg-way tg-soft" }, ...WAYS.map((name) => make("span", {}, name)));
+  const body = make("div", { class: "tg-rows" }), scroll = make("div", { class: "tg-program", tabindex: 0, role: "listbox", "aria-label": "paths, the cheapest first" }, body);
+  place.append(make("div", { class: "tg-bar" }, find, measure, halt, take, told), map, differs, head, scroll);
+
+  function load() {
+    const facts = scene.data.paths?.facts ?? {}, isFound = Boolean(facts.is_found);
+    find.hidden = isFound;
+    find.disabled = measure.disabled = take.disabled = Boolean(facts.doing);
+    measure.hidden = take.hidden = map.hidden = head.hidden = scroll.hidden = differs.hidden = !isFound;
+    halt.hidden = !facts.doing?.startsWith("measuring");
+    told.textContent = told.title = facts.doing || facts.label || "";
+    known = scene.data.paths?.place?.length ?? 0;
+    if (!isFound) return;
+    map.hidden = !facts.decisions.length;
+    refill(map, railway(facts));
+    differs.textContent = differs.title = `beside the given graph: ${facts.differs}`;
+    body.style.height = `${known * LINE}px`;
+    paint();
+  }
+
+  function paint() {
+    const data = scene.data.paths, { chosen, in_force: now } = data.facts;
+    const first = Math.max(Math.floor(scroll.scrollTop / LINE) - BEYOND, 0);
+    const last = Math.min(Math.ceil((scroll.scrollTop + (scroll.clientHeight || 300)) / LINE) + BEYOND, known);
+    const cells = (i) => [data.place[i], data.time[i], data.measured[i], data.calls[i], data.kept[i], `${Number(data.place[i]) === now ? "in force: " : ""}${data.by[i]}`];
+    const row = (i) => make("div", { class: "tg-row tg-way", role: "option", "aria-selected": String(Number(data.place[i]) === chosen), style: `top:${i * LINE}px`, title: data.by[i], onclick: () => choose(i) },
+      ...cells(i).map((text) => make("span", {}, text)));
+    body.replaceChildren(...Array.from({ length: Math.max(last - first, 0) }, (_, i) => row(first + i)));
+    if (last === known && !asking && known && scroll.scrollTop > 0) more();
+  }
+
+  function choose(i) { scene.act("way", { place: Number(scene.data.paths.place[i]) }); }
+
+  function more() {
+    const before = known;
+    asking = true;
+    scene.ask("more_ways").then(() => { asking = known === before; }, () => { asking = false; });
+  }
+
+  scroll.addEventListener("scroll", framed(paint));
+  scroll.addEventListener("keydown", (event) => {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key], data = scene.data.paths;
+    if (!step || !known) return;
+    event.preventDefault();
+    const now = data.place.findIndex((one) => Number(one) === data.facts.chosen), next = Math.min(Math.max(now + step, 0), known - 1);
+    choose(next);
+    if (next * LINE < scroll.scrollTop || (next + 1) * LINE > scroll.scrollTop + scroll.clientHeight) scroll.scrollTop = next * LINE - scroll.clientHeight / 2;
+  });
+  scene.on("paths", load);
+  const sized = new ResizeObserver(() => { if (known) paint(); });
+  sized.observe(scroll);
+  scene.dispose.push(() => sized.disconnect());
+  load();
+}
