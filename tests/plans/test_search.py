@@ -209,7 +209,7 @@ TOKENS = 32
 @cache
 def decoding(layers: int) -> tuple[Graph, list[Bucket]]:
     """A reduced Gemma 3 that writes, with an edit of what is written now and then."""
-    kinds = ["sliding_attention", "full_attention"][-layers:]
+    kinds = (["sliding_attention", "full_attention"] * layers)[-layers:]
     config = gemma3_reduced(num_hidden_layers=layers, layer_types=kinds)
     graph = simplify(tg.models.gemma3(config, tokens=TOKENS))
     vocabulary = graph.outputs["logits"].shape[-1]

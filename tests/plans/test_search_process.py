@@ -240,11 +240,13 @@ def background(case: SearchCase = CASE, **more: object) -> BackgroundSearch:
     return BackgroundSearch(case.task(**more), workers=2)
 
 
-def until(search: BackgroundSearch, step: int) -> list[Event]:
-    """What happens up to a step; fails if the search ends before."""
+def until(search: BackgroundSearch, step: int, *, bounded: bool = False) -> list[Event]:
+    """What happens up to a step, and a bound if one is waited for; fails if it ends before."""
     found: list[Event] = []
     end = time.monotonic() + PATIENCE_S
-    while not any(event.step >= step and event.best_ns for event in found):
+    while not any(
+        event.step >= step and event.best_ns and event.bound_ns >= bounded for event in found
+    ):
         assert search.is_running
         assert time.monotonic() < end, found
         time.sleep(0.02)
@@ -312,7 +314,7 @@ def test_the_other_process_finds_the_same_plan_and_goes_on() -> None:
 def test_a_search_that_does_not_answer_is_ended_and_keeps_what_it_told() -> None:
     with background() as search:
         search.start(seconds=10 * PATIENCE_S)
-        events = until(search, 16)
+        events = until(search, 16, bounded=True)
         child = pid_of(search)
         plan = search.stop(grace_s=0.0)
         assert is_gone(child)

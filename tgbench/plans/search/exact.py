@@ -57,17 +57,23 @@ class Relaxed:
 class SolverLimits:
     """When to stop: after so many seconds, or nodes of the search tree, or at this gap."""
 
-    seconds: float = 60.0
+    seconds: float = math.inf
     gap: float = 1e-4
     nodes: int | None = None
 
 
 class IntegerProgram:
-    """The integer program of one model under one budget."""
+    """The integer program of one model under one budget.
 
-    def __init__(self, model: Model, budget_bytes: int) -> None:
+    Args:
+        has_slices: False leaves out the memory of what is not kept. What then bounds whole runs
+            bounds them however they are cut.
+    """
+
+    def __init__(self, model: Model, budget_bytes: int, *, has_slices: bool = True) -> None:
         self.model = model
         self.budget_bytes = budget_bytes
+        self.slots = model.least_slots if has_slices else np.zeros_like(model.least_slots)
         self._slowest_ns = float(model.score(model.none()).time_ns[0])
         self._rows = _Constraints()
         self._cost: list[float] = []
@@ -189,7 +195,7 @@ class IntegerProgram:
             kept_upto = first_from = step
             live: list[tuple[int, float]] = []
             for n in members:
-                variable, least = within[n], model.least_slots[n] / unit
+                variable, least = within[n], self.slots[n] / unit
                 if variable is not None:
                     live.append((variable, -least))
                 if n in early:
@@ -256,7 +262,7 @@ class IntegerProgram:
         for members in self.model.live_sets:
             terms, fixed = [(total, -1.0)], 0.0
             for n in members:
-                size = float(self.model.least_slots[n]) / unit
+                size = float(self.slots[n]) / unit
                 fixed += size
                 if size and n in always:
                     terms.append((always[n], size))
@@ -282,7 +288,8 @@ class IntegerProgram:
             integrality=integrality,
             bounds=Bounds(np.zeros(len(self._cost)), np.array(self._high)),
             constraints=LinearConstraint(matrix, low, np.full(len(low), np.inf)),
-            options={"time_limit": limits.seconds, "mip_rel_gap": limits.gap}
+            options={"mip_rel_gap": limits.gap}
+            | ({"time_limit": limits.seconds} if math.isfinite(limits.seconds) else {})
             | ({"node_limit": limits.nodes} if limits.nodes is not None else {}),
         )
         seconds = time.monotonic() - began

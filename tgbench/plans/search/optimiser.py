@@ -1,12 +1,16 @@
 """The best plan that a budget and some time allow, with a bound on how much better any could be.
 
-    greedy plan ─┐
-    saved plan ──┼─→ best ←── really laid out, really replayed ←── retentions of the model
-    relaxed program per cut: bound, where to look ──→ tree search, integer program ──┘
+    ladder per cut: what goes first ─→ greedy plan ─┐
+                         │            saved plan ──┼─→ best ←── really laid out, really replayed
+                         └─→ tree search ──────────┘              ↑
+    beside: relaxed and integer program per cut ──→ bound, retentions
 
 The tabulated model proposes; offsets and the replayed trace dispose. A retention whose slices do
 not pack is tried again with as much less memory as it was over. What was found is never given up
 for less: the result is as fast as the greedy plan at least, and as the plan it began with.
+
+The search goes on while programs are solved. What they bound is said once every way of cutting has
+a bound: one that some plan of the search may be below is none.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate, chain
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -38,9 +43,11 @@ from tgbench.plans.planner import Cost, Planner
 from tgbench.plans.scenarios import Scenario
 from tgbench.plans.search.chain import ROUND, Chain, Submits, Visited, run_round, together
 from tgbench.plans.search.exact import IntegerProgram, Relaxed, SolverLimits
+from tgbench.plans.search.ladder import Ladder
 from tgbench.plans.search.mcts import worth_ns
 from tgbench.plans.search.model import Model
 from tgbench.plans.search.polish import polished
+from tgbench.plans.search.proofs import Answer, Proofs, Question
 from tgbench.plans.search.replay import Misfit, Replayed, replay
 from tgbench.plans.search.tables import Tables, tabulate, tabulate_pieces
 from tgbench.plans.search.workload import Workload
@@ -57,12 +64,14 @@ LOWER = 0.99  # what another order of the graph has to save to be taken
 ORDER_STEPS = 500_000  # of the search for one
 SAMPLED = 2e-3  # what examples of transitions may be off from all of them
 MOST_SPARE = 0.25  # of the budget: how much less the model is given, because packing takes more
-SMALLER = (0.75, 0.5)  # of the budget: what keeps less may be in fewer pieces, and faster
 TRIED_A_ROUND = 3  # retentions laid out and replayed
 MOST_TRIES = 6  # of one retention, each with less memory than the one before
 MOST_PARTS = 32  # of a cut run
 MOST_BRANCHES = 400  # of the search tree that is shown
 MORE = 2.0  # times as long as before: what an integer program is given to be solved again
+DEAR = 1.01  # times what runs take where all is kept: what costs more is weighed against cuts
+BEGINNING = 0.25  # of the time: what the first plans may take
+LOOKED_AT_S = 0.05  # between two looks at what is solved, where nothing else is left to do
 FINER = 0.998  # a finer cut has to promise to be this much faster
 MOST_AXES = 3  # input dimensions along which runs may be cut
 BONUS = 1.02  # a retention the model puts this much behind the best may be ahead when replayed
@@ -103,12 +112,21 @@ class Candidate:
         """Faster first, then smaller."""
         return self.time_ns, self.placement.size_bytes
 
+    def beats(self, other: Candidate) -> bool:
+        """Faster, or as fast and smaller; by the model where not both were replayed to the end."""
+        if self.replayed.is_whole == other.replayed.is_whole:
+            return self.key < other.key
+        mine, others = (one.placement.size_bytes for one in (self, other))
+        return (self.modelled_ns, mine) < (other.modelled_ns, others)
+
 
 @dataclass
 class Arm:
     """One way of cutting large runs, and the model of it.
 
     Fields:
+        ladder: what its retentions let go of first.
+        relaxed: what bounds it, where that is known.
         optimum_ns: of its integer program, where that packed at once.
         spare_bytes: what packing took beyond the model, so far.
         examined_s: what its integer programs could take when they were solved; 0: they were not.
@@ -117,12 +135,23 @@ class Arm:
 
     cut: Cut
     model: Model
-    relaxed: Relaxed
+    ladder: Ladder
+    relaxed: Relaxed | None = None
     optimum_ns: float = math.inf
     spare_bytes: int = 0
     examined_s: float = 0.0
     tried: set[bytes] = field(default_factory=set)
     visited: Visited = field(default_factory=dict)
+
+    @property
+    def bound_ns(self) -> float:
+        """No retention is faster; 0 as long as that is not known."""
+        return 0.0 if self.relaxed is None else self.relaxed.bound_ns
+
+    def promise_ns(self, budget_bytes: int) -> float:
+        """What the ladder comes to; infinite where nothing fits."""
+        keep = self.ladder.within(budget_bytes)
+        return math.inf if keep is None else float(self.model.score(keep[None]).time_ns[0])
 
 
 @dataclass(frozen=True)
@@ -202,8 +231,9 @@ class Optimiser:
         self.watch, self.look = watch or (lambda decisions: None), look
         self._places: dict[tuple[BucketClass, tuple[int, ...]], None] = {}  # that maps lacked
         self._times: dict[tuple[Any, ...], float] = {}
-        self._ordered: dict[int | None, list[Optimiser]] = {}
+        self._ordered: dict[int | None, tuple[list[Optimiser], Iterator[Optimiser]]] = {}
         self.opened: dict[tuple[int, Cut, bool], Arm] = {}
+        self.least_ns: dict[int, float] = {}  # by budget: no plan is faster, however runs are cut
         self.proven_ns = 0.0
 
     # --- what is common to all modes -------------------------------------------------------------
@@ -221,20 +251,31 @@ class Optimiser:
         """
         check_choice(PlanError, "mode", mode, MODES)
         effort = effort or Effort(seconds=30.0)
-        if self.budget_bytes not in self._ordered:
-            self._ordered[self.budget_bytes] = self._orders()
-        orders = self._ordered[self.budget_bytes]
-        for of in orders:
-            of.proven_ns = self.proven_ns
-        begun = [_PlanSearch(of, mode, effort, seed, start) for of in orders]
-        for search in begun:
-            search.begin()
+        first = _PlanSearch(self, mode, effort, seed, start)
+        first.begin()
         try:
+            begun = [first, *self._elsewhere(first)]
             return min(begun, key=_PlanSearch.standing).run()
         except BudgetError as error:
-            search = _PlanSearch(self._again(error), mode, effort, seed, start)
+            search = _PlanSearch(self._again(error), mode, effort, seed, start, first.began)
             search.begin()
             return search.run()
+
+    def _elsewhere(self, first: _PlanSearch) -> Iterator[_PlanSearch]:
+        """The same search in other orders, where there is something to gain, and time."""
+        if first.keeps_all or (first.mode == "greedy" and first.best is not None):
+            return
+        made, more = self._ordered.setdefault(self.budget_bytes, ([], self._others()))
+        others = chain(list(made), more)
+        while not first.is_late(BEGINNING) and (other := next(others, None)) is not None:
+            if other not in made:
+                made.append(other)
+            other.proven_ns = self.proven_ns
+            search = _PlanSearch(
+                other, first.mode, first.effort, first.seed, first.start, first.began
+            )
+            search.begin()
+            yield search
 
     def over(self, scheduled: ScheduledGraph) -> Optimiser:
         """The same search over another order of the graph's nodes, or with other views copied."""
@@ -258,31 +299,30 @@ class Optimiser:
         other = planner.too_small(budget_bytes, [found], scenarios)
         raise min(error, other, key=lambda one: one.needed_bytes)
 
-    def _orders(self) -> list[Optimiser]:
-        """This one; and where not all fits, the same with parts of nodes, and in another order.
+    def _others(self) -> Iterator[Optimiser]:
+        """Where not all fits: the same with parts of nodes, and in another order.
 
         What a plan chose, its order and the views that it copies, is kept, and so is what it would
         be without: it may not have to compute nodes more than once any more, nor to divide them.
         """
         plain = self.scheduled.once.copying(())
         if plain is not self.scheduled:
-            others = self.over(plain)._orders()
+            as_given = self.over(plain)
             known = self.scheduled.schedule, self.scheduled.copied
-            return [
-                self,
-                *(o for o in others if (o.scheduled.schedule, o.scheduled.copied) != known),
-            ]
+            for one in (as_given, *as_given._others()):
+                if (one.scheduled.schedule, one.scheduled.copied) != known:
+                    yield one
+            return
         if self.budget_bytes is None:
-            return [self]
+            return
         scenarios = self.planner.scenarios(self.classes)
-        everything = Retention.always(self.planner.frontier(scenarios))
-        placed = self.planner.lay_out(everything, scenarios, WHOLE)
-        if placed.size_bytes <= self.budget_bytes:
-            return [self]
         divided = self.planner.in_parts(scenarios)
         begun = [self, *([] if divided is None else [self.over(divided.scheduled)])]
-        reordered = (one._reordered(scenarios) for one in begun)
-        return [*begun, *(one for one in reordered if one is not None)]
+        yield from begun[1:]
+        for one in begun:
+            other = one._reordered(scenarios)
+            if other is not None:
+                yield other
 
     def _reordered(self, scenarios: Sequence[Scenario]) -> Optimiser | None:
         """The same in another order of the graph, if slices then take less.
@@ -327,18 +367,28 @@ class Optimiser:
         return found
 
     def candidate(
-        self, retention: Retention, cut: Cut, placement: Placement, *, modelled: bool = True
+        self,
+        retention: Retention,
+        cut: Cut,
+        placement: Placement,
+        *,
+        modelled: bool = True,
+        stop: Callable[[], bool] = lambda: False,
     ) -> Candidate | None:
         """A plan with its replayed trace; None if some call of the trace does not fit it.
 
         That call is one of the `scenarios` then.
 
-        Without `modelled` the tables are not made for it, and the replay stands for the model.
+        Args:
+            modelled: without it the tables are not made for it, and the replay stands for the
+                model.
+            stop: ends the replay before its time; the model then says how fast the plan is.
         """
         try:
             replayed = replay(
                 self.scheduled, self.rules, placement, cut, self.workload.circle,
                 self.instruction_ns, self.device, self.planner.choices.ranking, self.classes,
+                stop,
             )  # fmt: skip
         except Misfit as found:
             self._places[found.kind, found.origin] = None
@@ -352,6 +402,11 @@ class Optimiser:
     def uncut(self) -> Model:
         """The model with whole runs; its times hold for every cut."""
         return Model(tabulate(self.scheduled, self.rules, self.workload, self.cost))
+
+    @cached_property
+    def ladder(self) -> Ladder:
+        """What to let go of first: the same for every cut, whose times are the same."""
+        return Ladder.of(self.uncut)
 
     def bits(self, retention: Retention) -> NDArray[np.bool_]:
         """A retention as [class, node]."""
@@ -445,7 +500,13 @@ class _PlanSearch:
     """One call of `Optimiser.run`: the best so far, and when to stop."""
 
     def __init__(
-        self, optimiser: Optimiser, mode: Mode, effort: Effort, seed: int, start: Decisions | None
+        self,
+        optimiser: Optimiser,
+        mode: Mode,
+        effort: Effort,
+        seed: int,
+        start: Decisions | None,
+        began: float | None = None,
     ) -> None:
         self.of = optimiser
         self.mode, self.effort, self.seed = mode, effort, seed
@@ -455,13 +516,27 @@ class _PlanSearch:
         self.history = list(before.history) if before is not None and self.resumes else []
         self.start = start
         self.steps = 0
-        self.began = time.monotonic()
+        self.began = time.monotonic() if began is None else began
         self.best: Candidate | None = None
+        self.keeps_all = False  # there is room for all that is read again
         self.refused: BudgetError | None = None  # what greedy planning said, if nothing fitted
         self.greedy_ns = 0.0
         self.bound_ns = optimiser.proven_ns
         self.arms: list[Arm] = []
+        self.every: tuple[Arm, ...] = ()  # arms of all cuts, once these are known
         self.frontier: tuple[Node, ...] = ()
+        self.sliced: dict[Cut, int] = {}
+        self.scratch: dict[Cut, Mapping[Node, int]] = {}  # bytes that kernels want in this budget
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether time is what ends it, and not the number of steps: then it need not repeat."""
+        return self.effort.seconds is not None and self.effort.steps is None
+
+    def is_late(self, share: float = 1.0) -> bool:
+        """Whether so much of the time is gone, or somebody said stop."""
+        seconds, gone = self.effort.seconds, time.monotonic() - self.began
+        return self.of.stops() or (seconds is not None and gone >= share * seconds)
 
     @property
     def scenarios(self) -> list[Scenario]:
@@ -506,22 +581,78 @@ class _PlanSearch:
 
     def _greedy(self) -> None:
         """The plan for the runs of the trace; one that lacks a run of it is made again with it."""
-        of, found, searches = self.of, None, self.mode != "greedy"
+        found = None
         while found is None:
             scenarios = self.scenarios
             try:
-                made = of.planner.plan_once(scenarios, of.budget_bytes)
+                found = self._first(scenarios)
             except BudgetError as error:
                 self.refused = error
-                self.frontier = tuple(of.planner.frontier(scenarios))
                 return
-            retention = Retention.always(made.retained, of.workload.turns)
-            found = of.candidate(retention, made.cut, made.placement, modelled=searches)
             if found is None and len(self.scenarios) == len(scenarios):
                 raise PlanError("a run does not fit the plan made for it; this is an error of ours")
-        self.frontier = (*made.retained, *made.dropped)
         self.greedy_ns = found.time_ns
         self._take(found, "greedy")
+
+    def _first(self, scenarios: list[Scenario]) -> Candidate | None:
+        """All that is read again, if there is room; else what is let go of last, whole or in
+        pieces; else what the planner finds. Raises BudgetError where nothing fits.
+        """
+        of, turns, modelled = self.of, self.of.workload.turns, self.mode != "greedy"
+        distinct = of.planner.runs.distinct(scenarios)
+        wanted = of.planner.frontier(distinct)
+        everything = Retention.always(wanted, turns)
+        placed = of.planner.lay_out(everything, scenarios, WHOLE, budget_bytes=of.budget_bytes)
+        self.frontier = tuple(node for node in wanted if node in placed.slots)
+        if of.budget_bytes is None or placed.size_bytes <= of.budget_bytes:
+            self.keeps_all = True
+            everything = Retention.always(self.frontier, turns)
+            return self._candidate(everything, WHOLE, placed, modelled=modelled)
+        self.scratch[WHOLE] = {node: room.size_bytes for node, room in placed.scratch.items()}
+        for arm in self._by_promise():
+            before: NDArray[np.bool_] | None = None
+            for _ in range(MOST_TRIES):
+                keep = arm.ladder.within(self._budget - arm.spare_bytes)
+                if keep is None or (before is not None and (keep == before).all()):
+                    break
+                if (laid := self._laid(arm, keep)) is not None:
+                    return self._candidate(laid[0], arm.cut, laid[1], modelled=modelled)
+                before = keep
+        made = of.planner.plan_once(scenarios, of.budget_bytes)
+        return self._candidate(
+            Retention.always(made.retained, turns), made.cut, made.placement, modelled=modelled
+        )
+
+    def _by_promise(self) -> list[Arm]:
+        """Ways of going by a cut, what their ladders come to first; whole runs alone, where those
+        take hardly longer than if all were kept.
+        """
+        found: list[Arm] = []
+        for cut in self._cuts():
+            found += self._arms_of(cut)
+            best_ns = min(arm.promise_ns(self._budget) for arm in found)
+            if best_ns <= DEAR * self._all_kept_ns or self.is_late(BEGINNING):
+                break
+        return sorted(found, key=lambda arm: arm.promise_ns(self._budget))
+
+    @cached_property
+    def _all_kept_ns(self) -> float:
+        model = self.of.uncut
+        keep = np.broadcast_to(model.tables.worthwhile, model.none().shape)
+        return float(model.score(keep).time_ns[0])
+
+    def _candidate(
+        self, retention: Retention, cut: Cut, placement: Placement, *, modelled: bool = True
+    ) -> Candidate | None:
+        """The replay of the first plan may take some of the time, and of no other more than is
+        left; where it was not enough for the first, the model judges.
+        """
+        best, share = self.best, BEGINNING if self.best is None else 1.0
+        by_model = best is not None and not best.replayed.is_whole and self.is_timed
+        return self.of.candidate(
+            retention, cut, placement, modelled=modelled,
+            stop=lambda: by_model or (self.is_timed and self.is_late(share)),
+        )  # fmt: skip
 
     def _resume(self, start: Decisions) -> None:
         """What an earlier search found counts, as far as it fits this workload and budget."""
@@ -541,19 +672,55 @@ class _PlanSearch:
         same = same and start.retention.turns in (of.workload.turns, ANY)
         if not (fits and same and start.scheduled.schedule == of.scheduled.schedule):
             return None
-        return of.candidate(told_anew(start, of.workload), start.cut, start.placement)
+        return self._candidate(told_anew(start, of.workload), start.cut, start.placement)
 
     # --- improving -------------------------------------------------------------------------------
 
     def _improve(self) -> StopReason:
         if self.of.budget_bytes is None:
             return StopReason.FITS
-        reason = self._open_arms()
-        if reason is not None:
-            return reason
+        self.proofs = Proofs(self.is_timed)
+        try:
+            return self._search()
+        finally:
+            self.proofs.close()
+
+    def _search(self) -> StopReason:
+        """Rounds of chains over the arms that may still hold something better.
+
+        One more arm is opened before each round, coarse cuts first; all of them before the first
+        round, where the result has to be the same every time.
+        """
+        number, arms = self.steps_before, self._opening()
+        while True:
+            more = next(arms, None)
+            self._hear()
+            if (reason := self._reason_to_stop()) is not None:
+                return reason
+            if more is not None and (self.mode == "exact" or not self.is_timed):
+                continue
+            hopeful = [arm for arm in self.arms if self._may_be_better(arm.bound_ns)]
+            if self.mode == "exact" or not hopeful or self._in_vain(number):
+                if more is None and not self.proofs.open:
+                    return self._settled()
+                self._hear(LOOKED_AT_S)
+                continue
+            limit = self.effort.steps
+            if limit is not None and self.steps and self.steps + ROUND * self.of.workers > limit:
+                # rounds are whole, so that more steps only add to what was done
+                return StopReason.STEPS
+            number += 1
+            reason = self._round(_in_turn(hopeful, number, self._budget), number)
+            if reason is not None:
+                return reason
+
+    def _in_vain(self, number: int) -> bool:
+        return self.best is None and number > self.steps_before + len(self.arms)
+
+    def _settled(self) -> StopReason:
         if self.mode == "exact":
             return StopReason.OPTIMAL if self._is_optimal() else StopReason.PACKED
-        return self._tree_search()
+        return StopReason.NOTHING_BETTER if self.best is not None else StopReason.INFEASIBLE
 
     def _reason_to_stop(self) -> StopReason | None:
         effort = self.effort
@@ -565,81 +732,144 @@ class _PlanSearch:
             return StopReason.SECONDS
         return StopReason.STOPPED if self.of.stops() else None
 
-    def _is_late(self) -> bool:
-        """Half of the time is gone, or somebody said stop: no more arms are opened."""
-        seconds = self.effort.seconds
-        gone = time.monotonic() - self.began
-        return self.of.stops() or (seconds is not None and gone >= seconds / 2)
-
     def _is_optimal(self) -> bool:
         """The model knows nothing better, and the trace takes what the model says."""
         best = self.best
-        if best is None or not self.arms:
+        if best is None or not self.bound_ns:
             return False
         exact = best.modelled_ns <= self.bound_ns * (1 + CLOSE)
         return exact and best.time_ns <= best.modelled_ns * (1 + SAMPLED)
 
-    def _open_arms(self) -> StopReason | None:
-        """The ways of cutting that may make a difference, coarse ones first, each with its bound.
+    # --- programs beside it ----------------------------------------------------------------------
 
-        A finer cut is looked at while the best plan so far is slower than it promises to be.
-        """
+    def _opening(self) -> Iterator[Arm]:
+        """The ways of going by all cuts, coarse ones first; each is asked for its bound."""
+        every: list[Arm] = []
+        if self._budget not in self.of.least_ns:
+            uncut = Question(None, self.of.uncut, self._budget, self._limits, has_slices=False)
+            self.proofs.ask(uncut)
         for cut in self._cuts():
-            if self.arms and self._is_late():
-                break
             for arm in self._arms_of(cut):
-                self.bound_ns = min(self.bound_ns or math.inf, arm.relaxed.bound_ns)
-                promise = arm.relaxed.bound_ns / FINER
-                if self.best is not None and promise > self.best.time_ns:
-                    continue
-                if any(promise > other.optimum_ns for other in self.arms):
-                    continue
+                every.append(arm)
                 self.arms.append(arm)
-                if (reason := self._reason_to_stop()) is not None:
-                    return reason
-                given_s = self._limits().seconds
-                if given_s > MORE * arm.examined_s:
-                    self._exactly(arm)
-                    arm.examined_s = given_s
-        return None if self.arms else StopReason.NOTHING_BETTER
+                if arm.relaxed is None:
+                    self._ask(arm, integer=False)
+                elif self._is_promising(arm):
+                    self._examine(arm)
+                yield arm
+        self.every = tuple(every)
+
+    def _ask(self, arm: Arm, *, integer: bool, less_bytes: int = 0, attempt: int = 0) -> None:
+        spare_bytes = arm.spare_bytes if integer else 0
+        self.of.tell(f"{'integer program of' if integer else 'bounding'} {arm.cut}")
+        self.proofs.ask(
+            Question(
+                arm, arm.model, self._budget - spare_bytes - less_bytes, self._limits, integer,
+                attempt,
+            )
+        )  # fmt: skip
+
+    def _hear(self, seconds: float = 0.0) -> None:
+        """Take what was answered: bounds, and what to try."""
+        for answer in self.proofs.answers(seconds):
+            arm: Arm | None = answer.question.about
+            if arm is None:
+                self.of.least_ns[self._budget] = answer.found.bound_ns
+            elif answer.question.integer:
+                self._proposed(arm, answer)
+            else:
+                arm.relaxed = answer.found
+                if self._is_promising(arm):
+                    self._examine(arm)
+        known = bool(self.every) and all(arm.relaxed is not None for arm in self.every)
+        over_all = min(arm.bound_ns for arm in self.every) if known else 0.0
+        self.bound_ns = max(self.bound_ns, self.of.least_ns.get(self._budget, 0.0), over_all)
+
+    def _is_promising(self, arm: Arm) -> bool:
+        """A finer cut is looked at while the best plan so far is slower than it promises to be."""
+        promise_ns = arm.bound_ns / FINER
+        if self.best is not None and promise_ns > self.best.time_ns:
+            return False
+        return all(promise_ns <= other.optimum_ns for other in self.arms)
+
+    def _examine(self, arm: Arm) -> None:
+        """Ask for the model's optimum, unless that was asked before for hardly less long."""
+        given_s = self._limits().seconds
+        if not arm.examined_s or given_s > MORE * arm.examined_s:
+            arm.examined_s = given_s
+            self._ask(arm, integer=True)
+
+    def _proposed(self, arm: Arm, answer: Answer) -> None:
+        """The model's optimum, laid out; asked for again with less memory while it does not fit.
+
+        The program may take too little memory for what nodes share, never too much: what a
+        solution really takes in the model is taken off what the program is given next.
+        """
+        keep, question = answer.found.keep, answer.question
+        if keep is None:
+            return
+        room = self._budget - arm.spare_bytes
+        over = int(arm.model.score(keep).size_bytes[0]) - room
+        less_bytes = max(self._budget - arm.spare_bytes - question.budget_bytes, 0)
+        if over > 0:
+            less_bytes += max(over, ALIGNMENT)
+        elif self._try(arm, keep[0]):
+            self._try(arm, self._throughout(keep[0]))
+            arm.optimum_ns = answer.found.bound_ns if not question.attempt else math.inf
+            return
+        if question.attempt + 1 < MOST_TRIES and self._may_be_better(arm.bound_ns):
+            self._ask(arm, integer=True, less_bytes=less_bytes, attempt=question.attempt + 1)
+
+    def _limits(self) -> SolverLimits:
+        """For one program: reproducible where steps are what counts, and no more of them."""
+        effort = self.effort
+        nodes = None if effort.steps is None else max(effort.steps, 1)
+        if effort.seconds is None:
+            return SolverLimits(nodes=nodes)
+        left_s = max(effort.seconds - (time.monotonic() - self.began), LOOKED_AT_S)
+        return SolverLimits(left_s, nodes=nodes)
 
     def _arms_of(self, cut: Cut) -> Iterator[Arm]:
-        """The ways of going by a cut, bounded; what was bounded before is not bounded again."""
+        """The ways of going by a cut; what was bounded before is not bounded again."""
         of, pieces = self.of, None
         for whole in (False,) if cut == WHOLE else (True, False):
             key = self._budget, cut, whole
             if key not in of.opened:
-                of.tell(f"bounding {cut}")
+                of.tell(f"weighing {cut}")
                 if cut != WHOLE and pieces is None:
                     pieces = tabulate_pieces(of.scheduled, of.rules, of.workload, cut)
-                model = Model(self._tables(), pieces, whole)
-                relaxed = IntegerProgram(model, self._budget).solve(self._limits(), integer=False)
-                of.opened[key] = Arm(cut, model, relaxed)
+                model = Model(self._tables(cut), pieces, whole)
+                of.opened[key] = Arm(cut, model, of.ladder.over(model))
             yield of.opened[key]
 
-    def _tables(self) -> Tables:
-        """The model's tables, with the scratch memory of the best plan so far."""
-        known, tables = self._scratch(), self.of.uncut.tables
-        scratch = [aligned(known.get(node, 0)) for node in self.of.scheduled.stored]
-        return replace(tables, scratch_bytes=np.array(scratch, np.int64))
+    def _tables(self, cut: Cut) -> Tables:
+        """The model's tables, with the scratch memory that kernels want under this cut."""
+        of = self.of
+        if cut not in self.scratch:
+            everything = Retention.always(self.frontier)
+            placed = of.planner.lay_out(
+                everything, self.scenarios, cut, budget_bytes=of.budget_bytes
+            )
+            self.scratch[cut] = {node: room.size_bytes for node, room in placed.scratch.items()}
+        known = self.scratch[cut]
+        scratch = [aligned(known.get(node, 0)) for node in of.scheduled.stored]
+        return replace(of.uncut.tables, scratch_bytes=np.array(scratch, np.int64))
 
     @property
     def _budget(self) -> int:
         assert self.of.budget_bytes is not None
         return self.of.budget_bytes
 
-    def _scratch(self) -> dict[Node, int]:
-        if self.best is None:
-            return {}
-        return {node: room.size_bytes for node, room in self.best.placement.scratch.items()}
-
-    def _cuts(self) -> list[Cut]:
-        """Uncut, the greedy plan's cut, and along each input dimension as long as slices shrink."""
-        of = self.of
-        found = [WHOLE]
+    def _cuts(self) -> Iterator[Cut]:
+        """Uncut, the best plan's cut, and along each input dimension as long as slices shrink."""
+        yield WHOLE
+        if self.best is not None and self.best.cut != WHOLE:
+            yield (own := self.best.cut)
+        else:
+            own = WHOLE
         axes = [
             (name, axis, size)
-            for name, node in of.scheduled.graph.inputs.items()
+            for name, node in self.of.scheduled.graph.inputs.items()
             for axis, size in enumerate(node.shape)
             if size > 1
         ]
@@ -650,14 +880,17 @@ class _PlanSearch:
                 bytes_now = self._slices_of(cut)
                 if bytes_now > 0.97 * last:
                     break
-                found.append(cut)
+                if cut != own:
+                    yield cut
                 parts, last = parts * 2, bytes_now
-        if self.best is None or self.best.cut in found:
-            return found
-        return [*found, self.best.cut]
 
     def _slices_of(self, cut: Cut) -> int:
         """The largest slices when everything that is read again is retained."""
+        if cut not in self.sliced:
+            self.sliced[cut] = self._largest_slices(cut)
+        return self.sliced[cut]
+
+    def _largest_slices(self, cut: Cut) -> int:
         planner = self.of.planner
         total: dict[Node, int] = {}
         cold = [s for s in self.scenarios if s.cold]
@@ -670,69 +903,19 @@ class _PlanSearch:
                         total[node] = max(total.get(node, 0), size)
         return sum(total.values())
 
-    def _limits(self) -> SolverLimits:
-        """For one program: reproducible where steps are what counts."""
-        if self.effort.seconds is None or self.effort.steps is not None:
-            return SolverLimits(seconds=3600.0, nodes=2_000)
-        left = self.effort.seconds - (time.monotonic() - self.began)
-        return SolverLimits(seconds=max(left / 3, 1.0))
-
-    def _exactly(self, arm: Arm) -> None:
-        """The model's optimum, laid out; again with less memory while it does not fit.
-
-        The program may take too little memory for what nodes share, never too much: what a
-        solution really takes in the model is taken off what the program is given next.
-        """
-        less_bytes = 0
-        for attempt in range(MOST_TRIES):
-            if not self._may_be_better(arm.relaxed.bound_ns):
-                return
-            self.of.tell(f"integer program of {arm.cut}")
-            room = self._budget - arm.spare_bytes
-            solved = IntegerProgram(arm.model, room - less_bytes).solve(self._limits())
-            if solved.keep is None:
-                return
-            over = int(arm.model.score(solved.keep).size_bytes[0]) - room
-            if over > 0:
-                less_bytes += max(over, ALIGNMENT)
-            elif self._try(arm, solved.keep[0]):
-                self._try(arm, self._throughout(solved.keep[0]))
-                arm.optimum_ns = solved.bound_ns if attempt == 0 else math.inf
-                break
-        for share in SMALLER if arm.cut == WHOLE else ():
-            solved = IntegerProgram(arm.model, int(share * self._budget)).solve(self._limits())
-            if solved.keep is not None and self._may_be_better(solved.bound_ns):
-                self._try(arm, solved.keep[0])
-
-    def _tree_search(self) -> StopReason:
-        """Rounds of chains, over the arms that may still hold something better."""
-        number = self.steps_before
-        while True:
-            arms = [arm for arm in self.arms if self._may_be_better(arm.relaxed.bound_ns)]
-            if not arms or (self.best is None and number > self.steps_before):
-                found_one = self.best is not None
-                return StopReason.NOTHING_BETTER if found_one else StopReason.INFEASIBLE
-            limit = self.effort.steps
-            if limit is not None and self.steps and self.steps + ROUND * self.of.workers > limit:
-                # rounds are whole, so that more steps only add to what was done
-                return StopReason.STEPS
-            for arm in arms:
-                if (reason := self._reason_to_stop()) is not None:
-                    return reason
-                number += 1
-                if (reason := self._round(arm, number)) is not None:
-                    return reason
-
     def _round(self, arm: Arm, number: int) -> StopReason | None:
         effort, workers, steps = self.effort, self.of.workers, ROUND
         if effort.steps is not None:
             steps = min(steps, -(-(effort.steps - self.steps) // workers))
-        best = self.best
-        starts = (self.of.bits(best.retention),) if best and best.cut == arm.cut else ()
+        best, room = self.best, self._budget - arm.spare_bytes
+        share, first = arm.ladder.share(room), arm.ladder.within(room)
+        starts = () if first is None else (first,)
+        if best is not None and best.cut == arm.cut:
+            starts = (*starts, self.of.bits(best.retention))
         chains = [
             Chain(
-                arm.model.tables, arm.model.pieces, arm.model.whole, self._budget - arm.spare_bytes,
-                arm.relaxed.share, arm.relaxed.bound_ns, starts, (self.seed, number, chain), steps,
+                arm.model.tables, arm.model.pieces, arm.model.whole, room,
+                share, arm.bound_ns, starts, (self.seed, number, chain), steps,
             )
             for chain in range(workers)
         ]  # fmt: skip
@@ -747,7 +930,7 @@ class _PlanSearch:
             arm, [*starts, *(one.keep for one in made.found)], number
         ):
             new = keep.tobytes() not in arm.tried and self._may_be_better(time_ns)
-            if new and tries < TRIED_A_ROUND and not self.of.stops():
+            if new and tries < TRIED_A_ROUND and not self.is_late():
                 tries += 1
                 self._try(arm, keep)
         return StopReason.WORKERS_LOST if made.lost == workers else None
@@ -790,6 +973,16 @@ class _PlanSearch:
         """Lay a retention of the model out; what packing adds to it is remembered."""
         if keep.tobytes() in arm.tried:
             return True
+        laid = self._laid(arm, keep)
+        if laid is None:
+            return False
+        found = self._candidate(laid[0], arm.cut, laid[1])
+        if found is not None:
+            self._take(found, "retention")
+        return True
+
+    def _laid(self, arm: Arm, keep: NDArray[np.bool_]) -> tuple[Retention, Placement] | None:
+        """A retention's map; None where it does not fit, and by how much is remembered."""
         arm.tried.add(keep.tobytes())
         nodes = self.of.scheduled.stored
         after = {
@@ -801,15 +994,12 @@ class _PlanSearch:
         if placement.size_bytes > self._budget and (shared := self._shareable(arm, retention)):
             retention = replace(retention, shared=shared)
             placement = self._placed(retention, arm)
-        if placement.size_bytes > self._budget:
-            modelled = int(arm.model.score(keep[None]).size_bytes[0])
-            spare = max(arm.spare_bytes + ALIGNMENT, placement.size_bytes - modelled)
-            arm.spare_bytes = min(spare, int(MOST_SPARE * self._budget))
-            return False
-        found = self.of.candidate(retention, arm.cut, placement)
-        if found is not None:
-            self._take(found, "retention")
-        return True
+        if placement.size_bytes <= self._budget:
+            return retention, placement
+        modelled = int(arm.model.score(keep[None]).size_bytes[0])
+        spare = max(arm.spare_bytes + ALIGNMENT, placement.size_bytes - modelled)
+        arm.spare_bytes = min(spare, int(MOST_SPARE * self._budget))
+        return None
 
     def _placed(self, retention: Retention, arm: Arm) -> Placement:
         return self.of.planner.lay_out(
@@ -830,12 +1020,12 @@ class _PlanSearch:
         )
         if budget_bytes is not None and placement.size_bytes > budget_bytes:
             return None
-        return self.of.candidate(retention, cut, placement)
+        return self._candidate(retention, cut, placement)
 
     def _take(self, found: Candidate, what: str) -> None:
         if self.of.look is not None:
             self.of.look(self._tried(found))
-        if self.best is not None and found.key >= self.best.key:
+        if self.best is not None and not found.beats(self.best):
             return
         self.best = found
         if not self.history or found.time_ns < self.history[-1][1]:
@@ -911,8 +1101,22 @@ class _PlanSearch:
             for n, node in enumerate(self.of.scheduled.stored)
             if worth[n] > 0 or keep[:, n].any()
         }
-        if arm is None or not math.isfinite(arm.relaxed.bound_ns):
+        relaxed = None if arm is None else arm.relaxed
+        if relaxed is None or not math.isfinite(relaxed.bound_ns) or not self._has(relaxed.seconds):
             return found, 0.0
         more = max(self._budget // 100, 1)
         richer = IntegerProgram(model, self._budget + more).solve(self._limits(), integer=False)
-        return found, max(arm.relaxed.bound_ns - richer.bound_ns, 0.0) / more
+        return found, max(relaxed.bound_ns - richer.bound_ns, 0.0) / more
+
+    def _has(self, seconds: float) -> bool:
+        """Whether so much time is left."""
+        limit = self.effort.seconds
+        return limit is None or time.monotonic() - self.began + seconds < limit
+
+
+def _in_turn(arms: Sequence[Arm], number: int, budget_bytes: int) -> Arm:
+    """Whose round it is: the second best comes half as often as the best, the third a third."""
+    ranked = sorted(arms, key=lambda arm: arm.promise_ns(budget_bytes - arm.spare_bytes))
+    shares = [1 / (rank + 1) for rank in range(len(ranked))]
+    place = (number * 0.618034) % 1.0 * sum(shares)  # spread evenly, and the same every time
+    return next(arm for arm, end in zip(ranked, accumulate(shares), strict=True) if place < end)

@@ -79,10 +79,14 @@ def replay(
     device: str = "cpu",
     ranking: Ranking = candidates,
     classes: Mapping[BucketClass, tuple[float, tuple[int, ...]]] | None = None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Replayed:
     """Walk a trace over a memory map; no further than `MOST_DECIDED` situations.
 
     Where what is there makes a run too large for the map, the run goes from nothing.
+
+    Args:
+        stop: asked after each call; True ends the walk.
 
     Raises Misfit for a call that the map cannot hold.
     """
@@ -100,9 +104,9 @@ def replay(
         raise Misfit(kind, origin)
 
     walk = Walk(decide)
-    times, counts = [], []
+    times, counts = list[float](), list[int]()
     for kind, origin in calls:
-        if walk.decided >= MOST_DECIDED:
+        if walk.decided >= MOST_DECIDED or (times and stop()):
             break
         instructions = walk.step(kind, origin)
         times.append(sum(cost(made, origin) for made in instructions))
