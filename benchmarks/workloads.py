@@ -155,6 +155,18 @@ def prefill_decode(size: Size = "small", seed: int = 0, edits: float = 0.0) -> W
     return _workload(name, _decoder(size), trace)
 
 
+def decoding(name: str, graph: Graph, calls: int, prompts: int, edits: float) -> Workload:
+    """Prompts evenly spread over the calls, and a token a call or an edit after each."""
+
+    def trace(simple: Graph) -> Iterator[Bucket]:
+        document = _document(simple, "ids", "logits", np.random.default_rng(0))
+        for i in range(calls):
+            begins = i % (calls // prompts) == 0
+            yield document.prefill() if begins else document.next(edits)
+
+    return _workload(name, graph, trace)
+
+
 def decode_edits(size: Size = "small", seed: int = 0) -> Workload:
     """Decoding in which every fifth call edits old tokens."""
     return prefill_decode(size, seed, edits=0.2)

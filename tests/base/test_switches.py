@@ -21,7 +21,7 @@ TELLS = {
     1: r"a plan is needed for x\[|planned in .* retained|searched in ",
     2: r"run \d: x\[.*: program (found|moved|made), ",
     3: r"program for x\[.*: \d instructions? in \d calls? and 1 piece, .*; .*1 × softmax",
-    4: r"candidate|bounding|best ",
+    4: r"candidate|weighing|bounding|integer program|best ",
 }
 
 

@@ -10,6 +10,7 @@ number of workers gives the same result for the same number of chains.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -19,11 +20,14 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tgbench.plans.search.exact import SolverLimits
 from tgbench.plans.search.mcts import Answers, ScoredRetention, TreeSearch
 from tgbench.plans.search.model import Model
+from tgbench.plans.search.neighbourhoods import Neighbourhoods
 from tgbench.plans.search.tables import Floats, Tables
 
 ROUND = 16  # steps a chain takes before the best is shared
+WINDOW_EVERY, WINDOW_NODES = 4, 200  # steps; nodes of the program of a window
 HANDED_BACK = 8  # of a chain's retentions, the fastest: not every one of them packs
 ASKED_EVERY_S = 0.02  # how often `stop` is asked while chains run elsewhere
 
@@ -86,11 +90,12 @@ LOST = ChainResult(lost=1)
 
 @dataclass(frozen=True)
 class Chain:
-    """One search, as plain data.
+    """One search, as plain data: of every few steps one solves a window, the others are rollouts.
 
     Fields:
         tables, pieces, whole: what the model is made of.
-        share, bound_ns: of the relaxed program.
+        share: how likely values are kept.
+        bound_ns: of the relaxed program; 0 where it is not known.
         starts: retentions to begin with.
         seed: numbers that decide everything: the user's, the round's, the chain's.
     """
@@ -104,16 +109,24 @@ class Chain:
     starts: tuple[NDArray[np.bool_], ...]
     seed: tuple[int, ...]
     steps: int
+    window_s: float = math.inf  # what a window may take
 
     def run(self, stop: Stop = never) -> ChainResult:
         """Search; `stop` is asked before every step."""
+        model = Model(self.tables, self.pieces, self.whole)
         search = TreeSearch(
-            Model(self.tables, self.pieces, self.whole), self.budget_bytes, self.share, self.starts,
-            self.seed, self.bound_ns,
-        )  # fmt: skip
+            model, self.budget_bytes, self.share, self.starts, self.seed, self.bound_ns
+        )
+        random = np.random.default_rng([*self.seed, WINDOW_EVERY])
+        near = Neighbourhoods(model, self.budget_bytes, self.share, random)
+        limits = SolverLimits(self.window_s, nodes=WINDOW_NODES)
         found = {search.best.keep.tobytes(): search.best} if search.best is not None else {}
         while search.steps < self.steps and not stop():
-            one = search.step()
+            best = search.best
+            if best is not None and search.steps % WINDOW_EVERY == WINDOW_EVERY - 1:
+                one = search.offered(near.step(best.keep, limits))
+            else:
+                one = search.step()
             if one is not None:
                 found.setdefault(one.keep.tobytes(), one)
         ranked = sorted(found.values(), key=lambda f: (f.time_ns, f.size_bytes))

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tgbench.plans.search.model import Keep, Model
 from tgbench.plans.search.tables import Floats, NodeTable
@@ -60,6 +61,14 @@ class SolverLimits:
     seconds: float = math.inf
     gap: float = 1e-4
     nodes: int | None = None
+
+
+@dataclass(frozen=True)
+class HeldAnswers:
+    """What is decided already: [turn, node] where, and how."""
+
+    nodes: NDArray[np.bool_]
+    keep: NDArray[np.bool_]
 
 
 class IntegerProgram:
@@ -270,8 +279,14 @@ class IntegerProgram:
 
     # --- solving ---------------------------------------------------------------------------------
 
-    def solve(self, limits: SolverLimits | None = None, *, integer: bool = True) -> Relaxed:
-        """Minimise; with `integer` False, only the bound and the shares."""
+    def solve(
+        self,
+        limits: SolverLimits | None = None,
+        *,
+        integer: bool = True,
+        held: HeldAnswers | None = None,
+    ) -> Relaxed:
+        """Minimise; with `integer` False, only the bound and the shares; what is held stays."""
         from scipy.optimize import Bounds, LinearConstraint, milp
 
         limits = limits or SolverLimits()
@@ -286,7 +301,7 @@ class IntegerProgram:
         result = milp(
             cost,
             integrality=integrality,
-            bounds=Bounds(np.zeros(len(self._cost)), np.array(self._high)),
+            bounds=Bounds(*self._limits(held)),
             constraints=LinearConstraint(matrix, low, np.full(len(low), np.inf)),
             options={"mip_rel_gap": limits.gap}
             | ({"time_limit": limits.seconds} if math.isfinite(limits.seconds) else {})
@@ -308,6 +323,13 @@ class IntegerProgram:
             integer and result.status == 0,
             seconds,
         )
+
+    def _limits(self, held: HeldAnswers | None) -> tuple[Floats, Floats]:
+        low, high = np.zeros(len(self._cost)), np.array(self._high)
+        if held is not None:
+            at = np.flatnonzero(held.nodes)
+            low[at] = high[at] = held.keep.reshape(-1)[at]
+        return low, high
 
 
 def _increments(table: NodeTable, s: int, reached: int) -> tuple[Floats, Floats, Floats]:

@@ -94,6 +94,12 @@ class Ladder:
         keep[:, self.order[gone:]] = True
         return _with_more(self.model, keep, float(times[gone]), budget_bytes)
 
+    @property
+    def lossless_bytes(self) -> int:
+        """What is enough to lose nothing."""
+        times, sizes = self._prefixes
+        return int(sizes[np.flatnonzero(times <= times[0] * (1 + NOTHING))].min())
+
     def share(self, budget_bytes: int) -> Floats:
         """[turn, node] from 0 for what goes first to 1 for what goes last; 0.5: now it fits."""
         fits = np.flatnonzero(self._prefixes[1] <= budget_bytes)

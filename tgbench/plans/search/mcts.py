@@ -105,6 +105,13 @@ class TreeSearch:
         self._take(found)
         return found
 
+    def offered(self, keep: NDArray[np.bool_] | None) -> ScoredRetention | None:
+        """A step that something else took: what it found is where the next rollouts begin."""
+        self.steps += 1
+        found = None if keep is None else self._scored(keep[None])
+        self._take(found)
+        return found
+
     # --- the tree --------------------------------------------------------------------------------
 
     @property

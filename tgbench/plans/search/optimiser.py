@@ -71,6 +71,7 @@ MOST_BRANCHES = 400  # of the search tree that is shown
 MORE = 2.0  # times as long as before: what an integer program is given to be solved again
 DEAR = 1.01  # times what runs take where all is kept: what costs more is weighed against cuts
 BEGINNING = 0.25  # of the time: what the first plans may take
+WINDOWS_LEFT = 8  # of the time that is left, the share that one window may take
 LOOKED_AT_S = 0.05  # between two looks at what is solved, where nothing else is left to do
 FINER = 0.998  # a finer cut has to promise to be this much faster
 MOST_AXES = 3  # input dimensions along which runs may be cut
@@ -263,7 +264,8 @@ class Optimiser:
 
     def _elsewhere(self, first: _PlanSearch) -> Iterator[_PlanSearch]:
         """The same search in other orders, where there is something to gain, and time."""
-        if first.keeps_all or (first.mode == "greedy" and first.best is not None):
+        is_plain = self.scheduled is self.scheduled.once.copying(())
+        if is_plain and (first.keeps_all or (first.mode == "greedy" and first.loses_little)):
             return
         made, more = self._ordered.setdefault(self.budget_bytes, ([], self._others()))
         others = chain(list(made), more)
@@ -547,6 +549,11 @@ class _PlanSearch:
         self._greedy()
         if self.start is not None and _is_alike(self.start.scheduled, self.of.scheduled):
             self._resume(self.start)
+
+    @property
+    def loses_little(self) -> bool:
+        """Whether the best plan takes hardly longer than if all were kept."""
+        return self.best is not None and self.best.modelled_ns <= DEAR * self._all_kept_ns
 
     def standing(self) -> tuple[float, int]:
         """How good the best plan so far is; what fits comes first."""
@@ -908,14 +915,19 @@ class _PlanSearch:
         if effort.steps is not None:
             steps = min(steps, -(-(effort.steps - self.steps) // workers))
         best, room = self.best, self._budget - arm.spare_bytes
-        share, first = arm.ladder.share(room), arm.ladder.within(room)
+        first = arm.ladder.within(room)
+        share = arm.ladder.share(room) if arm.relaxed is None else arm.relaxed.share
         starts = () if first is None else (first,)
         if best is not None and best.cut == arm.cut:
             starts = (*starts, self.of.bits(best.retention))
+        window_s = math.inf
+        if effort.seconds is not None:
+            left_s = effort.seconds - (time.monotonic() - self.began)
+            window_s = max(left_s / WINDOWS_LEFT, LOOKED_AT_S)
         chains = [
             Chain(
                 arm.model.tables, arm.model.pieces, arm.model.whole, room,
-                share, arm.bound_ns, starts, (self.seed, number, chain), steps,
+                share, arm.bound_ns, starts, (self.seed, number, chain), steps, window_s,
             )
             for chain in range(workers)
         ]  # fmt: skip
