@@ -581,10 +581,9 @@ def test_bad_roundings_are_named() -> None:
         BucketSpace({"z": ["full", "pow3"]})  # type: ignore[list-item]
 
 
-def test_the_middle_moves_what_changes_and_leaves_what_is_asked_for() -> None:
+def test_elsewhere_is_far_from_where_one_is() -> None:
     graph = graph_of((9,), (9,))
     row, last = Region((Box(((2, 3),)),)), Region((Box(((8, 9),)),))
     kind, origin = Bucket.of({"x": row}, {"y": last}).classify(graph)
-    assert (origin, kind.middle(origin)) == ((2, 8), (4, 8))
-    kind, origin = Bucket.of({"x": row}, {"y": row}).classify(graph)
-    assert (origin, kind.middle(origin)) == ((2,), (4,))
+    assert (origin, kind.elsewhere(origin)) == ((2, 8), (4, 4))
+    assert kind.elsewhere((4, 5)) == (2, 2)

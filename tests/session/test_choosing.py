@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from random import Random
@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 import tgbench as tg
+from tgbench.base.coords import Domain
 from tgbench.base.errors import PlanError
-from tgbench.programs.program import Program, Use
+from tgbench.programs.program import Program
 from tgbench.runs.buckets import Bucket, BucketClass, Spot
 from tgbench.runs.pausing import Pausing, at_once
+from tgbench.runs.work import Work
 from tgbench.session.choosing import (
     FIRST_CHOICE_NS,
     LEAST_PART,
@@ -64,13 +66,14 @@ class Imagined:
             self.ran(full)
         self.spent = 0
 
-    def _modelled(self, steps: Iterable[Any], origin: Any) -> list[float]:
-        return [float(self.full_ns)]  # of what was made: steps of programs here are none
+    def _modelled(self, steps: Iterable[Any], here: Any, there: Any) -> Pausing[Work]:
+        yield
+        return _work(self.full_ns)  # of what was made: steps of programs here are none
 
     def run(self, name: int, planned: Any = None) -> Rung:
         """A run that has a program of its own by this name."""
         own = self._at(_offer(EXACTLY, name))
-        if own.program is not None and own.program.use.is_good:
+        if own.program is not None and own.program.is_good(()):
             self.ran(own)
             return EXACTLY
         offer = self._choice(own, planned or {})
@@ -91,7 +94,7 @@ class Imagined:
         assert offer.program is not None
         left_ns = self.asking_ns if wanted.is_hope else self.making_ns
         left_ns -= wanted.took_ns
-        part_ns = min(left_ns, int(self.chooser.room_ns(offer.program, 0)))
+        part_ns = min(left_ns, int(self.chooser.room_ns(offer.program.takes_ns(()), 0)))
         self.parts.append(part_ns)
         self.asked += part_ns if wanted.is_hope else 0
         wanted.took_ns += part_ns
@@ -102,7 +105,7 @@ class Imagined:
             return False
         self.chooser.wanted = None
         if wanted.is_hope:
-            self.chooser.asked(wanted, self._hoped(wanted.offer))
+            self.chooser.asked(wanted, (_work(self._hoped(wanted.offer)), Domain(())))
         else:
             self.have(wanted.offer, wanted)
         return True
@@ -120,7 +123,7 @@ class Imagined:
         self.programs[_key(offer)] = program
         cold = 1.0 if self.made else COLD
         self.made.append(offer.rung)
-        at_once(self.chooser.modelling(program))
+        at_once(self.chooser.modelling(offer, program))
         self.chooser.made(offer, program, int(cold * self.making_ns), wanted)
         return offer._replace(program=program)
 
@@ -131,12 +134,19 @@ class Imagined:
         self.spent += took + besides
         besides += self._paid
         self._paid = 0
-        offer.program.use.note(took + self.chooser.besides(offer.program, besides))
+        offer.program.ran(took + self.chooser.besides(offer.program, besides))
         self.chooser.ran(offer.spot.kind if kind is None else kind, offer.program, took)
 
 
-def _modelled(steps: Iterable[Any], origin: Any) -> list[float]:
-    return [float(FULL_NS)]
+def _work(still_ns: float) -> Work:
+    work = Work()
+    work.still_ns = float(still_ns)
+    return work
+
+
+def _modelled(steps: Iterable[Any], here: Any, there: Any) -> Pausing[Work]:
+    yield
+    return _work(FULL_NS)
 
 
 def _runs_of(making_ns: float) -> int:
@@ -147,6 +157,7 @@ def _runs_of(making_ns: float) -> int:
 def _nothing() -> Pausing[Any]:
     """In place of deciding what a run computes."""
     yield
+    return None, Domain(())
 
 
 def _program(renews: bool = True) -> Program:
@@ -235,11 +246,12 @@ def test_what_a_quick_run_leaves_of_a_full_one_is_spent_on_what_is_wanted() -> N
         program = _program()
         program.use.note(took_ns)
         program.use.note(took_ns)
-        assert world.chooser.room_ns(program, 0) == pytest.approx(room_ns)
+        assert world.chooser.room_ns(program.takes_ns(()), 0) == pytest.approx(room_ns)
     purse.left_ns = -ADVANCE * SHARE * FULL_NS
-    assert world.chooser.room_ns(program, 0) <= 0.0  # nothing is left to spend
+    takes_ns = program.takes_ns(())
+    assert world.chooser.room_ns(takes_ns, 0) <= 0.0  # nothing is left to spend
     world.chooser.wanted = Wanted(_offer(AFRESH, 0), False, 0.0, 0.0)
-    assert world.chooser.room_ns(program, 0) > 0.0  # but on what is lacking
+    assert world.chooser.room_ns(takes_ns, 0) > 0.0  # but on what is lacking
 
 
 def test_one_program_is_wanted_at_a_time() -> None:
@@ -285,12 +297,13 @@ def test_before_any_was_made_a_program_costs_in_proportion_to_asking_about_it() 
     known = world.chooser._experience
     assert known.making(own) == pytest.approx(10**9)
 
-    def parts(steps: Iterable[Any], origin: Any) -> Iterator[float]:
+    def parts(steps: Iterable[Any], here: Any, there: Any) -> Pausing[Work]:
         world.asked += 700
-        yield 1.0
+        yield
+        return _work(1.0)
 
     known.modelled = parts
-    world.chooser.rehearse(own, [((), _nothing())])
+    world.chooser.rehearse(own, _nothing())
     assert known.making(own) == 700 * OVER_MODEL
 
 
@@ -361,13 +374,14 @@ def test_a_program_that_turned_out_slower_is_not_made_again() -> None:
 
 
 def test_a_program_that_turned_out_slower_is_not_taken_for_good() -> None:
-    use = Use(instead_ns=10_000)
+    program = _program()
+    program.use.instead_ns = 10_000
     for took in (50_000, 9_000, 9_000):
-        use.note(took)
-    assert use.is_good
+        program.ran(took)
+    assert program.is_good(())
     for _ in range(30):
-        use.note(20_000)
-    assert not use.is_good
+        program.ran(20_000)
+    assert not program.is_good(())
 
 
 def test_what_does_not_fit_costs_a_plan_or_is_out_of_the_question() -> None:

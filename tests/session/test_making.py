@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import tgbench as tg
-from tgbench.programs.program import Program
 from tgbench.runs.pausing import Paused
+from tgbench.runs.work import Work
 from tgbench.session.choosing import Larger, Own, Wanted
 from tgbench.session.serving import Offer, Rung
 
@@ -34,15 +34,16 @@ class Patient(Own):
         self.wanted = self.wanted or Wanted(own, hopes, 0.0, 1.0)
         return there[0]
 
-    def asking(self, decided: Any) -> Any:
-        for _, deciding in decided:
-            yield from deciding
-        return 5.0
+    def asking(self, offer: Offer, decided: Any) -> Any:
+        _, domain = yield from decided
+        work = Work()
+        work.still_ns = 5.0
+        return work, domain
 
-    def asked(self, wanted: Wanted, modelled_ns: float) -> None:
-        self.asked_about.append(modelled_ns)
+    def asked(self, wanted: Wanted, found: Any) -> None:
+        self.asked_about.append(found[0].still_ns)
 
-    def room_ns(self, program: Program, spent_ns: int) -> float:
+    def room_ns(self, takes_ns: float, spent_ns: int) -> float:
         return 1.0  # the clock is past that at the first pause
 
     def forget(self) -> None:

@@ -28,6 +28,7 @@ from tgbench.base.regions import Box, row_major
 from tgbench.base.words import counted, format_time
 from tgbench.costs.records import Record, Records
 from tgbench.costs.signature import Signature, numbers, source_hash, without_layout
+from tgbench.graph.graph import Node
 from tgbench.graph.op_table import Call
 from tgbench.kernels.registry import (
     OUT,
@@ -38,8 +39,10 @@ from tgbench.kernels.registry import (
     candidates,
     prepared_inputs,
 )
+from tgbench.runs.pausing import Pausing
 from tgbench.runs.propagate import Step, rough_ns
 from tgbench.runs.rules import Rules
+from tgbench.runs.work import Place, Work
 
 Source: TypeAlias = Literal["measured", "interpolated", "modelled"]
 ORDER: tuple[Source, ...] = ("measured", "interpolated", "modelled")  # less and less sure
@@ -214,14 +217,21 @@ class CostModel:
 
     def of_steps(self, steps: Iterable[Step], origin: Sequence[int]) -> float:
         """The expected nanoseconds of all that some steps compute at an origin."""
-        return sum(self.of_parts(steps, origin))
+        return sum(self.time_ns(node.call, box.at(origin)) for node, box in _parts(steps))
 
-    def of_parts(self, steps: Iterable[Step], origin: Sequence[int]) -> Iterator[float]:
-        """The same, box by box; whoever has heard enough need not ask on."""
-        for step in steps:
-            for node, region in step.compute.items():
-                for box in region:
-                    yield self.time_ns(node.call, box.at(origin))
+    def working(self, steps: Iterable[Step], here: Place, there: Place | None) -> Pausing[Work]:
+        """How long some steps take at any place, asked about at two where they were decided for
+        both; it pauses at each box.
+        """
+        work = Work()
+        for node, box in _parts(steps):
+
+            def time_ns(place: Place, node: Node = node, box: Box = box) -> float:
+                return self.time_ns(node.call, box.at(place))
+
+            work.add(box.extents, time_ns, here, there)
+            yield
+        return work
 
     def of_site(self, site: Site, kernel: Kernel) -> Estimate:
         """What one kernel takes at a site."""
@@ -331,6 +341,13 @@ class CostModel:
             spread = UNCERTAIN
             return Estimate(modelled * self._everywhere, "modelled", spread, kernel.name)
         return replace(curve.at(signature, modelled), kernel=kernel.name)
+
+
+def _parts(steps: Iterable[Step]) -> Iterator[tuple[Node, Box]]:
+    """Every box that is computed."""
+    return (
+        (node, box) for step in steps for node, region in step.compute.items() for box in region
+    )
 
 
 def _is_last(site: Site, kernel: Kernel, found: Estimate) -> bool:

@@ -30,6 +30,7 @@ from tgbench.kernels.views import Bound
 from tgbench.programs.places import Follower, Forms, moves, pointed
 from tgbench.runs.pausing import Pausing, at_once
 from tgbench.runs.propagate import Step
+from tgbench.runs.work import Work
 
 
 @dataclass(frozen=True)
@@ -92,9 +93,6 @@ def site_at(site: Site, origin: Sequence[int]) -> Site:
     )
 
 
-FORGETS = 1.002  # times as much is the least that a program took, after each run more
-
-
 @dataclass
 class Use:
     """How often a program ran, and how long that takes.
@@ -102,24 +100,22 @@ class Use:
     The first time is forgotten at the second: nothing was warm. From then on it is a mean, in the
     long run of the last sixteen or so, and no run counts for more than twice of what is usual.
 
+    All times are those of a run where the program was made: what one took elsewhere counts for as
+    much as it would have taken there (see `Program.share`).
+
     Fields:
         ran: how often.
         time_ns: how long it takes.
-        least_ns: the least that this ever was, as far as that is not long ago.
         instead_ns: what it was made for to be quicker than.
         modelled_ns: how long a model expects it to take, if that was asked.
+        since: how many runs there were before it.
     """
 
     ran: int = 0
     time_ns: float = 0.0
-    least_ns: float = inf
     instead_ns: float = inf
     modelled_ns: float = inf
-
-    @property
-    def is_good(self) -> bool:
-        """Whether it is as quick as was hoped."""
-        return self.ran < 3 or self.time_ns <= self.instead_ns
+    since: int = 0
 
     @property
     def is_warm(self) -> bool:
@@ -131,12 +127,15 @@ class Use:
         """What a run takes; the first one also took what was cold then."""
         return self.time_ns if self.is_warm else min(self.time_ns or inf, self.modelled_ns)
 
-    def note(self, took_ns: int) -> None:
+    @property
+    def ratio(self) -> float | None:
+        """Measured over modelled time; None where one is not known."""
+        return self.time_ns / self.modelled_ns if self.ran and 0 < self.modelled_ns < inf else None
+
+    def note(self, took_ns: float) -> None:
         self.ran += 1
         late = took_ns - self.time_ns
         self.time_ns += late if self.ran < 3 else min(late, self.time_ns) / min(self.ran - 1, 16)
-        if self.ran > 1:
-            self.least_ns = min(self.least_ns * FORGETS, self.time_ns)
 
 
 @dataclass
@@ -156,6 +155,7 @@ class Program:
         calls: what is executed; consecutive loops are one call (see `numba.chain`).
         spared: for runs that keep nothing, at one origin: what is written over, and its copies.
         use: how often it ran.
+        work: how long it is expected to take at any place; None where no model was asked.
         binds: makes the tensors at the first move, where they are not made with the program.
         tryout: what is being found out about the kernels of its calls.
         size_bytes: what keeping it takes, about; known once it is kept.
@@ -176,6 +176,7 @@ class Program:
     origin: tuple[int, ...] | None = None
     spared: tuple[tuple[int, ...], list[tuple[torch.Tensor, torch.Tensor]]] | None = None
     use: Use = field(default_factory=Use)
+    work: Work | None = None
     binds: Callable[[Program, tuple[int, ...]], None] | None = None
     tryout: Any = None
     size_bytes: int = 0
@@ -292,6 +293,25 @@ class Program:
                 lead = int(buffers[view.buffer, view.dtype].storage_offset())
                 self._moving.append(Follower(found, view, lead, self._forms))
         return found
+
+    def share(self, origin: tuple[int, ...]) -> float:
+        """How many times as long a run is expected to take as one where this was made."""
+        work = self.work
+        made = work.at(self.made_at) if work is not None and work.moves else 0.0
+        return work.at(origin) / made if work is not None and made else 1.0
+
+    def takes_ns(self, origin: tuple[int, ...]) -> float:
+        """What a run takes there."""
+        return self.use.takes_ns * self.share(origin)
+
+    def is_good(self, origin: tuple[int, ...]) -> bool:
+        """Whether it is as quick there as was hoped."""
+        use = self.use
+        return use.ran < 3 or use.time_ns * self.share(origin) <= use.instead_ns
+
+    def ran(self, took_ns: int) -> None:
+        """A run where it stands took so long."""
+        self.use.note(took_ns / self.share(self.origin or self.made_at))
 
     def move_to(self, origin: tuple[int, ...]) -> None:
         """Point every moving tensor at another origin's memory."""

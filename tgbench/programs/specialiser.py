@@ -183,14 +183,17 @@ class Specialiser:
             return Specialised(tuple(made), frozenset(guards), counts_on)
         raise failure
 
-    def deciding(self, held: State, kind: BucketClass, origin: tuple[int, ...]) -> Pausing[Step]:
-        """What a run in one piece computes, before it is lowered."""
+    def deciding(
+        self, held: State, kind: BucketClass, origin: tuple[int, ...]
+    ) -> Pausing[tuple[Step, Domain]]:
+        """What a run in one piece computes, before it is lowered, and where else it does that."""
         graph, numbers = self.scheduled.graph, self.fixed_entries.of(kind, origin)
-        with record(origin):
+        with record(origin) as guards:
             held, symbols = _with(numbers, held, kind)
             demand = joined(handed_out(graph, kind, symbols).values())
             changed = changes(graph, kind, symbols)
-            return (yield from self.propagator.stepping(_valid(held), changed, demand))
+            step = yield from self.propagator.stepping(_valid(held), changed, demand)
+        return step, Domain(guards)
 
     @property
     def _own_ways(self) -> list[Way]:

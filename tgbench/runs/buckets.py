@@ -136,12 +136,11 @@ class BucketClass:
         first_low = tuple(0 if i == 0 else bound for i, bound in enumerate(self.bounds))
         return list(dict.fromkeys([tuple(origin), low, high, first_low]))
 
-    def middle(self, origin: Sequence[int]) -> tuple[int, ...]:
-        """The origin at hand, but changes lie half-way through their dimensions."""
-        sides = zip(origin, self.bounds, self.uses, strict=True)
+    def elsewhere(self, origin: Sequence[int]) -> tuple[int, ...]:
+        """Another origin, far from the one at hand: half-way, or a quarter where that is near."""
         return tuple(
-            bound // 2 if any(part == "changed" for part, _, _ in uses) else at
-            for at, bound, uses in sides
+            bound // 2 if abs(at - bound // 2) > bound // 8 else bound // 4
+            for at, bound in zip(origin, self.bounds, strict=True)
         )
 
     def __str__(self) -> str:

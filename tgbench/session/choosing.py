@@ -34,22 +34,25 @@ from math import inf
 from typing import Any, Literal, Protocol, TypeAlias, get_args
 
 from tgbench.base import switches
+from tgbench.base.coords import Domain
 from tgbench.base.errors import PlanError, check_choice
 from tgbench.plans.decisions import Classes
 from tgbench.programs.program import Program, Use
 from tgbench.runs.buckets import BucketClass
 from tgbench.runs.pausing import Paused, Pausing, at_once
-from tgbench.session.experience import Decided, Experience, Modelled
+from tgbench.runs.work import Work
+from tgbench.session.experience import Asked, Decided, Experience, Modelled
 from tgbench.session.purse import SHARE, Purse
 from tgbench.session.serving import AFRESH, FROM_NOTHING, Offer, Rung
 
-CLEARLY = 0.5  # of a full run: what takes less is made with the first answer, if planned for
+CLEARLY = 2 / 3  # of a full run: what takes less is made with the first answer, if planned for
 AGAIN = 5  # how often a class that the plan is for is expected to come again
 MOST_ACCOUNTS = 20_000  # past this, what was put aside is forgotten
 LEAST_RUNNING = 50  # of choosing's own time, that runs take on which a choice stands
 LONGEST = 50  # runs
 LONGEST_RUN = 1.3  # times what computing everything takes, that a run may with what is got ready
 LEAST_PART = 1 / 8  # of computing everything, that any run may spend on it
+LATELY = 1 / 8  # of what places of runs count for, that the last one does
 FIRST_CHOICE_NS = 500_000  # what is saved up for the first choice, as none was timed yet
 
 
@@ -63,6 +66,27 @@ def made_by(making: str | None) -> str:
     found = making or switches.making()
     check_choice(PlanError, "making", found, get_args(Making))
     return found
+
+
+@dataclass
+class Everything:
+    """What computing everything takes that runs of a class ask for, on average of late.
+
+    Fields:
+        program: that does it, and more where one for no more is not there.
+        there_ns: what it takes.
+        least_ns: what one for no more would.
+    """
+
+    program: Program
+    there_ns: float
+    least_ns: float
+
+    def note(self, program: Program, there_ns: float, least_ns: float) -> None:
+        """At the place of another run."""
+        self.program = program
+        self.there_ns += (there_ns - self.there_ns) * LATELY
+        self.least_ns += (least_ns - self.least_ns) * LATELY
 
 
 @dataclass(eq=False)
@@ -105,14 +129,17 @@ class Chooser(Protocol):
     def rehearse(self, offer: Offer, decided: Decided) -> bool:
         """Learn of a run that is planned for, and did not happen yet; whether to make it ready."""
 
-    def asking(self, decided: Decided) -> Pausing[float]:
+    def answered(self) -> None:
+        """The first answer is given, and what is planned for was looked at."""
+
+    def asking(self, offer: Offer, decided: Decided) -> Pausing[Asked]:
         """Ask the model what a run takes."""
 
-    def asked(self, wanted: Wanted, modelled_ns: float) -> None:
+    def asked(self, wanted: Wanted, found: Asked) -> None:
         """The model was asked about what was wanted."""
 
-    def room_ns(self, program: Program, spent_ns: int) -> float:
-        """How long a run may go on with what is wanted, that a program serves and took so long."""
+    def room_ns(self, takes_ns: float, spent_ns: int) -> float:
+        """How long a run may go on with what is wanted, that takes and took so long."""
 
     def again(self, own: Offer, planned: Classes) -> Sequence[Rung]:
         """On which rungs to look for a program if nothing is to be chosen now, best first."""
@@ -144,7 +171,7 @@ class Chooser(Protocol):
     ) -> None:
         """A program was made for an offer: at once, or because it was wanted."""
 
-    def modelling(self, program: Program) -> Pausing[None]:
+    def modelling(self, offer: Offer, program: Program) -> Pausing[None]:
         """Find out what a program is expected to take, as the last part of making it."""
 
     def refused(self, offer: Offer, can_plan: bool) -> bool:
@@ -169,14 +196,17 @@ class Own:
     def rehearse(self, offer: Offer, decided: Decided) -> bool:
         return False
 
-    def asking(self, decided: Decided) -> Pausing[float]:
-        yield
-        return 0.0
-
-    def asked(self, wanted: Wanted, modelled_ns: float) -> None:
+    def answered(self) -> None:
         pass
 
-    def room_ns(self, program: Program, spent_ns: int) -> float:
+    def asking(self, offer: Offer, decided: Decided) -> Pausing[Asked]:
+        yield
+        return Work(), Domain(())
+
+    def asked(self, wanted: Wanted, found: Asked) -> None:
+        pass
+
+    def room_ns(self, takes_ns: float, spent_ns: int) -> float:
         return inf
 
     def again(self, own: Offer, planned: Classes) -> Sequence[Rung]:
@@ -202,7 +232,7 @@ class Own:
     ) -> None:
         pass
 
-    def modelling(self, program: Program) -> Pausing[None]:
+    def modelling(self, offer: Offer, program: Program) -> Pausing[None]:
         yield from ()
 
     def refused(self, offer: Offer, can_plan: bool) -> bool:
@@ -219,7 +249,7 @@ class Measured:
     """Chooses by what making and running took in this session.
 
     Args:
-        modelled: expected nanoseconds of all that steps compute at an origin, part by part.
+        modelled: how long all that steps compute is expected to take, asked at two places.
         clock: of this thread's work, in nanoseconds.
     """
 
@@ -247,11 +277,11 @@ class Measured:
         self._kind: BucketClass | None = None  # what was chosen for last
         self._saving_up = 0  # for how many runs like it nothing better can be paid for
         self._aside: defaultdict[Hashable, float] = defaultdict(float)
+        self._runs = 0
         self._came: defaultdict[BucketClass, int] = defaultdict(int)  # of what was chosen for
         self._chosen = 0  # how often, in all
         self._counts: tuple[Sequence[Seen], Offer, float] | None = None  # when the run is over
-        self._full: dict[BucketClass, Program] = {}  # what computes everything of it
-        self._least_ns: dict[BucketClass, float] = {}  # what that would take that is asked for
+        self._full: dict[BucketClass, Everything] = {}
         self._whole: Program | None = None  # what computes everything of anything
 
     def choose(self, own: Offer, larger: Larger, planned: Classes) -> Offer:
@@ -263,7 +293,6 @@ class Measured:
             self._aside.clear()
             self._came.clear()
             self._full.clear()
-            self._least_ns.clear()
         kind, seen = own.spot.kind, self._seen([own, *larger()])
         unknown = self._compare(kind, seen)
         best, expected = self._least(seen, planned)
@@ -315,8 +344,7 @@ class Measured:
     def _seen(self, offers: Sequence[Offer]) -> list[Seen]:
         """The offers and what runs of theirs take.
 
-        What a program takes depends on where it stands, and what is known is a mean. But one that
-        is not made takes no less here than one that is known and within it; and one that is as
+        One that is not made takes no less than one that is known and within it; and one that is as
         quick as was hoped, no more than one that is there and holds it.
         """
         known = [(one, self._experience.running(one)) for one in offers]
@@ -326,7 +354,7 @@ class Measured:
         def takes(offer: Offer, own_ns: float) -> float:
             if offer.program is None:
                 return max([own_ns, *(ns for one, ns in sure if one.is_within(offer))])
-            if not offer.program.use.is_good:
+            if not offer.program.is_good(offer.spot.origin):
                 return own_ns
             return min([own_ns, *(ns for one, ns in warm if offer.is_within(one))])
 
@@ -350,14 +378,16 @@ class Measured:
         renewing = [found for found in renewing if found[1].use.is_warm] or renewing
         if not renewing:
             return None
-        full_ns, full = min(renewing, key=lambda found: found[0])
-        self._full[kind] = self._experience.reference = full
+        there_ns, full = min(renewing, key=lambda found: found[0])
+        self._experience.reference = full
         least = next((o for o, _ in seen if o.rung is AFRESH and o.program is None), None)
         known = None if least is None else self._experience.running(least)
-        if known is not None:
-            self._least_ns.setdefault(kind, known)
+        least_ns = there_ns if known is None else min(there_ns, known)
+        self._full.setdefault(kind, Everything(full, there_ns, least_ns)).note(
+            full, there_ns, least_ns
+        )
         if self._purse.full_ns:
-            self._purse.full_ns = min(full_ns, self._least_ns.get(kind, inf))
+            self._purse.full_ns = least_ns
         can_ask = least is not None and known is None and self._can_ask(least)
         return least if can_ask else None
 
@@ -373,25 +403,29 @@ class Measured:
     def rehearse(self, offer: Offer, decided: Decided) -> bool:
         known, whole = self._experience, self._whole
         began_ns = known.clock()
-        modelled_ns = at_once(known.asking(decided))
-        known.asked(offer, modelled_ns, known.clock() - began_ns, is_cold=True)
+        found = at_once(known.asking(offer, decided))
+        known.asked(offer, found, known.clock() - began_ns, is_cold=True)
+        modelled_ns = found[0].at(offer.spot.origin)
         return whole is not None and modelled_ns < CLEARLY * whole.use.modelled_ns
 
-    def asking(self, decided: Decided) -> Pausing[float]:
-        return self._experience.asking(decided)
+    def answered(self) -> None:
+        self._purse.left_ns = 0.0  # what the first answer took is told apart: nothing is owed
 
-    def asked(self, wanted: Wanted, modelled_ns: float) -> None:
+    def asking(self, offer: Offer, decided: Decided) -> Pausing[Asked]:
+        return self._experience.asking(offer, decided)
+
+    def asked(self, wanted: Wanted, found: Asked) -> None:
         """What was put aside on a hope is as much less as the hope was too high."""
-        takes_ns = self._experience.asked(wanted.offer, modelled_ns, wanted.took_ns)
+        takes_ns = self._experience.asked(wanted.offer, found, wanted.took_ns)
         hoped_ns = wanted.instead_ns - wanted.hoped_ns
         if hoped_ns > 0.0:
             real_ns = min(max(wanted.instead_ns - takes_ns, 0.0), hoped_ns)
             self._aside[_account(wanted.offer)] *= real_ns / hoped_ns
         self._choose_soon()
 
-    def room_ns(self, program: Program, spent_ns: int) -> float:
+    def room_ns(self, takes_ns: float, spent_ns: int) -> float:
         full_ns, wanted = self._purse.full_ns, self.wanted
-        left_ns = LONGEST_RUN * full_ns - program.use.takes_ns - spent_ns
+        left_ns = LONGEST_RUN * full_ns - takes_ns - spent_ns
         is_afresh = wanted is not None and wanted.offer.rung.is_afresh
         return min(max(left_ns, LEAST_PART * full_ns), self._purse.room_ns(is_afresh))
 
@@ -402,7 +436,7 @@ class Measured:
     def again(self, own: Offer, planned: Classes) -> Sequence[Rung]:
         kind = own.spot.kind
         if self.waits():
-            return FROM_NOTHING if self._rung.is_afresh else (self._rung, *FROM_NOTHING)
+            return self._rungs
         if kind in planned and kind not in self._came:
             return ()
         stands_for = self._stands_for if kind is self._kind else self._longest
@@ -413,8 +447,8 @@ class Measured:
 
     @property
     def _rungs(self) -> Sequence[Rung]:
-        """Where the program is that was chosen last."""
-        return FROM_NOTHING if self._rung.is_afresh else (self._rung,)
+        """Where the program is that was chosen last, or where it may be better elsewhere."""
+        return FROM_NOTHING if self._rung.is_afresh else (self._rung, *FROM_NOTHING)
 
     @property
     def _stands_for(self) -> int:
@@ -433,22 +467,22 @@ class Measured:
         self._longest = min(int(runs), LONGEST)
 
     def ran(self, kind: BucketClass, program: Program, took_ns: int) -> None:
+        self._runs += 1
         if self._counts is not None:
             self._count(*self._counts)
             self._counts = None
         if program.renews:
             self._whole = program
             self._purse.open(program.use.takes_ns)
-        full = self._full.get(kind, self._whole)
+        full = self._full.get(kind)
+        if full is None and self._whole is not None:  # nobody chose for it yet
+            there_ns = self._whole.use.takes_ns
+            least_ns = min(there_ns, self._purse.full_ns) if self._chosen else there_ns
+            full = Everything(self._whole, there_ns, least_ns)
         if full is not None:
-            there_ns = self._experience.anywhere(full)
-            if kind in self._full or not self._chosen:
-                least_ns = min(there_ns, self._least_ns.get(kind, inf))
-            else:  # nobody chose for it yet: as for those before
-                least_ns = min(there_ns, self._purse.full_ns)
-            is_full = program is full
-            self._purse.lost_ns += there_ns - least_ns if is_full else 0.0
-            self._purse.ran(least_ns, 0.0 if is_full else least_ns - took_ns)
+            is_full = program is full.program
+            self._purse.lost_ns += full.there_ns - full.least_ns if is_full else 0.0
+            self._purse.ran(full.least_ns, 0.0 if is_full else full.least_ns - took_ns)
 
     def spent(self, offer: Offer, took_ns: int) -> None:
         self._purse.pay(took_ns, offer.rung.is_afresh)
@@ -457,6 +491,7 @@ class Measured:
         self, offer: Offer, program: Program, took_ns: int, wanted: Wanted | None = None
     ) -> None:
         self._aside.pop(_account(offer), None)
+        program.use.since = self._runs
         instead_ns = self._instead_ns if wanted is None else wanted.instead_ns
         self._experience.made(offer, program, took_ns, instead_ns)
         if wanted is not None:
@@ -471,8 +506,8 @@ class Measured:
         self._purse.paid_ns = 0.0
         return more_ns
 
-    def modelling(self, program: Program) -> Pausing[None]:
-        return self._experience.modelling_of(program)
+    def modelling(self, offer: Offer, program: Program) -> Pausing[None]:
+        return self._experience.modelling_of(offer, program)
 
     def refused(self, offer: Offer, can_plan: bool) -> bool:
         return self._experience.refused(offer, can_plan)
@@ -492,7 +527,9 @@ class Measured:
         if self._instead_ns < inf and not self._can_pay(offer, plan + making):
             return inf
         times = self._came.get(kind, 0) + (AGAIN * planned[kind][0] if kind in planned else 0.0)
-        return expected + max(plan + making * often - times * saving / often - put_aside, 0.0)
+        runs = max(self._chosen, 1)
+        uses = runs * known.serves(offer, times / runs, self._runs)  # in as many to come
+        return expected + max(plan + making * often - uses * saving - put_aside, 0.0)
 
     def _can_pay(self, offer: Offer, price_ns: float) -> bool:
         """Whether a program may be wanted: one at a time, and what it takes has to be known."""

@@ -1,11 +1,12 @@
 """What programs take, made or not, as far as this session knows: measured, else modelled.
 
-running     the median of those of one class; of classes that change about as much in the same
-            way; of one rung. Before one was made, what the model says of a run, in the
-            proportion in which it is right about a run that computes everything.
+running     where the run is: what the model says of a class at that place, in the proportion in
+            which it was right about those of the class that were made; before any was, about a run
+            that computes everything. Of classes nobody asked about, the median of those that
+            change about as much in the same way; of one rung
 making      as long as such ones took; before any did, as others took, but no longer than in
             proportion to asking the model about it, which decides the same regions
-modelling   as long as it took; before it was asked, as making
+modelling   as long as it took; before it was asked but once, no longer than that or than making
 """
 
 from __future__ import annotations
@@ -18,19 +19,24 @@ from math import inf
 from statistics import median_low
 from typing import TypeAlias
 
+from tgbench.base.coords import Domain
 from tgbench.programs.program import Program, Use
 from tgbench.runs.pausing import Pausing
 from tgbench.runs.propagate import Step
+from tgbench.runs.work import Place, Work
 from tgbench.session.serving import EXACTLY, Offer
 
+MOST_ASKED = 8  # times that a model is asked about a class, as it computes other things elsewhere
+LAST_COUNTED = 8  # programs that tell how many runs the next one will serve
+HOPED_RUNS = 16  # that the hope before any was made counts for
 LAST_MADE = 32  # programs that tell how often one of theirs is met again
 COLD = 1.5  # times what making one takes, that making the first one does
 MOVING = 2.0  # times what making one takes that stands, that one does that moves; before any did
 OVER_MODEL = 2.0  # times what asking the model about a program takes, that making it does
 
-Place: TypeAlias = "tuple[int, ...]"  # an origin
-Decided: TypeAlias = Iterable[tuple[Place, Pausing[Step]]]  # what a run computes where
-Modelled: TypeAlias = Callable[[Iterable[Step], Place], Iterable[float]]  # part by part
+Decided: TypeAlias = Pausing[tuple[Step, Domain]]  # what a run computes, and where it does so
+Asked: TypeAlias = tuple[Work, Domain]  # how long it takes, wherever it is decided so
+Modelled: TypeAlias = Callable[[Iterable[Step], Place, Place | None], Pausing[Work]]  # elsewhere
 
 
 @dataclass
@@ -38,12 +44,15 @@ class Family:
     """What is known of programs that are alike, and were made although others were there.
 
     Fields:
-        modelled_ns: how long a model says a run takes; None before it was asked.
+        asked: how long a model says that one takes, the last first: elsewhere a run of the class
+            may compute other things.
+        modelled_ns: what it said of a place; None before it was asked.
         asking_ns: what asking it took.
         uses: of the last ones made.
         making_ns: what making them took.
     """
 
+    asked: list[Asked] = field(default_factory=list)
     modelled_ns: float | None = None
     asking_ns: float = 0.0
     uses: deque[Use] = field(default_factory=lambda: deque(maxlen=LAST_MADE))
@@ -52,6 +61,21 @@ class Family:
     def made_for_one_met(self, places: int) -> float:
         """How many are made for one that is met again, of programs that stand at some places."""
         return (places + len(self.uses)) / (1 + sum(use.ran > 1 for use in self.uses))
+
+    def there_ns(self, place: Place, scale: float) -> float | None:
+        """What a run of theirs takes at a place of theirs; None where nobody asked, unless they
+        were asked about at many others.
+        """
+        ratios = [ratio for use in self.uses if (ratio := use.ratio) is not None]
+        for work, domain in self.asked:
+            if domain.holds(place):
+                return work.at(place) * (median(ratios) or scale)
+        return self.running_ns(scale) if len(self.asked) == MOST_ASKED else None
+
+    def answered(self, place: Place, work: Work, domain: Domain) -> None:
+        """A model was asked at a place."""
+        if not any(known.holds(place) for _, known in self.asked):
+            self.asked = [(work, domain), *self.asked[: MOST_ASKED - 1]]
 
     def running_ns(self, scale: float) -> float | None:
         """What a run of theirs takes, or is modelled to; None where nobody asked."""
@@ -66,7 +90,7 @@ class Experience:
     """What programs of one session take.
 
     Args:
-        modelled: expected nanoseconds of all that steps compute at an origin, part by part.
+        modelled: how long all that steps compute is expected to take, asked at two places.
         clock: of this thread's work, in nanoseconds.
 
     Fields:
@@ -81,6 +105,7 @@ class Experience:
         self.modelled, self.clock = modelled, clock
         self._planning_ns: deque[int] = deque(maxlen=LAST_MADE)
         self._modelling_ns: deque[float] = deque(maxlen=LAST_MADE)  # of one box
+        self._cold_asking_ns = inf  # the first time, when rules and times were not known yet
         self._making_ns: dict[bool, deque[int]] = {
             moves: deque(maxlen=LAST_MADE) for moves in (False, True)
         }
@@ -96,44 +121,45 @@ class Experience:
 
     # --- running ---------------------------------------------------------------------------------
 
-    def anywhere(self, program: Program) -> float:
-        """What a run takes at any place: where others serve the short ones, the rest are long."""
-        takes_ns = program.use.takes_ns
-        return min(takes_ns, program.use.least_ns) if program.made_at else takes_ns
-
     def running(self, offer: Offer) -> float | None:
-        """What a run of an offer takes: what programs like it do where it is not made; None if
-        nobody knows.
+        """What a run of an offer takes where it is: what programs like it do where it is not made;
+        None if nobody knows.
         """
+        place = offer.spot.origin
         if offer.program is not None:
-            return offer.program.use.takes_ns
-        own, rung = self._about(offer)
-        known = own.running_ns(self._scale)
-        if known is None and offer.rung is not EXACTLY:
-            known = rung.running_ns(self._scale)
+            return offer.program.takes_ns(place)
+        own, form, rung = map(self._families.get, _keys(offer))
+        if own is not None and own.asked:
+            return own.there_ns(place, self._scale)
+        known = None
+        for family in (own or form, None if offer.rung is EXACTLY else rung):
+            if known is None and family is not None:
+                known = family.running_ns(self._scale)
         return known
 
-    def asking(self, decided: Decided) -> Pausing[float]:
-        """Ask the model what a run of an offer takes at best."""
-        found = inf
-        for place, deciding in decided:
-            step, total = (yield from deciding), 0.0
-            for part_ns in self.modelled([step], place):
-                total += part_ns
-                yield
-            found = min(found, total)
-        return found
+    def asking(self, offer: Offer, decided: Decided) -> Pausing[Asked]:
+        """Ask the model how long a run of an offer takes."""
+        step, domain = yield from decided
+        return (yield from self._working(offer, [step], domain)), domain
 
-    def asked(
-        self, offer: Offer, modelled_ns: float, took_ns: float, is_cold: bool = False
-    ) -> float:
-        """The model was asked; what a run takes, as far as it is right about a full one."""
-        if not is_cold:
+    def _working(self, offer: Offer, steps: Iterable[Step], domain: Domain) -> Pausing[Work]:
+        kind, place = offer.spot
+        there = kind.elsewhere(place)
+        return (yield from self.modelled(steps, place, there if domain.holds(there) else None))
+
+    def asked(self, offer: Offer, found: Asked, took_ns: float, is_cold: bool = False) -> float:
+        """The model was asked; what the run takes, as far as it is right about a full one."""
+        if is_cold:
+            self._cold_asking_ns = took_ns / _size(offer)
+        else:
             self._modelling_ns.append(took_ns / _size(offer))
+        (work, domain), place = found, offer.spot.origin
+        here_ns = work.at(place)
         for key in _keys(offer):
             family = self._families.setdefault(key, Family())
-            family.modelled_ns, family.asking_ns = modelled_ns, took_ns
-        return modelled_ns * self._scale
+            family.modelled_ns, family.asking_ns = here_ns, took_ns
+        self._families[_kind(offer)].answered(place, work, domain)
+        return here_ns * self._scale
 
     @property
     def _scale(self) -> float:
@@ -145,13 +171,12 @@ class Experience:
 
     # --- making ----------------------------------------------------------------------------------
 
-    def modelling_of(self, program: Program) -> Pausing[None]:
-        """Ask the model about a program that is made: until it ran, nothing else tells of it."""
-        modelled_ns = 0.0
-        for part_ns in self.modelled(program.steps, program.made_at):
-            modelled_ns += part_ns
-            yield
-        program.use.modelled_ns = modelled_ns
+    def modelling_of(self, offer: Offer, program: Program) -> Pausing[None]:
+        """Ask the model about a program that is made: until it ran, nothing else tells of it, and
+        then it tells what one takes elsewhere.
+        """
+        program.work = yield from self._working(offer, program.steps, program.domain)
+        program.use.modelled_ns = program.work.at(offer.spot.origin)
 
     def made(self, offer: Offer, program: Program, took_ns: int, instead_ns: float) -> None:
         """A program was made, instead of taking one that takes so long; infinitely, of none."""
@@ -167,11 +192,23 @@ class Experience:
             family = self._families.setdefault(key, Family())
             family.uses.append(program.use)
             family.making_ns.append(took_ns)
+        if program.work is not None:
+            own = self._families[_kind(offer)]
+            own.answered(offer.spot.origin, program.work, program.domain)
 
     def often(self, offer: Offer) -> float:
         """How many such programs are made for one that is met again."""
         own, rung = self._about(offer)
         return (own if own.uses else rung).made_for_one_met(offer.rung.places)
+
+    def serves(self, offer: Offer, hoped: float, runs: int) -> float:
+        """The share of runs that a program will serve: what the last ones of its class did, since
+        they were made. Before any was, what is hoped of one at any of its places.
+        """
+        own, _ = self._about(offer)
+        last = list(own.uses)[-LAST_COUNTED:]
+        ran, age = sum(use.ran for use in last), sum(runs - use.since for use in last)
+        return (hoped / offer.rung.places * HOPED_RUNS + ran) / (HOPED_RUNS + age)
 
     def making(self, offer: Offer) -> float:
         """What making a program takes: the more boxes change, the more meet each other."""
@@ -189,9 +226,11 @@ class Experience:
         return stands or moving or self._cold_ns / COLD
 
     def modelling(self, offer: Offer) -> float:
-        """What asking the model takes."""
+        """What asking the model takes; no longer than when it was asked for the first time."""
         alike = median(self._modelling_ns)
-        return self.making(offer) if alike is None else alike * _size(offer)
+        if alike is None:
+            return min(self.making(offer), self._cold_asking_ns * _size(offer))
+        return alike * _size(offer)
 
     # --- plans -----------------------------------------------------------------------------------
 

@@ -12,15 +12,14 @@ from the run on that finished it. There is one such piece of work at a time; it 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 from tgbench.programs.lowering import DoesNotFit
 from tgbench.programs.program import Program
 from tgbench.runs.buckets import Spot
 from tgbench.runs.pausing import Paused, Pausing, at_once
-from tgbench.runs.propagate import Step
 from tgbench.session.choosing import Chooser, Wanted
+from tgbench.session.experience import Decided
 from tgbench.session.memory import lasting
 from tgbench.session.planning import Planning
 from tgbench.session.report import Counters
@@ -53,19 +52,11 @@ class Maker:
         state = self.keeper.states.moved(standing.valid, standing.last, offer.spot)
         return offer._replace(state=state)
 
-    def decided(self, offer: Offer) -> Iterator[tuple[tuple[int, ...], Pausing[Step]]]:
-        """What a run of an offer would compute where it stands; one that moves, also in the middle.
-
-        What was computed so far may lie about where it stands, or all over. One that computes
-        everything is what others are compared with at all places: it counts as in the middle.
-        """
-        memory, state = self.keeper.memory, self.placed(offer, self.keeper.standing).state
+    def decided(self, offer: Offer) -> Decided:
+        """What a run of an offer would compute where it stands."""
+        state = self.placed(offer, self.keeper.standing).state
         assert state is not None
-        kind, origin = offer.spot
-        places = dict.fromkeys((origin, kind.middle(origin) if offer.rung.moves else origin))
-        if offer.rung.is_afresh and offer.rung.moves:
-            places = {tuple(bound // 2 for bound in kind.bounds): None}
-        return ((place, memory.deciding(state, kind, place)) for place in places)
+        return self.keeper.memory.deciding(state, *offer.spot)
 
     def make(self, offer: Offer) -> Program:
         """The program of an offer; raises DoesNotFit where the plan in force has no room.
@@ -101,12 +92,12 @@ class Maker:
         offer = self.placed(wanted.offer, self.keeper.standing)
         is_hope = wanted.is_hope
         work: Pausing[Any] = (
-            self.chooser.asking(self.decided(offer)) if is_hope else self._making(offer)
+            self.chooser.asking(offer, self.decided(offer)) if is_hope else self._making(offer)
         )
         wanted.offer, wanted.work = offer, Paused(work)
 
-    def go_on(self, program: Program, spent_ns: int) -> bool:
-        """Go on with what is wanted, as long as a run that the program serves may take.
+    def go_on(self, takes_ns: float, spent_ns: int) -> bool:
+        """Go on with what is wanted, as long as a run may that takes so long.
 
         Whatever stops it in the middle of something, an interrupt too: it is not wanted any more.
 
@@ -119,7 +110,7 @@ class Maker:
         Raises NeedsPlan where it does not fit, and another plan is worth what it takes.
         """
         wanted = self.chooser.wanted
-        room_ns = self.chooser.room_ns(program, spent_ns)
+        room_ns = self.chooser.room_ns(takes_ns, spent_ns)
         if wanted is None or wanted.work is None or room_ns <= 0:
             return False
         self.chooser.wanted = None
@@ -169,5 +160,5 @@ class Maker:
             offer.state, *offer.spot, or_more=self.planning.takes_more(offer.spot),
             as_planned=is_fixed or is_free, is_fixed=is_fixed, leftovers=strict,
         )  # fmt: skip
-        yield from self.chooser.modelling(program)
+        yield from self.chooser.modelling(offer, program)
         return program

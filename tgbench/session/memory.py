@@ -335,7 +335,9 @@ class Memory:
         tell(PROGRAMS, lambda: f"program for {kind}: {program.summary}")
         return program
 
-    def deciding(self, state: int, kind: BucketClass, origin: tuple[int, ...]) -> Pausing[Step]:
+    def deciding(
+        self, state: int, kind: BucketClass, origin: tuple[int, ...]
+    ) -> Pausing[tuple[Step, Domain]]:
         """What a run would compute: a third of making a program, and it is remembered for that."""
         return self.specialiser.deciding(self.states.patterns[state].state, kind, origin)
 

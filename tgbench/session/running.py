@@ -92,6 +92,11 @@ class Served(NamedTuple):
     program: Program
     is_new: bool
 
+    @property
+    def takes_ns(self) -> float:
+        """How long the run takes."""
+        return self.program.takes_ns(self.spot.origin)
+
 
 def _by(offer: Offer, program: Program, is_new: bool = False) -> Served:
     return Served(offer.rung, offer.spot, program, is_new)
@@ -229,6 +234,7 @@ class Runner:
         results = self.carry_out(decision, began_ns)
         if is_first and not self.chooser.strict:
             self._rehearse()
+            self.chooser.answered()
         return results
 
     def _rehearse(self) -> None:
@@ -309,7 +315,7 @@ class Runner:
         """Do a part of what is wanted besides; whether there is more to choose from then."""
         if self.chooser.wanted is None:
             return False
-        return self.maker.go_on(served.program, time.thread_time_ns() - began_ns)
+        return self.maker.go_on(served.takes_ns, time.thread_time_ns() - began_ns)
 
     def _quickest(
         self, bucket: Bucket, rungs: Sequence[Rung], own: Offer | None = None
@@ -320,7 +326,7 @@ class Runner:
             offer = own if rung is EXACTLY else self.server.offer(around, rung)
             if offer is not None and offer.program is not None:
                 found.append(_by(offer, offer.program))
-        return min(found, key=lambda one: one.program.use.takes_ns, default=None)
+        return min(found, key=lambda one: one.takes_ns, default=None)
 
     def _hold(self, runs: Iterable[Spot]) -> None:
         """Make programs of runs that compute everything: they may serve any other."""
@@ -366,7 +372,7 @@ class Runner:
     def served(self, bucket: Bucket, spot: Spot) -> Served:
         """A program for a run after what stands; raises NeedsPlan if that takes another plan."""
         own = self.own(bucket, spot, self.keeper.standing)
-        if own.program is not None and own.program.use.is_good:
+        if own.program is not None and own.program.is_good(own.spot.origin):
             return _by(own, own.program)
         return self._again(own) or self._chosen(own)
 
@@ -435,7 +441,7 @@ class Runner:
         besides = began_work - run.found_ns + self._work_ns() - ended_work
         more = self.chooser.besides(program, besides)
         if turn is None:
-            program.use.note(worked + more)
+            program.ran(worked + more)
         self.finish(run, moved, Clock(began_ns, decided_ns, done_ns, worked))
         if run.request.keeps is not Keeps.NOTHING:
             self._ended = run.request

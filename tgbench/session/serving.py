@@ -211,7 +211,7 @@ class Server:
                 spot = Spot(kind, origin)
                 program = self.for_less(run.valid, run.last, spot)
                 if program is not None:
-                    found.append((program.use.takes_ns, len(found), spot, program))
+                    found.append((program.takes_ns(origin), len(found), spot, program))
         if not found:
             return None
         _, _, spot, program = min(found)
@@ -228,7 +228,7 @@ class Server:
             if (program := self.programs.find(state, spot.kind, spot.origin)) is not None
             and self.states.are_there(state, spot.origin, valid, last.origin)
         ]
-        return min(found, key=lambda program: program.use.takes_ns, default=None)
+        return min(found, key=lambda program: program.takes_ns(spot.origin), default=None)
 
     def _around(self, bucket: Bucket, rung: Rung, everything: Sequence[str]) -> Bucket:
         """A run as a larger one."""

@@ -193,7 +193,7 @@ class GraphSession(Facts):
             ground.scheduled, self.pool, self.rules, self.costs, self.exactness, self.seat,
             self._progress, known.calibrator, retain, budget_bytes,
         )  # fmt: skip
-        chooser = Own() if self._chooser is Own else Measured(self.costs.of_parts)
+        chooser = Own() if self._chooser is Own else Measured(self.costs.working)
         self.keeper = Keeper(self.planning, self._program_bytes, chooser)
         self.states, self.programs = self.keeper.states, self.keeper.programs
         self.runner = self.runs_by(self.planning, self.keeper, self.reader, self.trace)
