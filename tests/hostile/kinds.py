@@ -195,9 +195,14 @@ def _programs(path: Path) -> None:
     plan.write_bytes(_session_files()[".json"])
     session = tg.GraphSession(graph, weights, "1MiB", plan=Plan.load(plan), calibrate=False)
     session.load_programs(path)
-    right = evaluate(graph, {**values, **weights})
-    if not np.allclose(session.run(values)["y"], right["y"], rtol=1e-2, atol=1e-3):
-        raise Wrong("output 'y' differs from the reference")
+    for at in (0, 3, 4):
+        values["ids"] = values["ids"].copy()
+        values["ids"][at] = 5
+        right = evaluate(graph, {**values, **weights})["y"]
+        for index in (np.s_[at % 3], np.s_[:]):
+            found = session.run(values, {"y": index})["y"]
+            if not np.allclose(found, right[index], rtol=1e-2, atol=1e-3):
+                raise Wrong("output 'y' differs from the reference")
 
 
 # --- records --------------------------------------------------------------------------------------

@@ -16,6 +16,8 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+from tgbench.base.signing import made_key
+
 Mutation = Callable[[bytes, random.Random], bytes]
 NUMBERS = (
     0, -1, 1, 2, 3, 63, 64, 255, 10**6, 2**31 - 1, 2**31, 2**40, 2**53, 2**62 - 1, 2**62, 2**63 - 1,
@@ -125,6 +127,15 @@ def lines_changed(data: bytes, rng: random.Random) -> bytes:
     return b"".join(lines)
 
 
+def signed_again(data: bytes, rng: random.Random) -> bytes:
+    """What a file of programs says of them, signed by the user's key as if it had been so."""
+    lines = data.splitlines(keepends=True)[:-1]
+    at = rng.choice((0, 1, 1, 1))
+    lines[at] = json_changed(lines[at], rng) + b"\n"
+    text = b"".join(lines)
+    return text + json.dumps({"signature": made_key().signature(text)}).encode() + b"\n"
+
+
 def header_changed(data: bytes, rng: random.Random) -> bytes:
     """The header of a safetensors file, with its length made right."""
     (length,) = struct.unpack("<Q", data[:8])
@@ -210,7 +221,7 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
     "graph": (json_changed, json_changed, json_changed, bytes_changed),
     "plan": (json_changed, json_changed, json_changed, bytes_changed),
     "trace": (lines_changed, lines_changed, bytes_changed),
-    "programs": (lines_changed, bytes_changed),
+    "programs": (signed_again, signed_again, lines_changed, bytes_changed),
     "records": (rows_changed, rows_changed, bytes_changed),
     "weights": (header_changed, header_changed, bytes_changed),
     "pt2": (members_changed, members_changed, members_changed, bytes_changed),

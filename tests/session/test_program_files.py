@@ -325,6 +325,41 @@ def test_views_outside_of_a_node_are_refused(saved: Path) -> None:
         session.run()
 
 
+def no_header(lines: list[Any]) -> None:
+    lines[0]["right_for"] = 7
+
+
+def no_patterns(lines: list[Any]) -> None:
+    lines[1]["patterns"] = [[["x", [], [0]]]]
+
+
+def another_rank(lines: list[Any]) -> None:
+    for _, boxes, *_ in lines[1]["patterns"][-1]:
+        boxes.append([[0, 1]] * 7)
+
+
+def no_class(lines: list[Any]) -> None:
+    lines[1]["keys"][0][0][2] = ["far"]
+
+
+def another_class(lines: list[Any]) -> None:
+    name, _ = lines[1]["keys"][0][0][0][0]
+    lines[1]["keys"][0][0][0][0] = [name, [[[900, 1]] * 2]]
+
+
+def no_keys(lines: list[Any]) -> None:
+    del lines[1]["keys"]
+
+
+DAMAGE = (no_header, no_patterns, another_rank, no_class, another_class, no_keys)
+
+
+@pytest.mark.parametrize("damage", DAMAGE, ids=lambda one: one.__name__)
+def test_what_was_signed_again_after_it_was_damaged_is_refused(saved: Path, damage: Any) -> None:
+    path = edited(saved.with_suffix(".programs"), damage, signed=True)
+    refused(session_of(plan=saved), path, "damaged")
+
+
 def test_programs_of_a_kernel_that_is_gone_are_refused(saved: Path) -> None:
     def rename(lines: list[Any]) -> None:
         lines[1]["kernels"][0][1] = "gone"

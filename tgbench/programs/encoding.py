@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, overload
 from tgbench.base.coords import Coord, Guard, Moving, standing, value_of
 from tgbench.base.errors import ProgramsError
 from tgbench.base.regions import Box, Region
-from tgbench.graph.graph import Node
+from tgbench.graph.graph import Graph, Node
 from tgbench.kernels.registry import ARENA, Site, Unnamed, View, frozen_inputs
 from tgbench.programs.folding import post
 from tgbench.programs.lowering import BoundKernel, Lowerer
@@ -187,6 +187,28 @@ class ProgramKey:
             tuple(made_at), calls, pieces, time_ns,
         )  # fmt: skip
 
+    def check(self, graph: Graph) -> None:
+        """Raises ValueError where its class is none of a graph."""
+        kind = self.kind
+        if not all(type(n) is int for n in (*kind.bounds, *self.made_at)):
+            raise ValueError("bounds and origins are integers")
+        if len(self.made_at) != len(kind.bounds):
+            raise ValueError("an origin has an entry for each bound")
+        leaves = {**graph.inputs, **graph.states}
+        for parts, nodes in ((kind.changed, leaves), (kind.demand, graph.outputs)):
+            for name, boxes in parts:
+                for box in boxes:
+                    _check_box(box, nodes[name].rank, len(kind.bounds))
+
+
+def _check_box(box: Sequence[Any], rank: int, symbols: int) -> None:
+    """Raises ValueError for what is no box of so many dimensions, placed by so many symbols."""
+    if len(box) != rank:
+        raise ValueError(f"a box of {len(box)} dimensions, not {rank}")
+    for symbol, extent in box:
+        if type(extent) is not int or symbol not in (None, *range(symbols)):
+            raise ValueError(f"[{symbol}, {extent}] places no box")
+
 
 def _tuples(found: Json) -> Any:
     return tuple(map(_tuples, found)) if isinstance(found, list) else found
@@ -256,8 +278,14 @@ class Codec:
         coords = CoordReader(document)
 
         def entry(node: int, boxes: Json, start: Json) -> Entry:
-            region = Region(tuple(map(coords.box, boxes)))
-            return self.nodes[node], region, tuple(map(coords.coord, start))
+            of, region = self.nodes[node], Region(tuple(map(coords.box, boxes)))
+            first = tuple(map(coords.coord, start))
+            if any(len(place) != of.rank for place in (*region.boxes, first)):
+                raise ValueError(f"{of.name} has {of.rank} dimensions")
+            sides = [side for box in region for interval in box for side in interval]
+            if not all(type(coord) in (int, Moving) for coord in (*sides, *first)):
+                raise ValueError(f"{of.name}: a coordinate is no number")
+            return of, region, first
 
         return [
             ValidityPattern(tuple(entry(*found) for found in pattern))

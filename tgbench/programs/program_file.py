@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -128,19 +129,33 @@ class ProgramFile:
         """
         try:
             contents, *lines = _signed_lines(_read(self.path), self.right_for)
-            document = json.loads(contents)
-            _check_registered(document["kernels"])
+            with _sound():
+                return self._entries(json.loads(contents), lines, bind)
         except ProgramsError as error:
             raise ProgramsError(f"{self.path}: {error}") from error
+
+    def _entries(self, document: Json, lines: Sequence[bytes], bind: Bind) -> list[Entry]:
+        _check_registered(document["kernels"])
         patterns = self.codec.read_patterns(document)
         numbers = [self.states.number(pattern) for pattern in patterns]
         found = []
         rows = zip(document["keys"], document["outputs"], lines[::2], lines[1::2], strict=True)
         for written, outputs, calls, steps in rows:
             key = ProgramKey.read(written)
+            key.check(self.codec.graph)
             unread = UnreadProgram(self.codec, key, calls, steps)
             found.append((numbers[key.state], key.kind, unread.program(outputs, numbers, bind)))
         return found
+
+
+@contextmanager
+def _sound() -> Iterator[None]:
+    """What is read inside was signed, and may all the same be none that was written."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        told = f"{type(error).__name__}: {shorten(error)}"
+        raise ProgramsError(f"signed, and damaged ({told}); {ANEW}") from error
 
 
 def _line(document: Json) -> str:
@@ -174,10 +189,12 @@ class UnreadProgram:
         )  # fmt: skip
 
     def _calls(self) -> tuple[Instruction, ...]:
-        return self.codec.read_calls(json.loads(self.calls_line), self.key.made_at)
+        with _sound():
+            return self.codec.read_calls(json.loads(self.calls_line), self.key.made_at)
 
     def _steps(self) -> tuple[Step, ...]:
-        return self.codec.read_steps(json.loads(self.steps_line))
+        with _sound():
+            return self.codec.read_steps(json.loads(self.steps_line))
 
 
 def _read(path: Path) -> bytes:
@@ -211,7 +228,8 @@ def _header(line: bytes) -> Json:
         raise ProgramsError(NONE)
     if found["version"] != VERSION:
         raise ProgramsError(f"version {shorten(found['version'])} is not {VERSION}; {ANEW}")
-    if found.keys() != {"version", "signed_by", "right_for"}:
+    known = found.keys() == {"version", "signed_by", "right_for"}
+    if not known or not isinstance(found["right_for"], dict):
         raise ProgramsError(f"damaged (its first line); {ANEW}")
     return found
 
