@@ -132,6 +132,7 @@ def test_everything_shows_itself(session: tg.GraphSession, tmp_path: Path) -> No
         records, Region.full((3, 4)), Region.full((3, 4)).boxes[0], EMPTY, tg.Trace(), imported,
         Profile({("k", HOSTILE): 3}), session.plan.explain(HOSTILE), tg.supported(LAYER, (ONES,)),
         session.estimate_memory()["cpu"], session.paths(),
+        session.paths().paths,
         CheckReport((OutputCheck(0, HOSTILE, "f4", 0, 0, 1),)),
     ]  # fmt: skip
     assert {type(result) for result in results} == set(show.SHOWN) - {SearchRun}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import tgbench.graph.ops as ops
 from tgbench.graph.graph import GraphBuilder
 from tgbench.graph.rewrite.saturate import SaturationLimits
 from tgbench.session.session import GraphSession
+from tgbench.views.values.classes import ClassPicture
 from tgbench.views.values.ways import PathMap, ways_of
 
 
@@ -45,6 +47,21 @@ def test_a_table_and_a_map(session: GraphSession) -> None:
     assert not any(picture.lines[0])  # the cheapest runs along the first row
     root = ET.fromstring(picture.to_svg())
     assert len(root.findall("{http://www.w3.org/2000/svg}circle")) == len(picture.stops)
+
+
+def test_classes_of_a_small_e_graph_are_drawn(session: GraphSession) -> None:
+    found = session.paths(limits=SaturationLimits(nodes=120)).paths
+    shown = ClassPicture.of(found)
+    every = [node for some in shown.options for node in some]
+    root = ET.fromstring(shown.to_svg())
+    labels = root.findall("{http://www.w3.org/2000/svg}text")
+    assert len(labels) == len(every) + len(shown.classes)
+    taken = root.findall("{http://www.w3.org/2000/svg}rect[@class='tg-input']")
+    assert len(taken) == len(shown.taken.intersection(every)) > 0
+    assert all(j < i for i, some in enumerate(shown.options) for n in some for j in shown.reads[n])
+    assert str(shown).count("→") == len(taken)
+    many = replace(shown, classes=shown.classes * 9, options=shown.options * 9)
+    assert "image/svg+xml" not in many._repr_mimebundle_()
 
 
 def test_nothing_to_decide_is_no_picture() -> None:

@@ -21,6 +21,7 @@ from tgbench.graph.graph import Graph
 from tgbench.memory.estimate import MemoryEstimate
 from tgbench.memory.placement import Placement
 from tgbench.plans.explain import Explanation
+from tgbench.plans.paths.paths import Paths
 from tgbench.plans.plan import Plan
 from tgbench.programs.program import Program
 from tgbench.runs.trace import Trace
@@ -283,6 +284,12 @@ def _paths(paths: SessionPaths) -> Bundle:
     return ways_of(paths)._repr_mimebundle_()
 
 
+def _classes(paths: Paths) -> Bundle:
+    from tgbench.views.values.classes import ClassPicture
+
+    return ClassPicture.of(paths)._repr_mimebundle_()
+
+
 def _table(caption: str, header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Bundle:
     rest = len(rows) - MOST_ROWS
     told = f"{caption}; {counted(rest, 'more row')}" if rest > 0 else caption
@@ -307,6 +314,7 @@ SHOWN: Mapping[Any, Callable[[Any], Bundle]] = {
     Support: _support,
     SearchRun: _search,
     SessionPaths: _paths,
+    Paths: _classes,
     Trace: _trace,
 }
 LIVE: Mapping[Any, tuple[str, ...]] = {
