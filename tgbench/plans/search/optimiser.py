@@ -72,6 +72,7 @@ MORE = 2.0  # times as long as before: what an integer program is given to be so
 DEAR = 1.01  # times what runs take where all is kept: what costs more is weighed against cuts
 BEGINNING = 0.25  # of the time: what the first plans may take
 WINDOWS_LEFT = 8  # of the time that is left, the share that one window may take
+OPENING = 0.5  # of the time: for how long ways of cutting come before rounds
 LOOKED_AT_S = 0.05  # between two looks at what is solved, where nothing else is left to do
 FINER = 0.998  # a finer cut has to promise to be this much faster
 MOST_AXES = 3  # input dimensions along which runs may be cut
@@ -616,31 +617,46 @@ class _PlanSearch:
             everything = Retention.always(self.frontier, turns)
             return self._candidate(everything, WHOLE, placed, modelled=modelled)
         self.scratch[WHOLE] = {node: room.size_bytes for node, room in placed.scratch.items()}
+        best: Candidate | None = None
         for arm in self._by_promise():
-            before: NDArray[np.bool_] | None = None
-            for _ in range(MOST_TRIES):
-                keep = arm.ladder.within(self._budget - arm.spare_bytes)
-                if keep is None or (before is not None and (keep == before).all()):
-                    break
-                if (laid := self._laid(arm, keep)) is not None:
-                    return self._candidate(laid[0], arm.cut, laid[1], modelled=modelled)
-                before = keep
+            dear = best is None or arm.promise_ns(self._budget) < FINER * best.modelled_ns
+            if dear and (best is None or not self.is_late(BEGINNING)):
+                found = self._climbed(arm, modelled=modelled)
+                best = found if best is None or (found and found.beats(best)) else best
+        if best is not None:
+            return best
         made = of.planner.plan_once(scenarios, of.budget_bytes)
         return self._candidate(
             Retention.always(made.retained, turns), made.cut, made.placement, modelled=modelled
         )
 
-    def _by_promise(self) -> list[Arm]:
-        """Ways of going by a cut, what their ladders come to first; whole runs alone, where those
-        take hardly longer than if all were kept.
+    def _climbed(self, arm: Arm, *, modelled: bool) -> Candidate | None:
+        """What is let go of last, as much of it as packs."""
+        before: NDArray[np.bool_] | None = None
+        for _ in range(MOST_TRIES):
+            keep = arm.ladder.within(self._budget - arm.spare_bytes)
+            if keep is None or (before is not None and (keep == before).all()):
+                break
+            if (laid := self._laid(arm, keep)) is not None:
+                return self._candidate(laid[0], arm.cut, laid[1], modelled=modelled)
+            before = keep
+        return None
+
+    def _by_promise(self) -> Iterator[Arm]:
+        """Whole runs; where those take longer than if all were kept, also ways of cutting them,
+        what their ladders come to first.
         """
+        cuts = self._cuts()
+        [whole] = self._arms_of(next(cuts))
+        yield whole
         found: list[Arm] = []
-        for cut in self._cuts():
-            found += self._arms_of(cut)
-            best_ns = min(arm.promise_ns(self._budget) for arm in found)
+        best_ns = whole.promise_ns(self._budget)
+        for cut in cuts:
             if best_ns <= DEAR * self._all_kept_ns or self.is_late(BEGINNING):
                 break
-        return sorted(found, key=lambda arm: arm.promise_ns(self._budget))
+            found += self._arms_of(cut)
+            best_ns = min(best_ns, found[-1].promise_ns(self._budget))
+        yield from sorted(found, key=lambda arm: arm.promise_ns(self._budget))
 
     @cached_property
     def _all_kept_ns(self) -> float:
@@ -695,8 +711,9 @@ class _PlanSearch:
     def _search(self) -> StopReason:
         """Rounds of chains over the arms that may still hold something better.
 
-        One more arm is opened before each round, coarse cuts first; all of them before the first
-        round, where the result has to be the same every time.
+        After the first round for whole runs all other arms are opened, coarse cuts first, for half
+        of the time; then one before each round. Where the result has to be the same every time,
+        all of them are opened before the first round.
         """
         number, arms = self.steps_before, self._opening()
         while True:
@@ -704,8 +721,11 @@ class _PlanSearch:
             self._hear()
             if (reason := self._reason_to_stop()) is not None:
                 return reason
-            if more is not None and (self.mode == "exact" or not self.is_timed):
-                continue
+            if more is not None:
+                self._begun_with(more)
+                begun = number > self.steps_before and self.is_late(OPENING)
+                if self.mode == "exact" or not (self.is_timed and (begun or len(self.arms) == 1)):
+                    continue
             hopeful = [arm for arm in self.arms if self._may_be_better(arm.bound_ns)]
             if self.mode == "exact" or not hopeful or self._in_vain(number):
                 if more is None and not self.proofs.open:
@@ -720,6 +740,16 @@ class _PlanSearch:
             reason = self._round(_in_turn(hopeful, number, self._budget), number)
             if reason is not None:
                 return reason
+
+    def _begun_with(self, arm: Arm) -> None:
+        """An arm's ladder, where it promises something better."""
+        room = self._budget - arm.spare_bytes
+        keep = arm.ladder.within(room)
+        if keep is not None and self.is_timed and self._is_ahead(arm.promise_ns(room)):
+            self._try(arm, keep)
+
+    def _is_ahead(self, modelled_ns: float) -> bool:
+        return self.best is None or modelled_ns < FINER * self.best.modelled_ns
 
     def _in_vain(self, number: int) -> bool:
         return self.best is None and number > self.steps_before + len(self.arms)
