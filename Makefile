@@ -20,7 +20,7 @@ VENV := .venv/bin/python
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup peers demo test lint types notebooks browser unit sweep fuzz fuzz-bits fuzz-files fuzz-faults fuzz-interrupts trust lab format \
-	bench-decode bench-forward bench-engine bench-bitwise bench-budgets bench-histories bench-imported bench-kernels bench-layout bench-memory bench-occlusion bench-optimize bench-optimum bench-packing bench-predict bench-programs bench-remat \
+	bench-ablation bench-decode bench-forward bench-engine bench-bitwise bench-budgets bench-histories bench-imported bench-kernels bench-layout bench-memory bench-occlusion bench-optimize bench-optimum bench-packing bench-predict bench-programs bench-remat \
 	bench-schedule bench-scoring bench-specialise bench-stream bench-widgets bench-zoo gpu clean
 
 help: ## list the targets
@@ -124,6 +124,9 @@ bench-forward: setup peers ## everything computed, beside PyTorch and other syst
 
 bench-engine: setup ## the cost of the loop itself
 	@$(VENV) -m benchmarks.engine
+
+bench-ablation: setup ## what each part of the search for plans is worth
+	@OMP_NUM_THREADS=1 $(VENV) -m benchmarks.ablation
 
 bench-optimize: setup ## plans beside online cache policies, on traces and budgets
 	@$(VENV) -m benchmarks.optimize --size small

@@ -20,6 +20,7 @@ nothing. Ways take turns; their time is that of the clock, and the processor's i
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -240,11 +241,17 @@ def measured(name: str, seconds: float, seeds: int) -> list[dict[str, Any]]:
         rows.append({
             "model": name, "share": share, "budget_bytes": problem.budget_bytes,
             "bound_ns": problem.bound_ns, "nodes": problem.model.nodes,
-            "over_bound": {way: fmean(each) for way, each in found.items()},
-            "samples": found, "processor_s": {way: fmean(each) for way, each in spent.items()},
+            "over_bound": {way: _finite(fmean(each)) for way, each in found.items()},
+            "samples": {way: [_finite(one) for one in each] for way, each in found.items()},
+            "processor_s": {way: fmean(each) for way, each in spent.items()},
         })  # fmt: skip
         say(table(["model", "memory", *WAYS], [row(rows[-1])]))
     return rows
+
+
+def _finite(ratio: float) -> float | None:
+    """None where some seed found nothing that fits."""
+    return ratio if math.isfinite(ratio) else None
 
 
 def row(found: Mapping[str, Any]) -> list[str]:
@@ -252,7 +259,7 @@ def row(found: Mapping[str, Any]) -> list[str]:
     return [
         found["model"],
         f"{found['share']:.0%}",
-        *(f"{ratios[way]:.4f}" if ratios[way] < float("inf") else "none" for way in WAYS),
+        *("none" if ratios[way] is None else f"{ratios[way]:.4f}" for way in WAYS),
     ]
 
 
@@ -266,7 +273,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     seconds, seeds = (0.2, 1) if options.quick else (options.seconds, options.seeds)
     rows = [one for name in names for one in measured(name, seconds, seeds)]
     say(table(["model", "memory", *WAYS], [row(one) for one in rows]))
-    finite = [one for one in rows if max(one["over_bound"].values()) < float("inf")]
+    finite = [one for one in rows if None not in one["over_bound"].values()]
     means = {way: fmean(one["over_bound"][way] for one in finite) for way in WAYS}
     record.write({"seconds": seconds, "seeds": seeds, "means": means, "rows": rows}, options.output)
     return 0

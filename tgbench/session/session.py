@@ -305,7 +305,7 @@ class GraphSession(Facts):
         in force; an interrupt keeps the best one found. If there is a plan file, it is written.
 
         Args:
-            mode: "greedy", "search" (tree search, any time), "exact" (integer program).
+            mode: "greedy", "search" (goes on from there, any time), "exact" (integer program).
             seconds: when to stop; 30 if neither this nor `steps` is given.
             budget: another budget for the arena.
             steps: rollouts after which to stop; with it alone the same seed gives the same plan.

@@ -2,7 +2,7 @@
 
     ladder per cut: what goes first ─→ greedy plan ─┐
                          │            saved plan ──┼─→ best ←── really laid out, really replayed
-                         └─→ tree search ──────────┘              ↑
+                         └─→ rollouts, windows ────┘              ↑
     beside: relaxed and integer program per cut ──→ bound, retentions
 
 The tabulated model proposes; offsets and the replayed trace dispose. A retention whose slices do
@@ -85,7 +85,7 @@ class Effort:
 
     Fields:
         seconds: wall time.
-        steps: rollouts of the tree search.
+        steps: rollouts, and windows that are solved.
     """
 
     seconds: float | None = None
@@ -946,7 +946,7 @@ class _PlanSearch:
             steps = min(steps, -(-(effort.steps - self.steps) // workers))
         best, room = self.best, self._budget - arm.spare_bytes
         first = arm.ladder.within(room)
-        share = arm.ladder.share(room) if arm.relaxed is None else arm.relaxed.share
+        share = arm.ladder.share(room)
         starts = () if first is None else (first,)
         if best is not None and best.cut == arm.cut:
             starts = (*starts, self.of.bits(best.retention))

@@ -2,7 +2,7 @@
 
     keep ─→ neighbours: one decision turned, two exchanged ─→ those that fit ─→ the fastest, again
 
-The tree search looks far, with a score that takes what most runs of a turn leave for what all of
+Rollouts look far, with a score that takes what most runs of a turn leave for what all of
 them do. This looks near, and knows what each run really finds (`Model.walked_ns`).
 
 Source: a first-improvement local search over batches (Aarts and Lenstra, "Local Search in
