@@ -203,6 +203,10 @@ class CostModel:
         """What it knows; `CostModel(model.table())` gives the same numbers in any process."""
         return self._table
 
+    def adopt(self, known: CostTable) -> None:
+        """Know what another model of this machine knows, and nothing else."""
+        self._know(known)
+
     def estimate(self, call: Call, box: Box) -> Estimate:
         """What computing a box of a call takes, by the kernel that would be chosen.
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from tgbench.base.errors import BudgetError, PlanError, TgbenchError
 from tgbench.base.machine import Machine
+from tgbench.base.regions import Region
 from tgbench.base.words import Progress, format_bytes, format_time
 from tgbench.costs.records import Records
 from tgbench.graph.graph import Graph, Node
@@ -63,6 +64,7 @@ Array = np.ndarray[Any, Any]
 SAMPLES = 2
 TRIED = 64  # paths in less whose error is measured
 TOGETHER = 4  # paths that are planned for
+ROUNDS = 7  # of whole runs beside each other
 
 
 @dataclass(frozen=True)
@@ -86,29 +88,35 @@ class JointChoice:
         tried: those that were planned, in the order of what they take with memory for everything.
         best: of them, with its quick plan.
         plan: what a search made of that.
+        raced: what whole runs took of the path that was expected to be best, and of the given
+            graph; None where nothing was run.
     """
 
     tried: tuple[PlannedPath, ...]
     best: PlannedPath
     plan: Plan
+    raced: tuple[float, ...] | None = None
 
     @property
     def bought(self) -> float:
-        """The share that the choice saves over taking the first path, and planning then."""
-        first = self.tried[0].planned_ns
-        return 1.0 - self.best.planned_ns / first if math.isfinite(first) else 1.0
+        """The share that planning for several is expected to save, over the first path alone."""
+        first = min(self.tried, key=lambda one: one.path.time_ns).planned_ns
+        best = min(one.planned_ns for one in self.tried)
+        return 1.0 - best / first if math.isfinite(first) else 1.0
 
     def __str__(self) -> str:
         lines = [f"{self.best.path}"]
         for one in self.tried:
-            told = "does not fit"
+            told = "not, as nothing fits"
             if math.isfinite(one.planned_ns):
                 told = f"{format_time(one.planned_ns)} in {format_bytes(one.size_bytes)}"
             mark = "→" if one is self.best else " "
             rules = ", ".join(one.path.rules) or "as it was given"
             lines.append(f"{mark} {format_time(one.path.time_ns)}, planned {told}: {rules}")
-        if math.isfinite(self.tried[0].planned_ns):
-            lines.append(f"together they take {self.bought:.1%} less than one after the other")
+        lines.append(f"chosen together: {self.bought:.1%} less than one after the other")
+        if self.raced is not None:
+            path, given = map(format_time, self.raced)
+            lines.append(f"whole runs beside each other: {path}, and {given} as it was given")
         return "\n".join([*lines, str(self.plan)])
 
 
@@ -181,6 +189,48 @@ class SessionPaths:
         """A session that runs a path, over the same weights, with memory as it needs."""
         opened = twin(self.session, path.graph)
         opened.costs.pins = path.kernels
+        opened.costs.adopt(self.session.costs.table())
+        return opened
+
+    def race(self, paths: Sequence[Path], rounds: int = ROUNDS) -> list[float]:
+        """What whole runs of some paths take, beside each other: nanoseconds of the mean run.
+
+        Times of calls do not say what a call pays for operands that a path leaves lying otherwise,
+        as slices of a larger product. In each round every path does every kind of run, one path
+        after the other; of each kind the fastest counts, which other processes disturb least.
+        """
+        runs, (first, other) = runs_of(self.session), random_inputs(self.graph, 2)
+        asked = [wanted(self.graph, run) for run in runs]
+        sessions = [self._ready(path, asked, first) for path in paths]
+        took = np.full((len(paths), max(len(runs), 1)), np.inf)
+        weights = np.array([run.weight for run in runs] or [1.0])
+        now = {name: value.copy() for name, value in first.items()}
+        for turn in range(rounds * took.shape[1]):
+            kind = turn % took.shape[1]
+            changed, demand = asked[kind] if asked else (None, None)
+            source = other if (turn // took.shape[1]) % 2 == 0 else first
+            for name, value in now.items():
+                for box in Region.full(value.shape) if changed is None else changed.get(name, ()):
+                    value[box.slices()] = source[name][box.slices()]
+            for i in range(len(paths)):
+                at = (i + turn) % len(paths)
+                began = time.perf_counter_ns()
+                sessions[at].run(now, demand)
+                took[at, kind] = min(took[at, kind], time.perf_counter_ns() - began)
+        mean: list[float] = (took @ weights / weights.sum()).tolist()
+        return mean
+
+    def _ready(
+        self, path: Path, asked: Sequence[Wanted], values: Mapping[str, Array]
+    ) -> GraphSession:
+        """A session that runs a path within the budget, and has its programs."""
+        opened = self.open(path)
+        opened.budget_bytes = self.session.budget_bytes
+        opened.run(values, asked[0][1] if asked else None)
+        if asked:
+            opened.plan_for(asked)
+            opened.run(values, asked[0][1])
+        opened.prepare()
         return opened
 
     # --- time -------------------------------------------------------------------------------------
@@ -365,29 +415,38 @@ class SessionPaths:
         steps: int | None = None,
         seed: int = 0,
         count: int = TOGETHER,
+        rounds: int = ROUNDS,
     ) -> JointChoice:
         """Let the session compute by the fastest path that is allowed, and plan with it.
 
         Paths are ranked as if there were memory for everything. Under a budget another one may be
         the fastest: what it does not compute need not be kept. So the first few are planned, each
-        for itself and quickly, and the best one goes on to the search that `optimize` does.
+        for itself and quickly, and the best one goes on to the search that `optimize` does, if
+        whole runs of it are faster than of the given graph.
 
         Args:
             mode, seconds, budget, steps, seed: of that search.
             count: how many paths are planned for, besides the given graph.
+            rounds: of whole runs, of the best path and of the given graph (`race`); 0 for none,
+                and what is expected decides.
 
         Raises what `GraphSession.optimize` does.
         """
         session = self.session
         with session.planning.budgeted(budget):
-            paths = [*islice(self.allowed(), count), self.given]
-            apart = {path.graph.fingerprint: path for path in paths}
-            tried = tuple(map(self._planned, apart.values()))
-            best = min(tried, key=lambda one: one.planned_ns)
+            own = self.graph.fingerprint
+            first = {path.graph.fingerprint: path for path in islice(self.allowed(), count)}
+            others = [path for fingerprint, path in first.items() if fingerprint != own]
+            tried = tuple(map(self._planned, [*others, self.given]))
+            best, given = min(tried, key=lambda one: one.planned_ns), tried[-1]
+            raced = None
+            if rounds and best is not given and math.isfinite(given.planned_ns):
+                raced = tuple(self.race([best.path, given.path], rounds))
+                best = best if raced[0] < raced[1] else given
             if math.isfinite(best.planned_ns):
                 self.take(best.path)
             plan = session.optimize(mode, seconds, steps=steps, seed=seed)
-        return JointChoice(tried, best, plan)
+        return JointChoice(tried, best, plan, raced)
 
     def take(self, path: Path) -> None:
         """Let the session compute by a path from now on; see `GraphSession.take`."""

@@ -30,7 +30,7 @@ def test_the_best_path_is_planned_and_runs(budget: str | None, tmp_path: pathlib
     file = tmp_path / "plan.json"
     session = session_of(layers(), plan=file)
     values = edited(session)
-    found = session.paths(limits=LIMITS).optimize("greedy", steps=1, budget=budget)
+    found = session.paths(limits=LIMITS).optimize("greedy", steps=1, budget=budget, rounds=0)
     assert found.bought >= 0.0
     assert found.best.planned_ns == min(one.planned_ns for one in found.tried)
     assert session.graph.fingerprint == found.best.path.graph.fingerprint
@@ -41,6 +41,35 @@ def test_the_best_path_is_planned_and_runs(budget: str | None, tmp_path: pathlib
     assert Plan.load(file).path == session.path
     again = session_of(layers(), plan=file, memory=budget)
     np.testing.assert_allclose(again.run(values)["y"], right, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("is_faster", [True, False])
+def test_whole_runs_decide(is_faster: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is expected to be faster and is not, beside the given graph, is not taken."""
+    session = session_of(layers())
+    edited(session)
+    paths, raced = session.paths(limits=LIMITS), list[str]()
+
+    def race(of: Any, rounds: int) -> list[float]:
+        raced.extend(path.graph.fingerprint for path in of)
+        return [1e5, 2e5] if is_faster else [2e5, 1e5]
+
+    monkeypatch.setattr(paths, "race", race)
+    found = paths.optimize("greedy")
+    assert raced[1] == paths.graph.fingerprint != raced[0]
+    assert session.graph.fingerprint == raced[not is_faster]
+    assert found.best.path.graph.fingerprint == raced[not is_faster]
+    assert "whole runs beside each other" in str(found)
+
+
+def test_whole_runs_are_timed_beside_each_other() -> None:
+    session = session_of(layers())
+    edited(session)
+    paths = session.paths(limits=LIMITS)
+    first, given = paths.race([paths.graph_at(0), paths.given], rounds=3)
+    assert 0 < first < 1e9
+    assert 0 < given < 1e9
+    assert session.path is None
 
 
 def test_a_budget_that_nothing_fits_leaves_the_session_as_it_was() -> None:
@@ -58,10 +87,13 @@ def test_a_budget_that_nothing_fits_leaves_the_session_as_it_was() -> None:
 def test_another_search_is_over_the_paths_of_the_given_graph() -> None:
     session = session_of(layers())
     edited(session)
-    first = session.paths(limits=LIMITS).optimize("greedy")
+    first = session.paths(limits=LIMITS).optimize("greedy", rounds=0)
     paths = session.paths(limits=LIMITS)
     assert paths.graph.fingerprint == session_of(layers()).graph.fingerprint
-    assert paths.optimize("greedy").best.path.graph.fingerprint == first.best.path.graph.fingerprint
+    assert (
+        paths.optimize("greedy", rounds=0).best.path.graph.fingerprint
+        == first.best.path.graph.fingerprint
+    )
 
 
 def test_a_tolerance_lets_a_session_compute_in_less() -> None:

@@ -78,6 +78,8 @@ class Path:
     @cached_property
     def graph(self) -> Graph:
         """The graph that runs."""
+        if self.taken == self.paths.given.taken:
+            return self.paths.graph
         return rewritten(self.paths.choices, self.taken, self.paths.graph)
 
     @cached_property
