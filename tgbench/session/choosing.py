@@ -481,7 +481,9 @@ class Measured:
             full = Everything(self._whole, there_ns, least_ns)
         if full is not None:
             is_full = program is full.program
-            self._purse.lost_ns += full.there_ns - full.least_ns if is_full else 0.0
+            if program.renews:  # one for no more is not there, or not for this place
+                lost_ns = (full.there_ns if is_full else took_ns) - full.least_ns
+                self._purse.lost_ns += max(lost_ns, 0.0)
             self._purse.ran(full.least_ns, 0.0 if is_full else full.least_ns - took_ns)
 
     def spent(self, offer: Offer, took_ns: int) -> None:
