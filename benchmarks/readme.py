@@ -14,7 +14,7 @@ import json
 import math
 import statistics
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,10 @@ SMALLEST_NS = 5e6  # of a run of PyTorch: models below are told together
 
 def measured(folder: Path = RESULTS) -> str:
     """The whole section, from the results in a folder."""
-    parts = (_decode, _forward, _engine, _histories, _budgets, _modules, _sweep, _timeline)
+    parts = (
+        _decode, _forward, _engine, _histories, _budgets, _modules, _sweep, _timeline, _trust,
+        _stays,
+    )  # fmt: skip
     return "\n\n".join(part(Files(folder)) for part in parts)
 
 
@@ -430,6 +433,94 @@ def _timeline(files: Files) -> str:
         f"{large['shown'] / 1e3:.1f} s and {larger['shown'] / 1e3:.1f} s, and dragged at "
         f"{1e3 / max(large['frame'], larger['frame']):.0f} frames a second; {_where(found)} "
         f"({files.link('widgets')})."
+    )
+
+
+def _trust(files: Files) -> str:
+    """What was looked for, how often, and how often it was found."""
+    found = files["trust"]
+    counts = {name: found[name]["counts"] for name in PROMISES if name in found}
+    rows = [PROMISES[name](one) for name, one in counts.items()]
+    of = dict.fromkeys(revision for name in counts for revision in found[name]["revisions"])
+    return "\n\n".join(
+        (
+            f"What was looked for, and how often it was found; {_where(found)}, revision "
+            f"{_and(list(of))} ({files.link('trust', True)}, `make trust`, which goes on from what "
+            "was counted):",
+            table(["looked for", "in", "found"], rows),
+        )
+    )
+
+
+def _runs_row(one: Any) -> list[str]:
+    return [
+        "a wrong result, or an error that is none of ours, beside an evaluator that shares no code",
+        f"{one['runs']:,} runs of {one['graphs']:,} random graphs, edits and options",
+        f"{one['wrong'] + one['raised'] + one['refused']}",
+    ]
+
+
+def _files_row(one: Any) -> list[str]:
+    return [
+        "neither a typed error nor a right answer, or more than 1 GB or 5 s",
+        f"{one['files']:,} damaged files of {sum(key.startswith('of ') for key in one)} kinds; "
+        f"{one['most bytes'] / MIB:.0f} MiB and {_digits(one['most ms'] / 1e3, 2)} s at most",
+        f"{one['wrong'] + one['untyped'] + one['memory'] + one['time']}",
+    ]
+
+
+def _bits_row(one: Any) -> list[str]:
+    return [
+        '`exact="bitwise"`: a bit that differs from those of a new session; zeros of both signs, '
+        "ties, denormals, all magnitudes, overflow, NaN",
+        f"{one['runs']:,} runs, {one['moved']:,} of them by a moved program; "
+        f"{one['of the table']} histories of the op table, "
+        f"{one['histories'] - one['of the table']} of others",
+        f"{one['differing'] + one['raised']}",
+    ]
+
+
+def _interrupts_row(one: Any) -> list[str]:
+    points = _and([f"{one[f'points of a {name} run']:,} of a {name}" for name in COURSES])
+    return [
+        "a state that a run changed which an interrupt or a lack of memory stopped, or a wrong "
+        "result after it",
+        f"{one['points']:,} bytecodes to stop at: {points} run",
+        f"{one.get('harmed', 0)}",
+    ]
+
+
+def _faults_row(one: Any) -> list[str]:
+    return [
+        "a torn file, a hang or a lost session after a kill, a full disk, a locked database, a "
+        "lost worker",
+        f"{one['faults']:,} faults",
+        f"{one['harmed']}",
+    ]
+
+
+COURSES = ("warm", "first", "planning")
+PROMISES: dict[str, Callable[[Any], list[str]]] = {
+    "runs": _runs_row, "files": _files_row, "bits": _bits_row, "interrupts": _interrupts_row,
+    "faults": _faults_row,
+}  # fmt: skip
+
+
+def _stays(files: Files) -> str:
+    """What memory grows by."""
+    courses = files["memory"]["courses"]
+    words = {
+        "edits": "random edits, a program each",
+        "runs": "random edits",
+        "sessions": "sessions made and dropped",
+    }
+    shown = [
+        f"{courses[name]['times']:,} {told} {courses[name]['grown_bytes'] / MIB:.0f} MiB"
+        for name, told in words.items()
+    ]
+    return (
+        f"What resident memory grows by: {_and(shown)} ({files.link('memory')}, "
+        "`make bench-memory`)."
     )
 
 

@@ -18,6 +18,7 @@ import selectors
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 import warnings
 from contextlib import suppress
@@ -40,12 +41,14 @@ class Outcome:
     """What became of a file: one of the words above, and which exception.
 
     Fields:
+        took_s: the reading and the use of it.
         taken_bytes: that the process had at most, over what it takes once everything is loaded.
     """
 
     outcome: str
     what: str = ""
     told: str = ""
+    took_s: float = field(default=0.0, compare=False)
     taken_bytes: int = field(default=0, compare=False)
 
     @property
@@ -173,9 +176,11 @@ def main() -> None:
         question = json.loads(line)
         faulthandler.dump_traceback_later(float(sys.argv[1]) * 0.9)
         Path("/proc/self/clear_refs").write_text("5")  # the most that is resident from here on
+        since = time.monotonic()
         found = outcome_of(question["kind"], Path(question["path"]))
+        took_s = time.monotonic() - since
         faulthandler.cancel_dump_traceback_later()
-        found = replace(found, taken_bytes=max(_most_resident() - resident, 0))
+        found = replace(found, took_s=took_s, taken_bytes=max(_most_resident() - resident, 0))
         print(json.dumps(vars(found)), file=answers, flush=True)
 
 

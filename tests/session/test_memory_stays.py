@@ -15,11 +15,14 @@ import pytest
 import tgbench as tg
 from tgbench import ops
 from tgbench.base import memo
+from tgbench.graph import dims
 from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.graph.op_table import Call
+from tgbench.graph.ops.opaque import aten
+from tgbench.programs.exact import findings
 from tgbench.runs import trace
 from tgbench.runs.entry import LoggedCall
-from tgbench.session import running
+from tgbench.session import choosing, experience, running
 
 ROWS = 24
 
@@ -145,6 +148,31 @@ def test_calls_of_a_trace_with_a_file_go_once_they_are_in_it(
     assert len(tg.Trace.load(tmp_path / "calls.jsonl")) == 100
     read: LoggedCall = tg.Trace.load(tmp_path / "calls.jsonl").calls[-1]
     assert read.bucket == last.bucket
+
+
+def test_what_a_process_knows_has_bounds() -> None:
+    """What is not of a session: findings, names of dimensions, calls of PyTorch that may stand."""
+    assert findings._remembered.most == findings.MOST_REMEMBERED
+    for known in (aten.Script.of, aten.outline):
+        assert known.cache_info().maxsize == aten.MOST_SCRIPTS
+    for number in range(dims.MOST_NAMES + 10):
+        dims._DIM_MAX[f"d{number}"] = number
+    assert len(dims._DIM_MAX) == dims.MOST_NAMES
+    assert dims.declared_max(f"d{dims.MOST_NAMES + 9}") == dims.MOST_NAMES + 9
+
+
+def test_what_is_known_of_classes_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (experience, choosing):
+        monkeypatch.setattr(module, "MOST_CLASSES", 3)
+    made = session(making="measured")
+    for values, want in edits(60):
+        made.run(values, want)
+    known = made.runner.chooser
+    assert isinstance(known, choosing.Measured)
+    assert len({one.bucket for one in made.trace.calls}) > 20
+    assert 0 < len(known._experience._families) <= 3
+    assert len(known._full) <= 3
+    assert len(known._experience._unfit) <= 3
 
 
 def test_equal_graphs_share_no_calls_with_the_dead() -> None:

@@ -351,7 +351,15 @@ def no_keys(lines: list[Any]) -> None:
     del lines[1]["keys"]
 
 
-DAMAGE = (no_header, no_patterns, another_rank, no_class, another_class, no_keys)
+def no_count(lines: list[Any]) -> None:
+    lines[1]["keys"][0][7] = 1.5
+
+
+def no_time(lines: list[Any]) -> None:
+    lines[1]["keys"][0][9] = "soon"
+
+
+DAMAGE = (no_count, no_time, no_header, no_patterns, another_rank, no_class, another_class, no_keys)
 
 
 @pytest.mark.parametrize("damage", DAMAGE, ids=lambda one: one.__name__)

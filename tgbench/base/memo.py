@@ -3,6 +3,7 @@
     Memo         results of a pure function on coordinates, each with the guards it stands on
     Allowance    the bytes that the memos of one session share
     once_each    what follows from one object is remembered there
+    Latest       the entries of a dictionary that were written last, so many of them
     bytes_of     what a value takes that others hold parts of: its share
 
 A memo has two generations. What is new or asked for is young; when the young ones of all memos
@@ -30,7 +31,9 @@ from typing import Any, Protocol, TypeVar, TypeVarTuple, cast
 from tgbench.base.coords import STANDING, Guard, record
 
 R = TypeVar("R")
+Key = TypeVar("Key")
 T = TypeVar("T")
+V = TypeVar("V")
 MOST_ENTRIES = 200_000  # of a memo
 ELSEWHERE = 8  # results of one key that a memo looks through
 MEMO_BYTES = 32 << 20  # that the memos of a session share
@@ -206,6 +209,33 @@ def outlives(kind: type[T]) -> type[T]:
     """Instances are there whoever remembers them, so nobody is charged for one."""
     _OUTLIVING.add(kind)
     return kind
+
+
+class Latest(dict[Key, V]):
+    """The entries that were written last, or asked for with a default: so many of them.
+
+    >>> found = Latest(2)
+    >>> found["a"], found["b"] = 1, 2
+    >>> found.setdefault("a", 7), found.setdefault("c", 3)
+    (1, 3)
+    >>> found
+    {'a': 1, 'c': 3}
+    """
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+
+    def __setitem__(self, key: Key, value: V) -> None:
+        self.pop(key, None)
+        super().__setitem__(key, value)
+        if len(self) > self.most:
+            del self[next(iter(self))]
+
+    def setdefault(self, key: Key, default: V) -> V:
+        """The value of a key, which is the latest one from now on."""
+        found = self[key] = self.get(key, default)
+        return found
 
 
 def bytes_of(value: Any) -> float:

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tgbench.base.memo import Latest
+
 if TYPE_CHECKING:
     import sympy
 
-_DIM_MAX: dict[str, int] = {}
+MOST_NAMES = 10_000  # of dimensions, that a process knows the largest value of
+_DIM_MAX = Latest[str, int](MOST_NAMES)
 
 
 def dim(name: str, *, max: int | None = None) -> sympy.Symbol:

@@ -188,8 +188,12 @@ class ProgramKey:
         )  # fmt: skip
 
     def check(self, graph: Graph) -> None:
-        """Raises ValueError where its class is none of a graph."""
-        kind = self.kind
+        """Raises ValueError where its class is none of a graph, or a count is none."""
+        kind, counts = self.kind, (self.state, self.start, self.after, self.calls, self.pieces)
+        if not all(type(n) is int and n >= 0 for n in counts):
+            raise ValueError("what is counted is a whole number")
+        if type(self.renews) is not bool or type(self.time_ns) not in (int, float):
+            raise ValueError("a flag and a time, of other types")
         if not all(type(n) is int for n in (*kind.bounds, *self.made_at)):
             raise ValueError("bounds and origins are integers")
         if len(self.made_at) != len(kind.bounds):

@@ -36,12 +36,13 @@ from typing import Any, Literal, Protocol, TypeAlias, get_args
 from tgbench.base import switches
 from tgbench.base.coords import Domain
 from tgbench.base.errors import PlanError, check_choice
+from tgbench.base.memo import Latest
 from tgbench.plans.decisions import Classes
 from tgbench.programs.program import Program, Use
 from tgbench.runs.buckets import BucketClass
 from tgbench.runs.pausing import Paused, Pausing, at_once
 from tgbench.runs.work import Work
-from tgbench.session.experience import Asked, Decided, Experience, Modelled
+from tgbench.session.experience import MOST_CLASSES, Asked, Decided, Experience, Modelled
 from tgbench.session.purse import SHARE, Purse
 from tgbench.session.serving import AFRESH, FROM_NOTHING, Offer, Rung
 
@@ -281,7 +282,7 @@ class Measured:
         self._came: defaultdict[BucketClass, int] = defaultdict(int)  # of what was chosen for
         self._chosen = 0  # how often, in all
         self._counts: tuple[Sequence[Seen], Offer, float] | None = None  # when the run is over
-        self._full: dict[BucketClass, Everything] = {}
+        self._full = Latest[BucketClass, Everything](MOST_CLASSES)
         self._whole: Program | None = None  # what computes everything of anything
 
     def choose(self, own: Offer, larger: Larger, planned: Classes) -> Offer:

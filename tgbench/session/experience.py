@@ -20,6 +20,7 @@ from statistics import median_low
 from typing import TypeAlias
 
 from tgbench.base.coords import Domain
+from tgbench.base.memo import Latest
 from tgbench.programs.program import Program, Use
 from tgbench.runs.pausing import Pausing
 from tgbench.runs.propagate import Step
@@ -30,6 +31,7 @@ MOST_ASKED = 8  # times that a model is asked about a class, as it computes othe
 LAST_COUNTED = 8  # programs that tell how many runs the next one will serve
 HOPED_RUNS = 16  # that the hope before any was made counts for
 LAST_MADE = 32  # programs that tell how often one of theirs is met again
+MOST_CLASSES = 10_000  # of runs, that something is known of
 COLD = 1.5  # times what making one takes, that making the first one does
 MOVING = 2.0  # times what making one takes that stands, that one does that moves; before any did
 OVER_MODEL = 2.0  # times what asking the model about a program takes, that making it does
@@ -113,8 +115,8 @@ class Experience:
 
     def forget(self) -> None:
         """All programs are gone: another plan is in force, where they take other times."""
-        self._families: dict[Hashable, Family] = {}
-        self._unfit: dict[Hashable, bool] = {}  # whether another plan may help
+        self._families = Latest[Hashable, Family](MOST_CLASSES)
+        self._unfit = Latest[Hashable, bool](MOST_CLASSES)  # whether another plan may help
         self._made_ns = 0  # what making all programs that are there took
         self._cold_ns = 0  # the first of them
         self.reference: Program | None = None

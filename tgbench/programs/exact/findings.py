@@ -27,6 +27,7 @@ import torch
 
 from tgbench.base.errors import ExactnessError, RecordsError, TgbenchError
 from tgbench.base.machine import Machine
+from tgbench.base.memo import Latest
 from tgbench.base.regions import EMPTY, Box, Region
 from tgbench.base.switches import telling
 from tgbench.base.tiles import Sizes, Tiling
@@ -188,7 +189,8 @@ class Finding:
     refused: int
 
 
-_remembered: dict[tuple[str, str], Finding] = {}  # by machine and signature
+MOST_REMEMBERED = 10_000  # findings of a process
+_remembered = Latest[tuple[str, str], Finding](MOST_REMEMBERED)  # by machine and signature
 
 
 class Finder:

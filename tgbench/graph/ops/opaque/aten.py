@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import torch
@@ -30,6 +30,8 @@ from torch.utils import _pytree as pytree
 from tgbench.base.errors import GraphError
 from tgbench.base.safetensors import DTYPE_NAMES, TORCH_DTYPES
 from tgbench.graph.op_table import TensorType
+
+MOST_SCRIPTS = 10_000  # that a process knows to be allowed
 
 Value: TypeAlias = Any  # as above
 Calls: TypeAlias = "tuple[tuple[str, tuple[Value, ...], tuple[tuple[str, Value], ...]], ...]"
@@ -188,7 +190,7 @@ class Script:
     results: Results
 
     @staticmethod
-    @cache
+    @lru_cache(MOST_SCRIPTS)
     def of(calls: Calls, results: Results) -> Script:
         """Raises GraphError for an operator that may not stand in a graph."""
         operators = [operator_of(name) for name, _, _ in calls]
@@ -238,7 +240,7 @@ class Outline:
     size_bytes: int
 
 
-@cache
+@lru_cache(MOST_SCRIPTS)
 def outline(calls: Calls, results: Results, inputs: tuple[TensorType, ...]) -> Outline:
     """Shapes and dtypes, by PyTorch's own rules; raises GraphError for calls that cannot be."""
     script = Script.of(calls, results)
