@@ -37,12 +37,12 @@ from tgbench.commands.progress import say, table
 from tgbench.plans.search.exact import IntegerProgram, SolverLimits
 from tgbench.plans.search.mcts import TreeSearch
 from tgbench.plans.search.model import Model
-from tgbench.plans.search.optimiser import SMALLER
 from tgbench.plans.search.polish import polished
 from tgbench.plans.search.tables import NOTHING, Floats, NodeTable, Situation, Tables
 
 BUDGETS: Sequence[float] = (0.15, 0.3, 0.5)  # of keeping everything
 STEPS = 48  # of the tree search
+SMALLER = (0.75, 0.5)  # of the memory: what the program keeps in less of it is a start as well
 POLISHED = 4  # of what it found
 TRACE = 400  # runs
 CLOSE = 1e-7  # value iteration stops when a mean is known this well

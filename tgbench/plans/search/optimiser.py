@@ -41,7 +41,15 @@ from tgbench.plans.decisions import Classes, Decisions, SearchRecord
 from tgbench.plans.plan import Plan
 from tgbench.plans.planner import Cost, Planner
 from tgbench.plans.scenarios import Scenario
-from tgbench.plans.search.chain import ROUND, Chain, Submits, Visited, run_round, together
+from tgbench.plans.search.chain import (
+    ROUND,
+    WINDOW_NODES,
+    Chain,
+    Submits,
+    Visited,
+    run_round,
+    together,
+)
 from tgbench.plans.search.exact import IntegerProgram, Relaxed, SolverLimits
 from tgbench.plans.search.ladder import Ladder
 from tgbench.plans.search.mcts import worth_ns
@@ -73,6 +81,7 @@ DEAR = 1.01  # times what runs take where all is kept: what costs more is weighe
 BEGINNING = 0.25  # of the time: what the first plans may take
 WINDOWS_LEFT = 8  # of the time that is left, the share that one window may take
 OPENING = 0.5  # of the time: for how long ways of cutting come before rounds
+MOST_NODES = 2_000  # of an integer program, where steps are what counts
 LOOKED_AT_S = 0.05  # between two looks at what is solved, where nothing else is left to do
 FINER = 0.998  # a finer cut has to promise to be this much faster
 MOST_AXES = 3  # input dimensions along which runs may be cut
@@ -860,7 +869,9 @@ class _PlanSearch:
     def _limits(self) -> SolverLimits:
         """For one program: reproducible where steps are what counts, and no more of them."""
         effort = self.effort
-        nodes = None if effort.steps is None else max(effort.steps, 1)
+        nodes = (
+            None if effort.steps is None else min(max(effort.steps, 1) * WINDOW_NODES, MOST_NODES)
+        )
         if effort.seconds is None:
             return SolverLimits(nodes=nodes)
         left_s = max(effort.seconds - (time.monotonic() - self.began), LOOKED_AT_S)
