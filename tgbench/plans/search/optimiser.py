@@ -80,6 +80,7 @@ MORE = 2.0  # times as long as before: what an integer program is given to be so
 DEAR = 1.01  # times what runs take where all is kept: what costs more is weighed against cuts
 BEGINNING = 0.25  # of the time: what the first plans may take
 WINDOWS_LEFT = 8  # of the time that is left, the share that one window may take
+SOON = 0.025  # of the time: a first plan made so soon leaves enough for the planner's beside it
 OPENING = 0.5  # of the time: for how long ways of cutting come before rounds
 MOST_NODES = 2_000  # of an integer program, where steps are what counts
 LOOKED_AT_S = 0.05  # between two looks at what is solved, where nothing else is left to do
@@ -632,12 +633,24 @@ class _PlanSearch:
             if dear and (best is None or not self.is_late(BEGINNING)):
                 found = self._climbed(arm, modelled=modelled)
                 best = found if best is None or (found and found.beats(best)) else best
-        if best is not None:
+        if best is not None and (
+            best.modelled_ns <= DEAR * self._all_kept_ns or self.is_late(SOON)
+        ):
             return best
-        made = of.planner.plan_once(scenarios, of.budget_bytes)
-        return self._candidate(
-            Retention.always(made.retained, turns), made.cut, made.placement, modelled=modelled
-        )
+        other = self._planned(scenarios, is_needed=best is None)
+        return other if best is None or (other and other.beats(best)) else best
+
+    def _planned(self, scenarios: list[Scenario], *, is_needed: bool) -> Candidate | None:
+        """What the planner finds, by maps instead of tables; raises BudgetError for nothing."""
+        of = self.of
+        try:
+            made = of.planner.plan_once(scenarios, of.budget_bytes)
+        except BudgetError:
+            if is_needed:
+                raise
+            return None
+        retention = Retention.always(made.retained, of.workload.turns)
+        return self._candidate(retention, made.cut, made.placement)
 
     def _climbed(self, arm: Arm, *, modelled: bool) -> Candidate | None:
         """What is let go of last, as much of it as packs."""
