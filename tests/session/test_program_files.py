@@ -359,7 +359,21 @@ def no_time(lines: list[Any]) -> None:
     lines[1]["keys"][0][9] = "soon"
 
 
-DAMAGE = (no_count, no_time, no_header, no_patterns, another_rank, no_class, another_class, no_keys)
+def no_guard(lines: list[Any]) -> None:
+    lines[1]["keys"][0][5] = [[0, 0, 0.5, 1]]
+
+
+DAMAGE = (
+    no_guard,
+    no_count,
+    no_time,
+    no_header,
+    no_patterns,
+    another_rank,
+    no_class,
+    another_class,
+    no_keys,
+)
 
 
 @pytest.mark.parametrize("damage", DAMAGE, ids=lambda one: one.__name__)

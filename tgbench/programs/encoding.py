@@ -94,6 +94,8 @@ class CoordReader:
     """What the numbers of a document mean."""
 
     def __init__(self, document: Mapping[str, Json]) -> None:
+        for const, per, *terms in document["forms"]:
+            _check_terms(const, _pairs(terms), per)
         self._moving = [
             Moving(const, _pairs(terms), per) for const, per, *terms in document["forms"]
         ]
@@ -199,10 +201,22 @@ class ProgramKey:
         if len(self.made_at) != len(kind.bounds):
             raise ValueError("an origin has an entry for each bound")
         leaves = {**graph.inputs, **graph.states}
+        for guard in self.guards:
+            _check_terms(guard.const, guard.terms, guard.modulus)
+            if any(index >= len(kind.bounds) for index, _ in guard.terms):
+                raise ValueError("a guard over no entry of the origin")
         for parts, nodes in ((kind.changed, leaves), (kind.demand, graph.outputs)):
             for name, boxes in parts:
                 for box in boxes:
                     _check_box(box, nodes[name].rank, len(kind.bounds))
+
+
+def _check_terms(const: Any, terms: Iterable[tuple[Any, Any]], per: Any) -> None:
+    """Raises ValueError for what is no sum of entries of an origin."""
+    if not all(type(n) is int for n in (const, per, *_flat(terms))):
+        raise ValueError("a sum of other things than whole numbers")
+    if any(index < 0 for index, _ in terms) or per < 0:
+        raise ValueError("an entry below the first one")
 
 
 def _check_box(box: Sequence[Any], rank: int, symbols: int) -> None:
