@@ -37,7 +37,7 @@ V = TypeVar("V")
 MOST_ENTRIES = 200_000  # of a memo
 ELSEWHERE = 8  # results of one key that a memo looks through
 MEMO_BYTES = 32 << 20  # that the memos of a session share
-SAMPLED = 256  # one of so many entries is measured, and more of the first ones
+SOONEST, SAMPLED = 8, 256  # the 8th entry of a memo is measured, the 16th after that, … 256th
 SLOT_BYTES = 100  # of an entry in a dictionary that grows
 HEADER_BYTES = 16  # before an object that the collector looks at
 SMALLEST_SHARE = 1 / 32  # of what others hold more of, nothing is counted
@@ -52,6 +52,7 @@ class Allowance:
 
     def __init__(self, limit_bytes: int | None = MEMO_BYTES) -> None:
         self.limit_bytes = limit_bytes
+        self.each_bytes = 0.0  # of an entry of any memo, about
         self._young_bytes = 0.0
         self._memos: weakref.WeakSet[Memo] = weakref.WeakSet()
 
@@ -69,6 +70,10 @@ class Allowance:
         made = Memo(most, self)
         self._memos.add(made)
         return made
+
+    def measured(self, size_bytes: float) -> None:
+        """An entry of some memo takes so much."""
+        self.each_bytes = _lately(self.each_bytes, size_bytes)
 
     def take(self, size_bytes: float) -> None:
         """A memo has grown."""
@@ -94,13 +99,16 @@ class Memo:
         allowance: pays for them; None for nobody.
     """
 
-    __slots__ = ("__weakref__", "allowance", "each_bytes", "entries", "most", "older", "size")
+    __slots__ = (
+        "__weakref__", "_due", "_gap", "allowance", "each_bytes", "entries", "most", "older", "size"
+    )  # fmt: skip
 
     def __init__(self, most: int = MOST_ENTRIES, allowance: Allowance | None = None) -> None:
         self.entries: dict[Hashable, Any] = {}
         self.older = _NONE  # nothing is ever put there
         self.most, self.allowance = most, allowance
-        self.size, self.each_bytes = 0, 0.0
+        self.size, self.each_bytes = 0, 0.0 if allowance is None else allowance.each_bytes
+        self._due = self._gap = SOONEST  # entries until one is measured
 
     def __reduce__(self) -> tuple[Any, ...]:
         """In another process it begins with nothing."""
@@ -166,12 +174,18 @@ class Memo:
         self.entries[key] = known
         self.size += 1
         if self.allowance is not None:
-            if not self.size % SAMPLED or not self.size & (self.size - 1):
+            self._due -= 1
+            if not self._due or not self.each_bytes:
+                self._due = self._gap = min(2 * self._gap, SAMPLED)
                 found = SLOT_BYTES + bytes_of(key) + bytes_of(known)
-                self.each_bytes = (
-                    found if not self.each_bytes else (3 * self.each_bytes + found) / 4
-                )
+                self.each_bytes = _lately(self.each_bytes, found)
+                self.allowance.measured(found)
             self.allowance.take(self.each_bytes)
+
+
+def _lately(before: float, now: float) -> float:
+    """An average in which the last ones count for most."""
+    return (3 * before + now) / 4 if before else now
 
 
 @dataclass(frozen=True, slots=True)
