@@ -274,7 +274,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows = [one for name in names for one in measured(name, seconds, seeds)]
     say(table(["model", "memory", *WAYS], [row(one) for one in rows]))
     finite = [one for one in rows if None not in one["over_bound"].values()]
-    means = {way: fmean(one["over_bound"][way] for one in finite) for way in WAYS}
+    means = {way: fmean([one["over_bound"][way] for one in finite] or [math.nan]) for way in WAYS}
+    means = {way: _finite(mean) for way, mean in means.items()}
     record.write({"seconds": seconds, "seeds": seeds, "means": means, "rows": rows}, options.output)
     return 0
 
