@@ -31,7 +31,7 @@ from tgbench.views.draw.boxes import to_svg as region_svg
 from tgbench.views.draw.curves import Axis
 from tgbench.views.draw.heatmap import Heatmap
 from tgbench.views.draw.tables import TextTable
-from tgbench.views.values import paths, transitions
+from tgbench.views.values import pareto, paths, transitions
 from tgbench.views.values.pareto import Curve, Point, curve
 from tgbench.views.values.programs import listing, listing_of_session
 from tgbench.views.values.regions import (
@@ -367,6 +367,18 @@ def test_a_curve_is_a_figure_of_plotly(session: tg.GraphSession) -> None:
     told = replace(searched, search=replace(searched.search, bound_ns=1.0))
     bounded = Curve((Point(1 << 20, told),)).to_plotly()
     assert [one.name for one in bounded.data] == ["best plan", "bound"]
+
+
+def test_more_memory_is_never_slower_whatever_a_search_says(session: tg.GraphSession) -> None:
+    """A search that ended too soon may come back with something worse than what it began with."""
+    less = session.optimize("search", steps=4)
+    assert less.search is not None
+    proved = replace(less.search, bound_ns=less.search.bound_ns / 2)
+    slower = replace(less, expected_ns=less.expected_ns * 2, search=proved)
+    assert pareto._no_slower(slower, less) == replace(less, search=proved)
+    assert pareto._no_slower(replace(slower, search=None), less) == less
+    assert pareto._no_slower(less, slower) == less
+    assert pareto._no_slower(slower, None) == slower
 
 
 def test_marks_of_a_chart_are_round() -> None:

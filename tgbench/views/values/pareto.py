@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,7 @@ NEAR = 1.06  # times: how near the least budget is looked for
 STEPS = 32  # of the search for each
 
 
+Made = TypeVar("Made", Decisions, Plan)
 Unit: TypeAlias = tuple[float, str]
 TIME_UNITS: Sequence[Unit] = (*words.UNITS, (1.0, "ns"))
 BYTE_UNITS: Sequence[Unit] = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
@@ -193,7 +194,7 @@ def curve(
     for i, budget_bytes in enumerate(wanted):
         say(f"{i + 1}/{len(wanted)} {format_bytes(budget_bytes)}")
         try:
-            made = best(budget_bytes, made)
+            made = _no_slower(best(budget_bytes, made), made)
         except BudgetError as error:
             floor.refused_bytes, refused = max(floor.refused_bytes, budget_bytes), error
             continue
@@ -204,6 +205,17 @@ def curve(
     if not found:
         raise refused
     return Curve(tuple(found), found[0].plan.size_bytes, floor.refused_bytes)
+
+
+def _no_slower(found: Made, less: Made | None) -> Made:
+    """What was found, unless the plan for less memory is faster: it fits as well. A search by the
+    clock may not have had the time to walk the whole trace with either.
+    """
+    if less is None or found.expected_ns <= less.expected_ns:
+        return found
+    if less.search is None or found.search is None:
+        return less
+    return replace(less, search=replace(less.search, bound_ns=found.search.bound_ns))
 
 
 @dataclass
@@ -284,7 +296,7 @@ async def curve_async(
         points: list[Point] = []
         plan = None
         for budget_bytes in _spaced(floor.works_bytes, most):
-            plan = await best(budget_bytes, plan)
+            plan = _no_slower(await best(budget_bytes, plan), plan)
             points.append(Point(budget_bytes, plan))
             if told is not None:
                 told(Curve(tuple(points), floor.works_bytes, floor.refused_bytes))
