@@ -113,6 +113,7 @@ def test_a_search_stops_goes_on_and_keeps_what_it_proved(
 ) -> None:
     screen.get_by_role("button", name="search", exact=True).click()
     screen.locator(".tg-branch").nth(1).wait_for()
+    screen.locator(".tg-left .tg-seen", has_text="gap").wait_for()  # proofs come beside the search
     screen.get_by_role("button", name="stop").click()
     screen.get_by_role("button", name="resume").wait_for()
     best, bound, *code = ran(notebook, 1).split()
