@@ -3,9 +3,7 @@
     model × memory × seed ─→ each way in turn, on the same tables ─→ modelled time ÷ relaxed bound
 
     ladder     what is let go of first, weighed again as others go; it takes no longer than that
-    tree       the ladder, then Monte Carlo tree search with large neighbourhoods
-    no tree    the same rollouts, none of them told what to keep
-    random     the same rollouts below random answers
+    random     the ladder, then values of random parts put back in random orders, while they fit
     polish     the ladder, then small changes judged by a walk over the trace
     integer    the integer program of all values at once
     windows    the ladder, then the integer program over a part of the values, the others held
@@ -13,7 +11,7 @@
                solved within the time, decides otherwise
 
 Memory is a share of the way from what runs take that keep nothing to what they take that lose
-nothing. Ways take turns; their time is that of the clock, and the processor's is told besides.
+nothing. Ways take turns, each for as much of the processor's time.
 
     python -m benchmarks.ablation [--only NAME …] [--seconds S]
 """
@@ -24,7 +22,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
 from typing import Any
@@ -39,14 +37,13 @@ from tgbench.commands.apps.cnn import NETWORKS
 from tgbench.commands.progress import say, table
 from tgbench.graph.simplify import simplify
 from tgbench.memory.storage import ScheduledGraph
-from tgbench.plans.search import workload as search_workload
-from tgbench.plans.search.exact import IntegerProgram, SolverLimits
-from tgbench.plans.search.ladder import Ladder
-from tgbench.plans.search.mcts import Branch, TreeSearch
-from tgbench.plans.search.model import Model
-from tgbench.plans.search.neighbourhoods import Neighbourhoods
-from tgbench.plans.search.polish import polished
-from tgbench.plans.search.tables import tabulate
+from tgbench.plans.retention import workload as search_workload
+from tgbench.plans.retention.exact import IntegerProgram, SolverLimits
+from tgbench.plans.retention.ladder import Ladder
+from tgbench.plans.retention.model import Model
+from tgbench.plans.retention.neighbourhoods import Neighbourhoods
+from tgbench.plans.retention.polish import polished
+from tgbench.plans.retention.tables import Floats, tabulate
 from tgbench.runs.buckets import Bucket
 from tgbench.runs.propagate import rough_ns
 from tgbench.runs.rules import Rules
@@ -67,7 +64,6 @@ class Problem:
     ladder: Ladder
     budget_bytes: int
     bound_ns: float
-    began: float = field(default_factory=time.monotonic)
 
     def time_ns(self, keep: Kept | None) -> float:
         """Infinite for what does not fit."""
@@ -84,41 +80,32 @@ Way = Callable[[Problem, float, int], Kept | None]
 # --- the ways -------------------------------------------------------------------------------------
 
 
-class NoTree(TreeSearch):
-    """Rollouts that are told nothing."""
-
-    def _descend(self) -> tuple[list[Branch], dict[int, bool]]:
-        return [self.root], {}
-
-
-class RandomTree(TreeSearch):
-    """Rollouts below as many random answers as a tree of these steps is deep."""
-
-    def _descend(self) -> tuple[list[Branch], dict[int, bool]]:
-        depth = int(self.random.integers(0, max(int(np.log2(self.steps + 1)), 1) + 1))
-        return [self.root], {int(n): bool(self.random.integers(2)) for n in self.asked[:depth]}
-
-
 def of_ladder(problem: Problem, seconds: float, seed: int) -> Kept | None:
     return problem.ladder.within(problem.budget_bytes)
 
 
-def of_rollouts(kind: type[TreeSearch], problem: Problem, seconds: float, seed: int) -> Kept | None:
-    end, budget = time.monotonic() + seconds, problem.budget_bytes
-    first = problem.ladder.within(budget)
-    starts = () if first is None else (first,)
-    search = kind(
-        problem.model, budget, problem.ladder.share(budget), starts, (seed,), problem.bound_ns
-    )
-    while time.monotonic() < end:
-        search.step()
-    return None if search.best is None else search.best.keep
+def of_random(problem: Problem, seconds: float, seed: int) -> Kept | None:
+    """Of a random part of the values, in a random order, as many as fit beside the others."""
+    end, random = time.process_time() + seconds, np.random.default_rng(seed)
+    model, best = problem.model, problem.ladder.within(problem.budget_bytes)
+    values = np.flatnonzero(model.tables.worthwhile)
+    while best is not None and time.process_time() < end:
+        part = random.permutation(values)[: 1 + int(random.integers(len(values)))]
+        members = np.repeat(best[None], len(part) + 1, axis=0)
+        for i in range(len(part) + 1):
+            members[i][:, part[i:]] = False
+            members[i][:, part[:i]] = True
+        scores = model.score(members)
+        at = scores.best(problem.budget_bytes)
+        if at is not None and scores.time_ns[at] < problem.time_ns(best):
+            best = members[at]
+    return best
 
 
 def of_polish(problem: Problem, seconds: float, seed: int) -> Kept | None:
-    end, best = time.monotonic() + seconds, problem.ladder.within(problem.budget_bytes)
+    end, best = time.process_time() + seconds, problem.ladder.within(problem.budget_bytes)
     number = 0
-    while best is not None and time.monotonic() < end:
+    while best is not None and time.process_time() < end:
         number += 1
         found = polished(problem.model, problem.budget_bytes, best, (seed, number))
         if found is not None and problem.time_ns(found.keep) < problem.time_ns(best):
@@ -127,8 +114,8 @@ def of_polish(problem: Problem, seconds: float, seed: int) -> Kept | None:
 
 
 def of_integer(problem: Problem, seconds: float, seed: int) -> Kept | None:
-    end, less = time.monotonic() + seconds, 0
-    while (left := end - time.monotonic()) > 0:
+    end, less = time.process_time() + seconds, 0
+    while (left := end - time.process_time()) > 0:
         program = IntegerProgram(problem.model, problem.budget_bytes - less)
         found = program.solve(SolverLimits(max(left, 0.1))).keep
         if found is None:
@@ -141,34 +128,32 @@ def of_integer(problem: Problem, seconds: float, seed: int) -> Kept | None:
 
 
 def of_windows(problem: Problem, seconds: float, seed: int) -> Kept | None:
-    end, random = time.monotonic() + seconds, np.random.default_rng(seed)
-    budget = problem.budget_bytes
-    best = problem.ladder.within(budget)
-    windows = Neighbourhoods(problem.model, budget, problem.ladder.share(budget), random)
-    while best is not None and (left := end - time.monotonic()) > 0:
-        found = windows.step(best, SolverLimits(left))
-        best = best if found is None else found
-    return best
+    program = IntegerProgram(problem.model, problem.budget_bytes)
+    share = problem.ladder.share(problem.budget_bytes)
+    return _windows(problem, program, share, time.process_time() + seconds, seed)
 
 
 def of_relaxed_windows(problem: Problem, seconds: float, seed: int) -> Kept | None:
-    end, random = time.monotonic() + seconds, np.random.default_rng(seed)
-    budget = problem.budget_bytes
-    best = problem.ladder.within(budget)
-    program = IntegerProgram(problem.model, budget)
-    relaxed = program.solve(SolverLimits(max(end - time.monotonic(), 0.1)), integer=False)
-    windows = Neighbourhoods(problem.model, budget, relaxed.share, random)
-    while best is not None and (left := end - time.monotonic()) > 0:
-        found = windows.step(best, SolverLimits(left))
-        best = best if found is None else found
-    return best
+    end = time.process_time() + seconds
+    program = IntegerProgram(problem.model, problem.budget_bytes)
+    relaxed = program.solve(SolverLimits(max(end - time.process_time(), 0.1)), integer=False)
+    return _windows(problem, program, relaxed.share, end, seed)
+
+
+def _windows(
+    problem: Problem, program: IntegerProgram, share: Floats, end: float, seed: int
+) -> Kept | None:
+    first = problem.ladder.within(problem.budget_bytes)
+    best = None if first is None else problem.model.scored(first, problem.budget_bytes)
+    near = Neighbourhoods(program, share, np.random.default_rng(seed))
+    while best is not None and (left := end - time.process_time()) > 0:
+        best = near.step(best, SolverLimits(left)).after
+    return None if best is None else best.keep
 
 
 WAYS: Mapping[str, Way] = {
     "ladder": of_ladder,
-    "tree": partial(of_rollouts, TreeSearch),
-    "no tree": partial(of_rollouts, NoTree),
-    "random": partial(of_rollouts, RandomTree),
+    "random": of_random,
     "polish": of_polish,
     "integer": of_integer,
     "windows": of_windows,

@@ -2,6 +2,7 @@
 
     tgbench     a session that forgets, then runs; with packed weights, without, and with arithmetic
                 in bfloat16
+    path        one that computes by the fastest of some paths, by whole runs beside each other
     edit        the same session where one element of the input changed
     eager       the module itself
     compiled    `torch.compile` with freezing: weights are constants, in the layout that is wanted
@@ -32,17 +33,22 @@ from benchmarks.peers.processes import CLOSE, Peer, Process
 from tgbench.base.machine import cache_folder
 from tgbench.commands.apps.cnn import NETWORKS, seeded
 from tgbench.commands.progress import note, say, table
+from tgbench.costs.records import Records
+from tgbench.graph.rewrite.saturate import SaturationLimits
+from tgbench.session.paths import SessionPaths
 from tgbench.session.session import GraphSession
 from tgbench.sources.torch import from_torch
 
 Inputs: TypeAlias = dict[str, np.ndarray[Any, Any]]
 Array: TypeAlias = np.ndarray[Any, Any]
 THREADS, REPETITIONS, STEPS, WARM, PAUSE_S = (2, 1), 5, 3, 2, 0.004
-EAGER, EDIT = "eager", "edit"
+EAGER, EDIT, PATH = "eager", "edit", "path"
+PATHS, KERNELS_S, LIMITS = 6, 30.0, SaturationLimits(nodes=6_000, seconds=60)
 LABELS = {
     MINE: "tgbench",
     "unpacked": "tgbench, packed_bytes=0",
     "bf16": "tgbench, arithmetic",
+    PATH: "tgbench, fastest path",
     EDIT: "tgbench, one element changed",
     EAGER: "PyTorch",
     "compiled": "torch.compile, freezing",
@@ -63,10 +69,11 @@ class Amount:
     repetitions: int = REPETITIONS
     steps: int = STEPS
     compiled: bool = True
+    paths: bool = True
     peers: Sequence[Peer] = processes.FORWARD
 
 
-SMALLEST = Amount((1,), 1, 1, compiled=False, peers=())
+SMALLEST = Amount((1,), 1, 1, compiled=False, paths=False, peers=())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -154,7 +161,7 @@ def measure(name: str, module: nn.Module, x: Tensor, amount: Amount, work: Path)
         with threads(count), TemporaryDirectory() as files, torch.no_grad():
             expected = module(x).numpy()
             note(f"{name}: {count} thread(s), opening")
-            ours = Ours(module, x)
+            ours = Ours(module, x, amount.paths)
             job = {"task": "forward", "threads": count, "work": str(work), **given}
             with processes.opened(amount.peers, _first_run, **job) as peers:
                 local = ours.works() | _theirs(module, x, amount.compiled)
@@ -176,7 +183,7 @@ def measure(name: str, module: nn.Module, x: Tensor, amount: Amount, work: Path)
 class Ours:
     """Sessions of a module, as `work` to clock."""
 
-    def __init__(self, module: nn.Module, x: Tensor) -> None:
+    def __init__(self, module: nn.Module, x: Tensor, with_paths: bool) -> None:
         imported = from_torch(module, (x,))
         (self.key,), (self.output,) = imported.graph.inputs, imported.graph.outputs
         self.given: Inputs = {self.key: x.numpy().copy()}
@@ -186,6 +193,10 @@ class Ours:
             "bf16": GraphSession(imported, arithmetic="bf16"),
             EDIT: GraphSession(imported),
         }
+        self.path: dict[str, Any] = {}
+        if with_paths:
+            self.sessions[PATH] = GraphSession(imported)
+            self.path = self.fastest_path(self.sessions[PATH])
         changed = self.given[self.key].copy()
         middle = tuple(n // 2 for n in changed.shape)
         changed[middle] = 1 if changed.dtype == np.int64 else -changed[middle]
@@ -203,6 +214,36 @@ class Ours:
         found: Array = session.run(self.given)[self.output]
         return found
 
+    def fastest_path(self, session: GraphSession) -> dict[str, Any]:
+        """Let a session compute by the path whose whole runs are the fastest; what is said of it.
+
+        `holds_back` are the calls that it is expected to take longest for.
+        """
+        session.run(self.given)
+        paths = SessionPaths.of(session, limits=LIMITS)
+        with TemporaryDirectory() as folder:
+            records = Records(Path(folder) / "records.db")
+            paths.sweep(records, PATHS, KERNELS_S)
+        different = list(paths.paths.different(PATHS).values())
+        took = paths.race([*different, paths.given])
+        best = min(range(len(took)), key=took.__getitem__)
+        path = [*different, paths.given][best]
+        paths.take(path)
+        calls = sorted(path.calls, key=lambda call: -call.weight * call.kernels[0][1].time_ns)
+        return {
+            "rules": list(path.rules),
+            "raced": [round(one / took[-1], 3) for one in took],
+            "expected": round(path.time_ns / paths.given.time_ns, 3),
+            "holds_back": [
+                {
+                    "node": call.node.name, "call": call.lying,
+                    "kernel": call.kernels[0][0].name,
+                    "share": round(call.weight * call.kernels[0][1].time_ns / path.time_ns, 3),
+                }
+                for call in calls[:3]
+            ],
+        }  # fmt: skip
+
     def edit(self) -> Array:
         """There and back: a run with one element changed each time."""
         self.turns.reverse()
@@ -211,7 +252,8 @@ class Ours:
 
     def facts(self) -> dict[str, Any]:
         pool = self.sessions[MINE].pool
-        return {"packed_bytes": pool.packed_bytes, "parameter_bytes": pool.parameter_bytes}
+        found = {"packed_bytes": pool.packed_bytes, "parameter_bytes": pool.parameter_bytes}
+        return {**found, "path": self.path} if self.path else found
 
 
 def _theirs(module: nn.Module, x: Tensor, with_compiled: bool) -> dict[str, Callable[[], Array]]:

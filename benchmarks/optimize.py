@@ -7,7 +7,7 @@ Budgets are shares of `runs.keep_everything_bytes`. Nothing runs; times are mode
 arguments give the same table. The trace is walked once, and its first call comes again at the end:
 its mean is over everything but the first call, for policies and plans alike.
 
-    python -m benchmarks.optimize [--size bench] [--only NAME …] [--steps 64]
+    python -m benchmarks.optimize [--size bench] [--only NAME …] [--steps 16]
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ from tgbench.base.errors import BudgetError
 from tgbench.commands.progress import say
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.decisions import Decisions
-from tgbench.plans.search import workload as search_workload
-from tgbench.plans.search.optimiser import Effort, Mode, Optimiser
+from tgbench.plans.retention import workload as search_workload
+from tgbench.plans.search.effort import Effort, Mode
+from tgbench.plans.search.optimiser import Optimiser
 from tgbench.runs.buckets import Bucket
 from tgbench.runs.propagate import rough_ns
 from tgbench.runs.rules import Rules
@@ -91,7 +92,7 @@ def plan_table(
     budgets: Sequence[float] = BUDGETS,
     cost: Cost = rough_ns,
     modes: Sequence[Mode] = ("greedy", "search"),
-    steps: int = 64,
+    steps: int = 16,
     say: Callable[[str], None] = lambda line: None,
 ) -> pd.DataFrame:
     """One row per budget and mode of the optimiser, with the columns of `policy_table`, and:
@@ -236,7 +237,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = Command("optimize", __doc__)
     command.add_argument("--size", choices=("small", "bench"), default="bench")
     command.add_argument("--seed", type=int, default=0)
-    command.add_argument("--steps", type=int, default=64, help="of the tree search, per budget")
+    command.add_argument("--steps", type=int, default=16, help="windows to solve, per budget")
     command.add_argument("--only", nargs="*", default=[], help="names of workloads")
     command.add_argument("--again", action="store_true", help="measure what is there already too")
     options, record = command.begin(argv)

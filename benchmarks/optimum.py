@@ -34,14 +34,14 @@ from tqdm import tqdm
 
 from benchmarks.measure import Command
 from tgbench.commands.progress import say, table
-from tgbench.plans.search.exact import IntegerProgram, SolverLimits
-from tgbench.plans.search.mcts import TreeSearch
-from tgbench.plans.search.model import Model
-from tgbench.plans.search.polish import polished
-from tgbench.plans.search.tables import NOTHING, Floats, NodeTable, Situation, Tables
+from tgbench.plans.retention.exact import IntegerProgram, SolverLimits
+from tgbench.plans.retention.model import Model
+from tgbench.plans.retention.polish import polished
+from tgbench.plans.retention.tables import NOTHING, Floats, NodeTable, Situation, Tables
+from tgbench.plans.search.chain import Chain
 
 BUDGETS: Sequence[float] = (0.15, 0.3, 0.5)  # of keeping everything
-STEPS = 48  # of the tree search
+STEPS = 8  # windows
 SMALLER = (0.75, 0.5)  # of the memory: what the program keeps in less of it is a start as well
 POLISHED = 4  # of what it found
 TRACE = 400  # runs
@@ -360,8 +360,8 @@ def compare(kind: str, seed: int, budget: float, count: int = 11, classes: int =
     relaxed = programs[0].solve(integer=False)
     solved = [program.solve(SolverLimits(nodes=2_000)).keep for program in programs]
     starts = [keep[0] for keep in solved if keep is not None]
-    search = TreeSearch(model, room, relaxed.share, starts, (seed,), relaxed.bound_ns)
-    keeps = [*starts, *(one.keep for one in (search.step() for _ in range(STEPS)) if one)]
+    chain = Chain(programs[0], relaxed.share, tuple(starts), (seed,), STEPS)
+    keeps = [*starts, *(one.keep for one in chain.run().found)]
     times = model.walked_ns(np.stack([np.zeros_like(relaxed.share, bool), *keeps]))[1:]
     order = times.argsort(kind="stable")[:POLISHED].tolist()
     near = [polished(model, room, keeps[i], (seed, n)) for n, i in enumerate(order)]

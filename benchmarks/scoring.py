@@ -21,10 +21,10 @@ from tgbench.commands.progress import say
 from tgbench.graph.graph import Graph
 from tgbench.graph.simplify import simplify
 from tgbench.memory.storage import ScheduledGraph
-from tgbench.plans.search.exact import IntegerProgram, SolverLimits
-from tgbench.plans.search.model import Model
-from tgbench.plans.search.tables import tabulate
-from tgbench.plans.search.workload import Workload
+from tgbench.plans.retention.exact import IntegerProgram, SolverLimits
+from tgbench.plans.retention.model import Model
+from tgbench.plans.retention.tables import tabulate
+from tgbench.plans.retention.workload import Workload
 from tgbench.runs.buckets import Bucket
 from tgbench.runs.propagate import rough_ns
 from tgbench.runs.rules import Rules

@@ -1,5 +1,5 @@
 // Classes of runs: what each changes, how often it came, and which follows which; a click picks the run that is shown.
-import { duration, make, refill } from "./common.js";
+import { counted, duration, make, refill } from "./common.js";
 
 const MOST_CLASSES = 40; // the rarest are left out
 
@@ -32,7 +32,7 @@ export function classesPanel(scene, place) {
     const alone = facts.alone.length ? make("label", { class: "tg-alone" }, "or if only this is new", make("select", { "aria-label": "only one input is new", onchange: (event) => event.target.value && scene.during(event.target.value) },
       make("option", { value: "" }, "…"), ...facts.alone.map((name) => make("option", { value: name, selected: name === facts.at_hand }, name.replace(/^only /, ""))))) : null;
     refill(list, make("table", { class: "tg-matrix" }, title, ...rows), ...(alone ? [alone] : []),
-      ...(data.class.length > MOST_CLASSES ? [make("p", { class: "tg-soft" }, `${data.class.length - MOST_CLASSES} rarer classes are left out`)] : []));
+      ...(data.class.length > MOST_CLASSES ? [make("p", { class: "tg-soft" }, `${counted(data.class.length - MOST_CLASSES, "rarer kind")} left out`)] : []));
   }
   function choose(kind, words) { scene.during(scene.data.classes.class[kind]); scene.say(words); }
 

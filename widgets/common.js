@@ -22,6 +22,9 @@ export function decoded(view) {
   return found.facts ? { ...found, facts: JSON.parse(found.facts[0]) } : null;
 }
 
+// A number of things, as Python counts them: "1 node", "12,000 nodes".
+export function counted(count, what) { return `${count.toLocaleString("en-US")} ${what}${count === 1 ? "" : "s"}`; }
+
 // An element. Children that are text stay text: nothing is ever read as markup.
 export function make(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);

@@ -1,17 +1,17 @@
-// Time by memory, which is the budget control; beneath it the search, its tree, and what it laid out.
+// Time by memory, which is the budget control; beneath it the search, what it decided anew, and what it laid out.
 import { bytes, duration, make, pressed, refill, shape, ticks } from "./common.js";
 
-const CHART_WIDE = 260, CHART_HIGH = 190, ROOM = { left: 54, right: 10, top: 14, bottom: 30 }, RUN_HIGH = 96, ICICLE_HIGH = 90, DEEPEST = 9;
+const CHART_WIDE = 260, CHART_HIGH = 190, ROOM = { left: 54, right: 10, top: 14, bottom: 30 }, RUN_HIGH = 96, ROW_HIGH = 9, MOST_ROWS = 12;
 const PHASE_COLOURS = { spawn: "scratch", weigh: "input", bound: "slice", search: "retained" };
 
 export function frontierPanel(scene, place) {
-  const chart = make("div", { class: "tg-chart" }), run = make("div", { class: "tg-chart" }), tree = make("div"), list = make("div", { class: "tg-scroll tg-grow" });
+  const chart = make("div", { class: "tg-chart" }), run = make("div", { class: "tg-chart" }), windows = make("div"), list = make("div", { class: "tg-scroll tg-grow" });
   const button = (name, title, what) => make("button", { type: "button", title, onclick: () => scene.act(what) }, name);
   const start = button("search", "look for a better plan in the background", "start"), stop = button("stop", "end it, and put the best plan in force", "stop");
   const fork = button("fork", "go on from the best plan with another seed", "fork"), tries = button("try budgets", "a search for each of some budgets", "budgets");
   const controls = make("div", { class: "tg-bar" }, start, stop, fork, tries), numbers = make("p", { class: "tg-seen tg-soft" });
-  place.append(chart, controls, run, numbers, tree, list);
-  let order = "time", branch = -1;
+  place.append(chart, controls, run, numbers, windows, list);
+  let order = "time";
 
   const text = (x, y, anchor, said, more = {}) => shape("text", { x, y, "text-anchor": anchor, fill: "var(--tg-soft)", "font-size": 11, ...more }, said);
   const svg = (high, label, ...inside) => shape("svg", { viewBox: `0 0 ${CHART_WIDE} ${high}`, role: "group", "aria-label": label, width: "100%" }, ...inside);
@@ -89,31 +89,23 @@ export function frontierPanel(scene, place) {
       text(ROOM.left, RUN_HIGH - 3, "start", data.phase.join(" → ")), text(CHART_WIDE - ROOM.right, RUN_HIGH - 3, "end", `${Number(end.toPrecision(3))} ${facts.unit}`)));
   }
 
-  // Width: visits. Colour: how well its rollouts went. A click marks the candidates.
-  function icicle(data) {
-    const count = data.branch_node.length;
-    tree.hidden = count < 2;
-    if (tree.hidden) return;
-    const below = data.branch_node.map(() => []), depth = new Int32Array(count), left = new Float64Array(count), wide = new Float64Array(count);
-    for (let i = 1; i < count; i++) if (data.branch_above[i] >= 0) below[data.branch_above[i]].push(i);
-    wide[0] = CHART_WIDE - 8;
-    left[0] = 4;
-    const shown = [];
-    for (let queue = [0]; queue.length;) {
-      const i = queue.shift();
-      shown.push(i);
-      let at = left[i];
-      for (const child of below[i]) {
-        [depth[child], left[child], wide[child]] = [depth[i] + 1, at, (wide[i] * data.branch_visits[child]) / Math.max(data.branch_visits[i], 1)];
-        at += wide[child];
-        if (wide[child] >= 1.5 && depth[child] < DEEPEST) queue.push(child);
-      }
-    }
-    const tall = (ICICLE_HIGH - 4) / Math.min(Math.max(...shown.map((i) => depth[i])) + 1, DEEPEST), top = Math.max(...shown.map((i) => data.branch_value[i]), 1e-9);
-    const words = (i) => `${data.branch_node[i] ? `${data.branch_kept[i] ? "keep" : "drop"} ${data.branch_node[i]}` : "the search tree"}: ${data.branch_visits[i]} visits, value ${data.branch_value[i].toFixed(3)}`;
-    tree.replaceChildren(svg(ICICLE_HIGH, `search tree: ${data.branch_visits[0]} visits`, ...shown.map((i) => shape("g", { tabindex: i ? 0 : null, role: "button", class: "tg-branch", "aria-label": words(i), ...pressed(() => { branch = i; scene.say(words(i)); if (data.branch_node[i]) scene.choose([data.branch_node[i]]); }) },
-      shape("rect", { x: left[i], y: 2 + depth[i] * tall, width: Math.max(wide[i] - 0.7, 0.8), height: tall - 1, fill: `color-mix(in srgb, var(--tg-${data.branch_kept[i] || !i ? "retained" : "slice"}) ${Math.round(15 + (80 * data.branch_value[i]) / top)}%, var(--tg-paper))` }, shape("title", {}, words(i))),
-      wide[i] > 46 && text(left[i] + 3, 2 + depth[i] * tall + Math.min(tall - 2, 10), "start", `${data.branch_kept[i] || !i ? "" : "−"}${(data.branch_node[i] || "tree").slice(-Math.floor(wide[i] / 7))}`, { "font-size": 9, fill: "var(--tg-ink)", "pointer-events": "none" })))));
+  // A row a window, the last one on top: the values that were decided anew, where the graph has them.
+  function neighbourhoods(data) {
+    const count = data.window_end.length, rows = Math.min(count, MOST_ROWS), values = data.value_name.length;
+    windows.hidden = !rows;
+    if (!rows) return;
+    const high = 14 + rows * ROW_HIGH, right = CHART_WIDE - 44, wide = Math.max((right - 4) / values, 1), most = Math.max(...data.window_gain, 1e-9);
+    const freed = (i) => [...data.window_value.subarray(i ? data.window_end[i - 1] : 0, data.window_end[i])];
+    const row = (i) => {
+      const y = 14 + (count - 1 - i) * ROW_HIGH, gain = data.window_gain[i], words = data.window_words[i];
+      const colour = gain > 0 ? `color-mix(in srgb, var(--tg-retained) ${Math.round(55 + (45 * gain) / most)}%, var(--tg-paper))` : "color-mix(in srgb, var(--tg-soft) 45%, var(--tg-paper))";
+      const marks = freed(i).map((v) => `M${(4 + (v * (right - 4)) / values).toFixed(1)} ${y + 1}h${wide.toFixed(1)}v${ROW_HIGH - 2}h${-wide.toFixed(1)}z`).join("");
+      return shape("g", { tabindex: 0, role: "button", class: "tg-window", "aria-label": words, ...pressed(() => { scene.say(words); scene.choose(freed(i).map((v) => data.value_name[v])); }) },
+        shape("rect", { class: "tg-row", x: 0, y, width: CHART_WIDE, height: ROW_HIGH, fill: "transparent" }), shape("path", { d: marks, fill: colour }), shape("title", {}, words),
+        gain > 0 && text(CHART_WIDE - 2, y + ROW_HIGH - 1, "end", `−${(100 * gain).toPrecision(2)} %`, { "font-size": 9 }));
+    };
+    const shown = Array.from({ length: rows }, (_, k) => row(count - 1 - k));
+    windows.replaceChildren(svg(high, `values decided anew: ${count} windows`, text(4, 10, "start", "decided anew, first value to last; the latest on top", { "font-size": 10 }), ...shown));
   }
 
   // Plans that were laid out: a click proposes one.
@@ -139,7 +131,7 @@ export function frontierPanel(scene, place) {
     fork.disabled = facts.is_new;
     if (!place.querySelector(".tg-point:focus")) frontier(data);
     progress(data);
-    icicle(data);
+    neighbourhoods(data);
     candidates(data);
   }
   scene.on("frontier", load);

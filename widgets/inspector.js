@@ -41,8 +41,8 @@ export function inspectorPanel(scene, place) {
     const items = rows.slice(0, MOST_LIVE).map((i) => make("li", {}, make("button", { type: "button", title: memory.detail[i], onclick: () => scene.choose([nodeOfRow(memory, i)]) },
       named(memory.name[i]), make("span", {}, bytes(memory.size[i])))));
     return section(`${bytes(memory.live[step])} in use at step ${step}${isPeak ? ", the peak" : ""}`,
-      make("p", { class: "tg-soft" }, `${memory.schedule[step] ?? "the end"}; ${rows.length} live, largest first`), make("ol", { class: "tg-list" }, ...items),
-      ...(rows.length > MOST_LIVE ? [make("p", { class: "tg-soft" }, `and ${rows.length - MOST_LIVE} smaller`)] : []));
+      make("p", { class: "tg-soft" }, `${memory.schedule[step] ?? "the end"}; ${rows.length.toLocaleString("en-US")} live, largest first`), make("ol", { class: "tg-list" }, ...items),
+      ...(rows.length > MOST_LIVE ? [make("p", { class: "tg-soft" }, `and ${(rows.length - MOST_LIVE).toLocaleString("en-US")} smaller`)] : []));
   }
 
   function node() {
@@ -51,7 +51,8 @@ export function inspectorPanel(scene, place) {
       make("i", { class: "tg-dot", style: `background:var(--tg-${(FATE_LOOKS[fate.split(",")[0]] ?? ["soft"])[0]})` }), make("span", {}, words), make("span", {}, fate))));
     const kernels = facts.kernels.map(([name, time, source], i) => make("tr", {}, make("td", {}, named(name)), make("td", { class: "tg-right-side" }, time), make("td", { class: "tg-soft" }, i ? source : `${source} ✓`)));
     refill(inside, make("section", {}, make("h4", { class: "tg-node" }, named(facts.node), make("button", { type: "button", title: "choose nothing", onclick: () => scene.choose([]) }, "×")),
-      make("p", { class: "tg-soft" }, facts.type + (facts.count > 1 ? `; ${facts.count} chosen` : "")),
+      make("p", { class: "tg-soft" }, facts.type + (facts.count > 1 ? `; ${facts.count.toLocaleString("en-US")} chosen` : "")),
+      ...(facts.source ? [make("p", { class: "tg-source", title: "where in your code it comes from" }, facts.source)] : []),
       ...(canChange ? [make("div", { class: "tg-bar" }, button("retain", "keep it through every run (p)", "pin"), button("drop", "do not keep it between runs (d)", "drop"))] : [])),
       section("Why", ...facts.why.map((line, i) => make("p", i ? { class: "tg-soft" } : {}, line))),
       ...(fates.length ? [section("What runs do to it", make("ol", { class: "tg-list" }, ...fates))] : []),

@@ -5,7 +5,7 @@
 //   layers         on the same axis
 //
 // What a gesture would do is drawn here at once; whether it may be done, Python says.
-import { bytes, Camera, duration, fitted, framed, make, shortened, ticks } from "./common.js";
+import { Camera, bytes, counted, duration, fitted, framed, make, shortened, ticks } from "./common.js";
 import { blend, DIAGONAL, DOTS, LINES, PLAIN, Raster } from "./raster.js";
 
 const ALIGNMENT = 64, MOST_NAMES = 1500, MOST_ARROWS = 60, MOST_GHOSTS = 400, SLOW_MS = 20, BAND = 0.09;
@@ -237,21 +237,29 @@ export function memoryPanel(scene, place) {
     return [list, list.map(({ fill }) => ({ fill: blend(fill, paper, 0.82), edge: blend(fill, paper, 0.7), texture: PLAIN }))];
   }
 
-  // Names where they fit; what is in the folded band has no room for one.
+  // Names where they fit; what is in the folded band has no room for one, and where a value takes
+  // over the bytes of another, the name of the other ends.
   function names(pen) {
     const { left, top: above, width, height } = camera.box, v = camera.view;
     const wide = (40 / width) * (v.x1 - v.x0), high = (13 / height) * (v.y1 - v.y0);
-    let drawn = 0;
-    for (let i = 0; i < data.name.length && drawn < MOST_NAMES; i++) {
+    const labels = [];
+    for (let i = 0; i < data.name.length && labels.length < MOST_NAMES; i++) {
       const x0 = raster.x0[i], x1 = raster.x1[i];
       if (top[i] - low[i] < high || x1 - x0 < wide || x1 < v.x0 || x0 > v.x1 || top[i] < v.y0 || low[i] > v.y1) continue;
+      if (bandBytes && top[i] <= upOf(bandBytes)) continue;
       const x = Math.max(camera.x(x0), left) + 4, room = Math.min(camera.x(x1), left + width) - x - 4;
       const y = Math.max(camera.y(top[i]), above), tall = Math.min(camera.y(low[i]), above + height) - y;
       if (room < 24 || tall < 12) continue;
-      pen.fillStyle = (shown && !shown[i]) || (isFate() && fateOf(i) === "untouched") ? colours.colour("soft") : "#0b0f14";
-      pen.fillText(shortened(pen, data.name[i], room), x, y + Math.min(tall / 2 + 4, 14));
-      drawn++;
+      const isAtTheEnd = tall > 32 && Math.abs(camera.y(upOf(data.facts.size_bytes)) - y) < 14; // of the arena, which is told there
+      labels.push({ i, x, room, y: y + Math.min(tall / 2 + 4, isAtTheEnd ? 30 : 14) });
     }
+    labels.sort((a, b) => a.y - b.y || a.x - b.x);
+    labels.forEach(({ i, x, room, y }, k) => {
+      const next = labels[k + 1], free = next && next.y === y ? Math.min(room, next.x - x - 8) : room;
+      if (free < 24) return;
+      pen.fillStyle = (shown && !shown[i]) || (isFate() && fateOf(i) === "untouched") ? colours.colour("soft") : "#0b0f14";
+      pen.fillText(shortened(pen, data.name[i], free), x, y);
+    });
   }
 
   function band(pen) {
@@ -259,7 +267,7 @@ export function memoryPanel(scene, place) {
     const y = camera.y(upOf(bandBytes)), tall = camera.y(0) - y;
     if (tall < 19) return;
     const count = data.kind.reduce((n, kind) => n + (data.facts.kinds[kind] === "retained"), 0);
-    const said = `${count} kept values, ${bytes(bandBytes)}`, wide = pen.measureText(said).width;
+    const said = `${count ? counted(count, "kept value") : "inputs"}, ${bytes(bandBytes)}`, wide = pen.measureText(said).width;
     pen.fillStyle = colours.colour("paper");
     pen.globalAlpha = 0.85;
     pen.fillRect(camera.box.left + 6, y + tall / 2 - 9, wide + 10, 18);
@@ -314,8 +322,14 @@ export function memoryPanel(scene, place) {
     pen.setLineDash(dash);
     pen.beginPath(); pen.moveTo(camera.box.left, y); pen.lineTo(right, y); pen.stroke();
     pen.setLineDash([]);
+    const at = y + (y + below < camera.box.top + 10 ? 13 : below), wide = pen.measureText(said).width;
+    pen.globalAlpha = 0.85;
+    pen.fillStyle = colours.colour("paper");
+    pen.fillRect(right - 10 - wide, at - 11, wide + 8, 15);
+    pen.globalAlpha = 1;
+    pen.fillStyle = colours.colour(colour_);
     pen.textAlign = "right";
-    pen.fillText(said, right - 6, y + (y + below < camera.box.top + 10 ? 13 : below));
+    pen.fillText(said, right - 6, at);
     pen.textAlign = "left";
   }
 

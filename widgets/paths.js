@@ -60,7 +60,7 @@ export function pathsPanel(scene, place) {
     const data = scene.data.paths, { chosen, in_force: now } = data.facts;
     const first = Math.max(Math.floor(scroll.scrollTop / LINE) - BEYOND, 0);
     const last = Math.min(Math.ceil((scroll.scrollTop + (scroll.clientHeight || 300)) / LINE) + BEYOND, known);
-    const cells = (i) => [data.place[i], data.time[i], data.measured[i], data.calls[i], data.kept[i], `${Number(data.place[i]) === now ? "in force: " : ""}${data.by[i]}`];
+    const cells = (i) => [Number(data.place[i]).toLocaleString("en-US"), data.time[i], data.measured[i], data.calls[i], data.kept[i], `${Number(data.place[i]) === now ? "in force: " : ""}${data.by[i]}`];
     const row = (i) => make("div", { class: "tg-row tg-way", role: "option", "aria-selected": String(Number(data.place[i]) === chosen), style: `top:${i * LINE}px`, title: data.by[i], onclick: () => choose(i) },
       ...cells(i).map((text) => make("span", {}, text)));
     body.replaceChildren(...Array.from({ length: Math.max(last - first, 0) }, (_, i) => row(first + i)));

@@ -14,7 +14,7 @@ from strategies import boxes, mask_of, regions
 
 from tgbench.base import regions as module
 from tgbench.base.coords import Domain, origin_symbol, record
-from tgbench.base.regions import EMPTY, Box, Left, Region, union
+from tgbench.base.regions import EMPTY, Box, Left, Region, listed_region, union
 
 SHAPES = ((), (6,), (4, 5), (3, 4, 3))
 shapes = st.sampled_from(SHAPES)
@@ -52,6 +52,13 @@ def test_algebra(pair: Any) -> None:
         assert_proper(region)
     assert a.contains(b) == bool((left | ~right).all())
     assert a.intersects(b) == bool((left & right).any())
+
+
+@given(shapes.flatmap(lambda s: st.lists(boxes(s), min_size=1, max_size=5)))
+def test_what_a_file_lists_is_the_union_of_disjoint_boxes(listed: list[Box]) -> None:
+    disjoint = not any(a.intersect(b) for a, b in itertools.combinations(listed, 2))
+    if listed[0]:  # those of a scalar are empty tuples, and all the same
+        assert listed_region(listed) == (Region.of(*listed) if disjoint else None)
 
 
 @given(shapes.flatmap(lambda s: st.tuples(st.just(s), *[regions(s)] * 3)))

@@ -87,6 +87,7 @@ BAD_HEADERS = {
     "list bomb": (b'{"a":' + b"[" * 200_000, "nests deeper"),
     "metadata list": ({"__metadata__": []}, "__metadata__"),
     "metadata number": ({"__metadata__": {"a": 1}}, "__metadata__"),
+    "long name": ({"a" * 5000: F32}, "over 1024 characters"),
     "entry is a list": ({"a": []}, "'a'"),
     "no dtype": ({"a": {"shape": [2], "data_offsets": [0, 8]}}, "just dtype"),
     "extra field": ({"a": F32 | {"code": "x"}}, "just dtype"),
@@ -458,6 +459,8 @@ def test_directory_without_an_index(tmp_path: Path) -> None:
         {"a": "/etc/passwd"},
         {"a": "..\\model-1.safetensors"},
         {"a": "model-1.safetensors\0"},
+        {"a": "\x1b[31mmodel-1.safetensors"},
+        {"a": "x" * 5000},
         {"a": "absent.safetensors"},
         {"b": "model-1.safetensors"},
     ],
@@ -467,6 +470,8 @@ def test_bad_index(sharded: Path, weight_map: Any) -> None:
     with pytest.raises(WeightsError) as caught:
         Weights(sharded)
     assert str(sharded) in str(caught.value)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 500
 
 
 @given(st.binary(max_size=64) | st.builds(lambda v: json.dumps(v).encode(), json_values))

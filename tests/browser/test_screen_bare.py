@@ -334,10 +334,14 @@ def test_a_class_of_runs_is_named_and_picked(bare: browsers.Watched, files: str)
 def test_the_inspector_tells_why_and_what(bare: browsers.Watched, files: str) -> None:
     from tgbench.views import explore
 
-    screen = explore(session_of(layered(2)))
+    graph = layered(2)
+    graph.node("layer_0.exp").source = f"model/net.py:12, layer_0: y = exp({HOSTILE})"
+    screen = explore(session_of(graph))
     screen.selected = ["layer_0.exp"]
     page = show(bare, files, screen)
     right = page.locator(".tg-right")
+    assert right.locator(".tg-source").inner_text().endswith(f"y = exp({HOSTILE})")
+    assert page.locator(".tg-view img").count() == 0
     for words in ("Why", "What runs do to it", "Its elements", "never computed"):
         assert words in right.inner_text()
     right.get_by_role("button", name="drop").click()

@@ -112,7 +112,7 @@ def test_a_search_stops_goes_on_and_keeps_what_it_proved(
     notebook: browsers.Notebook, screen: Any
 ) -> None:
     screen.get_by_role("button", name="search", exact=True).click()
-    screen.locator(".tg-branch").nth(1).wait_for()
+    screen.locator(".tg-window").first.wait_for()
     screen.locator(".tg-left .tg-seen", has_text="gap").wait_for()  # proofs come beside the search
     screen.get_by_role("button", name="stop").click()
     screen.get_by_role("button", name="resume").wait_for()

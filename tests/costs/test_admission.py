@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from pathlib import Path
 
 import numpy as np
@@ -113,6 +114,27 @@ def test_what_is_wrong_is_refused_with_its_case(task: Path, body: str) -> None:
 def test_what_hangs_is_refused(task: Path) -> None:
     with pytest.raises(KernelError, match=r"more than 8 s\ncase: float32"):
         admit(written(task, "time.sleep(1000)"), seconds=8)
+
+
+def test_what_a_candidate_leaves_running_holds_nobody_up(task: Path) -> None:
+    """A child of its own has its files open, and goes with it."""
+    began_s = time.monotonic()
+    with pytest.raises(KernelError, match="no such luck"):
+        admit(
+            written(
+                task, "if os.fork() == 0:\n    time.sleep(1000)\nraise ValueError('no such luck')"
+            )
+        )
+    assert time.monotonic() - began_s < 60
+
+
+def test_what_a_candidate_says_fills_nothing(task: Path) -> None:
+    endless = "while True:\n    os.write(2, b'\\x1b[31m words' * 10**6)"
+    with pytest.raises(KernelError, match="File too large"):
+        admit(written(task, endless))
+    with pytest.raises(KernelError, match="it raises ValueError") as said:
+        admit(written(task, "raise ValueError('\\x1b[2J\\r\\u2028done 7')"))
+    assert str(said.value).replace("\n", "").isprintable()
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import GraphBuilder, Node
 from tgbench.graph.ops.images.windows import Windows
 from tgbench.graph.reference import evaluate
+from tgbench.plans.attempts import Attempt
 from tgbench.runs.rules import Rules
 from tgbench.session.session import GraphSession
 
@@ -435,13 +436,14 @@ def test_places_of_equal_residue_share_their_programs(rng: np.random.Generator) 
     for at in range(31, 11, -2):
         checked.run({"x": _patched(checked.values["x"], at, at)})
     assert before <= 4
-    assert checked.session.counters.specialised - before <= 3
+    assert checked.session.counters.specialised - before <= 4
 
 
 def test_what_comes_again_in_pieces_is_planned_for_where_no_budget_is(
-    rng: np.random.Generator,
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three places at once: the plan was made for one, so its slices are too small for the hull."""
+    """Three places at once, by a plan without room for more than one, as a search makes it."""
+    monkeypatch.setattr(Attempt, "roomy", property(lambda attempt: attempt.within(None)))
     checked = _pooled(rng)
     checked.run()
     image = checked.values["x"]
@@ -454,6 +456,17 @@ def test_what_comes_again_in_pieces_is_planned_for_where_no_budget_is(
     assert max(pieces) > 1
     assert pieces[-1] == 1
     assert checked.session.counters.planned == 2
+
+
+def test_a_first_plan_has_room_for_several_places_at_once(rng: np.random.Generator) -> None:
+    checked = _pooled(rng)
+    checked.run()
+    image = checked.values["x"]
+    for at in range(4, 16, 2):
+        checked.run({"x": _patched(_patched(_patched(image, at, 40), 40, at), at + 3, at + 3)})
+        assert checked.session.last is not None
+        assert len(checked.session.last.program.steps) == 1
+    assert checked.session.counters.planned == 1
 
 
 def test_a_new_sample_costs_the_same_in_a_longer_window() -> None:

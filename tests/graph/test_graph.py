@@ -19,9 +19,10 @@ import tgbench.graph.reference as reference
 from tgbench.base.errors import GraphError, InputError, KernelError
 from tgbench.base.regions import Region
 from tgbench.graph.dims import dim
-from tgbench.graph.graph import Graph, GraphBuilder, Node, copy_node
+from tgbench.graph.graph import MOST_RANK, Graph, GraphBuilder, Node, copy_node
 from tgbench.graph.op_table import OPS, OpDef, register
 from tgbench.graph.reference import evaluate
+from tgbench.session.session import GraphSession
 
 
 def two_inputs(dtype: str = "float32") -> tuple[GraphBuilder, Node, Node]:
@@ -225,8 +226,26 @@ def test_empty_results_are_refused() -> None:
         g.input("x", (2, 0))
     with pytest.raises(GraphError, match="no empty tensors"):
         g.constant(np.zeros((0,)))
+    with pytest.raises(GraphError, match="selects nothing"):
+        g.input("row", (2,))[1:1]
+    with pytest.raises(GraphError, match="products must be equal"):
+        g.input("some", (2,)).reshape(0, 2)
     with pytest.raises(GraphError, match="exchange"):
         g.input("line", (2,)).transpose()
+
+
+def test_what_has_more_dimensions_than_libraries_take_is_refused() -> None:
+    g = GraphBuilder()
+    x = g.input("x", (1,) * MOST_RANK)
+    g.output("y", ops.exp(x))
+    session = GraphSession(g.build(), calibrate=False)
+    assert session.run(np.zeros(x.shape, "float32"))["y"].shape == x.shape
+    for make in (
+        lambda: g.input("more", (1,) * (MOST_RANK + 1)), lambda: x.reshape(*x.shape, 1),
+        lambda: g.constant(np.zeros((1,) * (MOST_RANK + 1))),
+    ):  # fmt: skip
+        with pytest.raises(GraphError, match="25 dimensions, more than the 24"):
+            make()
 
 
 def test_states_are_updated_with_their_own_type() -> None:

@@ -216,6 +216,9 @@ DAMAGE: dict[str, tuple[tuple[Any, ...], Any, str]] = {
     "a bomb": (("nodes", W, "attrs", "data"), BOMB, "not the 80 bytes of its type"),
     "a large constant": (("nodes", W, "type", 1), [1 << 20, 1 << 20], "constants take more than"),
     "a dimension": (("dimensions",), {"N": -1}, "is not a largest size or null"),
+    "a place": (("nodes", PAD, "source"), "net.py\n\x1b[2J", "source: .* is no line"),
+    "a long place": (("nodes", PAD, "source"), "x" * 2000, "source: .* is no line"),
+    "no place": (("nodes", PAD, "source"), ["net.py"], "source: .* is no line"),
 }  # fmt: skip
 
 

@@ -251,8 +251,13 @@ def test_a_zero_that_would_lose_its_sign_is_added(dtype: str, make: Any, stays: 
     assert (simplify(g.build()).outputs["y"].op != "input") == stays
 
 
-def test_a_margin_of_negative_zeros_has_their_sign() -> None:
+def test_negative_zeros_of_margins_and_constants_have_their_sign() -> None:
     g = GraphBuilder()
-    g.output("y", ops.pad(g.input("x", (2,)), (1,), (1,), -0.0) * 1.0)
-    found = GraphSession(g.build(), calibrate=False).run(np.ones(2, "float32"))["y"]
-    assert np.signbit(found).tolist() == [True, False, False, True]
+    x = g.input("x", (2,))
+    g.output("margin", ops.pad(x, (1,), (1,), -0.0) * 1.0)
+    g.output("filled", ops.concat([x, ops.full(g, (2,), -0.0)], 0))
+    g.output("listed", ops.concat([x, g.constant(np.array([-0.0, 0.0]), "float32")], 0))
+    found = GraphSession(g.build(), calibrate=False).run(np.ones(2, "float32"))
+    assert np.signbit(found["margin"]).tolist() == [True, False, False, True]
+    assert np.signbit(found["filled"]).tolist() == [False, False, True, True]
+    assert np.signbit(found["listed"]).tolist() == [False, False, True, False]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,6 +18,8 @@ import torch
 
 import tgbench as tg
 from tgbench import ops
+from tgbench.base.arrays import read_array
+from tgbench.base.errors import InputError
 from tgbench.base.safetensors import save
 from tgbench.costs.records import Record, Records, TilingRecord
 from tgbench.graph.dims import dim
@@ -23,8 +27,16 @@ from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.graph.graph_file import graph_to_json, load_graph
 from tgbench.graph.reference import evaluate
 from tgbench.graph.rewrite.saturate import SaturationLimits
+from tgbench.graph.simplify import simplify
+from tgbench.memory.packing.drawing import draw
+from tgbench.memory.packing.files import read_minimalloc, write_minimalloc
+from tgbench.memory.packing.packer import pack
+from tgbench.memory.packing.problem import Buffer, Problem
 from tgbench.plans.plan import Plan
 from tgbench.runs.trace import Trace
+from tgbench.session.check import check, save_pairs
+from tgbench.sources.models import bert, checkpoints, gemma3
+from tgbench.sources.models.config import load_config
 from tgbench.sources.torch import from_pt2
 
 LARGEST_RUN = 1 << 16  # elements of a graph that is run, so that its reference takes no time
@@ -140,7 +152,19 @@ def _graphs() -> tuple[bytes, ...]:
 # --- plans and traces -----------------------------------------------------------------------------
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """As the process that reads has: programs are for a number of threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 @cache
+@one_thread()
 def _session_files() -> Mapping[str, bytes]:
     """Those that a session of the decoder wrote."""
     graph, values = decoder(), values_of(decoder())
@@ -287,6 +311,102 @@ def _pt2(path: Path) -> None:
             raise Wrong(f"output {name!a} differs from the reference")
 
 
+# --- pairs, shards, configurations, packings, arrays ----------------------------------------------
+
+
+def _session() -> tg.GraphSession:
+    values = values_of(decoder())
+    weights = {name: values[name] for name in decoder().parameters}
+    return tg.GraphSession(decoder(), weights, "1MiB", calibrate=False)
+
+
+@cache
+def _pairs() -> tuple[bytes, ...]:
+    values = values_of(decoder())
+    given = {name: values[name] for name in decoder().inputs}
+    with tempfile.TemporaryDirectory() as folder:
+        path = save_pairs(Path(folder, "p.safetensors"), [(given, _session().run(given))] * 2)
+        return (path.read_bytes(),)
+
+
+def _used_pairs(path: Path) -> None:
+    assert str(check(_session(), path, bisect=False))
+
+
+SHARDS = {"a.safetensors": ("table", "q", "k"), "b.safetensors": ("v", "scale", "by")}
+
+
+def _index() -> tuple[bytes, ...]:
+    places = {name: shard for shard, names in SHARDS.items() for name in names}
+    return (json.dumps({"metadata": {"total_size": 9}, "weight_map": places}).encode(),)
+
+
+def _used_index(path: Path) -> None:
+    values = values_of(decoder())
+    for shard, names in SHARDS.items():
+        save({name: values[name] for name in names}, path.with_name(shard))
+    _used_weights(path)
+
+
+@cache
+def _configs() -> tuple[bytes, ...]:
+    made = (checkpoints.gemma3_reduced(), checkpoints.bert_reduced())
+    return tuple(json.dumps(config).encode() for config in made)
+
+
+def _config(path: Path) -> None:
+    config = load_config(path)
+    build = bert if config.get("model_type") == "bert" else gemma3
+    assert str(simplify(build(config, 4)))
+
+
+@cache
+def _packings() -> tuple[bytes, ...]:
+    draw = np.random.default_rng(0).integers
+    sizes, starts, lives = draw(1, 900, 30), draw(0, 40, 30), draw(4, 20, 30)
+    buffers = tuple(
+        Buffer(f"b{i}", int(size), int(at), int(at + live), ((int(at) + 1, int(at) + 2),))
+        for i, (size, at, live) in enumerate(zip(sizes, starts, lives, strict=True))
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "p.csv")
+        problem = Problem(buffers, alignment=1)
+        write_minimalloc(path, problem, pack(problem, search=False))
+        return (path.read_bytes(),)
+
+
+def _packing(path: Path) -> None:
+    problem = read_minimalloc(path)
+    found = pack(problem, search=True, seconds=0.1)
+    live = [b for b in problem.buffers if b.size_bytes and b.intervals]
+    for i, one in enumerate(live):
+        for other in live[:i]:
+            together = any(a < d and c < b for a, b in one.intervals for c, d in other.intervals)
+            low, high = found.offsets[one.name], found.offsets[other.name]
+            if together and low < high + other.size_bytes and high < low + one.size_bytes:
+                raise Wrong(f"{one.name} and {other.name} clash")
+    picture = draw(problem, found)
+    if not picture.replace("\n", "").isprintable():
+        raise Wrong("the picture is not plain")
+
+
+@cache
+def _arrays() -> tuple[bytes, ...]:
+    made = []
+    for array in (np.arange(12.0).reshape(3, 4), np.asfortranarray(np.eye(3)), np.array(2)):
+        found = io.BytesIO()
+        np.save(found, array)
+        made.append(found.getvalue())
+    return tuple(made)
+
+
+def _array(path: Path) -> None:
+    try:
+        assert read_array(path).size < LARGEST_RUN
+    except ValueError as error:  # who asks for one says which file
+        raise InputError(str(error)) from error
+
+
 def _harm(path: Path) -> None:
     exec(path.read_text(), {})
 
@@ -300,4 +420,9 @@ KINDS: Mapping[str, Kind] = {
     "records": Kind(".db", _records, _used_records),
     "weights": Kind(".safetensors", _weights, _used_weights),
     "pt2": Kind(".pt2", _programs_of_torch, _pt2),
+    "pairs": Kind(".safetensors", _pairs, _used_pairs),
+    "shards": Kind(".index.json", _index, _used_index),
+    "config": Kind(".json", _configs, _config),
+    "packing": Kind(".csv", _packings, _packing),
+    "array": Kind(".npy", _arrays, _array),
 }

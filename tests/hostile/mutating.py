@@ -146,6 +146,30 @@ def header_changed(data: bytes, rng: random.Random) -> bytes:
     return struct.pack("<Q", len(header)) + header + rest
 
 
+def cells_changed(data: bytes, rng: random.Random) -> bytes:
+    """Cells of a table of texts."""
+    lines = [line.split(b",") for line in data.splitlines()]
+    for _ in range(rng.choice((1, 1, 2, 5))):
+        row = rng.choice(lines)
+        at, long = rng.randrange(len(row)), rng.choice((b"9" * 5000, b"x" * 200_000, b'"', b""))
+        chosen = (rng.choice(NUMBERS), rng.choice(TEXTS), f"{rng.randrange(-9, 99)}-{2**62}")
+        row[at] = rng.choice((*(str(one).encode() for one in chosen), row[at] * 9, long))
+        if rng.random() < 0.1:
+            lines += [row] * rng.choice((1, 3000))
+    return b"\n".join(map(b",".join, lines)) + b"\n"
+
+
+def npy_changed(data: bytes, rng: random.Random) -> bytes:
+    """The header of a NumPy file, with its length made right."""
+    (length,) = struct.unpack("<H", data[8:10])
+    header = data[10 : 10 + length].decode()
+    old = rng.choice(("<f8", "<i8", "False", "True", "4", "3", "(", ")", "descr", "shape", "'"))
+    new = str(rng.choice((*NUMBERS, *TEXTS, "|O", "V8", "<U9", "(" * 200, "__import__('os')")))
+    header = header.replace(old, new, 1)
+    raw = header.encode()[:60_000]
+    return data[:8] + struct.pack("<H", len(raw)) + raw + data[10 + length :]
+
+
 def members_changed(data: bytes, rng: random.Random) -> bytes:
     """A member of a zip file, or how it is stored; checksums are right again."""
     members: list[tuple[str, bytes, int]] = []
@@ -225,6 +249,11 @@ MUTATIONS: dict[str, tuple[Mutation, ...]] = {
     "records": (rows_changed, rows_changed, bytes_changed),
     "weights": (header_changed, header_changed, bytes_changed),
     "pt2": (members_changed, members_changed, members_changed, bytes_changed),
+    "pairs": (header_changed, header_changed, bytes_changed),
+    "shards": (json_changed, json_changed, bytes_changed),
+    "config": (json_changed, json_changed, json_changed, bytes_changed),
+    "packing": (cells_changed, cells_changed, cells_changed, bytes_changed),
+    "array": (npy_changed, npy_changed, bytes_changed),
 }
 
 

@@ -4,7 +4,8 @@
     child    {"outcome": "refused", "what": "GraphError"}  a line on its standard output
 
 Outcomes: fine (it was read, and what came of it is right), refused (a typed error), untyped (any
-other exception), wrong (a result), memory (over the limit), time (killed by the parent).
+other exception), wrong (a result), memory (over the limit), time (killed by the parent). Time is
+what the process computed: others may have the processors. Who waits is given longer.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import re
 import resource
 import selectors
+import signal
 import subprocess
 import sys
 import tempfile
@@ -27,13 +29,16 @@ from pathlib import Path
 from typing import Any
 
 ROOM_BYTES = 1 << 30  # over what the process takes once everything is loaded
-SECONDS = 5.0
+SECONDS = 5.0  # of a processor
+WAITING = 60.0  # by the clock
+LOOK = 0.1  # seconds between two looks at what the process computed
 FILES = 500  # that one process reads: the limit is meant for a file, not for what memos keep
 GOOD = ("fine", "refused")
 OUTCOMES = (*GOOD, "wrong", "untyped", "memory", "time")
 TYPE = re.compile(r"nodes\[(\d+)\]\.type: \w+ gives (\w+)\[([\d, ]*)\], not")
 MOST_MENDS = 40
 LARGEST_MENDED = 1 << 20  # of a file, in bytes
+MOST_SAID = 2000  # characters of a refusal
 
 
 @dataclass(frozen=True)
@@ -41,13 +46,13 @@ class Outcome:
     """What became of a file: one of the words above, and which exception.
 
     Fields:
-        took_s: the reading and the use of it.
+        took_s: of a processor, for reading and using it.
         taken_bytes: that the process had at most, over what it takes once everything is loaded.
     """
 
     outcome: str
     what: str = ""
-    told: str = ""
+    told: str = field(default="", compare=False)
     took_s: float = field(default=0.0, compare=False)
     taken_bytes: int = field(default=0, compare=False)
 
@@ -65,8 +70,8 @@ class Outcome:
 class Reader:
     """A process that reads files, started again when it had to be killed."""
 
-    def __init__(self, seconds: float = SECONDS) -> None:
-        self.seconds = seconds
+    def __init__(self, seconds: float = SECONDS, waiting: float = WAITING) -> None:
+        self.seconds, self.waiting = seconds, waiting
         self._folder = tempfile.TemporaryDirectory(prefix="tgbench-hostile-")
         self._errors = Path(self._folder.name, "errors")
         self._process: subprocess.Popen[str] | None = None
@@ -102,7 +107,7 @@ class Reader:
         assert process.stdin is not None
         process.stdin.write(json.dumps(question) + "\n")
         process.stdin.flush()
-        answer = self._line(process, self.seconds)
+        answer = self._line(process, self.seconds, self.waiting)
         if answer is None:
             ended = process.poll()
             self._end()
@@ -123,19 +128,25 @@ class Reader:
         }  # fmt: skip
         with self._errors.open("w") as errors:
             self._process = process = subprocess.Popen(
-                [sys.executable, "-W", "ignore", "-m", "hostile.reading", f"{self.seconds}"],
+                [sys.executable, "-W", "ignore", "-m", "hostile.reading", f"{self.seconds}",
+                 f"{self.waiting}"],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
                 env=environment,
             )  # fmt: skip
-        if self._line(process, 300) is None:
+        if self._line(process, 300, 600) is None:
             raise RuntimeError("the process that reads files did not start")
         return process
 
-    def _line(self, process: subprocess.Popen[str], seconds: float) -> str | None:
+    def _line(self, process: subprocess.Popen[str], seconds: float, waiting: float) -> str | None:
+        """What it says, before it computed or waited for so long."""
         assert process.stdout is not None
-        with selectors.DefaultSelector() as waiting:
-            waiting.register(process.stdout, selectors.EVENT_READ)
-            return process.stdout.readline() or None if waiting.select(seconds) else None
+        most_s, end = _computed_s(process.pid) + seconds, time.monotonic() + waiting
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while not selector.select(LOOK):
+                if _computed_s(process.pid) > most_s or time.monotonic() > end:
+                    return None
+            return process.stdout.readline() or None
 
     def _end(self) -> None:
         if self._process is not None:
@@ -147,6 +158,15 @@ class Reader:
                         stream.close()
             self._process = None
         self._read = 0
+
+
+def _computed_s(process: int) -> float:
+    """Seconds of processors that a process had."""
+    try:
+        words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 # --- the child ------------------------------------------------------------------------------------
@@ -172,13 +192,17 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (taken + ROOM_BYTES, taken + ROOM_BYTES))
     resident = _most_resident()
     print("ready", file=answers, flush=True)
+    faulthandler.register(signal.SIGPROF)
+    computing, waiting = (0.9 * float(text) for text in sys.argv[1:])
     for line in sys.stdin:
         question = json.loads(line)
-        faulthandler.dump_traceback_later(float(sys.argv[1]) * 0.9)
+        faulthandler.dump_traceback_later(waiting)
+        signal.setitimer(signal.ITIMER_PROF, computing)
         Path("/proc/self/clear_refs").write_text("5")  # the most that is resident from here on
-        since = time.monotonic()
+        since = time.process_time()
         found = outcome_of(question["kind"], Path(question["path"]))
-        took_s = time.monotonic() - since
+        took_s = time.process_time() - since
+        signal.setitimer(signal.ITIMER_PROF, 0)
         faulthandler.cancel_dump_traceback_later()
         found = replace(found, took_s=took_s, taken_bytes=max(_most_resident() - resident, 0))
         print(json.dumps(vars(found)), file=answers, flush=True)
@@ -206,7 +230,9 @@ def outcome_of(kind: str, path: Path) -> Outcome:
         if _lacked_memory(error):
             return Outcome("memory", *_told(error))
         if isinstance(error, TgbenchError):
-            return Outcome("refused", type(error).__name__)
+            if len(str(error)) <= MOST_SAID:
+                return Outcome("refused", type(error).__name__, str(error))
+            return Outcome("untyped", "says much", str(error)[:1000])
         return Outcome("untyped", *_told(error))
     return Outcome("fine")
 

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sqlite3
+import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -27,20 +28,25 @@ from hostile.mutating import mutated
 from hostile.reading import Outcome, Reader
 from tgbench import ops
 from tgbench.base.arrays import read_array
-from tgbench.base.errors import InputError, TgbenchError
+from tgbench.base.errors import GraphError, InputError, PlanError, TgbenchError, TraceError
 from tgbench.base.safetensors import Weights, fingerprint, read_header
 from tgbench.commands.apps.occlusion_command import read_image
 from tgbench.commands.apps.stream_command import read_signal
 from tgbench.commands.export import kind_of
+from tgbench.costs.admission.admit import admit
 from tgbench.costs.records import Records
 from tgbench.graph.graph import GraphBuilder
 from tgbench.graph.graph_file import graph_to_json, load_graph
 from tgbench.memory.packing.files import read_minimalloc
+from tgbench.plans.checks import check_bucket
+from tgbench.plans.decisions import PlanBucket
 from tgbench.plans.plan import Plan
+from tgbench.runs.entry import LoggedCall
 from tgbench.runs.trace import Trace
 from tgbench.session.check import load_pairs
 from tgbench.sources.models.config import load_config
 from tgbench.sources.torch import from_pt2
+from tgbench.sources.torch.place import SourceLine
 
 READERS: dict[str, Callable[[Path], Any]] = {
     "plan": Plan.load, "graph": load_graph, "trace": Trace.load, "a trace to write": Trace,
@@ -48,7 +54,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "pt2": from_pt2, "config": load_config, "packing": read_minimalloc, "pairs": load_pairs,
     "programs": lambda path: _session().load_programs(path),
     "array": lambda path: image_of(path), "signal": lambda path: signal_of(path),
-    "export": lambda path: kind_of(path.with_suffix(".json")),
+    "export": lambda path: kind_of(path.with_suffix(".json")), "a kernel": admit,
 }  # fmt: skip
 
 
@@ -118,7 +124,7 @@ def test_what_is_no_file_is_refused_and_not_waited_for(
     if len(str(path)) > 90 and what == "a socket":
         pytest.skip("the path is too long for a socket")
     _put(what, path)
-    with at_most(5), pytest.raises(TgbenchError) as caught:
+    with at_most(60), pytest.raises(TgbenchError) as caught:
         READERS[reader](path)
     assert str(path) in str(caught.value)
 
@@ -184,6 +190,9 @@ BOMBS: dict[str, Callable[[], str]] = {
         ("constant", ["bool", [1, 1 << 20]], [], {"data": zeros(1 << 20)}),
         ("logical_and", ["bool", [1 << 20, 1 << 20]], [0, 1], {}),
     ),
+    "many pieces": lambda: graph_of(
+        X, ("concat", ["float32", [4 * 200_000]], [0] * 200_000, {"axis": 0})
+    ),
     "many values": lambda: '{"version": 1, "nodes": [' + "[]," * (1 << 22) + "[]]}",
     "words beyond Latin": lambda: '{"version": 1, "nodes": "' + "x" * (50 << 20) + '🙂"}',
 }  # fmt: skip
@@ -200,6 +209,60 @@ def test_a_small_graph_file_takes_neither_time_nor_memory(bomb: str, reader: Rea
     found = reader.read("graph", BOMBS[bomb]().encode())
     wanted = ("fine", "") if bomb == "a margin" else ("refused", "GraphError")  # it says so itself
     assert (found.outcome, found.what) == wanted, found.told
+
+
+APART = {f"{d} dimensions": [[[i, 99 - i]] * d + [[i, i + 1]] for i in range(30)] for d in (3, 20)}
+ACROSS = {f"{n} across": [[[i, 9 + i]] * 64 for i in range(n)] for n in (2, 5)}
+LINES = {f"line {i}": [[[i, i + 1]] for i in range(i)] for i in (1025, 9000)}
+
+
+@pytest.mark.parametrize("boxes", (APART | ACROSS | LINES).values(), ids=APART | ACROSS | LINES)
+def test_boxes_that_a_line_of_a_trace_lists_take_no_time(boxes: Any) -> None:
+    """What overlaps falls into pieces, and so do bands: by the power of the dimensions."""
+    record = {
+        "changed": {"x": boxes},
+        "demand": {"y": [[]]},
+        "hit": True,
+        "ns": 1,
+        "t": 1.0,
+        "v": 1,
+    }
+    began = time.process_time()
+    with pytest.raises(TraceError, match=r"overlap|are more than"):
+        LoggedCall.from_json(json.dumps(record))
+    assert time.process_time() - began < 2
+
+
+def test_so_do_those_of_a_plan() -> None:
+    """Four axes are enough: boxes there are inside of each other, and apart along a fifth."""
+    g = GraphBuilder()
+    g.output("y", g.input("x", (200,) * 4 + (99,), "bool"))
+    boxes = [[[i, 99 - 2 * i]] * 4 + [[i, 1]] for i in range(40)]
+    side = (("x", tuple(tuple(map(tuple, box)) for box in boxes)),)
+    bucket = PlanBucket(side, (("y", side[0][1][:1]),), (60,) * 40, 1.0, tuple(range(40)))
+    began = time.process_time()
+    with pytest.raises(PlanError, match="boxes of x overlap"):
+        check_bucket(bucket, g.build(), "buckets[0]")
+    assert time.process_time() - began < 2
+
+
+@pytest.mark.parametrize(
+    "trace",
+    ['File "' * 300_000, 'File "a", line 1, in ' * 100_000, 'File "a", line ' + "1" * 100_000,
+     'File "a", line 12345, in f\n' * 30_000],
+    ids=["names", "functions", "digits", "frames"],
+)  # fmt: skip
+def test_where_a_node_comes_from_is_read_in_linear_time(trace: str) -> None:
+    began = time.process_time()
+    assert SourceLine.of({"stack_trace": trace}).line in (0, 12345)
+    assert time.process_time() - began < 2
+
+
+def test_an_error_is_plain_and_short_whatever_it_quotes() -> None:
+    said = str(GraphError(f"no node \x1b[2J\u202e{'x' * 10**6}\n"))
+    assert said.startswith(r"no node \x1b[2J\u202exxx")
+    assert said.endswith("characters more)")
+    assert len(said) < 5000
 
 
 def test_a_compressed_archive_is_refused(reader: Reader, tmp_path: Path) -> None:
@@ -286,20 +349,28 @@ def test_files_that_once_failed_do_not(path: Path, reader: Reader) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_files_that_were_damaged_are_refused_or_right(kind: str, reader: Reader) -> None:
     samples = KINDS[kind].samples()
-    assert all(reader.read(kind, sample).outcome == "fine" for sample in samples)
+    for sample in samples:
+        found = reader.read(kind, sample)
+        assert found.outcome == "fine", found.told or found.what
     for seed in range(settings().max_examples * 2):
         data = mutated(kind, samples, seed)
         found = reader.read(kind, data)
         assert found.is_good, (seed, found.outcome, found.what, found.told)
 
 
-@pytest.mark.parametrize(
-    ("harm", "outcome"),
-    [("[0] * 10**9", "memory"), ("[0 for _ in iter(int, 1)]", "time"),
-     ("1 / 0", "untyped"), ("raise SystemExit", "untyped")],
-)  # fmt: skip
-def test_the_process_that_reads_notices(harm: str, outcome: str) -> None:
+HARMS = {
+    "1 / 0": "untyped",
+    "raise SystemExit": "untyped",
+    "from tgbench.base.errors import GraphError; raise GraphError('x' * 10**6)": "untyped",
+    "[0] * 10**9": "memory",
+    "[0 for _ in iter(int, 1)]": "time",
+    "import time; time.sleep(1000)": "time",
+}
+
+
+def test_the_process_that_reads_notices() -> None:
     """A limit that nothing exceeds proves nothing."""
-    with Reader(seconds=2) as reader:
-        assert reader.read("harm", harm.encode()).outcome == outcome
+    with Reader(seconds=2, waiting=6) as reader:
+        found = {harm: reader.read("harm", harm.encode()).outcome for harm in HARMS}
+        assert found == HARMS
         assert reader.read("graph", b"{}") == Outcome("refused", "GraphError")

@@ -20,8 +20,8 @@ from tgbench.base.errors import BudgetError, PlanError
 from tgbench.graph.graph import Graph, GraphBuilder, Node
 from tgbench.memory.placement import ALIGNMENT, Placement, Retention, Slot
 from tgbench.plans.checks import check_placement
-from tgbench.plans.search.optimiser import Optimiser
-from tgbench.plans.search.workload import Workload
+from tgbench.plans.retention.workload import Workload
+from tgbench.plans.search.judge import Judge
 from tgbench.runs.propagate import rough_ns
 from tgbench.runs.split import WHOLE
 from tgbench.session.session import GraphSession
@@ -132,7 +132,7 @@ def test_overlaps_name_everybody_who_may_write_there(data: st.DataObject, case: 
 
 def partly_retained(session: GraphSession, data: st.DataObject) -> Placement:
     """The session's map, laid out anew with random nodes kept after random turns."""
-    planning = optimiser_of(session)
+    planning = judge_of(session)
     turns = st.sets(st.integers(0, len(planning.workload.turns) - 1))
     after = {node: frozenset(data.draw(turns)) for node in session.scheduled.stored}
     shared = frozenset(node for node in after if after[node] and data.draw(st.booleans()))
@@ -140,15 +140,15 @@ def partly_retained(session: GraphSession, data: st.DataObject) -> Placement:
     return laid_out(planning, Retention(kept, planning.workload.turns, shared))
 
 
-def optimiser_of(session: GraphSession) -> Optimiser:
+def judge_of(session: GraphSession) -> Judge:
     buckets = [call.bucket for call in session.trace]
     workload = Workload.of(session.scheduled, session.rules, buckets)
-    return Optimiser(session.scheduled, session.rules, workload, None, rough_ns)
+    return Judge(session.scheduled, session.rules, workload, rough_ns)
 
 
-def laid_out(planning: Optimiser, retention: Retention) -> Placement:
+def laid_out(planning: Judge, retention: Retention) -> Placement:
     """A map for a trace; nobody may share what has bytes of its own."""
-    placement = planning.planner.lay_out(retention, planning.scenarios(), WHOLE)
+    placement = planning.planner.lay_out(retention, planning.scenarios, WHOLE)
     check_placement(placement, planning.scheduled)
     for node in placement.retained:
         shared = node in retention.after and retention.is_partial(node)
@@ -217,7 +217,7 @@ def test_what_every_run_keeps_lies_on_nothing() -> None:
 
 
 def test_keeping_after_fewer_turns_takes_no_more_memory() -> None:
-    planning = optimiser_of(asked_in_turn())
+    planning = judge_of(asked_in_turn())
     node, turns = planning.scheduled.graph.node("y_in"), planning.workload.turns
     always = laid_out(planning, Retention.always([node], turns))
     for k in range(len(turns)):

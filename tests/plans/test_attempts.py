@@ -59,6 +59,10 @@ def test_no_map_is_below_its_bound_and_all_that_is_in_use_is_in_it(
             found = attempt.within(budget)
             assert attempt.bound_bytes <= found.size_bytes
             assert max(attempt.draft.in_use) <= found.size_bytes
+        roomy, tight = attempt.roomy, attempt.within(None)
+        assert roomy.slots.keys() == tight.slots.keys()
+        for node, room in tight.scratch.items():
+            assert roomy.scratch[node].size_bytes >= room.size_bytes
 
 
 @share_of_examples(2)

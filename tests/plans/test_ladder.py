@@ -15,8 +15,8 @@ from strategies import graphs
 
 from tgbench.base.errors import BudgetError
 from tgbench.graph.simplify import simplify
-from tgbench.plans.search.ladder import Ladder
-from tgbench.plans.search.optimiser import Effort, Mode
+from tgbench.plans.retention.ladder import Ladder
+from tgbench.plans.search.effort import Effort, Mode
 
 
 @given(st.data())

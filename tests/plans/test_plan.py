@@ -30,8 +30,8 @@ from tgbench.graph.simplify import simplify
 from tgbench.memory.placement import Retention
 from tgbench.plans.decisions import Decisions, SearchRecord
 from tgbench.plans.plan import Plan
-from tgbench.plans.search.optimiser import Optimiser
-from tgbench.plans.search.workload import Workload
+from tgbench.plans.retention.workload import Workload
+from tgbench.plans.search.judge import Judge
 from tgbench.runs.propagate import rough_ns
 from tgbench.runs.split import WHOLE
 from tgbench.session.profile import profile
@@ -63,12 +63,12 @@ def saved_plan() -> str:
     session = decoded().session
     buckets = [call.bucket for call in session.trace]
     workload = Workload.of(session.scheduled, session.rules, buckets)
-    planning = Optimiser(session.scheduled, session.rules, workload, None, rough_ns)
+    planning = Judge(session.scheduled, session.rules, workload, rough_ns)
     first, *others = (session.graph.node(name) for name in session.plan.retained)
     always = Retention.always(others, workload.turns)
     retention = replace(always, after={**always.after, first: frozenset([0])})
     made = Decisions(
-        session.scheduled, planning.planner.lay_out(retention, planning.scenarios(), WHOLE),
+        session.scheduled, planning.planner.lay_out(retention, planning.scenarios, WHOLE),
         retention, (first,), WHOLE, planning.classes, 1e5, dict.fromkeys(others, (64, 1.5e4)), 0.25,
         SearchRecord("search", 7, 40, "steps", 1e5, 1.1e5, 4e5, 2e5, 9e4, ((0, 2e5), (12, 1e5))),
     )  # fmt: skip

@@ -198,7 +198,8 @@ def test_large_runs_are_cut_where_that_is_quicker_than_dropping() -> None:
     roomy = planned(by_element, None)
     with pytest.raises(BudgetError) as caught:
         planned(by_element, 0)
-    least, most = caught.value.needed_bytes, roomy.placement.size_bytes
+    tight = planned(by_element, roomy.placement.size_bytes)
+    least, most = caught.value.needed_bytes, tight.placement.size_bytes
     middle = least + 2 * (most - least) // 5
     cut, dropped = planned(by_element, middle), planned(by_launch, middle)
     assert cut.cut.parts > 1

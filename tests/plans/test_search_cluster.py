@@ -18,7 +18,7 @@ from tgbench.plans.plan import Plan
 from tgbench.plans.search.chain import ChainResult, run_round
 
 loaded_once()
-CASE = busy_case(seed=3, ops=8, runs=5)  # a plan in a third of the time
+CASE = busy_case()
 STEPS = 64
 CHAINS = (1, 3)
 

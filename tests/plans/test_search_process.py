@@ -30,8 +30,9 @@ from tgbench.graph.graph_file import graph_from_json, graph_to_json
 from tgbench.kernels.registry import KERNELS, Kernel
 from tgbench.plans.decisions import SearchRecord
 from tgbench.plans.plan import Plan
+from tgbench.plans.retention.exact import IntegerProgram
 from tgbench.plans.search.chain import Chain, ChainResult
-from tgbench.plans.search.optimiser import Effort
+from tgbench.plans.search.effort import Effort
 from tgbench.plans.search.process import (
     BackgroundSearch,
     Event,
@@ -43,7 +44,7 @@ from tgbench.plans.search.process import (
 )
 
 PATIENCE_S = 60.0  # for a process to start, on a machine with other things to do
-CASE = busy_case(seed=3, ops=8, runs=5)  # a plan in a third of the time
+CASE = busy_case()
 
 
 def record_of(plan: Plan) -> SearchRecord:
@@ -73,19 +74,24 @@ class Listed:
 
 def test_a_longer_chain_finds_what_a_shorter_one_does_and_more() -> None:
     listed = Listed()
-    CASE.plan(64, executor=listed)
-    chain = listed.chains[0]  # made to find things: more memory, and no hint where to look
-    roomy, nothing = int(1.25 * CASE.budget_bytes), np.zeros_like(chain.share)
-    chain = replace(chain, budget_bytes=roomy, share=nothing, starts=(), bound_ns=0.0)
-    whole = replace(chain, steps=64).run()
+    busy = replace(busy_case(seed=3, ops=8, runs=8), share=0.9)
+    busy.plan(64, executor=listed)
+    chain = listed.chains[0]  # made to find things: other memory, and no hint where to look
+    model = chain.program.model
+    least, most = model.score(np.concatenate([model.none(), ~model.none()])).size_bytes.tolist()
+    program = IntegerProgram(model, least + (most - least) // 5)
+    chain = replace(chain, program=program, share=np.zeros_like(chain.share), starts=(), size=2)
+    whole = replace(chain, steps=24).run()
     times = [one.time_ns for one in whole.found]
-    assert whole.steps == 64
+    assert whole.steps == len(whole.windows) == 24
     assert times == sorted(times)
     assert len(times) >= 2
+    gains = [window.after.time_ns for window in whole.windows if window.gains]
+    assert gains[::-1] == times[: len(gains)]
     before = np.inf
-    for steps in (0, 1, 16, 64):
+    for steps in (0, 1, 6, 24):
         asked = iter([False] * steps + [True])
-        short = replace(chain, steps=64).run(lambda asked=asked: next(asked))  # type: ignore[misc]
+        short = replace(chain, steps=24).run(lambda asked=asked: next(asked))  # type: ignore[misc]
         assert short.steps == steps
         best = min((one.time_ns for one in short.found), default=np.inf)
         assert best <= before
@@ -182,7 +188,7 @@ def test_a_deep_graph_with_constants_states_and_masks_arrives() -> None:
 def test_a_task_holds_the_graph_as_a_file_does() -> None:
     task = pickle.loads(pickle.dumps(CASE.task()))
     assert task.graph_json == graph_to_json(CASE.graph)
-    assert task.optimiser().scheduled.graph.fingerprint == CASE.graph.fingerprint
+    assert task.optimiser().judge.scheduled.graph.fingerprint == CASE.graph.fingerprint
 
 
 def test_typed_errors_arrive_with_their_attributes() -> None:

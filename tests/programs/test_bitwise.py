@@ -29,8 +29,8 @@ from tgbench.graph.op_table import Call
 from tgbench.kernels.copied import copied
 from tgbench.kernels.registry import KERNELS, Kernel, Site
 from tgbench.memory.storage import ScheduledGraph
-from tgbench.plans.search.tables import tabulate
-from tgbench.plans.search.workload import Workload
+from tgbench.plans.retention.tables import tabulate
+from tgbench.plans.retention.workload import Workload
 from tgbench.programs.exact import findings as exactness
 from tgbench.programs.exact.findings import Exactness, tiles
 from tgbench.programs.exact.trials import BOXES, LATER_DRAWS

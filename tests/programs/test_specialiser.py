@@ -20,6 +20,7 @@ from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.graph.simplify import simplify
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.planner import Planner
+from tgbench.programs import specialiser as specialiser_module
 from tgbench.programs.lowering import DoesNotFit
 from tgbench.programs.specialiser import FixedEntries, Specialised, Specialiser, Way
 from tgbench.runs.buckets import Bucket, BucketClass
@@ -158,6 +159,16 @@ def test_entries_that_move_are_not_taken_for_numbers() -> None:
     assert entries.of(kind, origin) == {1: 4}
     assert entries.of(kind, (0, 5, 8)) == {}
     assert entries.of(*patched(strided(), [(4, 8), (4, 1)])) == {}  # another matter
+
+
+def test_what_is_learnt_of_entries_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(specialiser_module, "MOST_SEEN", 1)
+    entries = FixedEntries()
+    for size in range(1, 5):
+        kind, origin = patched(strided(), [(4, size)])
+        entries.of(kind, origin)  # asking leaves nothing
+        entries.learn(kind, origin, [Guard(-4, ((1, 1),)), Guard(4, ((1, -1),))])
+    assert len(entries._seen) == 1
 
 
 def test_numbers_leave_nothing_moving(session: GraphSession) -> None:

@@ -445,7 +445,7 @@ def test_a_run_within_another_changes_and_asks_for_no_more(
 
 @untimed
 @given(st.data(), st.booleans())
-def test_a_class_is_around_a_bucket_at_the_last_origin_that_holds_it(
+def test_a_class_is_around_a_bucket_between_the_first_and_the_last_origin_that_hold_it(
     data: st.DataObject, onwards: bool
 ) -> None:
     """Beside every origin there is."""
@@ -461,7 +461,7 @@ def test_a_class_is_around_a_bucket_at_the_last_origin_that_holds_it(
     assume(np.prod(np.add(kind.bounds, 1)) <= 2_000)
     every = product(*(range(bound + 1) for bound in kind.bounds))
     right = [origin for origin in every if bucket.is_within(kind.bucket(origin))]
-    assert kind.around(bucket) == (max(right) if right else None)
+    assert kind.around(bucket) == ((min(right), max(right)) if right else None)
 
 
 def test_classes_of_several_boxes_are_around_nothing() -> None:

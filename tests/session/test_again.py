@@ -199,11 +199,11 @@ def test_a_search_elsewhere_finds_the_same() -> None:
     task = session.session.search("greedy").task
     optimiser = task.optimiser()
     start = Plan.from_json(task.start_json or "").placement_for(
-        optimiser.scheduled.folded, optimiser.device
+        optimiser.judge.scheduled.folded, optimiser.judge.device
     )
-    assert start.scheduled.schedule == optimiser.scheduled.schedule
+    assert start.scheduled.schedule == optimiser.judge.scheduled.schedule
     made = optimiser.run("greedy", start=start)
-    session.session.adopt(Plan.of(optimiser.scheduled.folded, made, "cpu", task.budget_bytes))
+    session.session.adopt(Plan.of(optimiser.judge.scheduled.folded, made, "cpu", task.budget_bytes))
     assert again(session.session)
     session.run()
 

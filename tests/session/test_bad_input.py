@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import struct
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +165,13 @@ def test_single_numbers_and_flags_are_taken() -> None:
     ].tolist() == [2, 4]
 
 
+def quietly(make: Callable[..., Any], *given: Any) -> Any:
+    """What PyTorch makes with a warning."""
+    with warnings.catch_warnings(action="ignore"):
+        return make(*given)
+
+
+ONES = torch.ones(3)
 LOSSY: dict[str, tuple[str, Any, str]] = {
     "float64": ("float32", THREE / 2, r"x is float64.*`x\.astype\('float32'\)`"),
     "torch float64": ("float32", torch.tensor(THREE / 2), r"float64.*`x\.to\(torch\.float32\)`"),
@@ -180,9 +189,13 @@ LOSSY: dict[str, tuple[str, Any, str]] = {
     "sparse": ("int64", torch.tensor(THREE).to_sparse(), "no array.*to_dense"),
     "without bytes": ("int64", torch.tensor(THREE, device="meta"), "no array"),
     "masked": ("int64", np.ma.masked_array(THREE, [0, 0, 1]), "masked.*filled"),
+    "a masked tensor": ("float32", quietly(torch.masked.masked_tensor, ONES, ONES > 0), "no array"),
+    "nested": ("float32", quietly(torch.nested.nested_tensor, [ONES] * 2), "no array"),
+    "structures": ("int64", np.zeros(3, [("a", "i8")]), "void"),
 }
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of MaskedTensors")
 @pytest.mark.parametrize("form", LOSSY)
 def test_what_loses_values_is_refused_with_the_mend(form: str) -> None:
     dtype, value, message = LOSSY[form]

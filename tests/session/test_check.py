@@ -385,6 +385,7 @@ def load_pairs_raw(path: Path) -> list[tuple[Mapping[str, Array], Mapping[str, A
         (["a.input.x"], "belongs to no pair"),
         (["-1.input.x"], "belongs to no pair"),
         (["0.input."], "belongs to no pair"),
+        ([f"{'1' * 900}.input.x"], "belongs to no pair"),
         (["1.input.x", "1.output.y"], r"has pairs \[1\], but no gap"),
     ],
 )

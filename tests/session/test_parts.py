@@ -350,11 +350,11 @@ def test_a_search_elsewhere_finds_the_same() -> None:
     session.run(edited_at(session, ROWS - 1), {"y": np.s_[ROWS - 1]})
     task = session.session.search("greedy").task
     optimiser = task.optimiser()
-    assert {node.name for node in optimiser.scheduled.copied} == set(KEPT)
+    assert {node.name for node in optimiser.judge.scheduled.copied} == set(KEPT)
     start = Plan.from_json(task.start_json or "").placement_for(
-        optimiser.scheduled.folded, optimiser.device
+        optimiser.judge.scheduled.folded, optimiser.judge.device
     )
     made = optimiser.run("greedy", start=start)
-    session.session.adopt(Plan.of(optimiser.scheduled.folded, made, "cpu", task.budget_bytes))
+    session.session.adopt(Plan.of(optimiser.judge.scheduled.folded, made, "cpu", task.budget_bytes))
     assert session.session.plan.copied == tuple(KEPT)
     session.run(edited_at(session, 5), {"y": np.s_[ROWS - 1]})

@@ -347,6 +347,11 @@ def another_class(lines: list[Any]) -> None:
     lines[1]["keys"][0][0][0][0] = [name, [[[900, 1]] * 2]]
 
 
+def no_boxes(lines: list[Any]) -> None:
+    name, _ = lines[1]["keys"][0][0][0][0]
+    lines[1]["keys"][0][0][0][0] = [name, {}]
+
+
 def no_keys(lines: list[Any]) -> None:
     del lines[1]["keys"]
 
@@ -372,6 +377,7 @@ DAMAGE = (
     another_rank,
     no_class,
     another_class,
+    no_boxes,
     no_keys,
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from tgbench.programs.states import NOTHING, ValidityPattern
 from tgbench.runs.buckets import Bucket, BucketClass, Spot
 from tgbench.session.choosing import Chooser, Larger, Own
 from tgbench.session.library import Library
-from tgbench.session.serving import ONWARDS, WIDENED, WIDER, Offer, Rung
+from tgbench.session.serving import AFRESH, ANEW, LARGER, ONWARDS, WIDENED, WIDER, Offer, Rung
 
 TOKENS, WORDS, WIDTH = 32, 50, 16
 
@@ -309,6 +309,110 @@ def test_the_run_that_serves_all_others_fits_from_the_first_plan_on() -> None:
         _close(found, _whole(session, weights, ids)[at])
     assert session.counters.planned == 1
     assert session.counters.specialised <= 2
+
+
+def _patches(rung: Rung) -> tuple[tg.GraphSession, Callable[[int, int], None]]:
+    """A session that looked at an image, and what follows: a patch there becomes another."""
+    random = np.random.default_rng(0)
+    g = tg.GraphBuilder()
+    x = x0 = g.input("x", (1, 8, 32, 32))
+    weights: dict[str, Any] = {}
+    for i in range(3):
+        shape = (8, 8, 3, 3)
+        weights[f"w{i}"] = (random.standard_normal(shape) / 8).astype(np.float32)
+        x = tg.ops.relu(tg.ops.conv(x, g.parameter(f"w{i}", shape), padding=1))
+    g.output("y", x + x0)
+    session = tg.GraphSession(g.build(), weights, calibrate=False)
+    session.keeper.chooser = session.runner.chooser = Strictly()
+    image = random.standard_normal((1, 8, 32, 32)).astype(np.float32)
+    session.run({"x": image})
+    session.keeper.chooser = session.runner.chooser = Rather(rung)
+
+    def patch(i: int, j: int) -> None:
+        nonlocal image
+        image = image.copy()
+        image[..., i : i + 3, j : j + 3] = random.standard_normal((1, 8, 3, 3))
+        found = session.run({"x": image})["y"]
+        _close(found, tg.evaluate(session.graph, {"x": image, **weights})["y"])
+
+    return session, patch
+
+
+def test_few_bands_hold_a_patch_anywhere_and_the_first_plan_has_room_for_them() -> None:
+    """What is computed in part needs memory to lay it out in; unlike a whole run, and a pixel."""
+    session, patch = _patches(next(rung for rung in LARGER if rung.is_band))
+    made, random = session.counters.specialised, np.random.default_rng(1)
+    for _ in range(40):
+        patch(*map(int, random.integers(30, size=2)))
+        assert session.report().served == "in bands"
+        assert session.report().recomputed < 0.9
+    assert session.counters.specialised - made <= 7  # of a quarter of the rows, an eighth apart
+    assert session.counters.planned == 1
+
+
+def test_a_program_that_stands_serves_whatever_lies_within_it() -> None:
+    session, patch = _patches(next(rung for rung in LARGER if rung.is_band))
+    for row in (1, 13, 21):
+        patch(row, 5)
+    made, random = session.counters.specialised, np.random.default_rng(1)
+    for _, _, program in session.keeper.programs:
+        program.use.ran, program.use.time_ns = 2, 1e12 if program.renews else 1.0
+    session.keeper.chooser = session.runner.chooser = Rather(WIDER)
+    for row in (0, 5, 14, 17, 22, 25):
+        patch(row, int(random.integers(30)))
+        assert session.report().served == WIDER.name
+        assert session.report().recomputed < 0.9
+    assert session.counters.specialised == made
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_computes_everything_of_a_demand_does_so_whatever_changed(seed: int) -> None:
+    """Beside programs for parts, which are quicker."""
+    session, weights = _session(Strictly())
+    random, ids = np.random.default_rng(seed), np.zeros(TOKENS, np.int64)
+    session.run({"ids": ids})
+    everything = {"ids": Region.full((TOKENS,))}
+    found: list[Offer] = []
+    for _ in range(40):
+        ids, at, row = ids.copy(), random.integers(TOKENS), int(random.choice([16, 31]))
+        ids[at] = random.integers(WORDS)
+        result = session.run({"ids": ids}, want=np.s_[row])["y"]
+        _close(result, _whole(session, weights, ids)[row])
+        for _, _, program in session.keeper.programs:
+            program.use.ran, program.use.time_ns = 3, 1e9 if program.renews else 1.0
+        edit = Region((Box(((at, at + 1),)),))
+        demand = {"y": Region((Box(((row, row + 1), (0, WIDTH))),))}
+        around = session.runner._around(Bucket.of({"ids": edit}, demand))
+        offer = session.runner.server.offer(around, ANEW)
+        if offer is not None:
+            assert Bucket.of(everything, demand).is_within(offer.bucket)
+            assert offer.program is not None
+            assert offer.program.counts_on == NOTHING
+            found.append(offer)
+    assert found
+
+
+def test_a_program_that_comes_later_is_taken_where_nothing_is_chosen() -> None:
+    """What computes everything of a demand is remembered until programs come or go."""
+    graph, weights = _decoder()
+    session = tg.GraphSession(graph, weights, making="measured", calibrate=False)
+    ids, random = np.zeros(TOKENS, np.int64), np.random.default_rng(0)
+    session.run({"ids": ids})
+    runner = session.runner
+
+    def edit() -> str:
+        nonlocal ids
+        ids = random.integers(WORDS, size=TOKENS)
+        _close(session.run({"ids": ids}, want=np.s_[3])["y"], _whole(session, weights, ids)[3])
+        return str(session.report().program.summary)
+
+    before = edit()
+    wanted = Bucket.of({}, {"y": Region((Box(((3, 4), (0, WIDTH))),))})
+    offer = runner.server.offer(runner._around(wanted), AFRESH)
+    assert offer is not None
+    program = runner.maker.make(offer)
+    program.use.ran, program.use.time_ns = 2, 1.0
+    assert edit() != before
 
 
 def test_outputs_that_are_large_beside_the_weights_are_not_held_whole() -> None:

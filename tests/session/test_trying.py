@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,7 @@ from tgbench.programs.calibrate import Task
 from tgbench.programs.program import site_at
 from tgbench.session.planning import Planning
 from tgbench.session.session import GraphSession
-from tgbench.session.trying import AT_ONCE, DRIFT, SAMPLES, SEEN, SHARE, Tryer
+from tgbench.session.trying import AT_ONCE, DRIFT, MOST_KNOWN, SAMPLES, SEEN, SHARE, Tryer
 
 ROWS, WIDE, LAYERS = 8, 64, 3
 CALL_NS = 100_000
@@ -292,6 +293,27 @@ def test_a_steady_call_is_looked_at_and_nothing_is_told(world: World) -> None:
     finish(session, 4 * SEEN + SAMPLES)
     assert not tryer.drift
     assert tryer.tried == tried
+
+
+def test_a_course_goes_with_the_programs_that_have_it(world: World) -> None:
+    """It keeps weights as kernels want them, and no other program may ever come."""
+    session = opened(world)
+    tryer = tryer_of(session)
+    assert any(tryer._courses for _ in go_on(session, 500))
+    session.runner.keeper.programs.clear()
+    session.runner.finished = None
+    gc.collect()
+    assert not tryer._courses
+    finish(session, 50)
+
+
+def test_what_is_remembered_of_calls_has_bounds(world: World) -> None:
+    tryer = tryer_of(opened(world))
+    for number in range(MOST_KNOWN + 10):
+        tryer.drift[f"call {number}"] = 2.0
+        tryer._unfit[f"call {number}", "kernel"] = None
+    assert len(tryer.drift) == len(tryer._unfit) == MOST_KNOWN
+    assert f"call {MOST_KNOWN + 9}" in tryer.drift
 
 
 def test_an_interrupt_while_calls_are_exchanged_leaves_the_program_right(world: World) -> None:

@@ -507,6 +507,65 @@ def test_a_file_gives_the_same_graph_without_running_anything(
         assert torch.equal(found.weights[name], weight)
 
 
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.gelu(self.up(x)) + x  # this line
+
+
+class Layers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Layer(), Layer()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x)).softmax(-1)  # and this one
+
+
+def sources_of(graph: Graph) -> dict[str, str]:
+    return {node.name: node.source for node in graph.nodes if not node.is_leaf}
+
+
+def test_nodes_know_the_line_that_they_come_from(tmp_path: Path) -> None:
+    """Through recognising, files, sessions and plans; the way to the file is nobody's business."""
+    imported = from_torch(Layers().eval(), (X,))
+    found = sources_of(imported.graph)
+    assert len(found) == 7
+    for name, source in found.items():
+        line = "this line" if "." in name and not name.startswith("root") else "and this one"
+        assert source.startswith("sources/test_importer.py:"), (name, source)
+        assert source.endswith(f"# {line}"), (name, source)
+    assert ", second: return" in found["second.add"]
+    again = load_graph(save_graph(imported.graph, tmp_path / "g.json"))
+    assert sources_of(again) == found
+    session = GraphSession(imported, calibrate=False)
+    session.run(np.zeros(tuple(X.shape), "float32"))
+    assert set(sources_of(session.graph).values()) == set(found.values())
+    told = str(session.plan.explain("second.add", session.graph))
+    assert f"from {found['second.add']}" in told
+    assert "from" not in str(session.plan.explain("second.add"))
+
+
+def test_a_line_that_a_file_names_is_shown_as_it_is(tmp_path: Path) -> None:
+    """Whoever wrote a file wrote its stack traces."""
+    torch.export.save(torch.export.export(Layers().eval(), (X,)), tmp_path / "m.pt2")
+    evil = rewritten(
+        tmp_path / "m.pt2", tmp_path / "evil.pt2", "model.json",
+        lambda raw: raw.replace(b"# this line", b"\\u001b[2J\\u202e<b>" + b"x" * 9000),
+    )  # fmt: skip
+    graph = from_pt2(evil).graph
+    assert graph.fingerprint == from_pt2(tmp_path / "m.pt2").graph.fingerprint
+    shown = [source for source in sources_of(graph).values() if "<b>" in source]
+    assert shown
+    for source in shown:
+        assert source.isprintable()
+        assert len(source) <= 300
+    assert "\\x1b[2J" in shown[0]
+
+
 def rewritten(source: Path, target: Path, member: str, change: Callable[[bytes], bytes]) -> Path:
     """A copy of an archive with one member changed."""
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import unicodedata
 import xml.etree.ElementTree as ET
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,9 @@ from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.graph.graph_file import graph_from_json, graph_to_json, save_graph
 from tgbench.plans import reader
 from tgbench.views.pages.screen_page import page as page_of
+from tgbench.views.values.paths import kernels_of
 from tgbench.views.values.programs import listing
+from tgbench.views.values.ways import ways_of
 
 SIGNS = (
     'a"; b -> c; "', "back\\", '\\"', "\\N\\G\\l", "<b>&amp;</b>", "]]>", "<!--", "</title>",
@@ -42,11 +45,12 @@ BITE = (
 
 
 def graph_of(name: str) -> Graph:
-    """Everything that has a name has that one in its name."""
+    """Everything that has a name has that one in its name; it can be computed in several ways."""
     g = GraphBuilder()
     x, s = g.input(f"x{name}", (4, 3)), g.state(f"s{name}", (4, 3))
     with g.scope(f"in {name}"):
         y = g.name(x @ g.parameter(f"w{name}", (3, 3)), name)
+        y = y + g.name(x @ g.parameter(f"v{name}", (3, 3)), f"other{name}")
     g.update(s, g.name(s + y, f"sum{name}"))
     g.output(f"out{name}", g.name(y * 2.0, f"twice{name}"))
     g.output(name, s * 1.0)
@@ -55,7 +59,7 @@ def graph_of(name: str) -> Graph:
 
 def session_of(name: str, **options: Any) -> tg.GraphSession:
     graph = graph_of(name)
-    weights = {f"w{name}": np.ones((3, 3), np.float32)}
+    weights = {f"{w}{name}": np.ones((3, 3), np.float32) for w in "wv"}
     session = tg.GraphSession(graph, weights, calibrate=False, **options)
     x = np.ones((4, 3), np.float32)
     for row in range(3):
@@ -63,6 +67,13 @@ def session_of(name: str, **options: Any) -> tg.GraphSession:
         x[row] += 1
         session.run({f"x{name}": x})
     return session
+
+
+def pairs_of(session: tg.GraphSession) -> Any:
+    """What a session gives, as if it were another framework's."""
+    values = {name: np.ones(node.shape, "float32") for name, node in session.graph.inputs.items()}
+    session.forget()
+    return [(values, session.run(values))]
 
 
 def assert_plain(text: str, where: str) -> None:
@@ -95,11 +106,19 @@ def test_every_output_stays_what_it_is(name: str, tmp_path: Path, capsys: Any) -
     session.prepare()
     plain.prepare()
     programs, others = list(session.programs), list(plain.programs)
+    ways, usual_ways = session.paths(), plain.paths()
     shown = {
         "graph": (session.graph, plain.graph), "plan": (session.plan, plain.plan),
         "session": (session, plain), "trace": (session.trace, plain.trace),
         "report": (session.last, plain.last),
         "program": (programs[0][2], others[0][2]),
+        "estimate": tuple(s.estimate_memory()["cpu"] for s in (session, plain)),
+        "explanation": tuple(s.plan.explain(s.plan.slots[0].node) for s in (session, plain)),
+        "placement": (session.placement, plain.placement),
+        "check": tuple(tg.check(s, pairs_of(s)) for s in (session, plain)),
+        "ways": (ways_of(ways, 10), ways_of(usual_ways, 10)),
+        "paths": (ways.paths, usual_ways.paths),
+        "kernels": tuple(kernels_of(s, s.plan.retained[0]) for s in (session, plain)),
     }  # fmt: skip
     for what, (one, other) in shown.items():
         assert_plain(str(one), what)
@@ -151,6 +170,65 @@ def _assert_dot(graph: Graph, path: Path) -> None:
     drawn = subprocess.run(["dot", "-Tsvg", path], capture_output=True, check=True)
     texts = {e.text for e in ET.fromstring(drawn.stdout).iter() if e.tag.endswith("}text")}
     assert {node.name for node in graph.nodes} <= {text.replace("\xa0", " ") for text in texts}
+
+
+# --- texts that are no names ----------------------------------------------------------------------
+
+
+def texts_of(document: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any, str]]:
+    """Where a JSON document has texts: the path to what holds one, its key, and which of both."""
+    items = document.items() if isinstance(document, dict) else enumerate(document)
+    for key, value in items:
+        if isinstance(document, dict):
+            yield at, key, "key"
+        if isinstance(value, str):
+            yield at, key, "value"
+        elif isinstance(value, (dict, list)):
+            yield from texts_of(value, (*at, key))
+
+
+def replaced(document: Any, at: tuple[Any, ...], key: Any, which: str, text: str) -> Any:
+    """A document with another text at a place."""
+    made = json.loads(json.dumps(document))
+    holder = made
+    for part in at:
+        holder = holder[part]
+    if which == "key":
+        holder[text] = holder.pop(key)
+    else:
+        holder[key] = text
+    return made
+
+
+@pytest.mark.parametrize("text", ["\x1b[2J\u202e", "</script><script>x]]>&<b onload=x>"], ids=ascii)
+def test_every_text_of_a_plan_is_refused_or_shown_as_it_is(text: str, tmp_path: Path) -> None:
+    session, path = session_of("plain"), tmp_path / "plan.json"
+    session.optimize("greedy", steps=1)
+    usual = Page(page_of(session.plan, session.graph)).seen.count("script")
+    document, seen = json.loads(session.plan.to_json()), set()
+    accepted = told = 0
+    for at, key, which in texts_of(document):
+        place = (*(part for part in at if isinstance(part, str)), key, which)
+        if place in seen:
+            continue
+        seen.add(place)
+        path.write_text(json.dumps(replaced(document, at, key, which, text)))
+        try:
+            plan = tg.Plan.load(path)
+            page = page_of(plan, session.graph)
+        except TgbenchError as error:
+            assert_plain(str(error), str(place))
+            told = max(told, len(str(error)))
+            continue
+        accepted += 1
+        assert Page(page).seen.count("script") == usual, place
+        bundle = plan._repr_mimebundle_()
+        ET.fromstring(bundle["image/svg+xml"])
+        for shown in (str(plan), repr(plan), page, *bundle.values()):
+            assert_plain(shown, str(place))
+    assert len(seen) > 40
+    assert told < 600
+    assert accepted == 0 or text.isprintable()
 
 
 # --- what is no name ------------------------------------------------------------------------------

@@ -123,6 +123,19 @@ def test_a_terminal_shows_the_same_words(session: tg.GraphSession) -> None:
         assert repr(result) == str(result)
 
 
+NOT_FOR_PEOPLE = re.compile(
+    r"(?<![\w.,±:#-])1 (?!is\b|was\b|[nµm]?s\b)[a-z-]*[a-z]s\b(?<!class)(?! =)|stopped: stopped"
+    r"|Cut\(|StopReason|array\("
+)
+
+
+def test_what_is_not_for_people_is_found() -> None:
+    for text in ("1 classes", "in 1 runs", "stopped: stopped", "Cut(input='ids', axis=0, parts=4)"):
+        assert NOT_FOR_PEOPLE.search(text)
+    for text in ("1 class", "21 runs", "1 ms", "0.1 s", "1.1 nodes", "1 node, 2 classes"):
+        assert not NOT_FOR_PEOPLE.search(text)
+
+
 def test_everything_shows_itself(session: tg.GraphSession, tmp_path: Path) -> None:
     last, imported = session.last, imported_of(4)
     assert last is not None
@@ -139,6 +152,8 @@ def test_everything_shows_itself(session: tg.GraphSession, tmp_path: Path) -> No
     for result in results:
         bundle = result._repr_mimebundle_(include=None, exclude=None)
         assert bundle["text/plain"]
+        for text in (str(result), *bundle.values()):
+            assert not NOT_FOR_PEOPLE.search(text), (type(result), NOT_FOR_PEOPLE.search(text))
         assert "<img" not in bundle.get("text/html", "")
         json.dumps(bundle)
         if "image/svg+xml" in bundle:

@@ -8,6 +8,7 @@ import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -237,14 +238,14 @@ def test_runs_and_plans_of_other_cells_are_seen() -> None:
 
 
 @pytest.mark.usefixtures("forked")
-def test_a_search_shows_its_tree_and_candidates_and_stays_in_the_code() -> None:
+def test_a_search_shows_its_windows_and_candidates_and_stays_in_the_code() -> None:
     session = busy_session()
 
     async def notebook() -> Any:
         screen = session.explore(seconds=PATIENCE_S)
         heard(screen, "start")
         end = time.monotonic() + PATIENCE_S
-        while time.monotonic() < end and not screen.search.tree:
+        while time.monotonic() < end and not screen.search.windows:
             await asyncio.sleep(0.02)
         heard(screen, "stop")
         screen.search.close()
@@ -254,11 +255,15 @@ def test_a_search_shows_its_tree_and_candidates_and_stays_in_the_code() -> None:
     alone(lambda: made.append(asyncio.run(notebook())))
     (screen,) = made
     found = seen(screen, "frontier")
-    visits, above = found["branch_visits"], found["branch_above"]
-    assert visits[0] == max(visits)
-    for i in range(1, len(visits)):
-        assert 0 <= above[i] < i
-        assert sum(visits[above == above[i]]) <= visits[above[i]]
+    ends, values = found["window_end"].tolist(), found["window_value"]
+    assert ends == sorted(ends)
+    assert len(ends) == len(found["window_words"]) == len(found["window_gain"]) > 0
+    assert (found["window_gain"] >= 0).all()
+    for begin, end in pairwise([0, *ends]):
+        assert values[begin:end].tolist() == sorted(set(values[begin:end].tolist()))
+        assert {found["value_name"][i] for i in values[begin:end]} <= {
+            node.name for node in session.graph.nodes
+        }
     assert sorted(found["try_time"]) == found["try_time"].tolist()
     assert min(found["try_time"]) == pytest.approx(session.plan.expected_ns)
     assert found["phase"][-1] == "search"

@@ -25,7 +25,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from math import gcd, lcm
+from math import gcd, lcm, prod
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -419,6 +419,22 @@ class Domain:
     def fixed(self) -> Iterator[int]:
         """Entries of the origin that have one value wherever the guards hold."""
         return (index for index, low, high in self.bounds if low == high)
+
+    def share(self, most: Sequence[int]) -> float:
+        """How much it holds of all origins, whose entries are 0 … `most`, as intervals and the
+        largest modulus of an entry say.
+
+        >>> Domain([Guard(-6, ((0, 1),)), Guard(0, ((0, 1),), modulus=2)]).share((9, 3))
+        0.2
+        """
+        found, moduli = 1.0, dict[int, int]()
+        for index, low, high in self.bounds:
+            size = most[index] + 1
+            found *= max(min(high + 1, size) - max(low, 0), 0) / size
+        for guard in self.rest:
+            for index, _ in guard.terms:
+                moduli[index] = max(guard.modulus, moduli.get(index, 1))
+        return found / prod(moduli.values())
 
     def holds(self, origin: Sequence[int]) -> bool:
         for index, low, high in self.bounds:

@@ -5,9 +5,25 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from tgbench.base.words import printable
+
+LONGEST_MESSAGE = 4000  # characters
+
 
 class TgbenchError(Exception):
-    """Base of all typed errors; catching it catches every fault that tgbench foresees."""
+    """Base of all typed errors; catching it catches every fault that tgbench foresees.
+
+    A message may quote what a file holds: it is shown as a terminal may have it, and not endlessly.
+
+    >>> str(TgbenchError("no node \\x1b[2J"))
+    'no node \\\\x1b[2J'
+    """
+
+    def __str__(self) -> str:
+        said = super().__str__()
+        rest = len(said) - LONGEST_MESSAGE
+        told = printable(said[:LONGEST_MESSAGE])
+        return told if rest <= 0 else f"{told}… ({rest:,} characters more)"
 
 
 class GraphError(TgbenchError):

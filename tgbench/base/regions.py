@@ -30,7 +30,11 @@ from functools import cmp_to_key
 from itertools import pairwise
 from typing import TypeAlias, TypeVar
 
+import numpy as np
+
 from tgbench.base.coords import Coord, Moving, at, fixed, same, value_of
+
+MOST_LISTED, MOST_BANDED = 1024, 4096  # boxes of a region in a file, and once they are banded
 
 Interval: TypeAlias = "tuple[Coord, Coord]"
 Size = TypeVar("Size", int, "int | Moving")
@@ -294,6 +298,43 @@ def union(regions: Iterable[Region]) -> Region:
     for region in regions:
         result = result.union(region)
     return result
+
+
+def listed_region(boxes: Sequence[Box]) -> Region | None:
+    """The union of disjoint boxes of numbers, as a file lists them; None for any others.
+
+    What others take grows with the power of their dimensions; so do the bands of disjoint ones, and
+    these are counted before they are made.
+
+    >>> listed_region([Box(((0, 2), (0, 5))), Box(((2, 3), (0, 5)))])
+    {[0:3, 0:5]}
+    >>> listed_region([Box(((0, 2), (0, 5))), Box(((1, 3), (4, 5)))])
+    """
+    if len(boxes) > MOST_LISTED:
+        return None
+    if len(boxes) > 1:
+        sides = np.array(boxes, np.int64).reshape(len(boxes), -1, 2)
+        starts, stops = sides[:, :, 0], sides[:, :, 1]
+        for i in range(1, len(boxes)):
+            together = (starts[:i] < stops[i]) & (starts[i] < stops[:i])
+            if together.all(axis=1).any():
+                return None
+        if _band_count(boxes, MOST_BANDED) > MOST_BANDED:
+            return None
+    return _banded(list(boxes))
+
+
+def _band_count(boxes: Sequence[Sequence[Interval]], most: int) -> int:
+    """How many boxes the bands of disjoint boxes are, before any is joined; of many, just that."""
+    if len(boxes) == 1:
+        return 1
+    count = 0
+    for start, stop in pairwise(_cuts(coord for box in boxes for coord in box[0])):
+        inside = [box[1:] for box in boxes if box[0][0] <= start and stop <= box[0][1]]
+        count += _band_count(inside, most - count) if inside else 0
+        if count > most:
+            break
+    return count
 
 
 def _outside(boxes: Sequence[Box], holes: Sequence[Box]) -> list[Box]:

@@ -39,7 +39,7 @@ from safetensors.torch import save_file
 from tgbench.base.errors import TgbenchError, WeightsError
 from tgbench.base.files import open_regular
 from tgbench.base.strict_json import parsed
-from tgbench.base.words import counted, printable
+from tgbench.base.words import LONGEST_NAME, counted, is_name, printable
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -213,6 +213,8 @@ def _parse_metadata(value: object, path: Path) -> dict[str, str]:
 
 def _parse_tensor(name: str, entry: object, path: Path) -> TensorInfo:
     where = f"{path}: tensor {_show(name)}"
+    if len(name) > LONGEST_NAME:  # messages name tensors
+        raise WeightsError(f"{where}: the name has over {LONGEST_NAME} characters; {DAMAGED}")
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise WeightsError(
             f"{where}: {_show(entry)} is not an object of just dtype, shape and data_offsets; "
@@ -351,7 +353,7 @@ def _read_index(path: Path) -> _Files:
 
 
 def _is_plain(name: str) -> bool:
-    return name not in ("", ".", "..") and not set(name) & set("/\\:\0")
+    return is_name(name) and name not in (".", "..") and not set(name) & set("/\\:")
 
 
 # --- tensors ------------------------------------------------------------------------------------

@@ -92,6 +92,15 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
+def cut(text: str, most: int) -> str:
+    """A text for a label that has room for so many characters.
+
+    >>> cut("transposed", 6), cut("linear", 6)
+    ('trans…', 'linear')
+    """
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def shorten(value: Any) -> str:
     """A value in ASCII, for a message."""
     text = ascii(value)

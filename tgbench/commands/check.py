@@ -4,7 +4,7 @@ $ tgbench check model.json pairs.safetensors --weights model.safetensors --edits
 pair  output          absolute  relative  allowed
 ────  ──────────────  ────────  ────────  ───────
 0     logits: float32 1.91e-06  2.31e-07  1e-05
-1 of 1 outputs are right
+1 of 1 output is right
 200 edits: every run equals one that computes everything
 """
 

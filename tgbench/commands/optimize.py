@@ -17,7 +17,7 @@ from tgbench.base.errors import PlanError
 from tgbench.commands.model import add_dtype, dtypes_of
 from tgbench.commands.plan import summary
 from tgbench.graph.graph_file import load_graph
-from tgbench.plans.search.optimiser import MODES
+from tgbench.plans.search.effort import MODES
 from tgbench.session.session import GraphSession
 
 
@@ -33,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--records", help="measured times: a file or a database URL (the user's own)")
     add("--mode", choices=MODES, default="search", help="how to search (search)")
     add("--seconds", type=float, help="when to stop (30)")
-    add("--steps", type=int, help="rollouts after which to stop")
+    add("--steps", type=int, help="windows after which to stop")
     add("--seed", type=int, default=0, help="of the search (0)")
     add("--json", action="store_true", help="say it as JSON")
 

@@ -128,6 +128,7 @@ class CostTable:
         streams: weights are read from memory in every run (see `signature.streams`).
         points: the measurements of one machine, by kernel and signature.
         failures: (kernel, source hash, signature) of what raised when it was measured.
+        pins: (signature without layouts, kernel) of what comes first there.
     """
 
     device: str
@@ -135,6 +136,7 @@ class CostTable:
     fingerprint: str
     points: tuple[Measurement, ...]
     failures: tuple[Failure, ...] = ()
+    pins: tuple[tuple[str, str], ...] = ()
 
     @property
     def basis(self) -> str:
@@ -182,7 +184,7 @@ class CostModel:
         self.device, self.streams = known.device, known.streams
         self.rules = rules if rules is not None else Rules()
         self._signatures = self.rules.allowance.memo()
-        self.pins: Mapping[str, str] = {}
+        self.pins: Mapping[str, str] = dict(known.pins)
         self._know(known)
 
     def _know(self, known: CostTable) -> None:
@@ -201,10 +203,11 @@ class CostModel:
 
     def table(self) -> CostTable:
         """What it knows; `CostModel(model.table())` gives the same numbers in any process."""
-        return self._table
+        return replace(self._table, pins=tuple(sorted(self.pins.items())))
 
     def adopt(self, known: CostTable) -> None:
         """Know what another model of this machine knows, and nothing else."""
+        self.pins = dict(known.pins)
         self._know(known)
 
     def estimate(self, call: Call, box: Box) -> Estimate:
@@ -241,6 +244,11 @@ class CostModel:
         """What one kernel takes at a site."""
         key = (kernel.name, site.call, _position_free(site))
         return self._sites.get(key, self._of_site, site, kernel)
+
+    def has_timed(self, text: str, kernel: Kernel) -> bool:
+        """Whether a kernel was measured at a signature, operands lying as they do there."""
+        curve = self._curves.get((kernel.name, source_hash(kernel)))
+        return curve is not None and curve.has(text)
 
     def are_timed(self, site: Site, kernels: Iterable[Kernel]) -> bool:
         """Whether of all these it was measured what they take at a site."""
@@ -281,19 +289,19 @@ class CostModel:
         return level + [pair for pair in timed if pair not in level]
 
     def kernels(self, site: Site) -> Sequence[Kernel]:
-        """The same without the times: what runs are lowered by. Raises KernelError for none.
+        """What runs are lowered by: `by_time`, what is pinned at such a site first."""
+        return self._pinned(site, self.by_time(site)) if self.pins else self.by_time(site)
+
+    def _pinned(self, site: Site, found: Sequence[Kernel]) -> Sequence[Kernel]:
+        name = self.pins.get(without_layout(self.signature(site).text))
+        return sorted(found, key=lambda kernel: kernel.name != name)
+
+    def by_time(self, site: Site) -> Sequence[Kernel]:
+        """`ranked` without the times. Raises KernelError for none.
 
         Where something is done to each number of a result, only kernels that are not known to take
         longer than the calls would one by one.
         """
-        return self._pinned(site, self._kernels(site)) if self.pins else self._kernels(site)
-
-    def _pinned(self, site: Site, found: Sequence[Kernel]) -> Sequence[Kernel]:
-        """The same, what is pinned at such a site first."""
-        name = self.pins.get(without_layout(self.signature(site).text))
-        return sorted(found, key=lambda kernel: kernel.name != name)
-
-    def _kernels(self, site: Site) -> Sequence[Kernel]:
         if site.posts:
             single = [self._at_best(one) for one in apart(site)]
             return [k for k, estimate in self.ranked(site) if not _is_slower(estimate, single)]
@@ -444,6 +452,10 @@ class Fit:
         if not self._reaches(signature):
             return Estimate(modelled_ns * _scale(self.points), "modelled", self._disagreement)
         return self._between(signature)
+
+    def has(self, text: str) -> bool:
+        """Whether there is a measurement of a signature."""
+        return text in self._exact
 
     @cached_property
     def _exact(self) -> dict[str, Measurement]:

@@ -289,7 +289,7 @@ class Records:
         return f"Records({self.name!r})"
 
     def __str__(self) -> str:
-        lines = [f"{self.name}: {len(self)} sample sets"]
+        lines = [f"{self.name}: {counted(len(self), 'sample set')}"]
         for fingerprint, machine in self.machines().items():
             found = self.all(fingerprint)
             failed = sum(record.failure is not None for record in found)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
@@ -67,7 +67,7 @@ def without_layout(text: str) -> str:
     >>> without_layout("add() float32[1,8]c = float32[1,8]r, float32[8]c; cached cpu")
     'add() float32[1,8] = float32[1,8], float32[8]; cached cpu'
     """
-    return re.sub(r"\][crsb]", "]", text)
+    return re.sub(r"\][cprsb]", "]", text)
 
 
 def streams(parameter_bytes: int) -> bool:
@@ -116,15 +116,23 @@ def _shaped(view: View) -> str:
 
 
 def _layout(view: View) -> str:
-    """c: row-major without gaps; r: contiguous rows; b: repeated elements; s: anything else."""
+    """c: row-major without gaps; p: contiguous rows without gaps, in another order; r: contiguous
+    rows; b: repeated elements; s: anything else.
+    """
     sizes, steps = map(value_of, view.shape), map(value_of, view.strides)
     wide = [(size, step) for size, step in zip(sizes, steps, strict=True) if size != 1]
     if any(step == 0 for _, step in wide):
         return "b"
     if wide and wide[-1][1] != 1:
         return "s"
-    follow = all(outer[1] == inner[0] * inner[1] for outer, inner in pairwise(wide))
-    return "c" if follow else "r"
+    if _follow(wide):
+        return "c"
+    return "p" if _follow(sorted(wide, key=lambda one: one[1], reverse=True)) else "r"
+
+
+def _follow(wide: Sequence[tuple[int, int]]) -> bool:
+    """Whether dimensions (size, step) lie without gaps, from the outermost to the innermost."""
+    return all(outer[1] == inner[0] * inner[1] for outer, inner in pairwise(wide))
 
 
 def attributes(attrs: Attrs) -> str:

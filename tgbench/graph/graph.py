@@ -49,6 +49,8 @@ from tgbench.graph.op_table import (
 if TYPE_CHECKING:
     import sympy
 
+MOST_RANK = 24  # NumPy and PyTorch take 25 to 64, by function, and some ops add one or two inside
+
 Scalar: TypeAlias = "bool | int | float"
 Operand: TypeAlias = "Node | Scalar"
 Index: TypeAlias = "int | slice | EllipsisType | None"
@@ -65,9 +67,14 @@ def _operator(op: str, *, swap: bool = False) -> Callable[[Node, Operand], Node]
 
 @outlives
 class Node:
-    """One tensor value. Two nodes are equal when they are the same object."""
+    """One tensor value. Two nodes are equal when they are the same object.
 
-    __slots__ = ("_call", "attrs", "builder", "index", "inputs", "name", "op", "type")
+    Fields:
+        source: where in a user's code it comes from, in words; "" where nobody knows. It is no part
+            of what a graph is: fingerprints leave it out.
+    """
+
+    __slots__ = ("_call", "attrs", "builder", "index", "inputs", "name", "op", "source", "type")
 
     def __init__(
         self,
@@ -79,6 +86,7 @@ class Node:
         type_: TensorType,
         call: Call | None,
         name: str,
+        source: str = "",
     ) -> None:
         self.builder = builder
         self.index = index
@@ -87,6 +95,7 @@ class Node:
         self.attrs = attrs
         self.type = type_
         self.name = name
+        self.source = source
         self._call = call
 
     @property
@@ -269,12 +278,17 @@ def _written(state: Node, value: Node, at: Node | int, axis: int) -> Node:
 
 @dataclass
 class GraphBuilder:
-    """Builds a graph; every expression that exists already is found, not built again."""
+    """Builds a graph; every expression that exists already is found, not built again.
+
+    Fields:
+        source: where in a user's code the nodes that are made now come from.
+    """
 
     nodes: list[Node] = field(default_factory=list)
     outputs: dict[str, Node] = field(default_factory=dict)
     updates: dict[str, Node] = field(default_factory=dict)
     given: dict[Node, Fact] = field(default_factory=dict)  # what is known of leaves beforehand
+    source: str = ""
     _interned: dict[Any, Node] = field(default_factory=dict)
     _calls: dict[Any, Call] = field(default_factory=dict)
     _scope: list[str] = field(default_factory=list)
@@ -321,6 +335,7 @@ class GraphBuilder:
             raise GraphError(f"constants cannot be {dtype}; use one of {', '.join(ITEMSIZE)}")
         if not data.size:
             raise GraphError("a constant is empty; tgbench graphs hold no empty tensors")
+        _check_rank("a constant", data.ndim)
         content = ConstantData(data.astype(dtype))
         key = ("constant", content)
         if key not in self._interned:
@@ -398,6 +413,7 @@ class GraphBuilder:
         type_ = TensorType(tuple(map(plain, shape)), dtype)
         if any(isinstance(size, int) and size < 1 for size in type_.shape):
             raise GraphError(f"{kind} {name!r} is {type_}; tgbench graphs hold no empty tensors")
+        _check_rank(f"{kind} {name!r}", type_.rank)
         key = ("leaf", name)
         found = self._interned.get(key)
         if found is None:
@@ -427,7 +443,7 @@ class GraphBuilder:
         call: Call | None,
         name: str,
     ) -> Node:
-        node = Node(self, len(self.nodes), op, inputs, attrs, type_, call, name)
+        node = Node(self, len(self.nodes), op, inputs, attrs, type_, call, name, self.source)
         self.nodes.append(node)
         self._interned[key] = node
         return node
@@ -492,12 +508,18 @@ def _few_flags(facts: Sequence[Fact | None]) -> bool:
     return bool(prod(map(max, sizes)) <= MOST_KNOWN)
 
 
+def _check_rank(what: str, rank: int) -> None:
+    if rank > MOST_RANK:
+        raise GraphError(f"{what} has {rank} dimensions, more than the {MOST_RANK} of kernels")
+
+
 def _inferred_shape(op: OpDef, call: Call, region: Region) -> tuple[Dim, ...]:
     if region.is_empty:
         raise GraphError(
             f"{op.name} of {', '.join(map(str, call.inputs))} has no elements; "
             "tgbench graphs hold no empty tensors"
         )
+    _check_rank(op.name, len(region.boxes[0]))
     return tuple(stop for _, stop in region.hull())
 
 
@@ -751,12 +773,14 @@ class Graph:
     def rebuild(self, make: Any) -> Graph:
         """A new graph: `make(builder, node, new_inputs)` for every node, in order.
 
-        Nodes made with `copy_node` keep their names; new ones get names that no old one has.
+        Nodes made with `copy_node` keep their names; new ones get names that no old one has, and
+        come from where the one does that they are made for.
         """
         builder = GraphBuilder()
         builder._taken.update(node.name for node in self.nodes)
         new: dict[Node, Node] = {}
         for node in self.nodes:
+            builder.source = node.source
             new[node] = make(builder, node, tuple(new[parent] for parent in node.inputs))
         return Graph.of(
             {name: new[node] for name, node in self.outputs.items()},

@@ -44,6 +44,7 @@ VERSION = 1
 LISTED = 16  # constants of up to this many elements are written as numbers
 MOST_ELEMENTS = 2**44  # of one tensor
 MOST_CONSTANT_BYTES = 2**28  # of all constants of a file
+MOST_INPUTS = 4096  # of one op; rules look at each beside the others
 MOST_DEPTH = 16  # of a dimension's expression, and of nested attributes
 INT_LIMIT = 2**62
 MEND = "restore the file, or save the graph again with `save_graph`"
@@ -105,6 +106,7 @@ def _node_line(node: Node, number: Mapping[Node, int]) -> str:
         "type": [node.dtype, [_dimension(size) for size in node.shape]],
         "inputs": [number[parent] for parent in node.inputs],
         "attrs": {key: _value(value, f"{node.name}.{key}") for key, value in node.attrs.items()},
+        **({"source": node.source} if node.source else {}),
     }
     return json.dumps(record, allow_nan=False)
 
@@ -259,8 +261,11 @@ class _GraphReader:
         self.symbols = {name: dim(name, max=most) for name, most in found.items()}
 
     def _node(self, record: Any, where: str) -> Node:
-        _fields(record, NODE_FIELDS, where)
-        name, op = record["name"], record["op"]
+        has_source = isinstance(record, dict) and "source" in record
+        _fields(record, (*NODE_FIELDS, *(["source"] if has_source else [])), where)
+        name, op, self.builder.source = record["name"], record["op"], record.get("source", "")
+        if has_source and not is_name(self.builder.source):
+            raise GraphError(f"{where}.source: {shorten(record['source'])} is no line; {MEND}")
         if not is_name(name):
             raise GraphError(f"{where}.name: {shorten(name)} is not a name; {MEND}")
         if not isinstance(op, str) or (op not in OPS and op not in LEAVES):
@@ -332,6 +337,8 @@ class _GraphReader:
                 f"{where}: {shorten(item)} is not a list of earlier nodes (below "
                 f"{len(self.nodes)}); {MEND}"
             )
+        if len(item) > MOST_INPUTS:
+            raise GraphError(f"{where}: {len(item)} inputs are more than {MOST_INPUTS}; {MEND}")
         return tuple(self.nodes[i] for i in item)
 
     def _attrs(self, item: Any, where: str) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def _made(graph: Graph, sequence: Sequence[Node]) -> Graph:
     for i, (node, name) in enumerate(zip(sequence, _names(graph, sequence), strict=True), first):
         inputs = tuple(latest.get(parent, parent) for parent in node.inputs)
         latest[node] = Node(
-            node.builder, i, node.op, inputs, node.attrs, node.type, node.call, name
+            node.builder, i, node.op, inputs, node.attrs, node.type, node.call, name, node.source
         )
         made.append(latest[node])
     found = Graph(

@@ -6,11 +6,13 @@ scenarios ── what they run ──→ steps ── what these touch ──→
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
+from typing import TypeAlias
 
-from tgbench.base.regions import EMPTY, Region
+from tgbench.base.regions import EMPTY, Box, Region
 from tgbench.graph.graph import Node
 from tgbench.memory.draft import Draft, Life
 from tgbench.memory.placement import Placement, Retention
@@ -20,6 +22,8 @@ from tgbench.runs.propagate import Step
 from tgbench.runs.split import WHOLE, Cut
 
 AT_HAND = 256  # at hand
+
+Wanted: TypeAlias = "dict[Node, set[tuple[int, ...]]]"  # scratch bytes of a node's calls
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +45,7 @@ class Attempt:
         return self.draft.bound_bytes
 
     @cached_property
-    def _wants(self) -> dict[Node, set[tuple[int, ...]]]:
+    def _wants(self) -> Wanted:
         return self.sizer.wants(self.computed, self.draft)
 
     @cached_property
@@ -55,24 +59,44 @@ class Attempt:
         less.
         """
         if budget_bytes is not None and budget_bytes < self.bound_bytes:
-            return self._placed(0)
-        found = self._placed(math.inf)
+            return self._placed(0, self._wants)
+        found = self._placed(math.inf, self._wants)
         if budget_bytes is None or found.size_bytes <= budget_bytes:
             return found
-        least = self._placed(0)
+        least = self._placed(0, self._wants)
         if least.size_bytes > budget_bytes:
             return least
-        found = self._placed(budget_bytes)
+        found = self._placed(budget_bytes, self._wants)
         if found.size_bytes > budget_bytes:  # by what packing adds
-            found = self._placed(2 * budget_bytes - found.size_bytes)
+            found = self._placed(2 * budget_bytes - found.size_bytes, self._wants)
         return found if found.size_bytes <= budget_bytes else least
 
-    def _placed(self, budget_bytes: float) -> Placement:
+    @property
+    def roomy(self) -> Placement:
+        """The map where memory is not short: with scratch memory for any part of what is computed
+        in part.
+        """
+        return self._placed(math.inf, self.sizer.wants(self._computed_roughly, self.draft))
+
+    @property
+    def _computed_roughly(self) -> Iterator[tuple[Node, Region]]:
+        """What is computed, and wherever that is a part, nearly all of it as well; not where that
+        would read what nobody computes.
+        """
+        base, frozen = self.draft.scheduled.base, self.draft.scheduled.frozen
+        for node, region in self.computed:
+            yield node, region
+            if not all(base[one] in frozen or base[one] in self.draft.slots for one in node.inputs):
+                continue
+            larger = {one for box in region for one in _nearly_all(box, node.shape)}
+            yield from ((node, Region((box,))) for box in larger)
+
+    def _placed(self, budget_bytes: float, wanted: Wanted) -> Placement:
         """Packed with the scratch memory that fits beside what is in use at each step."""
         draft, position = self.draft, self.draft.scheduled.position
         scratch = {
             node: _reserved(wants, budget_bytes - draft.in_use[position[node]])
-            for node, wants in self._wants.items()
+            for node, wants in wanted.items()
         }
         key = tuple(scratch.values())
         if key not in self._packed:
@@ -152,6 +176,23 @@ def _lives(
         }
         for k, first in early.items()
     }
+
+
+def _nearly_all(box: Box, shape: Sequence[int]) -> Iterator[Box]:
+    """Larger parts: in dimensions of which it is a part, all, or all but an edge.
+
+    An edge is wide enough that what lies beside it does not look at all of an input either: windows
+    look at one element further, or at few.
+
+    >>> list(_nearly_all(Box(((0, 3), (4, 5), (4, 5))), (3, 9, 64)))
+    [[0:3, 0:9, 8:64], [0:3, 2:9, 0:64], [0:3, 2:9, 8:64]]
+    """
+    whole = Box.full(shape)
+    sides = [
+        (full,) if span == full else (full, (min(max(2, size // 8), size - 1), size))
+        for span, full, size in zip(box, whole, shape, strict=True)
+    ]
+    return (larger for larger in map(Box, product(*sides)) if larger != whole)
 
 
 def _reserved(wants: Iterable[tuple[int, ...]], room_bytes: float) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tgbench.base.errors import GraphError, PlanError
+from tgbench.base.regions import listed_region
 from tgbench.base.words import shorten
 from tgbench.graph.graph import Graph, Node
 from tgbench.graph.op_table import OPS
@@ -13,7 +14,7 @@ from tgbench.memory.check import clashes
 from tgbench.memory.placement import ALIGNMENT, Placement
 from tgbench.memory.storage import ScheduledGraph, is_look
 from tgbench.plans.decisions import PlanBucket, PlanFields
-from tgbench.runs.buckets import Span
+from tgbench.runs.buckets import Span, placed
 from tgbench.runs.split import WHOLE
 
 
@@ -129,6 +130,10 @@ def check_bucket(bucket: PlanBucket, graph: Graph, where: str) -> None:
             seen.add(name)
             if not all(_is_inside(box, node, bucket.bounds) for box in boxes):
                 raise PlanError(f"{where}.{key}: a box of {name} is not inside {node.type}")
+            if listed_region([placed(box, bucket.origin) for box in boxes]) is None:
+                raise PlanError(
+                    f"{where}.{key}: boxes of {name} overlap, or are more than a run changes"
+                )
 
 
 def _fits(span: Span, size: int, bounds: Sequence[int]) -> bool:

@@ -64,6 +64,8 @@ class SearchRecord:
         greedy_ns: what `best_ns` was for the greedy plan.
         bound_ns: no plan of the tabulated model within the budget has a faster mean run.
         history: (step, best_ns) whenever a better plan was found.
+        bound_of: digest of the tables and the budget that `bound_ns` holds for: another search
+            over the same need not prove it again; "" where nothing is proven.
     """
 
     mode: str
@@ -76,6 +78,7 @@ class SearchRecord:
     greedy_ns: float
     bound_ns: float
     history: tuple[tuple[int, float], ...] = ()
+    bound_of: str = ""
 
     @property
     def gap(self) -> float:

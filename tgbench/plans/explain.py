@@ -90,6 +90,7 @@ class Explanation:
         donor, takers: whose bytes it takes over in place, and who takes over its own.
         weighed: what retaining it saves and takes; None where that was not weighed.
         remark: what else is to be said of it.
+        source: the line of the user's code that it comes from, where the graph knows it.
         tile: what it computes together so that its bits are the same in every run, in words.
     """
 
@@ -105,9 +106,11 @@ class Explanation:
     weighed: Weighed | None = None
     remark: str = ""
     tile: str = ""
+    source: str = ""
 
     def __str__(self) -> str:
         lines = [f"{self.node}: {_HEADS[self.role](self)}", *_classes(self), *_sharers(self)]
+        lines += [f"from {self.source}"] if self.source else []
         lines += [line for line in (self.tile, self.remark) if line]
         if self.weighed is not None:
             lines += [_balance(self.weighed, self.role), _FLIPS[self.role](self.weighed)]
@@ -127,8 +130,16 @@ def explain(
 
     Raises PlanError for a node that is not in the plan, and for another graph.
     """
-    found = _explained(plan, node, graph)
+    found = replace(_explained(plan, node, graph), source=_source(node, graph))
     return found if exactness is None else replace(found, tile=exactness.told(node))
+
+
+def _source(name: str, graph: Graph | None) -> str:
+    """Of a node, or of the one that it computes again."""
+    again = AGAIN.fullmatch(name)
+    names = {name, again[1] if again else name}
+    nodes = graph.nodes if graph is not None else ()
+    return next((node.source for node in nodes if node.name in names and node.source), "")
 
 
 def _explained(plan: PlanFields, node: str, graph: Graph | None) -> Explanation:

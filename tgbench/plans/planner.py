@@ -227,13 +227,20 @@ class Planner:
 
         Raises PlanError for a map in which live values overlap, if `TGBENCH_CHECK` is set.
         """
-        return self._within(self.attempts.of(retention, scenarios, cut, whole), budget_bytes)
+        return self._checked(
+            self.attempts.of(retention, scenarios, cut, whole).within(budget_bytes)
+        )
+
+    def _checked(self, placement: Placement) -> Placement:
+        if checks():
+            check_placement(placement, self.scheduled)
+        return placement
 
     def _within(self, attempt: Attempt, budget_bytes: int | None) -> Placement:
-        found = attempt.within(budget_bytes)
-        if checks():
-            check_placement(found, self.scheduled)
-        return found
+        """The map that fits a budget; without one there is room for more than is planned for."""
+        return self._checked(
+            attempt.roomy if budget_bytes is None else attempt.within(budget_bytes)
+        )
 
     def _always(
         self,

@@ -23,7 +23,7 @@ from tgbench.plans.decisions import (
     SearchRecord,
 )
 
-OPTIONAL = ("copied", "records", "path")  # fields that plans of before do not have
+OPTIONAL = ("copied", "records", "path", "bound_of")  # fields that plans of before do not have
 READ = (3, VERSION)  # a plan of version 3 has no path
 LONGEST_SIGNATURE = 1 << 16
 NO_PLAN = "not a plan; pass a file that `session.save_plan` wrote"
@@ -252,6 +252,7 @@ class _Reader:
                 (entry[0], self._real({"ns": entry[1]}, "ns", f"{where}.history[{i}]"))
                 for i, entry in enumerate(history)
             ),
+            bound_of=self._text(item, "bound_of", where) if "bound_of" in item else "",
         )
 
     def _stop(self, item: Mapping[str, Any], where: str) -> StopReason:

@@ -190,7 +190,7 @@ class ProgramKey:
         )  # fmt: skip
 
     def check(self, graph: Graph) -> None:
-        """Raises ValueError where its class is none of a graph, or a count is none."""
+        """Raises ValueError or TypeError where its class is none of a graph, or a count is none."""
         kind, counts = self.kind, (self.state, self.start, self.after, self.calls, self.pieces)
         if not all(type(n) is int and n >= 0 for n in counts):
             raise ValueError("what is counted is a whole number")
@@ -205,6 +205,7 @@ class ProgramKey:
             _check_terms(guard.const, guard.terms, guard.modulus)
             if any(index >= len(kind.bounds) for index, _ in guard.terms):
                 raise ValueError("a guard over no entry of the origin")
+        hash(kind)  # raises TypeError: classes are looked up, and some JSON is no key
         for parts, nodes in ((kind.changed, leaves), (kind.demand, graph.outputs)):
             for name, boxes in parts:
                 for box in boxes:

@@ -93,12 +93,16 @@ def site_at(site: Site, origin: Sequence[int]) -> Site:
     )
 
 
+SURE = 3  # runs, of which the least time is not far from what one takes
+
+
 @dataclass
 class Use:
     """How often a program ran, and how long that takes.
 
-    The first time is forgotten at the second: nothing was warm. From then on it is a mean, in the
-    long run of the last sixteen or so, and no run counts for more than twice of what is usual.
+    The least of the first few times counts: the first time nothing was warm, and who is put aside
+    in the second is not asked again. From then on it is a mean, in the long run of the last sixteen
+    or so, and no run counts for more than twice of what is usual.
 
     All times are those of a run where the program was made: what one took elsewhere counts for as
     much as it would have taken there (see `Program.share`).
@@ -120,7 +124,7 @@ class Use:
     @property
     def is_warm(self) -> bool:
         """Whether it ran often enough to know what it takes."""
-        return self.ran > 1
+        return self.ran >= SURE
 
     @property
     def takes_ns(self) -> float:
@@ -135,7 +139,10 @@ class Use:
     def note(self, took_ns: float) -> None:
         self.ran += 1
         late = took_ns - self.time_ns
-        self.time_ns += late if self.ran < 3 else min(late, self.time_ns) / min(self.ran - 1, 16)
+        if self.ran == 1 or (self.ran <= SURE and late < 0):
+            self.time_ns = took_ns
+        elif self.ran > SURE:
+            self.time_ns += min(late, self.time_ns) / min(self.ran - 1, 16)
 
 
 @dataclass
@@ -297,8 +304,10 @@ class Program:
     def share(self, origin: tuple[int, ...]) -> float:
         """How many times as long a run is expected to take as one where this was made."""
         work = self.work
-        made = work.at(self.made_at) if work is not None and work.moves else 0.0
-        return work.at(origin) / made if work is not None and made else 1.0
+        if work is None or not work.moves:
+            return 1.0
+        made = work.at(self.made_at)
+        return work.at(origin) / made if made else 1.0
 
     def takes_ns(self, origin: tuple[int, ...]) -> float:
         """What a run takes there."""
@@ -307,7 +316,7 @@ class Program:
     def is_good(self, origin: tuple[int, ...]) -> bool:
         """Whether it is as quick there as was hoped."""
         use = self.use
-        return use.ran < 3 or use.time_ns * self.share(origin) <= use.instead_ns
+        return not use.is_warm or use.time_ns * self.share(origin) <= use.instead_ns
 
     def ran(self, took_ns: int) -> None:
         """A run where it stands took so long."""

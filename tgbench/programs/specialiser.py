@@ -8,12 +8,12 @@ Nothing here touches memory: a session binds the result, an optimiser only looks
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from tgbench.base.coords import Coord, Domain, Guard, fixed, origin_symbol, record
+from tgbench.base.memo import Latest
 from tgbench.base.regions import EMPTY, Region
 from tgbench.graph.graph import Node
 from tgbench.kernels.registry import Ranking, candidates
@@ -27,6 +27,8 @@ from tgbench.runs.pausing import Pausing, at_once
 from tgbench.runs.propagate import Propagator, Step, changes, handed_out, joined
 from tgbench.runs.rules import Rules
 from tgbench.runs.split import WHOLE, Cut, Demand, cuts, demands, supersets
+
+MOST_SEEN = 4096  # extents and uses whose fixed entries are remembered
 
 
 @dataclass(frozen=True)
@@ -82,13 +84,13 @@ class FixedEntries:
     """
 
     def __init__(self) -> None:
-        self._seen: defaultdict[Hashable, set[int]] = defaultdict(set)
+        self._seen = Latest[Hashable, set[int]](MOST_SEEN)
 
     def of(self, kind: BucketClass, origin: Sequence[int]) -> dict[int, int]:
         """The entries of an origin that are taken for numbers."""
         found = {}
         for i, value in enumerate(origin):
-            values = [self._seen[kind.extents, use] for use in kind.uses[i]]
+            values = [self._seen.get((kind.extents, use), ()) for use in kind.uses[i]]
             if all(len(seen) > 1 and value in seen for seen in values):
                 found[i] = value
         return found
@@ -97,7 +99,7 @@ class FixedEntries:
         """Take note of a program's guards."""
         for i in Domain(guards).fixed:
             for use in kind.uses[i]:
-                self._seen[kind.extents, use].add(origin[i])
+                self._seen.setdefault((kind.extents, use), set()).add(origin[i])
 
 
 class Specialiser:

@@ -27,6 +27,7 @@ from tgbench.graph.graph import Graph
 Boxes: TypeAlias = "tuple[tuple[str, Region], ...]"  # by name, sorted, no empty regions
 Rounding: TypeAlias = Literal["exact", "pow2", "full"]
 Span: TypeAlias = "tuple[int | None, int]"  # symbol (None: from 0 on), extent; −n: on to n
+Spans: TypeAlias = "tuple[tuple[str, tuple[tuple[Span, ...], ...]], ...]"  # of boxes, by name
 Use: TypeAlias = "tuple[str, str, int]"  # part, name, dimension of a box that moves
 MOST_SPOTS = 2_000  # whose class is remembered
 
@@ -40,8 +41,8 @@ class BucketClass:
         bounds: for each origin symbol, the largest value it can take.
     """
 
-    changed: tuple[tuple[str, tuple[tuple[Span, ...], ...]], ...]
-    demand: tuple[tuple[str, tuple[tuple[Span, ...], ...]], ...]
+    changed: Spans
+    demand: Spans
     bounds: tuple[int, ...]
 
     def __hash__(self) -> int:
@@ -57,7 +58,7 @@ class BucketClass:
     ) -> dict[str, Region]:
         """The regions at an origin, of integers or of symbols."""
         spans = self.changed if part == "changed" else self.demand
-        return {name: Region.of(*(_placed(box, origin) for box in boxes)) for name, boxes in spans}
+        return {name: Region.of(*(placed(box, origin) for box in boxes)) for name, boxes in spans}
 
     @cached_property
     def extents(self) -> tuple[tuple[str, tuple[tuple[int, ...], ...]], ...]:
@@ -110,25 +111,23 @@ class BucketClass:
             tuple(sorted(self.regions("demand", origin).items())),
         )
 
-    def around(self, bucket: Bucket) -> tuple[int, ...] | None:
-        """Where a run of this class changes and asks for all that a bucket does; None if nowhere.
-
-        As late as it may be, so that changes start together. Looks at classes of one box a name.
+    def around(self, bucket: Bucket) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        """Between which origins a run of this class changes and asks for all that a bucket does;
+        None if nowhere. Looks at classes of one box a name.
         """
         low, high = [0] * len(self.bounds), list(self.bounds)
-        for mine, theirs in (self.changed, bucket.changed), (self.demand, bucket.demand):
+        for mine, theirs in zip((self.changed, self.demand), bucket.hulls, strict=True):
             known = dict(mine)
-            for name, region in theirs:
+            for name, hull in theirs:
                 boxes = known.get(name, ())
                 if len(boxes) != 1:
                     return None
-                for (symbol, extent), (start, stop) in zip(boxes[0], region.hull(), strict=True):
+                for (symbol, extent), (start, stop) in zip(boxes[0], hull, strict=True):
                     if symbol is not None:
-                        least = value_of(stop) - extent if extent > 0 else 0
-                        low[symbol] = max(low[symbol], least)
-                        high[symbol] = min(high[symbol], value_of(start))
+                        low[symbol] = max(low[symbol], stop - extent if extent > 0 else 0)
+                        high[symbol] = min(high[symbol], start)
         fits = all(a <= b for a, b in zip(low, high, strict=True))
-        return tuple(high) if fits else None
+        return (tuple(low), tuple(high)) if fits else None
 
     def corners(self, origin: Sequence[int]) -> list[tuple[int, ...]]:
         """The origin at hand and the extreme ones, for sizing."""
@@ -169,6 +168,17 @@ class Bucket:
             return tuple(sorted([item for item in regions.items() if item[1].boxes]))
 
         return Bucket(listed(changed), listed(demand))
+
+    @cached_property
+    def hulls(self) -> tuple[tuple[tuple[str, tuple[tuple[int, int], ...]], ...], ...]:
+        """Of what is changed and of what is demanded, between what each lies."""
+        return tuple(
+            tuple(
+                (name, tuple((value_of(a), value_of(b)) for a, b in region.hull()))
+                for name, region in part
+            )
+            for part in (self.changed, self.demand)
+        )
 
     def is_within(self, other: Bucket) -> bool:
         """Whether another run changes and asks for all that this one does."""
@@ -243,7 +253,8 @@ def _leaf_shape(graph: Graph, name: str) -> tuple[int, ...]:
     return (graph.inputs if name in graph.inputs else graph.states)[name].shape
 
 
-def _placed(spans: tuple[Span, ...], origin: Sequence[Coord]) -> Box:
+def placed(spans: tuple[Span, ...], origin: Sequence[Coord]) -> Box:
+    """A box of a class, where its origin is."""
     return Box(_interval_of(span, origin) for span in spans)
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tgbench.base.errors import TraceError
-from tgbench.base.regions import Box, Region
+from tgbench.base.regions import MOST_LISTED, Box, Region, listed_region
 from tgbench.base.strict_json import parsed
 from tgbench.base.words import is_name, shorten
 from tgbench.runs.buckets import Bucket
@@ -28,7 +28,6 @@ INT_LIMIT = 2**63
 TIME_LIMIT_S = 2**33  # the year 2242, which every date type holds
 MOST_DIMENSIONS = 64
 MOST_LINE_BYTES = 1 << 20
-MOST_BOXES = 1024  # of one input or output, which mostly have one; of more, the hull is written
 CALL_BYTES, NAME_BYTES, BOX_BYTES, SIDE_BYTES = 270, 200, 70, 118  # of a call and its parts
 MEND = "delete the line, or restore the file from a copy"
 
@@ -105,7 +104,7 @@ def _listed(boxes: Sequence[tuple[str, Region]]) -> dict[str, list[list[list[int
 
 def _few(region: Region) -> Iterable[Box]:
     """The boxes of a region, or the one around them where they are more than a line takes."""
-    return region if len(region) <= MOST_BOXES else (region.hull(),)
+    return region if len(region) <= MOST_LISTED else (region.hull(),)
 
 
 def _record(line: str | bytes) -> dict[str, Any]:
@@ -169,7 +168,7 @@ def _region(boxes: Any, where: str) -> Region:
             raise TraceError(f"field {shorten(where)}: {fault}; {MEND}")
 
     require(type(boxes) is list and bool(boxes), f"{shorten(boxes)} is not a list of boxes")
-    require(len(boxes) <= MOST_BOXES, f"{len(boxes)} boxes are more than {MOST_BOXES}")
+    require(len(boxes) <= MOST_LISTED, f"{len(boxes)} boxes are more than {MOST_LISTED}")
     for box in boxes:
         require(type(box) is list, f"{shorten(box)} is not a box, a list of intervals")
         require(len(box) == len(boxes[0]), "its boxes differ in their number of dimensions")
@@ -178,7 +177,7 @@ def _region(boxes: Any, where: str) -> Region:
             fault = f"{shorten(interval)} is not [start, stop] with 0 <= start < stop < 2**63"
             require(type(interval) is list and len(interval) == 2, fault)
             require(all(map(_is_size, interval)) and interval[0] < interval[1], fault)
-    disjoint = [Box((start, stop) for start, stop in box) for box in boxes]
-    region = Region.of(*disjoint)
-    require(region.elements == sum(box.elements for box in disjoint), "its boxes overlap")
+    region = listed_region([Box((start, stop) for start, stop in box) for box in boxes])
+    require(region is not None, "its boxes overlap, or take too many bands")
+    assert region is not None
     return region

@@ -2,6 +2,7 @@
 
 Raster(4) of 10 elements    |. . .|. . .|. . .|.|
 around {4:5, 7:8}                 [3       9)       the hull, rounded out to whole tiles
+banded {4:5}                      [3       9)       two tiles or more, in one dimension
 within {2:7}                      [3   6)           whole tiles inside each box
 onwards {4:5, 7:8}                  [4            10)   everything from the first element on
 widened {4:5, 6:7}                  [4      8)          twice as many elements, and so on
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tgbench.base.coords import value_of
 from tgbench.base.regions import EMPTY, Box, Region
 
 
@@ -35,6 +37,26 @@ class Raster:
         for (start, stop), size in zip(region.hull(), shape, strict=True):
             tile = self._tile(size)
             sides.append((start // tile * tile, min(-(-stop // tile) * tile, size)))
+        return Region((Box(sides),))
+
+    def banded(self, region: Region, shape: Sequence[int]) -> Region:
+        """A box of two tiles at least along the dimension of which a region of integers takes the
+        smallest share, the first of such, and whole in the others. So boxes overlap, and few hold
+        everything that is no larger than a tile; and rows lie one behind the other.
+
+        >>> Raster(4).banded(Region((Box(((4, 5), (8, 9))),)), (10, 10))
+        {[3:9, 0:10]}
+        """
+        if not region.boxes or not shape:
+            return region
+        hull = [(value_of(start), value_of(stop)) for start, stop in region.hull()]
+        share = [(stop - start) / size for (start, stop), size in zip(hull, shape, strict=True)]
+        axis = share.index(min(share))
+        (start, stop), size = hull[axis], shape[axis]
+        tile, sides = self._tile(size), list(Box.full(shape))
+        first = min(start // tile, max(-(-size // tile) - 2, 0)) * tile
+        last = max(-(-stop // tile) * tile, first + 2 * tile)
+        sides[axis] = first, min(last, size)
         return Region((Box(sides),))
 
     def within(self, region: Region, shape: Sequence[int]) -> Region:

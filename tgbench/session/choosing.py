@@ -27,10 +27,11 @@ besides, the more often the more it weighs. That is put aside for it from the st
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from math import inf
+from statistics import fmean
 from typing import Any, Literal, Protocol, TypeAlias, get_args
 
 from tgbench.base import switches
@@ -41,14 +42,16 @@ from tgbench.plans.decisions import Classes
 from tgbench.programs.program import Program, Use
 from tgbench.runs.buckets import BucketClass
 from tgbench.runs.pausing import Paused, Pausing, at_once
-from tgbench.runs.work import Work
+from tgbench.runs.work import Place, Work
 from tgbench.session.experience import MOST_CLASSES, Asked, Decided, Experience, Modelled
 from tgbench.session.purse import SHARE, Purse
-from tgbench.session.serving import AFRESH, FROM_NOTHING, Offer, Rung
+from tgbench.session.serving import AFRESH, THERE, Offer, Rung
 
 CLEARLY = 2 / 3  # of a full run: what takes less is made with the first answer, if planned for
+FEW = 1 / 4  # of the places of a class: rather a program that stands than one that moves so far
 AGAIN = 5  # how often a class that the plan is for is expected to come again
 MOST_ACCOUNTS = 20_000  # past this, what was put aside is forgotten
+LAST_MET = 32  # runs of a class, whose places are remembered
 LEAST_RUNNING = 50  # of choosing's own time, that runs take on which a choice stands
 LONGEST = 50  # runs
 LONGEST_RUN = 1.3  # times what computing everything takes, that a run may with what is got ready
@@ -111,6 +114,40 @@ class Wanted:
     took_ns: int = 0
 
 
+class Met:
+    """Runs of one class: how many there were, and where the last of them stood."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._last = deque[Place](maxlen=LAST_MET)
+
+    def note(self, origin: Place, runs: int) -> None:
+        self.count += runs
+        self._last.append(origin)
+
+    def share(self, offer: Offer, known: Experience) -> float:
+        """The share of them that a program for an offer would have served.
+
+        One that stands serves at its place, and one that moves where its guards hold, as far as
+        these are known. What the last runs say, but for the one that a model was asked about,
+        counts beside one that may stand anywhere.
+        """
+        kind, origin = offer.spot
+        domains, runs = known.domains(offer), len(self._last)
+        if not offer.rung.moves:
+            return (self._last.count(origin) + 1 / offer.rung.places) / (1 + runs)
+        if not domains:
+            return known.anywhere(offer)
+        right = fmean(
+            max(sum(map(domain.holds, self._last)) - 1, 0) + domain.share(kind.bounds)
+            for domain in domains
+        )
+        return right / max(runs, 1)
+
+
+UNMET = Met()
+
+
 class Chooser(Protocol):
     """Picks one of several programs that would serve a run, and hears how it went.
 
@@ -129,6 +166,9 @@ class Chooser(Protocol):
 
     def rehearse(self, offer: Offer, decided: Decided) -> bool:
         """Learn of a run that is planned for, and did not happen yet; whether to make it ready."""
+
+    def stands(self, offer: Offer) -> bool:
+        """Whether a program for a run that was rehearsed is right at few other places."""
 
     def answered(self) -> None:
         """The first answer is given, and what is planned for was looked at."""
@@ -195,6 +235,9 @@ class Own:
         return False
 
     def rehearse(self, offer: Offer, decided: Decided) -> bool:
+        return False
+
+    def stands(self, offer: Offer) -> bool:
         return False
 
     def answered(self) -> None:
@@ -279,11 +322,12 @@ class Measured:
         self._saving_up = 0  # for how many runs like it nothing better can be paid for
         self._aside: defaultdict[Hashable, float] = defaultdict(float)
         self._runs = 0
-        self._came: defaultdict[BucketClass, int] = defaultdict(int)  # of what was chosen for
+        self._came = dict[BucketClass, Met]()  # of what was chosen for
         self._chosen = 0  # how often, in all
         self._counts: tuple[Sequence[Seen], Offer, float] | None = None  # when the run is over
         self._full = Latest[BucketClass, Everything](MOST_CLASSES)
         self._whole: Program | None = None  # what computes everything of anything
+        self._ready: list[Program] = []  # made with the first answer, before that was measured
 
     def choose(self, own: Offer, larger: Larger, planned: Classes) -> Offer:
         """The offer that costs least; what the others would have saved is put aside.
@@ -318,24 +362,22 @@ class Measured:
         for offer, one in seen:
             if offer.program is None and offer is not best:
                 self._aside[_account(offer)] += max(paid_ns - one, 0.0) * (1 + self._skipped)
-        for met in {offer.spot.kind for offer, _ in seen if offer.rung.continues}:
-            self._came[met] += 1 + self._skipped
+        for kind, origin in {offer.spot for offer, _ in seen if offer.rung.goes_by_place}:
+            self._came.setdefault(kind, Met()).note(origin, 1 + self._skipped)
         self._chosen += 1 + self._skipped
         self._skipped = 0
 
     def _want(self, offer: Offer, hoped_ns: float) -> None:
         """Get a program ready, or find out first what it takes."""
-        known = self._experience
-        is_hope = known.reference is not None and known.running(offer) is None
-        self.wanted = Wanted(offer, is_hope, hoped_ns, self._instead_ns)
+        self.wanted = Wanted(offer, self._is_hope(offer), hoped_ns, self._instead_ns)
 
     def _until_payable(self, seen: Sequence[Seen], paid_ns: float) -> int:
         """How many runs like this one it takes until some missing program can be paid for.
 
         Until then there is little to choose for them.
         """
-        known, purse = self._experience, self._purse
-        prices = [known.plan(one) + known.making(one) for one, _ in seen if one.program is None]
+        purse = self._purse
+        prices = [self._price(one) for one, _ in seen if one.program is None]
         missing = min(prices, default=0.0) - purse.room_ns()
         grows = SHARE * purse.full_ns + max(purse.full_ns - paid_ns, 0.0)
         if not missing > 0.0:
@@ -362,8 +404,21 @@ class Measured:
         return [(offer, takes(offer, own_ns or 0.0)) for offer, own_ns in known]
 
     def _least(self, seen: Sequence[Seen], planned: Classes) -> Seen:
-        """The one that costs least."""
-        return min(seen, key=lambda one: self._cost(one[0], one[1], planned))
+        """The one that costs least; of those that are not made and cost less than what is there,
+        the one that saves most for what is to be paid for it.
+        """
+        costs = [self._cost(offer, expected, planned) for offer, expected in seen]
+        least = seen[costs.index(min(costs))]
+        if least[0].program is not None or self._instead_ns == inf:
+            return least
+        better = [
+            (one, self._is_hope(one[0]))
+            for one, cost in zip(seen, costs, strict=True)
+            if one[0].program is None and cost < self._instead_ns
+        ]
+        sure_ns = min((one[1] for one, is_hope in better if not is_hope), default=inf)
+        worth_it = [one for one, is_hope in better if not is_hope or one[1] < sure_ns]
+        return max(worth_it or [least], key=lambda one: self._worth(one[0], one[1], planned))
 
     def _compare(self, kind: BucketClass, seen: Sequence[Seen]) -> Offer | None:
         """Find what is there instead of making a program, and what computing everything takes.
@@ -384,9 +439,10 @@ class Measured:
         least = next((o for o, _ in seen if o.rung is AFRESH and o.program is None), None)
         known = None if least is None else self._experience.running(least)
         least_ns = there_ns if known is None else min(there_ns, known)
-        self._full.setdefault(kind, Everything(full, there_ns, least_ns)).note(
-            full, there_ns, least_ns
-        )
+        if kind in self._full:
+            self._full[kind].note(full, there_ns, least_ns)
+        else:
+            self._full[kind] = Everything(full, there_ns, least_ns)
         if self._purse.full_ns:
             self._purse.full_ns = least_ns
         can_ask = least is not None and known is None and self._can_ask(least)
@@ -408,6 +464,9 @@ class Measured:
         known.asked(offer, found, known.clock() - began_ns, is_cold=True)
         modelled_ns = found[0].at(offer.spot.origin)
         return whole is not None and modelled_ns < CLEARLY * whole.use.modelled_ns
+
+    def stands(self, offer: Offer) -> bool:
+        return UNMET.share(offer, self._experience) < FEW
 
     def answered(self) -> None:
         self._purse.left_ns = 0.0  # what the first answer took is told apart: nothing is owed
@@ -449,7 +508,7 @@ class Measured:
     @property
     def _rungs(self) -> Sequence[Rung]:
         """Where the program is that was chosen last, or where it may be better elsewhere."""
-        return FROM_NOTHING if self._rung.is_afresh else (self._rung, *FROM_NOTHING)
+        return THERE if self._rung.is_afresh else (self._rung, *THERE)
 
     @property
     def _stands_for(self) -> int:
@@ -475,6 +534,10 @@ class Measured:
         if program.renews:
             self._whole = program
             self._purse.open(program.use.takes_ns)
+            if program.use.is_warm:  # what was made ready has to be quicker than that
+                for ready in self._ready:
+                    ready.use.instead_ns = program.use.takes_ns
+                self._ready.clear()
         full = self._full.get(kind)
         if full is None and self._whole is not None:  # nobody chose for it yet
             there_ns = self._whole.use.takes_ns
@@ -485,7 +548,7 @@ class Measured:
             if program.renews:  # one for no more is not there, or not for this place
                 lost_ns = (full.there_ns if is_full else took_ns) - full.least_ns
                 self._purse.lost_ns += max(lost_ns, 0.0)
-            self._purse.ran(full.least_ns, 0.0 if is_full else full.least_ns - took_ns)
+            self._purse.ran(full.least_ns, 0.0 if program.renews else full.least_ns - took_ns)
 
     def spent(self, offer: Offer, took_ns: int) -> None:
         self._purse.pay(took_ns, offer.rung.is_afresh)
@@ -497,6 +560,8 @@ class Measured:
         program.use.since = self._runs
         instead_ns = self._instead_ns if wanted is None else wanted.instead_ns
         self._experience.made(offer, program, took_ns, instead_ns)
+        if instead_ns == inf:
+            self._ready.append(program)
         if wanted is not None:
             self._choose_soon()
 
@@ -525,27 +590,48 @@ class Measured:
             return expected
         known = self._experience
         often, plan, making = known.often(offer), known.plan(offer), known.making(offer)
-        kind, put_aside = offer.spot.kind, self._aside.get(_account(offer), 0.0)
-        saving = self._saving(offer, expected)
-        if self._instead_ns < inf and not self._can_pay(offer, plan + making):
+        if self._instead_ns < inf and not self._can_pay(offer):
             return inf
-        times = self._came.get(kind, 0) + (AGAIN * planned[kind][0] if kind in planned else 0.0)
-        runs = max(self._chosen, 1)
-        uses = runs * known.serves(offer, times / runs, self._runs)  # in as many to come
-        return expected + max(plan + making * often - uses * saving - put_aside, 0.0)
+        put_aside = self._aside.get(_account(offer), 0.0)
+        if offer.rung.goes_by_place:
+            saving = self._instead_ns - expected
+            put_aside *= self._share(offer) if offer.rung.moves else 1.0  # by all runs of its class
+            put_aside += self._uses(offer, planned) * saving if 0.0 < saving < inf else 0.0
+        return expected + max(plan + making * often - put_aside, 0.0)
 
-    def _can_pay(self, offer: Offer, price_ns: float) -> bool:
+    def _share(self, offer: Offer) -> float:
+        """Of the runs of an offer's class, which its program serves."""
+        return self._came.get(offer.spot.kind, UNMET).share(offer, self._experience)
+
+    def _uses(self, offer: Offer, planned: Classes) -> float:
+        """How many runs a program for an offer will serve, of as many to come as there were."""
+        kind, runs = offer.spot.kind, max(self._chosen, 1)
+        times = self._came.get(kind, UNMET).count * self._share(offer)
+        times += AGAIN * planned[kind][0] if kind in planned else 0.0
+        return runs * self._experience.serves(offer, times / runs, self._runs)
+
+    def _worth(self, offer: Offer, expected: float, planned: Classes) -> float:
+        """What a program for an offer will save of what is paid for it, asking included."""
+        known = self._experience
+        uses = self._uses(offer, planned) if offer.rung.goes_by_place else max(self._chosen, 1)
+        price = known.plan(offer) + known.making(offer)
+        price += known.modelling(offer) if self._is_hope(offer) else 0.0
+        return uses * (self._instead_ns - expected) / max(price, 1.0)
+
+    def _can_pay(self, offer: Offer) -> bool:
         """Whether a program may be wanted: one at a time, and what it takes has to be known."""
-        is_hope = self._experience.reference is not None and self._experience.running(offer) is None
-        is_paid = self._purse.holds(price_ns, offer.rung.is_afresh)
-        return self.wanted is None and is_paid and (not is_hope or self._can_ask(offer))
+        return self.wanted is None and self._purse.holds(self._price(offer), offer.rung.is_afresh)
 
-    def _saving(self, offer: Offer, expected: float) -> float:
-        """What a program that moves saves in a run to come, if its class comes as it did so far."""
-        saving = self._instead_ns - expected
-        if not offer.rung.continues or not 0.0 < saving < inf:
-            return 0.0
-        return saving * (1 + self._came.get(offer.spot.kind, 0)) / (1 + self._chosen)
+    def _price(self, offer: Offer) -> float:
+        """What is to be paid next for an offer: for a program, or to know what it would take."""
+        known = self._experience
+        if self._is_hope(offer):
+            return known.modelling(offer)
+        return known.plan(offer) + known.making(offer)
+
+    def _is_hope(self, offer: Offer) -> bool:
+        """Whether nobody knows what a run of an offer takes, and the model is to be asked."""
+        return self._experience.reference is not None and self._experience.running(offer) is None
 
 
 def _account(offer: Offer) -> Hashable:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from statistics import median_low
@@ -28,6 +28,7 @@ from tgbench.runs.work import Place, Work
 from tgbench.session.serving import EXACTLY, Offer
 
 MOST_ASKED = 8  # times that a model is asked about a class, as it computes other things elsewhere
+MOST_STANDING = 1  # the same of one whose programs stand: asking takes as long as making one
 LAST_COUNTED = 8  # programs that tell how many runs the next one will serve
 HOPED_RUNS = 16  # that the hope before any was made counts for
 LAST_MADE = 32  # programs that tell how often one of theirs is met again
@@ -52,6 +53,7 @@ class Family:
         asking_ns: what asking it took.
         uses: of the last ones made.
         making_ns: what making them took.
+        shares: of the places of a class, at which the last ones asked about compute the same.
     """
 
     asked: list[Asked] = field(default_factory=list)
@@ -59,20 +61,22 @@ class Family:
     asking_ns: float = 0.0
     uses: deque[Use] = field(default_factory=lambda: deque(maxlen=LAST_MADE))
     making_ns: deque[int] = field(default_factory=lambda: deque(maxlen=LAST_MADE))
+    shares: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_ASKED))
 
-    def made_for_one_met(self, places: int) -> float:
-        """How many are made for one that is met again, of programs that stand at some places."""
-        return (places + len(self.uses)) / (1 + sum(use.ran > 1 for use in self.uses))
+    @property
+    def made_for_one_met(self) -> float:
+        """How many are made for one that is met again."""
+        return (1 + len(self.uses)) / (1 + sum(use.ran > 1 for use in self.uses))
 
-    def there_ns(self, place: Place, scale: float) -> float | None:
+    def there_ns(self, place: Place, scale: float, most: int) -> float | None:
         """What a run of theirs takes at a place of theirs; None where nobody asked, unless they
-        were asked about at many others.
+        were asked about at so many others.
         """
         ratios = [ratio for use in self.uses if (ratio := use.ratio) is not None]
         for work, domain in self.asked:
             if domain.holds(place):
                 return work.at(place) * (median(ratios) or scale)
-        return self.running_ns(scale) if len(self.asked) == MOST_ASKED else None
+        return self.running_ns(scale) if len(self.asked) >= most else None
 
     def answered(self, place: Place, work: Work, domain: Domain) -> None:
         """A model was asked at a place."""
@@ -132,12 +136,28 @@ class Experience:
             return offer.program.takes_ns(place)
         own, form, rung = map(self._families.get, _keys(offer))
         if own is not None and own.asked:
-            return own.there_ns(place, self._scale)
+            most = MOST_ASKED if offer.rung.moves else MOST_STANDING
+            return own.there_ns(place, self._scale, most)
         known = None
         for family in (own or form, None if offer.rung is EXACTLY else rung):
             if known is None and family is not None:
                 known = family.running_ns(self._scale)
         return known
+
+    def domains(self, offer: Offer) -> Sequence[Domain]:
+        """Where a run of an offer computes what it does where it is; if nobody knows, where ones
+        elsewhere do; nothing, if nobody asked.
+        """
+        own = self._families.get(_kind(offer), UNKNOWN)
+        domains = [domain for _, domain in own.asked]
+        return [one for one in domains if one.holds(offer.spot.origin)] or domains
+
+    def anywhere(self, offer: Offer) -> float:
+        """At what share of its places a program that moves is right, of which nothing is known:
+        at all of them, until those of its rung turn out not to be.
+        """
+        shares = self._families.get(offer.rung, UNKNOWN).shares
+        return (1 + sum(shares)) / (1 + len(shares))
 
     def asking(self, offer: Offer, decided: Decided) -> Pausing[Asked]:
         """Ask the model how long a run of an offer takes."""
@@ -160,6 +180,7 @@ class Experience:
         for key in _keys(offer):
             family = self._families.setdefault(key, Family())
             family.modelled_ns, family.asking_ns = here_ns, took_ns
+            family.shares.append(domain.share(offer.spot.kind.bounds))
         self._families[_kind(offer)].answered(place, work, domain)
         return here_ns * self._scale
 
@@ -201,16 +222,16 @@ class Experience:
     def often(self, offer: Offer) -> float:
         """How many such programs are made for one that is met again."""
         own, rung = self._about(offer)
-        return (own if own.uses else rung).made_for_one_met(offer.rung.places)
+        return (own if own.uses else rung).made_for_one_met
 
     def serves(self, offer: Offer, hoped: float, runs: int) -> float:
         """The share of runs that a program will serve: what the last ones of its class did, since
-        they were made. Before any was, what is hoped of one at any of its places.
+        they were made. Before any was, what is hoped.
         """
         own, _ = self._about(offer)
         last = list(own.uses)[-LAST_COUNTED:]
         ran, age = sum(use.ran for use in last), sum(runs - use.since for use in last)
-        return (hoped / offer.rung.places * HOPED_RUNS + ran) / (HOPED_RUNS + age)
+        return (hoped * HOPED_RUNS + ran) / (HOPED_RUNS + age)
 
     def making(self, offer: Offer) -> float:
         """What making a program takes: the more boxes change, the more meet each other."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -11,6 +11,7 @@ from tgbench.base.memo import bytes_of
 from tgbench.programs.program import Program
 from tgbench.programs.states import NOTHING
 from tgbench.runs.buckets import BucketClass
+from tgbench.runs.work import Place
 
 NO_STATES: dict[int, None] = {}
 CALL_BYTES = 3_500.0  # of a call, about, before any was measured
@@ -40,10 +41,15 @@ class Sizes:
 
 
 class Library:
-    """Programs by (state, bucket class), bounded in bytes; the least used go first."""
+    """Programs by (state, bucket class), bounded in bytes; the least used go first.
+
+    Fields:
+        changes: how often a program came or went.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
+        self.changes = 0
         self.size_bytes = 0
         self.evicted = 0
         self._shelves: OrderedDict[tuple[int, BucketClass], list[Program]] = OrderedDict()
@@ -69,12 +75,26 @@ class Library:
         """The classes of the programs that were used last, that one first."""
         return dict.fromkeys(kind for _, kind in islice(reversed(self._shelves), most))
 
+    def origins(self, kind: BucketClass, first: Place, last: Place) -> Iterator[Place]:
+        """Between two origins, where programs of a class may be right: the last, so that changes
+        start together; and where programs were made that are not right there.
+        """
+        found = dict.fromkeys([last])
+        for state in self.states(kind):
+            for program in self._shelves[state, kind]:
+                at = program.made_at
+                between = all(a <= b <= c for a, b, c in zip(first, at, last, strict=True))
+                if between and not program.domain.holds(last):
+                    found[at] = None
+        return iter(found)
+
     def states(self, kind: BucketClass) -> dict[int, None]:
         """From which states programs of a class start, the last one last."""
         return self._states.get(kind, NO_STATES)
 
     def add(self, state: int, kind: BucketClass, program: Program) -> None:
         key = state, kind
+        self.changes += 1
         self._states.setdefault(kind, {})[state] = None
         self._continuing += state != NOTHING and key not in self._shelves
         self._shelves[key] = [program, *self._shelves.get(key, ())]  # no shelf is ever empty
@@ -99,6 +119,7 @@ class Library:
                 del self._states[kind]
 
     def clear(self) -> None:
+        self.changes += 1
         self._shelves.clear()
         self._states.clear()
         self.size_bytes = self._continuing = 0

@@ -14,13 +14,13 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from tgbench.base.collector import lasting
 from tgbench.programs.lowering import DoesNotFit
 from tgbench.programs.program import Program
 from tgbench.runs.buckets import Spot
 from tgbench.runs.pausing import Paused, Pausing, at_once
 from tgbench.session.choosing import Chooser, Wanted
 from tgbench.session.experience import Decided
-from tgbench.session.memory import lasting
 from tgbench.session.planning import Planning
 from tgbench.session.report import Counters
 from tgbench.session.serving import EXACTLY, Offer

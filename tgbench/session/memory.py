@@ -6,9 +6,7 @@ program, and carries states from one run to the next.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -16,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tgbench.base.collector import lasting
 from tgbench.base.coords import Domain, record
 from tgbench.base.errors import KernelError
 from tgbench.base.regions import EMPTY, Box, Region
@@ -39,7 +38,6 @@ from tgbench.runs.pausing import Pausing
 from tgbench.runs.propagate import Propagator, Step, update_key
 from tgbench.runs.rules import Rules
 
-UNSEEN = 0.25  # of all objects, as the collector has it
 MOST_AFTERS = 1_000  # states that a program is known to have begun with
 Saved: TypeAlias = "list[tuple[torch.Tensor, torch.Tensor]]"  # (where it lies, its copy)
 
@@ -413,53 +411,6 @@ def _neighbours(indices: Sequence[int], size: int) -> Iterator[tuple[int, int, i
 def _goes_on(order: Sequence[int], source: Mapping[int, int], i: int) -> bool:
     before, here = order[i - 1], order[i]
     return here == before + 1 and source[here] == source[before] + 1
-
-
-@contextmanager
-def lasting() -> Iterator[None]:
-    """Let what is made inside join the oldest generation of the garbage collector, unseen.
-
-    A program, and what planning remembers, is thousands of small objects that last. The collector
-    would look at each of them three times as they grow old, and after some dozens of programs at
-    everything that the process holds, which takes longer than making all of them. What was young
-    before is collected first, so that garbage of others waits no longer than it did. Where the
-    process keeps objects frozen, they stay so.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    gc.collect(1)
-    gc.disable()
-    try:
-        yield
-    finally:
-        if not gc.get_freeze_count():
-            _Unseen.made += gc.get_count()[0]
-            gc.freeze()
-            _Unseen.all = _Unseen.all or gc.get_freeze_count()  # once: all are walked through
-            gc.unfreeze()
-        gc.enable()
-
-
-class _Unseen:
-    """Objects that `lasting` let join the oldest generation since all were looked at; and all then.
-
-    Counting all takes as long as making a program does.
-    """
-
-    made = all = 0
-
-
-def collect_dropped() -> None:
-    """Let sessions go that nobody has any more: asked before another one is made.
-
-    They hold themselves, as programs know the memory that knows them. The collector looks at
-    everything once what is new is a quarter of it; it has not seen what was made to last, so that
-    is counted here.
-    """
-    if gc.isenabled() and _Unseen.made > _Unseen.all * UNSEEN:
-        _Unseen.made = _Unseen.all = 0
-        gc.collect()
 
 
 def _typed(arena: torch.Tensor) -> dict[tuple[Any, str], torch.Tensor]:

@@ -8,6 +8,7 @@ from glob import escape
 from typing import Any, Literal, TypeAlias
 
 from tgbench.base.errors import ExactnessError, GraphError, KernelError, WeightsError, check_choice
+from tgbench.base.words import cut
 from tgbench.costs.admission.admit import load
 from tgbench.costs.model import CostModel, CostTable
 from tgbench.costs.records import Records
@@ -123,8 +124,7 @@ class LoadedGraph:
     def seat(self) -> Seat:
         """A place in the arena, named in messages by inputs and outputs."""
         name = f"{', '.join(self.graph.inputs)} → {', '.join(self.graph.outputs)}"
-        short = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
-        return self.arena.join(short, self.pool.parameter_bytes)
+        return self.arena.join(cut(name, LONGEST_NAME), self.pool.parameter_bytes)
 
 
 @dataclass(frozen=True)

@@ -36,9 +36,10 @@ from tgbench.plans.decisions import Classes
 from tgbench.plans.paths.occasions import PlannedRun
 from tgbench.plans.paths.paths import WITHIN, Path, Paths, Space
 from tgbench.plans.plan import Plan
+from tgbench.plans.retention.workload import Workload
 from tgbench.plans.search.chain import Submits
-from tgbench.plans.search.optimiser import Mode, Optimiser
-from tgbench.plans.search.workload import Workload
+from tgbench.plans.search.effort import Mode
+from tgbench.plans.search.optimiser import Optimiser
 from tgbench.runs.propagate import changes, handed_out, joined
 from tgbench.session.check.compare import difference
 from tgbench.session.check.copies import parameters, twin
@@ -188,8 +189,8 @@ class SessionPaths:
     def open(self, path: Path) -> GraphSession:
         """A session that runs a path, over the same weights, with memory as it needs."""
         opened = twin(self.session, path.graph)
-        opened.costs.pins = path.kernels
         opened.costs.adopt(self.session.costs.table())
+        opened.costs.pins = path.kernels
         return opened
 
     def race(self, paths: Sequence[Path], rounds: int = ROUNDS) -> list[float]:
@@ -555,7 +556,7 @@ def references(
 
 def _keys(path: Path) -> set[tuple[str, str]]:
     """The kernels and signatures that nothing was measured of."""
-    return {(kernel.name, call.signature) for call, kernel in path.unmeasured()}
+    return {(kernel.name, call.lying) for call, kernel in path.unmeasured()}
 
 
 def _disjoint(unknown: Sequence[Path], tried: Set[tuple[str, str]], count: int) -> list[Path]:

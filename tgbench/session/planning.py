@@ -17,7 +17,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, TypeAlias
 
+from tgbench.base.collector import lasting
 from tgbench.base.errors import PlanError
+from tgbench.base.memo import Latest
 from tgbench.base.regions import Region
 from tgbench.base.switches import PLANS, tell
 from tgbench.base.words import counted, format_bytes, format_time, listed
@@ -30,11 +32,12 @@ from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.decisions import Classes, Decisions
 from tgbench.plans.plan import Plan
 from tgbench.plans.planner import Planner, Progress, unit_change
+from tgbench.plans.retention.workload import Workload
 from tgbench.plans.scenarios import Scenario
 from tgbench.plans.search.chain import Submits
-from tgbench.plans.search.optimiser import Effort, Mode, Optimiser
+from tgbench.plans.search.effort import Effort, Mode
+from tgbench.plans.search.optimiser import Optimiser
 from tgbench.plans.search.process import SearchTask
-from tgbench.plans.search.workload import Workload
 from tgbench.programs.calibrate import Calibrator
 from tgbench.programs.exact.findings import Exactness
 from tgbench.programs.pool import Pool
@@ -43,9 +46,9 @@ from tgbench.programs.teamwork import Teamwork
 from tgbench.runs.buckets import Bucket, BucketClass, Spot
 from tgbench.runs.rules import Rules
 from tgbench.session.arguments import ArgumentReader
-from tgbench.session.memory import lasting
 
 SMALL_BYTES, SMALL_SHARE = 1 << 20, 16  # outputs that are held whole: so many, or of the weights
+MOST_IN_PIECES = 1000  # unplanned classes that are remembered to have run so
 
 Retain: TypeAlias = Literal["auto", "all"]
 Runs: TypeAlias = Sequence[Spot]
@@ -102,7 +105,7 @@ class Planning:
     places: dict[BucketClass, set[tuple[int, ...]]] = field(default_factory=dict)
     calibrated: set[BucketClass] = field(default_factory=set)
     missed: set[BucketClass] = field(default_factory=set)
-    in_pieces: set[BucketClass] = field(default_factory=set)
+    in_pieces: Latest[BucketClass, None] = field(default_factory=lambda: Latest(MOST_IN_PIECES))
 
     @cached_property
     def team(self) -> Teamwork:
@@ -204,7 +207,7 @@ class Planning:
         if self.budget_bytes is not None or len(program.steps) == 1 or kind in self.classes:
             return False
         again = kind in self.in_pieces
-        self.in_pieces.add(kind)
+        self.in_pieces[kind] = None
         return again
 
     def takes_more(self, spot: Spot) -> bool:

@@ -27,7 +27,7 @@ from tgbench.base.regions import Region
 from tgbench.base.switches import RUNS, tell
 from tgbench.base.words import counted
 from tgbench.kernels.numba import rows
-from tgbench.plans.search.optimiser import Effort
+from tgbench.plans.search.effort import Effort
 from tgbench.programs.lowering import DoesNotFit
 from tgbench.programs.program import Program
 from tgbench.programs.states import NOTHING
@@ -40,7 +40,7 @@ from tgbench.session.making import Maker, NeedsPlan
 from tgbench.session.planning import Planning, Runs, Search
 from tgbench.session.report import Counters, Report, taken_bytes
 from tgbench.session.results import gather
-from tgbench.session.serving import EXACTLY, FROM_NOTHING, WHOLE, Around, Offer, Rung, Server
+from tgbench.session.serving import ANEW, EXACTLY, WHOLE, Around, Offer, Rung, Server
 from tgbench.session.standing import NONE, Keeper, Standing
 from tgbench.session.trying import TriedCall, Tryer
 
@@ -246,9 +246,12 @@ class Runner:
             ahead = tuple(at + 1 if at < most else most // 2 for at, most in places)
             own = self.own(kind.bucket(ahead), Spot(kind, ahead), self.keeper.standing)
             if own.program is None:
-                self.server.larger(own, self._around(own.bucket))
+                larger = self.server.larger(own, self._around(own.bucket))
                 if self.chooser.rehearse(own, self.maker.decided(own)):
                     self._make_ready(own)
+                for offer in larger if self.chooser.stands(own) else ():
+                    if offer.rung.stands and offer.program is None:
+                        self.chooser.rehearse(offer, self.maker.decided(offer))
 
     def _make_ready(self, offer: Offer) -> None:
         """Make a program before it is asked for, if it fits with the kernels that are quickest."""
@@ -308,7 +311,7 @@ class Runner:
         """A program for everything, where nothing else is there and nothing can be bought."""
         if not self.keeper.programs.continue_nothing:
             return None
-        found = self._quickest(bucket, FROM_NOTHING)
+        found = self._quickest(bucket, (ANEW,))
         return found if found is not None and self.chooser.waits() else None
 
     def _goes_on(self, served: Served, began_ns: int) -> bool:

@@ -13,8 +13,9 @@ run meets the same program again.
     WIDENED           extents to powers what is there,    extents to powers
                       of two          or any part of it  of two
     WIDER             as it is for a program that is there, and does all of this and more
+    ANEW              the same for one that counts on nothing: whatever changed
     in sixteenths     rounded out      rounded in        rounded out           at one place
-    in quarters       rounded out      rounded in        rounded out
+    in bands          to a band        rounded in        to a band, along one dimension
     in whole inputs   whole inputs     whole values      in sixteenths
     AFRESH            everything       nothing           what is asked for
     afresh, more      everything       nothing           in sixteenths; everything
@@ -24,14 +25,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple, TypeAlias
 
-from tgbench.base.memo import Allowance
+from tgbench.base.memo import Allowance, Latest
 from tgbench.base.regions import Region
 from tgbench.graph.graph import Graph, Node
 from tgbench.programs.program import Program
 from tgbench.programs.states import MOST_PLACES, NOTHING, States
-from tgbench.runs.buckets import Bucket, Classifier, Spot
+from tgbench.runs.buckets import Boxes, Bucket, Classifier, Spans, Spot
 from tgbench.runs.raster import Raster, onwards, widened
 from tgbench.session.library import Library
 
@@ -47,6 +49,7 @@ class Rung:
         changed: to which grid changes are rounded out, and what is valid is rounded in; None for
             neither.
         demand: to which grid the demand is rounded out; None for not at all.
+        is_band: both along one dimension, and whole in the others.
         widens: to powers of two, where it starts.
         goes_on: each input changed from its first changed element on.
         is_afresh: everything changed and nothing is valid.
@@ -56,6 +59,7 @@ class Rung:
     name: str
     changed: Raster | None = None
     demand: Raster | None = None
+    is_band: bool = False
     widens: bool = False
     goes_on: bool = False
     is_afresh: bool = False
@@ -77,19 +81,29 @@ class Rung:
         """How changes are rounded out; None for not at all."""
         if self.goes_on or self.widens:
             return onwards if self.goes_on else widened
-        return None if self.changed is None else self.changed.around
+        return self._rounded_to(self.changed)
 
     @property
     def rounds_demand(self) -> Enlarges | None:
         """The same of what is asked for."""
         if self.widens:
             return widened
-        return None if self.demand is None else self.demand.around
+        return self._rounded_to(self.demand)
+
+    def _rounded_to(self, raster: Raster | None) -> Enlarges | None:
+        if raster is None:
+            return None
+        return raster.banded if self.is_band else raster.around
 
     @property
-    def continues(self) -> bool:
-        """Whether its program moves, and goes on from what is there."""
-        return self.moves and not self.is_afresh and not self.is_there
+    def stands(self) -> bool:
+        """Whether its program is for one place."""
+        return self.goes_by_place and not self.moves
+
+    @property
+    def goes_by_place(self) -> bool:
+        """Whether which runs its program serves depends on where they are."""
+        return not self.is_afresh and not self.is_there
 
     @property
     def is_modest(self) -> bool:
@@ -103,18 +117,22 @@ WIDENED = Rung("to powers of two", widens=True)
 WIDER = Rung("as a wider one", is_there=True)
 AFRESH = Rung("afresh", is_afresh=True)
 WHOLE = Rung("afresh", None, Raster(1), is_afresh=True)
-FROM_NOTHING = (AFRESH, WIDER, WHOLE)  # where a program that computes everything is, least first
+ANEW = Rung("afresh", is_afresh=True, is_there=True)
+THERE = (WIDER, ANEW)  # where programs are that serve runs nobody made one for
 LARGER = (
     ONWARDS,
     WIDENED,
     WIDER,
+    ANEW,
     Rung("in sixteenths", Raster(16), Raster(16)),
-    Rung("in quarters", Raster(4), Raster(4)),
+    Rung("in bands", Raster(8), Raster(8), is_band=True),
     Rung("in whole inputs", Raster(1), Raster(16)),
     AFRESH,
     Rung("afresh", None, Raster(16), is_afresh=True),
     WHOLE,
 )
+MOST_DEMANDS = 256  # of which is remembered what computes all of them
+COMPARED = 16  # runs after which such programs are compared again
 MOST_KINDS = 32  # of programs, that a run is compared with
 
 
@@ -175,6 +193,8 @@ class Server:
         self.shapes = {name: node.shape for name, node in leaves.items()}
         self.outputs = {name: node.shape for name, node in graph.outputs.items()}
         self._rounded = allowance.memo(MOST_PLACES)
+        self._known_anew = Latest[Boxes, Offer](MOST_DEMANDS)
+        self._anew_at = 0  # how many programs had come and gone then
 
     def larger(self, own: Offer, run: Around) -> list[Offer]:
         """The run as larger ones than its `own`."""
@@ -188,7 +208,7 @@ class Server:
     def offer(self, run: Around, rung: Rung) -> Offer | None:
         """The run as a larger one; None where there is none."""
         if rung.is_there:
-            return self._wider(run)
+            return self._anew(run) if rung.is_afresh else self._wider(run, anew=False)
         bucket = self._around(run.bucket, rung, run.everything)
         spot = self.classifier.spot(bucket, rung.goes_on)
         if rung.is_afresh:
@@ -202,20 +222,53 @@ class Server:
             program = self.for_less(run.valid, run.last, spot)
         return Offer(rung, bucket, spot, state, program)
 
-    def _wider(self, run: Around) -> Offer | None:
-        """The run as the quickest one that a program is there for, and that does all of it."""
+    def _anew(self, run: Around) -> Offer | None:
+        """The quickest program that is there and computes all that is demanded, whatever changed;
+        remembered until programs come or go, and compared again now and then.
+        """
+        if self._anew_at != self.programs.changes:
+            self._known_anew.clear()
+            self._anew_at = self.programs.changes
+        demand = run.bucket.demand
+        known = self._known_anew.get(demand)
+        if known is None or known.program is None or known.program.use.ran % COMPARED == 0:
+            offers = self.offer(run, AFRESH), self._wider(run, anew=True), self.offer(run, WHOLE)
+            known = min(
+                (offer for offer in offers if offer is not None and offer.program is not None),
+                key=_takes_ns,
+                default=None,
+            )
+            if known is None:
+                return None
+            self._known_anew[demand] = known
+        return known
+
+    def _wider(self, run: Around, anew: bool) -> Offer | None:
+        """The run as the quickest one that a program is there for, and that does all of it; of
+        those that compute from all inputs and count on nothing, or of the others.
+        """
         found: list[tuple[float, int, Spot, Program]] = []
+        everything = self._all_of(run.everything)
         for kind in self.programs.kinds(MOST_KINDS):
-            origin = kind.around(run.bucket)
-            if origin is not None:
+            between = kind.around(run.bucket) if (kind.changed == everything) is anew else None
+            for origin in () if between is None else self.programs.origins(kind, *between):
                 spot = Spot(kind, origin)
-                program = self.for_less(run.valid, run.last, spot)
+                if anew:
+                    program = self.programs.find(NOTHING, kind, origin)
+                else:
+                    program = self.for_less(run.valid, run.last, spot)
                 if program is not None:
                     found.append((program.takes_ns(origin), len(found), spot, program))
         if not found:
             return None
         _, _, spot, program = min(found)
         return Offer(WIDER, spot.kind.bucket(spot.origin), spot, None, program)
+
+    def _all_of(self, names: Sequence[str]) -> Spans:
+        """How a class says that all of some inputs changed."""
+        return tuple(
+            (name, (tuple([(None, size) for size in self.shapes[name]]),)) for name in sorted(names)
+        )
 
     def for_less(self, valid: int, last: Spot | None, spot: Spot) -> Program | None:
         """The quickest program for a run that counts on no more than what the `last` one left."""
@@ -246,6 +299,10 @@ class Server:
         else:
             changed = _enlarged(bucket.changed, rung.rounds_changes, self.shapes)
         return Bucket.of(changed, _enlarged(bucket.demand, rung.rounds_demand, self.outputs))
+
+
+def _takes_ns(offer: Offer) -> float:
+    return inf if offer.program is None else offer.program.takes_ns(offer.spot.origin)
 
 
 def _enlarged(

@@ -23,6 +23,7 @@ from typing import Any, ClassVar, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from tgbench.base.collector import collect_dropped
 from tgbench.base.errors import ExactnessError, PlanError, check_choice
 from tgbench.base.switches import telling
 from tgbench.graph.graph import Graph
@@ -33,7 +34,7 @@ from tgbench.plans.decisions import PlanPath
 from tgbench.plans.paths.chosen import opened
 from tgbench.plans.plan import Plan
 from tgbench.plans.search.chain import Submits
-from tgbench.plans.search.optimiser import MODES, Effort, Mode
+from tgbench.plans.search.effort import MODES, Effort, Mode
 from tgbench.plans.search.process import BackgroundSearch
 from tgbench.programs.encoding import Codec
 from tgbench.programs.program_file import ProgramFile, facts
@@ -42,7 +43,6 @@ from tgbench.runs.trace import Trace
 from tgbench.session.arguments import ArgumentReader
 from tgbench.session.choosing import Making, Measured, Own, made_by
 from tgbench.session.facts import Facts
-from tgbench.session.memory import collect_dropped
 from tgbench.session.opening import Arithmetic, Knowledge, LoadedGraph, WeightsDtype, arena_on
 from tgbench.session.planning import Planning, Retain, Search, parsed
 from tgbench.session.running import Runner
@@ -308,7 +308,7 @@ class GraphSession(Facts):
             mode: "greedy", "search" (goes on from there, any time), "exact" (integer program).
             seconds: when to stop; 30 if neither this nor `steps` is given.
             budget: another budget for the arena.
-            steps: rollouts after which to stop; with it alone the same seed gives the same plan.
+            steps: windows after which to stop; with it alone the same seed gives the same plan.
             executor: runs chains of the search elsewhere: a process pool, a Dask client.
             workers: how many independent chains share what they find.
             stop: asked now and then; True ends the search.

@@ -20,9 +20,11 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 from tgbench.base.coords import record, standing
 from tgbench.base.errors import KernelError
+from tgbench.base.memo import Latest
 from tgbench.base.switches import STEPS, tell
 from tgbench.base.words import counted
 from tgbench.kernels.binding import once
@@ -48,6 +50,7 @@ LOOK_NS = 40_000.0  # a call, to find out what is not known of it, until one was
 SEEN = 64  # runs after which a call that was timed is timed again
 SAMPLES = 5  # of it
 DRIFT = 1.5  # times as long as it took, or as short: something else is going on
+MOST_KNOWN = 1000  # kinds of calls of which something is remembered
 
 
 class Course(Score):
@@ -147,10 +150,12 @@ class Tryer:
         self.clock = clock_of(calibrator.device) if clock is None else clock
         self.left_ns = 0.0
         self.tried = self.settled = self.exchanged = self.version = 0
-        self.drift: dict[str, float] = {}
+        self.drift = Latest[str, float](MOST_KNOWN)
         self._look_ns = LOOK_NS
-        self._courses: dict[str, Course] = {}
-        self._unfit: set[tuple[str, str]] = set()  # kernels that a plan has no scratch memory for
+        # A course keeps weights as its kernels want them: it goes with the programs that have it.
+        self._courses = WeakValueDictionary[str, Course]()
+        # Kernels that a plan has no scratch memory for.
+        self._unfit = Latest[tuple[str, str], None](MOST_KNOWN)
 
     def __str__(self) -> str:
         known = f"{counted(self.settled, 'call')} timed in runs, {self.exchanged} exchanged"
@@ -251,7 +256,7 @@ class Tryer:
             prepared = once(course.prepared, memory.buffers)
             return called(other, memory.buffers, program.origin, prepared)
         except (DoesNotFit, KernelError):
-            self._unfit.add((course.task.signature, name))
+            self._unfit[course.task.signature, name] = None
             course.leave(name)
         except Exception as error:
             course.fail(name, error)

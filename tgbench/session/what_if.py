@@ -31,8 +31,9 @@ from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.checks import check_placement
 from tgbench.plans.decisions import Decisions
 from tgbench.plans.plan import Plan
-from tgbench.plans.search.optimiser import Optimiser, told_anew
-from tgbench.plans.search.workload import Workload
+from tgbench.plans.retention.workload import Workload
+from tgbench.plans.search.carried import told_anew
+from tgbench.plans.search.judge import Judge
 from tgbench.runs.buckets import Bucket
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class Ground:
         return self.plan.placement_for(self.graph, self.plan.device)
 
     @cached_property
-    def optimiser(self) -> Optimiser:
+    def judge(self) -> Judge:
         """Lays maps out, and replays the history over them.
 
         Raises PlanError for a bit-exact plan without a session's costs, which know its tiles.
@@ -117,20 +118,20 @@ class Ground:
             kind.bucket(origin) for kind, (_, origin) in made.classes.items()
         )
         workload = Workload.of(made.scheduled, costs.rules, buckets)
-        return Optimiser(
-            made.scheduled, costs.rules, workload, self.plan.budget_bytes, costs.time_ns,
-            self.plan.device, classes=made.classes, ranking=costs.kernels,
+        return Judge(
+            made.scheduled, costs.rules, workload, costs.time_ns, self.plan.device,
+            classes=made.classes, ranking=costs.kernels,
         )  # fmt: skip
 
-    def over(self, scheduled: ScheduledGraph) -> Optimiser:
+    def over(self, scheduled: ScheduledGraph) -> Judge:
         """The same where other views have bytes."""
         if scheduled.copied not in self._over:
-            self._over[scheduled.copied] = self.optimiser.over(scheduled)
+            self._over[scheduled.copied] = self.judge.over(scheduled)
         return self._over[scheduled.copied]
 
     @cached_property
-    def _over(self) -> dict[frozenset[Node], Optimiser]:
-        return {self.decisions.scheduled.copied: self.optimiser}
+    def _over(self) -> dict[frozenset[Node], Judge]:
+        return {self.decisions.scheduled.copied: self.judge}
 
     @cached_property
     def before_ns(self) -> float | None:
@@ -144,7 +145,7 @@ class Ground:
 
     def told(self, made: Decisions) -> Retention:
         """A retention over the turns of the history."""
-        return told_anew(made, self.optimiser.workload)
+        return told_anew(made, self.judge.workload)
 
 
 @dataclass(frozen=True)
@@ -325,7 +326,7 @@ class WhatIf:
     ) -> Decisions:
         """A new map for another retention, for the same classes and order."""
         of = self.ground.over(scheduled)
-        placement = of.planner.lay_out(retention, of.scenarios(), made.cut)
+        placement = of.planner.lay_out(retention, of.scenarios, made.cut)
         candidates = {*made.dropped, *made.retention.nodes} | retention.nodes
         kept = {n for n, turns in retention.after.items() if len(turns) == len(retention.turns)}
         dropped = (node for node in candidates - kept if scheduled.base[node] is node)

@@ -19,11 +19,11 @@ from tgbench.base.streams import CostStream, Priced, either, together
 from tgbench.graph.graph import Graph, Node
 from tgbench.graph.op_table import OPS
 from tgbench.graph.reference import evaluate
-from tgbench.graph.rewrite.choices import Alternatives, Cluster, ClusterChoices, choices
+from tgbench.graph.rewrite.choices import Alternatives, Cluster, ClusterChoices, Way, choices
 from tgbench.graph.rewrite.egraph import EGraph
 from tgbench.graph.rewrite.rules import RULES
 from tgbench.graph.rewrite.saturate import SaturationLimits, saturate
-from tgbench.graph.rewrite.ways import Way, count_ways, rewritten, ways
+from tgbench.graph.rewrite.ways import count_ways, rewritten, ways
 from tgbench.graph.simplify import simplify
 from tgbench.sources.models import gemma3
 from tgbench.sources.models.checkpoints import GEMMA3_270M

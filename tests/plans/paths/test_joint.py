@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import pickle
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 from plans.paths.test_chosen import LIMITS, inputs, session_of
 from plans.paths.test_paths import layers, weights_of
 
+from tgbench.base.regions import Box
+from tgbench.costs.model import CostModel
 from tgbench.graph.rewrite.saturate import SaturationLimits
 from tgbench.plans.plan import Plan
 from tgbench.session.session import GraphSession
@@ -118,3 +121,19 @@ def test_what_runs_happened_weigh() -> None:
     shares = sorted(one.weight for one in many.paths.space.occasions)
     assert shares[-1] > 5 * shares[0]
     assert many[0].time_ns < many.paths.space.occasions[0].weight * 1e9
+
+
+def test_a_search_elsewhere_knows_the_pinned_kernels() -> None:
+    session = session_of(layers())
+    values = edited(session)
+    paths = session.paths(limits=LIMITS, within=50.0)
+    path = next(paths.filtered(lambda path: len(path.kernels) == 1))
+    ((signature, name),) = path.kernels.items()
+    session.take(path.chosen())
+    session.run(values)
+    task = pickle.loads(pickle.dumps(session.planning.task(session.runner.happened, None)))
+    elsewhere = CostModel(task.costs)
+    assert elsewhere.pins == session.costs.pins == {signature: name}
+    (call,) = {c.node.call: c for c in path.calls if c.signature == signature}.values()
+    site = elsewhere.site(call.node.call, Box.full(call.node.shape))
+    assert elsewhere.kernels(site)[0].name == name

@@ -5,20 +5,25 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from tgbench.base.errors import KernelError
+from tgbench.base.files import open_regular, read_bytes
 from tgbench.base.machine import cache_folder
 from tgbench.base.safetensors import atomic_path
-from tgbench.base.words import shorten
+from tgbench.base.words import printable, shorten
 from tgbench.costs.admission.candidate import kernel_of, read
 from tgbench.kernels.registry import KERNELS, register
 
 SECONDS, MEMORY_BYTES = 120.0, 1 << 30
 MOST_BYTES = 1 << 20  # of a source
+MOST_WORDS = 1 << 16  # of what its process says, the last ones
 NAME = re.compile(r"([A-Za-z][A-Za-z0-9_]{0,60})@([0-9a-f]{64})")
 
 
@@ -73,9 +78,7 @@ def admit(
 
 def _source(path: Path) -> str:
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise ValueError(f"it has more than {MOST_BYTES} bytes")
-        return path.read_bytes().decode()
+        return read_bytes(path, MOST_BYTES).decode()
     except (OSError, ValueError) as error:
         raise KernelError(f"{path}: cannot be read ({error}); check the path") from None
 
@@ -87,39 +90,57 @@ def _word(text: str) -> str:
 
 def _checked(path: Path, task: Path, seconds: float, memory_bytes: int) -> int:
     """How many cases a candidate stands."""
-    into, out_of = os.pipe()[::-1]
-    command = [
-        sys.executable, "-m", "tgbench.costs.admission.checks",
-        str(path), str(task), str(into), str(memory_bytes),
-    ]  # fmt: skip
-    try:
-        with subprocess.Popen(
-            command, pass_fds=(into,), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-            errors="replace",
-        ) as child:  # fmt: skip
-            os.close(into)
-            is_late = False
-            try:
-                _, said = child.communicate(timeout=seconds)
-            except subprocess.TimeoutExpired:
-                is_late = True
-                child.kill()
-                _, said = child.communicate()
-        with os.fdopen(out_of, encoding="utf-8", errors="replace") as pipe:
-            lines = pipe.read().splitlines()
-    except OSError as error:
-        raise KernelError(f"{path}: cannot be checked ({error})") from None
+    with TemporaryDirectory(prefix="tgbench-admit-") as folder:
+        told, said = Path(folder, "told"), Path(folder, "said")
+        command = [
+            sys.executable, "-m", "tgbench.costs.admission.checks",
+            str(path), str(task), str(told), str(memory_bytes),
+        ]  # fmt: skip
+        try:
+            status = _status(command, said, seconds)
+        except OSError as error:
+            raise KernelError(f"{path}: cannot be checked ({error})") from None
+        lines, last_words = _end(told).splitlines(), _end(said).strip()[-300:]
     last = next((line[5:] for line in reversed(lines) if line.startswith("case ")), "before any")
     verdict, _, what = lines[-1].partition(" ") if lines else ("", "", "")
-    if is_late:
+    if status is None:
         raise KernelError(f"{path}: refused: it takes more than {seconds:g} s\ncase: {last}")
-    if verdict == "done":
+    if verdict == "done" and what.isdecimal():
         return int(what)
     if verdict == "refused":
         raise KernelError(f"{path}: refused: {what}\ncase: {last}")
-    status = child.returncode
-    how = f"signal {-status}" if status < 0 else f"status {status}: {said.strip()[-300:]}"
+    how = f"signal {-status}" if status < 0 else f"status {status}: {last_words}"
     raise KernelError(f"{path}: refused: its process ended ({how})\ncase: {last}")
+
+
+def _status(command: list[str], said: Path, seconds: float) -> int | None:
+    """How a process ended, with all that it started; None for one that took too long.
+
+    What it says goes into a file, whose size it has a limit for: a pipe would be read into memory
+    without an end, and as long as any process that it left behind holds the other side.
+    """
+    with said.open("wb") as errors:
+        child = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
+        )
+    try:
+        return child.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+
+
+def _end(path: Path) -> str:
+    """The last words of a file that may be missing, as a terminal may have them."""
+    try:
+        with open_regular(path) as file:
+            file.seek(max(os.fstat(file.fileno()).st_size - MOST_WORDS, 0))
+            return printable(file.read(MOST_WORDS).decode(errors="replace"))
+    except OSError:
+        return ""
 
 
 def load(name: str) -> str:

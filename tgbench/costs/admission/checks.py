@@ -6,7 +6,7 @@ On each of many shapes and kinds of numbers, operands lying row-major, apart and
     the same    the same bits again, and of any part that is computed alone
     inside      bytes around and between the numbers of the result, and all operands, stay
 
-What it is at is written to a pipe before it is done, so that whoever waits can say where a
+What it is at is written to a file before it is done, so that whoever waits can say where a
 candidate crashed or hung. This finds mistakes; it is no wall against a file that means harm.
 """
 
@@ -36,6 +36,7 @@ WAYS = (*((kind, "plain") for kind in KINDS), ("normal", "apart"), ("normal", "t
 MOST = 1 << 20  # elements of an operand
 GUARD, BYTE = 256, 0xA5
 PARTS = 6
+MOST_WRITTEN = 1 << 24  # bytes of any file
 
 
 class RefusedKernel(Exception):  # noqa: N818  (a finding, not a fault of ours)
@@ -190,9 +191,9 @@ def check(candidate: CandidateKernel, call: Call, tell: Callable[[str], None]) -
     return count
 
 
-def main(file: str, task: str, pipe: str, memory: str) -> int:
-    """The child: one line a case, then "done", "refused" or "raised" with what there is to say."""
-    with os.fdopen(int(pipe), "w", buffering=1) as lines:
+def main(file: str, task: str, told: str, memory: str) -> int:
+    """The child: one line a case, then "done" or "refused" with what there is to say."""
+    with Path(told).open("w", encoding="utf-8", errors="backslashreplace", buffering=1) as lines:
 
         def tell(text: str) -> None:
             print("case", text.replace("\n", " "), file=lines)
@@ -214,10 +215,13 @@ def main(file: str, task: str, pipe: str, memory: str) -> int:
 
 
 def _limit(memory_bytes: int) -> None:
-    """No more memory than there is now and so much besides, where a system has such limits."""
+    """No large files, no more memory than there is now and so much besides: where a system has
+    such limits.
+    """
     try:
         import resource
 
+        resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_WRITTEN, MOST_WRITTEN))
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     except (ImportError, OSError):
         return

@@ -501,12 +501,25 @@ def _shifted(box: Box, axis: int, by: Coord) -> Box:
 
 def _concat_forward(call: Call, regions: tuple[Region, ...]) -> Region:
     axis = call.attrs["axis"]
-    shifted = [
-        _shifted(box, axis, offset)
-        for region, offset in zip(regions, _offsets(call), strict=True)
-        for box in region
-    ]
-    return Region.of(*shifted)
+    joined: list[Box] = []
+    for region, offset in zip(regions, _offsets(call), strict=True):
+        for box in region:
+            moved = _shifted(box, axis, offset)
+            if joined and _goes_on(joined[-1], moved, axis):
+                start, stop = joined.pop()[axis][0], moved[axis][1]
+                moved = Box([*moved[:axis], (start, stop), *moved[axis + 1 :]])
+            joined.append(moved)
+    return Region.of(*joined)
+
+
+def _goes_on(before: Box, after: Box, axis: int) -> bool:
+    """Whether a box begins where the one before ends, and is as wide: mostly all of both.
+
+    Forms that are equal are so wherever one stands: no guard is needed.
+    """
+    return before[axis][1] == after[axis][0] and all(
+        before[i] == after[i] for i in range(len(before)) if i != axis
+    )
 
 
 def _concat_needed(call: Call, box: Box) -> tuple[Region, ...]:

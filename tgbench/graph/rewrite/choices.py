@@ -16,17 +16,37 @@ changes nothing for another, and the cost of a way is the sum of what its cluste
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import heappop, heappush
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from tgbench.graph.graph import Node
 from tgbench.graph.rewrite.egraph import GIVEN, EGraph
 
 Cost: TypeAlias = "Callable[[Node], float]"  # of an e-node alone, in any unit; never negative
 Options: TypeAlias = "Mapping[Node, tuple[Node, ...]]"  # e-nodes, by class
+# By class of a cluster, the number of its option; −1 where it is not needed.
+Way: TypeAlias = "tuple[int, ...]"
+
+
+class Coupling(Protocol):
+    """What options cost among others: what each costs alone is no more than that."""
+
+    def links(self, options: Options, always: Set[Node]) -> Iterable[tuple[Node, Node]]:
+        """Pairs of classes of which one costs what it does for how the other is computed.
+
+        Args:
+            options: all that are left of each class that may be needed, readers first.
+            always: the classes that every way computes.
+        """
+
+    def kind(self, node: Node) -> Hashable:
+        """What of an option's surroundings its cost depends on."""
+
+    def more(self, cluster: Cluster, way: Way) -> float:
+        """What the first choices of a cluster are known to cost more than each alone."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +60,7 @@ class Cluster:
         costs: of the options.
         new: options that the graph did not have: of equal ways, those with fewest come first.
         inner: for each option, the classes of this cluster that it reads.
+        coupling: what options cost among others; None where each costs what it does alone.
     """
 
     entries: tuple[Node, ...]
@@ -48,6 +69,11 @@ class Cluster:
     costs: Mapping[Node, float]
     new: Set[Node]
     inner: Mapping[Node, tuple[Node, ...]]
+    coupling: Coupling | None = None
+
+    def more(self, way: Way) -> float:
+        """What the first choices of a way are known to cost besides what each costs alone."""
+        return 0.0 if self.coupling is None else self.coupling.more(self, way)
 
     @cached_property
     def number(self) -> Mapping[Node, int]:
@@ -61,7 +87,8 @@ class ClusterChoices:
 
     Fields:
         fixed: for each class that follows from weights alone, the e-node that computes it.
-        forced: for each class that every way computes in one way, its e-node.
+        forced: for each class that every way computes in one way, its e-node; those that are
+            chosen with others are in clusters.
         clusters: where there is a choice; those of one entry are equal and choose as one.
         cost: of what is forced.
     """
@@ -97,11 +124,14 @@ class Alternatives:
         return Alternatives(egraph, fixed, options, _order(egraph, options))
 
 
-def choices(found: Alternatives, cost: Cost, within: float = math.inf) -> ClusterChoices:
+def choices(
+    found: Alternatives, cost: Cost, within: float = math.inf, coupling: Coupling | None = None
+) -> ClusterChoices:
     """What can be chosen.
 
     Args:
         cost: of each e-node alone; nothing is asked of leaves and of what is fixed.
+        coupling: what they cost among others; None where that is the same.
         within: ways to compute a class that cost more than so many times the cheapest one are left
             out, unless the graph has them; what several may read is shared among them.
     """
@@ -111,14 +141,19 @@ def choices(found: Alternatives, cost: Cost, within: float = math.inf) -> Cluste
         for name in found.order
         for node in found.options[name]
     }
-    options = _worthy(found, costs, within)
-    order = _order(egraph, options)
-    always = _always(egraph, options, order)
-    forced = {name: options[name][0] for name in always if len(options[name]) == 1}
+    worthy = _worthy(found, costs, within)
+    order = _order(egraph, worthy)
+    options = {name: worthy[name] for name in order}
+    always = _always(egraph, options)
+    links = list(coupling.links(options, always)) if coupling is not None else []
     alike: dict[Any, list[Cluster]] = {}
-    for cluster in _clusters(egraph, options, order, always, costs):
+    chosen: set[Node] = set()
+    for cluster in _clusters(egraph, options, order, always, costs, links):
+        cluster = cluster if not links else replace(cluster, coupling=coupling)
         alike.setdefault(_likeness(egraph, cluster), []).append(cluster)
+        chosen.update(cluster.classes)
     groups = tuple(map(tuple, alike.values()))
+    forced = {name: options[name][0] for name in order if name in always and name not in chosen}
     spent = sum(costs[node] for node in forced.values())
     return ClusterChoices(egraph, found.fixed, forced, groups, spent)
 
@@ -173,7 +208,7 @@ def _worthy(found: Alternatives, costs: Mapping[Node, float], within: float) -> 
     option of each stays whose inputs stay.
     """
     egraph, options = found.egraph, found.options
-    there = _read_twice(egraph)
+    there = read_twice(egraph)
     readers = {
         name: max(1, len({egraph.find(reader) for reader in egraph.readers(name)}))
         for name in found.order
@@ -195,7 +230,7 @@ def _worthy(found: Alternatives, costs: Mapping[Node, float], within: float) -> 
     return kept
 
 
-def _read_twice(egraph: EGraph) -> set[Node]:
+def read_twice(egraph: EGraph) -> set[Node]:
     """Classes that several of the graph's own nodes read: they are there whatever one reads."""
     readers: dict[Node, set[Node]] = {}
     for node in egraph.of.values():
@@ -298,22 +333,30 @@ def _order(egraph: EGraph, options: Options) -> list[Node]:
     return list(reversed(done))
 
 
-def _always(egraph: EGraph, options: Options, order: Sequence[Node]) -> set[Node]:
-    """The classes that every way computes: of a class, itself and what all its options need."""
-    bit = {name: 1 << i for i, name in enumerate(order)}
-    needs: dict[Node, int] = {}
-    for name in reversed(order):
+def needs(egraph: EGraph, options: Options) -> Callable[[Node, Node], bool]:
+    """Whether every way to compute a class computes another one.
+
+    Args:
+        options: of each class, before those of what it may read.
+    """
+    bit = {name: 1 << i for i, name in enumerate(options)}
+    found: dict[Node, int] = {}
+    for name in reversed(tuple(options)):
         everywhere = -1
         for node in options[name]:
             here = 0
             for parent in _inner(egraph, node, options):
-                here |= needs[parent]
+                here |= found[parent]
             everywhere &= here
-        needs[name] = bit[name] | everywhere
-    found = 0
-    for end in egraph.ends:
-        found |= needs.get(end, 0)
-    return {name for name in order if found & bit[name]}
+        found[name] = bit[name] | everywhere
+    return lambda name, other: bool(found.get(name, 0) & bit[other])
+
+
+def _always(egraph: EGraph, options: Options) -> set[Node]:
+    """The classes that every way computes."""
+    is_needed = needs(egraph, options)
+    ends = set(egraph.ends)
+    return {name for name in options if any(is_needed(end, name) for end in ends)}
 
 
 # --- clusters -------------------------------------------------------------------------------------
@@ -325,8 +368,9 @@ def _clusters(
     order: Sequence[Node],
     always: Set[Node],
     costs: Mapping[Node, float],
+    links: Sequence[tuple[Node, Node]],
 ) -> Iterator[Cluster]:
-    """The classes with a choice, with what they alone may need."""
+    """The classes with a choice, with what they alone may need, and what is chosen with them."""
     place = {name: i for i, name in enumerate(order)}
     owner: dict[Node, Node] = {}  # of each class the entry whose cluster it is in, as a forest
 
@@ -336,7 +380,10 @@ def _clusters(
             name = owner[name]
         return name
 
-    entries = [name for name in order if name in always and len(options[name]) > 1]
+    linked = {name for pair in links for name in pair}
+    entries = [
+        name for name in order if name in always and (len(options[name]) > 1 or name in linked)
+    ]
     for entry in entries:
         owner[entry] = entry
         stack, seen = [entry], {entry}
@@ -351,6 +398,8 @@ def _clusters(
                 else:
                     owner[inner] = root(entry)
                     stack.append(inner)
+    for one, other in links:
+        owner[root(one)] = root(other)
     members: dict[Node, list[Node]] = {}
     for name in owner:
         members.setdefault(root(name), []).append(name)
@@ -388,5 +437,6 @@ def _likeness(egraph: EGraph, cluster: Cluster) -> Any:
         for node in cluster.options[name]:
             inputs = [seen.setdefault(n, len(seen)) for n in egraph.inputs(node)]
             what: Any = node.name if node.is_leaf else node.call
-            lines.append((seen[name], what, tuple(inputs), cluster.costs[node]))
+            kind = cluster.coupling and cluster.coupling.kind(node)
+            lines.append((seen[name], what, tuple(inputs), cluster.costs[node], kind))
     return len(cluster.entries), tuple(lines)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
 
+from tgbench.base.words import counted
 from tgbench.graph.graph import Node
 from tgbench.graph.rewrite.egraph import EGraph
 from tgbench.graph.rewrite.rule import AnyRule, Found
@@ -86,8 +87,9 @@ class Saturation:
     def __str__(self) -> str:
         last = self.iterations[-1]
         return (
-            f"{last.nodes} e-nodes in {last.classes} classes after {len(self.iterations)} "
-            f"iterations, {self.seconds:.2f} s; stopped: {self.stopped.value}"
+            f"{counted(last.nodes, 'e-node')} in {counted(last.classes, 'class')} after "
+            f"{counted(len(self.iterations), 'iteration')}, {self.seconds:.2f} s; "
+            f"stopped: {self.stopped.value}"
         )
 
 

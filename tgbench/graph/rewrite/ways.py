@@ -8,7 +8,8 @@ ways that need the same classes from some place on go on alike, so they are one 
                               ╲─→  {k, v}      ─→  …
 
 What is left from a state on is found once, from the end. With that, ways are searched for best
-first (A*, Hart and others 1968) and no step is taken in vain. Where there are too many states for
+first (A*, Hart and others 1968) and no step is taken in vain, but where options cost more among
+others than alone: that counts as soon as it is known. Where there are too many states for
 it, what is left is bounded from below by cheapest trees, in which each class is paid by those that
 may read it in equal shares.
 """
@@ -24,10 +25,7 @@ from typing import TypeAlias
 
 from tgbench.base.streams import Priced
 from tgbench.graph.graph import Graph, GraphBuilder, Node, copy_node
-from tgbench.graph.rewrite.choices import Cluster, ClusterChoices
-
-# By class of a cluster, the number of its option; −1 where it is not needed.
-Way: TypeAlias = "tuple[int, ...]"
+from tgbench.graph.rewrite.choices import Cluster, ClusterChoices, Way
 
 
 def ways(cluster: Cluster) -> Iterator[Priced[Way]]:
@@ -57,13 +55,13 @@ class _Search:
             while place < len(cluster.classes) and place not in needed:
                 place, way = place + 1, (*way, -1)
             if place == len(cluster.classes):
-                yield Priced(cost, way)
+                yield Priced(cost + cluster.more(way), way)
                 continue
             for number, (own, is_new, inner) in enumerate(self._options[place]):
                 after = needed | inner
                 left = self._left(place + 1, after)
                 so_far, further = cost + own, (*way, number)
-                bound = round(so_far + left, DIGITS)
+                bound = round(so_far + left + cluster.more(further), DIGITS)
                 count_new, turn = new + is_new, next(ticket)
                 # Of equal ones that comes first which is further.
                 heappush(heap, (bound, ~place, count_new, turn, after, so_far, further))
@@ -188,14 +186,16 @@ def rewritten(choices: ClusterChoices, taken: Mapping[Cluster, Way], graph: Grap
             if number >= 0:
                 chosen[name] = cluster.options[name][number]
     names: dict[Node, str] = {}
+    sources: dict[Node, str] = {}
     for node, made in egraph.of.items():
         names.setdefault(egraph.find(made), node.name)
+        sources.setdefault(egraph.find(made), node.source)
     builder = GraphBuilder()
     builder._taken.update(node.name for node in graph.nodes)
     new: dict[Node, Node] = {}
     for name in _inputs_first(egraph.ends, lambda n: egraph.inputs(chosen[n])):
         option = chosen[name]
-        before = len(builder.nodes)
+        before, builder.source = len(builder.nodes), sources.get(name, "")
         new[name] = copy_node(builder, option, tuple(new[n] for n in egraph.inputs(option)))
         if len(builder.nodes) > before and (option.op == "constant" or not option.is_leaf):
             new[name].name = names.get(name) or builder._fresh(option.op)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from tgbench.base.words import format_bytes
+from tgbench.base.words import format_bytes, printable
 from tgbench.memory.packing.problem import Buffer, Problem, Solution, aligned_size, occupying
 
 _SYMBOLS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -80,4 +80,4 @@ def _legend(shown: list[Buffer], width: int) -> Iterator[str]:
     if len(shown) > len(_SYMBOLS):
         return
     for symbol, buffer in zip(_SYMBOLS, shown, strict=False):
-        yield f"{symbol} = {buffer.name} {format_bytes(buffer.size_bytes)}"[:width]
+        yield printable(f"{symbol} = {buffer.name} {format_bytes(buffer.size_bytes)}")[:width]

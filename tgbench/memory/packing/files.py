@@ -18,6 +18,7 @@ from pathlib import Path
 
 from tgbench.base.errors import PackingError
 from tgbench.base.strict_json import bounded_text
+from tgbench.base.words import is_name, shorten
 from tgbench.memory.packing.problem import Buffer, Problem, Solution, Steps
 
 _COLUMNS = ("id", "lower", "upper", "size")
@@ -73,6 +74,8 @@ def _check_columns(names: tuple[str, ...]) -> None:
 def _read_buffer(line: int, row: Mapping[str, str | None]) -> Buffer:
     start, stop, size = (_read_int(line, name, row[name]) for name in _COLUMNS[1:])
     gaps = tuple(_read_gap(line, text) for text in (row.get("gaps") or "").split())
+    if not is_name(row["id"]):
+        raise ValueError(f"line {line}: id is {shorten(row['id'])}, which is no name")
     try:
         return Buffer(row["id"] or "", size, start, stop, gaps)
     except ValueError as error:
@@ -83,7 +86,7 @@ def _read_int(line: int, column: str, text: str | None) -> int:
     try:
         return int(text or "")
     except ValueError:
-        raise ValueError(f"line {line}: {column} is {text!r}, not a whole number") from None
+        raise ValueError(f"line {line}: {column} is {shorten(text)}, not a whole number") from None
 
 
 def _read_gap(line: int, text: str) -> Steps:
@@ -92,6 +95,6 @@ def _read_gap(line: int, text: str) -> Steps:
         return int(start), int(stop)
     except ValueError:
         raise ValueError(
-            f"line {line}: gaps has {text!r}; a gap is two steps, such as 3-5, and gaps are "
+            f"line {line}: gaps has {shorten(text)}; a gap is two steps, such as 3-5, and gaps are "
             "separated by spaces"
         ) from None

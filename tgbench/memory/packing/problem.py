@@ -26,6 +26,8 @@ from tgbench.base.stopping import StopReason
 Ints: TypeAlias = npt.NDArray[np.int64]
 Steps: TypeAlias = tuple[int, int]  # start, stop; half-open
 
+MOST = 1 << 62  # bytes of a height, and steps
+
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
@@ -67,8 +69,8 @@ class Buffer:
 class Problem:
     """Buffers to place, the offsets that are already decided, and the units they come in.
 
-    Raises `ValueError` for a repeated name, an alignment below 1, or a pin that names no buffer,
-    is negative or is not aligned.
+    Raises `ValueError` for a repeated name, an alignment below 1, sizes or steps beyond 64 bits, or
+    a pin that names no buffer, is negative or is not aligned.
     """
 
     buffers: tuple[Buffer, ...]
@@ -80,6 +82,7 @@ class Problem:
         object.__setattr__(self, "pinned", dict(self.pinned))
         if self.alignment < 1:
             raise ValueError(f"alignment is {self.alignment} B; use 1 for none")
+        _check_ranges(self.buffers, self.alignment)
         names = {buffer.name for buffer in self.buffers}
         if len(names) < len(self.buffers):
             raise ValueError(f"buffer name {_first_repeated(self.buffers)!r} is used twice")
@@ -131,6 +134,15 @@ class Solution:
 def _first_repeated(buffers: Iterable[Buffer]) -> str:
     counts = Counter(buffer.name for buffer in buffers)
     return next(name for name, count in counts.items() if count > 1)
+
+
+def _check_ranges(buffers: Iterable[Buffer], alignment: int) -> None:
+    """Heights and steps are numbers of 64 bits."""
+    height = sum(aligned_size(buffer.size_bytes, alignment) for buffer in buffers)
+    if height > MOST:
+        raise ValueError("the buffers' sizes add up to more than 2^62 bytes")
+    if any(buffer.start < -MOST or buffer.stop > MOST for buffer in buffers):
+        raise ValueError("a buffer is live at steps beyond 2^62")
 
 
 def _check_gaps(buffer: Buffer) -> None:

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 
 from tgbench.base.regions import EMPTY, Region
 from tgbench.graph.graph import Graph, Node
-from tgbench.graph.op_table import OPS
+from tgbench.graph.op_table import Call
 from tgbench.graph.rewrite.choices import Alternatives
+from tgbench.runs.propagate import widened
 from tgbench.runs.rules import Rules, less_known
 
 
@@ -51,10 +52,17 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Occasion:
-    """What a run computes of each class that it touches, by the class's name."""
+    """What a run computes of each class that it touches, by the class's name.
+
+    Fields:
+        weight: its share of all runs.
+        computed: what it computes of each.
+        reused: the classes of which it reads what an earlier run left.
+    """
 
     weight: float
     computed: Mapping[Node, Region]
+    reused: frozenset[Node]
 
 
 def occasions(
@@ -62,7 +70,7 @@ def occasions(
 ) -> tuple[Occasion, ...]:
     """What runs compute of every class of an e-graph."""
     finder = _Finder(found, rules)
-    return tuple(Occasion(run.weight, finder.computed(run)) for run in runs)
+    return tuple(finder.occasion(run) for run in runs)
 
 
 class _Finder:
@@ -70,23 +78,28 @@ class _Finder:
         self.egraph, self.rules = found.egraph, rules
         self.order, self.options = found.order, found.options
 
-    def computed(self, run: PlannedRun) -> dict[Node, Region]:
+    def occasion(self, run: PlannedRun) -> Occasion:
         dirty = self._dirty(run.changed)
         needed: dict[Node, Region] = {}
         for node, region in run.demand.items():
             name = self.egraph.find(self.egraph.of[node])
             needed[name] = needed.get(name, EMPTY).union(region)
         computed: dict[Node, Region] = {}
+        reused: set[Node] = set()
         for name in self.order:
-            if name not in needed or not (run.cold or name in dirty):
+            if name not in needed:
                 continue
-            region = needed[name] if run.cold else needed[name].intersect(dirty[name])
+            region = needed[name] if run.cold else needed[name].intersect(dirty.get(name, EMPTY))
+            if not run.cold and self.rules.subtract(needed[name], region).boxes:
+                reused.add(name)
+            if not region.boxes:
+                continue
             for node in self.options[name]:
                 if not node.is_leaf:
                     self._need(node, region, needed)
-            if region.boxes and not name.is_leaf:
+            if not name.is_leaf:
                 computed[name] = region
-        return computed
+        return Occasion(run.weight, computed, frozenset(reused))
 
     def _dirty(self, changed: Mapping[str, Region]) -> dict[Node, Region]:
         dirty: dict[Node, Region] = {}
@@ -102,14 +115,15 @@ class _Finder:
         return dirty
 
     def _need(self, node: Node, region: Region, needed: dict[Node, Region]) -> None:
-        asked = less_known(node.call, region)
+        asked = worked_on(node.call, region)
         for name, part in zip(
             self.egraph.inputs(node), self.rules.needed(node.call, asked), strict=True
         ):
             needed[name] = self.rules.union(needed.get(name, EMPTY), part)
 
 
-def is_view(node: Node) -> bool:
-    """Whether an e-node moves no bytes."""
-    view = None if node.is_leaf else OPS[node.op].view
-    return view is not None and view(node.call) is not None
+def worked_on(call: Call, region: Region) -> Region:
+    """What an e-node computes of its class for a region of it: less what is known, in whole lines
+    where its kernels work on lines.
+    """
+    return widened(call, less_known(call, region))

@@ -15,46 +15,28 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
-from typing import NoReturn, TypeAlias
+from typing import TypeAlias
 
-from tgbench.base.errors import KernelError
-from tgbench.base.regions import Box
 from tgbench.base.streams import CostStream, Priced, either, together
 from tgbench.base.words import counted, format_time
-from tgbench.costs.model import SENTINEL_NS, CostModel, Estimate, total
-from tgbench.costs.signature import numbers, without_layout
+from tgbench.costs.model import CostModel, Estimate, total
 from tgbench.graph.graph import Graph, Node
-from tgbench.graph.rewrite.choices import Alternatives, Cluster, ClusterChoices, choices
+from tgbench.graph.rewrite.choices import Alternatives, Cluster, ClusterChoices, Way, choices
 from tgbench.graph.rewrite.egraph import EGraph
 from tgbench.graph.rewrite.rules import LESS, RULES
 from tgbench.graph.rewrite.saturate import USUAL, Saturation, SaturationLimits, saturate
-from tgbench.graph.rewrite.ways import Way, count_ways, rewritten, ways
-from tgbench.kernels.registry import Kernel, Site, View
+from tgbench.graph.rewrite.ways import count_ways, rewritten, ways
+from tgbench.kernels.registry import Kernel
 from tgbench.plans.decisions import PlanPath
 from tgbench.plans.paths.chosen import described
-from tgbench.plans.paths.occasions import Occasion, PlannedRun, is_view, occasions
+from tgbench.plans.paths.occasions import Occasion, PlannedRun, occasions
+from tgbench.plans.paths.pricing import PathCall, Pricing
 from tgbench.runs.rules import Rules
 
 WITHIN = 2.0  # ways and kernels are left out that take so many times the best one
 LOOKED_AT = 500  # graphs, for those that differ in time
 DIGITS = 1  # of nanoseconds that make a difference
 Pins: TypeAlias = "Mapping[str, str]"  # by signature without layouts, a kernel's name
-
-
-@dataclass(frozen=True, eq=False)
-class PathCall:
-    """A call of a graph as some runs make it.
-
-    Fields:
-        signature: without layouts; equal ones take the same kernel.
-        weight: how often runs make it, in the mean.
-        kernels: what takes it, with what it takes, the expected fastest first.
-    """
-
-    node: Node
-    signature: str
-    weight: float
-    kernels: tuple[tuple[Kernel, Estimate], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +76,11 @@ class Path:
     @cached_property
     def calls(self) -> tuple[PathCall, ...]:
         """What its runs call."""
-        return tuple(call for node in self.nodes for call in self.paths.calls(node))
+        pricing = self.paths.pricing
+        chains = [pricing.alone(node) for node in self.paths.choices.forced.values()]
+        for cluster, way in self.taken.items():
+            chains += pricing.chains(cluster, way)
+        return tuple(call for chain in chains if chain for call in pricing.calls(chain))
 
     @cached_property
     def rules(self) -> tuple[str, ...]:
@@ -150,18 +136,26 @@ class Path:
 
     @property
     def every_kernel(self) -> dict[str, str]:
-        """The kernel of every signature: also of those that take the expected fastest."""
-        return {call.signature: self.kernels.get(call.signature) or call.kernels[0][0].name
-                for call in self.calls}  # fmt: skip
+        """The kernel of every signature: also of those that take the expected fastest.
+
+        Where calls lie in several ways and take one each, each takes its own.
+        """
+        found: dict[str, set[str]] = {}
+        for call in self.calls:
+            first = call.kernels[0][0].name
+            found.setdefault(call.signature, set()).add(self.kernels.get(call.signature, first))
+        return {signature: min(names) for signature, names in found.items() if len(names) == 1}
 
     def unmeasured(self) -> tuple[tuple[PathCall, Kernel], ...]:
-        """The kernels of its calls that nothing was measured of, each signature once."""
+        """The kernels of its calls that nothing was measured of where operands lie as they do, each
+        once.
+        """
         found = {}
         for call in self.calls:
             wanted = self.kernels.get(call.signature)
             pair = next((p for p in call.kernels if p[0].name == wanted), call.kernels[0])
-            if pair[1].source != "measured":
-                found[call.signature, pair[0].name] = (call, pair[0])
+            if not self.paths.costs.has_timed(call.lying, pair[0]):
+                found[call.lying, pair[0].name] = (call, pair[0])
         return tuple(found.values())
 
     def differs(self, other: Path) -> dict[str, tuple[str, str]]:
@@ -248,57 +242,12 @@ class Paths:
     def __init__(self, space: Space, costs: CostModel, within: float = WITHIN) -> None:
         self.space, self.costs, self.within = space, costs, within
         self.graph, self.egraph = space.graph, space.egraph
-        self._calls: dict[Node, tuple[PathCall, ...]] = {}
-        self._known: dict[object, tuple[str, tuple[tuple[Kernel, Estimate], ...]]] = {}
-        self.choices: ClusterChoices = choices(space.alternatives, self.time_ns, within)
+        self.pricing = Pricing(space.alternatives, space.graph, space.occasions, costs, within)
+        self.choices: ClusterChoices = choices(
+            self.pricing.found, self.pricing.least, within, self.pricing
+        )
         self._graphs = CostStream(self._of_graphs())
         self._found = CostStream(self._all())
-
-    # --- what calls take --------------------------------------------------------------------------
-
-    def time_ns(self, node: Node) -> float:
-        """What an e-node takes in a run, in the mean."""
-        return sum(call.weight * call.kernels[0][1].time_ns for call in self.calls(node))
-
-    def calls(self, node: Node) -> tuple[PathCall, ...]:
-        """The calls that runs make to compute an e-node; none for views and what is fixed."""
-        if node not in self._calls:
-            self._calls[node] = self._calls_of(node)
-        return self._calls[node]
-
-    def _calls_of(self, node: Node) -> tuple[PathCall, ...]:
-        name = self.egraph.find(node)
-        if node.is_leaf or is_view(node) or self.egraph.is_fixed(name):
-            return ()
-        everything = sum(one.weight for one in self.space.occasions)
-        weights: dict[str, float] = {}
-        kernels: dict[str, tuple[tuple[Kernel, Estimate], ...]] = {}
-        for occasion in self.space.occasions:
-            region = occasion.computed.get(name)
-            for box in region or ():
-                signature, found = self._kernels(node, box)
-                weights[signature] = weights.get(signature, 0.0) + occasion.weight / everything
-                kernels[signature] = found
-        return tuple(PathCall(node, s, weight, kernels[s]) for s, weight in weights.items())
-
-    def _kernels(self, node: Node, box: Box) -> tuple[str, tuple[tuple[Kernel, Estimate], ...]]:
-        key = node.call, box
-        if key not in self._known:
-            site = self.costs.site(node.call, numbers(box))
-            try:
-                ranked = self.costs.ranked(site)
-            except KernelError:
-                ranked = []
-            found = tuple(
-                (kernel, estimate)
-                for kernel, estimate in ranked
-                if estimate.time_ns <= self.within * ranked[0][1].time_ns
-                and estimate.time_ns < SENTINEL_NS
-            )
-            if not found:
-                found = ((UNKNOWN, self.costs.estimate(node.call, box)),)
-            self._known[key] = without_layout(self.costs.signature(site).text), found
-        return self._known[key]
 
     # --- enumerating ------------------------------------------------------------------------------
 
@@ -326,7 +275,7 @@ class Paths:
 
     def _of_graphs(self) -> Iterator[Priced[Path]]:
         groups = self.choices.clusters
-        streams = [CostStream(_times(_apart(group[0]), len(group))) for group in groups]
+        streams = [CostStream(_times(self._apart(group[0]), len(group))) for group in groups]
         for priced in together(streams):
             taken = {
                 cluster: way
@@ -335,6 +284,24 @@ class Paths:
             }
             cost = priced.cost + self.choices.cost
             yield Priced(cost, Path(self, -1, taken, {}, cost))
+
+    def _apart(self, cluster: Cluster) -> Iterator[Priced[Way]]:
+        """The ways of a cluster that differ in what they call; of those that do not, the first.
+
+        The others differ in views, in what follows from weights alone, or in the order of equal
+        calls.
+        """
+        seen = set()
+        for priced in ways(cluster):
+            chains = self.pricing.chains(cluster, priced.value)
+            runs = Counter(
+                (tuple(one.node.call for one in chain), self.pricing.time_ns(chain))
+                for chain in chains
+            )
+            key = frozenset(runs.items())
+            if key not in seen:
+                seen.add(key)
+                yield priced
 
     def _with_kernels(self, path: Path) -> Iterator[Priced[Path]]:
         """One graph by all kernels: what each takes more than the fastest."""
@@ -370,10 +337,9 @@ class Paths:
     def cost(self, taken: Mapping[Cluster, Way]) -> float:
         """What runs of a graph take, in the mean."""
         return self.choices.cost + sum(
-            cluster.costs[cluster.options[name][i]]
+            self.pricing.time_ns(chain)
             for cluster, way in taken.items()
-            for name, i in zip(cluster.classes, way, strict=True)
-            if i >= 0
+            for chain in self.pricing.chains(cluster, way)
         )
 
     def count_graphs(self, *, apart: bool = False) -> int | None:
@@ -388,57 +354,36 @@ class Paths:
 
     def __str__(self) -> str:
         graphs, apart = self.count_graphs(), self.count_graphs(apart=True)
-        told = "more graphs than were counted" if graphs is None else f"{graphs} graphs"
+        told = "more graphs than were counted" if graphs is None else f"{_power(graphs)} graphs"
+        told = "1 graph" if graphs == 1 else told
         if apart is not None and apart != graphs:
             told += f" ({_power(apart)} if equal layers chose apart)"
         given = format_time(self.given.time_ns)
         return f"{told}; {self.space.saturation}\n{self[0]}\nas given: {given}"
 
 
-def _unbound(site: Site, scratch: tuple[View, ...]) -> NoReturn:
-    raise KernelError(f"no kernel takes {site.call.op.name} where operands lie row-major")
-
-
-# Stands for what the lowering finds at a site that no kernel takes where operands lie row-major.
-UNKNOWN = Kernel("unknown", "unknown", lambda site: False, lambda site: 0.0, _unbound)
-
-
 def _power(count: int) -> str:
-    return str(count) if count < 10**6 else f"about 10^{len(str(count)) - 1}"
+    return f"{count:,}" if count < 10**6 else f"about 10^{len(str(count)) - 1}"
 
 
 def _times(found: Iterable[Priced[Way]], times: int) -> Iterator[Priced[Way]]:
     return (Priced(one.cost * times, one.value) for one in found)
 
 
-def _apart(cluster: Cluster) -> Iterator[Priced[Way]]:
-    """The ways of a cluster that differ in what they call; of those that do not, the first.
-
-    The others differ in views, in what follows from weights alone, or in the order of equal calls.
-    """
-    seen = set()
-    for priced in ways(cluster):
-        pairs = zip(cluster.classes, priced.value, strict=True)
-        chosen = [cluster.options[name][number] for name, number in pairs if number >= 0]
-        runs = Counter(
-            (node.call, cluster.costs[node])
-            for node in chosen
-            if not node.is_leaf and not is_view(node)
-        )
-        key = frozenset(runs.items())
-        if key not in seen:
-            seen.add(key)
-            yield priced
-
-
 def _others(signature: str, calls: Sequence[PathCall]) -> Iterator[Priced[tuple[str, str]]]:
     """The kernels of a signature, with what each takes more than the first; that has no name."""
-    weight = sum(call.weight for call in calls)
-    (_, best), *others = calls[0].kernels
     yield Priced(0.0, (signature, ""))
-    more = [(max(e.time_ns - best.time_ns, 0.0) * weight, k.name) for k, e in others]
+    names = dict.fromkeys(kernel.name for call in calls for kernel, _ in call.kernels[1:])
+    more = [(sum(call.weight * _further(call, name) for call in calls), name) for name in names]
     for cost, name in sorted(more):
         yield Priced(cost, (signature, name))
+
+
+def _further(call: PathCall, name: str) -> float:
+    """What a call takes more if a kernel is preferred; nothing where that does not take it."""
+    (_, best), *others = call.kernels
+    found = (e.time_ns for kernel, e in others if kernel.name == name)
+    return max(next(found, best.time_ns) - best.time_ns, 0.0)
 
 
 def _as_given(cluster: Cluster, kept: Mapping[Node, Node]) -> Way:

@@ -1,1 +1,1 @@
-"""Which values to keep between runs: workloads, cost tables, and the searches over them."""
+"""The search for plans: first ones, rounds that improve them, bounds, and where it runs."""

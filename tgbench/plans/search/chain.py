@@ -12,22 +12,21 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tgbench.plans.search.exact import SolverLimits
-from tgbench.plans.search.mcts import Answers, ScoredRetention, TreeSearch
-from tgbench.plans.search.model import Model
-from tgbench.plans.search.neighbourhoods import Neighbourhoods
-from tgbench.plans.search.tables import Floats, Tables
+from tgbench.plans.retention.exact import IntegerProgram, SolverLimits
+from tgbench.plans.retention.model import ScoredRetention
+from tgbench.plans.retention.neighbourhoods import FIRST, Neighbourhoods, SolvedWindow
+from tgbench.plans.retention.tables import Floats
 
-ROUND = 16  # steps a chain takes before the best is shared
-WINDOW_EVERY, WINDOW_NODES = 4, 200  # steps; nodes of the program of a window
+ROUND = 4  # windows that a chain solves before the best is shared
+WINDOW_NODES = 200  # of the program of a window
 HANDED_BACK = 8  # of a chain's retentions, the fastest: not every one of them packs
 ASKED_EVERY_S = 0.02  # how often `stop` is asked while chains run elsewhere
 
@@ -51,38 +50,22 @@ class ChainResult:
     """What chains came to.
 
     Fields:
-        found: retentions; of each chain, each better than the one before.
+        found: retentions; of each chain, the fastest first.
         steps: how many were taken.
         lost: how many chains ended with their worker.
-        visited: branches of their trees: visits, and the sum of rewards.
+        windows: what was solved; of each chain, in order.
     """
 
     found: tuple[ScoredRetention, ...] = ()
     steps: int = 0
     lost: int = 0
-    visited: Mapping[Answers, tuple[int, float]] = field(default_factory=dict)
+    windows: tuple[SolvedWindow, ...] = ()
 
     def __add__(self, other: ChainResult) -> ChainResult:
         return ChainResult(
             self.found + other.found, self.steps + other.steps, self.lost + other.lost,
-            together(self.visited, other.visited),
+            self.windows + other.windows,
         )  # fmt: skip
-
-
-Visited: TypeAlias = "Mapping[Answers, tuple[int, float]]"
-
-
-def together(one: Visited, other: Visited) -> Visited:
-    """Two trees as one.
-
-    >>> together({(): (1, 0.5)}, {(): (2, 0.25), ((3, True),): (1, 0.25)})
-    {(): (3, 0.75), ((3, True),): (1, 0.25)}
-    """
-    found = dict(one)
-    for answers, (visits, reward) in other.items():
-        before = found.get(answers, (0, 0.0))
-        found[answers] = before[0] + visits, before[1] + reward
-    return found
 
 
 LOST = ChainResult(lost=1)
@@ -90,47 +73,44 @@ LOST = ChainResult(lost=1)
 
 @dataclass(frozen=True)
 class Chain:
-    """One search, as plain data: of every few steps one solves a window, the others are rollouts.
+    """One search, as plain data: windows of a retention, one after the other.
 
     Fields:
-        tables, pieces, whole: what the model is made of.
-        share: how likely values are kept.
-        bound_ns: of the relaxed program; 0 where it is not known.
-        starts: retentions to begin with.
+        share: [turn, node] how likely values are kept.
+        starts: retentions to begin with, the best of them.
         seed: numbers that decide everything: the user's, the round's, the chain's.
+        steps: windows to solve.
+        size: values in the first one.
+        window_s: what one may take.
     """
 
-    tables: Tables
-    pieces: Tables | None
-    whole: bool
-    budget_bytes: int
+    program: IntegerProgram
     share: Floats
-    bound_ns: float
     starts: tuple[NDArray[np.bool_], ...]
     seed: tuple[int, ...]
     steps: int
-    window_s: float = math.inf  # what a window may take
+    size: float = FIRST
+    window_s: float = math.inf
 
     def run(self, stop: Stop = never) -> ChainResult:
-        """Search; `stop` is asked before every step."""
-        model = Model(self.tables, self.pieces, self.whole)
-        search = TreeSearch(
-            model, self.budget_bytes, self.share, self.starts, self.seed, self.bound_ns
-        )
-        random = np.random.default_rng([*self.seed, WINDOW_EVERY])
-        near = Neighbourhoods(model, self.budget_bytes, self.share, random)
+        """Search; `stop` is asked before every step. Where nothing fits, there is nothing to do."""
+        random = np.random.default_rng(list(self.seed))
+        near = Neighbourhoods(self.program, self.share, random, self.size)
         limits = SolverLimits(self.window_s, nodes=WINDOW_NODES)
-        found = {search.best.keep.tobytes(): search.best} if search.best is not None else {}
-        while search.steps < self.steps and not stop():
-            best = search.best
-            if best is not None and search.steps % WINDOW_EVERY == WINDOW_EVERY - 1:
-                one = search.offered(near.step(best.keep, limits))
-            else:
-                one = search.step()
-            if one is not None:
-                found.setdefault(one.keep.tobytes(), one)
-        ranked = sorted(found.values(), key=lambda f: (f.time_ns, f.size_bytes))
-        return ChainResult(tuple(ranked[:HANDED_BACK]), search.steps, visited=search.visited)
+        if (best := self._first()) is None:
+            return ChainResult(steps=self.steps)
+        found, windows = [best], list[SolvedWindow]()
+        while len(windows) < self.steps and not stop():
+            windows.append(window := near.step(best, limits))
+            if window.gains:
+                found.append(best := window.after)
+        return ChainResult(tuple(found[::-1][:HANDED_BACK]), len(windows), windows=tuple(windows))
+
+    def _first(self) -> ScoredRetention | None:
+        starts = [np.zeros_like(self.share, bool), *self.starts]
+        room = self.program.budget_bytes
+        scored = [self.program.model.scored(np.asarray(start, bool), room) for start in starts]
+        return min((one for one in scored if one), key=lambda one: one.key, default=None)
 
 
 def run_chain(chain: Chain) -> ChainResult | Exception:

@@ -41,8 +41,11 @@ from tgbench.kernels.registry import KERNELS
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.decisions import Classes, Decisions, PlanBucket
 from tgbench.plans.plan import Plan
-from tgbench.plans.search.optimiser import Effort, LaidOut, Mode, Optimiser, Visit
-from tgbench.plans.search.workload import Workload
+from tgbench.plans.retention.workload import Workload
+from tgbench.plans.search.effort import Effort, Mode
+from tgbench.plans.search.optimiser import Optimiser
+from tgbench.plans.search.plan_search import LaidOut, Looked
+from tgbench.plans.search.rounds import Neighbourhood
 from tgbench.runs.buckets import Bucket, BucketClass
 from tgbench.runs.rules import Rules
 
@@ -170,13 +173,13 @@ class Event:
     """Where a search stands.
 
     Fields:
-        step: rollouts so far, those of the saved plan included.
+        step: windows so far, those of the saved plan included.
         best_ns, bound_ns: mean run of the best plan, and what no plan is faster than; 0 as long as
             there is none.
         message: one line.
         plan_json: the best plan so far, where it is a new one.
         tried: plans that were laid out since the last event.
-        tree: the search tree, where it is another one.
+        windows: what was decided anew since then.
     """
 
     step: int
@@ -185,7 +188,7 @@ class Event:
     message: str = ""
     plan_json: str | None = None
     tried: tuple[LaidOut, ...] = ()
-    tree: tuple[Visit, ...] = ()
+    windows: tuple[Neighbourhood, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -279,13 +282,14 @@ def serve(connection: Connection) -> None:
 def _start(text: str | None, optimiser: Optimiser) -> Decisions | None:
     if text is None:
         return None
-    return Plan.from_json(text).placement_for(optimiser.scheduled.folded, optimiser.device)
+    judge = optimiser.judge
+    return Plan.from_json(text).placement_for(judge.scheduled.folded, judge.device)
 
 
 def _plan_json(optimiser: Optimiser, made: Decisions) -> str:
-    graph, budget_bytes = optimiser.scheduled.folded, optimiser.budget_bytes
-    exact = optimiser.rules.exact
-    return Plan.of(graph, made, optimiser.device, budget_bytes, exact).to_json()
+    judge, budget_bytes = optimiser.judge, optimiser.budget_bytes
+    graph, exact = judge.scheduled.folded, judge.rules.exact
+    return Plan.of(graph, made, judge.device, budget_bytes, exact).to_json()
 
 
 class _Desk:
@@ -341,14 +345,15 @@ class _Desk:
 
     def tell(self, message: str) -> None:
         self.send(_Told(self._leg, replace(self._event, message=message)))
-        self._event = replace(self._event, plan_json=None, tried=(), tree=())
+        self._event = replace(self._event, plan_json=None, tried=(), windows=())
 
-    def look(self, found: LaidOut | tuple[Visit, ...]) -> None:
+    def look(self, found: Looked) -> None:
         """Note what was tried, for the next message."""
+        event = self._event
         if isinstance(found, LaidOut):
-            self._event = replace(self._event, tried=(*self._event.tried, found))
+            self._event = replace(event, tried=(*event.tried, found))
         else:
-            self._event = replace(self._event, tree=found)
+            self._event = replace(event, windows=(*event.windows, found))
 
 
 # --- in the parent --------------------------------------------------------------------------------

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from tgbench.plans.search.exact import IntegerProgram, Relaxed, SolverLimits
-from tgbench.plans.search.model import Model
+from tgbench.plans.retention.exact import IntegerProgram, Relaxed, SolverLimits
 
 Limits = Callable[[], SolverLimits]  # asked when a program's turn comes
 
@@ -28,32 +27,27 @@ class Question:
     Fields:
         about: whatever the answer is for.
         integer: False leaves `keep` fractional: only the bound is asked for.
-        has_slices: see `IntegerProgram`.
         attempt: how often it was asked before, in less memory each time.
     """
 
     about: Any
-    model: Model
-    budget_bytes: int
+    program: IntegerProgram
     limits: Limits
     integer: bool = False
     attempt: int = 0
-    has_slices: bool = True
 
     def answered(self) -> Answer:
         """Solve it."""
         limits = self.limits()
-        made = IntegerProgram(self.model, self.budget_bytes, has_slices=self.has_slices)
-        return Answer(self, made.solve(limits, integer=self.integer), limits.seconds)
+        return Answer(self, self.program.solve(limits, integer=self.integer))
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a question; `given_s` is the time that it could take."""
+    """What came of a question."""
 
     question: Question
     found: Relaxed
-    given_s: float
 
 
 class Proofs:
@@ -70,7 +64,8 @@ class Proofs:
         self._is_closed = False
         self._thread: threading.Thread | None = None
         if beside:
-            self._thread = threading.Thread(target=self._serve, daemon=True)
+            # Not a daemon: a process that ends while the solver runs would abort in it.
+            self._thread = threading.Thread(target=self._serve)
             self._thread.start()
 
     def ask(self, question: Question) -> None:

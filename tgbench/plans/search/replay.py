@@ -15,7 +15,7 @@ from tgbench.base.errors import TgbenchError
 from tgbench.kernels.registry import Ranking, candidates
 from tgbench.memory.placement import Placement
 from tgbench.memory.storage import ScheduledGraph
-from tgbench.plans.search.walk import Walk
+from tgbench.plans.retention.walk import Walk
 from tgbench.programs.lowering import DoesNotFit, State
 from tgbench.programs.program import Instruction
 from tgbench.programs.specialiser import Specialiser

@@ -62,7 +62,7 @@ def check(
     pair  output      absolute  relative  allowed
     ────  ──────────  ────────  ────────  ───────
     0     y: float32  0.00e+00  0.00e+00  1e-05
-    1 of 1 outputs are right
+    1 of 1 output is right
     """
     _check_arguments(tolerance, edits)
     found = _fitting(session, as_pairs(pairs))

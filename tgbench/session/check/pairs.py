@@ -7,6 +7,7 @@ should come out. Pairs count from 0; every pair has every input, and at least on
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +19,13 @@ from numpy.typing import NDArray
 
 from tgbench.base.errors import InputError
 from tgbench.base.safetensors import Weights, save
+from tgbench.base.words import shorten
 from tgbench.graph.graph import Graph
 from tgbench.graph.op_table import FLOATS
 
 Array: TypeAlias = NDArray[Any]
 SIDES = ("input", "output")
+_NUMBER = re.compile("[0-9]{1,9}")
 MEND = "name tensors `<pair>.input.<name>` and `<pair>.output.<name>`, pairs from 0"
 
 
@@ -68,8 +71,8 @@ def load_pairs(path: str | os.PathLike[str]) -> tuple[Pair, ...]:
     for key in file.names():
         number, _, rest = key.partition(".")
         side, _, name = rest.partition(".")
-        if not (number.isascii() and number.isdigit()) or side not in SIDES or not name:
-            raise InputError(f"{path}: {key!r} belongs to no pair; {MEND}")
+        if not _NUMBER.fullmatch(number) or side not in SIDES or not name:
+            raise InputError(f"{path}: {shorten(key)} belongs to no pair; {MEND}")
         sides = found.setdefault(int(number), ({}, {}))
         sides[SIDES.index(side)][name] = as_array(file.tensor(key, file.info(key).dtype, "cpu"))
     if sorted(found) != list(range(len(found))):

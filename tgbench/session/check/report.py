@@ -136,7 +136,7 @@ class CheckReport:
                     for o in self.outputs
                 ],
             ),
-            f"{right} of {len(self.outputs)} outputs are right",
+            f"{right:,} of {_outputs(len(self.outputs))} right",
         ]  # fmt: skip
         if self.rounded:
             parts.append(f"{counted(self.rounded, 'weight')} rounded (weights_dtype): these errors "
@@ -185,3 +185,7 @@ def _node_row(node: NodeCheck) -> list[Any]:
 
 def _plain(node: NodeCheck) -> dict[str, Any]:
     return dict(zip(NODE_COLUMNS, _node_row(node), strict=True))
+
+
+def _outputs(count: int) -> str:
+    return f"{counted(count, 'output')} {'is' if count == 1 else 'are'}"

@@ -24,7 +24,15 @@ from tgbench.base.errors import GraphError
 from tgbench.graph import ops
 from tgbench.graph.graph import Graph, GraphBuilder, Node
 from tgbench.graph.op_table import Dim
-from tgbench.sources.models.config import Source, choice_of, load_config, number_of, refuse, size_of
+from tgbench.sources.models.config import (
+    Source,
+    choice_of,
+    layers_of,
+    load_config,
+    number_of,
+    refuse,
+    size_of,
+)
 
 ACTIVATIONS = {"gelu": "none", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
 SHORTEST = 1e-12  # torch.nn.functional.normalize divides by no less
@@ -95,7 +103,7 @@ class _Bert:
         ids, mask = g.input("ids", plane, "int64"), g.input("mask", plane, "int64")
         closed = ops.where(mask.equals(0), CLOSED, 0.0)[:, None, None, :]
         x = self.embedded(ids)
-        for i in range(size_of(self.config, "num_hidden_layers")):
+        for i in range(layers_of(self.config)):
             with g.scope(f"layer_{i}"):
                 x = self.layer(x, f"encoder.layer.{i}.", closed)
         g.output("hidden", x)

@@ -6,6 +6,7 @@ it does not support is refused by name, so that a graph is never silently anothe
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,8 +15,12 @@ from typing import Any, TypeAlias
 
 from tgbench.base.errors import GraphError
 from tgbench.base.strict_json import parsed, read_text
+from tgbench.base.words import shorten
 
 Source: TypeAlias = "Mapping[str, Any] | str | os.PathLike[str]"
+
+MOST = 1 << 40  # of any size
+MOST_LAYERS = 1000  # each is built; a configuration is a few bytes
 
 
 def load_config(source: Source) -> dict[str, Any]:
@@ -44,20 +49,29 @@ def load_config(source: Source) -> dict[str, Any]:
     return config
 
 
-def size_of(config: Mapping[str, Any], field: str, default: int | None = None) -> int:
-    """A field that must be a positive integer."""
+def size_of(
+    config: Mapping[str, Any], field: str, default: int | None = None, most: int = MOST
+) -> int:
+    """A field that must be a positive integer, and not above `most`."""
     value = config.get(field, default)
-    if type(value) is int and value > 0:  # `type`, because True is an instance of int
-        return value
-    raise GraphError(f"config: {field} is {value!r}, not a positive integer; set it")
+    if type(value) is not int or value <= 0:  # `type`, because True is an instance of int
+        raise GraphError(f"config: {field} is {shorten(value)}, not a positive integer; set it")
+    if value > most:
+        raise GraphError(f"config: {field} is {shorten(value)}, more than {most}; set it")
+    return value
+
+
+def layers_of(config: Mapping[str, Any]) -> int:
+    """How many layers there are."""
+    return size_of(config, "num_hidden_layers", most=MOST_LAYERS)
 
 
 def number_of(config: Mapping[str, Any], field: str, default: float | None = None) -> float:
     """A field that must be a positive number."""
     value = config.get(field, default)
-    if type(value) in (int, float) and value > 0:
+    if type(value) in (int, float) and 0 < value < math.inf:
         return float(value)
-    raise GraphError(f"config: {field} is {value!r}, not a positive number; set it")
+    raise GraphError(f"config: {field} is {shorten(value)}, not a positive number; set it")
 
 
 def choice_of(
@@ -67,11 +81,13 @@ def choice_of(
     value = config.get(field, default)
     if isinstance(value, str) and value in choices:
         return choices[value]
-    raise GraphError(f"config: {field} is {value!r}; use one of {', '.join(choices)}")
+    raise GraphError(f"config: {field} is {shorten(value)}; use one of {', '.join(choices)}")
 
 
 def refuse(config: Mapping[str, Any], field: str, *plain: object, mend: str) -> None:
     """Raise `GraphError` unless a field is absent, None, or one of its `plain` values."""
     value = config.get(field)
     if value is not None and value not in plain:
-        raise GraphError(f"config: {field} is {value!r}, which tgbench does not build; {mend}")
+        raise GraphError(
+            f"config: {field} is {shorten(value)}, which tgbench does not build; {mend}"
+        )

@@ -23,10 +23,19 @@ from typing import Any
 import torch
 
 from tgbench.base.errors import GraphError
+from tgbench.base.words import shorten
 from tgbench.graph import ops
 from tgbench.graph.graph import Graph, GraphBuilder, Node
 from tgbench.graph.op_table import FLOATS, Dim
-from tgbench.sources.models.config import Source, choice_of, load_config, number_of, refuse, size_of
+from tgbench.sources.models.config import (
+    Source,
+    choice_of,
+    layers_of,
+    load_config,
+    number_of,
+    refuse,
+    size_of,
+)
 
 ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "silu": "silu", "relu": "relu"}
 SLIDING, FULL = "sliding_attention", "full_attention"
@@ -102,7 +111,7 @@ def _refuse_unsupported(config: Mapping[str, Any]) -> None:
     kind = config.get("model_type", "gemma3_text")
     if kind != "gemma3_text":
         mend = "pass its text_config" if "text_config" in config else "use that model's builder"
-        raise GraphError(f"config: model_type is {kind!r}, not 'gemma3_text'; {mend}")
+        raise GraphError(f"config: model_type is {shorten(kind)}, not 'gemma3_text'; {mend}")
     refuse(config, "attention_bias", False, mend="no released Gemma 3 has one: set it to false")
     refuse(config, "attn_logit_softcapping", mend="transformers ignores it too: set it to null")
     refuse(config, "use_bidirectional_attention", False, mend="set it to false for a causal model")
@@ -110,7 +119,7 @@ def _refuse_unsupported(config: Mapping[str, Any]) -> None:
 
 def _layers(config: Mapping[str, Any]) -> tuple[str, ...]:
     """The kind of each layer; older files give the period of the full ones instead."""
-    count = size_of(config, "num_hidden_layers")
+    count = layers_of(config)
     kinds = config.get("layer_types")
     if kinds is None:
         period = size_of(config, "sliding_window_pattern", 6)
@@ -118,8 +127,8 @@ def _layers(config: Mapping[str, Any]) -> tuple[str, ...]:
     known = isinstance(kinds, (list, tuple)) and all(kind in (SLIDING, FULL) for kind in kinds)
     if not known or len(kinds) != count:
         raise GraphError(
-            f"config: layer_types {kinds!r} is not a list of num_hidden_layers = {count} entries "
-            f"from {SLIDING}, {FULL}; give one for each layer"
+            f"config: layer_types {shorten(kinds)} is not a list of num_hidden_layers = {count} "
+            f"entries from {SLIDING}, {FULL}; give one for each layer"
         )
     return tuple(kinds)
 
@@ -131,13 +140,14 @@ def _rope(config: Mapping[str, Any], kind: str) -> Rope:
     given = by_kind.get(kind) if isinstance(by_kind, Mapping) else None
     if not isinstance(given, Mapping):
         raise GraphError(
-            f"config: rope_parameters {by_kind!r} says nothing of {kind}; give it "
+            f"config: rope_parameters {shorten(by_kind)} says nothing of {kind}; give it "
             '{"rope_type": "default", "rope_theta": 10000.0}, say'
         )
     form = given.get("rope_type", "default")
     if form not in ("default", "linear"):
         raise GraphError(
-            f"config: the rope_type of {kind} is {form!r}; use 'default' or 'linear' (with factor)"
+            f"config: the rope_type of {kind} is {shorten(form)}; use 'default', or "
+            "'linear' with a factor"
         )
     theta = number_of(given, "rope_theta", number_of(config, old, default))
     return Rope(theta, number_of(given, "factor") if form == "linear" else 1.0)

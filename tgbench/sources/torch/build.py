@@ -80,12 +80,14 @@ class Builder:
             for node, leaf in self.program.leaves.items():
                 self.values[node] = self._leaf(node, leaf)
             for node in self.program.alive():
+                self.graph.source = SourceLine.of(node.meta).short
                 with self.graph.scope(module_path(node.meta) or "root"):
                     self._run(node)
         return self
 
     def build(self) -> Graph:
         """The graph of what was run; states take their new values."""
+        self.graph.source = ""
         for name, end in self.program.outputs.items():
             self.graph.output(name, self._as_node(self.values[end]))
         for name, end in self.program.updates.items():

@@ -7,10 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tgbench.base.words import printable
+from tgbench.base.words import cut, printable
 
-_FRAME = re.compile(r'File "(?P<file>.+)", line (?P<line>\d+), in (?P<function>.+)\n(?P<code>.*)')
+_FRAME = re.compile(  # bounded, so that a trace that somebody wrote is read in linear time
+    r'File "(?P<file>[^"\n]{1,4096})", line (?P<line>\d{1,9}), in (?P<function>[^\n]{1,500})\n'
+    r"(?P<code>[^\n]*)"
+)
 _LIBRARY = ("/torch/nn/", "/torch/functional.py", "/torch/_", "/torch/utils/")
+LONGEST = 300  # characters of a line, in a graph
 _PROXY = re.compile(r"\b(?:_export_root|L__self__)\.?")
 
 
@@ -30,6 +34,20 @@ class SourceLine:
         own = [frame for frame in frames if not any(part in frame[0] for part in _LIBRARY)]
         file, line, _, code = (own or frames or [("", "0", "", "")])[-1]
         return SourceLine(module_path(meta), file, int(line), code.strip())
+
+    @property
+    def short(self) -> str:
+        """For a graph, which may be given to others: the file without the way to it; "" for none.
+
+        >>> SourceLine("layers.0", "/home/me/model/net.py", 12, "y = self.up(x)").short
+        'model/net.py:12, layers.0: y = self.up(x)'
+        """
+        if not self.file:
+            return ""
+        file = "/".join(self.file.replace("\\", "/").split("/")[-2:])
+        inside = f", {self.module}" if self.module else ""
+        code = f": {self.code}" if self.code else ""
+        return cut(printable(f"{file}:{self.line}{inside}{code}").replace("\n", " "), LONGEST)
 
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}" if self.file else "a line that export did not keep"

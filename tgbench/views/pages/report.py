@@ -16,7 +16,7 @@ from importlib.resources import files
 from statistics import median
 from typing import Any
 
-from tgbench.base.words import format_bytes
+from tgbench.base.words import counted, format_bytes
 from tgbench.views.draw.svg import THEME, log_ticks
 from tgbench.views.draw.tables import TextTable
 from tgbench.views.values.timeline import KINDS, MEANINGS, Timeline, describe, to_svg
@@ -186,7 +186,8 @@ def _runs(study: Study) -> str:
     opened = " open" if len(rows) <= 12 else ""
     note = "* first run of its class: planning or making the program is in its time"
     return (
-        f'<details{opened}><summary>the {len(rows)} runs as a table</summary><div class="scroll">'
+        f"<details{opened}><summary>{counted(len(rows), 'run')} as a table</summary>"
+        '<div class="scroll">'
         f"{_grid(header, rows, numbers=(2, 3, 4, 5))}</div><p class='note'>{note}</p></details>"
     )
 

@@ -87,7 +87,7 @@ class PathsBoard:
         def progress(done: int, of: int, _: str) -> None:
             if self._stop.is_set():
                 raise KeyboardInterrupt
-            tell(f"measuring: {done} of {of} paths known")
+            tell(f"measuring: {done:,} of {of:,} paths known")
 
         told = str(self.known().sweep(users_records(), MORE, progress=progress))
         self._rows.clear()
@@ -115,8 +115,8 @@ class PathsBoard:
         return next(places, -1)
 
     def columns(self) -> dict[str, list[str]]:
-        """The table, a column each."""
-        rows = list(self._rows.values())
+        """The table, a column each; places are plain numbers, which rows are asked for by."""
+        rows = [(str(place), *cells[1:]) for place, cells in self._rows.items()]
         return {name: [cells[i] for cells in rows] for i, name in enumerate(COLUMNS)}
 
     def map(self) -> PathMap:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Literal, TypeAlias
 
@@ -30,7 +30,7 @@ from tgbench.views.values.graphs import picture
 from tgbench.views.values.paths import kernels_of
 from tgbench.views.values.programs import listing_of_session
 from tgbench.views.values.runs import FATES, fates, kept_after, ripple
-from tgbench.views.values.search import History, history_of, phase_of
+from tgbench.views.values.search import History, history_of, phase_of, words_of_window
 from tgbench.views.values.timeline import Timeline
 from tgbench.views.values.transitions import Matrix, matrix, matrix_of_plan, words_of
 from tgbench.views.values.ways import summary
@@ -255,7 +255,7 @@ def frontier(subject: Subject, _: Chosen) -> Payload | None:
         "try_time": np.array([c.time_ns for c in candidates], np.float64),
         "try_kept": np.array([c.kept for c in candidates], np.int32),
         "try_parts": np.array([c.parts for c in candidates], np.int32),
-        **_tree(subject),
+        **_windows(subject),
     }
     facts = {
         "refused": refused, "least": curve.least_bytes,
@@ -286,15 +286,20 @@ def _place(plan: Plan | None) -> list[float] | None:
     return None if plan is None else [plan.size_bytes, plan.expected_ns]
 
 
-def _tree(subject: Subject) -> dict[str, Any]:
-    """The search tree, a row a branch: where it hangs, how often it was visited, how well."""
-    branches = subject.search.tree if subject.search is not None else ()
+def _windows(subject: Subject) -> dict[str, Any]:
+    """What the search decided anew, a row a window; values are positions among all of them."""
+    search, graph = subject.search, subject.graph
+    windows = search.windows if search is not None and graph is not None else ()
+    freed = {name for window in windows for name in window.values}
+    names = [node.name for node in (graph.nodes if graph else ()) if node.name in freed]
+    place = {name: i for i, name in enumerate(names)}
+    shown = [sorted(place[v] for v in window.values if v in place) for window in windows]
     return {
-        "branch_node": [b.node for b in branches],
-        "branch_kept": np.array([b.is_kept for b in branches], np.uint8),
-        "branch_above": np.array([b.above for b in branches], np.int32),
-        "branch_visits": np.array([b.visits for b in branches], np.int32),
-        "branch_value": np.array([b.value for b in branches], np.float64),
+        "value_name": names,
+        "window_value": np.array([i for values in shown for i in values], np.int32),
+        "window_end": np.cumsum([len(values) for values in shown], dtype=np.int32),
+        "window_gain": np.array([1 - one.after_ns / one.before_ns for one in windows], np.float64),
+        "window_words": [words_of_window(one) for one in windows],
     }
 
 
@@ -331,7 +336,7 @@ def inspector(subject: Subject, chosen: Chosen) -> Payload | None:
         return {}, {"node": "", "overview": _overview(subject)}
     name, columns = chosen.node, dict[str, Any]()
     facts = {
-        "node": name, "type": _type(subject.graph, name), "why": _why(subject, name),
+        "node": name, "type": _type(subject.graph, name), **_why(subject, name),
         "fates": _fates(subject, name, bucket), "bucket": bucket, "kernels": [], "regions": [],
         "more": list(chosen.nodes[1:4]), "count": len(chosen.nodes),
     }  # fmt: skip
@@ -389,14 +394,15 @@ def _type(graph: Graph | None, name: str) -> str:
     return f"{node.op} {node.type}"
 
 
-def _why(subject: Subject, name: str) -> list[str]:
-    """Why a node is kept or not, a line each."""
+def _why(subject: Subject, name: str) -> dict[str, Any]:
+    """Why a node is kept or not, a line each, and the line of code that it comes from."""
     assert subject.shown is not None
     try:
-        told = str(subject.shown.explain(name, subject.graph))
+        found = subject.shown.explain(name, subject.graph)
     except PlanError as error:
-        return [str(error)]
-    return [line.strip() for line in told.removeprefix(f"{name}: ").splitlines()]
+        return {"why": [str(error)], "source": ""}
+    told = str(replace(found, source="")).removeprefix(f"{name}: ")
+    return {"why": [line.strip() for line in told.splitlines()], "source": found.source}
 
 
 def _fates(subject: Subject, name: str, bucket: str) -> list[list[str]]:

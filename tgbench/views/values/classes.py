@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tgbench.base.words import counted
+from tgbench.base.words import counted, cut
 from tgbench.graph.graph import Node
 from tgbench.graph.rewrite.egraph import GIVEN
 from tgbench.plans.paths.paths import Paths
@@ -116,7 +116,7 @@ class ClassPicture:
         parts = [
             f'<rect class="tg-live" x="{x:.0f}" y="{y:.0f}" width="{WIDE}" height="{high:.0f}" '
             f'rx="4"/><text class="tg-text" x="{x + 6:.0f}" y="{y + 13:.0f}">'
-            f"{escape(_cut(name.name))}<title>{escape(repr(name))}</title></text>"
+            f"{escape(cut(name.name, LETTERS))}<title>{escape(repr(name))}</title></text>"
         ]
         for k, node in enumerate(self.options[i]):
             row, rule = y + CHIP * (k + 1), self.rules[node]
@@ -130,7 +130,7 @@ class ClassPicture:
             style = "" if rule == GIVEN else ' font-style="italic"'
             parts.append(
                 f'<text class="{kind}" x="{x + 8:.0f}" y="{row + 14:.0f}"{style}>'
-                f"{escape(_cut(node.op))}<title>{escape(_told(node, rule))}</title></text>"
+                f"{escape(cut(node.op, LETTERS))}<title>{escape(_told(node, rule))}</title></text>"
             )
         return "".join(parts)
 
@@ -148,10 +148,6 @@ class ClassPicture:
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         svg = self.to_svg()
         return {"text/plain": str(self)} | ({"image/svg+xml": svg} if svg else {})
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= LETTERS else f"{text[: LETTERS - 1]}…"
 
 
 def _told(node: Node, rule: str) -> str:

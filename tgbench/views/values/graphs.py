@@ -116,7 +116,8 @@ class Picture:
         ops = Counter(node.op for node in self.graph.nodes if not node.is_leaf).most_common(4)
         most = ", ".join(f"{n} {op}" for op, n in ops)
         layers = ", ".join(
-            f"{b.count} layers of {counted(b.period, 'node')}" for b in self.folded.blocks
+            f"{counted(b.count, 'layer')} of {counted(b.period, 'node')}"
+            for b in self.folded.blocks
         )
         said = f"graph of {counted(len(self.graph), 'node')} ({most})"
         return f"{said}; drawn once: {layers}" if layers else said
@@ -255,7 +256,7 @@ def _frames(shown: Picture, x: Floats, y: Floats) -> list[str]:
         parts.append(
             f'<rect class="tg-frame" x="{left:.1f}" y="{top:.1f}" width="{wide:.1f}" '
             f'height="{high:.1f}" rx="8"/><text class="tg-strong" x="{left + wide - 8:.1f}" '
-            f'y="{top + 14:.1f}" text-anchor="end" font-size="13">×{block.count} layers</text>'
+            f'y="{top + 14:.1f}" text-anchor="end" font-size="13">×{block.count:,} layers</text>'
         )
     return parts
 

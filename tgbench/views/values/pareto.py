@@ -25,7 +25,7 @@ from tgbench.base.stopping import StopReason
 from tgbench.base.words import counted, format_bytes, format_time
 from tgbench.plans.decisions import Decisions
 from tgbench.plans.plan import Plan
-from tgbench.plans.search.optimiser import Effort, Mode
+from tgbench.plans.search.effort import Effort, Mode
 from tgbench.plans.search.process import BackgroundSearch
 from tgbench.session.session import GraphSession
 from tgbench.views.draw.curves import Axis, Series, chart

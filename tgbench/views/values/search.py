@@ -27,15 +27,17 @@ from tgbench.base.stopping import StopReason
 from tgbench.base.words import format_time
 from tgbench.plans.decisions import SearchRecord
 from tgbench.plans.plan import Plan
-from tgbench.plans.search.optimiser import LaidOut, Mode, Visit
+from tgbench.plans.search.effort import Mode
+from tgbench.plans.search.plan_search import LaidOut
 from tgbench.plans.search.process import BackgroundSearch, Event
+from tgbench.plans.search.rounds import Neighbourhood
 from tgbench.session.session import GraphSession
 from tgbench.views.draw.curves import Axis, Series, chart
 
 POLL_S = 0.1
 GRACE_S = 0.3  # what a search has to answer a stop; then its process ends, and its best plan counts
 IDLE_S = 120.0  # how long a process waits for `resume`
-MOST_TRIED = 200  # plans that are remembered
+MOST_TRIED, MOST_WINDOWS = 200, 40  # plans and windows that are remembered
 MOST_POINTS = 4000  # of a history; past that, every second one goes
 
 
@@ -115,6 +117,23 @@ def phase_of(message: str) -> str:
     return next(phase for words, phase in PHASES if message.startswith(words))
 
 
+def words_of_window(window: Neighbourhood) -> str:
+    """Which values were decided anew, and what that gained.
+
+    >>> words_of_window(Neighbourhood(7, ("a", "b", "c"), ("a",), ("c",), 100.0, 95.0, True))
+    'step 7: 3 values from a to c decided anew: 5.0 % faster, a kept, c dropped'
+    """
+    values, gain = window.values, 1 - window.after_ns / window.before_ns
+    which = f"{len(values)} values from {values[0]} to {values[-1]}" if values else "no values"
+    if gain <= 0:
+        found = "nothing faster" if window.is_optimal else "nothing faster within its limits"
+        return f"step {window.step}: {which} decided anew: {found}"
+    changes = [(window.kept, "kept"), (window.dropped, "dropped")]
+    told = [f"{', '.join(v[:3])}{' …' * (len(v) > 3)} {what}" for v, what in changes if v]
+    found = ", ".join([f"{100 * gain:.1f} % faster", *told])
+    return f"step {window.step}: {which} decided anew: {found}"
+
+
 def history_of(record: SearchRecord) -> History:
     """What a plan says of the search that found it; its steps stand for seconds."""
     told = [*record.history, (record.steps, record.best_ns)]
@@ -172,7 +191,7 @@ class SearchRun:
         self._spent_s, self._began = 0.0, 0.0
         self._plan: Plan | None = None
         self._tried: deque[LaidOut] = deque(maxlen=MOST_TRIED)
-        self.tree: tuple[Visit, ...] = ()
+        self._windows: deque[Neighbourhood] = deque(maxlen=MOST_WINDOWS)
         self.failure: TgbenchError | None = None
         self.otherwise_bytes = session.budget_bytes  # the budget again, if nothing is found
 
@@ -192,6 +211,11 @@ class SearchRun:
         """Plans that were laid out and replayed, the fastest first."""
         told = {(one.time_ns, one.size_bytes, one.kept, one.parts): one for one in self._tried}
         return tuple(sorted(told.values(), key=lambda one: (one.time_ns, one.size_bytes)))
+
+    @property
+    def windows(self) -> tuple[Neighbourhood, ...]:
+        """What was decided anew, in order; the last ones."""
+        return tuple(self._windows)
 
     @property
     def refused_bytes(self) -> int:
@@ -284,7 +308,7 @@ class SearchRun:
                 Moment(now, event.step, event.best_ns, event.bound_ns, event.message)
             )
             self._tried.extend(event.tried)
-            self.tree = event.tree or self.tree
+            self._windows.extend(event.windows)
         if len(self._moments) > MOST_POINTS:
             self._moments = [*self._moments[:-1:2], self._moments[-1]]
         return bool(events)

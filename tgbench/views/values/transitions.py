@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tgbench.base.words import counted, format_time
+from tgbench.base.words import counted, cut, format_time
 from tgbench.graph.graph import Graph
 from tgbench.plans.plan import Plan
 from tgbench.runs.buckets import BucketClass, Span
@@ -28,6 +28,7 @@ from tgbench.runs.trace import Trace
 from tgbench.views.draw.svg import THEME
 
 MOST_DRAWN = 24  # classes in the static picture; the rarest are left out
+LETTERS = 54  # of a label; the whole is its title
 
 
 @dataclass(frozen=True)
@@ -203,7 +204,7 @@ def to_svg(shown: Matrix) -> str:
         name = shown.classes[kind]
         parts.append(
             f'<text class="tg-strong" x="{LEFT - 8}" y="{y + 15}" text-anchor="end">'
-            f"<title>{escape(name)}</title>{escape(_fitted(name))}</text>"
+            f"<title>{escape(name)}</title>{escape(cut(name, LETTERS))}</text>"
             f'<text class="tg-text" x="{LEFT - 8}" y="{y + 28}" text-anchor="end">'
             f"{place}: {shown.counts[kind]:g} ×</text>"
             f'<text class="tg-text" x="{x + SIDE / 2}" y="{TOP - 8}" text-anchor="middle">'
@@ -256,7 +257,3 @@ def _svg(width: float, height: float, inside: str, title: str) -> str:
         f'width="{min(width, 960):.0f}" role="img" font-family="system-ui, sans-serif" '
         f'font-size="11"><title>{escape(title)}</title><style>{STYLE}</style>{inside}</svg>'
     )
-
-
-def _fitted(text: str, most: int = 54) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"

@@ -18,8 +18,9 @@ from html import escape
 from operator import and_
 from typing import Any
 
-from tgbench.base.words import format_bytes, format_time
+from tgbench.base.words import cut, format_bytes, format_time
 from tgbench.memory.estimate import estimate_memory
+from tgbench.memory.storage import is_look
 from tgbench.plans.paths.paths import Path
 from tgbench.session.paths import SessionPaths
 from tgbench.views.draw.tables import TextTable
@@ -90,7 +91,7 @@ class PathMap:
         for place, decision in enumerate(self.decisions):
             x = LEFT + place * STEP
             parts.append(
-                f'<text x="{x}" y="14" font-weight="600">{escape(_short(decision))}'
+                f'<text x="{x}" y="14" font-weight="600">{escape(cut(decision, LETTERS))}'
                 f"<title>{escape(decision)}</title></text>"
             )
         legs = {
@@ -109,14 +110,10 @@ class PathMap:
             parts.append(
                 f'<circle cx="{x}" cy="{y}" r="{6 if is_chosen else 4}" fill="{fill}" '
                 f'stroke="{"#0072b2" if is_chosen else "currentColor"}" stroke-width="1.5"/>'
-                f'<text x="{x + 10}" y="{y + 16}">{escape(_short(stop.label))}'
+                f'<text x="{x + 10}" y="{y + 16}">{escape(cut(stop.label, LETTERS))}'
                 f"<title>{escape(stop.label)}</title></text>"
             )
         return "".join([*parts, "</svg>"])
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= LETTERS else f"{text[: LETTERS - 1]}…"
 
 
 def _place(column: int, row: int) -> tuple[int, int]:
@@ -139,7 +136,7 @@ def _calls(path: Path, group: Sequence[Any]) -> Counter[str]:
     cluster = group[0]
     pairs = zip(cluster.classes, path.taken[cluster], strict=True)
     nodes = [cluster.options[name][number] for name, number in pairs if number >= 0]
-    return Counter(node.op for node in nodes if cluster.costs[node] > 0)
+    return Counter(node.op for node in nodes if not (node.is_leaf or is_look(node)))
 
 
 def _told(calls: Counter[str], options: Sequence[Counter[str]]) -> str:
@@ -149,8 +146,10 @@ def _told(calls: Counter[str], options: Sequence[Counter[str]]) -> str:
 
 
 def _decision(group: Sequence[Any]) -> str:
-    """Where a cluster is: the names of its entries; how many are like it."""
-    names = ", ".join(entry.name for entry in group[0].entries)
+    """Where a cluster is: the names of what every way computes; how many are like it."""
+    first = group[0]
+    several = [entry for entry in first.entries if len(first.options[entry]) > 1]
+    names = ", ".join(entry.name for entry in several or first.entries)
     return names if len(group) == 1 else f"{names} × {len(group)}"
 
 
@@ -191,10 +190,10 @@ def row(place: int, path: Path) -> tuple[str, ...]:
     kept = estimate_memory(path.graph).keep_all_bytes
     by = ", ".join(path.rules) or "as it was given"
     return (
-        str(place),
+        f"{place:,}",
         f"{format_time(path.time_ns)} ±{found.spread:.0%}",
         f"{found.share('measured'):.0%}",
-        str(len(path.calls)),
+        f"{len(path.calls):,}",
         format_bytes(kept),
         by,
     )

@@ -23,13 +23,14 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tgbench.plans.search.model import Keep, Model
-from tgbench.plans.search.tables import Floats, NodeTable
+from tgbench.plans.retention.model import Keep, Model
+from tgbench.plans.retention.tables import Floats, NodeTable
 
 TIE = 2e-5  # weight of a tie-breaker, as a share of the time with nothing retained
 INFEASIBLE = 2  # status of `scipy.optimize.milp`
@@ -71,27 +72,105 @@ class HeldAnswers:
     keep: NDArray[np.bool_]
 
 
+@dataclass(frozen=True)
 class IntegerProgram:
-    """The integer program of one model under one budget.
+    """The integer program of one model under one budget; written out when it is first solved.
 
-    Args:
+    Fields:
         has_slices: False leaves out the memory of what is not kept. What then bounds whole runs
             bounds them however they are cut.
     """
 
-    def __init__(self, model: Model, budget_bytes: int, *, has_slices: bool = True) -> None:
+    model: Model
+    budget_bytes: int
+    has_slices: bool = True
+
+    def __reduce__(self) -> tuple[type[IntegerProgram], tuple[Model, int, bool]]:
+        """Another process writes it out again."""
+        return IntegerProgram, (self.model, self.budget_bytes, self.has_slices)
+
+    @cached_property
+    def _written(self) -> _Written:
+        return _Writer(self.model, self.budget_bytes, self.has_slices).written()
+
+    def solve(
+        self,
+        limits: SolverLimits | None = None,
+        *,
+        integer: bool = True,
+        held: HeldAnswers | None = None,
+    ) -> Relaxed:
+        """Minimise; with `integer` False, only the bound and the shares; what is held stays."""
+        from scipy.optimize import Bounds, LinearConstraint, milp
+
+        limits, began = limits or SolverLimits(), time.monotonic()
+        written, shape = self._written, (self.model.turns, self.model.nodes)
+        keep, cost, integrality = shape[0] * shape[1], written.cost.copy(), written.cost * 0
+        if integer:  # of equally fast ones, the retention that keeps the least
+            cost[:keep] += TIE * written.slowest_ns / max(keep, 1)
+            integrality[:keep] = 1
+        result = milp(
+            cost,
+            integrality=integrality,
+            bounds=Bounds(*written.limits(held)),
+            constraints=LinearConstraint(written.matrix, written.low, np.inf),
+            options={"mip_rel_gap": limits.gap}
+            | ({"time_limit": limits.seconds} if math.isfinite(limits.seconds) else {})
+            | ({"node_limit": limits.nodes} if limits.nodes is not None else {}),
+        )
+        seconds = time.monotonic() - began
+        if result.x is None:
+            infeasible = result.status == INFEASIBLE
+            bound = math.inf if infeasible else float(result.mip_dual_bound or 0.0)
+            return Relaxed(None, np.zeros(shape), bound, infeasible, seconds)
+        share = np.asarray(result.x[:keep]).reshape(shape)
+        proven: float | None = result.mip_dual_bound if integer else None
+        return Relaxed(
+            (share > 0.5)[None] if integer else None,
+            share,
+            float(result.fun if proven is None else proven) - TIE * written.slowest_ns * integer,
+            integer and result.status == 0,
+            seconds,
+        )
+
+
+@dataclass(frozen=True)
+class _Written:
+    """A program as the solver takes it: the least cost · x, 0 ≤ x ≤ high, matrix · x ≥ low."""
+
+    cost: Floats
+    high: Floats
+    matrix: Any
+    low: Floats
+    slowest_ns: float
+
+    def limits(self, held: HeldAnswers | None) -> tuple[Floats, Floats]:
+        """Of all variables, the least and the most; what is held is both."""
+        low, high = np.zeros_like(self.high), self.high.copy()
+        if held is not None:
+            at = np.flatnonzero(held.nodes)
+            low[at] = high[at] = held.keep.reshape(-1)[at]
+        return low, high
+
+
+class _Writer:
+    """Writes a program out: its variables, and a constraint after the other."""
+
+    def __init__(self, model: Model, budget_bytes: int, has_slices: bool) -> None:
         self.model = model
         self.budget_bytes = budget_bytes
         self.slots = model.least_slots if has_slices else np.zeros_like(model.least_slots)
-        self._slowest_ns = float(model.score(model.none()).time_ns[0])
         self._rows = _Constraints()
-        self._cost: list[float] = []
         self._level: dict[tuple[int, int, int], int] = {}
         self._afresh: dict[tuple[int, int, int], int] = {}
-        keep = model.turns * model.nodes
-        self._cost += [0.0] * keep
+        self._cost = [0.0] * (model.turns * model.nodes)
         self._high = [float(w) for _ in range(model.turns) for w in model.tables.worthwhile]
+
+    def written(self) -> _Written:
         self._build()
+        matrix, low = self._rows.matrix(len(self._cost))
+        slowest_ns = float(self.model.score(self.model.none()).time_ns[0])
+        return _Written(np.array(self._cost), np.array(self._high), matrix, low, slowest_ns)
 
     # --- variables -------------------------------------------------------------------------------
 
@@ -276,60 +355,6 @@ class IntegerProgram:
                 if size and n in always:
                     terms.append((always[n], size))
             self._rows.add(terms, fixed - room)
-
-    # --- solving ---------------------------------------------------------------------------------
-
-    def solve(
-        self,
-        limits: SolverLimits | None = None,
-        *,
-        integer: bool = True,
-        held: HeldAnswers | None = None,
-    ) -> Relaxed:
-        """Minimise; with `integer` False, only the bound and the shares; what is held stays."""
-        from scipy.optimize import Bounds, LinearConstraint, milp
-
-        limits = limits or SolverLimits()
-        began = time.monotonic()
-        keep = self.model.turns * self.model.nodes
-        cost = np.array(self._cost)
-        if integer:  # of equally fast ones, the retention that keeps the least
-            cost[:keep] += TIE * self._slowest_ns / max(keep, 1)
-        integrality = np.zeros(len(self._cost))
-        integrality[:keep] = 1 if integer else 0
-        matrix, low = self._rows.matrix(len(self._cost))
-        result = milp(
-            cost,
-            integrality=integrality,
-            bounds=Bounds(*self._limits(held)),
-            constraints=LinearConstraint(matrix, low, np.full(len(low), np.inf)),
-            options={"mip_rel_gap": limits.gap}
-            | ({"time_limit": limits.seconds} if math.isfinite(limits.seconds) else {})
-            | ({"node_limit": limits.nodes} if limits.nodes is not None else {}),
-        )
-        seconds = time.monotonic() - began
-        if result.x is None:
-            infeasible = result.status == INFEASIBLE
-            bound = math.inf if infeasible else float(result.mip_dual_bound or 0.0)
-            nothing = np.zeros((self.model.turns, self.model.nodes))
-            return Relaxed(None, nothing, bound, infeasible, seconds)
-        share = np.asarray(result.x[:keep]).reshape(self.model.turns, self.model.nodes)
-        proven: float | None = result.mip_dual_bound if integer else None
-        chosen = (share > 0.5)[None] if integer else None
-        return Relaxed(
-            chosen,
-            share,
-            float(result.fun if proven is None else proven) - (TIE * self._slowest_ns * integer),
-            integer and result.status == 0,
-            seconds,
-        )
-
-    def _limits(self, held: HeldAnswers | None) -> tuple[Floats, Floats]:
-        low, high = np.zeros(len(self._cost)), np.array(self._high)
-        if held is not None:
-            at = np.flatnonzero(held.nodes)
-            low[at] = high[at] = held.keep.reshape(-1)[at]
-        return low, high
 
 
 def _increments(table: NodeTable, s: int, reached: int) -> tuple[Floats, Floats, Floats]:

@@ -23,7 +23,7 @@ from tgbench.base.regions import Region
 from tgbench.graph.graph import Graph, Node
 from tgbench.memory.placement import Turn
 from tgbench.memory.storage import ScheduledGraph
-from tgbench.plans.search.walk import Decide, Walk
+from tgbench.plans.retention.walk import Decide, Walk
 from tgbench.programs.lowering import Held, State
 from tgbench.runs.buckets import Bucket, BucketClass
 from tgbench.runs.propagate import changes, handed_out, joined

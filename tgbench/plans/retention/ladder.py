@@ -22,8 +22,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tgbench.plans.search.model import Keep, Model
-from tgbench.plans.search.tables import Floats
+from tgbench.plans.retention.model import Keep, Model
+from tgbench.plans.retention.tables import Floats
 
 ADDED_UP = 1.02  # what letting go of several may lose, beside the sum of what each alone loses
 NOTHING = 1e-6  # a loss that counts as none, as a share of the time

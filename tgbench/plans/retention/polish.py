@@ -2,7 +2,7 @@
 
     keep ─→ neighbours: one decision turned, two exchanged ─→ those that fit ─→ the fastest, again
 
-Rollouts look far, with a score that takes what most runs of a turn leave for what all of
+Windows look far, with a score that takes what most runs of a turn leave for what all of
 them do. This looks near, and knows what each run really finds (`Model.walked_ns`).
 
 Source: a first-improvement local search over batches (Aarts and Lenstra, "Local Search in
@@ -11,13 +11,12 @@ Combinatorial Optimization", 1997).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tgbench.plans.search.mcts import ScoredRetention
-from tgbench.plans.search.model import Model
+from tgbench.plans.retention.model import Model, ScoredRetention
 
 BATCH = 96  # neighbours that are looked at together
 STALE = 3  # batches in a row without a better one
@@ -25,16 +24,24 @@ MOST = 12  # batches of one call
 
 
 def polished(
-    model: Model, budget_bytes: int, keep: NDArray[np.bool_], seed: Sequence[int]
+    model: Model,
+    budget_bytes: int,
+    keep: NDArray[np.bool_],
+    seed: Sequence[int],
+    stop: Callable[[], bool] = lambda: False,
 ) -> ScoredRetention | None:
-    """The best retention near one that fits; None where that does not, or has no trace to walk."""
+    """The best retention near one that fits; None where that does not, or has no trace to walk.
+
+    Args:
+        stop: asked before every batch.
+    """
     if not model.tables.walk.size or model.score(keep[None]).size_bytes[0] > budget_bytes:
         return None
     random = np.random.default_rng(list(seed))
     candidates = np.flatnonzero(model.tables.worthwhile)
     best_ns, stale = float(model.walked_ns(keep[None])[0]), 0
     for _ in range(MOST):
-        if stale == STALE or not candidates.size:
+        if stale == STALE or not candidates.size or stop():
             break
         near = _neighbours(keep, candidates, random)
         near = near[model.score(near).size_bytes <= budget_bytes]

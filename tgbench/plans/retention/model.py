@@ -21,7 +21,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tgbench.plans.search.tables import ALWAYS, Floats, Tables
+from tgbench.plans.retention.tables import ALWAYS, Floats, Tables
 
 Keep = NDArray[np.bool_]  # [population, turn, node]
 MOST_PASSES = 3  # to find out what is really there, where not all that is kept is also made
@@ -46,6 +46,20 @@ class Scores:
             return None
         order = np.lexsort((self.size_bytes[fits], self.time_ns[fits]))
         return int(fits[order[0]])
+
+
+@dataclass(frozen=True)
+class ScoredRetention:
+    """A retention that fits, and what the model says of it."""
+
+    keep: NDArray[np.bool_]  # [turn, node]
+    time_ns: float
+    size_bytes: int
+
+    @property
+    def key(self) -> tuple[float, int]:
+        """Faster first, then smaller."""
+        return self.time_ns, self.size_bytes
 
 
 @dataclass(frozen=True)
@@ -172,6 +186,10 @@ class Model:
         self.weights = self._whole.weights
         self.of = np.array([s.of for s in tables.situations])
 
+    def __reduce__(self) -> tuple[type[Model], tuple[Tables, Tables | None, bool]]:
+        """What it was made of: another process finds the rest out."""
+        return Model, (self.tables, self.pieces, self.whole)
+
     @property
     def nodes(self) -> int:
         return len(self.tables.table)
@@ -188,6 +206,13 @@ class Model:
         """Time and memory of every member of a population."""
         time, used = self._run(keep)
         return Scores(time, self._memory(keep, used))
+
+    def scored(self, keep: NDArray[np.bool_], budget_bytes: int) -> ScoredRetention | None:
+        """One retention [turn, node]; None where it does not fit."""
+        scores = self.score(keep[None])
+        if scores.size_bytes[0] > budget_bytes:
+            return None
+        return ScoredRetention(keep, float(scores.time_ns[0]), int(scores.size_bytes[0]))
 
     # --- time ------------------------------------------------------------------------------------
 

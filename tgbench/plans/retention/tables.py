@@ -16,8 +16,10 @@ Where regions do not nest, the larger level is their union: costs are never too 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property, reduce
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -30,7 +32,7 @@ from tgbench.graph.graph import Node
 from tgbench.graph.op_table import Call
 from tgbench.memory.placement import ALIGNMENT, aligned, donors
 from tgbench.memory.storage import ScheduledGraph
-from tgbench.plans.search.workload import Workload, asked
+from tgbench.plans.retention.workload import Workload, asked
 from tgbench.runs.propagate import Propagator, covered, widened
 from tgbench.runs.rules import Rules, less_known
 from tgbench.runs.split import Cut, demands
@@ -38,6 +40,7 @@ from tgbench.runs.split import Cut, demands
 Cost: TypeAlias = Callable[[Call, Box], float]  # nanoseconds
 Floats: TypeAlias = NDArray[np.float64]
 Bytes: TypeAlias = NDArray[np.uint8]
+Levels: TypeAlias = "tuple[Region, ...]"  # each holds the ones before it
 NOTHING, ALWAYS = -1, -2
 MOST_LEVELS = 4  # more are merged into the next larger one
 MOST_WALKED, LEAST_WALKED = 20_000, 32  # nodes times calls, and calls, of a trace that are walked
@@ -109,6 +112,22 @@ class Tables:
     left: NDArray[np.bool_]
     walk: NDArray[np.int64]
 
+    @cached_property
+    def digest(self) -> str:
+        """Equal for equal tables, in every process."""
+        found = hashlib.sha256(repr((self.names, self.situations, self.turns)).encode())
+        found.update(str(self.base_bytes).encode())
+        arrays: list[NDArray[Any]] = [self.start, self.stop, self.kept_bytes, self.scratch_bytes]
+        arrays += [self.worthwhile, self.left, self.walk]
+        for table in self.table:
+            arrays += [table.cost_ns, table.size_bytes, table.demanded, table.wished]
+            for parent, asks in table.asks:
+                arrays += [np.array(parent), asks]
+        for array in arrays:
+            found.update(repr(array.shape).encode())
+            found.update(np.ascontiguousarray(array).tobytes())
+        return found.hexdigest()
+
 
 @dataclass
 class _Setting:
@@ -158,13 +177,20 @@ def tabulate(
 
 
 def tabulate_pieces(
-    scheduled: ScheduledGraph, rules: Rules, workload: Workload, cut: Cut
+    scheduled: ScheduledGraph,
+    rules: Rules,
+    workload: Workload,
+    cut: Cut,
+    frontier: Iterable[Node],
 ) -> Tables:
     """The same for what runs from nothing compute piece by piece: the sizes of slices.
 
     Of many pieces only the first and the last ones are looked at.
+
+    Args:
+        frontier: nodes whose earlier values some run reads, if everything is retained.
     """
-    keep = _frontier(scheduled, rules, workload)
+    keep = frozenset(frontier)
     settings: list[_Setting] = []
     for of in range(len(workload.kinds)):
         settings += _pieces(scheduled, rules, workload, of, keep, cut)
@@ -278,16 +304,6 @@ def _cold(scheduled: ScheduledGraph, workload: Workload, of: int) -> _Setting:
     return _Setting(cold, {}, asked(scheduled, kind, kind.bounds)[1])
 
 
-def _frontier(scheduled: ScheduledGraph, rules: Rules, workload: Workload) -> frozenset[Node]:
-    """Nodes whose earlier values some run reads, if everything is retained."""
-    propagator = scheduled.propagator(rules, scheduled.stored)
-    found: set[Node] = set()
-    for row in workload.rows:
-        changed, demand = asked(scheduled, workload.kind(row.of), row.origin)
-        found.update(propagator.step(row.valid, changed, demand).reused)
-    return frozenset(found)
-
-
 def _pieces(
     scheduled: ScheduledGraph,
     rules: Rules,
@@ -317,7 +333,10 @@ def _pieces(
 
 
 class _Maker:
-    """Fills the tables from the last node of the schedule to the first."""
+    """Fills the tables from the last node of the schedule to the first.
+
+    Equal layers share their calls, so what a call does in equal situations is worked out once.
+    """
 
     def __init__(
         self, scheduled: ScheduledGraph, rules: Rules, cost: Cost, settings: Sequence[_Setting]
@@ -328,94 +347,131 @@ class _Maker:
         self.settings = settings
         self.index = {node: i for i, node in enumerate(scheduled.stored)}
         self.hulls: dict[Node, Box] = {}
+        self._chains: dict[tuple[Region, ...], Levels] = {}
+        self._answers: dict[tuple[Any, ...], _Answers] = {}
+        self._levels: dict[tuple[Levels, Region], int] = {}
+        self._shown: dict[tuple[tuple[Call, ...], Region], Region] = {}
+        self._paths: dict[Node, tuple[tuple[Call, ...], Node]] = {}
         self._needs: list[dict[Node, list[Region]]] = [{} for _ in settings]
-        self._asked: list[dict[Node, Region]] = [
-            self._on_bases(setting.demand) for setting in settings
-        ]
-        self._wished = [self._on_bases(setting.wished) for setting in settings]
+        self._asked = [self._on_bases(setting.demand.items()) for setting in settings]
+        self._wished = [self._on_bases(setting.wished.items()) for setting in settings]
 
     def tables(self) -> list[NodeTable]:
         made: dict[Node, list[_Column]] = {}
-        chains: dict[Node, list[list[Region]]] = {}
+        chains: dict[Node, list[Levels]] = {}
         for node in reversed(self.scheduled.stored):
             made[node] = [self._column(node, s) for s in range(len(self.settings))]
-            chains[node] = [column.chain for column in made[node]]
+            chains[node] = [column.answers.chain for column in made[node]]
         return [self._table(made[node], chains) for node in self.scheduled.stored]
 
     def _column(self, node: Node, s: int) -> _Column:
         """One node in one situation; tells the nodes that it reads what they may be asked."""
         needs, left = self._needs[s].pop(node, []), self.settings[s].left.get(node, EMPTY)
-        for extra in (self._asked[s].get(node), self._wished[s].get(node)):
-            if extra is not None:
-                needs.append(extra)
-        chain = nested(needs)
-        computed = [EMPTY]
-        computed += [self._computed(node, region.subtract(left), left) for region in chain]
-        computed += [self._computed(node, region, EMPTY) for region in chain]
-        asks: list[dict[Node, Region]] = []
-        for region in computed:
-            parts = self._reads(node, region)
+        asked, wished = self._asked[s].get(node, EMPTY), self._wished[s].get(node, EMPTY)
+        answers = self._answered(node, self._chain((*needs, asked, wished)), left)
+        if answers.hull is not None and answers.hull != (known := self.hulls.get(node)):
+            self.hulls[node] = answers.hull if known is None else known.hull(answers.hull)
+        mine = self._needs[s]
+        asks = [
+            self._on_bases(zip(node.inputs, reads, strict=True)) if reads else {}
+            for reads in answers.reads
+        ]
+        for parts in asks:
             for parent, part in parts.items():
-                self._needs[s].setdefault(parent, []).append(part)
-            asks.append(parts)
-        self._touch(node, chain, computed)
-        return _Column(
-            chain,
-            [self._time(node, region) for region in computed],
-            [self._bytes(node, region) for region in computed],
-            asks,
-            level(chain, self._asked[s].get(node, EMPTY)),
-            level(chain, self._wished[s].get(node, EMPTY)),
-        )
+                mine.setdefault(parent, []).append(part)
+        chain = answers.chain
+        return _Column(answers, asks, self._level(chain, asked), self._level(chain, wished))
 
-    def _computed(self, node: Node, region: Region, keep: Region) -> Region:
-        region = widened(node.call, less_known(node.call, region))
-        region = self.rules.rounded(node.call, region)
-        return covered(node.call, region, keep) if region.boxes else region
-
-    def _time(self, node: Node, region: Region) -> float:
-        return sum(self.cost(node.call, box) for box in self.rules.parts(node.call, region))
-
-    def _reads(self, node: Node, region: Region) -> dict[Node, Region]:
-        """What of stored nodes these elements are computed from, through views."""
-        found: dict[Node, Region] = {}
-        if not region.boxes:
-            return found
-        todo = list(zip(node.inputs, self.rules.needed(node.call, region), strict=True))
-        for parent, part in todo:
-            self._add_on_base(found, parent, part)
+    def _chain(self, needs: tuple[Region, ...]) -> Levels:
+        found = self._chains.get(needs)
+        if found is None:
+            found = self._chains[needs] = tuple(nested(needs))
         return found
 
-    def _add_on_base(self, found: dict[Node, Region], node: Node, region: Region) -> None:
-        base = self.scheduled.base[node]
-        while node is not base and region.boxes:
-            region = widened(node.call, less_known(node.call, region))
-            region = self.rules.needed(node.call, region)[0]
-            node = node.inputs[0]
-        if region.boxes and base in self.index:
-            found[base] = found[base].union(region) if base in found else region
-
-    def _on_bases(self, regions: Mapping[Node, Region]) -> dict[Node, Region]:
-        found: dict[Node, Region] = {}
-        for node, region in regions.items():
-            self._add_on_base(found, node, region)
-        return found
-
-    def _touch(self, node: Node, chain: Sequence[Region], computed: Sequence[Region]) -> None:
-        for region in (*chain[-1:], *computed):
-            if region.boxes:
-                box = self.scheduled.stored_box(node, region.hull())
-                self.hulls[node] = self.hulls[node].hull(box) if node in self.hulls else box
-
-    def _bytes(self, node: Node, region: Region) -> int:
+    def _level(self, chain: Levels, region: Region) -> int:
         if not region.boxes:
             return 0
-        box = self.scheduled.stored_box(node, region.hull())
-        return aligned(value_of(box.elements) * node.type.itemsize)
+        found = self._levels.get((chain, region))
+        if found is None:
+            found = self._levels[chain, region] = level(chain, region)
+        return found
+
+    def _answered(self, node: Node, chain: Levels, left: Region) -> _Answers:
+        if not chain:
+            return NONE
+        key = (node.call, self.scheduled.dense[node], chain, left)
+        found = self._answers.get(key)
+        if found is None:
+            found = self._answers[key] = self._answer(node, chain, left)
+        return found
+
+    def _answer(self, node: Node, chain: Levels, left: Region) -> _Answers:
+        call, rules = node.call, self.rules
+        computed = [EMPTY]
+        computed += [self._computed(call, region.subtract(left), left) for region in chain]
+        computed += [self._computed(call, region, EMPTY) for region in chain]
+        boxes = [self._stored(node, region) for region in computed]
+        sizes = [0 if box is None else _bytes(node, box) for box in boxes]
+        looked = [box for box in (self._stored(node, chain[-1]), *boxes) if box is not None]
+        return _Answers(
+            chain,
+            [sum(self.cost(call, box) for box in rules.parts(call, region)) for region in computed],
+            sizes,
+            [rules.needed(call, region) if region.boxes else () for region in computed],
+            reduce(Box.hull, looked) if looked else None,
+        )
+
+    def _computed(self, call: Call, region: Region, keep: Region) -> Region:
+        region = widened(call, less_known(call, region))
+        region = self.rules.rounded(call, region)
+        return covered(call, region, keep) if region.boxes else region
+
+    def _stored(self, node: Node, region: Region) -> Box | None:
+        return self.scheduled.stored_box(node, region.hull()) if region.boxes else None
+
+    # --- through views ---------------------------------------------------------------------------
+
+    def _on_bases(self, regions: Iterable[tuple[Node, Region]]) -> dict[Node, Region]:
+        """What of stored nodes these regions show."""
+        found: dict[Node, Region] = {}
+        for node, region in regions:
+            if not region.boxes:
+                continue
+            path, base = self._path(node)
+            if base not in self.index:
+                continue
+            region = self._through(path, region) if path else region
+            if region.boxes:
+                before = found.get(base)
+                found[base] = region if before is None else self.rules.union(before, region)
+        return found
+
+    def _path(self, node: Node) -> tuple[tuple[Call, ...], Node]:
+        """The views from a node down to the one with bytes, and that one."""
+        if node not in self._paths:
+            calls, at, base = list[Call](), node, self.scheduled.base[node]
+            while at is not base:
+                calls.append(at.call)
+                at = at.inputs[0]
+            self._paths[node] = tuple(calls), base
+        return self._paths[node]
+
+    def _through(self, path: tuple[Call, ...], region: Region) -> Region:
+        key = path, region
+        if key not in self._shown:
+            for call in path:
+                if not region.boxes:
+                    break
+                region = widened(call, less_known(call, region))
+                region = self.rules.needed(call, region)[0]
+            self._shown[key] = region
+        return self._shown[key]
+
+    # --- what comes of it ------------------------------------------------------------------------
 
     def kept_bytes(self, node: Node) -> int:
         hull = self.hulls.get(node)
-        return aligned(value_of(hull.elements) * node.type.itemsize) if hull else ALIGNMENT
+        return _bytes(node, hull) if hull else ALIGNMENT
 
     def is_worthwhile(self, table: NodeTable) -> bool:
         """Whether its codes with and without its earlier value differ in what they do."""
@@ -424,18 +480,19 @@ class _Maker:
         return any((a[:, 1 : k + 1] != a[:, k + 1 : 2 * k + 1]).any() for a in arrays)
 
     def _table(
-        self, columns: Sequence[_Column], chains: Mapping[Node, list[list[Region]]]
+        self, columns: Sequence[_Column], chains: Mapping[Node, Sequence[Levels]]
     ) -> NodeTable:
-        levels = max(len(column.chain) for column in columns)
+        levels = max(len(column.answers.chain) for column in columns)
         shape = (len(columns), 2 * levels + 1)
         cost, size = np.zeros(shape), np.zeros(shape, np.int64)
         asks: dict[int, Bytes] = {}
         for s, column in enumerate(columns):
             for code, place in column.codes(levels):
-                cost[s, place], size[s, place] = column.cost_ns[code], column.size_bytes[code]
+                answers = column.answers
+                cost[s, place], size[s, place] = answers.cost_ns[code], answers.size_bytes[code]
                 for parent, region in column.asks[code].items():
                     array = asks.setdefault(self.index[parent], np.zeros(shape, np.uint8))
-                    array[s, place] = level(chains[parent][s], region)
+                    array[s, place] = self._level(chains[parent][s], region)
         return NodeTable(
             levels,
             cost,
@@ -446,22 +503,43 @@ class _Maker:
         )
 
 
-@dataclass(frozen=True)
-class _Column:
-    """One node in one situation; lists are by code."""
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """What a call does where so much is needed of it; lists are by code.
 
-    chain: list[Region]
+    Fields:
+        reads: what is needed of each input.
+        hull: of all that is needed and computed, as it is stored.
+    """
+
+    chain: Levels
     cost_ns: list[float]
     size_bytes: list[int]
+    reads: list[tuple[Region, ...]]
+    hull: Box | None
+
+
+NONE = _Answers((), [0.0], [0], [()], None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """One node in one situation; `asks` of stored nodes, by code."""
+
+    answers: _Answers
     asks: list[dict[Node, Region]]
     demanded: int
     wished: int
 
     def codes(self, levels: int) -> list[tuple[int, int]]:
         """(own code, the same in a table with this many levels)."""
-        own = len(self.chain)
+        own = len(self.answers.chain)
         there = [(i, i) for i in range(1, own + 1)]
         return [*there, *((own + i, levels + i) for i in range(1, own + 1))]
+
+
+def _bytes(node: Node, box: Box) -> int:
+    return aligned(value_of(box.elements) * node.type.itemsize)
 
 
 def nested(regions: Sequence[Region]) -> list[Region]:

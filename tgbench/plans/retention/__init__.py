@@ -1,0 +1,1 @@
+"""What to keep between runs: a workload as tables, and what is best by them."""

@@ -1,0 +1,174 @@
+"""Ways of cutting large runs, each with its model: what a search chooses between first.
+
+uncut · 2 parts · 4 parts … along each input dimension, as long as slices shrink
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from tgbench.base.coords import value_of
+from tgbench.graph.graph import Node
+from tgbench.memory.placement import Placement, Retention, aligned
+from tgbench.plans.retention.exact import IntegerProgram, Relaxed
+from tgbench.plans.retention.ladder import Ladder
+from tgbench.plans.retention.model import Model
+from tgbench.plans.retention.neighbourhoods import FIRST
+from tgbench.plans.retention.tables import Tables, tabulate_pieces
+from tgbench.plans.search.judge import Judge
+from tgbench.runs.split import WHOLE, Cut
+
+MOST_PARTS = 32  # of a cut run
+MOST_AXES = 3  # input dimensions along which runs may be cut
+SHRINKS = 0.97  # of what slices took in half as many parts: more is no reason for more parts
+
+
+@dataclass
+class Arm:
+    """One way of cutting large runs, and the model of it.
+
+    Fields:
+        ladder: what its retentions let go of first.
+        relaxed: what bounds it, where that is known.
+        optimum_ns: of its integer program, where that packed at once.
+        spare_bytes: what packing took beyond the model, so far.
+        examined_s: what its integer programs could take when they were solved; 0: they were not.
+        tried: retentions that were laid out.
+        size: values in the next window.
+    """
+
+    cut: Cut
+    model: Model
+    ladder: Ladder
+    budget_bytes: int
+    relaxed: Relaxed | None = None
+    optimum_ns: float = math.inf
+    spare_bytes: int = 0
+    examined_s: float = 0.0
+    tried: set[bytes] = field(default_factory=set)
+    size: float = FIRST
+    _programs: dict[int, IntegerProgram] = field(default_factory=dict)
+
+    @property
+    def room(self) -> int:
+        """What a retention may take in the model, so that it packs."""
+        return self.budget_bytes - self.spare_bytes
+
+    @property
+    def bound_ns(self) -> float:
+        """No retention is faster; 0 as long as that is not known."""
+        return 0.0 if self.relaxed is None else self.relaxed.bound_ns
+
+    @property
+    def promise_ns(self) -> float:
+        """What the ladder comes to; infinite where nothing fits."""
+        keep = self.ladder.within(self.room)
+        return math.inf if keep is None else float(self.model.score(keep[None]).time_ns[0])
+
+    def program(self, budget_bytes: int) -> IntegerProgram:
+        """The latest one is remembered: it takes longer to write out than to solve a window of."""
+        if budget_bytes not in self._programs:
+            self._programs.clear()
+            self._programs[budget_bytes] = IntegerProgram(self.model, budget_bytes)
+        return self._programs[budget_bytes]
+
+
+class Arms:
+    """All ways of cutting within one budget.
+
+    Args:
+        judge: of plans without a cut.
+        everything: all that is read again retained, laid out uncut.
+        opened: arms of searches before this one.
+    """
+
+    def __init__(
+        self,
+        judge: Judge,
+        budget_bytes: int,
+        everything: Placement,
+        frontier: tuple[Node, ...],
+        opened: dict[tuple[int, Cut, bool], Arm],
+    ) -> None:
+        self.judge, self.budget_bytes, self.frontier = judge, budget_bytes, frontier
+        self._opened = opened
+        self._sliced: dict[Cut, int] = {}
+        self._scratch: dict[Cut, Mapping[Node, int]] = {WHOLE: _scratch(everything)}
+
+    def of(self, cut: Cut) -> Iterator[Arm]:
+        """The ways of going by a cut; what was bounded before is not bounded again."""
+        judge, pieces = self.judge, None
+        for whole in (False,) if cut == WHOLE else (True, False):
+            key = self.budget_bytes, cut, whole
+            if key not in self._opened:
+                judge.planner.tell(f"weighing {cut}")
+                if cut != WHOLE and pieces is None:
+                    pieces = tabulate_pieces(
+                        judge.scheduled, judge.rules, judge.workload, cut, self.frontier
+                    )
+                model = Model(self._tables(cut), pieces, whole)
+                self._opened[key] = Arm(cut, model, judge.ladder.over(model), self.budget_bytes)
+            yield self._opened[key]
+
+    def cuts(self, own: Cut = WHOLE) -> Iterator[Cut]:
+        """Uncut, a cut that comes next, and along each dimension as long as slices shrink."""
+        yield WHOLE
+        if own != WHOLE:
+            yield own
+        axes = [
+            (name, axis, size)
+            for name, node in self.judge.scheduled.graph.inputs.items()
+            for axis, size in enumerate(node.shape)
+            if size > 1
+        ]
+        for name, axis, size in sorted(axes, key=lambda a: -a[2])[:MOST_AXES]:
+            parts, last = 2, self._slices_of(WHOLE)
+            while parts <= min(size, MOST_PARTS):
+                cut = Cut(name, axis, parts)
+                bytes_now = self._slices_of(cut)
+                if bytes_now > SHRINKS * last:
+                    break
+                if cut != own:
+                    yield cut
+                parts, last = parts * 2, bytes_now
+
+    def _tables(self, cut: Cut) -> Tables:
+        """The model's tables, with the scratch memory that kernels want under this cut."""
+        judge = self.judge
+        if cut not in self._scratch:
+            everything = Retention.always(self.frontier)
+            self._scratch[cut] = _scratch(
+                judge.planner.lay_out(
+                    everything, judge.scenarios, cut, budget_bytes=self.budget_bytes
+                )
+            )
+        known = self._scratch[cut]
+        scratch = [aligned(known.get(node, 0)) for node in judge.scheduled.stored]
+        return replace(judge.uncut.tables, scratch_bytes=np.array(scratch, np.int64))
+
+    def _slices_of(self, cut: Cut) -> int:
+        """The largest slices when everything that is read again is retained."""
+        if cut not in self._sliced:
+            self._sliced[cut] = self._largest_slices(cut)
+        return self._sliced[cut]
+
+    def _largest_slices(self, cut: Cut) -> int:
+        total: dict[Node, int] = {}
+        cold = [s for s in self.judge.scenarios if s.cold]
+        retention = Retention.always(self.frontier)
+        for _, steps in self.judge.planner.runs.under(retention, cold, cut):
+            for step in steps:
+                for node, region in step.compute.items():
+                    if node not in retention.after:
+                        size = value_of(region.hull().elements) * node.type.itemsize
+                        total[node] = max(total.get(node, 0), size)
+        return sum(total.values())
+
+
+def _scratch(placed: Placement) -> dict[Node, int]:
+    """Bytes that kernels want in this budget."""
+    return {node: room.size_bytes for node, room in placed.scratch.items()}

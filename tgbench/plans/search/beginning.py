@@ -1,0 +1,119 @@
+"""The first plan: everything, if there is room; else what the ladders keep, whole or in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tgbench.base.errors import BudgetError
+from tgbench.graph.graph import Node
+from tgbench.memory.placement import Placement, Retention
+from tgbench.plans.scenarios import Scenario
+from tgbench.plans.search.arms import Arm, Arms
+from tgbench.plans.search.incumbent import FINER
+from tgbench.plans.search.judge import Candidate, Judge
+from tgbench.plans.search.layouts import BEGINNING, Layouts
+from tgbench.runs.split import WHOLE
+
+DEAR = 1.01  # times what runs take where all is kept: what costs more is weighed against cuts
+SOON = 0.025  # of the time: a first plan made so soon leaves enough for the planner's beside it
+MOST_TRIES = 6  # of one retention, each with less memory than the one before
+
+
+@dataclass(frozen=True)
+class AllKept:
+    """A plan that retains all that is read again, uncut: no other is faster.
+
+    Fields:
+        frontier: what is read again, of nodes that have bytes.
+    """
+
+    frontier: tuple[Node, ...]
+    placement: Placement
+
+    @staticmethod
+    def of(judge: Judge, scenarios: list[Scenario], budget_bytes: int | None) -> AllKept:
+        planner, turns = judge.planner, judge.workload.turns
+        wanted = planner.frontier(planner.runs.distinct(scenarios))
+        placed = planner.lay_out(
+            Retention.always(wanted, turns), scenarios, WHOLE, budget_bytes=budget_bytes
+        )
+        return AllKept(tuple(node for node in wanted if node in placed.slots), placed)
+
+
+class Beginning:
+    """Makes first plans.
+
+    Args:
+        modelled: whether to say what the model has them take, too.
+    """
+
+    def __init__(self, judge: Judge, layouts: Layouts, *, modelled: bool) -> None:
+        self.judge, self.layouts, self.modelled = judge, layouts, modelled
+
+    def keeping(self, everything: AllKept) -> Candidate | None:
+        """Where there is room for it."""
+        kept = Retention.always(everything.frontier, self.judge.workload.turns)
+        return self.layouts.candidate(kept, WHOLE, everything.placement, modelled=self.modelled)
+
+    def within(self, arms: Arms, scenarios: Sequence[Scenario]) -> Candidate | None:
+        """What is let go of last, whole or in pieces; else what the planner finds.
+
+        Raises BudgetError where nothing fits.
+        """
+        best: Candidate | None = None
+        for arm in self._by_promise(arms):
+            is_ahead = best is None or arm.promise_ns < FINER * best.modelled_ns
+            if is_ahead and (best is None or not self.layouts.spending.is_late(BEGINNING)):
+                found = self._climbed(arm)
+                best = found if best is None or (found and found.beats(best)) else best
+        loses_little = best is not None and best.modelled_ns <= DEAR * self.judge.all_kept_ns
+        if best is not None and (loses_little or self.layouts.spending.is_late(SOON)):
+            return best
+        other = self._planned(scenarios, arms.budget_bytes, is_needed=best is None)
+        return other if best is None or (other and other.beats(best)) else best
+
+    def _by_promise(self, arms: Arms) -> Iterator[Arm]:
+        """Whole runs; where those take longer than if all were kept, also ways of cutting them,
+        what their ladders come to first.
+        """
+        cuts = arms.cuts()
+        [whole] = arms.of(next(cuts))
+        yield whole
+        found: list[Arm] = []
+        best_ns = whole.promise_ns
+        for cut in cuts:
+            enough = best_ns <= DEAR * self.judge.all_kept_ns
+            if enough or self.layouts.spending.is_late(BEGINNING):
+                break
+            found += arms.of(cut)
+            best_ns = min(best_ns, found[-1].promise_ns)
+        yield from sorted(found, key=lambda arm: arm.promise_ns)
+
+    def _climbed(self, arm: Arm) -> Candidate | None:
+        """What is let go of last, as much of it as packs."""
+        before: NDArray[np.bool_] | None = None
+        for _ in range(MOST_TRIES):
+            keep = arm.ladder.within(arm.room)
+            if keep is None or (before is not None and (keep == before).all()):
+                break
+            if (laid := self.layouts.laid(arm, keep)) is not None:
+                return self.layouts.candidate(laid[0], arm.cut, laid[1], modelled=self.modelled)
+            before = keep
+        return None
+
+    def _planned(
+        self, scenarios: Sequence[Scenario], budget_bytes: int, *, is_needed: bool
+    ) -> Candidate | None:
+        """What the planner finds, by maps instead of tables; raises BudgetError for nothing."""
+        try:
+            made = self.judge.planner.plan_once(scenarios, budget_bytes)
+        except BudgetError:
+            if is_needed:
+                raise
+            return None
+        retention = Retention.always(made.retained, self.judge.workload.turns)
+        return self.layouts.candidate(retention, made.cut, made.placement)

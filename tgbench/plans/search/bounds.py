@@ -1,0 +1,142 @@
+"""How good any plan can be: programs solved beside the search, and what they propose.
+
+    cut ─→ relaxed program ─→ bound of the cut ──→ the least of all cuts' ──→ bound of the search
+                 └─ hopeful? ─→ integer program ─→ retention ─→ laid out
+
+What they bound is said once every way of cutting has a bound: one that some plan of the search may
+be below is none. Until then there is that of a program in which slices take no memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from tgbench.memory.placement import ALIGNMENT
+from tgbench.plans.retention.exact import IntegerProgram, SolverLimits
+from tgbench.plans.search.arms import Arm, Arms
+from tgbench.plans.search.chain import WINDOW_NODES
+from tgbench.plans.search.incumbent import FINER
+from tgbench.plans.search.judge import Judge
+from tgbench.plans.search.layouts import Layouts
+from tgbench.plans.search.proofs import Answer, Proofs, Question
+from tgbench.plans.search.rounds import throughout
+from tgbench.runs.split import WHOLE
+
+MOST_TRIES = 6  # of one program, each with less memory than the one before
+MORE = 2.0  # times as long as before: what an integer program is given to be solved again
+MOST_NODES = 2_000  # of an integer program, where steps are what counts
+SHORTEST_S = 0.05  # that a program is given
+
+
+class Bounds:
+    """Those of one search.
+
+    Args:
+        least_ns: by budget, what no plan is faster than, however runs are cut; added to.
+        proven_ns: a bound that was found elsewhere.
+    """
+
+    def __init__(
+        self,
+        judge: Judge,
+        arms: Arms,
+        layouts: Layouts,
+        least_ns: dict[int, float],
+        proven_ns: float,
+    ) -> None:
+        self.judge, self.arms, self.layouts = judge, arms, layouts
+        self.spending, self.incumbent = layouts.spending, layouts.incumbent
+        self.least_ns, self.bound_ns = least_ns, proven_ns
+        self.opened: list[Arm] = []
+        self._is_complete = False  # whether all ways of cutting are opened
+        self._proofs = Proofs(self.spending.is_timed)
+
+    @property
+    def are_open(self) -> bool:
+        """Whether something is asked and not answered."""
+        return self._proofs.open > 0
+
+    def close(self) -> None:
+        self._proofs.close()
+
+    def opening(self) -> Iterator[Arm]:
+        """The ways of going by all cuts, coarse ones first; each is asked for its bound."""
+        budget_bytes, best = self.arms.budget_bytes, self.incumbent.best
+        if budget_bytes not in self.least_ns:
+            uncut = IntegerProgram(self.judge.uncut, budget_bytes, has_slices=False)
+            self._proofs.ask(Question(None, uncut, self.limits))
+        for cut in self.arms.cuts(best.cut if best is not None else WHOLE):
+            for arm in self.arms.of(cut):
+                self.opened.append(arm)
+                if arm.relaxed is None:
+                    self._ask(arm, integer=False)
+                elif self._is_promising(arm):
+                    self._examine(arm)
+                yield arm
+        self._is_complete = True
+
+    def hear(self, seconds: float = 0.0) -> None:
+        """Take what was answered: bounds, and what to try; waits so long for the first."""
+        for answer in self._proofs.answers(seconds):
+            arm: Arm | None = answer.question.about
+            if arm is None:
+                self.least_ns[self.arms.budget_bytes] = answer.found.bound_ns
+            elif answer.question.integer:
+                self._proposed(arm, answer)
+            else:
+                arm.relaxed = answer.found
+                if self._is_promising(arm):
+                    self._examine(arm)
+        known = self._is_complete and all(arm.relaxed is not None for arm in self.opened)
+        over_all = min(arm.bound_ns for arm in self.opened) if known and self.opened else 0.0
+        least_ns = self.least_ns.get(self.arms.budget_bytes, 0.0)
+        self.bound_ns = max(self.bound_ns, least_ns, over_all)
+
+    def limits(self) -> SolverLimits:
+        """For one program: reproducible where steps are what counts, and no more of them."""
+        steps = self.spending.effort.steps
+        nodes = None if steps is None else min(max(steps, 1) * WINDOW_NODES, MOST_NODES)
+        return SolverLimits(max(self.spending.left_s, SHORTEST_S), nodes=nodes)
+
+    def _ask(self, arm: Arm, *, integer: bool, less_bytes: int = 0, attempt: int = 0) -> None:
+        if self.spending.is_late():
+            return
+        what = "integer program of" if integer else "bounding"
+        self.judge.planner.tell(f"{what} {arm.cut}")
+        program = arm.program((arm.room if integer else arm.budget_bytes) - less_bytes)
+        self._proofs.ask(Question(arm, program, self.limits, integer, attempt))
+
+    def _is_promising(self, arm: Arm) -> bool:
+        """A finer cut is looked at while the best plan so far is slower than it promises to be."""
+        best, promise_ns = self.incumbent.best, arm.bound_ns / FINER
+        if best is not None and promise_ns > best.time_ns:
+            return False
+        return all(promise_ns <= other.optimum_ns for other in self.opened)
+
+    def _examine(self, arm: Arm) -> None:
+        """Ask for the model's optimum, unless that was asked before for hardly less long."""
+        given_s = self.limits().seconds
+        if not arm.examined_s or given_s > MORE * arm.examined_s:
+            arm.examined_s = given_s
+            self._ask(arm, integer=True)
+
+    def _proposed(self, arm: Arm, answer: Answer) -> None:
+        """The model's optimum, laid out; asked for again with less memory while it does not fit.
+
+        The program may take too little memory for what nodes share, never too much: what a
+        solution really takes in the model is taken off what the program is given next.
+        """
+        keep, question = answer.found.keep, answer.question
+        if keep is None:
+            return
+        over = int(arm.model.score(keep).size_bytes[0]) - arm.room
+        less_bytes = max(arm.room - question.program.budget_bytes, 0)
+        if over > 0:
+            less_bytes += max(over, ALIGNMENT)
+        elif self.layouts.attempt(arm, keep[0]):
+            self.layouts.attempt(arm, throughout(keep[0]))
+            arm.optimum_ns = answer.found.bound_ns if not question.attempt else math.inf
+            return
+        if question.attempt + 1 < MOST_TRIES and self.incumbent.may_be_behind(arm.bound_ns):
+            self._ask(arm, integer=True, less_bytes=less_bytes, attempt=question.attempt + 1)

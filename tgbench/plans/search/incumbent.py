@@ -1,0 +1,45 @@
+"""The best plan so far, and how it came about."""
+
+from __future__ import annotations
+
+import math
+
+from tgbench.plans.search.judge import Candidate
+
+FINER = 0.998  # a finer cut has to promise to be this much faster
+BONUS = 1.02  # a retention the model puts this much behind the best may be ahead when replayed
+
+
+class Incumbent:
+    """The best plan so far; None while nothing fits.
+
+    Args:
+        history: (step, mean run) of better and better plans, of the search that this one goes on.
+    """
+
+    def __init__(self, history: tuple[tuple[int, float], ...] = ()) -> None:
+        self.best: Candidate | None = None
+        self.history = list(history)
+
+    @property
+    def key(self) -> tuple[float, int]:
+        """How good it is; what fits comes first."""
+        return self.best.key if self.best is not None else (math.inf, 0)
+
+    def take(self, found: Candidate, step: int) -> bool:
+        """Whether it is the best so far."""
+        if self.best is not None and not found.beats(self.best):
+            return False
+        self.best = found
+        if not self.history or found.time_ns < self.history[-1][1]:
+            self.history.append((step, found.time_ns))
+        return True
+
+    def is_behind(self, modelled_ns: float) -> bool:
+        """Whether another way of cutting promises clearly more."""
+        return self.best is None or modelled_ns < FINER * self.best.modelled_ns
+
+    def may_be_behind(self, modelled_ns: float) -> bool:
+        """Whether what the model says so of may turn out to be better."""
+        best = self.best
+        return best is None or modelled_ns < BONUS * max(best.modelled_ns, best.time_ns)

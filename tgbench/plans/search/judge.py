@@ -1,0 +1,223 @@
+"""What plans take: retentions in the tabulated model, and maps by walking the trace over them.
+
+retention ─→ tables ─→ modelled time, at once
+map       ─→ replay ─→ mean time of the trace, or the run that it has no room for
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tgbench.base.errors import PlanError
+from tgbench.base.regions import Box
+from tgbench.graph.op_table import Call
+from tgbench.kernels.registry import Ranking, candidates
+from tgbench.memory.placement import Placement, Retention
+from tgbench.memory.storage import ScheduledGraph
+from tgbench.plans.decisions import Classes
+from tgbench.plans.planner import Cost, Planner
+from tgbench.plans.retention.ladder import Ladder
+from tgbench.plans.retention.model import Model
+from tgbench.plans.retention.tables import tabulate
+from tgbench.plans.retention.workload import Workload
+from tgbench.plans.scenarios import Scenario
+from tgbench.plans.search.replay import Misfit, Replayed, replay
+from tgbench.programs.program import Instruction
+from tgbench.runs.buckets import BucketClass
+from tgbench.runs.rules import Rules
+from tgbench.runs.split import Cut
+
+FILL_NS = 1_000.0  # putting known values where somebody looks
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A plan that fits, and what its trace takes.
+
+    Fields:
+        modelled_ns: mean run in the tabulated model.
+        time_ns: mean run of the replayed trace; modelled where hardly two of its runs are alike
+            and replaying them all would take too long.
+    """
+
+    retention: Retention
+    cut: Cut
+    placement: Placement
+    replayed: Replayed
+    modelled_ns: float
+    time_ns: float
+
+    @property
+    def key(self) -> tuple[float, int]:
+        """Faster first, then smaller."""
+        return self.time_ns, self.placement.size_bytes
+
+    def beats(self, other: Candidate) -> bool:
+        """Faster, or as fast and smaller; by the model where not both were replayed to the end."""
+        if self.replayed.is_whole == other.replayed.is_whole:
+            return self.key < other.key
+        mine, others = (one.placement.size_bytes for one in (self, other))
+        return (self.modelled_ns, mine) < (other.modelled_ns, others)
+
+
+class Judge:
+    """Judges plans of one graph for one workload, within any budget.
+
+    Args:
+        cost: expected nanoseconds of one box of one call.
+        classes: every class that has to fit, with how often it came and where it was last seen.
+        ranking: which kernels take a site, the best first; the same that runs use.
+    """
+
+    def __init__(
+        self,
+        scheduled: ScheduledGraph,
+        rules: Rules,
+        workload: Workload,
+        cost: Cost,
+        device: str = "cpu",
+        *,
+        classes: Classes | None = None,
+        progress: Callable[[str], None] | None = None,
+        ranking: Ranking = candidates,
+    ) -> None:
+        self.scheduled, self.rules, self.device = scheduled, rules, device
+        self.workload, self.cost = workload, checked(cost)
+        rare = {k: v for k, v in (classes or {}).items() if k not in workload.seen}
+        common = {kind: workload.seen[kind] for kind in workload.kinds}
+        self.classes: Classes = {**common, **workload.seen, **rare}
+        self.planner = Planner(scheduled, rules, device, self.cost, progress, ranking)
+        self._places: dict[tuple[BucketClass, tuple[int, ...]], None] = {}  # that maps lacked
+        self._times: dict[tuple[Any, ...], float] = {}
+
+    def over(self, scheduled: ScheduledGraph) -> Judge:
+        """The same over another order of the graph's nodes, or with other views copied."""
+        same = is_alike(scheduled, self.scheduled)
+        workload = self.workload if same else self.workload.over(scheduled, self.rules)
+        return Judge(
+            scheduled, self.rules, workload, self.cost, self.device, classes=self.classes,
+            progress=self.planner.tell, ranking=self.planner.choices.ranking,
+        )  # fmt: skip
+
+    @property
+    def scenarios(self) -> list[Scenario]:
+        """Everything that has to fit, and the weighed transitions.
+
+        Classes fit at their extremes; where a map had no room for a run in between, there too.
+        """
+        found = self.planner.scenarios(self.classes)
+        for kind, origin in self._places:
+            found += [Scenario(kind, origin, 0.0, cold=cold) for cold in (False, True)]
+        for row in self.workload.rows:
+            kind = self.workload.kind(row.of)
+            found.append(Scenario(kind, row.origin, 0.0, False, row.of, row.before, row.valid))
+        return found
+
+    # --- over maps -------------------------------------------------------------------------------
+
+    def candidate(
+        self,
+        retention: Retention,
+        cut: Cut,
+        placement: Placement,
+        *,
+        modelled: bool = True,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> Candidate | None:
+        """A plan with its replayed trace; None if some call of the trace does not fit it.
+
+        That call is one of the `scenarios` then.
+
+        Args:
+            modelled: without it the tables are not made for it, and the replay stands for the
+                model.
+            stop: ends the replay before its time; the model then says how fast the plan is.
+        """
+        try:
+            replayed = replay(
+                self.scheduled, self.rules, placement, cut, self.workload.circle,
+                self.instruction_ns, self.device, self.planner.choices.ranking, self.classes,
+                stop,
+            )  # fmt: skip
+        except Misfit as found:
+            self._places[found.kind, found.origin] = None
+            return None
+        tabulated = modelled or not replayed.is_whole
+        modelled_ns = self.modelled_ns(retention) if tabulated else replayed.mean_ns
+        time_ns = replayed.mean_ns if replayed.is_whole else modelled_ns
+        return Candidate(retention, cut, placement, replayed, modelled_ns, time_ns)
+
+    def instruction_ns(self, made: Instruction, origin: tuple[int, ...]) -> float:
+        """The expected time of one instruction, at an origin."""
+        if made.kernel == "fill":
+            return FILL_NS
+        box = made.box.at(origin)
+        key = (made.node.call, box)
+        found = self._times.get(key)
+        if found is None:
+            found = self._times[key] = self.cost(made.node.call, box)
+        return found
+
+    # --- in the model ----------------------------------------------------------------------------
+
+    @cached_property
+    def uncut(self) -> Model:
+        """The model with whole runs; its times hold for every cut."""
+        return Model(tabulate(self.scheduled, self.rules, self.workload, self.cost))
+
+    @cached_property
+    def ladder(self) -> Ladder:
+        """What to let go of first: the same for every cut, whose times are the same."""
+        return Ladder.of(self.uncut)
+
+    @cached_property
+    def all_kept_ns(self) -> float:
+        """The mean run where all that is worth keeping is kept."""
+        keep = np.broadcast_to(self.uncut.tables.worthwhile, self.uncut.none().shape)
+        return float(self.uncut.score(keep).time_ns[0])
+
+    def bits(self, retention: Retention) -> NDArray[np.bool_]:
+        """A retention as [turn, node]."""
+        keep = np.zeros((self.uncut.turns, self.uncut.nodes), bool)
+        for n, node in enumerate(self.scheduled.stored):
+            for k in retention.after.get(node, ()):
+                keep[k, n] = True
+        return keep
+
+    def retention(self, keep: NDArray[np.bool_]) -> Retention:
+        """The other way round."""
+        after = {
+            self.scheduled.stored[n]: frozenset(np.flatnonzero(keep[:, n]).tolist())
+            for n in np.flatnonzero(keep.any(axis=0)).tolist()
+        }
+        return Retention(after, self.workload.turns)
+
+    def modelled_ns(self, retention: Retention) -> float:
+        return float(self.uncut.score(self.bits(retention)[None]).time_ns[0])
+
+
+def is_alike(one: ScheduledGraph, other: ScheduledGraph) -> bool:
+    """Whether the same nodes have bytes, in whatever order."""
+    return one.graph is other.graph and one.copied == other.copied
+
+
+def checked(cost: Cost) -> Cost:
+    """The same cost, which raises PlanError where it is not a number of nanoseconds."""
+
+    def found(call: Call, box: Box) -> float:
+        time_ns = cost(call, box)
+        if not 0 <= time_ns < math.inf:
+            raise PlanError(
+                f"the cost of {call.op.name}{box} is {time_ns}, which is not a time; "
+                "mend the cost model or the records that it reads"
+            )
+        return time_ns
+
+    return found

@@ -1,0 +1,124 @@
+"""Retentions of the model, laid out in real memory, and replayed: what comes of them counts.
+
+retention ─→ map ─┬─ fits ─→ replayed ─→ taken, if it is the best
+                  └─ does not ─→ the model has that much less memory next time
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tgbench.graph.graph import Node
+from tgbench.memory.placement import ALIGNMENT, ANY, Placement, Retention
+from tgbench.plans.decisions import Decisions
+from tgbench.plans.search.arms import Arm
+from tgbench.plans.search.carried import told_anew
+from tgbench.plans.search.effort import Spending
+from tgbench.plans.search.incumbent import Incumbent
+from tgbench.plans.search.judge import Candidate, Judge
+from tgbench.runs.split import Cut
+
+BEGINNING = 0.25  # of the time: what the first plans may take
+MOST_SPARE = 0.25  # of the budget: how much less the model is given, because packing takes more
+
+
+class Layouts:
+    """Lays retentions out within one budget.
+
+    Args:
+        take: told of every plan that fits, and what it came of.
+    """
+
+    def __init__(
+        self,
+        judge: Judge,
+        budget_bytes: int | None,
+        spending: Spending,
+        incumbent: Incumbent,
+        take: Callable[[Candidate, str], None],
+    ) -> None:
+        self.judge, self.budget_bytes, self.spending = judge, budget_bytes, spending
+        self.incumbent, self._take = incumbent, take
+
+    def fits(self, placement: Placement) -> bool:
+        return self.budget_bytes is None or placement.size_bytes <= self.budget_bytes
+
+    def attempt(self, arm: Arm, keep: NDArray[np.bool_]) -> bool:
+        """Lay a retention of the model out, once; whether it packed."""
+        if keep.tobytes() in arm.tried:
+            return True
+        laid = self.laid(arm, keep)
+        if laid is None:
+            return False
+        found = self.candidate(laid[0], arm.cut, laid[1])
+        if found is not None:
+            self._take(found, "retention")
+        return True
+
+    def laid(self, arm: Arm, keep: NDArray[np.bool_]) -> tuple[Retention, Placement] | None:
+        """A retention's map; None where it does not fit, and by how much is remembered."""
+        arm.tried.add(keep.tobytes())
+        retention = self.judge.retention(keep)
+        placement = self._placed(retention, arm)
+        if not self.fits(placement) and (shared := self._shareable(arm, retention)):
+            retention = replace(retention, shared=shared)
+            placement = self._placed(retention, arm)
+        if self.fits(placement):
+            return retention, placement
+        modelled = int(arm.model.score(keep[None]).size_bytes[0])
+        spare = max(arm.spare_bytes + ALIGNMENT, placement.size_bytes - modelled)
+        arm.spare_bytes = min(spare, int(MOST_SPARE * arm.budget_bytes))
+        return None
+
+    def candidate(
+        self, retention: Retention, cut: Cut, placement: Placement, *, modelled: bool = True
+    ) -> Candidate | None:
+        """The replay of the first plan may take some of the time, and of no other more than is
+        left; where it was not enough for the first, the model judges.
+        """
+        best, spending = self.incumbent.best, self.spending
+        share = BEGINNING if best is None else 1.0
+        by_model = best is not None and not best.replayed.is_whole and spending.is_timed
+        return self.judge.candidate(
+            retention, cut, placement, modelled=modelled,
+            stop=lambda: by_model or (spending.is_timed and spending.is_late(share)),
+        )  # fmt: skip
+
+    def carried_over(self, start: Decisions) -> Candidate | None:
+        """A plan of an earlier search, as far as it fits this workload and budget."""
+        return self._as_it_is(start) or self._realised(start)
+
+    def _as_it_is(self, start: Decisions) -> Candidate | None:
+        """Its own map, where it is for the same classes, schedule and budget."""
+        judge, kinds = self.judge, list(self.judge.workload.kinds)
+        same = list(start.classes)[: len(kinds)] == kinds
+        same = same and start.retention.turns in (judge.workload.turns, ANY)
+        same = same and start.scheduled.schedule == judge.scheduled.schedule
+        if not (same and self.fits(start.placement)):
+            return None
+        return self.candidate(told_anew(start, judge.workload), start.cut, start.placement)
+
+    def _realised(self, start: Decisions) -> Candidate | None:
+        """Its retention, laid out anew."""
+        judge = self.judge
+        retention = told_anew(start, judge.workload)
+        placement = judge.planner.lay_out(
+            retention, judge.scenarios, start.cut, budget_bytes=self.budget_bytes
+        )
+        return self.candidate(retention, start.cut, placement) if self.fits(placement) else None
+
+    def _placed(self, retention: Retention, arm: Arm) -> Placement:
+        return self.judge.planner.lay_out(
+            retention, self.judge.scenarios, arm.cut, arm.model.whole, self.budget_bytes
+        )
+
+    def _shareable(self, arm: Arm, retention: Retention) -> frozenset[Node]:
+        """Retained nodes whose bytes are free until some class's runs compute them."""
+        nodes, can = self.judge.scheduled.stored, arm.model.shareable
+        return (
+            frozenset(n for n, shares in zip(nodes, can, strict=True) if shares) & retention.nodes
+        )

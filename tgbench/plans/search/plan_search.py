@@ -1,0 +1,380 @@
+"""One search for a plan: a first one, then rounds, with programs beside them.
+
+begin   greedy plan, saved plan ──→ best so far
+run     ways of cutting, opened one by one; rounds for those that may hold something better
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TypeAlias
+
+from tgbench.base.errors import BudgetError, PlanError
+from tgbench.base.stopping import StopReason
+from tgbench.base.words import format_time
+from tgbench.graph.graph import Node
+from tgbench.plans.decisions import Decisions, SearchRecord
+from tgbench.plans.plan import Plan
+from tgbench.plans.retention.exact import IntegerProgram
+from tgbench.plans.retention.neighbourhoods import SolvedWindow
+from tgbench.plans.retention.worth import worth_ns
+from tgbench.plans.search.arms import Arm, Arms
+from tgbench.plans.search.beginning import DEAR, AllKept, Beginning
+from tgbench.plans.search.bounds import Bounds
+from tgbench.plans.search.chain import ROUND, Submits
+from tgbench.plans.search.effort import Mode, Spending
+from tgbench.plans.search.incumbent import Incumbent
+from tgbench.plans.search.judge import Candidate, Judge, is_alike
+from tgbench.plans.search.layouts import Layouts
+from tgbench.plans.search.rounds import Neighbourhood, Rounds, in_turn
+from tgbench.runs.split import Cut
+
+CLOSE = 1e-4  # a gap that counts as none
+SAMPLED = 2e-3  # what examples of transitions may be off from all of them
+OPENING = 0.5  # of the time: for how long ways of cutting come before rounds
+LOOKED_AT_S = 0.05  # between two looks at what is solved, where nothing else is left to do
+MARGIN = 100  # of the memory, the share that tells what one byte more is worth
+
+
+@dataclass(frozen=True)
+class LaidOut:
+    """A plan that was laid out and replayed, whether it is the best or not."""
+
+    time_ns: float
+    size_bytes: int
+    kept: int  # nodes
+    parts: int  # of a large run
+    plan_json: str = ""
+
+
+Looked: TypeAlias = "LaidOut | Neighbourhood"
+
+
+@dataclass(eq=False)
+class Findings:
+    """What was found out over one order of a graph's nodes; it holds for every search there.
+
+    Fields:
+        opened: ways of cutting, by budget, and whether runs that fit are whole.
+        least_ns: by budget: no plan is faster, however runs are cut.
+    """
+
+    judge: Judge
+    opened: dict[tuple[int, Cut, bool], Arm] = field(default_factory=dict)
+    least_ns: dict[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a search is asked to do.
+
+    Fields:
+        start: a plan to go on from.
+        proven_ns: a bound that was found elsewhere.
+        executor, workers: what chains run on, and how many there are.
+        watch: shown every better plan, and the best one after every round.
+        look: shown every plan that was laid out, and every window that was solved, if given.
+    """
+
+    mode: Mode
+    budget_bytes: int | None
+    seed: int = 0
+    start: Decisions | None = None
+    proven_ns: float = 0.0
+    executor: Submits | None = None
+    workers: int = 1
+    tell: Callable[[str], None] = lambda message: None
+    watch: Callable[[Decisions], None] = lambda decisions: None
+    look: Callable[[Looked], None] | None = None
+
+
+class PlanSearch:
+    """One search over one order of the nodes: `begin`, then `run`."""
+
+    def __init__(self, known: Findings, asked: Asked, spending: Spending) -> None:
+        self.known, self.judge, self.asked, self.spending = known, known.judge, asked, spending
+        before = asked.start.search if asked.start is not None else None
+        goes_on = before is not None and before.seed == asked.seed
+        self.steps_before = before.steps if before is not None and goes_on else 0
+        self.incumbent = Incumbent(before.history if before is not None and goes_on else ())
+        self.layouts = Layouts(self.judge, asked.budget_bytes, spending, self.incumbent, self._take)
+        self.everything: AllKept | None = None
+        self.arms: Arms | None = None
+        self.bounds: Bounds | None = None
+        self.refused: BudgetError | None = None  # what greedy planning said, if nothing fitted
+        self.greedy_ns = 0.0
+
+    # --- beginning -------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """The greedy plan, and the saved one."""
+        self._greedy()
+        start = self.asked.start
+        if start is not None and is_alike(start.scheduled, self.judge.scheduled):
+            found = self.layouts.carried_over(start)
+            if found is not None:
+                self._take(found, "saved plan")
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether there is room for all that is read again."""
+        return self.everything is not None and self.layouts.fits(self.everything.placement)
+
+    @property
+    def loses_little(self) -> bool:
+        """Whether the best plan takes hardly longer than if all were kept."""
+        best = self.incumbent.best
+        return best is not None and best.modelled_ns <= DEAR * self.judge.all_kept_ns
+
+    def _greedy(self) -> None:
+        """The plan for the runs of the trace; one that lacks a run of it is made again with it."""
+        found = None
+        while found is None:
+            known = len(self.judge.scenarios)
+            try:
+                found = self._first()
+            except BudgetError as error:
+                self.refused = error
+                return
+            if found is None and len(self.judge.scenarios) == known:
+                raise PlanError("a run does not fit the plan made for it; this is an error of ours")
+        self.greedy_ns = found.time_ns
+        self._take(found, "greedy")
+
+    def _first(self) -> Candidate | None:
+        scenarios, budget_bytes = self.judge.scenarios, self.asked.budget_bytes
+        beginning = Beginning(self.judge, self.layouts, modelled=self.asked.mode != "greedy")
+        self.everything = AllKept.of(self.judge, scenarios, budget_bytes)
+        if budget_bytes is not None:
+            self.arms = Arms(
+                self.judge, budget_bytes, self.everything.placement, self.everything.frontier,
+                self.known.opened,
+            )  # fmt: skip
+        if self.arms is None or self.keeps_all:
+            return beginning.keeping(self.everything)
+        return beginning.within(self.arms, scenarios)
+
+    # --- improving -------------------------------------------------------------------------------
+
+    def run(self) -> Decisions:
+        """Go on from where `begin` left it. Raises BudgetError if nothing fits."""
+        stop = StopReason.NO_SEARCH
+        if self.asked.mode != "greedy":
+            try:
+                stop = self._improve()
+            except KeyboardInterrupt:
+                stop = StopReason.INTERRUPTED
+        best = self.incumbent.best
+        if best is None:
+            return self._in_force()
+        return self._decisions_of(best, stop, explained=self.asked.mode != "greedy")
+
+    def _in_force(self) -> Decisions:
+        """The plan that runs go by, where nothing holds all of them: it serves some as larger runs.
+
+        Raises BudgetError if there is none of this size.
+        """
+        if self.asked.start is not None and self.layouts.fits(self.asked.start.placement):
+            return self.asked.start
+        assert self.refused is not None
+        raise self.refused
+
+    def _improve(self) -> StopReason:
+        if self.arms is None:
+            return StopReason.FITS
+        self.bounds = Bounds(
+            self.judge, self.arms, self.layouts, self.known.least_ns, self._proven_ns
+        )
+        try:
+            return self._search(self.bounds)
+        finally:
+            self.bounds.close()
+
+    def _search(self, bounds: Bounds) -> StopReason:
+        """Rounds of chains over the arms that may still hold something better.
+
+        After the first round for whole runs all other arms are opened, coarse cuts first, for half
+        of the time; then one before each round. Where the result has to be the same every time,
+        all of them are opened before the first round.
+        """
+        number, arms, spending = self.steps_before, bounds.opening(), self.spending
+        asked = self.asked
+        rounds = Rounds(self.layouts, asked.seed, asked.executor, asked.workers, self._solved)
+        while True:
+            bounds.hear()
+            if (reason := self._reason_to_stop(bounds)) is not None:
+                return reason
+            if (more := next(arms, None)) is not None:
+                self._begun_with(more)
+                begun = number > self.steps_before and spending.is_late(OPENING)
+                if asked.mode == "exact" or not (
+                    spending.is_timed and (begun or len(bounds.opened) == 1)
+                ):
+                    continue
+            hopeful = [arm for arm in bounds.opened if self._is_hopeful(arm)]
+            in_vain = self.incumbent.best is None and number > self.steps_before + len(
+                bounds.opened
+            )
+            if asked.mode == "exact" or not hopeful or in_vain:
+                if more is None and not bounds.are_open:
+                    return self._settled(bounds)
+                bounds.hear(LOOKED_AT_S)
+                continue
+            if spending.steps and spending.left_steps < ROUND * asked.workers:
+                # rounds are whole, so that more steps only add to what was done
+                return StopReason.STEPS
+            number += 1
+            reason = rounds.run(in_turn(hopeful, number), number)
+            if reason is not None:
+                return reason
+
+    def _begun_with(self, arm: Arm) -> None:
+        """An arm's ladder, where it promises something better."""
+        keep = arm.ladder.within(arm.room)
+        is_behind = self.incumbent.is_behind(arm.promise_ns)
+        if keep is not None and self.spending.is_timed and is_behind:
+            self.layouts.attempt(arm, keep)
+
+    def _is_hopeful(self, arm: Arm) -> bool:
+        """Whether windows may find something: the model has to have a retention that fits."""
+        return self.incumbent.may_be_behind(arm.bound_ns) and math.isfinite(arm.promise_ns)
+
+    def _settled(self, bounds: Bounds) -> StopReason:
+        if self.asked.mode == "exact":
+            return StopReason.OPTIMAL if self._is_optimal(bounds) else StopReason.PACKED
+        found = self.incumbent.best is not None
+        return StopReason.NOTHING_BETTER if found else StopReason.INFEASIBLE
+
+    def _reason_to_stop(self, bounds: Bounds) -> StopReason | None:
+        return StopReason.OPTIMAL if self._is_optimal(bounds) else self.spending.over
+
+    def _is_optimal(self, bounds: Bounds) -> bool:
+        """The model knows nothing better, and the trace takes what the model says."""
+        best = self.incumbent.best
+        if best is None or not bounds.bound_ns:
+            return False
+        exact = best.modelled_ns <= bounds.bound_ns * (1 + CLOSE)
+        return exact and best.time_ns <= best.modelled_ns * (1 + SAMPLED)
+
+    # --- what is told ----------------------------------------------------------------------------
+
+    @property
+    def _step(self) -> int:
+        return self.steps_before + self.spending.steps
+
+    def _take(self, found: Candidate, what: str) -> None:
+        if self.asked.look is not None:
+            self.asked.look(self._laid_out(found))
+        if self.incumbent.take(found, self._step):
+            self._show(what)
+
+    def _solved(self, windows: Sequence[SolvedWindow]) -> None:
+        if self.asked.look is not None:
+            for i, window in enumerate(windows, self._step - len(windows) + 1):
+                self.asked.look(Neighbourhood.of(window, self.judge.scheduled.stored, i))
+        self._show(f"step {self._step}")
+
+    def _laid_out(self, found: Candidate) -> LaidOut:
+        judge, size_bytes = self.judge, found.placement.size_bytes
+        made = self._decisions_of(found, StopReason.RUNNING, explained=False)
+        plan = Plan.of(judge.scheduled.folded, made, judge.device, self.asked.budget_bytes,
+                       judge.rules.exact)  # fmt: skip
+        return LaidOut(
+            found.time_ns, size_bytes, len(found.retention.nodes), found.cut.parts, plan.to_json()
+        )
+
+    def _show(self, what: str) -> None:
+        best = self.incumbent.best
+        if best is not None:
+            self.asked.watch(self._decisions_of(best, StopReason.RUNNING, explained=False))
+        self.asked.tell(f"{what}: {self._said(best)}")
+
+    def _said(self, best: Candidate | None) -> str:
+        if best is None:
+            return "nothing fits yet"
+        bound = f", bound {format_time(self._bound_ns)}" if self._bound_ns else ""
+        return f"best {format_time(best.time_ns)} a run{bound}"
+
+    # --- the result ------------------------------------------------------------------------------
+
+    @cached_property
+    def _about(self) -> str:
+        """What a bound holds for."""
+        told = f"{self.judge.uncut.tables.digest} {self.asked.budget_bytes}"
+        return hashlib.sha256(told.encode()).hexdigest()
+
+    @property
+    def _proven_ns(self) -> float:
+        """What was proven before this search, of the same tables within the same budget."""
+        start = self.asked.start
+        before = start.search if start is not None else None
+        saved_ns = before.bound_ns if before is not None and before.bound_of == self._about else 0.0
+        return max(self.asked.proven_ns, saved_ns)
+
+    @property
+    def _bound_ns(self) -> float:
+        return self.asked.proven_ns if self.bounds is None else self.bounds.bound_ns
+
+    def _decisions_of(self, best: Candidate, stop: StopReason, *, explained: bool) -> Decisions:
+        record = SearchRecord(
+            mode=self.asked.mode,
+            seed=self.asked.seed,
+            steps=self._step,
+            stop=stop,
+            best_ns=best.time_ns,
+            modelled_ns=best.modelled_ns,
+            warm_up_ns=best.replayed.warm_up_ns,
+            greedy_ns=self.greedy_ns,
+            bound_ns=self._bound_ns if math.isfinite(self._bound_ns) else 0.0,
+            history=tuple(self.incumbent.history),
+            bound_of=self._about if self.bounds is not None and self.bounds.bound_ns else "",
+        )
+        everywhere = len(best.retention.turns)
+        kept = {n for n, k in best.retention.after.items() if len(k) == everywhere}
+        frontier = self.everything.frontier if self.everything is not None else ()
+        dropped = {*frontier, *best.retention.nodes} - kept
+        return Decisions(
+            self.judge.scheduled,
+            best.placement,
+            best.retention,
+            tuple(sorted(dropped, key=lambda node: node.index)),
+            best.cut,
+            self.judge.classes,
+            best.time_ns,
+            self._worth(best) if explained else {},
+            self._price_ns(best) if explained else 0.0,
+            record,
+        )
+
+    def _worth(self, best: Candidate) -> Mapping[Node, tuple[int, float]]:
+        """What retaining each candidate saves beside the best plan."""
+        arm = self._arm_of(best)
+        model = self.judge.uncut if arm is None else arm.model
+        keep = self.judge.bits(best.retention)
+        worth = worth_ns(model, keep)
+        return {
+            node: (int(model.tables.kept_bytes[n]), float(worth[n]))
+            for n, node in enumerate(self.judge.scheduled.stored)
+            if worth[n] > 0 or keep[:, n].any()
+        }
+
+    def _price_ns(self, best: Candidate) -> float:
+        """What the last byte is worth; 0 where that is not known in time."""
+        arm = self._arm_of(best)
+        relaxed = None if arm is None else arm.relaxed
+        if arm is None or relaxed is None or self.bounds is None:
+            return 0.0
+        if not (math.isfinite(relaxed.bound_ns) and self.spending.has(relaxed.seconds)):
+            return 0.0
+        more = max(arm.budget_bytes // MARGIN, 1)
+        richer = IntegerProgram(arm.model, arm.budget_bytes + more)
+        bound_ns = richer.solve(self.bounds.limits(), integer=False).bound_ns
+        return max(relaxed.bound_ns - bound_ns, 0.0) / more
+
+    def _arm_of(self, best: Candidate) -> Arm | None:
+        opened = self.bounds.opened if self.bounds is not None else []
+        return next((arm for arm in opened if arm.cut == best.cut), None)
