@@ -8,8 +8,8 @@ import pickle
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -116,6 +116,25 @@ def _write(job: tuple[str, int]) -> int:
     for i in range(10):
         records.add([record(f"k{job[1]}", f"s{i}")], MACHINE)
     return len(records.all(kernel=f"k{job[1]}"))
+
+
+def _create(paths: Sequence[str]) -> int:
+    return sum(len(Records(path)) for path in paths)
+
+
+def test_many_processes_create_the_same_databases(tmp_path: Path) -> None:
+    """SQLite refuses, without waiting, two that would have a new file written ahead of."""
+    paths = [str(tmp_path / f"{i}.db") for i in range(60)]
+    with multiprocessing.get_context("fork").Pool(4) as pool:
+        assert pool.map(_create, [paths] * 4) == [0] * 4
+
+
+def test_who_never_lets_go_is_waited_for_as_long_as_asked(tmp_path: Path) -> None:
+    path = tmp_path / "records.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as held:
+        held.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(RecordsError, match="database is locked; another process"):
+            Records(path, timeout_s=0.1)
 
 
 def test_many_processes_create_and_write_at_once(tmp_path: Path) -> None:
@@ -259,6 +278,20 @@ def test_a_wrong_value_is_refused_with_its_row(
         connection.execute(f"UPDATE tgbench_records SET {column} = ?", (value,))
     with pytest.raises(RecordsError, match=f"{column} of record .*DELETE FROM tgbench_records"):
         records.all()
+
+
+@pytest.mark.parametrize("name", ["x' OR '1'='1", "'; DROP TABLE tgbench_records; --", "x" * 10**6])
+def test_no_statement_is_made_of_what_a_file_holds(
+    name: str, records: Records, tmp_path: Path
+) -> None:
+    """The mend that is told may be pasted into a shell."""
+    records.add([record()])
+    with sqlite3.connect(tmp_path / "records.db") as connection:
+        connection.execute("UPDATE tgbench_records SET id = ?, samples_ns = '[0]'", (name,))
+    with pytest.raises(RecordsError, match="delete the file and profile again") as caught:
+        records.all()
+    assert "DELETE" not in str(caught.value)
+    assert len(str(caught.value)) < 500
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,10 @@ import, and is imported where a server is asked.
 from __future__ import annotations
 
 import os
+import random
 import re
 import sqlite3
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
@@ -161,13 +163,26 @@ class SqliteFile:
             found.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_VALUE_BYTES)
             found.execute("PRAGMA trusted_schema = OFF")
             found.row_factory = sqlite3.Row
-            if found.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-                found.execute("PRAGMA journal_mode = WAL")
+            self._write_ahead(found)
             found.execute("PRAGMA synchronous = NORMAL")
         except BaseException:
             found.close()
             raise
         return found
+
+    def _write_ahead(self, connection: sqlite3.Connection) -> None:
+        """Have the file written ahead of; SQLite does not wait itself where two ask for it at once.
+
+        Each would wait for the other to let go of a lock for reading, so it refuses both.
+        """
+        until = time.monotonic() + self.timeout_s
+        while connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                    raise
+                time.sleep(random.uniform(0, 0.01))  # not in step with who asks too
 
     def _checked(self) -> str:
         """The path, unless something else than a file lies there: SQLite would wait for a pipe."""
