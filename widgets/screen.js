@@ -79,7 +79,8 @@ function headerPanel(scene, place, said) {
     scene.say(`${name}: ${text.length} characters`);
   }, (error) => scene.say(error.message, "no")));
   const code = button("code", "what was done here, as Python", () => scene.ask("code").then((text) => copied(text, said), (error) => scene.say(error.message, "no")));
-  place.append(numbers, said, search, use, dismiss, undo, save, code);
+  const beside = button("beside", "show this screen beside the notebook too", () => scene.act("beside"));
+  place.append(numbers, said, search, use, dismiss, undo, save, code, beside);
   const draw = () => {
     const facts = scene.data.header?.facts;
     place.hidden = !facts;
@@ -92,7 +93,7 @@ function headerPanel(scene, place, said) {
     use.hidden = !facts.is_proposal || !facts.can_use;
     dismiss.hidden = !facts.is_proposal;
     undo.hidden = !facts.can_undo;
-    code.hidden = !facts.is_live;
+    code.hidden = beside.hidden = !facts.is_live;
   };
   scene.on("header", draw);
   draw();

@@ -24,7 +24,12 @@ CELLS = [
     "print(screen.to_frame().node.nunique(), screen.selected)",
     "import tgbench.views as views\nsession.save_plan('saved.json')\nviews.explore('saved.json')",
     "session.graph",
+    "screen.beside('right')",
 ]
+CLOSE = """() => { for (const area of ["main", "right"]) {
+  for (const one of [...window.jupyterapp.shell.widgets(area)]) {
+    if (one.node.querySelector(".tg-view") && !one.sessionContext) one.dispose();
+  } } }"""
 
 
 @pytest.fixture(scope="module")
@@ -171,6 +176,34 @@ def test_plans_and_graphs_alone_open(notebook: browsers.Notebook) -> None:
         notebook.done = number
         notebook.run()
         cells.nth(number).locator(".tg-view canvas").first.wait_for()
+
+
+@pytest.mark.parametrize("anchor", ["split-right", "right"])
+def test_it_stands_beside_the_notebook(
+    notebook: browsers.Notebook, screen: Any, anchor: str
+) -> None:
+    """Two views of one screen: what is chosen in one is chosen in the other."""
+    if anchor == "split-right":
+        screen.get_by_role("button", name="beside").click()
+    else:
+        notebook.done = 6
+        notebook.run()
+    side = "#jp-right-stack" if anchor == "right" else "#jp-main-dock-panel"
+    beside = notebook.page.locator(f"{side} .jupyterlab-sidecar .tg-view")
+    beside.and_(notebook.page.locator("[data-painted]")).wait_for()
+    assert beside.evaluate("(e) => e.scrollWidth <= e.clientWidth")
+    tab(screen, "program")
+    row = screen.locator(".tg-rows .tg-row").nth(1)
+    name = row.locator("span").nth(1).inner_text()
+    row.click()
+    told = beside.locator(".tg-right h4", has_text=name)
+    told.wait_for()
+    told.scroll_into_view_if_needed()  # the panel scrolls, however low it is
+    box, place = told.bounding_box(), beside.locator("xpath=../../../..").bounding_box()
+    assert place["y"] <= box["y"] <= place["y"] + place["height"]
+    tab(beside, "graph")
+    assert screen.get_by_role("tab", name="program").get_attribute("aria-selected") == "true"
+    notebook.page.evaluate(CLOSE)
 
 
 def test_nothing_went_wrong_in_the_page(

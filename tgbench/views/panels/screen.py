@@ -85,7 +85,7 @@ class Screen(anywidget.AnyWidget):  # type: ignore[misc, unused-ignore]
         "dismiss": "_dismiss", "point": "_point", "candidate": "_candidate", "budgets": "_budgets",
         "start": "_start", "stop": "_stop", "fork": "_fork", "budget": "_budget", "json": "_json",
         "code": "_code", "fold": "_fold", "dot": "_dot", "ways": "_ways", "more_ways": "_more_ways",
-        "way": "_way", "measure": "_measure", "halt": "_halt", "take": "_take",
+        "way": "_way", "measure": "_measure", "halt": "_halt", "take": "_take", "beside": "_beside",
     }  # fmt: skip
 
     panels: Any = traitlets.List(traitlets.Unicode()).tag(sync=True)
@@ -209,6 +209,27 @@ class Screen(anywidget.AnyWidget):  # type: ignore[misc, unused-ignore]
         ]  # fmt: skip
         columns = ("node", "kind", "offset_bytes", "size_bytes", "start", "stop", "fate", "detail")
         return pd.DataFrame(rows, columns=list(columns))
+
+    def beside(self, anchor: str = "split-right") -> None:
+        """Show this screen outside its cell, so that it stays in sight while cells are written.
+
+        Args:
+            anchor: where in JupyterLab: "split-right", "tab-after", "right" (the side bar), ….
+
+        Raises WidgetError without the package `sidecar`.
+        """
+        try:
+            from sidecar import Sidecar
+        except ModuleNotFoundError as error:
+            raise WidgetError(
+                "a place beside the notebook needs sidecar; install it with: "
+                "pip install 'tgbench[lab]', then load the page again"
+            ) from error
+        Sidecar(title="tgbench", anchor=anchor).append_display_data(self)
+
+    def _beside(self, _: Mapping[str, Any]) -> str:
+        self.beside()
+        return "beside the notebook"
 
     def code(self) -> str:
         """What was done here, as Python that does it to `session`."""
