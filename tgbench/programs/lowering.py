@@ -267,6 +267,29 @@ class Choices:
         raise KernelError(f"{op}: no kernel {shorten(name)} computes {box}; make programs anew")
 
 
+class KnownBindings:
+    """Kernels chosen and bound over operands at offset 0, by how these lie: it holds wherever that
+    is, and over every placement of a graph.
+
+    Args:
+        choices: the kernels that take each site.
+    """
+
+    def __init__(self, choices: Choices) -> None:
+        self.choices = choices
+        self.forget()
+
+    def forget(self) -> None:
+        """More is known of what kernels take."""
+        memo = self.choices.rules.allowance.memo
+        self.by_choice, self.by_how = memo(), memo()
+        self._hows: dict[Hashable, int] = {}
+
+    def number(self, how: Hashable) -> int:
+        """One number for equal ways of how operands lie."""
+        return self._hows.setdefault(how, len(self._hows))
+
+
 def _option(kernel: Kernel, site: Site) -> Option:
     shapes = kernel.scratch(site)
     return Option(kernel, shapes, scratch_bytes(shapes))
@@ -287,6 +310,7 @@ class Lowerer:
     Args:
         ranking: which kernels take a site, the best first; by their own models if left out.
         team: who may compute what kernels' threads would meet for; None for nobody.
+        bindings: what is known of kernels already.
     """
 
     def __init__(
@@ -297,15 +321,14 @@ class Lowerer:
         device: str,
         ranking: Ranking = candidates,
         team: Teamwork | None = None,
+        bindings: KnownBindings | None = None,
     ) -> None:
         self.team = team
         self.scheduled = scheduled
         self.placement = placement
         self.rules = rules
         self.device = device
-        self._choices = Choices(rules, ranking)
-        self._binds, self._bounds = rules.allowance.memo(), rules.allowance.memo()
-        self._hows: dict[Hashable, int] = {}
+        self._bindings = bindings or KnownBindings(Choices(rules, ranking))
         self._slots = placement.slots
         self._how = cache(self._number_of_how)
         self._taken = cache(lambda node: taken(node, scheduled, placement.donors))
@@ -466,7 +489,7 @@ class Lowerer:
         assert there is not None
         inplace = tuple([_lies_there(there, i) for i in self._taken(node)])
         alike = (self._how(node), made.box, there.in_boxes, inplace, _moving_sizes(there))
-        return self.placed(node, there, self._bounds.get(alike, self._any, node, there))
+        return self.placed(node, there, self._bindings.by_how.get(alike, self._any, node, there))
 
     def _teaming(self, made: list[Instruction]) -> Pausing[list[Instruction]]:
         """The same calls, none of whose threads meet, where that is expected to take less in all.
@@ -491,10 +514,10 @@ class Lowerer:
 
     def choose_anew(self) -> None:
         """More is known of what kernels take."""
-        self._choices.forget()
+        self._bindings.choices.forget()
         if self.team is not None:
             self.team.forget()
-        self._binds, self._bounds = self.rules.allowance.memo(), self.rules.allowance.memo()
+        self._bindings.forget()
 
     def again(self, made: Instruction) -> Instruction:
         """A call, and all that it does besides, by the kernel that would be chosen now; as it is if
@@ -543,8 +566,8 @@ class Lowerer:
         return site
 
     def _fastest(self, site: Site, node: Node) -> BoundKernel:
-        key = self._choices.key(site)
-        return self._bound(site, key, self._chosen(self._choices.at(key, site), node))
+        key = self._bindings.choices.key(site)
+        return self._bound(site, key, self._chosen(self._bindings.choices.at(key, site), node))
 
     def _number_of_how(self, node: Node) -> int:
         """One number for all nodes of a call whose operands lie alike; some are never read, and
@@ -555,7 +578,7 @@ class Lowerer:
         laid = {n: self.layout_of(n) for n in there}
         lie = tuple([n in laid and (laid[n].steps, laid[n].buffer == ARENA) for n in node.inputs])
         how = node.call, laid[node].steps, lie, self._taken(node), self._reserved(node)
-        return self._hows.setdefault(how, len(self._hows))
+        return self._bindings.number(how)
 
     def canonical(self, node: Node, there: Site, posts: Sequence[Node] = ()) -> Site:
         """A node's site with every operand at offset 0; `posts` are the nodes of the site's."""
@@ -615,12 +638,13 @@ class Lowerer:
         return found
 
     def _named_at(self, site: Site, kernel: str) -> BoundKernel:
-        key = self._choices.key(site), kernel
-        return self._binds.get(key, lambda: _bound(site, self._choices.named(site, kernel)))
+        key = self._bindings.choices.key(site), kernel
+        named = self._bindings.choices.named
+        return self._bindings.by_choice.get(key, lambda: _bound(site, named(site, kernel)))
 
     def _bound(self, site: Site, key: Hashable, option: Option) -> BoundKernel:
         """A kernel bound at a canonical site; for sites with this key it is the same."""
-        return self._binds.get((key, option.kernel.name), _bound, site, option)
+        return self._bindings.by_choice.get((key, option.kernel.name), _bound, site, option)
 
     def placed(
         self, node: Node, there: Site, bound: BoundKernel, posts: Sequence[Node] = ()

@@ -103,7 +103,11 @@ class FixedEntries:
 
 
 class Specialiser:
-    """Decides and lowers runs over one placement."""
+    """Decides and lowers runs over one placement.
+
+    Args:
+        lowerer: who lowers them, if not one of these settings.
+    """
 
     def __init__(
         self,
@@ -115,13 +119,14 @@ class Specialiser:
         ranking: Ranking = candidates,
         classes: Mapping[BucketClass, tuple[float, tuple[int, ...]]] | None = None,
         team: Teamwork | None = None,
+        lowerer: Lowerer | None = None,
     ) -> None:
         self.scheduled = scheduled
         self.cut = cut
         self.classes = classes or {}
         storage = placement.storage(scheduled)
         self.propagator = Propagator(scheduled.graph, storage, rules, scheduled.schedule)
-        self.lowerer = Lowerer(scheduled, placement, rules, device, ranking, team)
+        self.lowerer = lowerer or Lowerer(scheduled, placement, rules, device, ranking, team)
         self.fixed_entries = FixedEntries()
 
     @cached_property

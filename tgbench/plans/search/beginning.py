@@ -56,6 +56,15 @@ class Beginning:
 
     def keeping(self, everything: AllKept) -> Candidate | None:
         """Where there is room for it."""
+        found, judge = self._keeping(everything), self.judge
+        if found is None or not found.replayed.cramped:
+            return found
+        scenarios = [*judge.scenarios, *judge.wished]
+        roomier = AllKept.of(judge, scenarios, self.layouts.budget_bytes)
+        other = self._keeping(roomier) if self.layouts.fits(roomier.placement) else None
+        return other if other is not None and other.beats(found) else found
+
+    def _keeping(self, everything: AllKept) -> Candidate | None:
         kept = Retention.always(everything.frontier, self.judge.workload.turns)
         return self.layouts.candidate(kept, WHOLE, everything.placement, modelled=self.modelled)
 
@@ -100,10 +109,19 @@ class Beginning:
             keep = arm.ladder.within(arm.room)
             if keep is None or (before is not None and (keep == before).all()):
                 break
-            if (laid := self.layouts.laid(arm, keep)) is not None:
-                return self.layouts.candidate(laid[0], arm.cut, laid[1], modelled=self.modelled)
+            if (found := self._laid(arm, keep)) is not None:
+                cramped = found.replayed.cramped and not self.layouts.spending.is_late(BEGINNING)
+                roomier = self._laid(arm, keep) if cramped else None
+                return roomier if roomier is not None and roomier.beats(found) else found
             before = keep
         return None
+
+    def _laid(self, arm: Arm, keep: NDArray[np.bool_]) -> Candidate | None:
+        """What a retention of the model comes to; None where it does not fit."""
+        laid = self.layouts.laid(arm, keep)
+        if laid is None:
+            return None
+        return self.layouts.candidate(laid[0], arm.cut, laid[1], modelled=self.modelled)
 
     def _planned(
         self, scenarios: Sequence[Scenario], budget_bytes: int, *, is_needed: bool

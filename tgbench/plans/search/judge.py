@@ -29,8 +29,9 @@ from tgbench.plans.retention.tables import tabulate
 from tgbench.plans.retention.workload import Workload
 from tgbench.plans.scenarios import Scenario
 from tgbench.plans.search.replay import Misfit, Replayed, replay
+from tgbench.programs.lowering import KnownBindings
 from tgbench.programs.program import Instruction
-from tgbench.runs.buckets import BucketClass
+from tgbench.runs.buckets import BucketClass, Spot
 from tgbench.runs.rules import Rules
 from tgbench.runs.split import Cut
 
@@ -94,7 +95,9 @@ class Judge:
         common = {kind: workload.seen[kind] for kind in workload.kinds}
         self.classes: Classes = {**common, **workload.seen, **rare}
         self.planner = Planner(scheduled, rules, device, self.cost, progress, ranking)
+        self._known = KnownBindings(self.planner.choices)
         self._places: dict[tuple[BucketClass, tuple[int, ...]], None] = {}  # that maps lacked
+        self._cramped: dict[Spot, None] = {}  # runs that maps held in pieces only
         self._times: dict[tuple[Any, ...], float] = {}
 
     def over(self, scheduled: ScheduledGraph) -> Judge:
@@ -120,6 +123,15 @@ class Judge:
             found.append(Scenario(kind, row.origin, 0.0, False, row.of, row.before, row.valid))
         return found
 
+    @property
+    def wished(self) -> list[Scenario]:
+        """What is better held whole, besides: runs of the trace that replays found in pieces.
+
+        Classes are held at their extremes, where windows are clipped; in between kernels may want
+        more scratch memory.
+        """
+        return [Scenario(spot.kind, spot.origin, 0.0) for spot in self._cramped]
+
     # --- over maps -------------------------------------------------------------------------------
 
     def candidate(
@@ -143,12 +155,12 @@ class Judge:
         try:
             replayed = replay(
                 self.scheduled, self.rules, placement, cut, self.workload.circle,
-                self.instruction_ns, self.device, self.planner.choices.ranking, self.classes,
-                stop,
+                self.instruction_ns, self.device, self._known, self.classes, stop,
             )  # fmt: skip
         except Misfit as found:
             self._places[found.kind, found.origin] = None
             return None
+        self._cramped |= dict.fromkeys(replayed.cramped)
         tabulated = modelled or not replayed.is_whole
         modelled_ns = self.modelled_ns(retention) if tabulated else replayed.mean_ns
         time_ns = replayed.mean_ns if replayed.is_whole else modelled_ns

@@ -6,7 +6,7 @@ retention ─→ map ─┬─ fits ─→ replayed ─→ taken, if it is the b
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 from tgbench.graph.graph import Node
 from tgbench.memory.placement import ALIGNMENT, ANY, Placement, Retention
 from tgbench.plans.decisions import Decisions
+from tgbench.plans.scenarios import Scenario
 from tgbench.plans.search.arms import Arm
 from tgbench.plans.search.carried import told_anew
 from tgbench.plans.search.effort import Spending
 from tgbench.plans.search.incumbent import Incumbent
 from tgbench.plans.search.judge import Candidate, Judge
-from tgbench.runs.split import Cut
+from tgbench.runs.split import WHOLE, Cut
 
 BEGINNING = 0.25  # of the time: what the first plans may take
 MOST_SPARE = 0.25  # of the budget: how much less the model is given, because packing takes more
@@ -112,9 +113,19 @@ class Layouts:
         return self.candidate(retention, start.cut, placement) if self.fits(placement) else None
 
     def _placed(self, retention: Retention, arm: Arm) -> Placement:
-        return self.judge.planner.lay_out(
-            retention, self.judge.scenarios, arm.cut, arm.model.whole, self.budget_bytes
-        )
+        """With room for what is better held whole, if there is any."""
+        judge, budget_bytes = self.judge, self.budget_bytes
+
+        def held(scenarios: Sequence[Scenario]) -> Placement:
+            return judge.planner.lay_out(
+                retention, scenarios, arm.cut, arm.model.whole, budget_bytes
+            )
+
+        if arm.cut == WHOLE and (wished := judge.wished):
+            roomy = held([*judge.scenarios, *wished])
+            if self.fits(roomy):
+                return roomy
+        return held(judge.scenarios)
 
     def _shareable(self, arm: Arm, retention: Retention) -> frozenset[Node]:
         """Retained nodes whose bytes are free until some class's runs compute them."""

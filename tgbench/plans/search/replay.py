@@ -10,22 +10,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tgbench.base.coords import Guard
+from tgbench.base.coords import Domain, Guard
 from tgbench.base.errors import TgbenchError
-from tgbench.kernels.registry import Ranking, candidates
 from tgbench.memory.placement import Placement
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.retention.walk import Walk
-from tgbench.programs.lowering import DoesNotFit, State
+from tgbench.programs.appraising import Appraiser
+from tgbench.programs.lowering import DoesNotFit, KnownBindings, State
 from tgbench.programs.program import Instruction
 from tgbench.programs.specialiser import Specialiser
-from tgbench.runs.buckets import BucketClass
+from tgbench.runs.buckets import BucketClass, Spot
 from tgbench.runs.rules import Rules
-from tgbench.runs.split import Cut
+from tgbench.runs.split import WHOLE, Cut
 
 InstructionCost: TypeAlias = Callable[[Instruction, tuple[int, ...]], float]  # ns at an origin
 
-MOST_DECIDED = 64  # each takes tens of milliseconds
+MOST_DECIDED = 64  # each takes milliseconds
+MOST_ALONE = 1  # decisions of a class that held nowhere else: the next ones are made for numbers
 
 
 class Misfit(TgbenchError):  # noqa: N818  (a signal to plan for it)
@@ -50,12 +51,14 @@ class Replayed:
         instructions: per call, how many it runs.
         decided: how many different situations there were.
         is_whole: whether the trace was walked to its end.
+        cramped: what had to run in pieces although no run is to be cut.
     """
 
     times_ns: tuple[float, ...]
     instructions: tuple[int, ...]
     decided: int
     is_whole: bool
+    cramped: tuple[Spot, ...] = ()
 
     @property
     def warm_up_ns(self) -> float:
@@ -76,8 +79,8 @@ def replay(
     cut: Cut,
     calls: Sequence[tuple[BucketClass, tuple[int, ...]]],
     cost: InstructionCost,
-    device: str = "cpu",
-    ranking: Ranking = candidates,
+    device: str,
+    known: KnownBindings,
     classes: Mapping[BucketClass, tuple[float, tuple[int, ...]]] | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Replayed:
@@ -86,20 +89,31 @@ def replay(
     Where what is there makes a run too large for the map, the run goes from nothing.
 
     Args:
+        known: what earlier replays found out about kernels.
         stop: asked after each call; True ends the walk.
 
     Raises Misfit for a call that the map cannot hold.
     """
-    specialiser = Specialiser(scheduled, placement, cut, rules, device, ranking, classes)
+    appraiser = Appraiser(scheduled, placement, rules, device, known)
+    specialiser = Specialiser(
+        scheduled, placement, cut, rules, device, classes=classes, lowerer=appraiser
+    )
+    alone: dict[BucketClass, int] = {}  # decisions that were right at one place only
+    cramped: list[Spot] = []
 
     def decide(
         held: State, kind: BucketClass, origin: tuple[int, ...]
     ) -> tuple[tuple[Instruction, ...], State, frozenset[Guard]]:
         for there in (held, {}):
+            is_fixed = alone.get(kind, 0) >= MOST_ALONE
             try:
-                made = specialiser.specialise(there, kind, origin)
+                made = specialiser.specialise(there, kind, origin, is_fixed=is_fixed)
             except DoesNotFit:
                 continue
+            if len([*Domain(made.guards).fixed]) == len(origin):
+                alone[kind] = alone.get(kind, 0) + 1
+            if cut == WHOLE and len(made.pieces) > 1:
+                cramped.append(Spot(kind, origin))
             return made.instructions, made.after, made.guards
         raise Misfit(kind, origin)
 
@@ -111,4 +125,5 @@ def replay(
         instructions = walk.step(kind, origin)
         times.append(sum(cost(made, origin) for made in instructions))
         counts.append(len(instructions))
-    return Replayed(tuple(times), tuple(counts), walk.decided, len(times) == len(calls))
+    is_whole = len(times) == len(calls)
+    return Replayed(tuple(times), tuple(counts), walk.decided, is_whole, tuple(cramped))

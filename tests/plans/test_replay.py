@@ -1,0 +1,102 @@
+"""What a trace takes over a map: as sessions would lower it, whatever was looked at before."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from plans.test_search import judge, optimiser, traces
+from strategies import graphs
+
+from tgbench import ops
+from tgbench.base.regions import Box, Region
+from tgbench.graph.graph import Graph, GraphBuilder
+from tgbench.graph.simplify import simplify
+from tgbench.memory.placement import Placement
+from tgbench.plans.retention.walk import Walk
+from tgbench.plans.search.effort import Effort
+from tgbench.plans.search.judge import Judge
+from tgbench.programs.lowering import DoesNotFit, Held
+from tgbench.programs.specialiser import Specialised, Specialiser
+from tgbench.runs.buckets import Bucket
+from tgbench.runs.rules import Rules
+from tgbench.runs.split import WHOLE
+
+
+def lowered_ns(judge_: Judge, placement: Placement) -> list[float] | None:
+    """Times of the calls that a session would bind, by one who knows of nothing else."""
+    specialiser = Specialiser(
+        judge_.scheduled, placement, WHOLE, Rules(), "cpu", classes=judge_.classes
+    )
+
+    def decide(held: dict[object, Held], kind: object, origin: object) -> tuple[object, ...]:
+        for there in (held, {}):
+            try:
+                made: Specialised = specialiser.specialise(there, kind, origin)  # type: ignore
+            except DoesNotFit:
+                continue
+            return made.instructions, made.after, made.guards
+        raise DoesNotFit(judge_.scheduled.stored[0], "all of it", "nothing")
+
+    walk = Walk(decide)  # type: ignore[arg-type]
+    try:
+        return [
+            sum(map(partial(judge_.instruction_ns, origin=origin), walk.step(kind, origin)))
+            for kind, origin in judge_.workload.circle
+        ]
+    except DoesNotFit:
+        return None
+
+
+@given(st.data())
+def test_a_replay_after_others_says_what_sessions_lower(data: st.DataObject) -> None:
+    """Kernels are looked up by how operands lie, over whichever map that was asked first."""
+    graph, _ = data.draw(graphs(most_ops=7))
+    assume(graph.inputs)
+    simple = simplify(graph)
+    judge_ = judge(simple, data.draw(traces(simple, most=5)))
+    shape = judge_.uncut.turns, judge_.uncut.nodes
+    for seed in data.draw(st.lists(st.integers(0, 99), min_size=2, max_size=3)):
+        keep = np.random.default_rng(seed).random(shape) < 0.5
+        retention = judge_.retention(keep)
+        placement = judge_.planner.lay_out(
+            retention, judge_.scenarios, WHOLE, budget_bytes=data.draw(st.integers(0, 10_000))
+        )
+        found = judge_.candidate(retention, WHOLE, placement, modelled=False)
+        expected = lowered_ns(judge_, placement)
+        assert (found is None) == (expected is None)
+        assert found is None or list(found.replayed.times_ns) == expected
+
+
+def convolutions(size: int) -> Graph:
+    g = GraphBuilder()
+    at = g.input("image", (1, 3, size, size))
+    random = np.random.default_rng(0)
+    for i in range(5):
+        weight = random.standard_normal((16, at.shape[1], 3, 3)).astype(np.float32)
+        at = ops.relu(ops.conv(at, g.constant(weight), padding=1, stride=2 - i % 2))
+    g.output("features", at)
+    return simplify(g.build())
+
+
+@pytest.mark.parametrize("share", [0.8, 1.1])
+def test_runs_between_the_extremes_of_a_class_have_room_as_well(share: float) -> None:
+    """A patch in the middle is seen by more than one in a corner: its kernels want more scratch."""
+    graph = convolutions(64)
+    everything = {"features": Region.full(graph.outputs["features"].shape)}
+
+    def patch(*sides: tuple[int, int]) -> Bucket:
+        return Bucket.of({"image": Region((Box(((0, 1), (0, 3), *sides)),))}, everything)
+
+    calls = [patch((0, 64), (0, 64))]
+    calls += [patch((i, i + 8), (j, j + 8)) for i in range(1, 56, 11) for j in range(2, 56, 26)]
+    roomy = optimiser(graph, calls, None).run("greedy").placement.size_bytes
+    one = optimiser(graph, calls, int(share * roomy))
+    made = one.run("greedy", Effort(steps=0))
+    again = one.judge.candidate(made.retention, made.cut, made.placement, modelled=False)
+    assert one.judge.wished
+    assert again is not None
+    assert not again.replayed.cramped
