@@ -207,16 +207,19 @@ def test_second_copies_of_weights_are_counted() -> None:
 
 
 @NEEDS_LIBRARY
-def test_weights_held_in_less_are_read_as_they_lie() -> None:
+def test_weights_held_in_less_are_laid_out_where_that_is_allowed() -> None:
     g = GraphBuilder()
     g.output("y", ops.linear(g.input("x", (6, 50)), g.parameter("w", (9, 50))))
     graph = g.build()
     values = drawn(graph, 3)
-    one = opened(graph, values, weights_dtype="bf16", **rounding())
-    one.run({"x": values["x"]})
-    assert one.pool.packed_bytes == 0
-    assert not one.pool._prepared
-    assert one.report().rounded == 1
+    found = []
+    for allowed in (None, 0):
+        one = opened(graph, values, weights_dtype="bf16", packed_bytes=allowed, **rounding())
+        found.append(one.run({"x": values["x"]})["y"])
+        assert one.pool.packed_bytes == (0 if allowed == 0 else 2 * 9 * 50)
+        assert len(one.pool._prepared) == (allowed is None)
+        assert one.report().rounded == 1
+    np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-6)
 
 
 # --- refused, and kept apart ----------------------------------------------------------------------

@@ -11,7 +11,8 @@ calls on the result (`Site.posts`) are computed before it is written.
 
 Where a call allows it (its attribute `arithmetic`), the kernels whose names end in `_bf16` round
 both factors of each product to bfloat16, and sum in float32: weights when they are laid out, the
-rest into scratch memory. Weights that are held in bfloat16 are read as they lie.
+rest into scratch memory. Weights that are held in bfloat16 are laid out like others, where the pool
+allows that (`_bf16`), or read as they lie (`_bf16_there`).
 
 The costs are a model of one machine; records replace them.
 """
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -56,6 +58,18 @@ WIDE, NARROW = "float32", "bfloat16"
 FUNCTIONS = {"relu": (0x20, 0.0), "tanh": (0x21, 0.0), "sigmoid": (0x29, 0.0), "silu": (0x2C, 1.0),
              "gelu_none": (0x31, 0.0), "gelu_tanh": (0x2B, 0.0)}  # fmt: skip
 GATES = {"gelu": "gelu_none"}  # the others are called alike
+
+
+class Factors(NamedTuple):
+    """How both factors of products are read; a tuple, as it is part of what a kernel's hash tells.
+
+    Fields:
+        dtype: that they have, or are rounded to.
+        laid_out: whether weights are in a layout of the library's; else they are as they lie.
+    """
+
+    dtype: str
+    laid_out: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +112,10 @@ def _convolution(site: Site) -> Operands:
     low, high = zip(*overhang(site), strict=True)
     given = bias[0] if bias else None
     window = _window(site, low, high)
-    return Operands(_as_image(x), _grouped(site, weight), given, _as_image(site.out), window)
+    return Operands(as_image(x), _grouped(site, weight), given, as_image(site.out), window)
 
 
-def _as_image(view: View) -> View:
+def as_image(view: View) -> View:
     while view.rank < 2 + SPATIAL:
         view = view.insert(2)
     return view
@@ -115,14 +129,14 @@ def _window(site: Site, low: Sequence[int], high: Sequence[int]) -> tuple[tuple[
 
 
 def _grouped(site: Site, weight: View) -> View:
-    groups, seen = site.call.attrs["groups"], _as_image(weight)
+    groups, seen = site.call.attrs["groups"], as_image(weight)
     return seen if groups == 1 else split(seen, 0, (groups, seen.shape[0] // groups))
 
 
 # --- how operands lie ----------------------------------------------------------------------------
 
 
-def _form(view: View) -> TensorForm:
+def form_of(view: View) -> TensorForm:
     """How a view lies; along a dimension of one element, as if there were no gaps.
 
     Rows are as many as there are now: code for another number of them is found when it is called.
@@ -196,7 +210,7 @@ def _posts(site: Site, of: Operands) -> tuple[tuple[Post, ...], tuple[View, ...]
         if other is None:
             return None
         is_there = other.buffer == of.out.buffer and same(other.offset, of.out.offset)
-        posts.append(Post(ADD, form=_form(other), is_there=is_there))
+        posts.append(Post(ADD, form=form_of(other), is_there=is_there))
         if not is_there:
             others.append(other)
     return tuple(posts), tuple(others)
@@ -212,7 +226,7 @@ def _like_result(view: View, site: Site, of: Operands) -> View | None:
         return None
     if not of.window and site.call.op.name == "conv":
         view = view.permute(0, *range(2, view.rank), 1)
-    return _as_it_lies(_as_image(view) if of.window else view, of.window)
+    return _as_it_lies(as_image(view) if of.window else view, of.window)
 
 
 # --- computations --------------------------------------------------------------------------------
@@ -242,33 +256,28 @@ def _whole(shape: Sequence[int], dtype: str) -> TensorForm:
     """A whole image, channels-last."""
     batch, channels, *space = shape
     lines = [1] * (SPATIAL - len(space))
-    return _form(_in_room(dense((batch, *lines, *space, channels), dtype), (1,)))
+    return form_of(_in_room(dense((batch, *lines, *space, channels), dtype), (1,)))
 
 
 def _computation(
-    site: Site, of: Operands, x: View, out: View, posts: tuple[Post, ...] = ()
+    site: Site, of: Operands, by: Factors, x: View, out: View, posts: tuple[Post, ...] = ()
 ) -> Computation:
-    bias, threads = None if of.bias is None else _form(of.bias), torch.get_num_threads()
-    weights, usual = _form(of.weight), None
-    if _is_laid_out(of, x.dtype):
-        weights, usual = replace(weights, strides=None, dtype=x.dtype), _usual(site, of, x.dtype)
-    return Computation(_form(x), weights, bias, _form(out), usual, of.window, posts, threads)
+    bias, threads = None if of.bias is None else form_of(of.bias), torch.get_num_threads()
+    weights, usual = form_of(of.weight), None
+    if by.laid_out:
+        weights, usual = replace(weights, strides=None, dtype=by.dtype), _usual(site, of, by.dtype)
+    return Computation(form_of(x), weights, bias, form_of(out), usual, of.window, posts, threads)
 
 
-def _is_laid_out(of: Operands, dtype: str) -> bool:
-    """Whether weights are read in a layout of the library's; those in less are as they lie."""
-    return of.weight.dtype == WIDE or of.weight.dtype != dtype
-
-
-def _laid(view: View, window: Sequence[object], dtype: str = WIDE) -> View:
+def laid(view: View, window: Sequence[object], dtype: str = WIDE) -> View:
     """An operand where it lies, or as its copy in scratch memory will."""
     lies = _as_it_lies(view, window, dtype)
     return lies or _in_room(dense(*_room(view, window, dtype)), window)
 
 
 @once_a_site
-def _described(site: Site, dtype: str) -> Description | None:
-    """How the library would compute a site, of factors of a dtype; None if it would not."""
+def _described(site: Site, by: Factors) -> Description | None:
+    """How the library would compute a site; None if it would not."""
     of = _operands(site)
     found = _posts(site, of)
     if found is None:
@@ -276,8 +285,8 @@ def _described(site: Site, dtype: str) -> Description | None:
     reads_result = any(post.form for post in found[0])
     if reads_result and _as_it_lies(of.out, of.window) is None:
         return None
-    x, out = _laid(of.x, of.window, dtype), _laid(of.out, of.window)
-    return described(_computation(site, of, x, out, found[0]))
+    x, out = laid(of.x, of.window, by.dtype), laid(of.out, of.window)
+    return described(_computation(site, of, by, x, out, found[0]))
 
 
 def _takes_narrow(site: Site) -> bool:
@@ -293,20 +302,20 @@ def own_room(found: Description) -> tuple[Scratch, ...]:
     return (((-(-found.scratch_bytes // 4),), "float32"),) if found.scratch_bytes else ()
 
 
-def _scratch(site: Site, dtype: str) -> tuple[Scratch, ...]:
-    of, found = _operands(site), _described(site, dtype)
+def _scratch(site: Site, by: Factors) -> tuple[Scratch, ...]:
+    of, found = _operands(site), _described(site, by)
     assert found is not None
-    return (*own_room(found), *_copies(of, dtype))
+    return (*own_room(found), *copies(of.x, of.out, of.window, by.dtype))
 
 
-def _copies(of: Operands, dtype: str) -> Iterator[Scratch]:
+def copies(x: View, out: View, window: Sequence[object], dtype: str = WIDE) -> Iterator[Scratch]:
     """Scratch memory for what the library does not take as it is."""
-    for view, wanted in ((of.x, dtype), (of.out, WIDE)):
-        if _as_it_lies(view, of.window, wanted) is None:
-            yield _room(view, of.window, wanted)
+    for view, wanted in ((x, dtype), (out, WIDE)):
+        if _as_it_lies(view, window, wanted) is None:
+            yield _room(view, window, wanted)
 
 
-def _placed(
+def placed(
     view: View, window: Sequence[object], pieces: list[View], dtype: str = WIDE
 ) -> tuple[View, View | None, View | None]:
     """What the library is given for an operand; and if that is a copy, the copy and the operand."""
@@ -318,27 +327,28 @@ def _placed(
     return seen, seen if window else reshaped(room, view.shape), view
 
 
-def _bind(site: Site, scratch: tuple[View, ...], dtype: str) -> Bound:
-    of, found = _operands(site), _described(site, dtype)
+def _bind(site: Site, scratch: tuple[View, ...], by: Factors) -> Bound:
+    of, found = _operands(site), _described(site, by)
     with_posts = _posts(site, of)
     assert found is not None
     assert with_posts is not None
     pieces = list(scratch)
     own = pieces.pop(0) if found.scratch_bytes else None
-    x, copy, source = _placed(of.x, of.window, pieces, dtype)
-    out, result, target = _placed(of.out, of.window, pieces)
-    weight = _weight(site, of, dtype)
+    x, copy, source = placed(of.x, of.window, pieces, by.dtype)
+    out, result, target = placed(of.out, of.window, pieces)
+    weight = _weight(site, of, by)
     bias = () if of.bias is None else (of.bias,)
     operands = (x, weight, *bias, out, *with_posts[1])
-    return _computed, (found.computation, copy, source, target, result, own, *operands)
+    return computed, (found.computation, copy, source, target, result, own, *operands)
 
 
-def _weight(site: Site, of: Operands, dtype: str) -> View | Prepared:
-    laid = _is_laid_out(of, dtype)
-    return Prepared(of.weight, laid_out, (_usual(site, of, dtype),)) if laid else of.weight
+def _weight(site: Site, of: Operands, by: Factors) -> View | Prepared:
+    if not by.laid_out:
+        return of.weight
+    return Prepared(of.weight, laid_out, (_usual(site, of, by.dtype),))
 
 
-def _computed(
+def computed(
     what: Computation, copy: Tensor | None, source: Tensor | None, target: Tensor | None,
     result: Tensor | None, scratch: Tensor | None, *operands: Tensor,
 ) -> None:  # fmt: skip
@@ -364,14 +374,14 @@ class Gated:
 
 
 @once_a_site
-def _gated(site: Site, dtype: str) -> Gated | None:
+def _gated(site: Site, by: Factors) -> Gated | None:
     p = product_of(site)
     gate, up = (_product(p.x, weight, None, p.out) for weight in p.weights)
     gates = _room(p.out, ())
-    room, x, out = dense(*gates), _laid(p.x, (), dtype), _laid(p.out, ())
-    times = Post(MULTIPLY, form=_form(room))
-    first = described(_computation(site, gate, x, room, (_activation(site.call),)))
-    second = described(_computation(site, up, x, out, (times,)))
+    room, x, out = dense(*gates), laid(p.x, (), by.dtype), laid(p.out, ())
+    times = Post(MULTIPLY, form=form_of(room))
+    first = described(_computation(site, gate, by, x, room, (_activation(site.call),)))
+    second = described(_computation(site, up, by, x, out, (times,)))
     return None if first is None or second is None else Gated(gate, up, first, second, gates)
 
 
@@ -380,21 +390,21 @@ def _activation(call: Call) -> Post:
     return Post(*FUNCTIONS[GATES.get(name, name)])
 
 
-def _gated_scratch(site: Site, dtype: str) -> tuple[Scratch, ...]:
-    found = _gated(site, dtype)
+def _gated_scratch(site: Site, by: Factors) -> tuple[Scratch, ...]:
+    found = _gated(site, by)
     assert found is not None
     own = (*own_room(found.first), *own_room(found.second))
-    return (*own, found.gates, *_copies(found.up, dtype))
+    return (*own, found.gates, *copies(found.up.x, found.up.out, (), by.dtype))
 
 
-def _bind_gated(site: Site, scratch: tuple[View, ...], dtype: str) -> Bound:
-    found = _gated(site, dtype)
+def _bind_gated(site: Site, scratch: tuple[View, ...], by: Factors) -> Bound:
+    found = _gated(site, by)
     assert found is not None
     own, pieces = _own_rooms(found, scratch)
     gates = pieces.pop(0)
-    x, copy, source = _placed(found.up.x, (), pieces, dtype)
-    out, result, target = _placed(found.up.out, (), pieces)
-    first, second = (_weight(site, of, dtype) for of in (found.gate, found.up))
+    x, copy, source = placed(found.up.x, (), pieces, by.dtype)
+    out, result, target = placed(found.up.out, (), pieces)
+    first, second = (_weight(site, of, by) for of in (found.gate, found.up))
     whats = found.first.computation, found.second.computation
     copied = copy, source, target, result
     return _computed_gated, (*whats, *copied, *own, x, first, gates, second, out)
@@ -430,7 +440,7 @@ TIMES = 2.0  # as many products a second of factors of half the size
 
 @dataclass(frozen=True)
 class Recipe:
-    """What kernels have in common that differ in the dtype they multiply in.
+    """What kernels have in common that differ in how they read factors.
 
     Fields:
         describes: how the library would compute a site; None if it would not.
@@ -438,11 +448,11 @@ class Recipe:
 
     op: str
     takes: Callable[[Site], bool]
-    describes: Callable[[Site, str], object]
+    describes: Callable[[Site, Factors], object]
     cost: Callable[[Site], float]
-    bind: Callable[[Site, tuple[View, ...], str], Bound]
-    scratch: Callable[[Site, str], tuple[Scratch, ...]]
-    prepares: tuple[int, ...] = (1,)
+    bind: Callable[[Site, tuple[View, ...], Factors], Bound]
+    scratch: Callable[[Site, Factors], tuple[Scratch, ...]]
+    weights: tuple[int, ...] = (1,)
     posts: frozenset[str] = POSTS
 
 
@@ -455,37 +465,35 @@ RECIPES = {
         frozenset(),
     ),
 }  # fmt: skip
-IN_LESS = {
-    "widening_linear_direct": Recipe(
-        "widening_linear", _takes_narrow, _described, rows_cost, _bind, _scratch, ()
-    )
-}
+WIDENING = Recipe("widening_linear", _takes_narrow, _described, rows_cost, _bind, _scratch)
 
 
 def register_direct() -> None:
     """Register these kernels; called where the library is there."""
     for name, recipe in RECIPES.items():
-        register(_kernel(name, recipe))
-    for name, recipe in (RECIPES | IN_LESS).items():
-        register(_kernel(f"{name}_bf16", recipe, NARROW))
+        register(_kernel(name, recipe, Factors(WIDE)))
+        register(_kernel(f"{name}_bf16", recipe, Factors(NARROW)))
+    register(_kernel("widening_linear_direct_bf16", WIDENING, Factors(NARROW)))
+    there = Factors(NARROW, laid_out=False)
+    register(_kernel("widening_linear_direct_bf16_there", WIDENING, there))
 
 
-def _kernel(name: str, recipe: Recipe, rounds: str = "") -> Kernel:
-    dtype, binds, wants = rounds or WIDE, recipe.bind, recipe.scratch
+def _kernel(name: str, recipe: Recipe, by: Factors) -> Kernel:
+    binds, wants, rounds = recipe.bind, recipe.scratch, "" if by.dtype == WIDE else by.dtype
 
     def accepts(site: Site) -> bool:
-        return recipe.takes(site) and recipe.describes(site, dtype) is not None
+        return recipe.takes(site) and recipe.describes(site, by) is not None
 
     def cost(site: Site) -> float:
         return recipe.cost(site) / (TIMES if rounds else 1.0)
 
     def bind(site: Site, scratch: tuple[View, ...]) -> Bound:
-        return binds(site, scratch, dtype)
+        return binds(site, scratch, by)
 
     def scratch(site: Site) -> tuple[Scratch, ...]:
-        return wants(site, dtype)
+        return wants(site, by)
 
     return Kernel(
-        name, recipe.op, accepts, cost, bind, scratch, CPU, prepares=recipe.prepares,
-        posts=recipe.posts, rounds=rounds,
+        name, recipe.op, accepts, cost, bind, scratch, CPU,
+        prepares=recipe.weights if by.laid_out else (), posts=recipe.posts, rounds=rounds,
     )  # fmt: skip

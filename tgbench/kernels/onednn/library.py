@@ -34,6 +34,7 @@ MOST_DIMENSIONS = 12
 Dimensions = ctypes.c_int64 * MOST_DIMENSIONS
 
 CPU, IN_ORDER, INFERENCE, DIRECT, ANY_LAYOUT, OUR_SCRATCH = 1, 1, 96, 1, 1, 1
+LARGEST = 0x1FF
 TELLS_NAME, OF_WEIGHTS, OF_SCRATCH = 8, 131, 136
 SOURCE, TARGET, WEIGHTS, BIAS, SCRATCHPAD = 1, 17, 33, 41, 80
 DTYPES = {"bfloat16": 2, "float32": 3}
@@ -158,22 +159,26 @@ class Computation:
     """Something to be computed, of operands that lie in a certain way.
 
     Fields:
-        source, weights, bias, target: how operands lie; weights as `usual` wants them, if given.
+        source, weights, bias, target: how operands lie; weights as `usual` wants them, if given,
+            and none of a pool.
         usual: the computation whose layout of weights serves for all like it.
-        window: strides, dilations, and padding on both sides of a convolution; none: a product.
+        window: strides, dilations, and padding on both sides; none: a product.
         posts: what else is done to each number.
         threads: that compute it.
+        pooled: how many elements the window of a pool has along each dimension; the result is the
+            largest of them.
         codes: by number of rows, those last asked for the first time at the end.
     """
 
     source: TensorForm
-    weights: TensorForm
+    weights: TensorForm | None
     bias: TensorForm | None
     target: TensorForm
     usual: Computation | None
     window: tuple[tuple[int, ...], ...] = ()
     posts: tuple[Post, ...] = ()
     threads: int = 1
+    pooled: tuple[int, ...] = ()
     codes: dict[int, Code] = field(default_factory=dict, compare=False, repr=False)
 
     def code(self, rows: int) -> Code:
@@ -236,7 +241,8 @@ class Description:
         named = c_char_p()
         _ask("dnnl_primitive_desc_query", self._handle, TELLS_NAME, 0, byref(named))
         self.name = (named.value or b"").decode()
-        self.weights, self.weights_bytes = self._layout_of(OF_WEIGHTS)
+        none: tuple[c_void_p | None, int] = (None, 0)
+        self.weights, self.weights_bytes = self._layout_of(OF_WEIGHTS) if one.weights else none
         self._scratch, self.scratch_bytes = self._layout_of(OF_SCRATCH)
 
     def _layout_of(self, what: int) -> tuple[c_void_p, int]:
@@ -251,7 +257,7 @@ class Description:
         one = self.computation
         parts: list[tuple[int, Any]] = [
             (SOURCE, _layout(one.source)),
-            (WEIGHTS, self.weights),
+            *([(WEIGHTS, self.weights)] if self.weights else ()),
             *([(BIAS, _layout(one.bias))] if one.bias else ()),
             (TARGET, _layout(one.target)),
         ]
@@ -268,13 +274,19 @@ def _other_operand(i: int) -> int:
 
 
 def _described(one: Computation, usual: Description | None) -> _Handle:
+    source, target, how = _layout(one.source), _layout(one.target), _attributes(one)
+    windows = [Dimensions(*numbers) for numbers in one.window]
+    if one.weights is None:
+        strides, *others = windows
+        return _Handle(
+            "primitive_desc", "pooling_forward_primitive_desc_create", _engine(), INFERENCE,
+            LARGEST, source, target, strides, Dimensions(*one.pooled), *others, how,
+        )  # fmt: skip
     bias = None if one.bias is None else _layout(one.bias)
     weights = _layout(one.weights) if usual is None else usual.weights
-    source, target, how = _layout(one.source), _layout(one.target), _attributes(one)
-    if not one.window:
+    if not windows:
         make = "matmul_primitive_desc_create"
         return _Handle("primitive_desc", make, _engine(), source, weights, bias, target, how)
-    windows = [Dimensions(*numbers) for numbers in one.window]
     return _Handle(
         "primitive_desc", "convolution_forward_primitive_desc_create", _engine(), INFERENCE, DIRECT,
         source, weights, bias, target, *windows, how,
