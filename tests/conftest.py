@@ -49,7 +49,7 @@ def forked(monkeypatch: pytest.MonkeyPatch) -> None:
 
     loaded_once()
     context = multiprocessing.get_context("forkserver")
-    monkeypatch.setattr("tgbench.plans.search.process.CONTEXT", context)
+    monkeypatch.setattr("tgbench.plans.background.process.CONTEXT", context)
 
 
 def pytest_collection_finish() -> None:

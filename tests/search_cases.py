@@ -20,12 +20,12 @@ from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.graph.op_table import Call
 from tgbench.graph.simplify import simplify
 from tgbench.memory.storage import ScheduledGraph
+from tgbench.plans.background.task import SearchTask
 from tgbench.plans.decisions import Decisions
 from tgbench.plans.plan import Plan
 from tgbench.plans.retention.workload import Workload
 from tgbench.plans.search.effort import Effort
 from tgbench.plans.search.optimiser import Optimiser
-from tgbench.plans.search.process import SearchTask
 from tgbench.runs.buckets import Bucket
 from tgbench.runs.rules import Rules
 
@@ -34,7 +34,7 @@ ROWS, COLUMNS = 2, 64
 
 def loaded_once() -> None:
     """Processes of a fork server are forks of one that has loaded what a search needs."""
-    set_forkserver_preload(["tgbench.plans.search.process"])
+    set_forkserver_preload(["tgbench.plans.background.process"])
 
 
 @dataclass(frozen=True)

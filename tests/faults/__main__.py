@@ -22,7 +22,7 @@ from looking import Looked, add, look, parser
 from faults.files import FILES, Harmed, check_all, session, sizes, write_all
 from tgbench.base.errors import TgbenchError
 from tgbench.graph.reference import evaluate
-from tgbench.plans.search.process import BackgroundSearch
+from tgbench.plans.background.process import BackgroundSearch
 from tgbench.runs.trace import TraceWarning
 
 LONGEST_S = 0.25  # until a writer is killed

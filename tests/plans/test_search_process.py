@@ -28,20 +28,15 @@ from tgbench.base.words import format_time
 from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.graph.graph_file import graph_from_json, graph_to_json
 from tgbench.kernels.registry import KERNELS, Kernel
+from tgbench.plans.background.inbox import Inbox
+from tgbench.plans.background.messages import Done, Event, Failed, Told
+from tgbench.plans.background.process import BackgroundSearch
+from tgbench.plans.background.task import modules_of
 from tgbench.plans.decisions import SearchRecord
 from tgbench.plans.plan import Plan
 from tgbench.plans.retention.exact import IntegerProgram
 from tgbench.plans.search.chain import Chain, ChainResult
 from tgbench.plans.search.effort import Effort
-from tgbench.plans.search.process import (
-    BackgroundSearch,
-    Event,
-    _Done,
-    _Failed,
-    _Inbox,
-    _Told,
-    modules_of,
-)
 
 PATIENCE_S = 60.0  # for a process to start, on a machine with other things to do
 CASE = busy_case()
@@ -195,29 +190,29 @@ def test_typed_errors_arrive_with_their_attributes() -> None:
     error = BudgetError(
         "too small", budget_bytes=1, needed_bytes=9, lower_bound_bytes=8, step=3, nodes=(("a", 8),)
     )
-    again = pickle.loads(pickle.dumps(_Failed.of(1, error))).error()
+    again = pickle.loads(pickle.dumps(Failed.of(1, error))).error()
     assert type(again) is BudgetError
     assert str(again) == "too small"
     assert vars(again) == vars(error)
-    assert "division" in str(_Failed.of(1, ZeroDivisionError("division")).error())
+    assert "division" in str(Failed.of(1, ZeroDivisionError("division")).error())
 
 
 def test_what_is_told_is_never_worse_than_before() -> None:
     """A leg begins with the greedy plan, which the legs before it left behind."""
-    inbox = _Inbox("saved")
+    inbox = Inbox("saved")
     first = inbox.begin()
     for best_ns, plan in [(9.0, "greedy"), (9.0, None), (5.0, "better")]:
-        inbox.put(_Told(first, Event(16, best_ns, 1.0, "", plan)))
-    inbox.put(_Done(first, 5.0, "better, explained"))
+        inbox.put(Told(first, Event(16, best_ns, 1.0, "", plan)))
+    inbox.put(Done(first, 5.0, "better, explained"))
     assert inbox.plan_json == "better, explained"
     second = inbox.begin()
-    inbox.put(_Told(first, Event(99, 1.0, 1.0, "", "of a leg that is over")))
-    inbox.put(_Told(second, Event(16, 9.0, 1.0, "", "greedy")))
+    inbox.put(Told(first, Event(99, 1.0, 1.0, "", "of a leg that is over")))
+    inbox.put(Told(second, Event(16, 9.0, 1.0, "", "greedy")))
     assert inbox.plan_json == "better, explained"
     assert [event.best_ns for event in inbox.taken()] == [9.0, 9.0, 5.0, 5.0]
-    inbox.put(_Told(second, Event(20, 4.0, 1.0, "", "best")))
+    inbox.put(Told(second, Event(20, 4.0, 1.0, "", "best")))
     inbox.end("process lost")
-    inbox.put(_Told(second, Event(30, 3.0, 1.0, "", "too late")))
+    inbox.put(Told(second, Event(30, 3.0, 1.0, "", "too late")))
     assert (inbox.plan_json, inbox.step, inbox.stop) == ("best", 20, "process lost")
 
 

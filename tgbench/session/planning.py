@@ -29,6 +29,7 @@ from tgbench.memory.arena import Arena, Seat
 from tgbench.memory.estimate import parse_bytes, total_bytes
 from tgbench.memory.placement import Placement
 from tgbench.memory.storage import ScheduledGraph
+from tgbench.plans.background.task import SearchTask
 from tgbench.plans.decisions import Classes, Decisions
 from tgbench.plans.plan import Plan
 from tgbench.plans.planner import Planner, Progress, unit_change
@@ -37,7 +38,6 @@ from tgbench.plans.scenarios import Scenario
 from tgbench.plans.search.chain import Submits
 from tgbench.plans.search.effort import Effort, Mode
 from tgbench.plans.search.optimiser import Optimiser
-from tgbench.plans.search.process import SearchTask
 from tgbench.programs.calibrate import Calibrator
 from tgbench.programs.exact.findings import Exactness
 from tgbench.programs.pool import Pool

@@ -30,12 +30,12 @@ from tgbench.graph.graph import Graph
 from tgbench.graph.op_table import numpy_dtype
 from tgbench.memory.arena import Arena
 from tgbench.memory.estimate import Budget
+from tgbench.plans.background.process import BackgroundSearch
 from tgbench.plans.decisions import PlanPath
 from tgbench.plans.paths.chosen import opened
 from tgbench.plans.plan import Plan
 from tgbench.plans.search.chain import Submits
 from tgbench.plans.search.effort import MODES, Effort, Mode
-from tgbench.plans.search.process import BackgroundSearch
 from tgbench.programs.encoding import Codec
 from tgbench.programs.program_file import ProgramFile, facts
 from tgbench.runs.buckets import BucketSpace

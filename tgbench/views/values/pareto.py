@@ -23,10 +23,10 @@ from tgbench.base import words
 from tgbench.base.errors import BudgetError, WidgetError
 from tgbench.base.stopping import StopReason
 from tgbench.base.words import counted, format_bytes, format_time
+from tgbench.plans.background.process import BackgroundSearch
 from tgbench.plans.decisions import Decisions
 from tgbench.plans.plan import Plan
 from tgbench.plans.search.effort import Effort, Mode
-from tgbench.plans.search.process import BackgroundSearch
 from tgbench.session.session import GraphSession
 from tgbench.views.draw.curves import Axis, Series, chart
 

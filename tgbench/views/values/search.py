@@ -25,11 +25,12 @@ import numpy as np
 from tgbench.base.errors import BudgetError, PlanError, SearchError, TgbenchError
 from tgbench.base.stopping import StopReason
 from tgbench.base.words import format_time
+from tgbench.plans.background.messages import Event
+from tgbench.plans.background.process import BackgroundSearch
 from tgbench.plans.decisions import SearchRecord
 from tgbench.plans.plan import Plan
 from tgbench.plans.search.effort import Mode
 from tgbench.plans.search.plan_search import LaidOut
-from tgbench.plans.search.process import BackgroundSearch, Event
 from tgbench.plans.search.rounds import Neighbourhood
 from tgbench.session.session import GraphSession
 from tgbench.views.draw.curves import Axis, Series, chart
