@@ -119,3 +119,27 @@ def test_a_memo_is_empty_in_another_process() -> None:
     memo.get("a", lambda: object())
     found = pickle.loads(pickle.dumps(memo))
     assert (len(found), found.most) == (0, 7)
+
+
+def test_more_may_be_remembered_for_a_while() -> None:
+    """What was remembered beyond the limit is gone afterwards; what fits it stays."""
+    allowance = Allowance(100_000)
+    memo = allowance.memo()
+
+    def filled(count: int) -> int:
+        for i in range(count):
+            memo.get(i, region, i)
+        return len(memo)
+
+    with allowance.raised(10_000_000):
+        assert filled(2_000) == 2_000
+        assert allowance.size_bytes > 100_000
+    assert allowance.limit_bytes == 100_000
+    assert allowance.size_bytes <= 100_000
+    before = filled(20)
+    with allowance.raised(10_000_000):
+        pass
+    assert len(memo) == before == 20
+    unlimited = Allowance(None)
+    with unlimited.raised(1):
+        assert unlimited.limit_bytes is None

@@ -22,7 +22,8 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -70,6 +71,21 @@ class Allowance:
         made = Memo(most, self)
         self._memos.add(made)
         return made
+
+    @contextmanager
+    def raised(self, limit_bytes: int) -> Iterator[None]:
+        """More bytes while a block runs, which asks what it asked before again and again."""
+        before = self.limit_bytes
+        if before is not None:
+            self.limit_bytes = max(before, limit_bytes)
+        try:
+            yield
+        finally:
+            self.limit_bytes = before
+            if before is not None and self.size_bytes > before:
+                self._young_bytes = 0.0
+                for memo in [*self._memos, *self._memos]:  # what is old goes, and what is young
+                    memo.age()
 
     def measured(self, size_bytes: float) -> None:
         """An entry of some memo takes so much."""

@@ -32,6 +32,7 @@ from tgbench.plans.search.layouts import BEGINNING
 from tgbench.plans.search.plan_search import OPENING, Asked, Findings, Looked, PlanSearch
 from tgbench.runs.rules import Rules
 
+REMEMBERED_BYTES = 256 << 20  # of what rules, steps and kernels are, while a search goes on
 Others = tuple[list[Findings], Iterator[Findings]]  # made so far, and more
 
 
@@ -98,6 +99,12 @@ class Optimiser:
         Raises BudgetError if nothing fits, PlanError for an unknown mode.
         """
         check_choice(PlanError, "mode", mode, MODES)
+        with self.judge.rules.allowance.raised(REMEMBERED_BYTES):
+            return self._run(mode, effort, seed, start)
+
+    def _run(
+        self, mode: Mode, effort: Effort | None, seed: int, start: Decisions | None
+    ) -> Decisions:
         asked = replace(
             self._asked, mode=mode, budget_bytes=self.budget_bytes, seed=seed, start=start,
             proven_ns=self.proven_ns,

@@ -35,6 +35,7 @@ from tgbench.runs.split import Cut
 
 CLOSE = 1e-4  # a gap that counts as none
 SAMPLED = 2e-3  # what examples of transitions may be off from all of them
+FAR = 1.5  # times what runs take where all is kept: more is much
 OPENING = 0.5  # of the time: for how long ways of cutting come before rounds
 LOOKED_AT_S = 0.05  # between two looks at what is solved, where nothing else is left to do
 MARGIN = 100  # of the memory, the share that tells what one byte more is worth
@@ -130,6 +131,12 @@ class PlanSearch:
         best = self.incumbent.best
         return best is not None and best.modelled_ns <= DEAR * self.judge.all_kept_ns
 
+    @property
+    def loses_much(self) -> bool:
+        """Whether the best plan takes far longer than if all were kept, or there is none."""
+        best = self.incumbent.best
+        return best is None or best.modelled_ns > FAR * self.judge.all_kept_ns
+
     def _greedy(self) -> None:
         """The plan for the runs of the trace; one that lacks a run of it is made again with it."""
         found = None
@@ -198,7 +205,8 @@ class PlanSearch:
         """Rounds of chains over the arms that may still hold something better.
 
         After the first round for whole runs all other arms are opened, coarse cuts first, for half
-        of the time; then one before each round. Where the result has to be the same every time,
+        of the time; then one before each round. Where the first plan loses much, cuts may promise
+        more than any window, and come first. Where the result has to be the same every time,
         all of them are opened before the first round.
         """
         number, arms, spending = self.steps_before, bounds.opening(), self.spending
@@ -211,9 +219,8 @@ class PlanSearch:
             if (more := next(arms, None)) is not None:
                 self._begun_with(more)
                 begun = number > self.steps_before and spending.is_late(OPENING)
-                if asked.mode == "exact" or not (
-                    spending.is_timed and (begun or len(bounds.opened) == 1)
-                ):
+                is_first = len(bounds.opened) == 1 and not self.loses_much
+                if asked.mode == "exact" or not (spending.is_timed and (begun or is_first)):
                     continue
             hopeful = [arm for arm in bounds.opened if self._is_hopeful(arm)]
             in_vain = self.incumbent.best is None and number > self.steps_before + len(
