@@ -17,6 +17,8 @@ from tgbench.base.errors import TgbenchError
 from tgbench.base.safetensors import read_header, save
 from tgbench.costs.records import Record, Records
 from tgbench.graph.graph_file import load_graph, save_graph
+from tgbench.memory.packing.files import read_minimalloc, write_minimalloc
+from tgbench.memory.packing.problem import Buffer, Problem
 from tgbench.plans.plan import Plan
 from tgbench.runs.trace import Trace
 
@@ -47,6 +49,11 @@ def _trace(path: Path, number: int) -> None:
             trace.append(call)
 
 
+def _packing(path: Path, number: int) -> None:
+    buffers = tuple(Buffer(f"b{at}", 64, at, at + 2) for at in range(200))
+    write_minimalloc(path, Problem(buffers))
+
+
 @dataclass(frozen=True)
 class Written:
     """A file: how it is written for the n-th time, and how it is read."""
@@ -64,6 +71,7 @@ FILES = (
     Written("w.safetensors", lambda path, n: save({"x": np.full(4096, n, "f")}, path), read_header),
     Written("records.db", _records, lambda path: Records(path, timeout_s=1).all()),
     Written("calls.jsonl", _trace, Trace.load),
+    Written("pack.csv", _packing, read_minimalloc),
 )  # fmt: skip
 
 

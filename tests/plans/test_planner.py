@@ -297,6 +297,43 @@ def test_the_bound_of_an_error_holds_where_runs_can_be_cut(share: float) -> None
     assert_bound_holds(planner, runs, share)
 
 
+@share_of_examples(2)
+@given(graphs(most_ops=8), st.floats(0, 1))
+def test_what_an_error_names_is_the_least_that_works(
+    case: tuple[Graph, Maker], share: float
+) -> None:
+    graph = simplify(case[0])
+    asked = {name: Region.full(node.shape) for name, node in graph.outputs.items()}
+    given = {name: Region.full(node.shape) for name, node in graph.inputs.items()}
+    planner = planner_of(graph)
+    assert_least_works(planner, scenarios(planner, Bucket.of(given, asked)), [share])
+
+
+def test_so_it_is_where_runs_can_be_cut() -> None:
+    """A larger budget may fail where a smaller one works: other nodes have room to be retained."""
+    planner = planner_of(causal(rows=32))
+    prompt = Bucket.of({"x": Region.full((32, 2))}, {"y": Region((Box(((31, 32), (0, 2))),))})
+    runs = scenarios(planner, prompt, decode(planner.scheduled.graph, at=31))
+    assert_least_works(planner, runs, [i / 8 for i in range(9)])
+
+
+def assert_least_works(planner: Planner, runs: list[Scenario], shares: list[float]) -> None:
+    """What an error names holds a plan, and between the bound and it no budget does."""
+    try:
+        planner.plan(runs, 0)
+    except BudgetError as caught:
+        low, needed = caught.lower_bound_bytes, caught.needed_bytes
+    else:  # nothing is computed
+        return
+    assert planner.plan(runs, needed).placement.size_bytes == needed
+    for share in shares:
+        budget = low + int(share * (needed - 1 - low))
+        if budget < needed:
+            with pytest.raises(BudgetError) as other:
+                planner.plan(runs, budget)
+            assert other.value.needed_bytes == needed
+
+
 def assert_bound_holds(planner: Planner, runs: list[Scenario], share: float) -> None:
     """No plan is smaller than an error says, which names what takes so much."""
     try:

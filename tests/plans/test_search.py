@@ -362,6 +362,9 @@ def test_a_hopeless_budget_names_one_that_works(decoder: tuple[Graph, list[Bucke
         optimiser(graph, calls, 2_000).run("search", Effort(steps=16))
     made = optimiser(graph, calls, found.value.needed_bytes).run("greedy")
     assert made.placement.size_bytes <= found.value.needed_bytes
+    with pytest.raises(BudgetError) as less:
+        optimiser(graph, calls, found.value.needed_bytes - 1).run("greedy")
+    assert less.value.needed_bytes == found.value.needed_bytes
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -1.0])

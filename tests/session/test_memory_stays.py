@@ -22,7 +22,7 @@ from tgbench.graph.ops.opaque import aten
 from tgbench.programs.exact import findings
 from tgbench.runs import trace
 from tgbench.runs.entry import LoggedCall
-from tgbench.session import choosing, experience, running
+from tgbench.session import choosing, experience, planning, running
 
 ROWS = 24
 
@@ -173,6 +173,23 @@ def test_what_is_known_of_classes_has_bounds(monkeypatch: pytest.MonkeyPatch) ->
     assert 0 < len(known._experience._families) <= 3
     assert len(known._full) <= 3
     assert len(known._experience._unfit) <= 3
+
+
+def test_what_is_planned_for_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A class that was forgotten is planned for anew, and results are those of a full run."""
+    monkeypatch.setattr(planning, "MOST_CLASSES", 3)
+    monkeypatch.setattr(planning, "MOST_PLACES", 2)
+    made = session(making="always", memory="3.5KiB")
+    known = made.planning
+    for values, want in edits(60):
+        found = made.run(values, want)
+        assert max(map(len, (known.classes, known.places, known.calibrated, known.missed))) <= 3
+        assert all(len(places) <= 2 for places in known.places.values())
+    made.forget()
+    for name, value in made.run(values, want).items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6)
+    assert len(known.classes) == 3
+    assert made.counters.planned > 3
 
 
 def test_equal_graphs_share_no_calls_with_the_dead() -> None:

@@ -47,7 +47,7 @@ class BudgetError(TgbenchError):
 
     Attributes:
         budget_bytes: what was allowed.
-        needed_bytes: the smallest budget found to work.
+        needed_bytes: the smallest budget found to work; those that were tried below it do not.
         lower_bound_bytes: no placement can be smaller.
         step: schedule step that makes the lower bound.
         nodes: names and byte sizes live at that step, largest first.

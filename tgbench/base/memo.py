@@ -267,6 +267,11 @@ class Latest(dict[Key, V]):
         found = self[key] = self.get(key, default)
         return found
 
+    def copy(self) -> Latest[Key, V]:
+        made = Latest[Key, V](self.most)
+        dict.update(made, self)
+        return made
+
 
 def bytes_of(value: Any) -> float:
     """What holding a value takes: its own bytes, and its share of those that others hold as well.

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from tgbench.base.coords import value_of
 from tgbench.base.errors import BudgetError
@@ -45,6 +45,7 @@ Cost = Callable[[Call, Box], float]  # expected nanoseconds of one box of one ca
 DEAR = (
     1.5  # times what runs take whole: pieces and parts that cost more are weighed against dropping
 )
+LOWER = 8  # where a budget does not work, one that is lower by this part of it is the next
 LEAST_GAIN = 0.01  # a finer cut that saves less than this share of the arena is the last one tried
 
 
@@ -259,16 +260,39 @@ class Planner:
 
         Where not all that is read again can be kept through whole runs, parts of nodes are tried
         as well; where nothing fits otherwise, some nodes are computed more than once in a run.
-        Raises BudgetError naming the smallest budget that was found to work.
+        Where nothing fits, budgets from the smallest map down to the bound are tried, as for each
+        of them other nodes are retained and runs are cut elsewhere: one may fit after all. Raises
+        BudgetError naming the least that worked.
         """
         tried: list[Tried] = []
+        found = self._found(scenarios, budget_bytes, keep_all, tried)
+        if found is not None or budget_bytes is None:
+            return cast(Decisions, found)  # without a budget everything fits
+        needed_bytes = min(one.placement.size_bytes for one in tried)
+        bound_bytes, next_bytes = least(self.runs, scenarios).size_bytes, needed_bytes - 1
+        while next_bytes >= bound_bytes:
+            found = self._found(scenarios, next_bytes, keep_all, [])
+            if found is None:
+                next_bytes -= next_bytes // LOWER + 1
+            elif (needed_bytes := found.placement.size_bytes) <= budget_bytes:
+                return found
+            else:
+                next_bytes = needed_bytes - 1
+        raise self.too_small(budget_bytes, needed_bytes, scenarios)
+
+    def _found(
+        self,
+        scenarios: Sequence[Scenario],
+        budget_bytes: int | None,
+        keep_all: bool,
+        tried: list[Tried],
+    ) -> Decisions | None:
+        """The best plan of any order; None, and what was tried, if nothing fits."""
         found = self._once(scenarios, budget_bytes, keep_all, tried, divides=True)
         if found is None and budget_bytes is not None:
             tried.append(self.again(scenarios, budget_bytes))
             if tried[-1].placement.size_bytes <= budget_bytes:
                 found = tried[-1].planner._once(scenarios, budget_bytes, keep_all, [])
-        if found is None:
-            raise self.too_small(budget_bytes or 0, tried, scenarios)
         return found
 
     def plan_once(self, scenarios: Sequence[Scenario], budget_bytes: int | None) -> Decisions:
@@ -276,7 +300,8 @@ class Planner:
         tried: list[Tried] = []
         found = self._once(scenarios, budget_bytes, False, tried)
         if found is None:
-            raise self.too_small(budget_bytes or 0, tried, scenarios)
+            least_bytes = min(one.placement.size_bytes for one in tried)
+            raise self.too_small(budget_bytes or 0, least_bytes, scenarios)
         return found
 
     def _once(
@@ -505,19 +530,18 @@ class Planner:
         )
 
     def too_small(
-        self, budget_bytes: int, tried: Sequence[Tried], scenarios: Sequence[Scenario]
+        self, budget_bytes: int, needed_bytes: int, scenarios: Sequence[Scenario]
     ) -> BudgetError:
-        """The smallest map works; the bound holds for all maps there are."""
-        smallest = min((one.placement for one in tried), key=lambda one: one.size_bytes)
+        """What is needed is the least known to work; the bound holds for all maps there are."""
         need = least(self.runs, scenarios)
         names = ", ".join(f"{name} {format_bytes(size)}" for name, size in need.parts[:4])
         return BudgetError(
             f"budget {format_bytes(budget_bytes)} is too small: the lower bound is "
             f"{format_bytes(need.size_bytes)} at step {need.step} ({names}); "
-            f"the smallest budget found to work is {format_bytes(smallest.size_bytes)}: "
-            f"pass memory={smallest.size_bytes} or more",
+            f"the smallest budget found to work is {format_bytes(needed_bytes)}: "
+            f"pass memory={needed_bytes} or more",
             budget_bytes=budget_bytes,
-            needed_bytes=smallest.size_bytes,
+            needed_bytes=needed_bytes,
             lower_bound_bytes=need.size_bytes,
             step=need.step,
             nodes=need.parts,

@@ -5,7 +5,8 @@
 
 What is decided comes back as a value; the session puts it in force, under the lock of its arena. A
 run comes with a class and a place, its *origin*. Of each class the last place counts, and every
-place where a run did not fit has to fit from then on.
+place where a run did not fit has to fit from then on. Of both the last ones are known: a run of a
+class that was forgotten is planned for as one that never was.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from tgbench.base.collector import lasting
 from tgbench.base.errors import PlanError
@@ -49,9 +50,11 @@ from tgbench.session.arguments import ArgumentReader
 
 SMALL_BYTES, SMALL_SHARE = 1 << 20, 16  # outputs that are held whole: so many, or of the weights
 MOST_IN_PIECES = 1000  # unplanned classes that are remembered to have run so
+MOST_CLASSES, MOST_PLACES = 256, 64  # that are planned for, and places of each
 
 Retain: TypeAlias = Literal["auto", "all"]
 Runs: TypeAlias = Sequence[Spot]
+Place: TypeAlias = "tuple[int, ...]"
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,10 @@ class Search:
     executor: Submits | None = None
     workers: int = 1
     stop: Callable[[], bool] | None = None
+
+
+def _latest() -> Latest[BucketClass, Any]:
+    return Latest(MOST_CLASSES)
 
 
 @dataclass(eq=False)
@@ -101,10 +108,10 @@ class Planning:
     calibrator: Calibrator | None
     retain: Retain
     budget_bytes: int | None
-    classes: Classes = field(default_factory=dict)
-    places: dict[BucketClass, set[tuple[int, ...]]] = field(default_factory=dict)
-    calibrated: set[BucketClass] = field(default_factory=set)
-    missed: set[BucketClass] = field(default_factory=set)
+    classes: Latest[BucketClass, tuple[float, Place]] = field(default_factory=_latest)
+    places: Latest[BucketClass, Latest[Place, None]] = field(default_factory=_latest)
+    calibrated: Latest[BucketClass, None] = field(default_factory=_latest)
+    missed: Latest[BucketClass, None] = field(default_factory=_latest)
     in_pieces: Latest[BucketClass, None] = field(default_factory=lambda: Latest(MOST_IN_PIECES))
 
     @cached_property
@@ -185,14 +192,15 @@ class Planning:
     @contextmanager
     def adding(self, runs: Runs, fits: Runs = ()) -> Iterator[None]:
         """Some more runs to plan for, and some that have to fit; taken back if that fails."""
-        before = dict(self.classes), {kind: set(at) for kind, at in self.places.items()}
+        before = self.classes.copy(), self.places.copy()
         tell(PLANS, lambda: f"a plan is needed for {listed([str(run.kind) for run in runs])}")
         try:
             for kind, origin in runs:
                 weight = self.classes[kind][0] if kind in self.classes else 1.0
                 self.classes[kind] = (weight, origin)
             for kind, origin in (*runs, *fits):
-                self.places.setdefault(kind, set()).add(origin)
+                self.places[kind] = self.places.get(kind, Latest(MOST_PLACES)).copy()
+                self.places[kind][origin] = None
             yield
         except BaseException:
             self.classes, self.places = before
@@ -245,7 +253,8 @@ class Planning:
             is_worth_it = self.calibrator.may_learn(planner.scheduled.schedule)
             runs = planner.survey(planner.scenarios(new)) if is_worth_it else []
         self.calibrator.learn(runs)
-        self.calibrated.update(new)
+        for kind in new:
+            self.calibrated[kind] = None
 
     def quick(self) -> Decisions:
         """A plan for the classes at hand: what happened in which order does not count."""
@@ -324,9 +333,14 @@ class Planning:
                 "arena; make it larger, or drop plan= to plan for what is left"
             )
 
+    def take_in(self, classes: Classes) -> None:
+        """Plan from now on for these as well."""
+        for kind, how in classes.items():
+            self.classes[kind] = how
+
     def take_over(self, decisions: Decisions) -> None:
         """Plan from now on also for what a plan from elsewhere is for, and time what counts."""
-        self.classes.update(decisions.classes)
+        self.take_in(decisions.classes)
         self.calibrate(self.planner(decisions.scheduled))
 
 

@@ -295,7 +295,7 @@ class Runner:
                     served = self.served(bucket, spot)
             except NeedsPlan as needs:
                 failure = str(needs)  # an error kept in its own frame keeps the session alive
-                self.planning.missed.add(needs.spot.kind)
+                self.planning.missed[needs.spot.kind] = None
                 self.plan_for([needs.spot])
                 continue
             if self.planning.deserves_a_plan(served.spot.kind, served.program):
@@ -368,7 +368,8 @@ class Runner:
         standing = self.keeper.standing
         start = standing.memory.decisions if standing.memory is not None else None
         made = self.planning.searched(how, self.happened, start)
-        self.planning.classes = dict(made.classes)
+        self.planning.classes.clear()
+        self.planning.take_in(made.classes)
         self.counters.planned += 1
         self.keeper.install(made)
 

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tgbench.base.errors import PackingError
+from tgbench.base.safetensors import atomic_path
 from tgbench.base.strict_json import bounded_text
 from tgbench.base.words import is_name, shorten
 from tgbench.memory.packing.problem import Buffer, Problem, Solution, Steps
@@ -46,11 +47,15 @@ def read_minimalloc(
 def write_minimalloc(path: str | Path, problem: Problem, solution: Solution | None = None) -> None:
     """Write a problem, and its offsets if there are any, so that `read_minimalloc` reads it back.
 
-    Capacity, alignment and pins have no place in the file.
+    Atomically; raises `WeightsError` for what the file system refuses. Capacity, alignment and pins
+    have no place in the file.
     """
     has_gaps = any(buffer.gaps for buffer in problem.buffers)
     header = [*_COLUMNS, *["gaps"] * has_gaps, *["offset"] * (solution is not None)]
-    with open(path, "w", newline="", encoding="utf-8") as lines:
+    with (
+        atomic_path(path) as temporary,
+        open(temporary, "w", newline="", encoding="utf-8") as lines,
+    ):
         writer = csv.writer(lines, lineterminator="\n")
         writer.writerow(header)
         for b in problem.buffers:

@@ -114,9 +114,10 @@ class Optimiser:
         try:
             begun = [first, *self._elsewhere(first)]
             return min(begun, key=lambda search: search.incumbent.key).run()
-        except BudgetError as error:
-            other = orders.again(self.judge, self.budget_bytes or 0, error)
-            return _begun(Findings(other), asked, spending).run()
+        except BudgetError:
+            made = orders.planned(self.judge, self.budget_bytes or 0)
+            other = Findings(self.judge.over(made.scheduled))
+            return _begun(other, replace(asked, start=made), spending).run()
 
     def _elsewhere(self, first: PlanSearch) -> Iterator[PlanSearch]:
         """The same search in other orders, where there is time for it and something to gain.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tgbench.base.errors import BudgetError
 from tgbench.base.words import format_bytes
 from tgbench.memory.placement import Retention, aligned
 from tgbench.memory.schedule import lowest_peak
 from tgbench.memory.storage import ScheduledGraph
+from tgbench.plans.decisions import Decisions
 from tgbench.plans.scenarios import Scenario
 from tgbench.plans.search.judge import Judge
 from tgbench.runs.split import WHOLE
@@ -47,15 +47,13 @@ def others(judge: Judge, budget_bytes: int | None) -> Iterator[Judge]:
             yield other
 
 
-def again(judge: Judge, budget_bytes: int, error: BudgetError) -> Judge:
-    """Over an order that computes some nodes more than once. Raises BudgetError for none."""
+def planned(judge: Judge, budget_bytes: int) -> Decisions:
+    """The planner's plan, in whichever order fits: perhaps one that computes nodes again.
+
+    Raises BudgetError naming the least that was found to work.
+    """
     planner = judge.planner.over(judge.scheduled.once.copying(()))
-    scenarios = planner.scenarios(judge.classes)
-    found = planner.again(scenarios, budget_bytes)
-    if found.placement.size_bytes <= budget_bytes:
-        return judge.over(found.planner.scheduled)
-    other = planner.too_small(budget_bytes, [found], scenarios)
-    raise min(error, other, key=lambda one: one.needed_bytes)
+    return planner.plan(planner.scenarios(judge.classes), budget_bytes)
 
 
 def _reordered(judge: Judge, scenarios: Sequence[Scenario]) -> Judge | None:
