@@ -30,6 +30,12 @@ export function liveAt(data, step) {
 }
 export const peakOf = (data) => data.live.reduce((best, size, step) => (size > data.live[best] ? step : best), 0);
 export const stepNow = (scene) => { const { data: { memory } } = scene; return memory && scene.step >= 0 && scene.step < memory.facts.steps ? scene.step : memory ? peakOf(memory) : 0; };
+// A node is chosen with a step at which it is there: the one at hand, or else its first.
+export function stepOf(scene, node) {
+  const { data: { memory } } = scene, now = stepNow(scene);
+  const rows = memory ? [...memory.name.keys()].filter((i) => nodeOfRow(memory, i) === node) : [];
+  return !rows.length || rows.some((i) => memory.start[i] <= now && now < memory.stop[i]) ? scene.step : memory.start[rows[0]];
+}
 export const nodeOfRow = (data, i) => (data.facts.kinds[data.kind[i]] === "scratch" ? data.name[i].replace(/ \(scratch\)$/, "") : data.name[i]);
 
 export function memoryPanel(scene, place) {
@@ -434,7 +440,6 @@ export function memoryPanel(scene, place) {
       : isFate() ? scene.data.fates.facts.words : `${bytes(data.live[step])} in use at step ${step}, ${stepName(step)}`;
     words.title = words.textContent;
   }
-  // A node is chosen with a step at which it is there.
   function choose(i, step = stepNow(scene)) {
     if (i < 0) { scene.choose([], step); return; }
     scene.choose([nodeOf(i)], step >= data.start[i] && step < data.stop[i] ? step : data.start[i]);

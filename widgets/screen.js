@@ -5,7 +5,7 @@ import { comparePanel } from "./compare.js";
 import { frontierPanel } from "./frontier.js";
 import { graphPanel } from "./graph.js";
 import { inspectorPanel } from "./inspector.js";
-import { memoryPanel } from "./memory.js";
+import { memoryPanel, stepOf } from "./memory.js";
 import { pathsPanel } from "./paths.js";
 import { programPanel } from "./program.js";
 
@@ -23,7 +23,7 @@ function sceneOf(model, root, said, dispose) {
     get nodes() { return model.get("selected") ?? []; },
     get step() { return model.get("step") ?? -1; },
     get bucket() { return model.get("bucket") ?? ""; },
-    choose: (nodes, step) => put(step === undefined ? { selected: nodes } : { selected: nodes, step }),
+    choose: (nodes, step = stepOf(scene, nodes[0])) => put({ selected: nodes, step }),
     at: (step) => put({ step }),
     during: (bucket) => put({ bucket }),
     find(text) { scene.wanted = text.trim().toLowerCase(); scene.tell("wanted"); },
@@ -66,7 +66,7 @@ function headerPanel(scene, place, said) {
   const button = (name, title, call) => make("button", { type: "button", title, onclick: call }, name);
   const search = make("input", { type: "search", placeholder: "find nodes", "aria-label": "find nodes", oninput: () => scene.find(search.value), onkeydown: (event) => {
     if (event.key === "Escape") { search.value = ""; scene.find(""); }
-    if (event.key === "Enter") { const found = (scene.data.memory?.name ?? scene.data.graph?.member ?? []).find(scene.isWanted); if (found) scene.choose([found]); }
+    if (event.key === "Enter") { const all = scene.data.memory?.name ?? scene.data.graph?.member ?? [], found = all.find((name) => name.toLowerCase() === scene.wanted) ?? all.find(scene.isWanted); if (found) scene.choose([found]); }
   } });
   scene.search = search;
   const use = button("use it", "put the proposed plan in force", () => scene.act("use"));

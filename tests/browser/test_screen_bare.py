@@ -11,6 +11,7 @@ from views_cases import painted_share, place, tower, words_lightness
 
 from benchmarks import browsers
 from benchmarks.widgets import many
+from tgbench.base.words import format_bytes
 from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.plans.plan import Plan
 from tgbench.session.session import GraphSession
@@ -113,6 +114,44 @@ def test_a_node_is_chosen_with_a_step_at_which_it_is_there(
     node, step = state(page, "selected")[0], state(page, "step")
     r = next(r for r in tower().rectangles if r.name == node)
     assert r.start <= step < r.stop
+
+
+def test_what_is_found_is_shown_where_it_is_there(bare: browsers.Watched, files: str) -> None:
+    """Enter chooses who has the name, or the first match; at the step before it is others' bytes that lie there."""
+    page = show_map(bare, files, tower())
+    page.evaluate("() => model.set('step', 1)")
+    search = page.locator("input[type=search]")
+    search.evaluate("(e) => { e.closest('.tg-head').hidden = false; }")
+    for name, step in (("q", 1), ("s", 3), ("k", 3)):
+        search.fill(name)
+        search.press("Enter")
+        frame(page)
+        assert [state(page, "selected"), state(page, "step")] == [[name], step]
+        search.press("Escape")
+        frame(page)
+        assert said(page).startswith(f"{name}: ")
+        assert f"; at step {step}: " in said(page)
+        assert "others' then" not in said(page)
+
+
+def test_the_line_is_of_the_step_that_is_chosen(bare: browsers.Watched, files: str) -> None:
+    shown = tower()
+    page = show_map(bare, files, shown)
+    page.evaluate("() => model.set('step', 0)")
+    page.locator("canvas").first.focus()
+    for step, size in enumerate(shown.live_bytes):
+        frame(page)
+        name = (*shown.schedule, "the end")[step]
+        assert said(page) == f"{format_bytes(size)} in use at step {step}, {name}"
+        page.keyboard.press("ArrowRight")
+    page.evaluate("() => model.set('selected', ['q'])")
+    for step in (4, 3, 2, 1, 0):
+        page.keyboard.press("ArrowLeft")
+        frame(page)
+        why = {4: "its bytes are others' then", 0: "its bytes are others' then"}.get(
+            step, "next read at step 3 by d"
+        )
+        assert said(page).endswith(f"; at step {step}: {why}")
 
 
 def test_what_is_kept_unfolds(bare: browsers.Watched, files: str) -> None:
