@@ -31,8 +31,8 @@ from typing import Any, Protocol, TypeAlias
 import torch
 
 from benchmarks.peers.child import clocked
+from tgbench.base.atomic import atomic_path
 from tgbench.base.machine import cache_folder, processor_name
-from tgbench.base.safetensors import atomic_path
 from tgbench.commands.progress import say
 
 Step: TypeAlias = "Callable[[], int]"  # does one step; answers with the nanoseconds that count

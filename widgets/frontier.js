@@ -44,7 +44,7 @@ export function frontierPanel(scene, place) {
     const at = (event) => { const box = field.getBoundingClientRect(); return ROOM.left + ((event.clientX - box.left) / box.width) * (CHART_WIDE - ROOM.left - ROOM.right); };
     const points = sizes.map((size, i) => shape("circle", { cx: x(size), cy: y(times[i]), r: 5.5, fill: "var(--tg-mark)", tabindex: 0, role: "button", class: "tg-point", "aria-label": data.point_words[i], ...pressed(() => scene.act("point", { number: i })) }, shape("title", {}, data.point_words[i])));
     const mark = (where, name, title) => where && shape("path", { d: `M${x(where[0])} ${y(where[1]) - 9}l9 9l-9 9l-9 -9z`, fill: "none", stroke: `var(--tg-${name})`, "stroke-width": 2.5, "pointer-events": "none" }, shape("title", {}, title));
-    const reference = (ns, name, colour, dash) => ns > 0 && shape("g", { "pointer-events": "none" }, shape("line", { x1: ROOM.left, x2: CHART_WIDE - ROOM.right, y1: y(ns), y2: y(ns), stroke: `var(--tg-${colour})`, "stroke-dasharray": dash }), text(CHART_WIDE - ROOM.right, y(ns) - 3, "end", name, { "font-size": 10 }));
+    const reference = (ns, name, colour, dash, up = 3) => ns > 0 && shape("g", { "pointer-events": "none" }, shape("line", { x1: ROOM.left, x2: CHART_WIDE - ROOM.right, y1: y(ns), y2: y(ns), stroke: `var(--tg-${colour})`, "stroke-dasharray": dash }), text(CHART_WIDE - ROOM.right, y(ns) - up, "end", name, { "font-size": 10 }));
     const lines = [
       ...ticks(least / 1e3, most / 1e3, 4).map((us) => us * 1e3).concat(most < 4e3 ? ticks(least, most, 3) : []).filter((ns, i, all) => all.indexOf(ns) === i && ns >= least && ns <= most)
         .map((ns) => shape("g", {}, shape("line", { x1: ROOM.left, x2: CHART_WIDE - ROOM.right, y1: y(ns), y2: y(ns), stroke: "var(--tg-line)" }), text(ROOM.left - 4, y(ns) + 4, "end", duration(ns)))),
@@ -54,7 +54,7 @@ export function frontierPanel(scene, place) {
     chart.replaceChildren(svg(CHART_HIGH, facts.label, shape("defs", {}, hatch), ...lines,
       facts.refused > low && shape("rect", { x: ROOM.left, y: ROOM.top, width: Math.max(x(facts.refused) - ROOM.left, 0), height: floor - ROOM.top, fill: "url(#tg-hatch)" }, shape("title", {}, `nothing fits in ${bytes(facts.refused)}`)),
       line(sizes.map((size, i) => [x(size), y(bounds[i])]).filter((_, i) => bounds[i] > 0), "bad", { "stroke-dasharray": "5 3" }), line(sizes.map((size, i) => [x(size), y(times[i])]), "mark"),
-      reference(facts.greedy, "greedy", "soft", "3 3"), reference(facts.bound, "bound", "bad", "5 3"), budget, field, pointer, told, ...points, mark(facts.now, "ink", "in force"), mark(facts.proposal, "mark", "proposed")));
+      reference(facts.greedy, "greedy", "soft", "3 3"), reference(facts.bound, "bound", "bad", "5 3", -9), budget, field, pointer, told, ...points, mark(facts.now, "ink", "in force"), mark(facts.proposal, "mark", "proposed")));
     place.style.setProperty("--tg-chart", "1");
     slider(low, high, facts, ask);
   }
@@ -86,7 +86,7 @@ export function frontierPanel(scene, place) {
     const phases = [...data.phase_from].map((s, i) => shape("rect", { x: x(s), y: RUN_HIGH - 20, width: Math.max(x(data.phase_from[i + 1] ?? end) - x(s), 1), height: 6, fill: `var(--tg-${PHASE_COLOURS[data.phase[i]] ?? "soft"})` }, shape("title", {}, data.phase[i])));
     run.replaceChildren(svg(RUN_HIGH, `search: ${facts.state}`, text(ROOM.left - 4, y(most) + 4, "end", duration(most)), text(ROOM.left - 4, y(least) + 2, "end", duration(least)),
       line(stepped(bound), "bad", { "stroke-dasharray": "5 3" }), line(stepped(best), "mark"), ...phases,
-      text(ROOM.left, RUN_HIGH - 3, "start", data.phase.join(" → ")), text(CHART_WIDE - ROOM.right, RUN_HIGH - 3, "end", `${Number(end.toPrecision(3))} ${facts.unit}`)));
+      text(ROOM.left, RUN_HIGH - 3, "start", [...new Set(data.phase)].join(" → ")), text(CHART_WIDE - ROOM.right, RUN_HIGH - 3, "end", `${Number(end.toPrecision(3))} ${facts.unit}`)));
   }
 
   // A row a window, the last one on top: the values that were decided anew, where the graph has them.

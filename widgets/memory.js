@@ -171,8 +171,12 @@ export function memoryPanel(scene, place) {
     pen.rect(left, above, wide, high);
     pen.clip();
     map(pen, scale);
-    level(pen, data.facts.size_bytes, `arena ${bytes(data.facts.size_bytes)}`, "ink", [], 13);
-    if (hasBudget() && data.facts.budget_bytes !== data.facts.size_bytes) level(pen, data.facts.budget_bytes, `budget ${bytes(data.facts.budget_bytes)}`, "bad", [6, 3], -4);
+    const { size_bytes: size, budget_bytes: budget } = data.facts, arena = `arena ${bytes(size)}`;
+    level(pen, size, arena, "ink", [], 13);
+    if (hasBudget() && budget !== size) { // beside the arena's name where both are close
+      const isClose = Math.abs(camera.y(upOf(budget)) - camera.y(upOf(size))) < 34;
+      level(pen, budget, `budget ${bytes(budget)}`, "bad", [6, 3], -4, isClose ? pen.measureText(arena).width + 14 : 0);
+    }
     ghosts(pen);
     scrubbed(pen);
     arrows(pen);
@@ -321,12 +325,12 @@ export function memoryPanel(scene, place) {
     pen.restore();
   }
 
-  function level(pen, size, said, colour_, dash, below) {
-    const y = camera.y(upOf(size)), right = camera.box.left + camera.box.width;
+  function level(pen, size, said, colour_, dash, below, aside = 0) {
+    const y = camera.y(upOf(size)), end = camera.box.left + camera.box.width, right = end - aside;
     pen.strokeStyle = pen.fillStyle = colours.colour(colour_);
     pen.lineWidth = 1.2;
     pen.setLineDash(dash);
-    pen.beginPath(); pen.moveTo(camera.box.left, y); pen.lineTo(right, y); pen.stroke();
+    pen.beginPath(); pen.moveTo(camera.box.left, y); pen.lineTo(end, y); pen.stroke();
     pen.setLineDash([]);
     const at = y + (y + below < camera.box.top + 10 ? 13 : below), wide = pen.measureText(said).width;
     pen.globalAlpha = 0.85;

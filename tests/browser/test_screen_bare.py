@@ -117,7 +117,7 @@ def test_a_node_is_chosen_with_a_step_at_which_it_is_there(
 
 
 def test_what_is_found_is_shown_where_it_is_there(bare: browsers.Watched, files: str) -> None:
-    """Enter chooses who has the name, or the first match; at the step before it is others' bytes that lie there."""
+    """Enter chooses who has the name, or the first match, at a step where its bytes are its own."""
     page = show_map(bare, files, tower())
     page.evaluate("() => model.set('step', 1)")
     search = page.locator("input[type=search]")

@@ -14,10 +14,10 @@ import hmac
 import secrets
 from pathlib import Path
 
+from tgbench.base.atomic import atomic_path
 from tgbench.base.errors import ProgramsError
 from tgbench.base.files import read_bytes
 from tgbench.base.machine import cache_folder
-from tgbench.base.safetensors import atomic_path
 
 KEY_BYTES = 32
 

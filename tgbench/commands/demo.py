@@ -28,9 +28,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from tgbench.base.atomic import atomic_path
 from tgbench.base.errors import InputError, TgbenchError, WeightsError
 from tgbench.base.machine import Machine, cache_folder
-from tgbench.base.safetensors import atomic_path, read_header
+from tgbench.base.safetensors import read_header
 from tgbench.base.words import format_bytes
 from tgbench.session.session import GraphSession
 from tgbench.sources.models import bert, gemma3

@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tgbench.base.atomic import atomic_path
 from tgbench.base.errors import ExportError
-from tgbench.base.safetensors import atomic_path
 from tgbench.base.strict_json import parsed, read_text
 from tgbench.commands.model import add_graph, graph_of
 from tgbench.graph.graph import Graph

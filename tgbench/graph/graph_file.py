@@ -30,10 +30,10 @@ from typing import Any
 import numpy as np
 
 import tgbench.graph.ops  # noqa: F401  (fills the op table)
+from tgbench.base.atomic import atomic_path
 from tgbench.base.errors import GraphError
 from tgbench.base.known import ConstantData
 from tgbench.base.regions import Box
-from tgbench.base.safetensors import atomic_path
 from tgbench.base.strict_json import parsed, read_text
 from tgbench.base.words import is_name, shorten
 from tgbench.graph.dims import declared_max, dim, is_symbolic, plain

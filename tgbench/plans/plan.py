@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tgbench.base.atomic import atomic_path
 from tgbench.base.errors import PlanError
 from tgbench.base.machine import Machine
-from tgbench.base.safetensors import atomic_path
 from tgbench.base.words import counted, format_bytes, format_time, shorten
 from tgbench.graph.graph import Graph, Node
 from tgbench.memory.placement import (

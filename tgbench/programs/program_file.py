@@ -20,10 +20,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TypeAlias
 
+from tgbench.base.atomic import atomic_path
 from tgbench.base.errors import ProgramsError
 from tgbench.base.files import read_bytes
 from tgbench.base.machine import Machine
-from tgbench.base.safetensors import atomic_path
 from tgbench.base.signing import made_key, user_key
 from tgbench.base.strict_json import parsed
 from tgbench.base.words import shorten

@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 from tgbench.base.arrays import read_array
+from tgbench.base.atomic import atomic_path
 from tgbench.base.errors import InputError
-from tgbench.base.safetensors import atomic_path
 from tgbench.commands.apps.cnn import NETWORKS, network
 from tgbench.commands.apps.occlusion import AT_ONCE, Floats, OcclusionMap, occlusion, session_of
 from tgbench.commands.progress import bar

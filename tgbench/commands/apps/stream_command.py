@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from tgbench.base.arrays import read_array
+from tgbench.base.atomic import atomic_path
 from tgbench.base.errors import InputError
-from tgbench.base.safetensors import atomic_path
 from tgbench.commands.apps.streaming import stream
 from tgbench.commands.apps.tcn import Wavenet
 from tgbench.commands.progress import bar

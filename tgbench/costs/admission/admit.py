@@ -13,10 +13,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from tgbench.base.atomic import atomic_path
 from tgbench.base.errors import KernelError
 from tgbench.base.files import open_regular, read_bytes
 from tgbench.base.machine import cache_folder
-from tgbench.base.safetensors import atomic_path
 from tgbench.base.words import printable, shorten
 from tgbench.costs.admission.candidate import kernel_of, read
 from tgbench.kernels.registry import KERNELS, register

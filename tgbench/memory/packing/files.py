@@ -16,8 +16,8 @@ import io
 from collections.abc import Mapping
 from pathlib import Path
 
+from tgbench.base.atomic import atomic_path
 from tgbench.base.errors import PackingError
-from tgbench.base.safetensors import atomic_path
 from tgbench.base.strict_json import bounded_text
 from tgbench.base.words import is_name, shorten
 from tgbench.memory.packing.problem import Buffer, Problem, Solution, Steps

@@ -23,8 +23,9 @@ from typing import Any, TypeAlias
 
 import torch
 
+from tgbench.base.atomic import atomic_path
 from tgbench.base.errors import WeightsError
-from tgbench.base.safetensors import TORCH_DTYPES, atomic_path, save_streamed
+from tgbench.base.safetensors import TORCH_DTYPES, save_streamed
 
 Config: TypeAlias = dict[str, Any]
 
