@@ -128,8 +128,9 @@ bench-engine: setup ## the cost of the loop itself
 bench-ablation: setup ## what each part of the search for plans is worth
 	@OMP_NUM_THREADS=1 $(VENV) -m benchmarks.ablation
 
-bench-optimize: setup ## plans beside online cache policies, on traces and budgets
+bench-optimize: setup ## plans beside online cache policies, on traces and budgets; real models, run
 	@$(VENV) -m benchmarks.optimize --size small
+	@OMP_NUM_THREADS=1 $(VENV) -W ignore -m benchmarks.planned
 
 bench-histories: setup ## histories that do not repeat, beside PyTorch and full runs
 	@OMP_NUM_THREADS=1 $(VENV) -W ignore -m benchmarks.histories

@@ -1,0 +1,290 @@
+"""Plans at real sizes: what the search finds within shares of a model's memory, modelled and run.
+
+    model × share ─→ greedy plan, then a search from it ─→ expected time a run, and its bound
+                     online policies in ideal memory    ─→ the same, of the same trace and costs
+                     sessions under each plan, and one that keeps everything, in turns ─→ measured
+
+Memory is a share of the arena in which a session keeps every value. A history is run once, which is
+the trace that is planned for, and then again under each plan, every run by a program of its own.
+What counts is computing, by the wall's clock, as a median over the runs after the first round; so
+on a busy machine plans are to be compared with each other, not with what is expected. Where nothing
+fits, that is said, and nothing is measured.
+
+    python -m benchmarks.planned [--only NAME …] [--seconds S]
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from benchmarks.histories import HISTORIES, SUBJECTS, _fresh
+from benchmarks.measure import Command, ms
+from benchmarks.policies import ONLINE, simulate
+from benchmarks.runs import Runs
+from tgbench.base.errors import BudgetError
+from tgbench.base.words import format_bytes
+from tgbench.commands.apps.tcn import Wavenet
+from tgbench.commands.progress import note, say, table
+from tgbench.plans.plan import Plan
+from tgbench.session.session import GraphSession
+from tgbench.sources.models import gemma3
+from tgbench.sources.models.checkpoints import GEMMA3_270M, gemma3_checkpoint
+from tgbench.sources.torch import from_torch
+
+SHARES, SECONDS, ROUNDS = (0.15, 0.3, 0.5, 0.8), 10.0, 2
+RUNS = 24  # of a history
+BERT, RESNET = "MiniLM's size, 6 × 384, 128 tokens", "ResNet-50, 224²"
+Made = Callable[..., GraphSession]  # a session of the model, by its own settings
+Given = tuple[Any, Any]  # what a run is given, and what is wanted of it
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model with its history."""
+
+    session: Made
+    given: Sequence[Given]
+
+
+# --- the models -----------------------------------------------------------------------------------
+
+
+class Unet(nn.Module):
+    """Two levels down and up again, with skips; it keeps the size of an image."""
+
+    def __init__(self, channels: int = 32) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        wide = [channels, 2 * channels, 4 * channels]
+        self.enter = _convolved(3, wide[0])
+        self.down = nn.ModuleList(_convolved(a, b) for a, b in pairwise(wide))
+        self.up = nn.ModuleList(_convolved(a + b, a) for a, b in pairwise(wide))
+        self.leave = nn.Conv2d(wide[0], 3, 1)
+        self.eval()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        levels = [self.enter(x)]
+        for block in self.down:
+            levels.append(block(nn.functional.max_pool2d(levels[-1], 2)))
+        found = levels.pop()
+        for block in reversed(self.up):
+            grown = nn.functional.interpolate(found, scale_factor=2.0, mode="nearest")
+            found = block(torch.cat([levels.pop(), grown], 1))
+        left: torch.Tensor = self.leave(found)
+        return left
+
+
+def _convolved(given: int, made: int) -> nn.Sequential:
+    both = (nn.Conv2d(given, made, 3, padding=1), nn.Conv2d(made, made, 3, padding=1))
+    return nn.Sequential(both[0], nn.ReLU(), both[1], nn.ReLU())
+
+
+def _of(module: nn.Module, given: Sequence[Given]) -> Case:
+    imported = from_torch(module, (torch.from_numpy(given[0][0]),))
+    return Case(partial(GraphSession, imported), given)
+
+
+def minilm() -> Case:
+    """Eight documents; a word of one changes, and the next edit is likely to be in the same one."""
+    module, ids = SUBJECTS[BERT].make()
+    random = np.random.default_rng(7)
+    x, document, given = np.tile(ids[:, :64], (8, 1)), 0, list[Given]()
+    for _ in range(RUNS):
+        given.append((x, None))
+        x, document = x.copy(), int(random.integers(8)) if random.random() < 0.4 else document
+        at = int(random.integers(64))
+        x[document, at] = _fresh(x[document, at], random)
+    return _of(module, given)
+
+
+def resnet() -> Case:
+    """A patch covers one place after the other; what it covered before is there again."""
+    module, image = SUBJECTS[RESNET].make()
+    random, given = np.random.default_rng(7), [(image, None)]
+    for _ in range(RUNS - 1):
+        covered = image.copy()
+        i, j = (16 * int(at) for at in random.integers(14, size=2))
+        covered[..., i : i + 16, j : j + 16] = 0
+        given.append((covered, None))
+    return _of(module, given)
+
+
+def unet() -> Case:
+    """A patch of an image gets other noise, and is looked at."""
+    image = np.random.default_rng(1).standard_normal((1, 3, 128, 128)).astype(np.float32)
+    steps = HISTORIES["patch"](image, np.random.default_rng(7))
+    return _of(Unet(), [(image, None), *(next(steps) for _ in range(RUNS - 1))])
+
+
+def tcn() -> Case:
+    """A sample after the other is written, and its output looked at."""
+    random, window, module = np.random.default_rng(7), 4096, Wavenet()
+    x, given = np.zeros((1, 1, window), np.float32), list[Given]()
+    x[..., : module.reach] = random.standard_normal(module.reach)
+    for at in range(module.reach, module.reach + RUNS):
+        given.append((x, np.s_[..., at - 1 : at]))
+        x = x.copy()
+        x[..., at] = random.standard_normal()
+    return _of(module, given)
+
+
+def gemma() -> Case:
+    """A prompt, tokens with an edit now and then, and another prompt halfway."""
+    folder = Path(tempfile.gettempdir()) / "tgbench-gemma3-270m"
+    if not (folder / "config.json").exists():
+        gemma3_checkpoint(folder, GEMMA3_270M)
+    random, ids, at = np.random.default_rng(7), np.zeros((1, 256), np.int64), 0
+    given = list[Given]()
+    for i in range(RUNS):
+        ids = ids.copy()
+        if i % (RUNS // 2) == 0:
+            at = 64 if i else 96
+            ids[0], ids[0, :at] = 0, random.integers(1000, size=at)
+        elif i % 5 == 4:
+            ids[0, int(random.integers(at // 2, at))] = int(random.integers(1000))
+        else:
+            ids[0, at], at = int(random.integers(1000)), at + 1
+        given.append(({"ids": ids}, {"logits": np.s_[0, at - 1]}))
+    return Case(partial(GraphSession, gemma3(GEMMA3_270M, tokens=256), weights=folder), given)
+
+
+def small() -> Case:
+    """For `--quick`."""
+    image = np.ones((1, 3, 16, 16), np.float32)
+    steps = HISTORIES["patch"](image, np.random.default_rng(7))
+    return _of(Unet(2), [next(steps) for _ in range(4)])
+
+
+CASES: Mapping[str, Callable[[], Case]] = {
+    "TCN, a stream": tcn,
+    "U-Net, 128², a patch": unet,
+    "MiniLM's size, 8 × 64 tokens, edits": minilm,
+    "ResNet-50, 224², occlusion": resnet,
+    "Gemma 3 270M, two prompts, edits": gemma,
+}
+
+
+# --- measuring ------------------------------------------------------------------------------------
+
+
+def measured(case: Case, shares: Sequence[float], seconds: float) -> Iterator[dict[str, Any]]:
+    """A row for each share of memory, the least first."""
+    everything = case.session(retain="all", making="always")
+    _followed(everything, case.given)
+    most = everything.placement.size_bytes
+    scheduled, calls = everything.scheduled, [call.bucket for call in everything.trace]
+    ideal = Runs(scheduled, everything.rules, (*calls, calls[0]), everything.costs.time_ns)
+    for share in shares:
+        budget_bytes = int(share * most)
+        row: dict[str, Any] = {"share": share, "budget_bytes": budget_bytes}
+        online = {one.name: simulate(ideal, one, budget_bytes).mean_ns for one in ONLINE}
+        row["online_ns"] = {name: _finite(time_ns) for name, time_ns in online.items()}
+        try:
+            session = case.session(memory=budget_bytes, making="always")
+            _followed(session, case.given)
+            plans = {mode: session.optimize(mode, seconds) for mode in ("greedy", "search")}
+        except BudgetError as error:
+            yield row | {"infeasible": True, "least_bytes": error.lower_bound_bytes}
+            continue
+        yield row | _under(case, plans, everything)
+
+
+def _under(case: Case, plans: Mapping[str, Plan], everything: GraphSession) -> dict[str, Any]:
+    """What runs take under each plan, in turns."""
+    sessions = {m: case.session(plan=plan, making="always") for m, plan in plans.items()}
+    sessions["all"] = everything
+    took: dict[str, list[int]] = {of: [] for of in sessions}
+    for _ in range(ROUNDS):
+        _in_turns(sessions, case.given, took)
+    later = {of: times[len(case.given) :] for of, times in took.items()}
+    took_ns = {of: statistics.median(times) for of, times in later.items()}
+    found = {}
+    for mode, plan in plans.items():
+        search = plan.search
+        assert search is not None
+        found[mode] = {
+            "expected_ns": search.best_ns, "modelled_ns": search.modelled_ns,
+            "bound_ns": search.bound_ns, "greedy_ns": search.greedy_ns, "stop": search.stop,
+            "steps": search.steps, "size_bytes": plan.size_bytes, "took_ns": took_ns[mode],
+        }  # fmt: skip
+    return {"plans": found, "all_ns": took_ns["all"]}
+
+
+def _followed(session: GraphSession, given: Sequence[Given]) -> None:
+    for x, want in given:
+        session.run(x, want=want)
+
+
+def _in_turns(
+    sessions: Mapping[str, GraphSession], given: Sequence[Given], took: Mapping[str, list[int]]
+) -> None:
+    """Once through the history; what computing took is added, deciding and making apart."""
+    names = list(sessions)
+    for i, (x, want) in enumerate(given):
+        for j in range(len(names)):
+            counters = sessions[of := names[(i + j) % len(names)]].counters
+            before_ns = counters.computing_ns
+            sessions[of].run(x, want=want)
+            took[of].append(counters.computing_ns - before_ns)
+
+
+def _finite(time_ns: float) -> float | None:
+    return time_ns if math.isfinite(time_ns) else None
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+HEADER = ["model", "memory", "greedy, ms", "search", "bound", "online", "measured: greedy",
+          "search", "all kept"]  # fmt: skip
+
+
+def line(name: str, row: Mapping[str, Any]) -> list[str]:
+    shown = [name, f"{row['share']:.0%} ({format_bytes(row['budget_bytes'])})"]
+    if "infeasible" in row:
+        return [*shown, f"at least {format_bytes(row['least_bytes'])}", *[""] * 6]
+    greedy, search = (row["plans"][mode] for mode in ("greedy", "search"))
+    online = [time_ns for time_ns in row["online_ns"].values() if time_ns is not None]
+    return [
+        *shown, *(ms(ns) for ns in (search["greedy_ns"], search["expected_ns"])),
+        ms(search["bound_ns"]), ms(min(online)) if online else "none",
+        *map(ms, (greedy["took_ns"], search["took_ns"], row["all_ns"])),
+    ]  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure all models; what is in the file already, and not asked for, stays there."""
+    command = Command("planned", __doc__)
+    command.add_argument("--only", nargs="*", default=list(CASES), help="names of models")
+    command.add_argument("--seconds", type=float, default=SECONDS, help=f"a plan ({SECONDS})")
+    options, record = command.begin(argv)
+    torch.set_num_threads(1)
+    cases = {"small": small} if options.quick else {name: CASES[name] for name in options.only}
+    shares, seconds = (SHARES[-1:], 0.5) if options.quick else (SHARES, options.seconds)
+    path = options.output
+    found = json.loads(path.read_text())["models"] if path and path.exists() else {}
+    for name, make in cases.items():
+        found[name] = []
+        for row in measured(make(), shares, seconds):
+            found[name].append(row)
+            note(" · ".join(line(name, row)))
+        record.write({"seconds": seconds, "models": found}, path)
+    say(table(HEADER, [line(name, row) for name, rows in found.items() for row in rows]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
