@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import hypothesis.strategies as st
@@ -100,3 +101,21 @@ def test_runs_between_the_extremes_of_a_class_have_room_as_well(share: float) ->
     assert one.judge.wished
     assert again is not None
     assert not again.replayed.cramped
+
+
+def test_a_plan_that_only_the_model_knows_does_not_replace_a_faster_replay() -> None:
+    graph = convolutions(16)
+    everything = {"features": Region.full(graph.outputs["features"].shape)}
+    whole = Region.full(graph.inputs["image"].shape)
+    judge_ = judge(graph, [Bucket.of({"image": whole}, everything)])
+    retention = judge_.retention(judge_.uncut.none()[0])
+    placement = judge_.planner.lay_out(retention, judge_.scenarios, WHOLE)
+    found = judge_.candidate(retention, WHOLE, placement)
+    assert found is not None
+    assert found.replayed.is_whole
+    replayed = replace(found, time_ns=3.4, modelled_ns=3.6)
+    cut_short = replace(found.replayed, is_whole=False)
+    for time_ns, is_better in ((3.5, False), (3.3, True)):
+        modelled = replace(found, replayed=cut_short, time_ns=time_ns, modelled_ns=time_ns)
+        assert modelled.beats(replayed) == is_better
+        assert replayed.beats(modelled) != is_better

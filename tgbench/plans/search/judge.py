@@ -61,11 +61,16 @@ class Candidate:
         return self.time_ns, self.placement.size_bytes
 
     def beats(self, other: Candidate) -> bool:
-        """Faster, or as fast and smaller; by the model where not both were replayed to the end."""
+        """Faster, or as fast and smaller; where not both were replayed to the end, by the better
+        of what model and replay say: one that only the model knows is no better than a replay
+        that was faster.
+        """
         if self.replayed.is_whole == other.replayed.is_whole:
             return self.key < other.key
-        mine, others = (one.placement.size_bytes for one in (self, other))
-        return (self.modelled_ns, mine) < (other.modelled_ns, others)
+        mine, others = (
+            (min(one.time_ns, one.modelled_ns), one.placement.size_bytes) for one in (self, other)
+        )
+        return mine < others
 
 
 class Judge:
