@@ -7,7 +7,8 @@
 What counts is the processor's time. The first answer of each is told apart; from then on the total
 of ours is compared with that of the better of the two others *at every prefix* of more than ten
 runs, so that nothing is paid now for what may come back later. Now and then all three results are
-compared.
+compared. Of models that take a while it is said what share of a full run has to be computed again:
+of the first runs, each by a program of its own.
 
     python -m benchmarks.histories [--only NAME …] [--runs N] [--again]
 """
@@ -32,12 +33,14 @@ from torch import nn
 from benchmarks.measure import Command, ms
 from benchmarks.zoo_models import MODELS as ZOO
 from tgbench.commands.progress import note, say, table
+from tgbench.session.report import flops
 from tgbench.session.session import GraphSession
 from tgbench.sources.torch import from_torch
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Step: TypeAlias = "tuple[Array, Any]"  # the input, and which part of the output is wanted
 RUNS, COMPARED, FIRST, LATE = 500, 25, 10, 50
+SHARED, LARGE_NS = 60, 5e6  # runs whose share is worked out, of models that take so long
 LIMIT_S, TOLERANCE = 1200.0, 1e-4
 WORDS = 3  # ids from here on are words
 
@@ -240,14 +243,43 @@ def measured(
 ) -> None:
     """Follow histories of a subject; `tell` is given each one's numbers."""
     module, start = subject.make()
-    imported = from_torch(module, (torch.from_numpy(start),))
+    imported, import_ns = _timed(lambda: from_torch(module, (torch.from_numpy(start),)))
     for name in histories:
-        history = HISTORIES[name](start, np.random.default_rng(7))
-        tell(name, followed(module, imported, start, history, runs))
+
+        def steps(name: str = name) -> Iterator[Step]:
+            return HISTORIES[name](start, np.random.default_rng(7))
+
+        found = followed(module, imported, steps(), runs)
+        found["first_ns"]["load"] += import_ns
+        if found["median_ns"]["eager"] >= LARGE_NS:
+            found["share"] = share(imported, steps(), min(runs, SHARED))
+        tell(name, found)
+
+
+def share(imported: Any, history: Iterator[Step], runs: int) -> float:
+    """What has to be computed again of multiply–adds, and what has to be done of other ops."""
+    session, x, want = GraphSession(imported, making="always"), *next(history)
+    session.run(x, want=want)
+    again = whole = 0
+    for _ in range(runs):
+        x, want = next(history)
+        session.run(x, want=want)
+        again += _work(session)
+        session.forget()
+        session.run(x, want=want)
+        whole += _work(session)
+    return again / whole
+
+
+def _work(session: GraphSession) -> int:
+    """Of the last run."""
+    assert session.last is not None
+    program, origin = session.last.served.program, session.last.served.spot.origin
+    return flops(program.steps, origin)
 
 
 def followed(
-    module: nn.Module, imported: Any, start: Array, history: Iterator[Step], runs: int
+    module: nn.Module, imported: Any, history: Iterator[Step], runs: int
 ) -> dict[str, Any]:
     """The numbers of one history."""
     first = {}
@@ -266,12 +298,10 @@ def followed(
 
     x, want = next(history)
     _, first["eager"] = _timed(partial(eager, x, want))
-    began = time.process_time_ns()
-    forgets, session = GraphSession(imported, making="always"), GraphSession(imported)
-    _, _ = full(x, want), full(x, want)
-    between = time.process_time_ns()
-    ours(x, want)
-    first["full"], first["ours"] = between - began, time.process_time_ns() - between
+    forgets = GraphSession(imported, making="always")
+    _, first["full"] = _timed(lambda: (full(x, want), full(x, want)))
+    session, first["load"] = _timed(lambda: GraphSession(imported))
+    _, first["ours"] = _timed(partial(ours, x, want))
 
     took: dict[str, list[int]] = {"eager": [], "full": [], "ours": []}
     systems = {"eager": eager, "full": full, "ours": ours}
@@ -404,15 +434,24 @@ def totals(results: Mapping[str, Any]) -> dict[str, Any]:
         "short_tails": sum(one["tail"] <= 1.5 * max(one["tail_of_full"], 1.0) for one in found),
         "not_slower_at_the_end": sum(one["total"] <= 1.10 for one in found),
         "median_total": statistics.median([one["total"] for one in found] or [0.0]),
+        "large": sum("share" in one for one in found),
+        "near_their_share": sum(one["total"] <= one.get("share", 0.0) + 0.10 for one in found),
+        "first_in_time": sum(_first(one["first_ns"]) <= 2.0 for one in found),
     }
+
+
+def _first(first_ns: Mapping[str, int]) -> float:
+    """Until the first answer is there, over loading the model and computing it with PyTorch."""
+    load_ns = first_ns["load"]
+    return (load_ns + first_ns["ours"]) / (load_ns + first_ns["eager"])
 
 
 @cache
 def _known(path: Path) -> dict[str, Any]:
-    """What is there already, less what was written before tails were compared."""
+    """What is there already, less what was written before loading was timed."""
     models = json.loads(path.read_text())["models"] if path.exists() else {}
     return {name: found for name, found in models.items()
-            if all("tail" in one for one in found.values())}  # fmt: skip
+            if all("load" in one["first_ns"] for one in found.values())}  # fmt: skip
 
 
 if __name__ == "__main__":

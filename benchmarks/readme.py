@@ -329,27 +329,34 @@ def _histories(files: Files) -> str:
                 continue
             cells = (_digits(times[system] / 1e6, 2) for system in ("eager", "full", "ours"))
             made, worst = one["counted"]["specialised"], one["worst_prefix"]
+            share = f"{one['share']:.2f}" if "share" in one else ""
             rows.append([
-                f"{name}: {history}", *cells, f"{one['total']:.2f} ×", f"{worst:.2f} ×", str(made)
+                f"{name}: {history}", *cells, share, f"{one['total']:.2f} ×", f"{worst:.2f} ×",
+                str(made),
             ])  # fmt: skip
     runs = max(one["runs"] for models in found["models"].values() for one in models.values())
     totals = found["totals"]
     slower = sum(one["worst_prefix"] > 1.10 for one in small)
     middle = statistics.median(one["total"] for one in small)
     header = [
-        "", "PyTorch, ms", "everything, ms", "a run, ms", "total ÷ better", "worst so far", "made"
+        "", "PyTorch, ms", "everything, ms", "a run, ms", "to compute again", "total ÷ better",
+        "worst so far", "made",
     ]  # fmt: skip
     return "\n\n".join(
         (
             f"Histories that do not repeat, {runs} runs each from the second on, one thread: the "
             "total over that of PyTorch or of our own full runs, whichever is less; the worst "
-            "that it was after any number of runs from ten on; and how many programs were made "
+            "that it was after any number of runs from ten on; what share of a full run has to be "
+            "computed again, by programs for exactly that; and how many programs were made "
             f"({files.link('histories', True)}, `make bench-histories`):",
             table(header, rows),
             f"{len(small)} histories of reduced models, of less than "
             f"{SMALLEST_NS / 1e6:.0f} ms each run: median {middle:.2f} ×; {slower} of them "
             f"{'was' if slower == 1 else 'were'} above 1.10 × at some prefix. "
-            f"Of all {totals['histories']}, {totals['never_slower']} never were.",
+            f"Of all {totals['histories']}, {totals['never_slower']} never were; "
+            f"{totals['near_their_share']} of {totals['large']} large ones end within 0.10 of what "
+            f"has to be computed again. The first answer of {totals['first_in_time']} is there "
+            "within twice the time that importing the model and one forward of PyTorch take.",
         )
     )
 

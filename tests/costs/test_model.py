@@ -173,7 +173,7 @@ def test_no_other_line_is_nearer(known: list[Measurement], seed: int) -> None:
     def error(line: np.ndarray) -> float:
         return float((((work @ line) / times - 1) ** 2).sum())
 
-    found = Fit(tuple(known))._line
+    found = np.array(Fit(tuple(known))._line)
     assert (found >= 0).all()
     rng = np.random.default_rng(seed)
     scale = times.mean() / work.mean(axis=0)

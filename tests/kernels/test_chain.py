@@ -22,7 +22,7 @@ from tgbench.programs.places import moves
 pytest.importorskip("numba")
 
 from tgbench.kernels.numba import chain as chains
-from tgbench.kernels.numba import loops, rows
+from tgbench.kernels.numba import entries, loops, rows
 from tgbench.kernels.numba.chain import Loop, LoopChain, apart, is_part, loop
 
 SIZE = 64
@@ -266,3 +266,9 @@ def test_a_loop_within_another_function_follows_the_origin() -> None:
             for one in session.last.program.instructions
         )
     assert followed > 0
+
+
+def test_arrays_that_numba_passes_in_another_way_are_refused() -> None:
+    entries._check_passing(("int", "float"), ["i64 %a", "double %b"])
+    with pytest.raises(KernelError, match=r"as \(i64, double\), not as \(double, i64\)"):
+        entries._check_passing(("int", "float"), ["double %a", "i64 %b"])

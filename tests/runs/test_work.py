@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import tgbench as tg
 from tgbench.base.coords import Coord, Moving, at
 from tgbench.costs.model import CostModel
+from tgbench.costs.nearby import Nearby
 from tgbench.programs.program import Program
 from tgbench.runs.pausing import at_once
 from tgbench.runs.work import Work
@@ -78,7 +79,7 @@ def _edited(session: tg.GraphSession, row: int) -> Program:
 
 def test_a_program_is_expected_to_take_as_long_as_it_computes() -> None:
     costs, program = CostModel(), _edited(_session(), 20)
-    program.work = at_once(costs.working(program.steps, (20,), (40,)))
+    program.work = at_once(Nearby(costs).working(program.steps, (20,), (40,)))
     for place in (20, 40):
         assert program.work.at((place,)) == pytest.approx(costs.of_steps(program.steps, (place,)))
     assert program.share((20,)) == 1.0

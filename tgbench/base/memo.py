@@ -42,6 +42,7 @@ SOONEST, SAMPLED = 8, 256  # the 8th entry of a memo is measured, the 16th after
 SLOT_BYTES = 100  # of an entry in a dictionary that grows
 HEADER_BYTES = 16  # before an object that the collector looks at
 SMALLEST_SHARE = 1 / 32  # of what others hold more of, nothing is counted
+MOST_PARTS = 16  # of an object, that are looked at; up to twice as many
 
 
 class Allowance:
@@ -277,9 +278,10 @@ def bytes_of(value: Any) -> float:
     """What holding a value takes: its own bytes, and its share of those that others hold as well.
 
     An object that three hold is counted by a third, like pages in a process's proportional set
-    size; so what all of them take is counted once, to the accuracy of who holds it now.
+    size; so what all of them take is counted once, to the accuracy of who holds it now. Of what has
+    many parts some are looked at, evenly spaced, for all of them.
     """
-    size, waiting = float(_own_bytes(value)), [(part, 1.0) for part in _parts(value)]
+    size, waiting = float(_own_bytes(value)), _some(value, 1.0)
     while waiting:
         one, share = waiting.pop()
         if type(one) in _OUTLIVING or isinstance(one, type):
@@ -288,8 +290,18 @@ def bytes_of(value: Any) -> float:
         if share < SMALLEST_SHARE:
             continue
         size += share * _own_bytes(one)
-        waiting += [(part, share) for part in _parts(one)]
+        waiting += _some(one, share)
     return size
+
+
+def _some(one: Any, share: float) -> list[tuple[Any, float]]:
+    """Parts of an object, and for how many such shares each of them counts."""
+    parts = _parts(one)
+    if len(parts) > MOST_PARTS:
+        step = len(parts) // MOST_PARTS | 1  # odd: a dictionary's are keys and values in turn
+        share *= step
+        parts = parts[step // 2 :: step]
+    return [(part, share) for part in parts]
 
 
 def _own_bytes(one: Any) -> int:

@@ -11,12 +11,13 @@ Every estimate says which. Nothing here runs a kernel: planning asks, the profil
 from __future__ import annotations
 
 import hashlib
+import heapq
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -39,10 +40,8 @@ from tgbench.kernels.registry import (
     candidates,
     prepared_inputs,
 )
-from tgbench.runs.pausing import Pausing
 from tgbench.runs.propagate import Step, rough_ns
 from tgbench.runs.rules import Rules
-from tgbench.runs.work import Place, Work
 
 Source: TypeAlias = Literal["measured", "interpolated", "modelled"]
 ORDER: tuple[Source, ...] = ("measured", "interpolated", "modelled")  # less and less sure
@@ -160,6 +159,7 @@ class CostModel:
 
     Fields:
         pins: kernels that come first where they take a site, by signature without layouts.
+        version: how often it learned something.
 
     Raises RecordsError for a database that is damaged.
 
@@ -183,7 +183,7 @@ class CostModel:
         known = records if isinstance(records, CostTable) else _table(records, device, streams)
         self.device, self.streams = known.device, known.streams
         self.rules = rules if rules is not None else Rules()
-        self._signatures = self.rules.allowance.memo()
+        self._signatures, self.version = self.rules.allowance.memo(), 0
         self.pins: Mapping[str, str] = dict(known.pins)
         self._know(known)
 
@@ -193,6 +193,9 @@ class CostModel:
         self._curves = _curves(known)
         self._everywhere = _scale(known.points)
         self._failures = frozenset(known.failures)
+        texts = chain((p.signature for p in known.points), (text for *_, text in known.failures))
+        self._met = frozenset(map(without_layout, texts))
+        self.version += 1
         memo = self.rules.allowance.memo
         self._asked, self._plain, self._sites, self._best = memo(), memo(), memo(), memo()
 
@@ -224,25 +227,11 @@ class CostModel:
 
     def of_steps(self, steps: Iterable[Step], origin: Sequence[int]) -> float:
         """The expected nanoseconds of all that some steps compute at an origin."""
-        return sum(self.time_ns(node.call, box.at(origin)) for node, box in _parts(steps))
-
-    def working(self, steps: Iterable[Step], here: Place, there: Place | None) -> Pausing[Work]:
-        """How long some steps take at any place, asked about at two where they were decided for
-        both; it pauses at each box.
-        """
-        work = Work()
-        for node, box in _parts(steps):
-
-            def time_ns(place: Place, node: Node = node, box: Box = box) -> float:
-                return self.time_ns(node.call, box.at(place))
-
-            work.add(box.extents, time_ns, here, there)
-            yield
-        return work
+        return sum(self.time_ns(node.call, box.at(origin)) for node, box in boxes_of(steps))
 
     def of_site(self, site: Site, kernel: Kernel) -> Estimate:
         """What one kernel takes at a site."""
-        key = (kernel.name, site.call, _position_free(site))
+        key = (kernel.name, site.call, position_free(site))
         return self._sites.get(key, self._of_site, site, kernel)
 
     def has_timed(self, text: str, kernel: Kernel) -> bool:
@@ -250,13 +239,18 @@ class CostModel:
         curve = self._curves.get((kernel.name, source_hash(kernel)))
         return curve is not None and curve.has(text)
 
+    def has_met(self, signature: Signature) -> bool:
+        """Whether something was measured at such sizes, has failed there, or is pinned."""
+        text = without_layout(signature.text)
+        return text in self._met or text in self.pins
+
     def are_timed(self, site: Site, kernels: Iterable[Kernel]) -> bool:
         """Whether of all these it was measured what they take at a site."""
         return all(self.of_site(site, kernel).source == "measured" for kernel in kernels)
 
     def signature(self, site: Site) -> Signature:
         """The signature of a site, remembered: every kernel that takes it is asked about it."""
-        key = (site.call, _position_free(site))
+        key = (site.call, position_free(site))
         return self._signatures.get(key, self._signature, site)
 
     def _signature(self, site: Site) -> Signature:
@@ -311,7 +305,7 @@ class CostModel:
 
     def _at_best(self, site: Site) -> Estimate:
         """What the fastest kernel takes at a site."""
-        key = (site.call, _position_free(site))
+        key = (site.call, position_free(site))
         return self._best.get(key, self._of_best, site)
 
     def _of_best(self, site: Site) -> Estimate:
@@ -339,10 +333,9 @@ class CostModel:
 
     def _of_plain(self, site: Site) -> Estimate:
         try:
-            kernel = self.kernels(site)[0]
+            return self._at_best(site)
         except KernelError:
             return Estimate(rough_ns(site.call, site.out_box), "modelled", UNCERTAIN)
-        return self.of_site(site, kernel)
 
     def _of_site(self, site: Site, kernel: Kernel) -> Estimate:
         signature = self.signature(site)
@@ -355,7 +348,7 @@ class CostModel:
         return replace(curve.at(signature, modelled), kernel=kernel.name)
 
 
-def _parts(steps: Iterable[Step]) -> Iterator[tuple[Node, Box]]:
+def boxes_of(steps: Iterable[Step]) -> Iterator[tuple[Node, Box]]:
     """Every box that is computed."""
     return (
         (node, box) for step in steps for node, region in step.compute.items() for box in region
@@ -414,7 +407,7 @@ def modelled_ns(site: Site, kernel: Kernel) -> float:
     return cost if 0 < cost < SENTINEL_NS else rough_ns(site.call, site.out_box)
 
 
-def _position_free(site: Site) -> tuple[Any, ...]:
+def position_free(site: Site) -> tuple[Any, ...]:
     """What of a site its estimate depends on, besides the call: numbers."""
     views = (site.out, *site.ins, *(view for post in site.posts for view in post.ins))
     sides = tuple(
@@ -470,24 +463,28 @@ class Fit:
         return {text: _middle(points) for text, points in found.items()}
 
     @cached_property
-    def _work(self) -> Any:
+    def _work(self) -> list[tuple[float, float]]:
         """For each measurement, the logarithms of its flops and bytes."""
-        return np.array([_logs(p.flops, p.size_bytes) for p in self.points])
+        return [_logs(p.flops, p.size_bytes) for p in self.points]
 
     @cached_property
-    def _line(self) -> Any:
+    def _reach(self) -> list[tuple[float, float]]:
+        """Between what those may be for the line to say something."""
+        return [(min(logs) - REACH, max(logs) + REACH) for logs in zip(*self._work, strict=True)]
+
+    @cached_property
+    def _line(self) -> tuple[float, float, float]:
         """Launch in ns, ns per flop, ns per byte."""
         times = np.array([point.time_ns for point in self.points])
         rows = np.array([(1.0, p.flops, p.size_bytes) for p in self.points]) / times[:, None]
         sizes = np.maximum(rows.max(axis=0), 1e-300)
-        return nonnegative(rows / sizes, np.ones(len(rows))) / sizes
+        launch, per_flop, per_byte = nonnegative(rows / sizes, np.ones(len(rows))) / sizes
+        return float(launch), float(per_flop), float(per_byte)
 
     @cached_property
-    def _residuals(self) -> Any:
+    def _residuals(self) -> list[float]:
         """For each measurement, the logarithm of its time over the line's."""
-        return np.array(
-            [math.log(p.time_ns / self._on_line(p.flops, p.size_bytes)) for p in self.points]
-        )
+        return [math.log(p.time_ns / self._on_line(p.flops, p.size_bytes)) for p in self.points]
 
     @cached_property
     def _disagreement(self) -> float:
@@ -496,26 +493,29 @@ class Fit:
         return statistics.pstdev(ratios) if len(ratios) > 1 else UNCERTAIN
 
     def _on_line(self, flops: float, size_bytes: float) -> float:
-        return max(float(self._line @ (1.0, flops, size_bytes)), 1.0)
+        launch, per_flop, per_byte = self._line
+        return max(launch + per_flop * flops + per_byte * size_bytes, 1.0)
 
     def _reaches(self, signature: Signature) -> bool:
         if len(self.points) < LEAST_POINTS:
             return False
         work = _logs(signature.flops, signature.size_bytes)
-        low, high = self._work.min(axis=0), self._work.max(axis=0)
-        return bool(((low - REACH <= work) & (work <= high + REACH)).all())
+        return all(low <= one <= high for one, (low, high) in zip(work, self._reach, strict=True))
 
     def _between(self, signature: Signature) -> Estimate:
-        work = np.array(_logs(signature.flops, signature.size_bytes))
-        distances = np.hypot(*(self._work - work).T)
-        near = np.argsort(distances, kind="stable")[:NEIGHBOURS]
-        weights = 1.0 / (distances[near] ** 2 + 1e-4)
-        weights /= weights.sum()
-        offset = float(weights @ self._residuals[near])
-        spread = math.sqrt(float(weights @ (self._residuals[near] - offset) ** 2))
-        own = float(weights @ np.array([self.points[i].spread for i in near]))
+        """Weights go by distance, in plain numbers: for a few dozen points arrays take longer."""
+        flops, size = _logs(signature.flops, signature.size_bytes)
+        squares = [(flops - a) ** 2 + (size - b) ** 2 for a, b in self._work]
+        near = heapq.nsmallest(NEIGHBOURS, range(len(squares)), key=squares.__getitem__)
+        weights = [1.0 / (squares[i] + 1e-4) for i in near]
+        whole = sum(weights)
+        offset = sum(w * self._residuals[i] for w, i in zip(weights, near, strict=True)) / whole
+        spread = sum(
+            w * (self._residuals[i] - offset) ** 2 for w, i in zip(weights, near, strict=True)
+        )
+        own = sum(w * self.points[i].spread for w, i in zip(weights, near, strict=True)) / whole
         time_ns = self._on_line(signature.flops, signature.size_bytes) * math.exp(offset)
-        return Estimate(time_ns, "interpolated", math.hypot(spread, own))
+        return Estimate(time_ns, "interpolated", math.hypot(math.sqrt(spread / whole), own))
 
 
 def nonnegative(rows: Any, right: Any) -> Any:

@@ -18,8 +18,9 @@ from typing import Any
 
 from tgbench.base.coords import value_of
 from tgbench.base.known import ConstantData
+from tgbench.base.memo import once_each
 from tgbench.base.regions import Box
-from tgbench.graph.op_table import ITEMSIZE, Attrs
+from tgbench.graph.op_table import ITEMSIZE, Attrs, Call
 from tgbench.kernels.registry import Kernel, Site, View
 
 LONG = 64  # characters of an attribute, past which its digest stands for it
@@ -52,7 +53,7 @@ class Signature:
         call = site.call
         ins = [_operand(site, i) for i in range(len(site.ins))]
         where = f"{'streamed' if streams else 'cached'} {site.device.split(':')[0]}"
-        text = f"{call.op.name}({attributes(call.attrs)}) {_shaped(site.out)} = {', '.join(ins)}"
+        text = f"{_called(call)} {_shaped(site.out)} = {', '.join(ins)}"
         text += "".join(map(_post, site.posts))
         flops = float(call.op.flops(call, numbers(site.out_box)))
         return Signature(f"{text}; {where}", flops, _moved_bytes(site))
@@ -133,6 +134,12 @@ def _layout(view: View) -> str:
 def _follow(wide: Sequence[tuple[int, int]]) -> bool:
     """Whether dimensions (size, step) lie without gaps, from the outermost to the innermost."""
     return all(outer[1] == inner[0] * inner[1] for outer, inner in pairwise(wide))
+
+
+@once_each
+def _called(call: Call) -> str:
+    """An op and its attributes."""
+    return f"{call.op.name}({attributes(call.attrs)})"
 
 
 def attributes(attrs: Attrs) -> str:

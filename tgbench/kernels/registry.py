@@ -376,7 +376,7 @@ def candidates(site: Site, asked: Collection[str] = ()) -> list[Kernel]:
     return found if len(found) == 1 else sorted(found, key=lambda k: (k.cost_ns(site), k.name))
 
 
-Ranking: TypeAlias = Callable[[Site], Sequence[Kernel]]  # who takes a site, the fastest first
+Ranking: TypeAlias = Callable[[Site], Iterable[Kernel]]  # who takes a site, the fastest first
 
 
 def prepared_inputs(call: Call, device: str) -> frozenset[int]:

@@ -251,7 +251,7 @@ class Choices:
         for kernel in self._kernels.get(key, self._ranked, site):
             yield self._options.get((key, kernel.name), _option, kernel, site)
 
-    def _ranked(self, site: Site) -> Sequence[Kernel]:
+    def _ranked(self, site: Site) -> Iterable[Kernel]:
         """Where bits must agree, it is the one of the tiling."""
         tiling = self.rules.tilings.get(site.call)
         return self.ranking(site) if tiling is None else [of_tiling(site, tiling)]

@@ -196,8 +196,12 @@ class Experience:
 
     def modelling_of(self, offer: Offer, program: Program) -> Pausing[None]:
         """Ask the model about a program that is made: until it ran, nothing else tells of it, and
-        then it tells what one takes elsewhere.
+        then it tells what one takes elsewhere. Of those that stand, one of a class tells of all.
         """
+        alike = self._families.get(_kind(offer), UNKNOWN).modelled_ns
+        if not offer.rung.moves and alike is not None:
+            program.use.modelled_ns = alike
+            return
         program.work = yield from self._working(offer, program.steps, program.domain)
         program.use.modelled_ns = program.work.at(offer.spot.origin)
 

@@ -26,8 +26,10 @@ from numpy.typing import NDArray
 from tgbench.base.collector import collect_dropped
 from tgbench.base.errors import ExactnessError, PlanError, check_choice
 from tgbench.base.switches import telling
+from tgbench.costs.nearby import Nearby
 from tgbench.graph.graph import Graph
 from tgbench.graph.op_table import numpy_dtype
+from tgbench.kernels.registry import Ranking
 from tgbench.memory.arena import Arena
 from tgbench.memory.estimate import Budget
 from tgbench.plans.background.process import BackgroundSearch
@@ -41,7 +43,7 @@ from tgbench.programs.program_file import ProgramFile, facts
 from tgbench.runs.buckets import BucketSpace
 from tgbench.runs.trace import Trace
 from tgbench.session.arguments import ArgumentReader
-from tgbench.session.choosing import Making, Measured, Own, made_by
+from tgbench.session.choosing import Chooser, Making, Measured, Own, made_by
 from tgbench.session.facts import Facts
 from tgbench.session.opening import Arithmetic, Knowledge, LoadedGraph, WeightsDtype, arena_on
 from tgbench.session.planning import Planning, Retain, Search, parsed
@@ -193,8 +195,12 @@ class GraphSession(Facts):
             ground.scheduled, self.pool, self.rules, self.costs, self.exactness, self.seat,
             self._progress, known.calibrator, retain, budget_bytes,
         )  # fmt: skip
-        chooser = Own() if self._chooser is Own else Measured(self.costs.working)
-        self.keeper = Keeper(self.planning, self._program_bytes, chooser)
+        chooser: Chooser = Own()
+        ranking: Ranking = self.costs.kernels
+        if self._chooser is Measured:
+            nearby = Nearby(self.costs)
+            chooser, ranking = Measured(nearby.working), nearby.kernels
+        self.keeper = Keeper(self.planning, self._program_bytes, chooser, ranking)
         self.states, self.programs = self.keeper.states, self.keeper.programs
         self.runner = self.runs_by(self.planning, self.keeper, self.reader, self.trace)
         self.counters = self.runner.counters

@@ -22,6 +22,7 @@ from tgbench.base.errors import PlanError
 from tgbench.base.regions import EMPTY, Region
 from tgbench.base.safetensors import TORCH_DTYPES
 from tgbench.graph.graph import Node
+from tgbench.kernels.registry import Ranking
 from tgbench.memory.arena import check_map
 from tgbench.plans.decisions import Decisions
 from tgbench.programs.program_file import Entry
@@ -72,10 +73,15 @@ class Keeper:
         states: the patterns that `standing.valid` counts.
         programs: what was made for this plan.
         chooser: picks one of them for a run.
+
+    Args:
+        ranking: which kernels its calls are lowered by, the best first.
     """
 
-    def __init__(self, planning: Planning, program_bytes: int, chooser: Chooser) -> None:
-        self.planning = planning
+    def __init__(
+        self, planning: Planning, program_bytes: int, chooser: Chooser, ranking: Ranking
+    ) -> None:
+        self.planning, self.ranking = planning, ranking
         self.seat, self.arena = planning.seat, planning.seat.arena
         self.states = States(planning.rules.allowance)
         self.programs, self.chooser = Library(program_bytes), chooser
@@ -107,7 +113,7 @@ class Keeper:
         held, states = self.standing.held, self.standing.states
         memory = Memory(
             decisions.scheduled, decisions, self.planning.pool, self.planning.rules, self.states,
-            self.seat, self.planning.costs.kernels, self.planning.team,
+            self.seat, self.ranking, self.planning.team,
         )  # fmt: skip
         memory.put(held, states)
         self.standing = Standing(memory, memory.held if held else NONE)

@@ -6,34 +6,39 @@
 A call from Python costs 0.3 µs with everything in the caches, and several times that behind a
 product whose weights went through all of them; from here it costs 10 ns. What moves with the origin
 are words: additions, where Python would make an array each. Nothing is compiled for a chain: there
-is an entry for each kind of arguments, a few milliseconds of machine code, made when the first
-chain wants it. The loops are those of the kernels, so every bit is theirs.
+is an entry for each kind of arguments, made in a millisecond when the first chain wants it. The
+loops are those of the kernels, so every bit is theirs.
 
 Source of the method: direct threaded code (J. R. Bell, 1973).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+import numba
 import numpy as np
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba import types
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
-from numba.np.arrayobj import make_array, populate_array
+from numba.np.arrayobj import make_array
 from numpy.typing import NDArray
 
+from tgbench.base.errors import KernelError
+from tgbench.graph.op_table import ITEMSIZE
 from tgbench.kernels.numba import loops
-from tgbench.kernels.numba.loops import kernel, long
+from tgbench.kernels.numba.loops import kernel, load, long
 
 Words = NDArray[np.int64]
 TEAM, HELPERS = "team", "helpers"  # kinds of arguments that every loop of a team begins with
 PLAIN = {"int": types.int64, HELPERS: types.int64, "float": types.float64}
 FINE = 0, -2  # what a loop gives that raised nothing: `RETCODE_OK`, `RETCODE_NONE`
-WORD = ir.IntType(64)
+WORD, WORD_BYTES = ir.IntType(64), 8
+NEWLINE = "\n"  # until Python 3.12 no expression in a string has a backslash
 
 
 def widths(kinds: tuple[str, ...]) -> list[int]:
@@ -56,75 +61,89 @@ def code(function: Any, kinds: tuple[str, ...]) -> tuple[int, int]:
     function.compile(signature)
     made = function.overloads[signature]
     loop: int = made.library.get_pointer_to_function(made.fndesc.llvm_func_name)
-    return _entry(kinds, made.signature.return_type), loop
-
-
-_kept: list[Any] = []  # libraries of machine code, as long as the process
+    return _entry(kinds), loop
 
 
 @cache
-def _entry(kinds: tuple[str, ...], result: Any) -> int:
+def _engine() -> Any:
+    """Makes machine code in half a millisecond: there is nothing to make quicker in an entry."""
+    load()
+    machine = binding.Target.from_default_triple().create_target_machine(opt=0)
+    return binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
+
+
+@cache
+def _entry(kinds: tuple[str, ...]) -> int:
     """`int64 entry(words, team's words, how many, helpers)`: 0, or 1 if the loop raised."""
     with global_compiler_lock:
-        return _made(kinds, result)
+        name = f"tgbench_entry_{_entry.cache_info().currsize}"
+        engine = _engine()
+        engine.add_module(binding.parse_assembly(_text(name, kinds)))
+        engine.finalize_object()
+        found: int = engine.get_function_address(name)
+        return found
 
 
-def _made(kinds: tuple[str, ...], result: Any) -> int:
-    context = cpu_target.target_context
-    name = f"tgbench_entry_{len(_kept)}"
-    library = context.codegen().create_library(name)
-    module = library.create_ir_module(name)
-    taken = ir.FunctionType(WORD, [WORD.as_pointer(), WORD.as_pointer(), WORD, WORD])
-    made = ir.Function(module, taken, name)
-    builder = ir.IRBuilder(made.append_basic_block())
-    words, team, count, helpers = made.args
+def _text(name: str, kinds: tuple[str, ...]) -> str:
+    """An entry in LLVM's language; raises KernelError where numba passes arrays in another way."""
+    given, lines, at = ["ptr %result", "ptr %raised"], list[str](), 1
 
-    def word(at: int) -> Any:
-        return builder.load(builder.gep(words, [WORD(at)]))
+    def word(at: int) -> str:
+        lines.append(f"%at{at} = getelementptr i64, ptr %words, i64 {at}")
+        lines.append(f"%word{at} = load i64, ptr %at{at}")
+        return f"%word{at}"
 
-    def array(kind: Any, first: Any, length: Any) -> Any:
-        found = make_array(kind)(context, builder)
-        item = context.get_abi_sizeof(context.get_data_type(kind.dtype))
-        populate_array(
-            found, builder.bitcast(first, found.data.type), [length], [WORD(item)], WORD(item), None
+    def array(item: int, first: str, length: str) -> str:
+        """As numba passes one: owner, parent, items, item's bytes, data, shape, strides."""
+        return (
+            f"ptr null, ptr null, i64 {length}, i64 {item}, ptr {first}, i64 {length}, i64 {item}"
         )
-        return found._getvalue()
 
-    arguments, at = [], 1
-    kept = types_of(kinds)
-    for kind, one, width in zip(kinds, kept, widths(kinds), strict=True):
+    for kind, width in zip(kinds, widths(kinds), strict=True):
         if kind == TEAM:
-            arguments.append(array(one, team, count))
+            given.append(array(WORD_BYTES, "%team", "%count"))
         elif kind == HELPERS:
-            arguments.append(helpers)
-        elif kind == "float":
-            arguments.append(builder.bitcast(word(at), ir.DoubleType()))
+            given.append("i64 %helpers")
         elif kind == "int":
-            arguments.append(word(at))
+            given.append(f"i64 {word(at)}")
+        elif kind == "float":
+            lines.append(f"%float{at} = bitcast i64 {word(at)} to double")
+            given.append(f"double %float{at}")
         else:
-            pointer = context.get_data_type(one.dtype).as_pointer()
-            arguments.append(array(one, builder.inttoptr(word(at), pointer), word(at + 1)))
+            lines.append(f"%data{at} = inttoptr i64 {word(at)} to ptr")
+            given.append(array(ITEMSIZE[kind], f"%data{at}", word(at + 1)))
         at += width
-    code = _called(context, builder, word(0), result, kept, arguments)
-    fine = [builder.icmp_signed("==", code, code.type(one)) for one in FINE]
-    builder.ret(builder.zext(builder.not_(builder.or_(*fine)), WORD))
-    library.add_ir_module(module)
-    library.finalize()
-    _kept.append(library)
-    found: int = library.get_pointer_to_function(name)
-    return found
+    _check_passing(kinds, ", ".join(given[2:]).split(", "))
+    called = word(0)
+    return f"""
+        define i64 @{name}(ptr %words, ptr %team, i64 %count, i64 %helpers) {{
+            %result = alloca i64
+            %raised = alloca ptr
+            store i64 0, ptr %result
+            store ptr null, ptr %raised
+            {NEWLINE.join(lines)}
+            %loop = inttoptr i64 {called} to ptr
+            %code = call i32 %loop({", ".join(given)})
+            %is_fine = icmp eq i32 %code, {FINE[0]}
+            %is_none = icmp eq i32 %code, {FINE[1]}
+            %has_not = or i1 %is_fine, %is_none
+            %has_raised = xor i1 %has_not, true
+            %found = zext i1 %has_raised to i64
+            ret i64 %found
+        }}
+    """
 
 
-def _called(
-    context: Any, builder: Any, where: Any, result: Any, kept: Any, arguments: list[Any]
-) -> Any:
-    """The status of a call of numba's: result and exception go where the first two point."""
-    kind = context.call_conv.get_function_type(result, kept)
-    place, raised = (builder.alloca(one.pointee) for one in kind.args[:2])
-    for one in (place, raised):
-        builder.store(ir.Constant(one.type.pointee, None), one)
-    given = context.get_arg_packer(kept).as_arguments(builder, arguments)
-    return builder.call(builder.inttoptr(where, kind.as_pointer()), [place, raised, *given])
+def _check_passing(kinds: tuple[str, ...], given: Sequence[str]) -> None:
+    """Whether numba takes as many arguments, each of that kind: a pointer, an integer, a double."""
+    wanted = cpu_target.target_context.get_arg_packer(types_of(kinds)).argument_types
+    takes = ["ptr" if one.is_pointer else str(one) for one in wanted]
+    gives = [one.split()[0] for one in given]
+    if takes != gives:
+        raise KernelError(
+            f"numba {numba.__version__} passes {', '.join(kinds)} as ({', '.join(takes)}), "
+            f"not as ({', '.join(gives)}); install the version that tgbench was tested with"
+        )
 
 
 # --- running --------------------------------------------------------------------------------------
