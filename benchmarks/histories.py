@@ -274,8 +274,8 @@ def share(imported: Any, history: Iterator[Step], runs: int) -> float:
 def _work(session: GraphSession) -> int:
     """Of the last run."""
     assert session.last is not None
-    program, origin = session.last.served.program, session.last.served.spot.origin
-    return flops(program.steps, origin)
+    program = session.last.program
+    return flops(program.steps, program.origin or ())
 
 
 def followed(
