@@ -21,6 +21,7 @@ from tgbench.runs.work import Work
 from tgbench.session.choosing import (
     FIRST_CHOICE_NS,
     LEAST_PART,
+    LONGEST,
     LONGEST_RUN,
     Measured,
     Met,
@@ -271,6 +272,31 @@ def test_a_cheap_program_is_made_when_it_would_have_paid_and_the_purse_holds_it(
     world = Imagined(own_ns=FULL_NS - 500, making_ns=2 * FULL_NS)
     saved_up = ADVANCE + (2 - ADVANCE * SHARE) / SHARE + _runs_of(world.making_ns)
     assert [world.run(1) for _ in range(50)].index(EXACTLY) == pytest.approx(saved_up, abs=3)
+
+
+def test_what_is_worth_most_is_saved_up_for_and_nothing_of_less_worth_bought_meanwhile() -> None:
+    chooser = Imagined().chooser
+    purse, prices = chooser._purse, {"dear": 8.0, "cheap": 1.0, "good": 1.0, "plan": 1e6}
+    purse.full_ns, purse.ahead, purse.left_ns = 16.0, 0, 2.0
+    offers = {name: _offer(EXACTLY, i) for i, name in enumerate(prices)}
+    chooser._price = lambda one: next(  # type: ignore[method-assign]
+        prices[name] for name, offer in offers.items() if offer is one
+    )
+    assert chooser._may_have(offers["cheap"], 1.0)
+    assert not chooser._may_have(offers["plan"], 9.0), "it cannot be paid for"
+    assert chooser._may_have(offers["cheap"], 1.0), "and would take too long to save up for"
+    assert not chooser._may_have(offers["dear"], 3.0)
+    assert not chooser._may_have(offers["cheap"], 1.0), "that is saved up for something else"
+    assert chooser._may_have(offers["good"], 4.0)
+    assert not chooser._may_have(offers["dear"], 3.0)
+    purse.left_ns = 9.0
+    assert not chooser._may_have(offers["cheap"], 1.0)
+    assert chooser._may_have(offers["dear"], 3.0)
+    assert chooser._may_have(offers["cheap"], 1.0)
+    purse.left_ns = 2.0
+    assert not chooser._may_have(offers["dear"], 3.0)
+    chooser._chosen += LONGEST
+    assert chooser._may_have(offers["cheap"], 1.0), "its class did not come for long"
 
 
 def test_the_share_of_the_first_runs_may_be_spent_in_the_first() -> None:

@@ -51,6 +51,7 @@ CLEARLY = 2 / 3  # of a full run: what takes less is made with the first answer,
 FEW = 1 / 4  # of the places of a class: rather a program that stands than one that moves so far
 AGAIN = 5  # how often a class that the plan is for is expected to come again
 MOST_ACCOUNTS = 20_000  # past this, what was put aside is forgotten
+EASILY = 4  # times in the purse, what asking about everything that is asked for takes
 LAST_MET = 32  # runs of a class, whose places are remembered
 LEAST_RUNNING = 50  # of choosing's own time, that runs take on which a choice stands
 LONGEST = 50  # runs
@@ -320,6 +321,7 @@ class Measured:
         self._rung, self._longest, self._skipped = AFRESH, 0, 0
         self._kind: BucketClass | None = None  # what was chosen for last
         self._saving_up = 0  # for how many runs like it nothing better can be paid for
+        self._saved_for, self._saved_until = 0.0, 0  # the worth of what is saved up for; how long
         self._aside: defaultdict[Hashable, float] = defaultdict(float)
         self._runs = 0
         self._came = dict[BucketClass, Met]()  # of what was chosen for
@@ -418,7 +420,31 @@ class Measured:
         ]
         sure_ns = min((one[1] for one, is_hope in better if not is_hope), default=inf)
         worth_it = [one for one, is_hope in better if not is_hope or one[1] < sure_ns]
-        return max(worth_it or [least], key=lambda one: self._worth(one[0], one[1], planned))
+        worth, _, best = max(
+            (self._worth(one[0], one[1], planned), -i, one)
+            for i, one in enumerate(worth_it or [least])
+        )
+        if self._may_have(best[0], worth):
+            return best
+        return min((one for one in seen if one[0].program is not None), key=lambda one: one[1])
+
+    def _may_have(self, offer: Offer, worth: float) -> bool:
+        """Whether a missing program may be wanted now: it can be paid for, and nothing that is
+        worth more is saved up for. What cannot is saved up for, if that takes no longer than some
+        runs: else cheap hopes are paid for again and again, and never what is known to be good.
+        """
+        if self.wanted is not None:
+            return False
+        held = self._saved_for if self._chosen < self._saved_until else 0.0
+        if self._can_pay(offer):
+            if worth < held:
+                return False
+            self._saved_for = 0.0
+            return True
+        missing_ns = self._price(offer) - self._purse.room_ns(offer.rung.is_afresh)
+        if worth >= held and missing_ns < LONGEST * SHARE * self._purse.full_ns:
+            self._saved_for, self._saved_until = worth, self._chosen + LONGEST
+        return False
 
     def _compare(self, kind: BucketClass, seen: Sequence[Seen]) -> Offer | None:
         """Find what is there instead of making a program, and what computing everything takes.
@@ -449,7 +475,9 @@ class Measured:
         return least if can_ask else None
 
     def _can_ask(self, offer: Offer) -> bool:
-        return self._purse.holds(self._experience.modelling(offer), offer.rung.is_afresh)
+        """Whether it can be paid for easily: it saves little, and programs come before it."""
+        price = EASILY * self._experience.modelling(offer)
+        return self._purse.holds(price, offer.rung.is_afresh)
 
     def waits(self) -> bool:
         stands = self._rung.is_afresh and self._skipped < self._stands_for
@@ -590,8 +618,6 @@ class Measured:
             return expected
         known = self._experience
         often, plan, making = known.often(offer), known.plan(offer), known.making(offer)
-        if self._instead_ns < inf and not self._can_pay(offer):
-            return inf
         put_aside = self._aside.get(_account(offer), 0.0)
         if offer.rung.goes_by_place:
             saving = self._instead_ns - expected
@@ -619,8 +645,7 @@ class Measured:
         return uses * (self._instead_ns - expected) / max(price, 1.0)
 
     def _can_pay(self, offer: Offer) -> bool:
-        """Whether a program may be wanted: one at a time, and what it takes has to be known."""
-        return self.wanted is None and self._purse.holds(self._price(offer), offer.rung.is_afresh)
+        return self._purse.holds(self._price(offer), offer.rung.is_afresh)
 
     def _price(self, offer: Offer) -> float:
         """What is to be paid next for an offer: for a program, or to know what it would take."""
