@@ -465,7 +465,7 @@ class Fit:
     @cached_property
     def _work(self) -> list[tuple[float, float]]:
         """For each measurement, the logarithms of its flops and bytes."""
-        return [_logs(p.flops, p.size_bytes) for p in self.points]
+        return [work_of(p.flops, p.size_bytes) for p in self.points]
 
     @cached_property
     def _reach(self) -> list[tuple[float, float]]:
@@ -499,12 +499,12 @@ class Fit:
     def _reaches(self, signature: Signature) -> bool:
         if len(self.points) < LEAST_POINTS:
             return False
-        work = _logs(signature.flops, signature.size_bytes)
+        work = work_of(signature.flops, signature.size_bytes)
         return all(low <= one <= high for one, (low, high) in zip(work, self._reach, strict=True))
 
     def _between(self, signature: Signature) -> Estimate:
         """Weights go by distance, in plain numbers: for a few dozen points arrays take longer."""
-        flops, size = _logs(signature.flops, signature.size_bytes)
+        flops, size = work_of(signature.flops, signature.size_bytes)
         squares = [(flops - a) ** 2 + (size - b) ** 2 for a, b in self._work]
         near = heapq.nsmallest(NEIGHBOURS, range(len(squares)), key=squares.__getitem__)
         weights = [1.0 / (squares[i] + 1e-4) for i in near]
@@ -535,7 +535,8 @@ def nonnegative(rows: Any, right: Any) -> Any:
     return best
 
 
-def _logs(flops: float, size_bytes: float) -> tuple[float, float]:
+def work_of(flops: float, size_bytes: float) -> tuple[float, float]:
+    """Logarithms of what is computed and moved: how far apart sizes are."""
     return math.log(flops + 1.0), math.log(size_bytes + 1.0)
 
 

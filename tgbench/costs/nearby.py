@@ -14,7 +14,6 @@ A plan never stands on this: what it says must not depend on what was asked befo
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
@@ -24,7 +23,7 @@ from tgbench.base.coords import Moving
 from tgbench.base.errors import KernelError
 from tgbench.base.memo import Latest
 from tgbench.base.regions import Box
-from tgbench.costs.model import CostModel, boxes_of, position_free
+from tgbench.costs.model import REACH, CostModel, boxes_of, position_free, work_of
 from tgbench.costs.signature import Signature, numbers
 from tgbench.graph.op_table import Call
 from tgbench.kernels.registry import Kernel, Site
@@ -32,7 +31,6 @@ from tgbench.runs.pausing import Pausing
 from tgbench.runs.propagate import Step, rough_ns
 from tgbench.runs.work import Place, Work
 
-NEAR = math.log(2.0)  # as far as flops and bytes may be apart
 MOST_RANKED = 8  # sizes of calls that are alike
 MOST_ALIKE = 2_000  # kinds of calls
 Ranked: TypeAlias = "tuple[float, float, tuple[Kernel, ...]]"  # logarithms of flops and bytes
@@ -74,7 +72,7 @@ class Nearby:
         if order is None:
             order = tuple(self.costs.kernels(site))
             alike[MOST_RANKED - 1 :] = []
-            alike.insert(0, (*_size(signature), order))
+            alike.insert(0, (*work_of(signature.flops, signature.size_bytes), order))
             return order
         return Taking(order, site, () if site.posts else self._others(order, site))
 
@@ -146,12 +144,8 @@ def _alike(site: Site, signature: Signature) -> tuple[object, ...]:
     return (site.call, site.frozen, lie, *(post.call for post in site.posts))
 
 
-def _size(signature: Signature) -> tuple[float, float]:
-    return math.log(signature.flops + 1.0), math.log(signature.size_bytes + 1.0)
-
-
 def _nearest(alike: Iterable[Ranked], signature: Signature) -> tuple[Kernel, ...] | None:
-    flops, size = _size(signature)
+    flops, size = work_of(signature.flops, signature.size_bytes)
     apart = [(max(abs(flops - a), abs(size - b)), i, o) for i, (a, b, o) in enumerate(alike)]
     least = min(apart, default=None, key=lambda one: one[:2])
-    return least[2] if least is not None and least[0] <= NEAR else None
+    return least[2] if least is not None and least[0] <= REACH else None

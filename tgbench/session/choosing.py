@@ -351,8 +351,7 @@ class Measured:
         if self._instead_ns < inf and self.wanted is None and (unknown or best.program is None):
             self._want(*next(one for one in seen if one[0] is (unknown or best)))
         if best.program is None and self._instead_ns < inf:
-            there = [one for one in seen if one[0].program is not None]
-            best, paid = min(there, key=lambda one: one[1])
+            best, paid = _quickest_there(seen)
         counts_on_nothing = best.program is not None and best.program.renews
         self._rung = AFRESH if counts_on_nothing else best.rung
         self._cost_ns = paid
@@ -426,7 +425,7 @@ class Measured:
         )
         if self._may_have(best[0], worth):
             return best
-        return min((one for one in seen if one[0].program is not None), key=lambda one: one[1])
+        return _quickest_there(seen)
 
     def _may_have(self, offer: Offer, worth: float) -> bool:
         """Whether a missing program may be wanted now: it can be paid for, and nothing that is
@@ -657,6 +656,11 @@ class Measured:
     def _is_hope(self, offer: Offer) -> bool:
         """Whether nobody knows what a run of an offer takes, and the model is to be asked."""
         return self._experience.reference is not None and self._experience.running(offer) is None
+
+
+def _quickest_there(seen: Sequence[Seen]) -> Seen:
+    """Of those whose program is there."""
+    return min((one for one in seen if one[0].program is not None), key=lambda one: one[1])
 
 
 def _account(offer: Offer) -> Hashable:
