@@ -780,6 +780,29 @@ case(
     independent=_torch("logical_xor"),
 )
 
+ROWS_OF_STEPS = (("mul", 0, 1), ("max", 3), ("sub", 3, 4), ("number", 0.5), ("mul", 5, 6),
+                 ("less", 0, 2), ("where", 8, 7, 1), ("sum", 9), ("add", 9, 10))  # fmt: skip
+
+
+def _stepwise(attrs: Any, x: Array, weight: Array, bound: Array) -> Array:
+    scaled = x * weight
+    low = np.where(x < bound, (scaled - scaled.max(-1, keepdims=True)) * 0.5, weight)
+    return np.asarray(low + low.sum(-1, keepdims=True))
+
+
+case(
+    "rowwise",
+    lambda g: ops.rowwise(
+        ROWS_OF_STEPS, x_of(g, 2, 3), x_of(g, 3, name="w"), x_of(g, 2, 1, name="y")
+    ),
+    independent=_stepwise,
+)
+case(
+    "rowwise, elements",
+    lambda g: ops.rowwise((("neg", 0), ("mul", 2, 1)), x_of(g, 2, 3), x_of(g, 3, name="w")),
+    independent=lambda attrs, x, w: -x * w,
+)
+
 # --- order, elements by index ---------------------------------------------------------------------
 
 case("cumsum", lambda g: ops.cumsum(x_of(g, 3, 4), 1),

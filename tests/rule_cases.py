@@ -164,7 +164,11 @@ EXAMPLES: dict[str, Written] = {
     "norm's weights into the product": lambda d: ops.linear(
         ops.layer_norm(d.x(d.m, d.k), d.w(d.k), d.w(d.k)), d.w(d.n, d.k)
     ),
+    "rows as one": lambda d: (lambda x: ops.exp(x - ops.max_(x, -1, keepdims=True)) * d.w(d.k))(
+        d.x(d.m, d.k)
+    ),
     "products written out": lambda d: ops.linear(d.x(d.m, d.k), d.w(d.n, d.k), d.w(d.n)),
+    "recognised": lambda d: (lambda x: x / (1.0 + ops.exp(-x)))(d.x(d.m, d.k)),
     "elements written out": lambda d: ops.silu(d.x(d.m, d.k)),
     "simpler": lambda d: d.x(d.m, d.k).transpose().transpose(),
 }  # fmt: skip

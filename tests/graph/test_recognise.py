@@ -41,6 +41,7 @@ from tgbench.sources.models.gemma3 import gemma3
 Array = np.ndarray[Any, Any]
 Make = Callable[[GraphBuilder], Node]
 NEVER = {
+    "rowwise",  # what paths have in place of clusters
     "upsample",  # written out as gathers and sums that depend on the sizes
     "widening_linear",  # what a session makes of `linear`
 }

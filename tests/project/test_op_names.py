@@ -25,7 +25,7 @@ HOMONYMS = {  # words that mean something else there
     "commands/demo.py": {"full", "equal"},  # a rounding; a column
     "graph/expressions.py": {"floor", "mod", "max", "min"},  # functions of symbolic dimensions
     "graph/graph_file.py": {"add"},  # an attribute of another op
-    "kernels/__init__.py": {"conv", "opaque"},  # modules
+    "kernels/__init__.py": {"conv", "opaque", "rowwise"},  # modules
     "memory/estimate.py": {"max"},  # what the system calls no limit
     "plans/explain.py": {"slice"},  # a role in memory
     "runs/buckets.py": {"full"},  # a rounding

@@ -366,11 +366,8 @@ class GraphBuilder:
                 raise GraphError(f"{node.name} belongs to another graph; build it here")
         key = (op, tuple(node.index for node in inputs), tuple(sorted(attrs.items())))
         if key not in self._interned:
-            types = tuple(node.type for node in inputs)
             facts = tuple(fact_of(node) for node in inputs)
-            if definition.relates is not None:
-                facts = definition.relates(inputs, facts)
-            call = self._call(definition, attrs, types, facts)
+            call = self._call_of(definition, attrs, inputs, facts)
             self._add(key, op, inputs, attrs, call.out, call, self._fresh(name or op))
         return self._interned[key]
 
@@ -398,9 +395,16 @@ class GraphBuilder:
             raise GraphError("the graph has no output; call `g.output(name, node)`")
         return Graph.of(self.outputs, self.updates)
 
-    def _call(
-        self, op: OpDef, attrs: Attrs, types: tuple[TensorType, ...], facts: tuple[Fact | None, ...]
+    def call_with(self, node: Node, facts: tuple[Fact | None, ...]) -> Call:
+        """The call of an op's node, if this were known of its inputs."""
+        return self._call_of(OPS[node.op], node.attrs, node.inputs, facts)
+
+    def _call_of(
+        self, op: OpDef, attrs: Attrs, inputs: tuple[Node, ...], facts: tuple[Fact | None, ...]
     ) -> Call:
+        if op.relates is not None:
+            facts = op.relates(inputs, facts)
+        types = tuple(node.type for node in inputs)
         key = (op.name, tuple(sorted(attrs.items())), types, facts)
         if key not in self._calls:
             self._calls[key] = make_call(op, attrs, types, facts)

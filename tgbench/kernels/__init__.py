@@ -1,8 +1,8 @@
 """Kernels: the registry, and importing this fills it."""
 
 from tgbench.kernels import adapters, copied
-from tgbench.kernels.numba import rows
-from tgbench.kernels.onednn import direct, heads, pools
+from tgbench.kernels.numba import rows, rowwise
+from tgbench.kernels.onednn import direct, heads
 from tgbench.kernels.onednn.library import library
 from tgbench.kernels.registry import (
     ARENA,
@@ -25,6 +25,7 @@ from tgbench.kernels.torch import (
     packed,
     pool,
     products,
+    stepwise,
     widening,
 )
 from tgbench.kernels.torch.elementwise import copy_, fill_
@@ -33,7 +34,6 @@ from tgbench.kernels.views import dense
 if library is not None:
     direct.register_direct()
     heads.register_attention()
-    pools.register_pools()
 elif packed.is_built_in():  # one layout of weights is enough
     packed.register_packed()
 adapters.register_adapters()
@@ -41,6 +41,6 @@ adapters.register_adapters()
 __all__ = [
     "ARENA", "KERNELS", "Kernel", "Scratch", "Site", "View", "adapters", "candidates", "conv",
     "copied", "copy_", "dense", "direct", "elementwise", "fill_", "fused", "heads", "layout",
-    "opaque", "order", "packed", "pool", "pools", "products", "register", "rows", "scratch_bytes",
-    "widening",
+    "opaque", "order", "packed", "pool", "products", "register", "rows", "rowwise",
+    "scratch_bytes", "stepwise", "widening",
 ]  # fmt: skip

@@ -381,20 +381,31 @@ class SessionPaths:
 
     def _within(self, tolerance: float) -> Iterator[Path]:
         """Paths in less whose error is within a tolerance, and which are faster than exact ones."""
-        banned, tried, exact_ns = set[frozenset[Node]](), 0, self._exact[0].time_ns
-        for path in self.paths.graphs():
-            if path.time_ns >= exact_ns or tried >= TRIED:
+        paths, exact_ns, tried = self.paths, self._exact[0].time_ns, set[str]()
+        while True:
+            for path in paths.graphs():
+                if path.time_ns >= exact_ns or len(tried) >= TRIED:
+                    return
+                if not path.is_rounded or path.graph.fingerprint in tried:
+                    continue
+                tried.add(path.graph.fingerprint)
+                if self.error(path) <= tolerance:
+                    yield path
+                elif banned := self._too_far_off(path, tolerance):
+                    paths = paths.without(banned)
+                    break
+            else:
                 return
-            parts = path.rounded_parts()
-            if not parts or banned.intersection(parts):
-                continue
-            tried += 1
-            if self.error(path) <= tolerance:
-                yield path
-                continue
-            for part, alone in parts.items():
-                if len(parts) == 1 or self.error(alone) > tolerance:
-                    banned.add(part)
+
+    def _too_far_off(self, path: Path, tolerance: float) -> set[Node]:
+        """What of a path, computed in less, takes a larger error alone."""
+        parts = path.rounded_parts()
+        too_far = (
+            part
+            for part, alone in parts.items()
+            if len(parts) == 1 or self.error(alone) > tolerance
+        )
+        return {node for part in too_far for node in part}
 
     @cached_property
     def _exact(self) -> Paths:

@@ -186,6 +186,13 @@ def test_combinations_come_in_order_each_once(costs: list[list[int]]) -> None:
     assert [one.cost for one in found] == sorted(float(sum(c)) for c in itertools.product(*costs))
 
 
+@given(st.lists(st.lists(st.floats(0, 1e6), min_size=2, max_size=4), min_size=3, max_size=4))
+def test_rounding_of_sums_changes_no_order(costs: list[list[float]]) -> None:
+    found = list(together([CostStream(Priced(c, c) for c in sorted(row)) for row in costs]))
+    assert [one.cost for one in found] == sorted(map(math.fsum, itertools.product(*costs)))
+    assert all(one.cost == math.fsum(one.value) for one in found)
+
+
 @given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=4), max_size=4))
 def test_alternatives_come_in_order(costs: list[list[int]]) -> None:
     rows = sorted(map(sorted, costs), key=lambda row: row[0])

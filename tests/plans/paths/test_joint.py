@@ -13,6 +13,7 @@ from plans.paths.test_paths import layers, weights_of
 
 from tgbench.base.regions import Box
 from tgbench.costs.model import CostModel
+from tgbench.costs.signature import without_layout
 from tgbench.graph.rewrite.saturate import SaturationLimits
 from tgbench.plans.plan import Plan
 from tgbench.session.session import GraphSession
@@ -135,5 +136,8 @@ def test_a_search_elsewhere_knows_the_pinned_kernels() -> None:
     elsewhere = CostModel(task.costs)
     assert elsewhere.pins == session.costs.pins == {signature: name}
     (call,) = {c.node.call: c for c in path.calls if c.signature == signature}.values()
-    site = elsewhere.site(call.node.call, Box.full(call.node.shape))
+    rows, columns = call.node.shape
+    boxes = [Box(((0, many), (0, columns))) for many in (1, rows)]
+    sites = [elsewhere.site(call.node.call, box) for box in boxes]
+    (site,) = (s for s in sites if without_layout(elsewhere.signature(s).text) == signature)
     assert elsewhere.kernels(site)[0].name == name

@@ -123,14 +123,19 @@ def covered(graph: Graph, taken: Mapping[Node, Match]) -> Graph:
             made[node] = copy_node(builder, node, inputs)
             return made[node]
         count = len(builder.nodes)
-        arguments = [_built(builder, cell, made) for cell in match.inputs]
-        result = match.form.make(match.attrs, *arguments)
+        result = replacement(builder, match, made)
         if len(builder.nodes) > count and builder.nodes[-1] is result:
             result.name = node.name
         made[node] = result
         return result
 
     return graph.rebuild(make)
+
+
+def replacement(builder: GraphBuilder, match: Match, made: Mapping[Node, Node]) -> Node:
+    """The fused op of a match, on what stands for the nodes that it reads."""
+    arguments = [_built(builder, cell, made) for cell in match.inputs]
+    return match.form.make(match.attrs, *arguments)
 
 
 def _built(builder: GraphBuilder, cell: Cell, made: Mapping[Node, Node]) -> Node:

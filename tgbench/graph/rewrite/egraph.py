@@ -52,7 +52,7 @@ class EGraph:
     ends: tuple[Node, ...] = ()
     rules: dict[Node, str] = field(default_factory=dict)
     of: dict[Node, Node] = field(default_factory=dict)
-    memo: dict[Any, Node] = field(default_factory=dict)
+    memo: dict[Any, Any] = field(default_factory=dict)
     _above: dict[Node, Node] = field(default_factory=dict)
     _members: dict[Node, list[Node]] = field(default_factory=dict)
     _readers: dict[Node, list[Node]] = field(default_factory=dict)

@@ -31,8 +31,9 @@ ACTIVATIONS = {"silu": SILU, "gelu_tanh": GELU_TANH, "gelu": GELU, "relu": RELU}
 COMBINATIONS = {"add": ADD, "sub": SUB, "mul": MUL}
 
 
-def _jit(*flags: str, make: Any = numba.njit, **more: Any) -> Callable[[Any], Any]:
-    options = {"fastmath": {"contract", "nsz", *flags}, "error_model": "numpy", **more}
+def jit(*flags: str, make: Any = numba.njit, **more: Any) -> Callable[[Any], Any]:
+    """A function compiled when it is called, or loaded; products may be contracted with sums."""
+    options = {"fastmath": {"contract", *flags}, "error_model": "numpy", **more}
 
     def decorate(function: Any) -> Any:
         try:
@@ -43,14 +44,14 @@ def _jit(*flags: str, make: Any = numba.njit, **more: Any) -> Callable[[Any], An
     return decorate
 
 
-kernel = _jit("reassoc")
-_exact = _jit()  # terms stay in the order they are written
-long = _jit("reassoc", nogil=True)  # worth letting go of Python for
+kernel = jit("nsz", "reassoc")
+_exact = jit("nsz")  # terms stay in the order they are written
+long = jit("nsz", "reassoc", nogil=True)  # worth letting go of Python for
 
 
 def native(*kinds: Any) -> Callable[[Any], Any]:
     """A function without a result that machine code calls by its address."""
-    return _jit("reassoc", make=partial(numba.cfunc, types.void(*kinds)))
+    return jit("nsz", "reassoc", make=partial(numba.cfunc, types.void(*kinds)))
 
 
 @cache
@@ -216,7 +217,7 @@ def softmax(x, xs, y, ys, rows, n):
 
 
 @_exact
-def _ordered(bits):
+def ordered(bits):
     """The bits of a float32 as an integer in the same order; its own inverse."""
     return np.int32(bits ^ np.int32(np.int32(bits >> 31) & np.int32(0x7FFFFFFF)))
 
@@ -230,8 +231,8 @@ def _softmax_row(y, b, n):
     """
     key = np.int32(-0x80000000)
     for i in range(n):
-        key = max(key, _ordered(F(y[b + i]).view(np.int32)))
-    top = np.int32(_ordered(key)).view(np.float32)
+        key = max(key, ordered(F(y[b + i]).view(np.int32)))
+    top = np.int32(ordered(key)).view(np.float32)
     total = F(0)
     for i in range(n):
         weight = exp32(y[b + i] - top)

@@ -69,10 +69,10 @@ def span(view: View) -> Host:
 def _lines(view: View | None) -> View | None:
     """[rows, n] with contiguous rows; a single number has no lines."""
     flat = view.rows() if view is not None and view.rank else None
-    return flat if flat is not None and _is_flat(flat) else None
+    return flat if flat is not None and is_flat(flat) else None
 
 
-def _is_flat(view: View) -> bool:
+def is_flat(view: View) -> bool:
     forward = all(not stride < 0 for stride in view.strides)
     return forward and view.is_row_contiguous
 
@@ -88,7 +88,7 @@ def load() -> None:
         loops.load()
 
 
-def _compiled(function: Any, arguments: tuple[Any, ...], by_team: bool = False) -> Bound:
+def compiled(function: Any, arguments: tuple[Any, ...], by_team: bool = False) -> Bound:
     """A loop, compiled for the kinds of these arguments."""
     return loop(function, tuple(map(_kind, arguments)), by_team), arguments
 
@@ -101,7 +101,7 @@ def _kind(argument: Any) -> str:
     return "float" if isinstance(argument, float) else "int"
 
 
-def _add(
+def add_kernel(
     name: str, op: str, find: Any, cost: Any, bind: Any, threads: str = ONE, **more: Any
 ) -> None:
     """Register a kernel that takes the sites in which `find` finds what it needs."""
@@ -111,7 +111,7 @@ def _add(
     register(Kernel(name, op, lambda site: find(site) is not None, cost, bind, **more))
 
 
-def _per_element(cost_ns: float) -> Callable[[Site], float]:
+def per_element(cost_ns: float) -> Callable[[Site], float]:
     return lambda site: CALL_NS + cost_ns * site.out.elements
 
 
@@ -122,7 +122,7 @@ def _product(site: Site) -> Rows | None:
     p = rows_of(site)
     if p is None or p.dtype not in TYPES:
         return None
-    if p.bias is not None and not _is_flat(p.bias):
+    if p.bias is not None and not is_flat(p.bias):
         return None
     flat = _lines(p.x), _lines(p.out), *map(_lines, p.weights)
     return None if None in flat else p
@@ -156,8 +156,8 @@ def _bind_linear(site: Site, scratch: tuple[View, ...]) -> Bound:
     p = _taken(site)
     sizes = p.rows, p.columns, p.depth
     if p.bias is None:
-        return _compiled(loops.linear, (*_operands(p), *sizes))
-    return _compiled(loops.linear_bias, (*_operands(p, span(p.bias)), *sizes))
+        return compiled(loops.linear, (*_operands(p), *sizes))
+    return compiled(loops.linear_bias, (*_operands(p, span(p.bias)), *sizes))
 
 
 def _bind_linear_by_team(site: Site, scratch: tuple[View, ...]) -> Bound:
@@ -174,7 +174,7 @@ def _operands(p: Rows, *besides: Any) -> tuple[Any, ...]:
 
 
 def _bind_gated(site: Site, scratch: tuple[View, ...]) -> Bound:
-    return _compiled(loops.gated_linear, _gated(site, scratch))
+    return compiled(loops.gated_linear, _gated(site, scratch))
 
 
 def _bind_gated_by_team(site: Site, scratch: tuple[View, ...]) -> Bound:
@@ -191,7 +191,7 @@ def _gated(site: Site, scratch: tuple[View, ...]) -> tuple[Any, ...]:
 def _by_team(function: Any, p: Rows, arguments: tuple[Any, ...]) -> Bound:
     """A product by several threads: the function, and what computes a tile."""
     address = tiles.computing(p.dtype, p.weights[0].dtype, len(p.weights) > 1)
-    return _compiled(function, (address, *arguments), by_team=True)
+    return compiled(function, (address, *arguments), by_team=True)
 
 
 def _long(find: Callable[[Site], Rows | None]) -> Callable[[Site], Rows | None]:
@@ -210,8 +210,8 @@ def _gated_scratch(site: Site) -> tuple[Scratch, ...]:
 
 
 def _add_product(op: str, find: Any, bind: Any, bind_by_team: Any, **more: Any) -> None:
-    _add(f"{op}_numba", op, find, _linear_cost, bind, **more)
-    _add(f"{op}_team_numba", op, _long(find), _linear_cost, bind_by_team, TEAM, **more)
+    add_kernel(f"{op}_numba", op, find, _linear_cost, bind, **more)
+    add_kernel(f"{op}_team_numba", op, _long(find), _linear_cost, bind_by_team, TEAM, **more)
 
 
 _add_product("linear", _product, _bind_linear, _bind_linear_by_team)
@@ -233,7 +233,7 @@ def _line_views(site: Site, dtypes: tuple[str, ...]) -> tuple[View, ...] | None:
         return None
     x, *others = inputs(site)
     flat, out = _lines(x), _lines(site.out)
-    if flat is None or out is None or not all(o.rank == 1 and _is_flat(o) for o in others):
+    if flat is None or out is None or not all(o.rank == 1 and is_flat(o) for o in others):
         return None
     return flat, out, *others
 
@@ -250,7 +250,7 @@ def _bind_norm(site: Site, scratch: tuple[View, ...]) -> Bound:
     x, out, *others = views
     function = loops.rms_norm if site.call.op.name == "rms_norm" else loops.layer_norm
     last = (*_rows(out), *out.shape, float(site.call.attrs["eps"]))
-    return _compiled(function, (*_rows(x), *map(span, others), *last))
+    return compiled(function, (*_rows(x), *map(span, others), *last))
 
 
 def _softmax_lines(site: Site) -> tuple[View, ...] | None:
@@ -262,7 +262,7 @@ def _bind_softmax(site: Site, scratch: tuple[View, ...]) -> Bound:
     views = _softmax_lines(site)
     assert views is not None
     x, out = views
-    return _compiled(loops.softmax, (*_rows(x), *_rows(out), *out.shape))
+    return compiled(loops.softmax, (*_rows(x), *_rows(out), *out.shape))
 
 
 def _activation_lines(site: Site) -> tuple[View, ...] | None:
@@ -277,15 +277,15 @@ def _bind_activation(site: Site, scratch: tuple[View, ...]) -> Bound:
     if site.call.attrs.get("approximate") == "tanh":
         name = "gelu_tanh"
     code = loops.ACTIVATIONS[name]
-    return _compiled(loops.activate, (*_rows(x), *_rows(out), *out.shape, code))
+    return compiled(loops.activate, (*_rows(x), *_rows(out), *out.shape, code))
 
 
-_add("rms_norm_numba", "rms_norm", _whole_lines, _per_element(0.1), _bind_norm)
-_add("layer_norm_numba", "layer_norm", _whole_lines, _per_element(0.15), _bind_norm)
-_add("softmax_numba", "softmax", _softmax_lines, _per_element(0.25), _bind_softmax)
-_add("silu_numba", "silu", _activation_lines, _per_element(0.25), _bind_activation)
-_add("gelu_numba", "gelu", _activation_lines, _per_element(0.4), _bind_activation)
-_add("relu_numba", "relu", _activation_lines, _per_element(0.07), _bind_activation)
+add_kernel("rms_norm_numba", "rms_norm", _whole_lines, per_element(0.1), _bind_norm)
+add_kernel("layer_norm_numba", "layer_norm", _whole_lines, per_element(0.15), _bind_norm)
+add_kernel("softmax_numba", "softmax", _softmax_lines, per_element(0.25), _bind_softmax)
+add_kernel("silu_numba", "silu", _activation_lines, per_element(0.25), _bind_activation)
+add_kernel("gelu_numba", "gelu", _activation_lines, per_element(0.4), _bind_activation)
+add_kernel("relu_numba", "relu", _activation_lines, per_element(0.07), _bind_activation)
 
 
 # --- add, sub, mul -------------------------------------------------------------------------------
@@ -329,11 +329,11 @@ def _bind_pair(site: Site, scratch: tuple[View, ...]) -> Bound:
         code = loops.SUB_FROM
     first, stride = (span(b), 0) if is_number else _rows(b)
     arguments = (*_rows(a), first, stride, int(is_number), *_rows(out), *out.shape, code)
-    return _compiled(loops.combine, arguments)
+    return compiled(loops.combine, arguments)
 
 
 for _name in ("add", "sub", "mul"):
-    _add(f"{_name}_numba", _name, _pair, _per_element(0.1), _bind_pair)
+    add_kernel(f"{_name}_numba", _name, _pair, per_element(0.1), _bind_pair)
 
 
 # --- rope ----------------------------------------------------------------------------------------
@@ -348,7 +348,7 @@ def _planes(site: Site) -> tuple[View, ...] | None:
         return None
     wide = [axis for axis, size in enumerate(site.out.shape[:-1]) if not is_one(size)]
     views = *inputs(site), site.out
-    full = all(view.rank and same(view.shape[-1], depth) and _is_flat(view) for view in views)
+    full = all(view.rank and same(view.shape[-1], depth) and is_flat(view) for view in views)
     if len(wide) > 2 or not full:
         return None
     return tuple(_plane(view.expand(*site.out.shape), wide) for view in views)
@@ -369,10 +369,10 @@ def _bind_rope(site: Site, scratch: tuple[View, ...]) -> Bound:
     arguments: list[Any] = []
     for view in planes:
         arguments += [span(view), *view.strides[:2]]
-    return _compiled(loops.rope, (*arguments, *planes[-1].shape))
+    return compiled(loops.rope, (*arguments, *planes[-1].shape))
 
 
-_add("rope_numba", "rope", _planes, _per_element(0.1), _bind_rope)
+add_kernel("rope_numba", "rope", _planes, per_element(0.1), _bind_rope)
 
 
 # --- gather --------------------------------------------------------------------------------------
@@ -391,7 +391,7 @@ def _picked(site: Site) -> tuple[View, View, View] | None:
     flat, out = index.flatten(0, rank), site.out.flatten(0, rank)
     if flat is None or out is None or site.out.elements > 4 * SMALL:
         return None
-    return (table, flat, out) if all(map(_is_flat, (table, flat, out))) else None
+    return (table, flat, out) if all(map(is_flat, (table, flat, out))) else None
 
 
 def _bind_gather(site: Site, scratch: tuple[View, ...]) -> Bound:
@@ -400,10 +400,10 @@ def _bind_gather(site: Site, scratch: tuple[View, ...]) -> Bound:
     table, index, out = found
     height = int(site.call.in_shapes[0][0])
     arguments = (*_rows(table), span(index), *_rows(out), index.shape[0], height, out.shape[1])
-    return _compiled(loops.gather, arguments)
+    return compiled(loops.gather, arguments)
 
 
-_add("gather_numba", "gather", _picked, _per_element(0.1), _bind_gather)
+add_kernel("gather_numba", "gather", _picked, per_element(0.1), _bind_gather)
 
 
 # --- copies --------------------------------------------------------------------------------------
@@ -427,12 +427,12 @@ def _copy(site: Site) -> tuple[View, ...] | None:
     function, views = COPYING[site.call.op.name](site, ())
     if function is not copy_:
         return None
-    found = _merged([views[1].expand(*views[0].shape), views[0]])
-    return found if all(map(_is_flat, found)) and found[0].rank == 3 else None
+    found = merged([views[1].expand(*views[0].shape), views[0]])
+    return found if all(map(is_flat, found)) and found[0].rank == 3 else None
 
 
-def _merged(views: list[View]) -> tuple[View, ...]:
-    """The same elements in as few dimensions as all of these views allow, three at least."""
+def merged(views: list[View], least: int = 3) -> tuple[View, ...]:
+    """The same elements in as few dimensions as all of these views allow, but `least`."""
     axis = 0
     while axis < views[0].rank:
         if views[0].rank > 1 and is_one(views[0].shape[axis]):
@@ -444,7 +444,7 @@ def _merged(views: list[View]) -> tuple[View, ...]:
             views = flat
         else:
             axis += 1
-    while views[0].rank < 3:
+    while views[0].rank < least:
         views = [view.insert(0) for view in views]
     return tuple(views)
 
@@ -455,11 +455,11 @@ def _bind_copy(site: Site, scratch: tuple[View, ...]) -> Bound:
     arguments: list[Any] = []
     for view in found:
         arguments += [span(view), *view.strides[:2]]
-    return _compiled(loops.copy, (*arguments, *found[1].shape))
+    return compiled(loops.copy, (*arguments, *found[1].shape))
 
 
 for _name in COPYING:
-    _add(f"{_name}_numba", _name, _copy, _per_element(0.1), _bind_copy)
+    add_kernel(f"{_name}_numba", _name, _copy, per_element(0.1), _bind_copy)
 
 
 # --- attention -----------------------------------------------------------------------------------
@@ -469,7 +469,7 @@ for _name in COPYING:
 def _heads(site: Site) -> Heads | None:
     """What attends to what, where keys and values are of the same rows and a mask is boolean."""
     h = heads_of(site)
-    if h is None or site.out.dtype not in SINGLE or not all(map(_is_flat, (h.q, h.k, h.v, h.out))):
+    if h is None or site.out.dtype not in SINGLE or not all(map(is_flat, (h.q, h.k, h.v, h.out))):
         return None
     if h.mask is not None and (h.mask.dtype != "bool" or any(s < 0 for s in h.mask.strides)):
         return None
@@ -509,10 +509,10 @@ def _bind_attention(site: Site, scratch: tuple[View, ...]) -> Bound:
     keys = site.in_boxes[1]
     assert keys is not None
     sizes = (batch, heads, shared_heads, rows, keys[2][0], count, depth, wide, h.scale)
-    return _compiled(loops.attention, (*arguments, *sizes))
+    return compiled(loops.attention, (*arguments, *sizes))
 
 
-_add(
+add_kernel(
     "attention_numba",
     "attention",
     _heads,

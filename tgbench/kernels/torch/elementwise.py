@@ -82,22 +82,22 @@ def _where(condition: Tensor, a: Tensor, b: Tensor, out: Tensor) -> None:
     torch.where(condition, a, b, out=out)
 
 
-_UNARY: dict[str, Callable[..., Any]] = {
+UNARY: dict[str, Callable[..., Any]] = {
     "neg": torch.neg, "sign": torch.sign, "floor": torch.floor,
     "ceil": torch.ceil, "round": torch.round, "exp": torch.exp, "log": torch.log,
     "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "reciprocal": torch.reciprocal, "sin": torch.sin,
     "cos": torch.cos, "tanh": torch.tanh, "erf": torch.erf, "sigmoid": torch.sigmoid,
     "logical_not": torch.logical_not,
 }  # fmt: skip
-_BINARY: dict[str, Callable[..., Any]] = {
+BINARY: dict[str, Callable[..., Any]] = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "pow": torch.pow,
     "maximum": torch.maximum, "minimum": torch.minimum, "equal": torch.eq, "not_equal": torch.ne,
     "less": torch.lt, "less_equal": torch.le, "greater": torch.gt, "greater_equal": torch.ge,
     "logical_and": torch.logical_and, "logical_or": torch.logical_or,
 }  # fmt: skip
-for _name, _function in _UNARY.items():
+for _name, _function in UNARY.items():
     pointwise(_name, unary(_function))
-for _name, _function in _BINARY.items():
+for _name, _function in BINARY.items():
     pointwise(_name, binary(_function))
 widen("erf", HALVES)  # torch's formula for them has no digit left near 0
 pointwise("abs", unary(torch.abs), takes=lambda site: site.out.dtype != "bool")

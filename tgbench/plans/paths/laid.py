@@ -1,11 +1,13 @@
-"""How the elements of values lie where there is memory for everything, whatever computes them.
+"""How the elements of values lie where there is memory for everything, and which of them are known.
 
     stored   all of it, row-major; images with their channels side by side
     view     strides of what it shows: a slice of a joint product, a transpose
     copied   a view that memory order does not allow is stored
+    known    elements that follow from constants, as the graph that computes it so says
 
 So a value lies as it is computed: q as a product of its own is row-major, as a slice of qkv its
-rows are as far apart as those of all three.
+rows are as far apart as those of all three. And m·(a + b) is known to be 0 where a mask m is; of
+m·a + m·b nothing is known, and more of it is computed.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
+from tgbench.base.known import Fact
 from tgbench.base.regions import in_order, row_major
-from tgbench.graph.graph import Node
+from tgbench.graph.graph import Node, fact_of
 from tgbench.graph.op_table import OPS, Call, ViewMap
 from tgbench.graph.rewrite.choices import Alternatives, Options
 from tgbench.memory.storage import IMAGE_RANK, ScheduledGraph, compose, identity_map, is_look
@@ -31,11 +34,13 @@ class Laid:
         base: the shape of what has bytes.
         dims: for each dimension, that of the base it runs along and how many of it per step.
         order: dimensions of the base from the outermost to the innermost; () for row-major.
+        known: what constants say of its elements.
     """
 
     base: tuple[int, ...]
     dims: tuple[tuple[int, int] | None, ...]
     order: tuple[int, ...] = ()
+    known: Fact | None = None
 
     @staticmethod
     def stored(shape: Sequence[int], order: tuple[int, ...] = ()) -> Laid:
@@ -134,15 +139,22 @@ class Lying:
         if name not in self._resting:
             node = self.fixed[name]
             ins = tuple(map(self.resting, self.egraph.inputs(node)))
-            self._resting[name] = as_view(node, ins) or Laid.stored(node.shape)
+            laid = as_view(node, ins) or Laid.stored(node.shape)
+            known = fact_of(node) if node.is_leaf else self.call(node, ins).fact
+            self._resting[name] = replace(laid, known=known)
         return self._resting[name]
 
     def of(self, name: Node, node: Node, ins: Sequence[Laid]) -> Laid:
         """How a class lies if this e-node computes it, from operands that lie so."""
         found = as_view(node, ins)
-        if found is not None:
-            return found
-        return Laid.stored(node.shape, self._order(name, node, ins))
+        if found is None:
+            found = Laid.stored(node.shape, self._order(name, node, ins))
+        known = fact_of(node) if node.is_leaf else self.call(node, ins).fact
+        return found if known == found.known else replace(found, known=known)
+
+    def call(self, node: Node, ins: Sequence[Laid]) -> Call:
+        """What an e-node computes from operands of which so much is known."""
+        return node.builder.call_with(node, tuple(laid.known for laid in ins))
 
     def _order(self, name: Node, node: Node, ins: Sequence[Laid]) -> tuple[int, ...]:
         if node.is_leaf or node.rank < IMAGE_RANK or name in self._plain:

@@ -1,12 +1,12 @@
 """What of each class is computed in a run, before it is decided how.
 
-    dirty     what a change reaches: of a class, by its first option
+    dirty     what a change reaches: of a class, by options of which different elements are known
     needed    what readers need of it, any of them
     computed  needed and dirty: whatever is clean is taken to be there
 
-An e-class is a value, and what of a value changes does not depend on how it is computed. So times
-are asked for what runs compute, not for whole tensors: a product that a full run would do for every
-row is one row of it after an edit.
+An e-class is a value, and what of a value changes does not depend on how it is computed, but for
+what its ways show to be known. So times are asked for what runs compute, not for whole tensors: a
+product that a full run would do for every row is one row of it after an edit.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tgbench.base.regions import EMPTY, Region
-from tgbench.graph.graph import Graph, Node
+from tgbench.graph.graph import Graph, Node, fact_of
 from tgbench.graph.op_table import Call
 from tgbench.graph.rewrite.choices import Alternatives
-from tgbench.runs.propagate import widened
+from tgbench.runs.propagate import covered, widened
 from tgbench.runs.rules import Rules, less_known
 
 
@@ -57,11 +57,13 @@ class Occasion:
     Fields:
         weight: its share of all runs.
         computed: what it computes of each.
+        left: what stays of each as it was.
         reused: the classes of which it reads what an earlier run left.
     """
 
     weight: float
     computed: Mapping[Node, Region]
+    left: Mapping[Node, Region]
     reused: frozenset[Node]
 
 
@@ -85,6 +87,7 @@ class _Finder:
             name = self.egraph.find(self.egraph.of[node])
             needed[name] = needed.get(name, EMPTY).union(region)
         computed: dict[Node, Region] = {}
+        left: dict[Node, Region] = {}
         reused: set[Node] = set()
         for name in self.order:
             if name not in needed:
@@ -94,36 +97,47 @@ class _Finder:
                 reused.add(name)
             if not region.boxes:
                 continue
+            if not run.cold:
+                left[name] = self.rules.subtract(Region.full(name.shape), dirty[name])
             for node in self.options[name]:
                 if not node.is_leaf:
-                    self._need(node, region, needed)
+                    self._need(node, region, left.get(name, EMPTY), needed)
             if not name.is_leaf:
                 computed[name] = region
-        return Occasion(run.weight, computed, frozenset(reused))
+        return Occasion(run.weight, computed, left, frozenset(reused))
 
     def _dirty(self, changed: Mapping[str, Region]) -> dict[Node, Region]:
         dirty: dict[Node, Region] = {}
         for name in reversed(self.order):
-            node = self.options[name][0]
-            if node.is_leaf:
-                region = changed.get(node.name, EMPTY)
-            else:
-                inputs = self.egraph.inputs(node)
-                region = self.rules.dirty(node.call, tuple(dirty.get(n, EMPTY) for n in inputs))
+            region = EMPTY
+            for node in {fact_of(node): node for node in reversed(self.options[name])}.values():
+                region = self.rules.union(region, self._reached(node, changed, dirty))
             if region.boxes:
                 dirty[name] = region
         return dirty
 
-    def _need(self, node: Node, region: Region, needed: dict[Node, Region]) -> None:
-        asked = worked_on(node.call, region)
+    def _reached(
+        self, node: Node, changed: Mapping[str, Region], dirty: Mapping[Node, Region]
+    ) -> Region:
+        if node.is_leaf:
+            return changed.get(node.name, EMPTY)
+        inputs = self.egraph.inputs(node)
+        return self.rules.dirty(node.call, tuple(dirty.get(n, EMPTY) for n in inputs))
+
+    def _need(self, node: Node, region: Region, left: Region, needed: dict[Node, Region]) -> None:
+        asked = worked_on(self.rules, node.call, region, left)
         for name, part in zip(
             self.egraph.inputs(node), self.rules.needed(node.call, asked), strict=True
         ):
             needed[name] = self.rules.union(needed.get(name, EMPTY), part)
 
 
-def worked_on(call: Call, region: Region) -> Region:
+def worked_on(rules: Rules, call: Call, region: Region, left: Region) -> Region:
     """What an e-node computes of its class for a region of it: less what is known, in whole lines
-    where its kernels work on lines.
+    and tiles where its kernels work on such, and boxes as one where that pays.
+
+    Args:
+        left: what stays of the class as it was.
     """
-    return widened(call, less_known(call, region))
+    region = rules.rounded(call, widened(call, less_known(call, region)))
+    return covered(call, region, left)

@@ -11,7 +11,7 @@ best kernels; kernels of one graph in the order of what they take more than thes
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -106,13 +106,18 @@ class Path:
         return described(given, self.graph, self.rules, sorted(self.kernels.items()), allowed)
 
     def rounded_parts(self) -> dict[frozenset[Node], Path]:
-        """What it computes in less than the graph's dtype, each alone in a path of its own."""
+        """What it computes in less than the graph's dtype, each alone in a path of its own.
+
+        The e-nodes of equal layers are one part.
+        """
         less, found = {rule.name for rule in LESS}, {}
         for group in self.paths.choices.clusters:
-            cluster = group[0]
-            pairs = zip(cluster.classes, self.taken[cluster], strict=True)
-            chosen = (cluster.options[name][number] for name, number in pairs if number >= 0)
-            part = frozenset(node for node in chosen if self.paths.egraph.rules[node] in less)
+            part = frozenset(
+                cluster.options[name][number]
+                for cluster in group
+                for name, number in zip(cluster.classes, self.taken[cluster], strict=True)
+                if number >= 0 and self.paths.egraph.rules[cluster.options[name][number]] in less
+            )
             if part:
                 found[part] = self.paths.given.taking({one: self.taken[one] for one in group})
         return found
@@ -295,8 +300,7 @@ class Paths:
         for priced in ways(cluster):
             chains = self.pricing.chains(cluster, priced.value)
             runs = Counter(
-                (tuple(one.node.call for one in chain), self.pricing.time_ns(chain))
-                for chain in chains
+                (tuple(one.call for one in chain), self.pricing.time_ns(chain)) for chain in chains
             )
             key = frozenset(runs.items())
             if key not in seen:
@@ -319,6 +323,23 @@ class Paths:
 
     def __getitem__(self, number: int) -> Path:
         return self._found[number].value
+
+    def without(self, nodes: Set[Node]) -> Paths:
+        """Those that compute none of these e-nodes, nor what can be computed from them alone."""
+        found = self.space.alternatives
+        options: dict[Node, tuple[Node, ...]] = {}
+        for name in reversed(found.order):  # each after what it may read
+            left = (node for node in found.options[name] if node not in nodes)
+            kept = tuple(
+                node
+                for node in left
+                if all(n in options or n not in found.options for n in self.egraph.inputs(node))
+            )
+            if kept:
+                options[name] = kept
+        order = [name for name in found.order if name in options]
+        alternatives = replace(found, options=options, order=order)
+        return Paths(replace(self.space, alternatives=alternatives), self.costs, self.within)
 
     def first(self, count: int) -> list[Path]:
         """The cheapest ones."""

@@ -1,6 +1,7 @@
 """What the calls of a graph take as the lowering would make them.
 
     where operands lie     attention reads rows of one product of three, not rows side by side
+    what is known of them  elements that a mask closes are not computed
     what is copied         a view that memory order does not allow
     what is one call       a product, and what is done to each number of it (`programs.folding`)
 
@@ -18,10 +19,11 @@ from itertools import islice, product
 from typing import NoReturn, TypeAlias
 
 from tgbench.base.errors import KernelError
-from tgbench.base.regions import Box
+from tgbench.base.regions import EMPTY, Box
 from tgbench.costs.model import SENTINEL_NS, CostModel, Estimate
 from tgbench.costs.signature import numbers, without_layout
 from tgbench.graph.graph import Graph, Node
+from tgbench.graph.op_table import Call
 from tgbench.graph.rewrite.choices import Alternatives, Cluster, Options, Way, needs, read_twice
 from tgbench.kernels.registry import KERNELS, OUT, Kernel, Site, View
 from tgbench.kernels.views import same_box
@@ -54,9 +56,10 @@ class PathCall:
 
 @dataclass(frozen=True, slots=True)
 class LaidNode:
-    """An e-node where it is known how its operands lie."""
+    """An e-node where it is known how its operands lie, and what of them is known."""
 
     node: Node
+    call: Call
     out: Laid
     ins: tuple[Laid, ...]
 
@@ -244,7 +247,8 @@ class Pricing:
         if found is None:
             laid = self.layouts.of(self.egraph.find(node), node, ins)
             runs = not node.is_leaf and as_view(node, ins) is None
-            found = self._placed[node, ins] = laid, LaidNode(node, laid, ins) if runs else None
+            one = LaidNode(node, self.layouts.call(node, ins), laid, ins) if runs else None
+            found = self._placed[node, ins] = laid, one
         return found
 
     def _tally(self, cluster: Cluster) -> Tally:
@@ -338,15 +342,16 @@ class Pricing:
 
     def _sites(self, one: LaidNode, occasion: Occasion) -> list[Site]:
         """Where the boxes of an e-node are computed, and read what."""
-        region = occasion.computed.get(self.egraph.find(one.node))
+        name = self.egraph.find(one.node)
+        region = occasion.computed.get(name)
         if region is None:
             return []
-        rules, call = self.costs.rules, one.node.call
-        region = rules.rounded(call, worked_on(call, region))
+        rules, call = self.costs.rules, one.call
+        region = worked_on(rules, call, region, occasion.left.get(name, EMPTY))
         return [self._site(one, numbers(box)) for box in rules.parts(call, region)]
 
     def _site(self, one: LaidNode, box: Box) -> Site:
-        rules, call, device = self.costs.rules, one.node.call, self.costs.device
+        rules, call, device = self.costs.rules, one.call, self.costs.device
         reads = rules.reads(call, box)
         ins = tuple(
             None if read is None else _view(i, call.inputs[i].dtype, read, laid)

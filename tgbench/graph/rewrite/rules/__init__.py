@@ -12,11 +12,12 @@ from tgbench.graph.rewrite.rules.less import LESS
 from tgbench.graph.rewrite.rules.motion import MOTION
 from tgbench.graph.rewrite.rules.norms import NORMS
 from tgbench.graph.rewrite.rules.products import PRODUCTS
+from tgbench.graph.rewrite.rules.rowwise import ROWWISE
 from tgbench.graph.rewrite.rules.slices import SLICES
 from tgbench.graph.rewrite.rules.sums import SUMS
 
 __all__ = ["LESS", "RULES"]
 
 RULES: tuple[AnyRule, ...] = (
-    *FUSED, *ARITHMETIC, *SUMS, *MOTION, *SLICES, *PRODUCTS, *NORMS,
+    *FUSED, *ARITHMETIC, *SUMS, *MOTION, *SLICES, *PRODUCTS, *NORMS, *ROWWISE,
 )  # fmt: skip
