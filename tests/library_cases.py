@@ -1,12 +1,39 @@
-"""A library's kernels for calls so small that they are not worth it."""
+"""A library's kernels for calls so small that they are not worth it; and other processors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+import pytest
+
+from tgbench.kernels.onednn.library import library, multiplies
 from tgbench.kernels.registry import KERNELS, Kernel
+
+NEEDS_LIBRARY = pytest.mark.skipif(library is None, reason="the extra `onednn` is not installed")
+ROUNDS = library is not None and multiplies("bfloat16")
+NEEDS_ROUNDING = pytest.mark.skipif(
+    not ROUNDS, reason="no library here that multiplies bfloat16 numbers on this processor"
+)
+
+
+def passes_with(instructions: str, files: Sequence[str], which: str) -> int:
+    """How many tests of these files pass on a processor that has no more than such instructions.
+
+    The library asks the environment, once, before it asks the processor.
+    """
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:nbval", "-n", "0", "-k", which]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *files, *options],
+        env={**os.environ, "ONEDNN_MAX_CPU_ISA": instructions},
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return int(done.stdout.split(" passed")[0].split()[-1])
 
 
 @contextmanager

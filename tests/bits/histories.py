@@ -194,8 +194,11 @@ class _Player:
         )
 
     def _refuse(self) -> None:
-        """Infinities and NaN in an input are refused, and the run after that is right."""
-        floats = [name for name in self.inputs if self.graph.inputs[name].dtype in FLOATS]
+        """Infinities and NaN in an input that something reads are refused, and the run after that
+        is right.
+        """
+        read = self.session.keeper.standing.held
+        floats = [name for name in read if self.graph.inputs[name].dtype in FLOATS]
         if not floats or not self.inputs[floats[0]].size:
             return
         spoilt = not_finite(self.inputs[floats[0]], self.rng)

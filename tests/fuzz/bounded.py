@@ -177,6 +177,7 @@ def smooth(
         error = error + torch.maximum((high - value).abs(), (low - value).abs())
     if waves:
         error = torch.where(x.error < 0.01, error + x.error**2, INF)
+    error = torch.where(x.error == INF, INF, error)  # it may be no number, whatever the range
     return settled(value, error.nan_to_num(nan=INF, posinf=INF), x.dtype)
 
 
@@ -270,6 +271,9 @@ def chosen(function: Callable[..., Tensor], *xs: Bounded) -> Bounded:
     high = function(*(x.value + x.error for x in xs)) - value
     low = value - function(*(x.value - x.error for x in xs))
     error = torch.maximum(high, low).to(torch.float64)
+    if value.is_floating_point():  # what nothing is known of may be no number, which is neither
+        nan = function(*(torch.where(x.error == INF, torch.nan, x.value) for x in xs)).isnan()
+        error = torch.where(nan, INF, error)
     return Bounded(value, error.nan_to_num(nan=INF, posinf=INF), xs[0].dtype)
 
 

@@ -20,6 +20,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from library_cases import passes_with
 
 from tgbench import ops
 from tgbench.base.regions import Box
@@ -159,32 +160,6 @@ def test_products_of_whole_numbers_are_exact(rows: int, columns: int) -> None:
         np.testing.assert_array_equal(found, expected[box.slices()])
 
 
-@given(st.data())
-def test_pools_are_the_largest_of_each_window(data: st.DataObject) -> None:
-    """Of a whole image or a window of it, in one dimension or two, whatever the borders."""
-    draw = data.draw
-
-    def pick(low: int, high: int) -> int:
-        return int(draw(st.integers(low, high)))
-
-    rank = pick(1, 2)
-    size, stride = ([pick(1, most) for _ in range(rank)] for most in (4, 5))
-    padding = [pick(0, n // 2) for n in size]
-    extent = [n + pick(0, 9) for n in size]
-    x = np.random.default_rng(pick(0, 99)).normal(size=(pick(1, 2), pick(1, 40), *extent))
-    x = x.astype(np.float32)
-    options = {"stride": stride, "padding": padding, "ceil_mode": draw(st.booleans())}
-    node = ops.max_pool(GraphBuilder().input("x", x.shape), size, **options)
-    function = torch.nn.functional.max_pool1d if rank == 1 else torch.nn.functional.max_pool2d
-    expected = function(torch.from_numpy(x), size, **options).numpy()
-    cuts = [sorted((pick(0, n - 1), pick(1, n))) for n in node.shape[2:]]
-    cut = Box((*Box.full(node.shape[:2]), *((a, max(b, a + 1)) for a, b in cuts)))
-    for box in (Box.full(node.shape), cut):
-        found = computed(node, box, [x], "max_pool_direct")
-        if found is not None:
-            np.testing.assert_array_equal(found, expected[box.slices()])
-
-
 def test_threads_compute_at_once_with_the_same_code() -> None:
     rng, g = np.random.default_rng(0), GraphBuilder()
     node = ops.linear(g.input("x", (64, 256)), g.parameter("w", (256, 256)))
@@ -273,6 +248,13 @@ def test_what_is_remembered_for_others_has_bounds() -> None:
         (_compiled, MOST_CODES), (described, MOST_DESCRIPTIONS), (_layout, MOST_LAYOUTS),
     ):  # fmt: skip
         assert remembered.cache_info().maxsize == most
+
+
+@pytest.mark.parametrize("instructions", ["SSE41", "AVX2"])
+def test_processors_with_fewer_instructions_have_products(instructions: str) -> None:
+    which = "products_of_whole or same_code or last_computed or usual_sizes"
+    files = [__file__, str(Path(__file__).with_name("test_direct_attention.py"))]
+    assert passes_with(instructions, files, which) == 18 + 4
 
 
 def test_without_the_library_everything_works() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from op_cases import ROWS_OF_STEPS
 from torch.profiler import ProfilerActivity, profile
 
 from tgbench import ops
@@ -415,6 +416,15 @@ for _op, _pool in (("max", ops.max_pool), ("avg", ops.avg_pool)):
             "integers" if _op == "max" else "normal",
         )
 case("sum_pool", lambda g: ops.avg_pool(x(g, 1, 2, 7, 6), 3, padding=1).inputs[0], "integers")
+for _name, _build in {
+    "max_pool": lambda g: ops.max_pool(x(g, 1, 2, 9, 8), 3, stride=2, padding=1),
+    "max_pool_line": lambda g: ops.max_pool(x(g, 1, 4, 12), 3, stride=2, padding=1),
+    "max": lambda g: g.apply("max", x(g, 5, 8), axes=(1,), keepdims=False),
+    "min": lambda g: g.apply("min", x(g, 5, 8), axes=(0,), keepdims=False),
+    "maximum": lambda g: ops.maximum(x(g, 6, 8), x(g, 6, 8, name="y")),
+    "relu": lambda g: ops.relu(x(g, 6, 8)),
+}.items():
+    case(f"{_name}_of_what_is_not_finite", _build, "not finite")
 case("max_pool_int", lambda g: ops.max_pool(x(g, 1, 2, 7, dtype="int32"), 3, padding=1), "integers")
 for _name, _x, _options in (
     ("double", (1, 2, 4, 5), {"scale": 2.0}),
@@ -469,6 +479,15 @@ for _name, _make in {
 for _op in ("tan", "sinh", "cosh", "arctan", "expm1", "exp2", "trunc", "log1p", "log2", "log10",
             "isnan", "isinf"):  # fmt: skip
     case(_op, lambda g, op=_op: g.apply(op, x(g, 3, 4, 5)), "positive")
+case(
+    "rowwise",
+    lambda g: ops.rowwise(ROWS_OF_STEPS, x(g, 3, 4, 5), x(g, 5, name="w"), x(g, 3, 1, 1, name="y")),
+)
+case(
+    "rowwise_elements",
+    lambda g: ops.rowwise((("neg", 0), ("mul", 2, 1)), x(g, 3, 4, 5), x(g, 5, name="w")),
+    "integers",
+)
 for _op in ("arcsin", "arccos"):
     case(_op, lambda g, op=_op: g.apply(op, x(g, 3, 4) * 0.5), "positive")
 case("arctan2", lambda g: ops.arctan2(x(g, 3, 4), x(g, 4, name="y")), "positive")
@@ -595,6 +614,9 @@ def sample(node: Node, rng: np.random.Generator, data: str) -> np.ndarray:
         return rng.random(node.shape) < 0.5
     if data == "integers" or dtype.kind != "f":
         return rng.integers(0 if node.dtype == "uint8" else -3, 4, node.shape).astype(dtype)
+    if data == "not finite":
+        some = np.array([-np.inf, -np.inf, np.nan, np.inf, -1.0, 2.0], dtype)
+        return rng.choice(some, node.shape)
     if data == "positive":
         return (rng.random(node.shape) + 0.5).astype(dtype)
     drawn = rng.standard_normal(node.shape).astype(dtype)
@@ -746,7 +768,7 @@ def check(kernel: Kernel, found: np.ndarray, expected: np.ndarray, exact: bool) 
 
 
 def is_exact(case_: Case, node: Node) -> bool:
-    return case_.data == "integers" and node.op != "mean"
+    return case_.data in ("integers", "not finite") and node.op != "mean"
 
 
 INPLACE = [c for c in CASES if c.build(GraphBuilder()).call.op.inplace]

@@ -27,13 +27,13 @@ from tgbench.costs.records import Records
 from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.graph.op_table import Call
 from tgbench.kernels.copied import copied
-from tgbench.kernels.registry import KERNELS, Kernel, Site
+from tgbench.kernels.registry import KERNELS, OUT, Kernel, Site
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.retention.tables import tabulate
 from tgbench.plans.retention.workload import Workload
 from tgbench.programs.exact import findings as exactness
 from tgbench.programs.exact.findings import Exactness, tiles
-from tgbench.programs.exact.trials import BOXES, LATER_DRAWS
+from tgbench.programs.exact.trials import BOXES, LATER_DRAWS, orders_of
 from tgbench.runs.buckets import Bucket
 from tgbench.runs.rules import Rules
 from tgbench.session import profile as profiler
@@ -280,6 +280,26 @@ def test_what_keeps_no_bits_is_computed_tile_by_tile_on_copies(
         x[row, 2:4] += 1
 
 
+@pytest.mark.parametrize("rows", [2, 3, 5, 6, 7])
+def test_every_shape_of_a_small_call_is_tried_on_every_draw(
+    monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    """As a library that takes another way for some rows, which seldom has other bits."""
+
+    def seldom(x: torch.Tensor, out: torch.Tensor) -> None:
+        torch.softmax(x, -1, out=out)
+        if len(x) == rows and x.abs().max() > 1e37:
+            out.mul_(1 + 1e-6)
+
+    only(monkeypatch, "softmax", seldom)
+    g = GraphBuilder()
+    g.output("y", ops.softmax(g.input("x", (9, 4))))
+    session = GraphSession(g.build(), exact="bitwise")
+    assert session.exactness is not None
+    (tiling,) = session.exactness.tilings.values()
+    assert tiling.copied or rows % tiling.tile[0] or rows > tiling.chunk[0]
+
+
 def test_the_normal_mode_does_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     only(monkeypatch, "exp", by_rows(8))
     session = GraphSession(exponentials())
@@ -403,6 +423,22 @@ def test_stale_and_foreign_records_are_not_trusted(
     changed(records, f"{statement}, tile = '[16, 6]'")
     assert [tiling.tile for tiling in recorded(records).tilings.values()] == [(8, 6)]
     assert trials == ["exp", "exp"]
+
+
+def test_operands_are_tried_as_they_lie() -> None:
+    """Libraries add up otherwise where an operand is transposed: only here does a trial see it."""
+    g = GraphBuilder()
+    x = g.input("x", (5, 9, 4))
+    pairs = ops.matmul(x, x.permute(0, 2, 1))
+    split = ops.relu(pairs.reshape(5, 3, 3, 9).permute(2, 0, 3, 1))
+    g.output("pairs", pairs)
+    g.output("split", split)
+    scheduled = ScheduledGraph.of(g.build())
+    product, clipped = (
+        next(n for n in scheduled.graph.nodes if n.op == op) for op in ("matmul", "relu")
+    )
+    assert orders_of(product, scheduled) == {0: (0, 1, 2), 1: (0, 2, 1), OUT: (0, 1, 2)}
+    assert orders_of(clipped, scheduled)[0] == (1, 3, 0, 2)
 
 
 def test_a_kernel_that_changed_or_joined_is_tried(

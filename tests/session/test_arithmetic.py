@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from library_cases import worth_it
+from library_cases import NEEDS_LIBRARY, NEEDS_ROUNDING, ROUNDS, passes_with, worth_it
 from session_cases import PoisonedSession
 
 from tgbench import ops
@@ -20,14 +20,12 @@ from tgbench.base.safetensors import save
 from tgbench.commands.cli import main
 from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.graph.graph_file import save_graph
-from tgbench.kernels.onednn.library import library
 from tgbench.kernels.registry import prepared_bytes, prepared_inputs
 from tgbench.session.check.check import check
 from tgbench.session.session import GraphSession
 from tgbench.views.values.paths import kernels_of
 
 Arrays = dict[str, np.ndarray[Any, Any]]
-NEEDS_LIBRARY = pytest.mark.skipif(library is None, reason="the extra `onednn` is not installed")
 OFF = 2.0**-7  # of the largest sum of absolute products: two roundings by 2⁻⁹, and some
 
 
@@ -82,7 +80,7 @@ def edited(x: np.ndarray[Any, Any], seed: int) -> np.ndarray[Any, Any]:
 # --- what it computes -----------------------------------------------------------------------------
 
 
-@NEEDS_LIBRARY
+@NEEDS_ROUNDING
 @given(st.integers(0, 10_000))
 @settings(max_examples=15)
 def test_whole_numbers_that_bfloat16_holds_are_exact(seed: int) -> None:
@@ -97,7 +95,7 @@ def test_whole_numbers_that_bfloat16_holds_are_exact(seed: int) -> None:
     assert one.report().rounded or not one.report().instructions
 
 
-@NEEDS_LIBRARY
+@NEEDS_ROUNDING
 @given(st.integers(0, 10_000))
 @settings(max_examples=15)
 def test_incremental_runs_equal_full_ones_within_the_rounding(seed: int) -> None:
@@ -136,7 +134,7 @@ def test_clean_values_keep_their_bits(seed: int) -> None:
     assert not np.array_equal(after[rows], before[rows])
 
 
-@NEEDS_LIBRARY
+@NEEDS_ROUNDING
 @pytest.mark.parametrize("weights_dtype", [None, "bf16"])
 def test_factors_are_rounded_and_sums_are_not(weights_dtype: Any) -> None:
     g = GraphBuilder()
@@ -164,7 +162,7 @@ def test_the_default_never_rounds() -> None:
 # --- it shows -------------------------------------------------------------------------------------
 
 
-@NEEDS_LIBRARY
+@NEEDS_ROUNDING
 def test_it_is_told_wherever_it_is_asked_about() -> None:
     graph = network()
     values = drawn(graph, 2)
@@ -186,7 +184,7 @@ def test_it_is_told_wherever_it_is_asked_about() -> None:
     assert plain.inexact == 0
 
 
-@NEEDS_LIBRARY
+@NEEDS_ROUNDING
 def test_second_copies_of_weights_are_counted() -> None:
     graph = network()
     values = drawn(graph, 2)
@@ -206,7 +204,7 @@ def test_second_copies_of_weights_are_counted() -> None:
     assert not none.pool._prepared
 
 
-@NEEDS_LIBRARY
+@NEEDS_ROUNDING
 def test_weights_held_in_less_are_laid_out_where_that_is_allowed() -> None:
     g = GraphBuilder()
     g.output("y", ops.linear(g.input("x", (6, 50)), g.parameter("w", (9, 50))))
@@ -220,6 +218,32 @@ def test_weights_held_in_less_are_laid_out_where_that_is_allowed() -> None:
         assert len(one.pool._prepared) == (allowed is None)
         assert one.report().rounded == 1
     np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-6)
+
+
+# --- where nothing rounds -------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(ROUNDS, reason="kernels here round; the test below hides them")
+@pytest.mark.parametrize("weights_dtype", [None, "bf16"])
+def test_where_no_kernel_rounds_all_is_float32_and_said(weights_dtype: Any) -> None:
+    graph = network()
+    values = drawn(graph, 2)
+    exact = opened(graph, values, weights_dtype=weights_dtype)
+    one = opened(graph, values, weights_dtype=weights_dtype, **rounding())
+    x = values["x"]
+    for i in range(3):
+        assert np.array_equal(one.run({"x": x})["y"], exact.run({"x": x})["y"])
+        assert one.report().rounded == 0
+        told = "nothing was rounded (arithmetic): no kernel here does that" in str(one.report())
+        assert told or not one.report().instructions
+        x = edited(x, i)
+    assert "(arithmetic)" not in str(exact.report())
+    assert one.pool.packed_bytes == exact.pool.packed_bytes
+
+
+@NEEDS_LIBRARY
+def test_processors_that_do_not_round_compute_in_float32() -> None:
+    assert passes_with("AVX2", [__file__], "no_kernel_rounds or commands or never_rounds") == 4
 
 
 # --- refused, and kept apart ----------------------------------------------------------------------

@@ -49,7 +49,8 @@ def _product(x: Bounded, axes: Sequence[int], keepdims: bool) -> Bounded:
         return found  # integers wrap, in whatever order
     largest = product(x.value.abs().clamp(min=1))  # of the products of some of the factors
     far = largest > b.LARGEST[x.dtype]
-    return replace(found, error=torch.where(far, b.INF, found.error))
+    lost = b.TINY[x.dtype] * largest  # one that is too small to be exact, or flushed to 0
+    return replace(found, error=torch.where(far, b.INF, found.error + lost))
 
 
 def variance(x: Bounded, axes: Sequence[int], keepdims: bool, correction: int) -> Bounded:

@@ -36,6 +36,7 @@ from tgbench.kernels.onednn.library import (
     compute,
     described,
     laid_out,
+    multiplies,
 )
 from tgbench.kernels.registry import Kernel, Prepared, Scratch, Site, View, once_a_site, register
 from tgbench.kernels.torch.conv import overhang
@@ -469,13 +470,19 @@ WIDENING = Recipe("widening_linear", _takes_narrow, _described, rows_cost, _bind
 
 
 def register_direct() -> None:
-    """Register these kernels; called where the library is there."""
+    """Register these kernels; called where the library is there.
+
+    Those that round are there where the processor does that: what may round is counted and told.
+    """
+    rounds = multiplies(NARROW)
     for name, recipe in RECIPES.items():
         register(_kernel(name, recipe, Factors(WIDE)))
-        register(_kernel(f"{name}_bf16", recipe, Factors(NARROW)))
-    register(_kernel("widening_linear_direct_bf16", WIDENING, Factors(NARROW)))
-    there = Factors(NARROW, laid_out=False)
-    register(_kernel("widening_linear_direct_bf16_there", WIDENING, there))
+        if rounds:
+            register(_kernel(f"{name}_bf16", recipe, Factors(NARROW)))
+    if rounds:
+        register(_kernel("widening_linear_direct_bf16", WIDENING, Factors(NARROW)))
+        there = Factors(NARROW, laid_out=False)
+        register(_kernel("widening_linear_direct_bf16_there", WIDENING, there))
 
 
 def _kernel(name: str, recipe: Recipe, by: Factors) -> Kernel:

@@ -12,6 +12,10 @@ What the library makes lives as long as somebody has it: programs have computati
 for the numbers of rows that were last computed, code has its description. Besides, a stated number
 of each is remembered for whoever asks next.
 
+A product of rows by weights is one of matrices, or what the library calls an inner product. It has
+code for either on some processors, and for inner products alone on others (those without AVX-512,
+in version 3.2), where it multiplies matrices as BLAS libraries do: see `has_gemm_alone`.
+
 Names and numbers are those of oneDNN's header files, version 3 (dnnl.h, dnnl_types.h).
 """
 
@@ -34,13 +38,14 @@ MOST_DIMENSIONS = 12
 Dimensions = ctypes.c_int64 * MOST_DIMENSIONS
 
 CPU, IN_ORDER, INFERENCE, DIRECT, ANY_LAYOUT, OUR_SCRATCH = 1, 1, 96, 1, 1, 1
-LARGEST = 0x1FF
 TELLS_NAME, OF_WEIGHTS, OF_SCRATCH = 8, 131, 136
 SOURCE, TARGET, WEIGHTS, BIAS, SCRATCHPAD = 1, 17, 33, 41, 80
+ROWS = 2  # dimensions of rows
 DTYPES = {"bfloat16": 2, "float32": 3}
 MOST_LAYOUTS, MOST_DESCRIPTIONS, MOST_CODES = 1 << 12, 1 << 10, 1 << 8  # remembered for others
 MOST_ROWS = 1 << 6  # numbers of rows that a computation has code for
-SLOW = ("ref", "gemm")  # ways that are there to be right, not fast
+REFERENCE, GEMM = "ref", "gemm"  # how ways are called that are there to be right, not fast
+SQUARE = 64, 64
 
 
 class _Argument(Structure):
@@ -119,6 +124,11 @@ class TensorForm:
     strides: tuple[int, ...] | None = None
     dtype: str = "float32"
 
+    @property
+    def turned(self) -> TensorForm:
+        """The same with its dimensions in the other order."""
+        return replace(self, shape=self.shape[::-1], strides=self.strides and self.strides[::-1])
+
     def of_rows(self, rows: int) -> TensorForm:
         """The same with another number of rows, or images."""
         return replace(self, shape=(rows, *self.shape[1:]))
@@ -159,26 +169,22 @@ class Computation:
     """Something to be computed, of operands that lie in a certain way.
 
     Fields:
-        source, weights, bias, target: how operands lie; weights as `usual` wants them, if given,
-            and none of a pool.
+        source, weights, bias, target: how operands lie; weights as `usual` wants them, if given.
         usual: the computation whose layout of weights serves for all like it.
         window: strides, dilations, and padding on both sides; none: a product.
         posts: what else is done to each number.
         threads: that compute it.
-        pooled: how many elements the window of a pool has along each dimension; the result is the
-            largest of them.
         codes: by number of rows, those last asked for the first time at the end.
     """
 
     source: TensorForm
-    weights: TensorForm | None
+    weights: TensorForm
     bias: TensorForm | None
     target: TensorForm
     usual: Computation | None
     window: tuple[tuple[int, ...], ...] = ()
     posts: tuple[Post, ...] = ()
     threads: int = 1
-    pooled: tuple[int, ...] = ()
     codes: dict[int, Code] = field(default_factory=dict, compare=False, repr=False)
 
     def code(self, rows: int) -> Code:
@@ -222,7 +228,35 @@ def described(one: Computation) -> Description | None:
         found = Description(one)
     except Refused:
         return None
-    return None if found.name.startswith(SLOW) else found
+    slow = (REFERENCE,) if has_gemm_alone() else (REFERENCE, GEMM)
+    return None if found.name.startswith(slow) else found
+
+
+@cache
+def has_gemm_alone() -> bool:
+    """Whether the library multiplies matrices here as a BLAS library does, for lack of better code.
+
+    What it does by `gemm` is then no slower than what others do. Elsewhere it is, as it is left for
+    operands that do not suit the code for this processor.
+    """
+    return Description(_square("float32"), is_inner=False).name.startswith(GEMM)
+
+
+@cache
+def multiplies(dtype: str) -> bool:
+    """Whether it multiplies numbers of a dtype on this processor, and not slowly."""
+    return described(_square(dtype)) is not None
+
+
+def _square(dtype: str) -> Computation:
+    """A product that all fast ways take."""
+    rows, weights = TensorForm(SQUARE, (SQUARE[1], 1), dtype), TensorForm(SQUARE, None, dtype)
+    return Computation(rows, weights, None, replace(rows, dtype="float32"), None)
+
+
+def _is_inner(one: Computation) -> bool:
+    """Whether it is rows by weights, and better computed as an inner product."""
+    return not one.window and len(one.source.shape) == ROWS and has_gemm_alone()
 
 
 class Description:
@@ -232,17 +266,19 @@ class Description:
         name: of its way to do that.
         weights: the layout of weights that it wants.
         weights_bytes, scratch_bytes: of these, and of memory that calls write into.
+        is_inner: whether it is an inner product, whose weights are [columns, depth].
     """
 
-    def __init__(self, one: Computation) -> None:
+    def __init__(self, one: Computation, *, is_inner: bool | None = None) -> None:
         self.computation = one
         self._usual = _usual_of(one)  # whose layout of weights is this one's
-        self._handle = _described(one, self._usual)
+        self.is_inner = _is_inner(one) if is_inner is None else is_inner
+        self._bias = _bias(one.bias, is_inner=self.is_inner)
+        self._handle = _described(one, self._usual, self._bias, is_inner=self.is_inner)
         named = c_char_p()
         _ask("dnnl_primitive_desc_query", self._handle, TELLS_NAME, 0, byref(named))
         self.name = (named.value or b"").decode()
-        none: tuple[c_void_p | None, int] = (None, 0)
-        self.weights, self.weights_bytes = self._layout_of(OF_WEIGHTS) if one.weights else none
+        self.weights, self.weights_bytes = self._layout_of(OF_WEIGHTS)
         self._scratch, self.scratch_bytes = self._layout_of(OF_SCRATCH)
 
     def _layout_of(self, what: int) -> tuple[c_void_p, int]:
@@ -257,8 +293,8 @@ class Description:
         one = self.computation
         parts: list[tuple[int, Any]] = [
             (SOURCE, _layout(one.source)),
-            *([(WEIGHTS, self.weights)] if self.weights else ()),
-            *([(BIAS, _layout(one.bias))] if one.bias else ()),
+            (WEIGHTS, self.weights),
+            *([(BIAS, self._bias)] if self._bias else ()),
             (TARGET, _layout(one.target)),
         ]
         for i, post in enumerate(one.posts):
@@ -273,17 +309,23 @@ def _other_operand(i: int) -> int:
     return 32768 * (i + 1) | 2
 
 
-def _described(one: Computation, usual: Description | None) -> _Handle:
+def _bias(form: TensorForm | None, *, is_inner: bool) -> _Handle | None:
+    if form is None:
+        return None
+    return _layout(TensorForm(form.shape[1:], (1,), form.dtype) if is_inner else form)
+
+
+def _described(
+    one: Computation, usual: Description | None, bias: _Handle | None, *, is_inner: bool
+) -> _Handle:
     source, target, how = _layout(one.source), _layout(one.target), _attributes(one)
     windows = [Dimensions(*numbers) for numbers in one.window]
-    if one.weights is None:
-        strides, *others = windows
-        return _Handle(
-            "primitive_desc", "pooling_forward_primitive_desc_create", _engine(), INFERENCE,
-            LARGEST, source, target, strides, Dimensions(*one.pooled), *others, how,
-        )  # fmt: skip
-    bias = None if one.bias is None else _layout(one.bias)
-    weights = _layout(one.weights) if usual is None else usual.weights
+    form = one.weights.turned if is_inner else one.weights
+    weights = _layout(form) if usual is None else usual.weights
+    if is_inner:
+        make = "inner_product_forward_primitive_desc_create"
+        operands = (source, weights, bias, target)
+        return _Handle("primitive_desc", make, _engine(), INFERENCE, *operands, how)
     if not windows:
         make = "matmul_primitive_desc_create"
         return _Handle("primitive_desc", make, _engine(), source, weights, bias, target, how)
@@ -382,6 +424,7 @@ def laid_out(weight: Tensor, usual: Computation) -> Tensor:
     """
     wanted = described(usual)
     assert wanted is not None
+    weight = weight.T if wanted.is_inner else weight
     dtype = str(weight.dtype).removeprefix("torch.")
     own = _layout(TensorForm(tuple(weight.shape), weight.stride(), dtype))
     how = _Handle(

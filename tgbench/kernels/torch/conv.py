@@ -55,15 +55,10 @@ def _spatial(views: View) -> tuple[Coord, ...]:
 
 def overhang(site: Site) -> list[tuple[int, int]]:
     """How far the windows of the output box reach over each side of the input box."""
-    return reaching_over(site, _windows(site))
-
-
-def reaching_over(site: Site, windows: Sequence[Windows]) -> list[tuple[int, int]]:
-    """The same for windows of any kind."""
     box = whole_reads(site.call, site.out_box)[0]
     assert box is not None
     found = []
-    for window, have, outputs in zip(windows, box[2:], site.out_box[2:], strict=True):
+    for window, have, outputs in zip(_windows(site), box[2:], site.out_box[2:], strict=True):
         first, stop = window.extent(outputs)
         found.append((int(have[0] - first), int(stop - have[1])))
     return found

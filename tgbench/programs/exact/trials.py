@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tgbench.base.coords import Coord
 from tgbench.base.regions import Box, in_order
 from tgbench.base.safetensors import TORCH_DTYPES
 from tgbench.base.tiles import Sizes, Tiling
@@ -37,8 +38,8 @@ from tgbench.runs.rules import Rules
 
 BOXES = 24  # boxes of tiles in each chunk that is tried, besides the whole of it
 FEW_TIMES = 3  # as many for a small one
-FULLY_TRIED = 8  # of them, on every draw; the others on
-LATER_DRAWS = 2
+FULLY_TRIED = 8  # of them, on every draw, and all of a small one that have a shape of their own,
+LATER_DRAWS = 2  # as another shape may be computed otherwise; the others on as many draws as this
 MANY = 1 << 12  # elements of a draw that is enough of its kind
 MOST_TIMES = 6  # draws of a kind
 LAID_ELEMENTS = 1 << 22  # weights up to this size are tried in other layouts than their own
@@ -151,8 +152,11 @@ class Trial:
             if run is None:
                 return 0
             wholes = [run(operands).clone() for operands in self.draws]
+            is_small, shapes = prod(chunk.extents) <= MANY, set[tuple[Coord, ...]]()
             for i, box in enumerate((chunk, *self._boxes(chunk, tiling.tile))):
-                draws = len(self.draws) if i < FULLY_TRIED else LATER_DRAWS
+                is_new = is_small and box.extents not in shapes
+                shapes.add(box.extents)
+                draws = len(self.draws) if is_new or i < FULLY_TRIED else LATER_DRAWS
                 for laid in (RETAINED, ANYHOW):
                     if not self._has_bits(kernel, tiling, box, chunk, wholes[:draws], laid):
                         return 0
@@ -305,7 +309,22 @@ Orders: TypeAlias = "dict[Any, Sizes]"  # operand's number, or OUT → dimension
 def orders_of(node: Node, scheduled: ScheduledGraph) -> Orders:
     """The order in which a session stores the result of a node, and what it reads."""
     nodes: list[tuple[Any, Node]] = [*enumerate(node.inputs), (OUT, node)]
-    return {key: scheduled.order(one) or tuple(range(one.rank)) for key, one in nodes}
+    return {key: _order_of(one, scheduled) for key, one in nodes}
+
+
+def _order_of(node: Node, scheduled: ScheduledGraph) -> Sizes:
+    """Dimensions of a node as they lie in what it shows; those along which it repeats come first.
+
+    A library adds up otherwise where an operand lies transposed.
+    """
+    base, dims = scheduled.base[node], scheduled.maps[node].dims
+    outer = scheduled.order(base) or tuple(range(base.rank))
+
+    def place(axis: int) -> tuple[int, int]:
+        to = dims[axis]
+        return (-1, 0) if to is None else (outer.index(to[0]), -abs(to[1]))
+
+    return tuple(sorted(range(node.rank), key=place))
 
 
 def ends(shape: Sequence[Any], size: Sizes, starts: Sequence[Any] | None = None) -> list[Box]:

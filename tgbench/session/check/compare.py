@@ -52,8 +52,10 @@ def difference(
     """
     a, b = np.asarray(found, np.float64), np.asarray(right, np.float64)
     with np.errstate(invalid="ignore"):
-        apart = np.where(a == b, 0.0, np.abs(a - b))
-    apart = np.where(np.isnan(apart), np.inf, apart)
+        apart = np.asarray(a - b)
+    np.abs(apart, out=apart)
+    if (unknown := np.isnan(apart)).any():  # no numbers, or equal infinities
+        apart[unknown] = np.where(a[unknown] == b[unknown], 0.0, np.inf)
     absolute = float(apart.max())
     scale = largest(b) if scale is None else scale
     limit = tolerance * (scale or 1.0)
@@ -69,7 +71,9 @@ def largest(array: Array) -> float:
 def _hull(flags: Array) -> Box | None:
     if not flags.any():
         return None
-    where = np.argwhere(flags)
-    return Box(
-        (int(a), int(b) + 1) for a, b in zip(where.min(axis=0), where.max(axis=0), strict=True)
-    )
+    sides = []
+    for axis in range(flags.ndim):
+        others = tuple(other for other in range(flags.ndim) if other != axis)
+        places = np.flatnonzero(flags.any(axis=others))
+        sides.append((int(places[0]), int(places[-1]) + 1))
+    return Box(sides)
