@@ -14,15 +14,17 @@ import pytest
 import tgbench as tg
 from tgbench.base.coords import Domain, Guard
 from tgbench.base.errors import PlanError
+from tgbench.base.regions import Region
 from tgbench.programs.program import SURE, Program
 from tgbench.runs.buckets import Bucket, BucketClass, Spot
 from tgbench.runs.pausing import Pausing, at_once
 from tgbench.runs.work import Work
 from tgbench.session.choosing import (
     FIRST_CHOICE_NS,
+    HOPES,
     LEAST_PART,
-    LONGEST,
     LONGEST_RUN,
+    LOOKING,
     Measured,
     Met,
     Wanted,
@@ -44,6 +46,7 @@ class Imagined:
         own_ns, full_ns: what a run's own program takes; what all of it takes.
         hoped_ns: what a model says of a run's own program; the truth if left out.
         besides_ns: what a run by its own program takes besides its calls.
+        looking_ns: what looking for a run's own program takes.
         spent: nanoseconds so far, making included.
     """
 
@@ -53,6 +56,8 @@ class Imagined:
     full_ns: int = FULL_NS
     making_ns: int = MAKING_NS
     besides_ns: int = 0
+    looking_ns: int = 0
+    looked: int = 0  # how many runs did
     programs: dict[Any, Program] = field(default_factory=dict)
     spent: int = 0
     made: list[Rung] = field(default_factory=list)
@@ -60,6 +65,7 @@ class Imagined:
     asked: int = 0  # nanoseconds
     parts: list[int] = field(default_factory=list)  # that runs spent on what was wanted
     _paid: int = 0  # in the run that goes on
+    _looking: int = 0
 
     def __post_init__(self) -> None:
         self.chooser = Measured(self._modelled, lambda: self.asked)
@@ -74,6 +80,12 @@ class Imagined:
 
     def run(self, name: int, planned: Any = None) -> Rung:
         """A run that has a program of its own by this name."""
+        if not self.chooser.looks():
+            self.chooser.passes()
+            self.ran(self._at(_offer(AFRESH, 0)), _kind(name))
+            return AFRESH
+        self.looked += 1
+        self._looking = self.looking_ns
         own = self._at(_offer(EXACTLY, name))
         if own.program is not None and own.program.is_good(()):
             self.ran(own)
@@ -133,10 +145,11 @@ class Imagined:
         assert offer.program is not None
         is_own = offer.rung is EXACTLY
         took, besides = (self.own_ns, self.besides_ns) if is_own else (self.full_ns, 0)
+        besides += self._looking
         self.spent += took + besides
-        besides += self._paid
-        self._paid = 0
-        offer.program.ran(took + self.chooser.besides(offer.program, besides))
+        looking, besides = self._looking + self._paid, besides + self._paid
+        self._paid = self._looking = 0
+        offer.program.ran(took + self.chooser.besides(offer.program, besides, looking))
         self.chooser.ran(offer.spot.kind if kind is None else kind, offer.program, took)
 
 
@@ -171,7 +184,8 @@ def _kind(name: int) -> BucketClass:
 
 
 def _offer(rung: Rung, name: int, program: Program | None = None) -> Offer:
-    return Offer(rung, Bucket((), ()), Spot(_kind(name), ()), 0, program)
+    bucket = Bucket((("x", Region.full((1_000 if rung is AFRESH else 1,))),), ())
+    return Offer(rung, bucket, Spot(_kind(name), ()), 0, program)
 
 
 def _key(offer: Offer) -> Any:
@@ -184,8 +198,7 @@ def test_a_class_that_comes_again_gets_a_program_when_that_is_what_it_would_have
     rungs = [world.run(1) for _ in range(300)]
     first = rungs.index(EXACTLY)
     assert rungs[first:] == [EXACTLY] * (300 - first)
-    saved_up = (price / FULL_NS - ADVANCE * SHARE) / SHARE
-    assert first == pytest.approx(ADVANCE + saved_up + _runs_of(price), abs=3)
+    assert first == pytest.approx(price / FULL_NS / SHARE, abs=3)  # it pays as it goes
 
 
 def test_runs_too_short_to_choose_for_are_computed_as_everything_for_a_while() -> None:
@@ -270,33 +283,46 @@ def test_one_program_is_wanted_at_a_time() -> None:
 
 def test_a_cheap_program_is_made_when_it_would_have_paid_and_the_purse_holds_it() -> None:
     world = Imagined(own_ns=FULL_NS - 500, making_ns=2 * FULL_NS)
-    saved_up = ADVANCE + (2 - ADVANCE * SHARE) / SHARE + _runs_of(world.making_ns)
-    assert [world.run(1) for _ in range(50)].index(EXACTLY) == pytest.approx(saved_up, abs=3)
+    assert [world.run(1) for _ in range(50)].index(EXACTLY) == pytest.approx(2 / SHARE, abs=3)
 
 
-def test_what_is_worth_most_is_saved_up_for_and_nothing_of_less_worth_bought_meanwhile() -> None:
-    chooser = Imagined().chooser
-    purse, prices = chooser._purse, {"dear": 8.0, "cheap": 1.0, "good": 1.0, "plan": 1e6}
-    purse.full_ns, purse.ahead, purse.left_ns = 16.0, 0, 2.0
-    offers = {name: _offer(EXACTLY, i) for i, name in enumerate(prices)}
-    chooser._price = lambda one: next(  # type: ignore[method-assign]
-        prices[name] for name, offer in offers.items() if offer is one
+def test_of_what_would_pay_the_one_that_is_worth_most_is_wanted() -> None:
+    """Whatever it takes: what the purse cannot hold at once it pays bit by bit."""
+    world = Imagined(making_ns=20 * FULL_NS)
+    chooser, full = world.chooser, world._at(_offer(AFRESH, 0))
+    worth = {1: 1.0, 2: 9.0, 3: 4.0}
+    offers = [_offer(COARSE, name) for name in worth]
+    chooser._worth = lambda offer, expected, planned: worth[  # type: ignore[method-assign]
+        offer.spot.kind.changed[0][1][0][0][1] - 1
+    ]
+    chooser._cost = (  # type: ignore[method-assign]
+        lambda offer, expected, planned: 0.0 if offer.program is None else expected
     )
-    assert chooser._may_have(offers["cheap"], 1.0)
-    assert not chooser._may_have(offers["plan"], 9.0), "it cannot be paid for"
-    assert chooser._may_have(offers["cheap"], 1.0), "and would take too long to save up for"
-    assert not chooser._may_have(offers["dear"], 3.0)
-    assert not chooser._may_have(offers["cheap"], 1.0), "that is saved up for something else"
-    assert chooser._may_have(offers["good"], 4.0)
-    assert not chooser._may_have(offers["dear"], 3.0)
-    purse.left_ns = 9.0
-    assert not chooser._may_have(offers["cheap"], 1.0)
-    assert chooser._may_have(offers["dear"], 3.0)
-    assert chooser._may_have(offers["cheap"], 1.0)
-    purse.left_ns = 2.0
-    assert not chooser._may_have(offers["dear"], 3.0)
-    chooser._chosen += LONGEST
-    assert chooser._may_have(offers["cheap"], 1.0), "its class did not come for long"
+    assert chooser.choose(full, lambda: offers, {}).rung is AFRESH
+    assert chooser.wanted is not None
+    assert chooser.wanted.offer is offers[1]
+
+
+def test_a_program_that_does_more_is_credited_with_the_runs_it_would_serve() -> None:
+    """Once the model was asked about a class, runs of smaller ones count for its program too."""
+    chooser = Imagined().chooser
+    many, few = (_spans(n) for n in (8, 3))
+    chooser.asked(
+        Wanted(Offer(EXACTLY, many.bucket((0,)), Spot(many, (0,)), 0, None), True, 0.0, 0.0),
+        (_work(OWN_NS), Domain(())),
+    )
+    own = Offer(EXACTLY, few.bucket((40,)), Spot(few, (40,)), 0, None)
+    assert chooser._with_asked(own, [])[1].spot == Spot(many, (40,))
+    behind = Offer(EXACTLY, few.bucket((61,)), Spot(few, (61,)), 0, None)
+    assert chooser._with_asked(behind, [])[1].spot == Spot(many, (56,)), "it would not end in time"
+    larger = _spans(9)
+    more = Offer(EXACTLY, larger.bucket((0,)), Spot(larger, (0,)), 0, None)
+    assert chooser._with_asked(more, []) == [more]
+
+
+def _spans(count: int) -> BucketClass:
+    """So many elements of 64 change, anywhere."""
+    return BucketClass((("x", (((0, count),),)),), (), (64 - count,))
 
 
 def test_the_share_of_the_first_runs_may_be_spent_in_the_first() -> None:
@@ -431,6 +457,47 @@ def test_what_a_run_takes_besides_its_calls_is_paid_like_all_else() -> None:
             assert world.spent <= 1.1 * i * world.full_ns
     assert EXACTLY in world.made
     assert {world.run(1) for _ in range(20)} == {AFRESH}
+
+
+@pytest.mark.parametrize("names", [1, 400])
+def test_looking_for_programs_is_paid_and_left_out_where_it_finds_nothing(names: int) -> None:
+    """However long it takes; and where what it finds is worth it, every run looks."""
+    world = Imagined(looking_ns=FULL_NS // 5)
+    runs = 400
+    for i in range(1, runs):
+        world.run(i % names)
+        if i > 10:
+            assert world.spent <= 1.1 * i * world.full_ns
+    before = world.looked
+    rungs = [world.run(i % names) for i in range(100)]
+    looked = world.looked - before
+    if names == 1:
+        assert set(rungs) == {EXACTLY}
+        assert looked == 100
+    else:
+        assert set(rungs) == {AFRESH}
+        assert 0 < looked <= 1 + 100 * LOOKING * FULL_NS / world.looking_ns
+
+
+def test_what_is_new_is_looked_for_at_once() -> None:
+    chooser, full, own = Measured(_modelled), _program(), _program(renews=False)
+    kind, offer = _kind(1), _offer(EXACTLY, 1)
+
+    def run(program: Program, took_ns: int) -> bool:
+        looks = chooser.looks()
+        program.ran(took_ns + chooser.besides(program, 500 * looks + 50, 500 * looks))
+        chooser.ran(kind, program, took_ns)
+        return looks
+
+    looked = [run(full, FULL_NS) for _ in range(200)]
+    seldom = 100 * LOOKING * FULL_NS / 500
+    assert all(looked[:8])
+    assert sum(looked[-100:]) == pytest.approx(seldom, rel=0.2)
+    chooser.made(offer, own, MAKING_NS)
+    assert all(run(full, FULL_NS) for _ in range(HOPES))
+    assert sum(run(full, FULL_NS) for _ in range(100)) == pytest.approx(seldom, rel=0.2)
+    found = [run(own if chooser.looks() else full, OWN_NS) for _ in range(100)]
+    assert all(found[8:])
 
 
 def test_what_computing_everything_takes_besides_is_nobodys_fault() -> None:

@@ -154,6 +154,19 @@ def test_blocks_of_any_length_are_served_by_programs_for_longer_ones(
     assert session.counters.larger == 7
 
 
+@pytest.mark.parametrize("behind", [0, 1, 3, 4, 5, 9])
+def test_how_far_the_last_run_came_does_not_bind_a_program_to_its_place(behind: int) -> None:
+    """Rows behind a change are dirty, whoever left them there."""
+    session, weights = _session(Strictly())
+    ids = np.zeros(TOKENS, np.int64)
+    session.run({"ids": ids}, want=np.s_[: 4 + behind])  # some of the rows that change, or all
+    ids[4:8] = np.arange(1, 5)
+    found = session.run({"ids": ids}, want=np.s_[4:8])["y"]
+    _close(found, _whole(session, weights, ids)[4:8])
+    domain = session.last.program.domain
+    assert all(domain.holds((at,)) for at in range(1, TOKENS - 4))
+
+
 def test_a_run_that_nothing_is_chosen_for_is_not_classified(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from math import fsum
 from typing import Generic, TypeVar
 
 Value = TypeVar("Value", covariant=True)
@@ -66,6 +67,8 @@ class CostStream(Generic[One]):
 def together(streams: Sequence[CostStream[One]]) -> Iterator[Priced[tuple[One, ...]]]:
     """One of each stream, by the sum of costs; each combination once.
 
+    Sums are rounded once, so that more of one is never less of the sum, and the order holds.
+
     >>> digits = [CostStream(Priced(float(n), n) for n in range(10)) for _ in range(2)]
     >>> [priced.value for _, priced in zip(range(4), together(digits))]
     [(0, 0), (0, 1), (1, 0), (0, 2)]
@@ -73,7 +76,7 @@ def together(streams: Sequence[CostStream[One]]) -> Iterator[Priced[tuple[One, .
     if any(stream.get(0) is None for stream in streams):
         return
     start = (0,) * len(streams)
-    heap = [(sum(stream[0].cost for stream in streams), start, 0)]
+    heap = [(fsum(stream[0].cost for stream in streams), start, 0)]
     while heap:
         cost, places, first = heappop(heap)
         chosen = [stream[i] for stream, i in zip(streams, places, strict=True)]
@@ -82,7 +85,9 @@ def together(streams: Sequence[CostStream[One]]) -> Iterator[Priced[tuple[One, .
             after = streams[at].get(places[at] + 1)
             if after is not None:
                 moved = (*places[:at], places[at] + 1, *places[at + 1 :])
-                heappush(heap, (cost - chosen[at].cost + after.cost, moved, at))
+                costs = [one.cost for one in chosen]
+                costs[at] = after.cost
+                heappush(heap, (fsum(costs), moved, at))
 
 
 def either(streams: Iterable[CostStream[One]]) -> Iterator[Priced[One]]:

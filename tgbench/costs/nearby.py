@@ -15,6 +15,7 @@ A plan never stands on this: what it says must not depend on what was asked befo
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TypeAlias
@@ -84,13 +85,16 @@ class Nearby:
 
     def working(self, steps: Iterable[Step], here: Place, there: Place | None) -> Pausing[Work]:
         """How long some steps take at any place, asked about at two where they were decided for
-        both; it pauses at each box.
+        both. Equal layers compute equal boxes of equal calls, which are asked about once; it pauses
+        at each of these.
         """
         work = Work()
-        for node, box in boxes_of(steps):
+        for (call, box), times in Counter((n.call, box) for n, box in boxes_of(steps)).items():
 
-            def time_ns(place: Place, call: Call = node.call, box: Box = box) -> float:
-                return self.time_ns(call, numbers(box.at(place)))
+            def time_ns(
+                place: Place, call: Call = call, box: Box = box, times: int = times
+            ) -> float:
+                return times * self.time_ns(call, numbers(box.at(place)))
 
             work.add(box.extents, time_ns, here, there)
             yield

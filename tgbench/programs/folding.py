@@ -101,13 +101,17 @@ class Folder:
 
     @cached_property
     def readers(self) -> Mapping[Node, set[Node]]:
+        return self.readers_in(self.scheduled)
+
+    @staticmethod
+    def readers_in(scheduled: ScheduledGraph) -> Mapping[Node, set[Node]]:
         """For every stored node, who reads its bytes, and through no view."""
         found: dict[Node, set[Node]] = {}
-        for node in self.scheduled.graph.nodes:
+        for node in scheduled.graph.nodes:
             for parent in node.inputs:
-                found.setdefault(self.scheduled.base[parent], set()).add(node)
-        for node in self.scheduled.graph.ends:
-            found.setdefault(self.scheduled.base[node], set()).add(node)
+                found.setdefault(scheduled.base[parent], set()).add(node)
+        for node in scheduled.graph.ends:
+            found.setdefault(scheduled.base[node], set()).add(node)
         return found
 
     def _lies_clear(self, chain: Sequence[Node], last: Node) -> bool:

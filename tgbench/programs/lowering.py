@@ -98,6 +98,8 @@ class Held:
 
 
 State = Mapping[Node, Held]
+Seen = tuple[tuple[Node, Box], ...]
+Starts = Mapping[Node, tuple[Coord, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +137,20 @@ def layout(node: Node, scheduled: ScheduledGraph, slots: Mapping[Node, Slot]) ->
 class Written:
     """What holds a number by now: valid and clean elements, and what a run has written so far."""
 
-    def __init__(self, step: Step, state: State, retained: frozenset[Node]) -> None:
-        self._left = {
-            node: Left(held.valid, step.dirty.get(node, EMPTY))
-            for node, held in state.items()
-            if node in retained or not (node in step.compute or node in step.filled)
-        }
+    def __init__(self, left: Mapping[Node, Left]) -> None:
+        self._left = left
         self._boxes: dict[Node, list[Box]] = {}
+
+    @staticmethod
+    def before(step: Step, state: State, retained: frozenset[Node]) -> Written:
+        """As it is when a run begins."""
+        return Written(
+            {
+                node: Left(held.valid, step.dirty.get(node, EMPTY))
+                for node, held in state.items()
+                if node in retained or not (node in step.compute or node in step.filled)
+            }
+        )
 
     def add(self, node: Node, box: Box) -> None:
         """A box is written."""
@@ -149,7 +158,10 @@ class Written:
 
     def lacking(self, node: Node, box: Box) -> Region:
         """What of a box holds nothing yet."""
-        missing = Region((box,)).subtract(Region.of(*self._boxes.get(node, ())))
+        written = self._boxes.get(node, ())
+        if box in written:
+            return EMPTY
+        missing = Region((box,)).subtract(Region.of(*written))
         return self._left.get(node, NOTHING).lacking(missing)
 
 
@@ -330,7 +342,7 @@ class Lowerer:
         self.device = device
         self._bindings = bindings or KnownBindings(Choices(rules, ranking))
         self._slots = placement.slots
-        self._how = cache(self._number_of_how)
+        self._hows: dict[Node, int] = {}  # no `cache`, which would hold on to who has it
         self._taken = cache(lambda node: taken(node, scheduled, placement.donors))
         self.layout_of = cache(lambda node: layout(node, scheduled, placement.slots))
         self._folder = Folder(scheduled, placement)
@@ -359,7 +371,7 @@ class Lowerer:
     ) -> Pausing[Lowering]:
         starts = self._starts(step, state)
         addresser = Addresser(self.layout_of, starts)
-        written = Written(step, state, self.placement.retained)
+        written = Written.before(step, state, self.placement.retained)
         instructions: list[Instruction] = []
         for node, region in step.compute.items():
             for box in self.rules.parts(node.call, region):
@@ -374,14 +386,20 @@ class Lowerer:
         instructions = yield from self._folding(instructions, handed)
         instructions = yield from self._choosing(instructions)
         instructions = yield from self._teaming(instructions)
-        passed = {one for made in instructions for one in (made.node, *made.posts[:-1])}
-        passed -= {made.result for made in instructions}
-        after = {
+        after = self._after(step, instructions, starts)
+        return Lowering(tuple(instructions), after, _demanded(demand or {}, addresser))
+
+    def _after(self, step: Step, made: Sequence[Instruction], starts: Starts) -> dict[Node, Held]:
+        """What is there afterwards; what was only passed on between calls that are one is not."""
+        folded = [one for one in made if one.posts]
+        passed = {node for one in folded for node in (one.node, *one.posts[:-1])}
+        if passed:
+            passed -= {one.result for one in made}
+        return {
             node: Held(region, starts[node])
             for node, region in step.valid.items()
             if node in starts and node not in passed  # a planner may retain what no run touches
         }
-        return Lowering(tuple(instructions), after, _demanded(demand or {}, addresser))
 
     def _starts(self, step: Step, state: State) -> dict[Node, tuple[Coord, ...]]:
         """Where each node's bytes begin in this run; checks that everything fits."""
@@ -430,28 +448,40 @@ class Lowerer:
     def _fills_for(
         self, node: Node, box: Box, written: Written, addresser: Addresser
     ) -> list[Instruction]:
-        """Fills of all that computing a box reads. What is needed, and no view, was computed."""
-        rules, maps = self.rules, self.scheduled.base
-        return [
-            fill
-            for parent, read, is_needed in zip(
-                node.inputs,
-                rules.reads(node.call, box),
-                rules.reads_needed(node.call, box),
-                strict=True,
-            )
-            if read is not None and not (is_needed and maps[parent] is parent)
-            for fill in self._fills(parent, read, written, addresser)
-        ]
+        """Fills of all that computing a box reads."""
+        seen = self._seen(node, box)
+        return [fill for base, part in seen for fill in self._put(base, part, written, addresser)]
+
+    def _seen(self, node: Node, box: Box) -> Seen:
+        """What computing a box reads of nodes with bytes, and is not known to be computed; what is
+        needed, and no view, was.
+        """
+        key = node, box, self.scheduled.copied
+        found: Seen = self.rules.seen.get(key, self._seen_besides, node, box)
+        return found
+
+    def _seen_besides(self, node: Node, box: Box) -> Seen:
+        reads = self.rules.reads(node.call, box)
+        are_needed = self.rules.reads_needed(node.call, box)
+        return tuple(
+            self.scheduled.base_box(parent, read, self.rules)
+            for parent, read, is_needed in zip(node.inputs, reads, are_needed, strict=True)
+            if read is not None and not (is_needed and self.scheduled.base[parent] is parent)
+        )
 
     def _fills(
         self, node: Node, box: Box, written: Written, addresser: Addresser
+    ) -> list[Instruction]:
+        """Fills of what is handed out."""
+        return self._put(*self.scheduled.base_box(node, box, self.rules), written, addresser)
+
+    def _put(
+        self, base: Node, inside: Box, written: Written, addresser: Addresser
     ) -> list[Instruction]:
         """Calls that put known values, or zeros nobody cares about, where somebody will look.
 
         A mask is put there as closed as it is: what is read beside a maximum stays below it.
         """
-        base, inside = self.scheduled.base_box(node, box, self.rules)
         if base.is_leaf or base in self.scheduled.frozen:
             return []
         missing = written.lacking(base, inside)
@@ -569,10 +599,16 @@ class Lowerer:
         key = self._bindings.choices.key(site)
         return self._bound(site, key, self._chosen(self._bindings.choices.at(key, site), node))
 
-    def _number_of_how(self, node: Node) -> int:
+    def _how(self, node: Node) -> int:
         """One number for all nodes of a call whose operands lie alike; some are never read, and
         lie nowhere.
         """
+        found = self._hows.get(node)
+        if found is None:
+            found = self._hows[node] = self._number_of_how(node)
+        return found
+
+    def _number_of_how(self, node: Node) -> int:
         base, frozen = self.scheduled.base, self.scheduled.frozen
         there = [n for n in (node, *node.inputs) if base[n] in frozen or base[n] in self._slots]
         laid = {n: self.layout_of(n) for n in there}
@@ -689,19 +725,24 @@ class Sizer:
         self.device = device
         self.choices = choices
         self._wants = rules.allowance.memo()
+        self._hows: dict[Hashable, int] = {}
 
     def wants(
         self, computed: Iterable[tuple[Node, Region]], draft: Draft
     ) -> dict[Node, set[tuple[int, ...]]]:
         """Of every node, what each of its calls would take: the best kernel's bytes first."""
-        views = _Unplaced(self.scheduled, draft)
+        views = _Unplaced(self.scheduled, draft, self._hows)
         found: dict[Node, set[tuple[int, ...]]] = {}
         for node, region in computed:
-            how = views.how(node)
-            sizes = found.setdefault(node, set())
-            for box in self.rules.parts(node.call, region):
-                sizes.add(self._wants.get((node, box, how), self._asked, node, box, views))
+            key = node, region, views.how(node)
+            found.setdefault(node, set()).update(
+                self._wants.get(key, self._wanted, node, region, views)
+            )
         return found
+
+    def _wanted(self, node: Node, region: Region, views: _Unplaced) -> frozenset[tuple[int, ...]]:
+        boxes = self.rules.parts(node.call, region)
+        return frozenset(self._asked(node, box, views) for box in boxes)
 
     def _asked(self, node: Node, box: Box, views: _Unplaced) -> tuple[int, ...]:
         prepares = node.call not in self.rules.unpacked
@@ -714,10 +755,12 @@ class Sizer:
 class _Unplaced:
     """How the operands of calls lie in a draft: their strides, and what is taken over in place."""
 
-    def __init__(self, scheduled: ScheduledGraph, draft: Draft) -> None:
-        self.scheduled, self.draft = scheduled, draft
+    def __init__(
+        self, scheduled: ScheduledGraph, draft: Draft, numbers: dict[Hashable, int]
+    ) -> None:
+        self.scheduled, self.draft, self._numbers = scheduled, draft, numbers
         self._layout = cache(lambda node: layout(node, scheduled, draft.slots))
-        self.how = cache(self._how)
+        self._hows: dict[Node, int] = {}
 
     @cached_property
     def addresser(self) -> Addresser:
@@ -725,13 +768,19 @@ class _Unplaced:
         starts = {node: (0,) * node.rank for node in self.draft.slots}
         return Addresser(self._layout, starts)
 
-    def _how(self, node: Node) -> Hashable:
-        """The strides of what a node writes and reads; some inputs are never looked at."""
+    def how(self, node: Node) -> int:
+        """A number for the strides of what a node writes and reads; some inputs are never looked
+        at.
+        """
+        found = self._hows.get(node)
+        if found is not None:
+            return found
         scheduled, slots = self.scheduled, self.draft.slots
         there = (one for one in (node, *node.inputs) if scheduled.base[one] in slots)
-        return tuple(
-            [slots[scheduled.base[one]].strides for one in there]
-        ), node in self.draft.donors
+        strides = tuple([slots[scheduled.base[one]].strides for one in there])
+        how = strides, node in self.draft.donors
+        found = self._hows[node] = self._numbers.setdefault(how, len(self._numbers))
+        return found
 
 
 class Surveyor(Lowerer):
@@ -785,8 +834,13 @@ def _moving_sizes(site: Site) -> tuple[int, ...]:
     The fastest kernel may be another where they are much larger. A program serves all the sizes
     that its guards allow, so what chooses its kernels need not tell close ones apart.
     """
-    sizes = [size for view in site.views for size in view.shape if type(size) is Moving]
-    return tuple([(value_of(size) ** 2).bit_length() for size in sizes])
+    return half_octaves(size for view in site.views for size in view.shape)
+
+
+def half_octaves(sizes: Iterable[Coord]) -> tuple[int, ...]:
+    """About how large those are that move."""
+    moving = [size for size in sizes if type(size) is Moving]
+    return tuple([(value_of(size) ** 2).bit_length() for size in moving])
 
 
 def _bound(site: Site, option: Option) -> BoundKernel:
@@ -820,7 +874,7 @@ def canonical(site: Site, taken: frozenset[int], *taken_by_posts: frozenset[int]
     def put(view: View | None, key: Hashable, may_be_there: bool) -> View | None:
         if view is None:
             return None
-        there = may_be_there and _is_there(view, out)
+        there = may_be_there and is_there(view, out)
         return View(OUT if there else key, view.dtype, view.shape, view.strides, 0)
 
     ins = tuple(put(view, i, i in taken) for i, view in enumerate(site.ins))
@@ -855,10 +909,10 @@ def _entries(site: Site) -> set[int]:
 def _lies_there(site: Site, i: int) -> bool:
     """Whether an input lies exactly where the output does."""
     view = site.ins[i]
-    return view is not None and _is_there(view, site.out)
+    return view is not None and is_there(view, site.out)
 
 
-def _is_there(view: View, out: View) -> bool:
+def is_there(view: View, out: View) -> bool:
     alike = view.buffer == out.buffer and view.dtype == out.dtype
     return alike and same(view.offset, out.offset)
 

@@ -97,7 +97,8 @@ class ProgramFile:
         numbers = list(dict.fromkeys(number for found in states for number in found))
         keys = []
         for state, kind, made in entries:
-            time_ns = made.use.time_ns if made.use.ran > 1 else modelled(made.steps, made.made_at)
+            use = made.use
+            time_ns = use.time_ns if use.is_warm else modelled(made.steps, made.made_at)
             at = [numbers.index(number) for number in (state, made.start, made.after)]
             keys.append(ProgramKey.of(kind, at, made, time_ns).written())
         yield {

@@ -25,6 +25,7 @@ from tgbench.programs.teamwork import Teamwork
 from tgbench.runs.buckets import BucketClass
 from tgbench.runs.pausing import Pausing, at_once
 from tgbench.runs.propagate import Propagator, Step, changes, handed_out, joined
+from tgbench.runs.redeciding import Before, Redecider
 from tgbench.runs.rules import Rules
 from tgbench.runs.split import WHOLE, Cut, Demand, cuts, demands, supersets
 
@@ -107,6 +108,7 @@ class Specialiser:
 
     Args:
         lowerer: who lowers them, if not one of these settings.
+        before: how runs were decided over other placements, where that is known.
     """
 
     def __init__(
@@ -120,12 +122,14 @@ class Specialiser:
         classes: Mapping[BucketClass, tuple[float, tuple[int, ...]]] | None = None,
         team: Teamwork | None = None,
         lowerer: Lowerer | None = None,
+        before: Before | None = None,
     ) -> None:
         self.scheduled = scheduled
         self.cut = cut
         self.classes = classes or {}
         storage = placement.storage(scheduled)
-        self.propagator = Propagator(scheduled.graph, storage, rules, scheduled.schedule)
+        given = scheduled.graph, storage, rules, scheduled.schedule
+        self.propagator = Propagator(*given) if before is None else Redecider(*given, before)
         self.lowerer = lowerer or Lowerer(scheduled, placement, rules, device, ranking, team)
         self.fixed_entries = FixedEntries()
 
@@ -202,6 +206,17 @@ class Specialiser:
             step = yield from self.propagator.stepping(_valid(held), changed, demand)
         return step, Domain(guards)
 
+    def counting(
+        self, held: State, kind: BucketClass, origin: tuple[int, ...]
+    ) -> Pausing[dict[Node, Held]]:
+        """What of what is held a run in one piece looks at here, said over the origin."""
+        graph = self.scheduled.graph
+        with record(origin):
+            demand = joined(handed_out(graph, kind, kind.symbols).values())
+            changed = changes(graph, kind, kind.symbols)
+            step = yield from self.propagator.stepping(_valid(held), changed, demand)
+            return (yield from self._looked_at(step, held, demand))
+
     @property
     def _own_ways(self) -> list[Way]:
         """Whole, or cut as planned."""
@@ -269,7 +284,7 @@ class Specialiser:
             return made, before
         return made, (yield from self._looked_at(made[0][0], before, demand))
 
-    def _looked_at(self, step: Step, held: State, demand: Demand) -> Pausing[State]:
+    def _looked_at(self, step: Step, held: State, demand: Demand) -> Pausing[dict[Node, Held]]:
         """What a step reads of what is held, or hands out: also what a kernel touches in vain."""
         rules, base_box = self.lowerer.rules, self.scheduled.base_box
         parts = [base_box(node, box, rules) for node, region in demand.items() for box in region]

@@ -180,6 +180,26 @@ class Bucket:
             for part in (self.changed, self.demand)
         )
 
+    @cached_property
+    def sizes(self) -> tuple[int, int]:
+        """Elements that are changed, and that are demanded."""
+        changed, demand = (
+            sum(value_of(region.elements) for _, region in part)
+            for part in (self.changed, self.demand)
+        )
+        return changed, demand
+
+    def share_of(self, other: Bucket) -> float:
+        """The part that this one is of what another one changes and demands: at most all of each.
+
+        >>> rows = [Region.of(Box(((0, n),))) for n in (2, 8)]
+        >>> few, all_of_them = (Bucket.of({"x": part}, {"y": part}) for part in rows)
+        >>> few.share_of(all_of_them), all_of_them.share_of(few)
+        (0.0625, 1.0)
+        """
+        parts = zip(self.sizes, other.sizes, strict=True)
+        return prod(min(mine / theirs, 1.0) if theirs else 1.0 for mine, theirs in parts)
+
     def is_within(self, other: Bucket) -> bool:
         """Whether another run changes and asks for all that this one does."""
         parts = (self.changed, dict(other.changed)), (self.demand, dict(other.demand))

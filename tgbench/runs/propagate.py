@@ -14,9 +14,10 @@ is then as dirty as its tile, for its last bits may follow from its neighbours' 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from operator import itemgetter
+from typing import NamedTuple, TypeAlias
 
 from tgbench.base.coords import Coord
 from tgbench.base.regions import EMPTY, NOTHING, Box, Left, Region
@@ -57,6 +58,7 @@ class Step:
         valid: for every stored node, what holds its value afterwards.
         unusable: cached values that could not be used, because this run overwrites them.
         filled: slices of which only known values are read: they are put there, not computed.
+        run: the same for runs that were decided from each other (`redeciding`).
     """
 
     dirty: Mapping[Node, Region]
@@ -66,6 +68,27 @@ class Step:
     valid: Mapping[Node, Region]
     unusable: tuple[Node, ...]
     filled: frozenset[Node] = frozenset()
+    run: Hashable = None
+
+
+_place = itemgetter(0)
+
+
+class NodePart(NamedTuple):
+    """What a run does about one node.
+
+    Fields:
+        compute: of what it has bytes for.
+        reused: what was needed and is there.
+        reads: what is then needed of each input; () for nothing of any.
+    """
+
+    compute: Region
+    reused: Region
+    reads: tuple[Region, ...]
+
+
+NO_PART = NodePart(EMPTY, EMPTY, ())
 
 
 class Propagator:
@@ -84,6 +107,8 @@ class Propagator:
         ]
         self.position = {node: i for i, node in enumerate(self.schedule)}
         self._ends = graph.ends
+        self._over: dict[Node, list[tuple[int, Node]]] = {}
+        self._read_bases: dict[Node, list[tuple[int, Node]]] = {}
 
     def forward(self, changed: Mapping[Node, Region]) -> dict[Node, Region]:
         """dirty[n] for every node that can differ when these leaves did."""
@@ -142,35 +167,41 @@ class Propagator:
         needed = dict(demand)
         compute: dict[Node, Region] = {}
         reused: dict[Node, Region] = {}
-        views, retained, rules = self.storage.views, self.storage.retained, self.rules.needed
         for node in reversed(self.schedule):
             region = needed.get(node)
             if region is None or not region.boxes:
                 continue
             yield
-            if node not in views:
-                there = usable.get(node, NOTHING)
-                if there.valid.boxes:
-                    missing = self.rules.lacking(there, region)
-                    if not missing.boxes:
-                        reused[node] = region
-                        continue
-                    if node in retained:
-                        kept = self.rules.subtract(region, missing)
-                        if kept.boxes:
-                            reused[node] = kept
-                        region = missing
-                region = widened(node.call, less_known(node.call, region))
-                if not region.boxes:
-                    continue
-                region = self.rules.rounded(node.call, region)
-                region = covered(node.call, region, there if node in retained else NOTHING)
-                compute[node] = region
-            for parent, part in zip(node.inputs, rules(node.call, region), strict=True):
-                if part.boxes:
+            part = self._part(node, region, usable.get(node, NOTHING))
+            if part.compute.boxes:
+                compute[node] = part.compute
+            if part.reused.boxes:
+                reused[node] = part.reused
+            for parent, read in zip(node.inputs, part.reads, strict=False):
+                if read.boxes:
                     before = needed.get(parent)
-                    needed[parent] = part if before is None else self.rules.union(before, part)
+                    needed[parent] = read if before is None else self.rules.union(before, read)
         return needed, dict(reversed(compute.items())), reused
+
+    def _part(self, node: Node, region: Region, there: Left) -> NodePart:
+        """What of a needed region is computed, where some of it may be there."""
+        rules, reused = self.rules, EMPTY
+        if node in self.storage.views:
+            return NodePart(EMPTY, EMPTY, rules.needed(node.call, region))
+        is_retained = node in self.storage.retained
+        if there.valid.boxes:
+            missing = rules.lacking(there, region)
+            if not missing.boxes:
+                return NodePart(EMPTY, region, ())
+            if is_retained:
+                reused = rules.subtract(region, missing)
+                region = missing
+        region = widened(node.call, less_known(node.call, region))
+        if not region.boxes:
+            return NodePart(EMPTY, reused, ())
+        region = rules.rounded(node.call, region)
+        region = covered(node.call, region, there if is_retained else NOTHING)
+        return NodePart(region, reused, rules.needed(node.call, region))
 
     def _filled(
         self,
@@ -179,24 +210,34 @@ class Propagator:
         reused: Mapping[Node, Region],
     ) -> frozenset[Node]:
         """Slices that a kernel or the caller looks at although all that it needs there is known."""
-        storage, found = self.storage, set()
+        storage, found = self.storage, set[Node]()
 
-        def is_bare(node: Node) -> bool:
-            base = storage.views.get(node, node)
-            alone = base in storage.retained and not storage.overlaps.get(base)
-            elsewhere = base.is_leaf or base in storage.frozen or alone
-            return not (elsewhere or base in compute or base in reused)
+        def is_bare(base: Node) -> bool:
+            if base in compute or base in reused or base in found:
+                return False
+            return not (base in storage.retained and not storage.overlaps.get(base))
 
         for node, region in compute.items():
-            for i, parent in enumerate(node.inputs):
-                if is_bare(parent) and any(
-                    self.rules.reads(node.call, box)[i] is not None for box in region
-                ):
-                    found.add(storage.views.get(parent, parent))
+            for i, base in self._bases_of_inputs(node):
+                if is_bare(base):
+                    boxes = (self.rules.reads(node.call, box)[i] for box in region)
+                    if any(box is not None for box in boxes):
+                        found.add(base)
         for node in self._ends:
-            if node in needed and is_bare(node):
-                found.add(storage.views.get(node, node))
+            base = storage.views.get(node, node)
+            if node in needed and not base.is_leaf and base not in storage.frozen and is_bare(base):
+                found.add(base)
         return frozenset(found)
+
+    def _bases_of_inputs(self, node: Node) -> list[tuple[int, Node]]:
+        """Whose bytes a node reads that are computed in runs, by input."""
+        found = self._read_bases.get(node)
+        if found is None:
+            views, frozen = self.storage.views, self.storage.frozen
+            bases = enumerate(views.get(parent, parent) for parent in node.inputs)
+            found = [(i, base) for i, base in bases if not (base.is_leaf or base in frozen)]
+            self._read_bases[node] = found
+        return found
 
     def _last_reads(
         self, needed: Mapping[Node, Region], compute: Mapping[Node, Region]
@@ -268,10 +309,21 @@ class Propagator:
         written: Set[Node],
     ) -> bool:
         """Whether something written after step `first` and before step `last` lies over it."""
-        return any(
-            other in written and first < self.position[other] < last
-            for other in self.storage.overlaps.get(node, ())
-        )
+        for at, other in self._overlapping(node):
+            if at <= first:
+                break
+            if at < last and other in written:
+                return True
+        return False
+
+    def _overlapping(self, node: Node) -> list[tuple[int, Node]]:
+        """What lies over a node, and when it is written, the last one first."""
+        found = self._over.get(node)
+        if found is None:
+            position, over = self.position, self.storage.overlaps.get(node, ())
+            known = ((position[other], other) for other in over if other in position)
+            found = self._over[node] = sorted(known, key=_place, reverse=True)
+        return found
 
 
 Asked: TypeAlias = "dict[str, tuple[Node, Region]]"  # what is handed out, by name

@@ -46,6 +46,7 @@ class Rules:
         self._dirty, self._needed, self._reads, self._atomic = memo(), memo(), memo(), memo()
         self._unions, self._differences, self._shown = memo(), memo(), memo()
         self._lacking, self._joined, self._rounded = memo(), memo(), memo()
+        self.touched, self.seen = memo(), memo()  # by computing nodes of a schedule
 
     def rounded(self, call: Call, region: Region) -> Region:
         """The tiles of a call that a region touches; the region itself where it has no tiling."""

@@ -18,10 +18,17 @@ of this. The share of the first runs is there at once. Until it is known what co
 everything takes, and while the purse is empty, nothing is chosen: runs are served as the last one
 was, or computed as everything.
 
-Choosing takes time as well: where runs are short, a choice stands for some of them.
+Choosing takes time as well: where runs are short, a choice stands for some of them. So does looking
+for programs: where it brings less than it takes, on average of late, it may take a 64th of
+computing everything, and other runs do just that. What is new is looked for at once, as far as the
+purse goes.
 
 A class is expected to come again as often as it did so far; one that the plan is for some times
-besides, the more often the more it weighs. That is put aside for it from the start.
+besides, the more often the more it weighs. That is put aside for it from the start. A program is
+expected to serve runs of smaller classes as well, from when the model was asked about it.
+
+One missing program is wanted at a time, that saves most for its price; it is paid for bit by bit,
+as far as the purse goes.
 """
 
 from __future__ import annotations
@@ -40,11 +47,11 @@ from tgbench.base.errors import PlanError, check_choice
 from tgbench.base.memo import Latest
 from tgbench.plans.decisions import Classes
 from tgbench.programs.program import Program, Use
-from tgbench.runs.buckets import BucketClass
+from tgbench.runs.buckets import BucketClass, Spot
 from tgbench.runs.pausing import Paused, Pausing, at_once
 from tgbench.runs.work import Place, Work
 from tgbench.session.experience import MOST_CLASSES, Asked, Decided, Experience, Modelled
-from tgbench.session.purse import SHARE, Purse
+from tgbench.session.purse import Purse
 from tgbench.session.serving import AFRESH, THERE, Offer, Rung
 
 CLEARLY = 2 / 3  # of a full run: what takes less is made with the first answer, if planned for
@@ -52,12 +59,16 @@ FEW = 1 / 4  # of the places of a class: rather a program that stands than one t
 AGAIN = 5  # how often a class that the plan is for is expected to come again
 MOST_ACCOUNTS = 20_000  # past this, what was put aside is forgotten
 EASILY = 4  # times in the purse, what asking about everything that is asked for takes
+MOST_MISSING = 16  # classes that the model was asked about, and no program was made for
 LAST_MET = 32  # runs of a class, whose places are remembered
 LEAST_RUNNING = 50  # of choosing's own time, that runs take on which a choice stands
 LONGEST = 50  # runs
 LONGEST_RUN = 1.3  # times what computing everything takes, that a run may with what is got ready
-LEAST_PART = 1 / 8  # of computing everything, that any run may spend on it
+LEAST_PART = 1 / 4  # of computing everything, that is spent on it at a time: after each pause the
+# processor's caches hold nothing of it, and ever smaller parts would take ever longer together
 LATELY = 1 / 8  # of what places of runs count for, that the last one does
+LOOKING = 1 / 64  # of computing everything, that looking for programs may take in vain
+HOPES = 16  # runs that look for something new, whether it brings anything or not
 FIRST_CHOICE_NS = 500_000  # what is saved up for the first choice, as none was timed yet
 
 
@@ -165,6 +176,12 @@ class Chooser(Protocol):
     def waits(self) -> bool:
         """Whether nothing is chosen for this run, as it cannot be paid for."""
 
+    def looks(self) -> bool:
+        """Whether looking for what is quicker than computing everything pays."""
+
+    def passes(self) -> None:
+        """A run computes everything, and nothing else is looked for, as that does not pay."""
+
     def rehearse(self, offer: Offer, decided: Decided) -> bool:
         """Learn of a run that is planned for, and did not happen yet; whether to make it ready."""
 
@@ -194,9 +211,9 @@ class Chooser(Protocol):
     def took(self, took_ns: int) -> None:
         """How long choosing took."""
 
-    def besides(self, program: Program, took_ns: int) -> int:
+    def besides(self, program: Program, took_ns: int, looking_ns: int = 0) -> int:
         """Pay for the rest of a run, which took so long to find the program that serves it, to
-        point it there, and to say what it leaves.
+        point it there, and to say what it leaves; of that, looking for others.
 
         Returns:
             How much of that is the program's: what computing everything would not take.
@@ -235,6 +252,12 @@ class Own:
     def waits(self) -> bool:
         return False
 
+    def looks(self) -> bool:
+        return True
+
+    def passes(self) -> None:
+        pass
+
     def rehearse(self, offer: Offer, decided: Decided) -> bool:
         return False
 
@@ -263,7 +286,7 @@ class Own:
     def took(self, took_ns: int) -> None:
         pass
 
-    def besides(self, program: Program, took_ns: int) -> int:
+    def besides(self, program: Program, took_ns: int, looking_ns: int = 0) -> int:
         return 0
 
     def ran(self, kind: BucketClass, program: Program, took_ns: int) -> None:
@@ -319,17 +342,21 @@ class Measured:
         self.wanted: Wanted | None = None
         self._instead_ns = self._cost_ns = inf
         self._rung, self._longest, self._skipped = AFRESH, 0, 0
-        self._kind: BucketClass | None = None  # what was chosen for last
-        self._saving_up = 0  # for how many runs like it nothing better can be paid for
-        self._saved_for, self._saved_until = 0.0, 0  # the worth of what is saved up for; how long
         self._aside: defaultdict[Hashable, float] = defaultdict(float)
         self._runs = 0
         self._came = dict[BucketClass, Met]()  # of what was chosen for
         self._chosen = 0  # how often, in all
         self._counts: tuple[Sequence[Seen], Offer, float] | None = None  # when the run is over
         self._full = Latest[BucketClass, Everything](MOST_CLASSES)
+        self._missing = Latest[tuple[Rung, BucketClass], None](MOST_MISSING)  # and asked about
         self._whole: Program | None = None  # what computes everything of anything
         self._ready: list[Program] = []  # made with the first answer, before that was measured
+        self._look_at_once()
+
+    def _look_at_once(self) -> None:
+        """Nothing was looked for yet."""
+        self._looking, self._found_ns = Use(), 0.0  # what it took, and saved, on average of late
+        self._passed, self._hopes = 0, HOPES  # runs that did not look; looks for what is new
 
     def choose(self, own: Offer, larger: Larger, planned: Classes) -> Offer:
         """The offer that costs least; what the others would have saved is put aside.
@@ -340,7 +367,7 @@ class Measured:
             self._aside.clear()
             self._came.clear()
             self._full.clear()
-        kind, seen = own.spot.kind, self._seen([own, *larger()])
+        kind, seen = own.spot.kind, self._seen(self._with_asked(own, larger()))
         unknown = self._compare(kind, seen)
         best, expected = self._least(seen, planned)
         if self._instead_ns == inf and (kind in self._came or kind not in planned):
@@ -348,15 +375,29 @@ class Measured:
             best, expected = fits[-1] if fits else (best, expected)  # what serves most other runs
         paid = expected + (self._experience.making(best) if best.program is None else 0.0)
         self._counts = seen, best, paid
-        if self._instead_ns < inf and self.wanted is None and (unknown or best.program is None):
-            self._want(*next(one for one in seen if one[0] is (unknown or best)))
+        missing = best if best.program is None else unknown
+        if self._instead_ns < inf and self.wanted is None and missing is not None:
+            self._want(*next(one for one in seen if one[0] is missing))
         if best.program is None and self._instead_ns < inf:
             best, paid = _quickest_there(seen)
         counts_on_nothing = best.program is not None and best.program.renews
         self._rung = AFRESH if counts_on_nothing else best.rung
         self._cost_ns = paid
-        self._kind, self._saving_up = kind, self._until_payable(seen, paid)
         return best
+
+    def _with_asked(self, own: Offer, larger: Sequence[Offer]) -> list[Offer]:
+        """The offers, and those of other classes that the model was asked about and that do all of
+        this run: a program serves such runs as well, so they count for it.
+        """
+        found = [own, *larger]
+        classes = {(offer.rung, offer.spot.kind) for offer in found}
+        for rung, kind in self._missing.keys() - classes:
+            between = kind.around(own.bucket)
+            if between is not None:
+                origin = between[1]  # so that changes start together
+                spot = Spot(kind, origin)
+                found.append(Offer(rung, kind.bucket(origin), spot, None, None))
+        return found
 
     def _count(self, seen: Sequence[Seen], best: Offer, paid_ns: float) -> None:
         """What a run was chosen from; it stands for those before it that nothing was chosen for."""
@@ -372,28 +413,23 @@ class Measured:
         """Get a program ready, or find out first what it takes."""
         self.wanted = Wanted(offer, self._is_hope(offer), hoped_ns, self._instead_ns)
 
-    def _until_payable(self, seen: Sequence[Seen], paid_ns: float) -> int:
-        """How many runs like this one it takes until some missing program can be paid for.
-
-        Until then there is little to choose for them.
-        """
-        purse = self._purse
-        prices = [self._price(one) for one, _ in seen if one.program is None]
-        missing = min(prices, default=0.0) - purse.room_ns()
-        grows = SHARE * purse.full_ns + max(purse.full_ns - paid_ns, 0.0)
-        if not missing > 0.0:
-            return 0
-        return int(missing / grows) if missing < LONGEST * grows else LONGEST
-
     def _seen(self, offers: Sequence[Offer]) -> list[Seen]:
         """The offers and what runs of theirs take.
 
         One that is not made takes no less than one that is known and within it; and one that is as
-        quick as was hoped, no more than one that is there and holds it.
+        quick as was hoped, no more than one that is there and holds it. Where nobody knows
+        anything, it is hoped that it takes the part of computing everything that it changes and is
+        asked for: all such parts together compute everything.
         """
         known = [(one, self._experience.running(one)) for one in offers]
         sure = [(one, takes_ns) for one, takes_ns in known if takes_ns is not None]
-        warm = [one for one in sure if one[0].program and one[0].program.use.is_warm]
+        there = [(one, one[0].program) for one in sure if one[0].program is not None]
+        warm = [one for one, program in there if program.use.is_warm]
+        full = [one for one, program in there if program.renews]
+
+        def hoped(offer: Offer) -> float:
+            parts = (ns * offer.bucket.share_of(one.bucket) for one, ns in full)
+            return max(parts, default=0.0)
 
         def takes(offer: Offer, own_ns: float) -> float:
             if offer.program is None:
@@ -402,7 +438,10 @@ class Measured:
                 return own_ns
             return min([own_ns, *(ns for one, ns in warm if offer.is_within(one))])
 
-        return [(offer, takes(offer, own_ns or 0.0)) for offer, own_ns in known]
+        return [
+            (offer, takes(offer, hoped(offer) if own_ns is None else own_ns))
+            for offer, own_ns in known
+        ]
 
     def _least(self, seen: Sequence[Seen], planned: Classes) -> Seen:
         """The one that costs least; of those that are not made and cost less than what is there,
@@ -419,31 +458,12 @@ class Measured:
         ]
         sure_ns = min((one[1] for one, is_hope in better if not is_hope), default=inf)
         worth_it = [one for one, is_hope in better if not is_hope or one[1] < sure_ns]
-        worth, _, best = max(
-            (self._worth(one[0], one[1], planned), -i, one)
-            for i, one in enumerate(worth_it or [least])
-        )
-        if self._may_have(best[0], worth):
-            return best
-        return _quickest_there(seen)
+        best = max(worth_it or [least], key=lambda one: self._worth(one[0], one[1], planned))
+        return best if self._may_have(best[0]) else _quickest_there(seen)
 
-    def _may_have(self, offer: Offer, worth: float) -> bool:
-        """Whether a missing program may be wanted now: it can be paid for, and nothing that is
-        worth more is saved up for. What cannot is saved up for, if that takes no longer than some
-        runs: else cheap hopes are paid for again and again, and never what is known to be good.
-        """
-        if self.wanted is not None:
-            return False
-        held = self._saved_for if self._chosen < self._saved_until else 0.0
-        if self._can_pay(offer):
-            if worth < held:
-                return False
-            self._saved_for = 0.0
-            return True
-        missing_ns = self._price(offer) - self._purse.room_ns(offer.rung.is_afresh)
-        if worth >= held and missing_ns < LONGEST * SHARE * self._purse.full_ns:
-            self._saved_for, self._saved_until = worth, self._chosen + LONGEST
-        return False
+    def _may_have(self, offer: Offer) -> bool:
+        """Whether a missing program may be wanted now: one at a time, as far as the purse goes."""
+        return self.wanted is None and self._purse.room_ns(offer.rung.is_afresh) > 0.0
 
     def _compare(self, kind: BucketClass, seen: Sequence[Seen]) -> Offer | None:
         """Find what is there instead of making a program, and what computing everything takes.
@@ -479,7 +499,7 @@ class Measured:
         return self._purse.holds(price, offer.rung.is_afresh)
 
     def waits(self) -> bool:
-        stands = self._rung.is_afresh and self._skipped < self._stands_for
+        stands = self._rung.is_afresh and self._skipped < self._longest
         waits = stands or not self._purse.holds(self._choosing_ns)
         self._skipped += waits
         return waits
@@ -497,28 +517,33 @@ class Measured:
 
     def answered(self) -> None:
         self._purse.left_ns = 0.0  # what the first answer took is told apart: nothing is owed
+        self._look_at_once()
 
     def asking(self, offer: Offer, decided: Decided) -> Pausing[Asked]:
         return self._experience.asking(offer, decided)
 
     def asked(self, wanted: Wanted, found: Asked) -> None:
         """What was put aside on a hope is as much less as the hope was too high."""
-        takes_ns = self._experience.asked(wanted.offer, found, wanted.took_ns)
+        offer = wanted.offer
+        takes_ns = self._experience.asked(offer, found, wanted.took_ns)
+        if offer.rung.moves and offer.rung.goes_by_place:
+            self._missing[offer.rung, offer.spot.kind] = None
         hoped_ns = wanted.instead_ns - wanted.hoped_ns
         if hoped_ns > 0.0:
             real_ns = min(max(wanted.instead_ns - takes_ns, 0.0), hoped_ns)
-            self._aside[_account(wanted.offer)] *= real_ns / hoped_ns
+            self._aside[_account(offer)] *= real_ns / hoped_ns
         self._choose_soon()
 
     def room_ns(self, takes_ns: float, spent_ns: int) -> float:
         full_ns, wanted = self._purse.full_ns, self.wanted
         left_ns = LONGEST_RUN * full_ns - takes_ns - spent_ns
         is_afresh = wanted is not None and wanted.offer.rung.is_afresh
-        return min(max(left_ns, LEAST_PART * full_ns), self._purse.room_ns(is_afresh))
+        part_ns, saved_ns = LEAST_PART * full_ns, self._purse.room_ns(is_afresh)
+        return min(max(left_ns, part_ns), saved_ns) if saved_ns >= part_ns else 0.0
 
     def _choose_soon(self) -> None:
         """There is more to choose from: the last choice does not stand any more."""
-        self._longest = self._saving_up = 0
+        self._longest = 0
 
     def again(self, own: Offer, planned: Classes) -> Sequence[Rung]:
         kind = own.spot.kind
@@ -526,8 +551,7 @@ class Measured:
             return self._rungs
         if kind in planned and kind not in self._came:
             return ()
-        stands_for = self._stands_for if kind is self._kind else self._longest
-        if self._skipped >= min(stands_for, self._chosen):
+        if self._skipped >= min(self._longest, self._chosen):
             return ()
         self._skipped += 1
         return self._rungs
@@ -536,11 +560,6 @@ class Measured:
     def _rungs(self) -> Sequence[Rung]:
         """Where the program is that was chosen last, or where it may be better elsewhere."""
         return THERE if self._rung.is_afresh else (self._rung, *THERE)
-
-    @property
-    def _stands_for(self) -> int:
-        """How many runs like the last one the choice made for it stands for."""
-        return max(self._longest, self._saving_up // 2)
 
     def took(self, took_ns: int) -> None:
         self._purse.pay(took_ns)
@@ -575,7 +594,11 @@ class Measured:
             if program.renews:  # one for no more is not there, or not for this place
                 lost_ns = (full.there_ns if is_full else took_ns) - full.least_ns
                 self._purse.lost_ns += max(lost_ns, 0.0)
-            self._purse.ran(full.least_ns, 0.0 if program.renews else full.least_ns - took_ns)
+            saved_ns = 0.0 if program.renews else full.least_ns - took_ns
+            self._purse.ran(full.least_ns, saved_ns)
+            if not self._passed:
+                self._found_ns += (max(saved_ns, 0.0) - self._found_ns) * LATELY
+                self._hopes = max(self._hopes - 1, 0)
 
     def spent(self, offer: Offer, took_ns: int) -> None:
         self._purse.pay(took_ns, offer.rung.is_afresh)
@@ -584,6 +607,7 @@ class Measured:
         self, offer: Offer, program: Program, took_ns: int, wanted: Wanted | None = None
     ) -> None:
         self._aside.pop(_account(offer), None)
+        self._missing.pop((offer.rung, offer.spot.kind), None)
         program.use.since = self._runs
         instead_ns = self._instead_ns if wanted is None else wanted.instead_ns
         self._experience.made(offer, program, took_ns, instead_ns)
@@ -591,15 +615,36 @@ class Measured:
             self._ready.append(program)
         if wanted is not None:
             self._choose_soon()
+        self._hopes = HOPES
 
-    def besides(self, program: Program, took_ns: int) -> int:
+    def passes(self) -> None:
+        self._skipped += 1
+
+    def looks(self) -> bool:
+        """It brings as much as it takes, on average of late, or may bring something new."""
+        looking_ns = self._looking.time_ns
+        if looking_ns <= max(self._found_ns, self._free_ns):
+            return True
+        return self._hopes > 0 and self._purse.holds(looking_ns)
+
+    @property
+    def _free_ns(self) -> float:
+        """What looking may take and find nothing, without being paid for."""
+        return (self._passed + 1) * LOOKING * self._purse.full_ns
+
+    def besides(self, program: Program, took_ns: int, looking_ns: int = 0) -> int:
         unpaid_ns = max(round(took_ns - self._purse.paid_ns), 0)
-        more_ns = 0 if program.renews else max(unpaid_ns - round(self._plain.time_ns), 0)
-        if program.renews:
-            self._plain.note(unpaid_ns)
-        self._purse.pay(more_ns)
+        looking_ns = min(max(round(looking_ns - self._purse.paid_ns), 0), unpaid_ns)
+        rest_ns = unpaid_ns - looking_ns
+        if program.renews and rest_ns:
+            self._plain.note(rest_ns)
+        more_ns = looking_ns + max(rest_ns - round(self._plain.time_ns), 0)
+        self._purse.pay(max(looking_ns - self._free_ns, 0.0) if program.renews else more_ns)
         self._purse.paid_ns = 0.0
-        return more_ns
+        self._passed = 0 if looking_ns else self._passed + 1
+        if looking_ns:
+            self._looking.note(looking_ns)
+        return 0 if program.renews else more_ns
 
     def modelling(self, offer: Offer, program: Program) -> Pausing[None]:
         return self._experience.modelling_of(offer, program)
@@ -642,16 +687,6 @@ class Measured:
         price = known.plan(offer) + known.making(offer)
         price += known.modelling(offer) if self._is_hope(offer) else 0.0
         return uses * (self._instead_ns - expected) / max(price, 1.0)
-
-    def _can_pay(self, offer: Offer) -> bool:
-        return self._purse.holds(self._price(offer), offer.rung.is_afresh)
-
-    def _price(self, offer: Offer) -> float:
-        """What is to be paid next for an offer: for a program, or to know what it would take."""
-        known = self._experience
-        if self._is_hope(offer):
-            return known.modelling(offer)
-        return known.plan(offer) + known.making(offer)
 
     def _is_hope(self, offer: Offer) -> bool:
         """Whether nobody knows what a run of an offer takes, and the model is to be asked."""

@@ -310,7 +310,10 @@ class Memory:
         kept: the fewer states there are, the more often a program is met again.
         Raises DoesNotFit if nothing fits.
         """
-        held = self.states.patterns[state].state
+        held: State = self.states.patterns[state].state
+        if not leftovers:
+            held = yield from self._counted(held, kind, origin)
+            state = self._number(held)
         made = yield from self.specialiser.specialising(
             held, kind, origin, or_more=or_more, as_planned=as_planned, is_fixed=is_fixed,
             counts_on_all=leftovers,
@@ -337,7 +340,19 @@ class Memory:
         self, state: int, kind: BucketClass, origin: tuple[int, ...]
     ) -> Pausing[tuple[Step, Domain]]:
         """What a run would compute: a third of making a program, and it is remembered for that."""
-        return self.specialiser.deciding(self.states.patterns[state].state, kind, origin)
+        held = yield from self._counted(self.states.patterns[state].state, kind, origin)
+        return (yield from self.specialiser.deciding(held, kind, origin))
+
+    def _counted(self, held: State, kind: BucketClass, origin: tuple[int, ...]) -> Pausing[State]:
+        """What of a state a run looks at, and what is there whole.
+
+        How far the last run came is nothing to this one: whoever compares with that is right at few
+        places.
+        """
+        whole = {n: there for n, there in held.items() if there.valid == Region.full(n.shape)}
+        if len(whole) == len(held):
+            return held
+        return (yield from self.specialiser.counting(held, kind, origin)) | whole
 
     def bind(self, program: Program, origin: tuple[int, ...]) -> None:
         """Make a program's tensors."""

@@ -275,15 +275,19 @@ class Planning:
     def searched(
         self, search: Search, happened: Iterable[Bucket], start: Decisions | None
     ) -> Decisions:
-        """The best plan that a search finds for what happened, from `start` on."""
+        """The best plan that a search finds for what happened, from `start` on.
+
+        Going through what happened is a part of the time that a search has.
+        """
         began_ns = time.perf_counter_ns()
         workload = Workload.of(self.scheduled, self.rules, self.history(happened))
-        made = self.seat.choose(
-            lambda room: self._optimiser(workload, room, search).run(
-                search.mode, search.effort, search.seed, start
-            ),
-            self.budget_bytes,
-        )
+
+        def found(room: int | None) -> Decisions:
+            effort = search.effort.after((time.perf_counter_ns() - began_ns) * 1e-9)
+            optimiser = self._optimiser(workload, room, search)
+            return optimiser.run(search.mode, effort, search.seed, start)
+
+        made = self.seat.choose(found, self.budget_bytes)
         return logged("searched", replace(made, records=self.costs.basis), began_ns)
 
     def _optimiser(self, workload: Workload, room: int | None, search: Search) -> Optimiser:

@@ -3,8 +3,8 @@
 Into it goes what runs were quicker than computing everything, and a sixteenth of what that takes;
 out of it are paid programs, plans, models, choosing, and what runs take besides their calls that
 computing everything does not. The share of the first runs is there at once. What finding changes
-takes comes on top, so that at any time beyond ten runs all together took at most a tenth more than
-they would have without any of this.
+takes comes on top, and a 64th for looking for programs in vain, so that at any time beyond ten runs
+all together took at most a tenth more than they would have without any of this.
 """
 
 from __future__ import annotations

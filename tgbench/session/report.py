@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tgbench.base.regions import EMPTY, Region
 from tgbench.base.words import counted, format_time
-from tgbench.kernels.registry import KERNELS
+from tgbench.kernels.registry import KERNELS, Site
 from tgbench.programs.exact.findings import told
 from tgbench.programs.program import Program
 from tgbench.runs.buckets import Bucket, BucketClass
@@ -73,8 +73,13 @@ class Report:
     @property
     def rounded(self) -> int:
         """Of these, those whose kernel rounds what it multiplies (`arithmetic`)."""
-        sites = [(made.kernel, made.site) for made in self.program.instructions]
-        return sum(name in _rounding(site.call.op.name) for name, site in sites if site is not None)
+        return sum(name in _rounding(site.call.op.name) for name, site in self._sites)
+
+    @property
+    def _sites(self) -> list[tuple[str, Site]]:
+        """Kernels' names, and where they compute."""
+        made = self.program.instructions
+        return [(one.kernel, one.site) for one in made if one.site is not None]
 
     @property
     def compute(self) -> dict[str, Region]:
@@ -124,6 +129,9 @@ class Report:
             lines.append(
                 f"{counted(self.rounded, 'instruction')} rounded what they multiply (arithmetic)"
             )
+        elif any("arithmetic" in site.call.attrs for _, site in self._sites):
+            why = "kernels that do not were quicker" if _can_round() else "no kernel here does that"
+            lines.append(f"nothing was rounded (arithmetic): {why}")
         spread = self.spread
         if spread is not None:
             lines.append(f"the change spreads to everything at {spread}")
@@ -159,6 +167,11 @@ class Report:
 def _rounding(op: str) -> set[str]:
     """The kernels of an op that round what they multiply."""
     return {kernel.name for kernel in KERNELS.get(op, ()) if kernel.rounds}
+
+
+def _can_round() -> bool:
+    """Whether this machine has kernels that round, which its processor decides."""
+    return any(kernel.rounds for kernels in KERNELS.values() for kernel in kernels)
 
 
 def flops(steps: Sequence[Step], origin: tuple[int, ...], *, products: bool = False) -> int:

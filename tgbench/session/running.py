@@ -113,6 +113,7 @@ class Decision(NamedTuple):
         spot: its class, and where it happens; None where nobody asked.
         served: by which program.
         found_ns: when it was known what differs, by the clock of this thread's work.
+        looked_ns: when what serves was found, where others were looked for.
     """
 
     request: Request
@@ -122,6 +123,7 @@ class Decision(NamedTuple):
     spot: Spot | None
     served: Served
     found_ns: int
+    looked_ns: int
 
 
 class Outcome(NamedTuple):
@@ -284,7 +286,7 @@ class Runner:
             is_first = self.keeper.standing.memory is None
             afresh = None if is_first else self._afresh(bucket)
             if afresh is not None and not self._goes_on(afresh, began_ns):
-                return Decision(request, arrays, differ, bucket, None, afresh, found_ns)
+                return Decision(request, arrays, differ, bucket, None, afresh, found_ns, found_ns)
             spot = self.server.classifier.spot(bucket)
             if is_first:
                 fits: Runs = () if self.chooser.strict else self.planning.whole_runs()
@@ -304,14 +306,19 @@ class Runner:
             if is_first and not self.chooser.strict:
                 rows.load()  # rather now than in the middle of an edit
                 self._hold(whole for whole in fits if whole != spot)
-            return Decision(request, arrays, differ, bucket, spot, served, found_ns)
+            looked_ns = self._work_ns()
+            return Decision(request, arrays, differ, bucket, spot, served, found_ns, looked_ns)
         raise KernelError(f"{spot.kind} fits no plan made for it: {failure}")
 
     def _afresh(self, bucket: Bucket) -> Served | None:
-        """A program for everything, where nothing else is there and nothing can be bought."""
-        if not self.keeper.programs.continue_nothing:
-            return None
-        found = self._quickest(bucket, (ANEW,))
+        """A program for everything, where looking for others does not pay, or nothing else is there
+        and nothing can be bought.
+        """
+        is_alone, looks = self.keeper.programs.continue_nothing, self.chooser.looks()
+        found = self._quickest(bucket, (ANEW,)) if is_alone or not looks else None
+        if found is not None and not looks:
+            self.chooser.passes()
+            return found
         return found if found is not None and self.chooser.waits() else None
 
     def _goes_on(self, served: Served, began_ns: int) -> bool:
@@ -443,7 +450,7 @@ class Runner:
         worked = ended_work - began_work
         after = self._standing_after(run, before, outcome)
         besides = began_work - run.found_ns + self._work_ns() - ended_work
-        more = self.chooser.besides(program, besides)
+        more = self.chooser.besides(program, besides, run.looked_ns - run.found_ns)
         if turn is None:
             program.ran(worked + more)
         self.finish(run, moved, Clock(began_ns, decided_ns, done_ns, worked))

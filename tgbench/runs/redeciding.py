@@ -1,0 +1,189 @@
+"""Runs that are decided again and again, each time with a little else there: only that is redone.
+
+    decided before   usable, retained ──→ a part for every node that something is needed of
+    now              what of these differs ──→ its parts anew ──→ its operands' … while they differ
+
+What is needed of a node follows from what its readers ask for, and from nothing else; so going back
+from the nodes that differ, the last one first, and on to those whose readers ask for something else
+than before, gives what going through all of them would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heappush
+
+from tgbench.base.coords import STANDING, Guard, record
+from tgbench.base.memo import Latest
+from tgbench.base.regions import EMPTY, NOTHING, Left, Region
+from tgbench.graph.graph import Graph, Node
+from tgbench.runs.pausing import Pausing, at_once
+from tgbench.runs.propagate import NO_PART, NodePart, Propagator, Step, Storage
+from tgbench.runs.rules import Rules
+
+MOST_PARTS = 200_000  # of all decisions that are remembered together
+
+
+@dataclass(frozen=True)
+class _Decision:
+    """How a run was decided.
+
+    Fields:
+        usable, retained: what was there.
+        needed: of every node that something was needed of.
+        parts: of every node of those that is computed, or looks at one.
+        guards: that parts stand on, where there are any.
+    """
+
+    usable: Mapping[Node, Left] = field(default_factory=dict)
+    retained: frozenset[Node] = frozenset()
+    needed: Mapping[Node, Region] = field(default_factory=dict)
+    parts: Mapping[Node, NodePart] = field(default_factory=dict)
+    guards: Mapping[Node, set[Guard]] = field(default_factory=dict)
+
+
+class Before:
+    """How runs of a graph in one order were decided last, whatever was retained."""
+
+    def __init__(self, graph: Graph, schedule: Sequence[Node], rules: Rules) -> None:
+        most = max(MOST_PARTS // max(len(schedule), 1), 1)
+        self.decisions = Latest[Hashable, _Decision](most)
+        self.steps = Latest[Hashable, Step](most)
+        self.dirty = rules.allowance.memo(most)
+        self.readers: dict[Node, list[tuple[Node, int]]] = {node: [] for node in graph.nodes}
+        for node in reversed(schedule):
+            for i, parent in enumerate(node.inputs):
+                self.readers[parent].append((node, i))
+
+
+class Redecider(Propagator):
+    """Decides runs as a `Propagator` does, from how they were decided before.
+
+    Runs are the same if the same changes, and the same is asked for, where one stands; what comes
+    out as it did the last time is the very same step.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        storage: Storage,
+        rules: Rules,
+        schedule: Sequence[Node],
+        before: Before,
+    ) -> None:
+        super().__init__(graph, storage, rules, schedule)
+        self.before = before
+        self._run: Hashable = None
+
+    def forwarding(self, changed: Mapping[Node, Region]) -> Pausing[dict[Node, Region]]:
+        """What is dirty does not depend on what is there."""
+        yield
+        found: dict[Node, Region] = self.before.dirty.get(key_of(changed), self._dirty, changed)
+        return found
+
+    def _dirty(self, changed: Mapping[Node, Region]) -> dict[Node, Region]:
+        return at_once(super().forwarding(changed))
+
+    def stepping(
+        self,
+        valid: Mapping[Node, Region],
+        changed: Mapping[Node, Region],
+        demand: Mapping[Node, Region],
+        avoid: Iterable[Node] = (),
+    ) -> Pausing[Step]:
+        self._run = key_of(changed), key_of(demand), bool(valid), tuple(STANDING.origin)
+        made = yield from super().stepping(valid, changed, demand, avoid)
+        made = replace(made, run=self._run)
+        last = self.before.steps.get(self._run)
+        if last is not None and vars(last) == vars(made):
+            return last
+        self.before.steps[self._run] = made
+        return made
+
+    def _going_back(
+        self, usable: Mapping[Node, Left], demand: Mapping[Node, Region]
+    ) -> Pausing[tuple[dict[Node, Region], dict[Node, Region], dict[Node, Region]]]:
+        yield
+        made = self._decided(usable, demand)
+        self.before.decisions[self._run] = made
+        if STANDING.guards is not None:
+            STANDING.guards.update(*made.guards.values())
+        parts = made.parts
+        there = [(node, parts[node]) for node in self.schedule if node in parts]
+        compute = {node: part.compute for node, part in there if part.compute.boxes}
+        reused = {node: part.reused for node, part in there if part.reused.boxes}
+        return dict(made.needed), compute, reused
+
+    def _decided(self, usable: Mapping[Node, Left], demand: Mapping[Node, Region]) -> _Decision:
+        """What differs from the last time, decided anew, from the last node to the first."""
+        retained, position = self.storage.retained, self.position
+        last = self.before.decisions.get(self._run)
+        if last is None:
+            last, differ = _Decision(), set(demand)
+        else:
+            differ = _differing(usable, last.usable) | (retained ^ last.retained)
+            differ.intersection_update(last.parts)
+        needed, parts, guards = dict(last.needed), dict(last.parts), dict(last.guards)
+        waiting = [-position[node] for node in differ if node in position]
+        heapify(waiting)
+        elsewhere = {node for node in differ if node not in position}
+        last_place = 1
+        while waiting:
+            place = heappop(waiting)
+            if place == last_place:
+                continue
+            last_place = place
+            node = self.schedule[-place]
+            before = parts.pop(node, NO_PART)
+            needed.pop(node, None)
+            guards.pop(node, None)
+            with record(STANDING.origin) as found:
+                region = self._needed(node, demand, parts)
+                if region is not None:
+                    needed[node] = region
+                    if region.boxes:
+                        parts[node] = self._part(node, region, usable.get(node, NOTHING))
+            if found:
+                guards[node] = found
+            for parent in _asked_otherwise(node, before, parts.get(node, NO_PART)):
+                if parent in position:
+                    heappush(waiting, -position[parent])
+                else:
+                    elsewhere.add(parent)
+        for node in elsewhere:
+            region = self._needed(node, demand, parts)
+            needed.pop(node, None)
+            if region is not None:
+                needed[node] = region
+        return _Decision(usable, retained, needed, parts, guards)
+
+    def _needed(
+        self, node: Node, demand: Mapping[Node, Region], parts: Mapping[Node, NodePart]
+    ) -> Region | None:
+        """What is needed of a node by those who ask, the last one first."""
+        region = demand.get(node)
+        for reader, i in self.before.readers[node]:
+            part = parts.get(reader)
+            if part is not None and part.reads and part.reads[i].boxes:
+                read = part.reads[i]
+                region = read if region is None else self.rules.union(region, read)
+        return region
+
+
+def key_of(regions: Mapping[Node, Region]) -> Hashable:
+    """For dictionaries of the same regions of the same nodes."""
+    return frozenset(regions.items())
+
+
+def _differing(one: Mapping[Node, Left], other: Mapping[Node, Left]) -> set[Node]:
+    return {node for node in one.keys() | other.keys() if one.get(node) != other.get(node)}
+
+
+def _asked_otherwise(node: Node, before: NodePart, after: NodePart) -> Iterator[Node]:
+    """The operands that something else is needed of than before."""
+    if before.reads == after.reads:
+        return
+    nothing = (EMPTY,) * len(node.inputs)
+    pairs = zip(node.inputs, before.reads or nothing, after.reads or nothing, strict=True)
+    yield from (parent for parent, one, other in pairs if one != other)
