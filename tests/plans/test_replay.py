@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 
 import hypothesis.strategies as st
 import numpy as np
@@ -24,13 +26,13 @@ from tgbench.programs.lowering import DoesNotFit, Held
 from tgbench.programs.specialiser import Specialised, Specialiser
 from tgbench.runs.buckets import Bucket
 from tgbench.runs.rules import Rules
-from tgbench.runs.split import WHOLE
+from tgbench.runs.split import WHOLE, Cut, cuts
 
 
-def lowered_ns(judge_: Judge, placement: Placement) -> list[float] | None:
+def lowered_ns(judge_: Judge, placement: Placement, cut: Cut = WHOLE) -> list[float] | None:
     """Times of the calls that a session would bind, by one who knows of nothing else."""
     specialiser = Specialiser(
-        judge_.scheduled, placement, WHOLE, Rules(), "cpu", classes=judge_.classes
+        judge_.scheduled, placement, cut, Rules(), "cpu", classes=judge_.classes
     )
 
     def decide(held: dict[object, Held], kind: object, origin: object) -> tuple[object, ...]:
@@ -45,7 +47,7 @@ def lowered_ns(judge_: Judge, placement: Placement) -> list[float] | None:
     walk = Walk(decide)  # type: ignore[arg-type]
     try:
         return [
-            sum(map(partial(judge_.instruction_ns, origin=origin), walk.step(kind, origin)))
+            math.fsum(map(partial(judge_.instruction_ns, origin=origin), walk.step(kind, origin)))
             for kind, origin in judge_.workload.circle
         ]
     except DoesNotFit:
@@ -70,6 +72,33 @@ def test_a_replay_after_others_says_what_sessions_lower(data: st.DataObject) -> 
         expected = lowered_ns(judge_, placement)
         assert (found is None) == (expected is None)
         assert found is None or list(found.replayed.times_ns) == expected
+
+
+@given(st.data())
+def test_replays_of_retentions_that_differ_by_one_value_say_what_sessions_lower(
+    data: st.DataObject,
+) -> None:
+    """Runs are decided and lowered from how they were over the maps before, whole or in pieces."""
+    graph, _ = data.draw(graphs(most_ops=9))
+    assume(graph.inputs)
+    simple = simplify(graph)
+    judge_ = judge(simple, data.draw(traces(simple, most=4)))
+    random = np.random.default_rng(data.draw(st.integers(0, 99)))
+    keep = random.random((judge_.uncut.turns, judge_.uncut.nodes)) < 0.5
+    ways = [WHOLE, *islice(cuts(judge_.planner.runs.propagator(())), 2)]
+    for _ in range(data.draw(st.integers(2, 4))):
+        retention = judge_.retention(keep)
+        cut = data.draw(st.sampled_from(ways))
+        placement = judge_.planner.lay_out(
+            retention, judge_.scenarios, cut, budget_bytes=data.draw(st.integers(0, 10_000))
+        )
+        found = judge_.candidate(retention, cut, placement, modelled=False)
+        expected = lowered_ns(judge_, placement, cut)
+        assert (found is None) == (expected is None)
+        assert found is None or list(found.replayed.times_ns) == expected
+        if keep.size:
+            turn, node = random.integers(keep.shape[0]), random.integers(keep.shape[1])
+            keep[turn, node] ^= True
 
 
 def convolutions(size: int) -> Graph:

@@ -33,7 +33,9 @@ from tgbench.plans.retention.workload import Workload
 from tgbench.plans.search.chain import Chain
 from tgbench.plans.search.effort import Effort, Mode
 from tgbench.plans.search.judge import Judge
+from tgbench.plans.search.layouts import Layouts
 from tgbench.plans.search.optimiser import Optimiser
+from tgbench.plans.search.plan_search import LaidOut, Looked
 from tgbench.runs.buckets import Bucket
 from tgbench.runs.propagate import rough_ns
 from tgbench.runs.rules import Rules
@@ -164,6 +166,104 @@ def test_what_less_memory_allowed_is_a_candidate_for_more(data: st.DataObject) -
         assert made.placement.size_bytes <= budget
         assert before is None or made.expected_ns <= before.expected_ns
         before = made
+
+
+def least_replayed(search: Optimiser, effort: Effort) -> tuple[Decisions, float]:
+    """What a search finds, and the fastest of all the plans that it replayed."""
+    found = list[float]()
+
+    def look(one: Looked) -> None:
+        if isinstance(one, LaidOut):
+            found.append(one.time_ns)
+
+    search._asked = replace(search._asked, look=look)
+    return search.run("search", effort), min(found)
+
+
+@given(st.data())
+def test_no_bound_is_above_a_plan_that_was_replayed(data: st.DataObject) -> None:
+    graph, _ = data.draw(graphs(most_ops=7))
+    assume(graph.inputs)
+    simple = simplify(graph)
+    buckets = data.draw(traces(simple))
+    most = optimiser(simple, buckets, None).run("greedy").placement.size_bytes
+    search = optimiser(simple, buckets, data.draw(st.integers(most // 4, most)))
+    try:
+        made, least_ns = least_replayed(search, Effort(steps=4))
+    except BudgetError:
+        return
+    assert made.search is not None
+    assert made.search.bound_ns <= least_ns * (1 + 1e-9)
+
+
+def stream() -> tuple[Graph, list[Bucket]]:
+    """Sums of rows ever further apart; a row is added, and one of the result is looked at."""
+    g = tg.GraphBuilder()
+    h = g.input("x", (64, 4))
+    for apart in (1, 2, 4, 8):
+        h = ops.maximum(h[:-apart] * 0.5 + h[apart:], h[apart:])
+    g.output("y", h)
+
+    def row(at: int) -> Region:
+        return Region((Box(((at, at + 1), (0, 4))),))
+
+    first = Bucket.of({"x": Region.full((64, 4))}, {"y": row(0)})
+    later = [Bucket.of({"x": row(at + 15)}, {"y": row(at)}) for at in range(1, 12)]
+    return simplify(g.build()), [first, *later]
+
+
+@pytest.mark.parametrize("share", [0.4, 0.6])
+def test_where_values_survive_in_shared_bytes_no_bound_is_said(share: float) -> None:
+    """The model's would be above what replays take."""
+    graph, buckets = stream()
+    most = optimiser(graph, buckets, None).run("greedy").placement.size_bytes
+    search = optimiser(graph, buckets, int(share * most))
+    made, least_ns = least_replayed(search, Effort(steps=4))
+    assert made.search is not None
+    assert min(search._known.least_ns.values()) > least_ns
+    assert (made.search.bound_ns, made.search.bound_of) == (0, "")
+
+
+def counted_layouts(search: Optimiser) -> list[Retention]:
+    """What is laid out from now on."""
+    planner, laid = search.judge.planner, list[Retention]()
+    lay_out = planner.lay_out
+
+    def counting(retention: Retention, *arguments: Any, **more: Any) -> Any:
+        laid.append(retention)
+        return lay_out(retention, *arguments, **more)
+
+    planner.lay_out = counting  # type: ignore[method-assign]
+    return laid
+
+
+def test_a_plan_that_cannot_be_better_is_not_laid_out_again() -> None:
+    """Where all is kept nothing is gained, whatever another plan lets go of."""
+    case = busy_case()
+    best = optimiser(case.graph, [*case.buckets], None).run("greedy")
+    start = replace(best, retention=replace(best.retention, after={}), classes={})
+    search = optimiser(case.graph, [*case.buckets], None)
+    laid = counted_layouts(search)
+    made = search.run("greedy", start=start)
+    assert laid == [made.retention]
+    assert made.expected_ns <= best.expected_ns
+
+
+def test_what_a_plan_keeps_is_laid_out_again_where_it_is_better(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its map may no longer be right where what it keeps is."""
+    monkeypatch.setattr(Layouts, "as_it_is", lambda *_, **__: None)
+    case = busy_case()
+    graph, buckets = case.graph, [*case.buckets]
+    most = optimiser(graph, buckets, None).run("greedy").placement.size_bytes
+    budget = int(0.9 * most)
+    greedy = optimiser(graph, buckets, budget).run("greedy")
+    found = optimiser(graph, buckets, budget).run("search", Effort(steps=16))
+    assert found.expected_ns < greedy.expected_ns
+    search = optimiser(graph, buckets, budget)
+    made = search.run("greedy", start=found)
+    assert made.expected_ns <= found.expected_ns
 
 
 # --- the model, and searches over it -------------------------------------------------------------

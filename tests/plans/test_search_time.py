@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from search_cases import SearchCase, busy_case
 
+from tgbench import GraphSession
 from tgbench.plans.plan import Plan
 from tgbench.plans.retention import polish
 from tgbench.plans.retention.exact import IntegerProgram
 from tgbench.plans.retention.neighbourhoods import Neighbourhoods
+from tgbench.plans.retention.workload import Workload
 from tgbench.plans.search import orders
 from tgbench.plans.search.arms import Arms
 from tgbench.plans.search.effort import Effort, Mode, Spending
@@ -40,12 +44,12 @@ class WorkClock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.begun = 0.0, list[tuple[str, float]]()
         for (owner, name), seconds in TAKES.items():
-            monkeypatch.setattr(owner, name, self._timed(getattr(owner, name), name, seconds))
+            monkeypatch.setattr(owner, name, self.timed(getattr(owner, name), name, seconds))
 
     def __call__(self) -> float:
         return self.now
 
-    def _timed(self, work: Callable[..., Any], name: str, seconds: float) -> Callable[..., Any]:
+    def timed(self, work: Callable[..., Any], name: str, seconds: float) -> Callable[..., Any]:
         def timed(*arguments: Any, **more: Any) -> Any:
             self.begun.append((name, self.now))
             found = work(*arguments, **more)
@@ -78,6 +82,47 @@ def test_nothing_begins_when_the_time_is_over(
     assert clock.now <= max(seconds, 5.0) + 3.0
     assert found.best_ns <= found.greedy_ns
     assert found.stop == "time" or mode == "exact" or clock.now < seconds
+
+
+@pytest.mark.parametrize("takes_s", [2.0, 7.0])
+def test_a_layout_that_would_not_end_in_time_is_not_begun(
+    monkeypatch: pytest.MonkeyPatch, takes_s: float
+) -> None:
+    """As long as one takes about as long as the one before it."""
+    clock = WorkClock(monkeypatch)
+    monkeypatch.setattr(Layouts, "laid", clock.timed(Layouts.laid, "laid", takes_s))
+    searched(clock, "search", SECONDS, replace(CASE, share=0.9))
+    first = next(when for what, when in clock.begun if what == "begin done")
+    begun = [when for what, when in clock.begun if what == "laid" and when >= first]
+    assert len(begun) > 1
+    assert max(begun[1:]) + takes_s <= SECONDS
+
+
+def test_going_through_what_happened_is_a_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = {
+        name: np.zeros(node.shape, np.float32) for name, node in CASE.graph.parameters.items()
+    }
+    session = GraphSession(CASE.graph, weights=weights)
+    inputs = {name: np.zeros(node.shape, np.float32) for name, node in CASE.graph.inputs.items()}
+    session.run(inputs)
+    session.run({name: x + 1 for name, x in inputs.items()})
+    given, run, of, late_s = list[Effort](), Optimiser.run, Workload.of, [0.0]
+    now = time.perf_counter_ns
+
+    def slowly(*arguments: Any) -> Workload:
+        late_s[0] += 2.0
+        return of(*arguments)
+
+    def noted(self: Optimiser, mode: Mode, effort: Effort, *more: Any) -> Any:
+        given.append(effort)
+        return run(self, mode, effort, *more)
+
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: now() + int(late_s[0] * 1e9))
+    monkeypatch.setattr(Workload, "of", slowly)
+    monkeypatch.setattr(Optimiser, "run", noted)
+    session.optimize("greedy", 60.0)
+    assert given
+    assert all(0 < one.seconds <= 58.0 for one in given if one.seconds is not None)
 
 
 def test_programs_are_given_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:

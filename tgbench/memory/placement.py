@@ -18,15 +18,15 @@ more buffer, live for one step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TypeVar
+from functools import cached_property, reduce
+from typing import TypeAlias
 
 import numpy as np
 
 from tgbench.base.coords import Coord, value_of
-from tgbench.base.regions import Box, in_order, row_major
+from tgbench.base.regions import Box, Region, in_order, row_major
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import OPS
 from tgbench.memory.storage import ScheduledGraph
@@ -113,16 +113,17 @@ class Placement:
         nodes = [node for node in self.slots if not node.is_leaf]
         start = np.array([self.slots[n].offset_bytes for n in nodes], dtype=np.int64)
         stop = start + [aligned(self.size_of(n)) for n in nodes]
-        writers = [(n, a, b) for n, a, b in zip(nodes, start, stop, strict=True)]
-        writers += [
-            (n, s.offset_bytes, s.offset_bytes + s.size_bytes) for n, s in self.scratch.items()
-        ]
-        result: dict[Node, list[Node]] = {node: [] for node in nodes}
-        for writer, low, high in writers:
-            for i in np.flatnonzero((start < high) & (low < stop)):
-                if nodes[i] is not writer:
-                    result[nodes[i]].append(writer)
-        return {node: tuple(dict.fromkeys(found)) for node, found in result.items()}
+        rooms = [(room.offset_bytes, room.size_bytes) for room in self.scratch.values()]
+        room_start, room_bytes = np.array(rooms, dtype=np.int64).reshape(-1, 2).T
+        low, high = np.append(start, room_start), np.append(stop, room_start + room_bytes)
+        writers = [*nodes, *self.scratch]
+        over = (low < stop[:, None]) & (start[:, None] < high)
+        found = {}
+        for node, row in zip(nodes, over, strict=True):
+            them = dict.fromkeys([writers[i] for i in np.flatnonzero(row).tolist()])
+            them.pop(node, None)
+            found[node] = tuple(them)
+        return found
 
     @property
     def always(self) -> tuple[Node, ...]:
@@ -182,24 +183,18 @@ class Footprint:
     @staticmethod
     def joined(parts: Iterable[Footprint]) -> Footprint:
         """What several sets of runs touch."""
-        hulls: dict[Node, Box] = {}
-        extents: dict[Node, tuple[int, ...]] = {}
+        boxes: dict[Node, dict[Box, None]] = {}
+        sizes: dict[Node, dict[tuple[int, ...], None]] = {}
         made: list[Mapping[Node, Box]] = []
         for part in parts:
             for node, box in part.hulls.items():
-                hulls[node] = _joined(hulls.get(node, box), box, Box.hull)
-            for node, sizes in part.extents.items():
-                extents[node] = _joined(extents.get(node, sizes), sizes, largest)
+                boxes.setdefault(node, {})[box] = None
+            for node, size in part.extents.items():
+                sizes.setdefault(node, {})[size] = None
             made += part.made
+        hulls = {node: reduce(Box.hull, some) for node, some in boxes.items()}
+        extents = {node: reduce(largest, some) for node, some in sizes.items()}
         return Footprint(hulls, extents, tuple(made))
-
-
-Joined = TypeVar("Joined", bound="tuple[object, ...]")
-
-
-def _joined(a: Joined, b: Joined, join: Callable[[Joined, Joined], Joined]) -> Joined:
-    """Most runs touch the same numbers of the same nodes."""
-    return a if a == b else join(a, b)
 
 
 def largest(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
@@ -214,28 +209,51 @@ def largest(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
 def touched(step: Step, scheduled: ScheduledGraph, rules: Rules) -> dict[Node, Box]:
     """Per node with bytes, the hull of what a run computes and reads of it."""
     boxes: dict[Node, Box] = {}
-
-    def touch(node: Node, box: Box) -> None:
-        before = boxes.get(node)
-        boxes[node] = box if before is None else before.hull(box)
-
     for node, region in step.compute.items():
-        for box in region:
-            touch(node, box)
-            for parent, read in zip(node.inputs, rules.reads(node.call, box), strict=True):
-                if read is not None and parent not in scheduled.frozen:
-                    touch(*scheduled.base_box(parent, read, rules))
+        for base, box in touched_by(node, region, scheduled, rules):
+            boxes[base] = hull_of(boxes[base], box) if base in boxes else box
     for output in scheduled.graph.ends:
         if output in step.needed and output not in scheduled.frozen and not output.is_leaf:
             for box in step.needed[output]:
-                touch(*scheduled.base_box(output, box, rules))
-    return {node: scheduled.stored_box(node, box) for node, box in boxes.items()}
+                base, box = scheduled.base_box(output, box, rules)
+                box = scheduled.stored_box(base, box)
+                boxes[base] = hull_of(boxes[base], box) if base in boxes else box
+    return boxes
+
+
+def hull_of(one: Box, other: Box) -> Box:
+    """The smallest box around both: most runs touch the same of the same nodes."""
+    return one if one == other else one.hull(other)
+
+
+Touched: TypeAlias = "tuple[tuple[Node, Box], ...]"
+
+
+def touched_by(node: Node, region: Region, scheduled: ScheduledGraph, rules: Rules) -> Touched:
+    """What computing a region of a node touches, in order; remembered."""
+    key = node, region, scheduled.copied
+    found: Touched = rules.touched.get(key, _touched_by, node, region, scheduled, rules)
+    return found
+
+
+def _touched_by(node: Node, region: Region, scheduled: ScheduledGraph, rules: Rules) -> Touched:
+    boxes: dict[Node, Box] = {}
+
+    def touch(base: Node, box: Box) -> None:
+        boxes[base] = hull_of(boxes[base], box) if base in boxes else box
+
+    for box in region:
+        touch(node, box)
+        for parent, read in zip(node.inputs, rules.reads(node.call, box), strict=True):
+            if read is not None and parent not in scheduled.frozen:
+                touch(*scheduled.base_box(parent, read, rules))
+    return tuple((base, scheduled.stored_box(base, box)) for base, box in boxes.items())
 
 
 def footprint(step: Step, scheduled: ScheduledGraph, rules: Rules) -> Footprint:
     """What one run touches, as numbers."""
     hulls = {
-        node: Box((value_of(a), value_of(b)) for a, b in box)
+        node: Box((value_of(a), value_of(b)) for a, b in box) if box.moves else box
         for node, box in touched(step, scheduled, rules).items()
         if not node.is_leaf
     }

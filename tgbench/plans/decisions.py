@@ -62,7 +62,9 @@ class SearchRecord:
         warm_up_ns: its first run, which finds nothing.
         modelled_ns: mean run in the tabulated model, which `bound_ns` is about.
         greedy_ns: what `best_ns` was for the greedy plan.
-        bound_ns: no plan of the tabulated model within the budget has a faster mean run.
+        bound_ns: no plan of the tabulated model within the budget has a faster mean run; 0 where
+            that is not known, or where some replay was faster: values that survive in shared bytes
+            are not in the model.
         history: (step, best_ns) whenever a better plan was found.
         bound_of: digest of the tables and the budget that `bound_ns` holds for: another search
             over the same need not prove it again; "" where nothing is proven.

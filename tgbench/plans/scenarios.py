@@ -18,6 +18,7 @@ from tgbench.memory.placement import Footprint, Placement, Retention, footprint
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.runs.buckets import BucketClass
 from tgbench.runs.propagate import Propagator, Step, changes, handed_out, joined
+from tgbench.runs.redeciding import Before, Redecider, key_of
 from tgbench.runs.rules import Rules
 from tgbench.runs.split import WHOLE, Cut, Demand, demands
 
@@ -67,7 +68,8 @@ class Runs:
         self.rules = rules
         most = max(REMEMBERED // max(len(scheduled.schedule), 1), 1)
         memo = rules.allowance.memo
-        self._changed, self._steps, self._footprints = memo(most), memo(most), memo(most)
+        self._steps, self._footprints = memo(most), memo(most)
+        self.before = Before(scheduled.graph, scheduled.schedule, rules)
         self._demands, self._begun = memo(most), memo(most)
         self._propagator = lru_cache(RETENTIONS)(self._new_propagator)
 
@@ -76,7 +78,7 @@ class Runs:
         return self._propagator(frozenset(retained))
 
     def _new_propagator(self, retained: frozenset[Node]) -> Propagator:
-        return _Remembering(self.scheduled, self.rules, retained, self._changed, self._steps)
+        return _Remembering(self.scheduled, self.rules, retained, self.before, self._steps)
 
     def demand(self, scenario: Scenario) -> Demand:
         """What a scenario computes of the outputs and of what states become."""
@@ -179,23 +181,20 @@ class Runs:
         return list(found.values())
 
 
-class _Remembering(Propagator):
-    """Decides runs at numbers, and remembers: what is dirty does not depend on what is retained."""
+class _Remembering(Redecider):
+    """Decides runs at numbers, and remembers what it decided."""
 
     def __init__(
         self,
         scheduled: ScheduledGraph,
         rules: Rules,
         retained: Iterable[Node],
-        changed: Memo,
+        before: Before,
         steps: Memo,
     ) -> None:
-        super().__init__(scheduled.graph, scheduled.retaining(retained), rules, scheduled.schedule)
-        self._changed, self._steps = changed, steps
-
-    def forward(self, changed: Mapping[Node, Region]) -> dict[Node, Region]:
-        found: dict[Node, Region] = self._changed.get(_key(changed), super().forward, changed)
-        return found
+        storage = scheduled.retaining(retained)
+        super().__init__(scheduled.graph, storage, rules, scheduled.schedule, before)
+        self._steps = steps
 
     def step(
         self,
@@ -204,10 +203,12 @@ class _Remembering(Propagator):
         demand: Mapping[Node, Region],
         avoid: Iterable[Node] = (),
     ) -> Step:
-        key = self.storage.retained, _key(valid), _key(changed), _key(demand), frozenset(avoid)
+        key = (
+            self.storage.retained,
+            key_of(valid),
+            key_of(changed),
+            key_of(demand),
+            frozenset(avoid),
+        )
         found: Step = self._steps.get(key, super().step, valid, changed, demand, avoid)
         return found
-
-
-def _key(regions: Mapping[Node, Region]) -> Hashable:
-    return frozenset(regions.items())

@@ -53,7 +53,8 @@ class Inbox:
             self._better(event.best_ns, event.plan_json)
             if event.best_ns:  # a leg begins with the greedy plan, which earlier ones left behind
                 event = replace(event, best_ns=min(event.best_ns, self.best_ns))
-            self.step, self.bound_ns = event.step, event.bound_ns or self.bound_ns
+                self.bound_ns = event.bound_ns
+            self.step = event.step
             self.events.append(event)
             return
         self.is_running = False

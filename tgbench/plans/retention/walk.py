@@ -34,10 +34,11 @@ class Walk(Generic[Made]):
     Args:
         decide: (state, class, origin) → what was made of it, the state afterwards in coordinates
             that remember the origin, and where else the same holds.
+        states: those that are known already.
     """
 
-    def __init__(self, decide: Decide[Made]) -> None:
-        self.states = States()
+    def __init__(self, decide: Decide[Made], states: States | None = None) -> None:
+        self.states = States() if states is None else states
         self._decide = decide
         self._known: dict[tuple[int, BucketClass], list[_Known[Made]]] = {}
         self._state = 0

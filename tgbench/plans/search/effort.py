@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from tgbench.base.stopping import StopReason
@@ -26,6 +26,15 @@ class Effort:
 
     seconds: float | None = None
     steps: int | None = None
+
+    def after(self, seconds: float) -> Effort:
+        """What is left of it when so much time is gone.
+
+        >>> Effort(seconds=2.0, steps=8).after(0.5)
+        Effort(seconds=1.5, steps=8)
+        """
+        left_s = None if self.seconds is None else max(self.seconds - seconds, 0.0)
+        return replace(self, seconds=left_s)
 
 
 class Spending:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tgbench.base.errors import PlanError
+from tgbench.base.memo import Latest
 from tgbench.base.regions import Box
 from tgbench.graph.op_table import Call
 from tgbench.kernels.registry import Ranking, candidates
@@ -29,12 +30,13 @@ from tgbench.plans.retention.tables import tabulate
 from tgbench.plans.retention.workload import Workload
 from tgbench.plans.scenarios import Scenario
 from tgbench.plans.search.replay import Misfit, Replayed, replay
-from tgbench.programs.lowering import KnownBindings
+from tgbench.programs.appraising import Appraisals
 from tgbench.programs.program import Instruction
 from tgbench.runs.buckets import BucketClass, Spot
 from tgbench.runs.rules import Rules
 from tgbench.runs.split import Cut
 
+MOST_RUNS = 256  # of which it is remembered what their calls take
 FILL_NS = 1_000.0  # putting known values where somebody looks
 
 
@@ -100,10 +102,11 @@ class Judge:
         common = {kind: workload.seen[kind] for kind in workload.kinds}
         self.classes: Classes = {**common, **workload.seen, **rare}
         self.planner = Planner(scheduled, rules, device, self.cost, progress, ranking)
-        self._known = KnownBindings(self.planner.choices)
+        self._known = Appraisals(self.planner.choices, scheduled)
         self._places: dict[tuple[BucketClass, tuple[int, ...]], None] = {}  # that maps lacked
         self._cramped: dict[Spot, None] = {}  # runs that maps held in pieces only
         self._times: dict[tuple[Any, ...], float] = {}
+        self._runs = Latest[Spot, tuple[tuple[Instruction, ...], float]](MOST_RUNS)
 
     def over(self, scheduled: ScheduledGraph) -> Judge:
         """The same over another order of the graph's nodes, or with other views copied."""
@@ -160,7 +163,8 @@ class Judge:
         try:
             replayed = replay(
                 self.scheduled, self.rules, placement, cut, self.workload.circle,
-                self.instruction_ns, self.device, self._known, self.classes, stop,
+                self._run_ns, self.device, self._known, self.planner.runs.before, self.classes,
+                stop,
             )  # fmt: skip
         except Misfit as found:
             self._places[found.kind, found.origin] = None
@@ -173,14 +177,26 @@ class Judge:
 
     def instruction_ns(self, made: Instruction, origin: tuple[int, ...]) -> float:
         """The expected time of one instruction, at an origin."""
-        if made.kernel == "fill":
+        if made.site is None:
             return FILL_NS
-        box = made.box.at(origin)
-        key = (made.node.call, box)
+        where = origin if made.box.moves else ()
+        found: float = made.site.found.get(where, self._call_ns, made, origin)
+        return found
+
+    def _call_ns(self, made: Instruction, origin: tuple[int, ...]) -> float:
+        key = (made.node.call, made.box.at(origin))
         found = self._times.get(key)
         if found is None:
-            found = self._times[key] = self.cost(made.node.call, box)
+            found = self._times[key] = self.cost(*key)
         return found
+
+    def _run_ns(self, run: Spot, made: tuple[Instruction, ...]) -> float:
+        """The expected time of a run; that of the last one is remembered of each."""
+        known = self._runs.get(run)
+        if known is None or known[0] != made:
+            times = [self.instruction_ns(one, run.origin) for one in made]
+            known = self._runs[run] = made, math.fsum(times)
+        return known[1]
 
     # --- in the model ----------------------------------------------------------------------------
 

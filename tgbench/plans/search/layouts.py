@@ -44,21 +44,25 @@ class Layouts:
     ) -> None:
         self.judge, self.budget_bytes, self.spending = judge, budget_bytes, spending
         self.incumbent, self._take = incumbent, take
+        self._took_s = 0.0  # the last attempt: the next one takes about as long
 
     def fits(self, placement: Placement) -> bool:
         return self.budget_bytes is None or placement.size_bytes <= self.budget_bytes
 
     def attempt(self, arm: Arm, keep: NDArray[np.bool_]) -> bool:
-        """Lay a retention of the model out, once; whether it packed."""
-        if keep.tobytes() in arm.tried:
+        """Lay a retention of the model out, once; whether it packed.
+
+        Nothing is interrupted: what would not end in time, by what the last one took, is not begun.
+        """
+        if keep.tobytes() in arm.tried or not self.spending.has(self._took_s):
             return True
+        began_s = self.spending.gone_s
         laid = self.laid(arm, keep)
-        if laid is None:
-            return False
-        found = self.candidate(laid[0], arm.cut, laid[1])
+        found = self.candidate(laid[0], arm.cut, laid[1]) if laid is not None else None
+        self._took_s = self.spending.gone_s - began_s
         if found is not None:
             self._take(found, "retention")
-        return True
+        return laid is not None
 
     def laid(self, arm: Arm, keep: NDArray[np.bool_]) -> tuple[Retention, Placement] | None:
         """A retention's map; None where it does not fit, and by how much is remembered."""
@@ -89,24 +93,25 @@ class Layouts:
             stop=lambda: by_model or (spending.is_timed and spending.is_late(share)),
         )  # fmt: skip
 
-    def carried_over(self, start: Decisions) -> Candidate | None:
-        """A plan of an earlier search, as far as it fits this workload and budget."""
-        return self._as_it_is(start) or self._realised(start)
-
-    def _as_it_is(self, start: Decisions) -> Candidate | None:
-        """Its own map, where it is for the same classes, schedule and budget."""
+    def as_it_is(self, start: Decisions, *, modelled: bool) -> Candidate | None:
+        """The map of an earlier plan, where it is for the same classes, schedule and budget."""
         judge, kinds = self.judge, list(self.judge.workload.kinds)
         same = list(start.classes)[: len(kinds)] == kinds
         same = same and start.retention.turns in (judge.workload.turns, ANY)
         same = same and start.scheduled.schedule == judge.scheduled.schedule
         if not (same and self.fits(start.placement)):
             return None
-        return self.candidate(told_anew(start, judge.workload), start.cut, start.placement)
-
-    def _realised(self, start: Decisions) -> Candidate | None:
-        """Its retention, laid out anew."""
-        judge = self.judge
         retention = told_anew(start, judge.workload)
+        return self.candidate(retention, start.cut, start.placement, modelled=modelled)
+
+    def realised(self, start: Decisions) -> Candidate | None:
+        """The retention of an earlier plan, laid out anew where it may turn out to be better."""
+        judge, best = self.judge, self.incumbent.best
+        retention = told_anew(start, judge.workload)
+        if best is not None and (retention, start.cut) == (best.retention, best.cut):
+            return None
+        if best is not None and not self.incumbent.may_be_behind(judge.modelled_ns(retention)):
+            return None
         placement = judge.planner.lay_out(
             retention, judge.scenarios, start.cut, budget_bytes=self.budget_bytes
         )

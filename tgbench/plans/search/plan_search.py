@@ -34,6 +34,7 @@ from tgbench.plans.search.rounds import Neighbourhood, Rounds, in_turn
 from tgbench.runs.split import Cut
 
 CLOSE = 1e-4  # a gap that counts as none
+ROUNDED = 1e-9  # of a bound: what a sum may be off by
 SAMPLED = 2e-3  # what examples of transitions may be off from all of them
 FAR = 1.5  # times what runs take where all is kept: more is much
 OPENING = 0.5  # of the time: for how long ways of cutting come before rounds
@@ -116,9 +117,18 @@ class PlanSearch:
         self._greedy()
         start = self.asked.start
         if start is not None and is_alike(start.scheduled, self.judge.scheduled):
-            found = self.layouts.carried_over(start)
+            found = self._carried_over(start)
             if found is not None:
                 self._take(found, "saved plan")
+
+    def _carried_over(self, start: Decisions) -> Candidate | None:
+        """A plan of an earlier search, as far as it fits this workload and budget; laid out anew
+        where the model, if something is let go of, does not say that this is in vain.
+        """
+        is_greedy = self.asked.mode == "greedy"
+        found = self.layouts.as_it_is(start, modelled=not is_greedy)
+        enough = is_greedy and self.keeps_all and self.incumbent.best is not None
+        return found if found is not None or enough else self.layouts.realised(start)
 
     @property
     def keeps_all(self) -> bool:
@@ -324,7 +334,12 @@ class PlanSearch:
 
     @property
     def _bound_ns(self) -> float:
-        return self.asked.proven_ns if self.bounds is None else self.bounds.bound_ns
+        """What no plan of the model is faster than; 0 while that is not known, and where a replay
+        was faster: values that survive in shared bytes are not in the model, nor bounded by it.
+        """
+        found_ns = self.asked.proven_ns if self.bounds is None else self.bounds.bound_ns
+        is_true = math.isfinite(found_ns) and found_ns <= self.incumbent.least_ns * (1 + ROUNDED)
+        return found_ns if is_true else 0.0
 
     def _decisions_of(self, best: Candidate, stop: StopReason, *, explained: bool) -> Decisions:
         record = SearchRecord(
@@ -336,9 +351,9 @@ class PlanSearch:
             modelled_ns=best.modelled_ns,
             warm_up_ns=best.replayed.warm_up_ns,
             greedy_ns=self.greedy_ns,
-            bound_ns=self._bound_ns if math.isfinite(self._bound_ns) else 0.0,
+            bound_ns=self._bound_ns,
             history=tuple(self.incumbent.history),
-            bound_of=self._about if self.bounds is not None and self.bounds.bound_ns else "",
+            bound_of=self._about if self.bounds is not None and self._bound_ns else "",
         )
         everywhere = len(best.retention.turns)
         kept = {n for n, k in best.retention.after.items() if len(k) == everywhere}

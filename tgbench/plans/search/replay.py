@@ -15,15 +15,16 @@ from tgbench.base.errors import TgbenchError
 from tgbench.memory.placement import Placement
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.retention.walk import Walk
-from tgbench.programs.appraising import Appraiser
-from tgbench.programs.lowering import DoesNotFit, KnownBindings, State
+from tgbench.programs.appraising import Appraisals, Appraiser
+from tgbench.programs.lowering import DoesNotFit, State
 from tgbench.programs.program import Instruction
 from tgbench.programs.specialiser import Specialiser
 from tgbench.runs.buckets import BucketClass, Spot
+from tgbench.runs.redeciding import Before
 from tgbench.runs.rules import Rules
 from tgbench.runs.split import WHOLE, Cut
 
-InstructionCost: TypeAlias = Callable[[Instruction, tuple[int, ...]], float]  # ns at an origin
+RunCost: TypeAlias = Callable[[Spot, tuple[Instruction, ...]], float]  # ns
 
 MOST_DECIDED = 64  # each takes milliseconds
 MOST_ALONE = 1  # decisions of a class that held nowhere else: the next ones are made for numbers
@@ -78,9 +79,10 @@ def replay(
     placement: Placement,
     cut: Cut,
     calls: Sequence[tuple[BucketClass, tuple[int, ...]]],
-    cost: InstructionCost,
+    cost: RunCost,
     device: str,
-    known: KnownBindings,
+    known: Appraisals,
+    before: Before,
     classes: Mapping[BucketClass, tuple[float, tuple[int, ...]]] | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Replayed:
@@ -90,13 +92,21 @@ def replay(
 
     Args:
         known: what earlier replays found out about kernels.
+        before: how runs were decided over other maps.
         stop: asked after each call; True ends the walk.
 
     Raises Misfit for a call that the map cannot hold.
     """
     appraiser = Appraiser(scheduled, placement, rules, device, known)
     specialiser = Specialiser(
-        scheduled, placement, cut, rules, device, classes=classes, lowerer=appraiser
+        scheduled,
+        placement,
+        cut,
+        rules,
+        device,
+        classes=classes,
+        lowerer=appraiser,
+        before=before,
     )
     alone: dict[BucketClass, int] = {}  # decisions that were right at one place only
     cramped: list[Spot] = []
@@ -117,13 +127,13 @@ def replay(
             return made.instructions, made.after, made.guards
         raise Misfit(kind, origin)
 
-    walk = Walk(decide)
+    walk = Walk(decide, known.states)
     times, counts = list[float](), list[int]()
     for kind, origin in calls:
         if walk.decided >= MOST_DECIDED or (times and stop()):
             break
         instructions = walk.step(kind, origin)
-        times.append(sum(cost(made, origin) for made in instructions))
+        times.append(cost(Spot(kind, origin), instructions))
         counts.append(len(instructions))
     is_whole = len(times) == len(calls)
     return Replayed(tuple(times), tuple(counts), walk.decided, is_whole, tuple(cramped))
