@@ -2,7 +2,7 @@
 
     tgbench     a session that forgets, then runs; with packed weights, without, and with weights
                 and arithmetic in bfloat16, which is what OpenVINO means by it
-    path        one that computes by the fastest of some paths, by whole runs beside each other
+    path        one that computes by the fastest of some paths (`benchmarks.best_path` asks for it)
     edit        the same session where one element of the input changed
     eager       the module itself
     compiled    `torch.compile` with freezing: weights are constants, in the layout that is wanted
@@ -69,11 +69,11 @@ class Amount:
     repetitions: int = REPETITIONS
     steps: int = STEPS
     compiled: bool = True
-    paths: bool = True
+    paths: bool = False
     peers: Sequence[Peer] = processes.FORWARD
 
 
-SMALLEST = Amount((1,), 1, 1, compiled=False, paths=False, peers=())
+SMALLEST = Amount((1,), 1, 1, compiled=False, peers=())
 
 
 def main(argv: Sequence[str] | None = None) -> int:

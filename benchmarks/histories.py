@@ -15,7 +15,6 @@ of the first runs, each by a program of its own.
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import statistics
 import sys
@@ -30,7 +29,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.measure import Command, ms
+from benchmarks.measure import Command, measured_here, ms
 from benchmarks.zoo_models import MODELS as ZOO
 from tgbench.commands.progress import note, say, table
 from tgbench.session.report import flops
@@ -405,10 +404,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     command.add_argument("--runs", type=int, default=RUNS, help="of each history")
     command.add_argument("--again", action="store_true", help="measure what is there already too")
     options, record = command.begin(argv)
-    results = _known(options.output) if options.output and not options.again else {}
+    results = _known(options.output)
     names = [QUICK] if options.quick else options.only
     for name in names:
-        if name in results:
+        if name in results and not options.again:
             continue
         note(name)
         found: dict[str, Any] = {}
@@ -447,9 +446,9 @@ def _first(first_ns: Mapping[str, int]) -> float:
 
 
 @cache
-def _known(path: Path) -> dict[str, Any]:
+def _known(path: Path | None) -> dict[str, Any]:
     """What is there already, less what was written before loading was timed."""
-    models = json.loads(path.read_text())["models"] if path.exists() else {}
+    models = measured_here(path).get("models", {})
     return {name: found for name, found in models.items()
             if all("load" in one["first_ns"] for one in found.values())}  # fmt: skip
 

@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import shlex
 import statistics
 import subprocess
@@ -39,7 +40,7 @@ Step: TypeAlias = "Callable[[], int]"  # does one step; answers with the nanosec
 Tell: TypeAlias = "Callable[[str], None]"
 PACKAGES = ("tgbench", "torch", "numpy", "numba", "transformers")
 RESULTS = Path("docs/results")
-ELSEWHERE = "elsewhere"  # the folder beside, for what was measured on another machine
+ELSEWHERE = "elsewhere"  # folders of what was measured on machines of other kinds
 
 
 def timed(step: Callable[[], Any]) -> tuple[Any, int]:
@@ -346,19 +347,40 @@ class Record:
         if path is None:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists() and _processor(path) != machine()["processor"]:
-            kept = path.parent / ELSEWHERE / path.name
-            kept.parent.mkdir(exist_ok=True)
-            path.replace(kept)
+        self._put_aside(path)
         with atomic_path(path) as temporary:
             temporary.write_text(self.to_json(results), encoding="utf-8")
         say(f"\nwritten: {path}")
 
+    @staticmethod
+    def _put_aside(path: Path) -> None:
+        """Move what was measured on a machine of another kind; of each there is one file."""
+        here, kept = kind_of(machine()), path.parent / ELSEWHERE
+        (kept / here / path.name).unlink(missing_ok=True)
+        if not path.exists():
+            return
+        there = kind_of(json.loads(path.read_text(encoding="utf-8"))["machine"])
+        if there != here:
+            (kept / there).mkdir(parents=True, exist_ok=True)
+            path.replace(kept / there / path.name)
 
-def _processor(path: Path) -> str:
-    """Of the machine that a file was measured on."""
-    known: str = json.loads(path.read_text(encoding="utf-8"))["machine"]["processor"]
-    return known
+
+def measured_here(path: Path | None) -> dict[str, Any]:
+    """What a file has that was written on a machine of this kind; nothing without one."""
+    if path is None or not path.exists():
+        return {}
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found if kind_of(found["machine"]) == kind_of(machine()) else {}
+
+
+def kind_of(machine: Mapping[str, Any]) -> str:
+    """A name for machines of one kind, for folders.
+
+    >>> kind_of({"processor": "Intel(R) Xeon(R) Processor", "instructions": "AVX512"})
+    'intel-r-xeon-r-processor-avx512'
+    """
+    words = f"{machine['processor']} {machine.get('instructions', '')}".lower()
+    return "-".join(re.findall("[a-z0-9]+", words))
 
 
 @contextmanager
@@ -410,19 +432,19 @@ def run_models(
 ) -> int:
     """The command of a bench that measures models one by one; returns its exit status.
 
-    `quick` and `full` measure a model, by name, given the folder that keeps random weights.
+    `quick` and `full` measure a model, by name, given the folder that keeps random weights. The
+    file is written after each: what was measured stays if the command is stopped.
     """
     command = Command(name, description)
     command.add_argument("--only", choices=list(full), help="one model alone")
     command.add_argument("--cache", type=Path, default=cache_folder(), help="keeps random weights")
     options, record = command.begin(argv)
     chosen = quick if options.quick else full
-    results = {
-        model: measure(options.cache)
-        for model, measure in chosen.items()
-        if options.only in (None, model)
-    }
-    record.write({"models": results}, options.output)
+    results: dict[str, Any] = {}
+    for model, measure in chosen.items():
+        if options.only in (None, model):
+            results[model] = measure(options.cache)
+            record.write({"models": results}, options.output)
     return 0
 
 

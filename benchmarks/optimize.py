@@ -24,7 +24,7 @@ from statistics import fmean
 
 import pandas as pd
 
-from benchmarks.measure import Command, Record
+from benchmarks.measure import Command, Record, measured_here
 from benchmarks.policies import ONLINE, POLICIES, Policy, simulate
 from benchmarks.runs import Cost, Runs, keep_everything_bytes, least_bytes
 from benchmarks.workloads import Workload, adversarial, workloads
@@ -245,7 +245,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.quick:
         chosen, budgets = [adversarial("small", options.seed)], BUDGETS[-1:]
     path = options.output
-    known = json.loads(path.read_text())["rows"] if path and path.exists() else []
+    known = measured_here(path).get("rows", [])
     for workload in chosen:
         if options.only and workload.name not in options.only:
             continue

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import ELSEWHERE, RESULTS
+from benchmarks.measure import ELSEWHERE, RESULTS, kind_of
 
 README = Path("README.md")
 BEGIN, END = "<!-- measured: python -m benchmarks.readme --write -->", "<!-- end -->"
@@ -73,9 +73,14 @@ class Files:
         return json.loads((self.folder / f"{name}.json").read_text(encoding="utf-8"))
 
     def elsewhere(self, name: str) -> list[Any]:
-        """What the same bench wrote on another machine, if it did."""
-        path = self.folder / ELSEWHERE / f"{name}.json"
-        return [json.loads(path.read_text(encoding="utf-8"))] if path.exists() else []
+        """What the same bench wrote on machines of other kinds."""
+        paths = sorted((self.folder / ELSEWHERE).glob(f"*/{name}.json"))
+        return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+
+    @classmethod
+    def link_of(cls, other: Any, name: str) -> str:
+        """To a file of `elsewhere`."""
+        return cls.link(f"{ELSEWHERE}/{kind_of(other['machine'])}/{name}")
 
     @staticmethod
     def link(name: str, with_folder: bool = False) -> str:
@@ -86,7 +91,7 @@ class Files:
 def _where(found: Any, with_load: bool = False) -> str:
     """The machine, and how busy it was."""
     machine = found["machine"]
-    shown = f"{machine['cores']} cores ({machine['processor']})"
+    shown = f"{machine['cores']} cores ({machine['processor']}, {machine['instructions']})"
     if not with_load:
         return shown
     load = found["load_average"]
@@ -131,7 +136,7 @@ def _decode(files: Files) -> str:
     model, used, tiny = both[0]["model"], found["versions"], small["summary"]["median_cpu_ms"]
     summaries = [case["summary"] for case in both]
     elsewhere = [
-        f"The same on {_where(other, True)} ({files.link('elsewhere/decode')}); "
+        f"The same on {_where(other, True)} ({files.link_of(other, 'decode')}); "
         f"{_slower(_large(other), 'faster')}:\n\n{_tokens(_large(other))}"
         for other in files.elsewhere("decode")
     ]
@@ -238,7 +243,7 @@ def _forward(files: Files) -> str:
     cases = _undisturbed(found, found["cases"])
     worst = max(case["summary"]["largest_difference"]["tgbench"] for case in found["cases"])
     elsewhere = [
-        f"On {_where(other, True)} ({files.link('elsewhere/forward')}):\n\n"
+        f"On {_where(other, True)} ({files.link_of(other, 'forward')}):\n\n"
         f"{_forwards(_undisturbed(other, other['cases']))}"
         for other in files.elsewhere("forward")
     ]
@@ -344,7 +349,8 @@ def _histories(files: Files) -> str:
     ]  # fmt: skip
     return "\n\n".join(
         (
-            f"Histories that do not repeat, {runs} runs each from the second on, one thread: the "
+            f"Histories that do not repeat, {runs} runs each from the second on, one thread; "
+            f"{_where(found, True)}: the "
             "total over that of PyTorch or of our own full runs, whichever is less; the worst "
             "that it was after any number of runs from ten on; what share of a full run has to be "
             "computed again, by programs for exactly that; and how many programs were made "
@@ -449,9 +455,11 @@ def _trust(files: Files) -> str:
     counts = {name: found[name]["counts"] for name in PROMISES if name in found}
     rows = [PROMISES[name](one) for name, one in counts.items()]
     of = dict.fromkeys(revision for name in counts for revision in found[name]["revisions"])
+    # Counted on machines of several kinds; any will do.
+    where = f"{found['machine']['cores']} cores ({found['machine']['processor']})"
     return "\n\n".join(
         (
-            f"What was looked for, and how often it was found; {_where(found)}, revision "
+            f"What was looked for, and how often it was found; {where}, revision "
             f"{_and(list(of))} ({files.link('trust', True)}, `make trust`, which goes on from what "
             "was counted):",
             table(["looked for", "in", "found"], rows),

@@ -12,7 +12,6 @@ goes on from there.
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import re
 import statistics
@@ -21,14 +20,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.measure import Command, ms
+from benchmarks.measure import Command, measured_here, ms
 from tgbench.base.errors import BudgetError
 from tgbench.commands.progress import note, say, table
 from tgbench.session.session import GraphSession
@@ -431,9 +429,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     command.add_argument("--again", action="store_true", help="measure what is there already too")
     command.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for each model")
     options, record = command.begin(argv)
-    results = _known(options.output) if options.output and not options.again else {}
+    results = measured_here(options.output).get("models", {})
     for name in QUICK[:1] if options.quick else options.only:
-        if name not in results:
+        if options.again or name not in results:
             note(name)
             results[name] = outcome(MODELS[name], 2 if options.quick else EDITS, options.limit)
             record.write({"totals": totals(results), "models": results}, options.output)
@@ -443,10 +441,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     say(table(header, [row(name, found) for name, found in results.items()]))
     say(str(totals(results)))
     return 0
-
-
-def _known(path: Path) -> dict[str, Any]:
-    return dict(json.loads(path.read_text())["models"]) if path.exists() else {}
 
 
 def totals(results: Mapping[str, Any]) -> dict[str, int]:

@@ -22,6 +22,7 @@ from benchmarks.measure import (
     Stopwatch,
     busy,
     dumped,
+    measured_here,
     rotated,
     take_turns,
 )
@@ -137,13 +138,21 @@ def test_record_is_whole(tmp_path: Path) -> None:
 def test_what_another_machine_measured_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, kept = tmp_path / "decode.json", tmp_path / ELSEWHERE / "decode.json"
-    for name, case in (("one", 1), ("one", 2), ("other", 3), ("other", 4)):
-        known = {"processor": name, "cores": 2}
+    path = tmp_path / "decode.json"
+    for instructions, case in (("AVX2", 1), ("AVX2", 2), ("AVX512", 3), ("AVX512", 4)):
+        known = {"processor": "One (R)", "instructions": instructions, "cores": 2}
         monkeypatch.setattr(measure, "machine", lambda known=known: known)
+        assert measured_here(path).get("cases") == (None if case % 2 else [case - 1])
         Record("decode", []).write({"cases": [case]}, path)
+    kept = tmp_path / ELSEWHERE / "one-r-avx2" / "decode.json"
     assert json.loads(path.read_text())["cases"] == [4]
     assert json.loads(kept.read_text())["cases"] == [2]
+    monkeypatch.setattr(measure, "machine", lambda: known | {"instructions": "AVX2"})
+    Record("decode", []).write({"cases": [5]}, path)
+    assert [one.parent.name for one in tmp_path.rglob("decode.json")] == [
+        tmp_path.name,
+        "one-r-avx512",
+    ]
 
 
 def test_others_are_busy_as_long_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
