@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice, product
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -21,10 +21,11 @@ from tgbench.runs.buckets import (
     Bucket,
     BucketClass,
     BucketSpace,
+    Extents,
     region_of_index,
 )
 from tgbench.runs.difference import MOST_BOXES, boxes_of, difference, hull_of
-from tgbench.runs.raster import onwards, widened
+from tgbench.runs.raster import as_one, onwards
 
 Mask = NDArray[np.bool_]
 untimed = settings(deadline=None)
@@ -329,14 +330,16 @@ def test_a_bucket_is_sorted_and_holds_nothing_empty() -> None:
 
 
 @untimed
-@given(buckets(), st.booleans())
-def test_class_and_origin_make_the_bucket(case: tuple[Graph, Bucket], onwards: bool) -> None:
+@given(buckets(), st.sampled_from(get_args(Extents)))
+def test_class_and_origin_make_the_bucket(case: tuple[Graph, Bucket], extents: Extents) -> None:
     graph, bucket = case
-    kind, origin = bucket.classify(graph, onwards)
+    kind, origin = bucket.classify(graph, extents)
     assert kind.bucket(origin) == bucket
-    assert len(origin) == len(kind.bounds) == len(set(origin))
+    assert len(origin) == len(kind.bounds)
+    assert len(origin) == len(set(origin)) or kind.sized
+    assert kind.inside(origin) == origin
     assert all(0 <= start <= bound for start, bound in zip(origin, kind.bounds, strict=True))
-    assert hash(kind) == hash(Bucket(bucket.changed, bucket.demand).classify(graph, onwards)[0])
+    assert hash(kind) == hash(Bucket(bucket.changed, bucket.demand).classify(graph, extents)[0])
 
 
 def shapes_by_name(graph: Graph) -> dict[str, tuple[int, ...]]:
@@ -402,7 +405,7 @@ def test_changes_that_go_on_to_the_end_do_so_at_every_origin(case: tuple[Graph, 
     changed = {name: onwards(region, shape[name]) for name, region in bucket.changed}
     for (_, all_of_it), (_, region) in zip(changed.items(), bucket.changed, strict=True):
         assert all_of_it.contains(region)
-    kind, origin = Bucket.of(changed, dict(bucket.demand)).classify(graph, onwards=True)
+    kind, origin = Bucket.of(changed, dict(bucket.demand)).classify(graph, "onwards")
     for corner in kind.corners(origin):
         there = kind.bucket(corner)
         assert fits(graph, there)
@@ -414,8 +417,8 @@ def test_a_change_from_anywhere_to_the_end_is_one_class() -> None:
     graph = graph_of((9,), (9,))
     row = Region((Box(((8, 9),)),))
     buckets = [Bucket.of({"x": Region((Box(((at, 9),)),))}, {"y": row}) for at in range(1, 8)]
-    assert {str(one.classify(graph, True).kind) for one in buckets} == {"x[u0:] → y[u1:+1]"}
-    assert len({one.classify(graph, True).kind for one in buckets}) == 1
+    assert {str(one.classify(graph, "onwards").kind) for one in buckets} == {"x[u0:] → y[u1:+1]"}
+    assert len({one.classify(graph, "onwards").kind for one in buckets}) == 1
     assert len({one.classify(graph).kind for one in buckets}) == 7
 
 
@@ -480,16 +483,49 @@ def test_classes_that_change_about_as_much_in_the_same_way_have_one_form() -> No
 
 
 @given(st.data(), shapes)
-def test_what_is_widened_holds_it_and_is_a_power_of_two_long(
+def test_what_is_made_one_box_is_the_least_that_holds_it(
     data: st.DataObject, shape: tuple[int, ...]
 ) -> None:
     region = boxes_of(data.draw(masks(shape)))
-    found = widened(region, shape)
-    assert Region.full(shape).contains(found)
+    found = as_one(region, shape)
+    assert len(found) == bool(region.boxes)
     assert found.contains(region)
-    for (start, stop), size in zip(found.hull() if found.boxes else (), shape, strict=False):
-        extent = stop - start
-        assert extent == size or extent & (extent - 1) == 0
+    for axis, (start, stop) in enumerate(found.hull() if found.boxes else ()):
+        sides = [box[axis] for box in region]
+        assert (start, stop) == (min(a for a, _ in sides), max(b for _, b in sides))
+
+
+def rows(start: int, stop: int) -> Region:
+    return Region((Box(((0, 1), (start, stop))),))
+
+
+def test_blocks_of_any_size_are_one_class() -> None:
+    graph = graph_of((1, 40), (1, 40))
+    runs = [(a, a + count) for a in range(0, 30, 3) for count in range(1, 9)]
+    spots = [
+        Bucket.of({"x": rows(*run)}, {"y": rows(*run)}).classify(graph, "sized") for run in runs
+    ]
+    assert {str(kind) for kind, _ in spots} == {"x[:, u0:+u1] → y[:, u0:+u1]"}
+    assert [origin for _, origin in spots] == [(a, b - a) for a, b in runs]
+    for origin in spots[0].kind.corners(spots[0].origin):
+        assert fits(graph, spots[0].kind.bucket(origin))
+
+
+@given(st.integers(0, 38), st.integers(1, 40), st.integers(0, 38), st.integers(1, 40))
+def test_a_class_of_any_size_holds_what_changed_and_what_is_asked_for(
+    first: int, count: int, other: int, more: int
+) -> None:
+    """One origin does, and no smaller one where both have to be the same rows."""
+    graph = graph_of((1, 40), (1, 40))
+    kind = Bucket.of({"x": rows(3, 5)}, {"y": rows(3, 5)}).classify(graph, "sized").kind
+    sides = (first, min(first + count, 40)), (other, min(other + more, 40))
+    run = Bucket.of(*({name: rows(*side)} for name, side in zip("xy", sides, strict=True)))
+    between = kind.around(run)
+    assert between is not None
+    (low, high), there = between, kind.bucket(between[1])
+    assert low == high
+    assert run.is_within(there)
+    assert there.changed[0][1] == rows(min(sides)[0], max(stop for _, stop in sides))
 
 
 def appended(at: int) -> Bucket:

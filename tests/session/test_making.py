@@ -23,15 +23,15 @@ class Patient(Own):
 
     strict = False
 
-    def __init__(self, is_hope: bool = False) -> None:
-        self.is_hope, self.asked_about = is_hope, list[float]()
+    def __init__(self, asks: bool = False) -> None:
+        self.asks, self.asked_about = asks, list[float]()
 
     def choose(self, own: Offer, larger: Larger, planned: Any) -> Offer:
         there = [one for one in larger() if one.program is not None]
         if own.program is not None or not there:
             return own
-        hopes = self.is_hope and not self.asked_about
-        self.wanted = self.wanted or Wanted(own, hopes, 0.0, 1.0)
+        asks = self.asks and not self.asked_about
+        self.wanted = self.wanted or Wanted(own, asks, asks, 0.0, 1.0)
         return there[0]
 
     def asking(self, offer: Offer, decided: Any) -> Any:
@@ -86,9 +86,9 @@ def _forced(session: tg.GraphSession, edits: Iterator[Any]) -> int:
     return session.counters.specialised
 
 
-@pytest.mark.parametrize("is_hope", [False, True])
-def test_each_run_makes_a_part_and_the_last_part_serves_at_once(is_hope: bool) -> None:
-    chooser = Patient(is_hope)
+@pytest.mark.parametrize("asks", [False, True])
+def test_each_run_makes_a_part_and_the_last_part_serves_at_once(asks: bool) -> None:
+    chooser = Patient(asks)
     session, right = _session(chooser)
     edits = _edits(0)
     made, rungs, parts = _forced(session, edits), list[str](), 0
@@ -100,7 +100,7 @@ def test_each_run_makes_a_part_and_the_last_part_serves_at_once(is_hope: bool) -
     assert parts > 20
     assert rungs.index("exactly") == parts - 1
     assert session.report().recomputed < 1
-    assert chooser.asked_about == [5.0] * is_hope
+    assert chooser.asked_about == [5.0] * asks
     assert chooser.wanted is None
 
 

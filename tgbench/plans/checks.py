@@ -14,7 +14,7 @@ from tgbench.memory.check import clashes
 from tgbench.memory.placement import ALIGNMENT, Placement
 from tgbench.memory.storage import ScheduledGraph, is_look
 from tgbench.plans.decisions import PlanBucket, PlanFields
-from tgbench.runs.buckets import Span, placed
+from tgbench.runs.buckets import SIZED, BucketClass, Span, placed
 from tgbench.runs.split import WHOLE
 
 
@@ -120,6 +120,7 @@ def check_bucket(bucket: PlanBucket, graph: Graph, where: str) -> None:
         raise PlanError(f"{where}.origin: {len(bucket.origin)} numbers for {len(bucket.bounds)}")
     if any(at > bound for at, bound in zip(bucket.origin, bucket.bounds, strict=True)):
         raise PlanError(f"{where}.origin: {shorten(bucket.origin)} passes its bounds")
+    kind = BucketClass(bucket.changed, bucket.demand, bucket.bounds)
     sides = (("changed", {**graph.inputs, **graph.states}), ("demand", dict(graph.outputs)))
     for key, nodes in sides:
         seen: set[str] = set()
@@ -130,6 +131,8 @@ def check_bucket(bucket: PlanBucket, graph: Graph, where: str) -> None:
             seen.add(name)
             if not all(_is_inside(box, node, bucket.bounds) for box in boxes):
                 raise PlanError(f"{where}.{key}: a box of {name} is not inside {node.type}")
+            if kind.inside(bucket.origin) != tuple(bucket.origin):
+                raise PlanError(f"{where}.origin: {shorten(bucket.origin)} passes its bounds")
             if listed_region([placed(box, bucket.origin) for box in boxes]) is None:
                 raise PlanError(
                     f"{where}.{key}: boxes of {name} overlap, or are more than a run changes"
@@ -142,6 +145,8 @@ def _fits(span: Span, size: int, bounds: Sequence[int]) -> bool:
         return extent <= size
     if extent < 0:  # it goes on to the end
         return extent == -size and bounds[symbol] < size
+    if extent == SIZED:
+        return bounds[symbol] + 1 == bounds[symbol + 1] <= size
     return bounds[symbol] + extent <= size
 
 

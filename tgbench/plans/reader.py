@@ -22,6 +22,7 @@ from tgbench.plans.decisions import (
     PlanSlot,
     SearchRecord,
 )
+from tgbench.runs.buckets import SIZED
 
 OPTIONAL = ("copied", "records", "path", "bound_of")  # fields that plans of before do not have
 READ = (3, VERSION)  # a plan of version 3 has no path
@@ -288,8 +289,8 @@ class _Reader:
         for span in box if isinstance(box, list) else [box]:
             symbol, extent = span if isinstance(span, list) and len(span) == 2 else (-1, -1)
             is_symbol = symbol is None or (_is_count(symbol) and symbol < symbols)
-            goes_on = symbol is not None and type(extent) is int and extent < 0
-            if not (is_symbol and (goes_on or (_is_count(extent) and extent > 0))):
+            is_extent = type(extent) is int and (symbol is not None or extent > 0)
+            if not (is_symbol and is_extent) or (extent == SIZED and symbol + 1 >= symbols):
                 raise PlanError(f"{where}: {shorten(span)} is not [symbol or null, extent]")
             spans.append((symbol, extent))
         return tuple(spans)

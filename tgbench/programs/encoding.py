@@ -26,7 +26,7 @@ from tgbench.programs.folding import post
 from tgbench.programs.lowering import BoundKernel, Lowerer
 from tgbench.programs.program import Instruction, Program
 from tgbench.programs.states import Entry, ValidityPattern
-from tgbench.runs.buckets import BucketClass
+from tgbench.runs.buckets import SIZED, BucketClass
 from tgbench.runs.propagate import Step, handed_out
 
 Json: TypeAlias = Any
@@ -225,7 +225,8 @@ def _check_box(box: Sequence[Any], rank: int, symbols: int) -> None:
     if len(box) != rank:
         raise ValueError(f"a box of {len(box)} dimensions, not {rank}")
     for symbol, extent in box:
-        if type(extent) is not int or symbol not in (None, *range(symbols)):
+        needed = 0 if symbol is None else 1 + (extent == SIZED)  # entries of the origin, from it on
+        if type(extent) is not int or symbol not in (None, *range(symbols - needed + 1)):
             raise ValueError(f"[{symbol}, {extent}] places no box")
 
 

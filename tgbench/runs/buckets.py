@@ -5,7 +5,8 @@
     origin   the positions:                       u0 = 130
 
 Starts that are equal share a symbol, so that "append at t, ask for row t" is one class for all t.
-A change may go on to the end wherever it starts, `ids[0, u0:]`: its extent is what is left.
+A change may go on to the end wherever it starts, `ids[0, u0:]`: its extent is what is left. Extents
+may be entries of the origin, too, `ids[0, u0:+u1]`: then runs of any size are one class.
 """
 
 from __future__ import annotations
@@ -26,9 +27,13 @@ from tgbench.graph.graph import Graph
 
 Boxes: TypeAlias = "tuple[tuple[str, Region], ...]"  # by name, sorted, no empty regions
 Rounding: TypeAlias = Literal["exact", "pow2", "full"]
-Span: TypeAlias = "tuple[int | None, int]"  # symbol (None: from 0 on), extent; −n: on to n
+Span: TypeAlias = "tuple[int | None, int]"  # symbol (None: from 0 on), extent; −n: on to n;
+# SIZED: as far as the entry of the origin says that follows the symbol's
 Spans: TypeAlias = "tuple[tuple[str, tuple[tuple[Span, ...], ...]], ...]"  # of boxes, by name
+Place: TypeAlias = "tuple[int, ...]"  # an origin
 Use: TypeAlias = "tuple[str, str, int]"  # part, name, dimension of a box that moves
+Extents: TypeAlias = Literal["as they are", "onwards", "sized"]  # what a class says of them
+SIZED = 0  # the extent of a span that has any
 MOST_SPOTS = 2_000  # whose class is remembered
 
 
@@ -81,21 +86,23 @@ class BucketClass:
 
     @cached_property
     def uses(self) -> tuple[tuple[Use, ...], ...]:
-        """For each origin symbol, what of the inputs and outputs starts there."""
+        """For each origin symbol, what of the inputs and outputs starts there, or is as large."""
         found: list[dict[Use, None]] = [{} for _ in self.bounds]
         for part, spans in (("changed", self.changed), ("demand", self.demand)):
             for name, boxes in spans:
                 for box in boxes:
-                    for axis, (symbol, _) in enumerate(box):
+                    for axis, (symbol, extent) in enumerate(box):
                         if symbol is not None:
                             found[symbol][part, name, axis] = None
+                            if extent == SIZED:
+                                found[symbol + 1][f"{part}, its size", name, axis] = None
         return tuple(map(tuple, found))
 
     @property
     def elements(self) -> int:
-        """Changed and demanded elements together: how large its slices are."""
+        """Changed and demanded elements together: how large its slices are, at most."""
         return sum(
-            prod(abs(extent) for _, extent in box)
+            prod(abs(extent) or self.bounds[(symbol or 0) + 1] for symbol, extent in box)
             for _, boxes in (*self.changed, *self.demand)
             for box in boxes
         )
@@ -116,6 +123,7 @@ class BucketClass:
         None if nowhere. Looks at classes of one box a name.
         """
         low, high = [0] * len(self.bounds), list(self.bounds)
+        sized = dict[int, tuple[int, int]]()  # between which sides what has any size lies
         for mine, theirs in zip((self.changed, self.demand), bucket.hulls, strict=True):
             known = dict(mine)
             for name, hull in theirs:
@@ -123,9 +131,16 @@ class BucketClass:
                 if len(boxes) != 1:
                     return None
                 for (symbol, extent), (start, stop) in zip(boxes[0], hull, strict=True):
-                    if symbol is not None:
+                    if symbol is not None and extent == SIZED:
+                        first, last = sized.get(symbol, (start, stop))
+                        sized[symbol] = min(first, start), max(last, stop)
+                    elif symbol is not None:
                         low[symbol] = max(low[symbol], stop - extent if extent > 0 else 0)
                         high[symbol] = min(high[symbol], start)
+        for symbol, (start, stop) in sized.items():
+            for entry, value in ((symbol, start), (symbol + 1, stop - start)):
+                low[entry] = value
+                high[entry] = min(high[entry], value)
         fits = all(a <= b for a, b in zip(low, high, strict=True))
         return (tuple(low), tuple(high)) if fits else None
 
@@ -133,14 +148,34 @@ class BucketClass:
         """The origin at hand and the extreme ones, for sizing."""
         low, high = (0,) * len(self.bounds), self.bounds
         first_low = tuple(0 if i == 0 else bound for i, bound in enumerate(self.bounds))
-        return list(dict.fromkeys([tuple(origin), low, high, first_low]))
+        return list(dict.fromkeys([tuple(origin), *map(self.inside, (low, high, first_low))]))
+
+    def inside(self, origin: Place) -> Place:
+        """The nearest origin at which what has any size has one, and ends where its dimension
+        does.
+        """
+        found = list(origin)
+        for symbol in self.sized:
+            room = self.bounds[symbol + 1] - origin[symbol]
+            found[symbol + 1] = min(max(origin[symbol + 1], 1), room)
+        return tuple(found)
+
+    @cached_property
+    def sized(self) -> tuple[int, ...]:
+        """The symbols of starts of which the next one is a size."""
+        spans = [
+            span for _, boxes in (*self.changed, *self.demand) for box in boxes for span in box
+        ]
+        found = (symbol for symbol, extent in spans if symbol is not None and extent == SIZED)
+        return tuple(sorted(set(found)))
 
     def elsewhere(self, origin: Sequence[int]) -> tuple[int, ...]:
         """Another origin, far from the one at hand: half-way, or a quarter where that is near."""
-        return tuple(
+        found = tuple(
             bound // 2 if abs(at - bound // 2) > bound // 8 else bound // 4
             for at, bound in zip(origin, self.bounds, strict=True)
         )
+        return self.inside(found)
 
     def __str__(self) -> str:
         changed = ", ".join(_show(name, box) for name, boxes in self.changed for box in boxes)
@@ -209,9 +244,12 @@ class Bucket:
             for name, region in mine
         )
 
-    def classify(self, graph: Graph, onwards: bool = False) -> Spot:
-        """Its class and its origin; `onwards`, changes that go on to the end do so wherever."""
+    def classify(self, graph: Graph, extents: Extents = "as they are") -> Spot:
+        """Its class and its origin; `onwards`, changes that go on to the end do so wherever;
+        `sized`, boxes are of any size along the first dimension that they do not fill.
+        """
         symbols: dict[Any, int] = {}
+        origin: list[int] = []
         bounds: list[int] = []
         sides = []
         for part in (self.changed, self.demand):
@@ -224,22 +262,32 @@ class Bucket:
                 for box in region.boxes:
                     spans: list[Span] = []
                     for (start, stop), size in zip(box, shape, strict=True):
-                        room = size - value_of(stop - start)
-                        if not room:
+                        extent = value_of(stop - start)
+                        if extent == size:
                             spans.append((None, size))
                             continue
-                        goes_on = onwards and part is self.changed and stop == size
-                        extent, room = (-size, size - 1) if goes_on else (size - room, room)
-                        symbol = symbols.setdefault(start, len(symbols))
-                        if symbol == len(bounds):
+                        key: object = start
+                        room = size - extent
+                        if extents == "onwards" and part is self.changed and stop == size:
+                            extent, room = -size, size - 1
+                        elif extents == "sized" and all(symbol is None for symbol, _ in spans):
+                            key, extent, room = (start, stop), SIZED, size - 1
+                        symbol = symbols.setdefault(key, len(origin))
+                        if symbol == len(origin):
+                            origin.append(value_of(start))
                             bounds.append(room)
+                            if extent == SIZED:
+                                origin.append(value_of(stop - start))
+                                bounds.append(size)
                         elif room < bounds[symbol]:
                             bounds[symbol] = room
+                            if extent == SIZED:
+                                bounds[symbol + 1] = size
                         spans.append((symbol, extent))
                     boxes.append(tuple(spans))
                 named.append((name, tuple(boxes)))
             sides.append(tuple(named))
-        return Spot(BucketClass(sides[0], sides[1], tuple(bounds)), tuple(symbols))
+        return Spot(BucketClass(sides[0], sides[1], tuple(bounds)), tuple(origin))
 
     def __str__(self) -> str:
         def listed(boxes: Boxes) -> str:
@@ -261,11 +309,11 @@ class Classifier:
         self.graph = graph
         self._spots, self._kinds = allowance.memo(MOST_SPOTS), allowance.memo(MOST_SPOTS)
 
-    def spot(self, bucket: Bucket, onwards: bool = False) -> Spot:
-        return self._spots.get((bucket, onwards), self._classified, bucket, onwards)
+    def spot(self, bucket: Bucket, extents: Extents = "as they are") -> Spot:
+        return self._spots.get((bucket, extents), self._classified, bucket, extents)
 
-    def _classified(self, bucket: Bucket, onwards: bool) -> Spot:
-        kind, origin = bucket.classify(self.graph, onwards)
+    def _classified(self, bucket: Bucket, extents: Extents) -> Spot:
+        kind, origin = bucket.classify(self.graph, extents)
         return Spot(self._kinds.get(kind, lambda: kind), origin)
 
 
@@ -283,6 +331,8 @@ def _interval_of(span: Span, origin: Sequence[Coord]) -> tuple[Coord, Coord]:
     if symbol is None:
         return 0, extent
     start = origin[symbol]
+    if extent == SIZED:
+        return start, start + origin[symbol + 1]
     return start, -extent if extent < 0 else start + extent
 
 
@@ -294,6 +344,8 @@ def _shown(span: Span) -> str:
     symbol, extent = span
     if symbol is None:
         return ":"
+    if extent == SIZED:
+        return f"u{symbol}:+u{symbol + 1}"
     return f"u{symbol}:" if extent < 0 else f"u{symbol}:+{extent}"
 
 

@@ -5,7 +5,7 @@ around {4:5, 7:8}                 [3       9)       the hull, rounded out to who
 banded {4:5}                      [3       9)       two tiles or more, in one dimension
 within {2:7}                      [3   6)           whole tiles inside each box
 onwards {4:5, 7:8}                  [4            10)   everything from the first element on
-widened {4:5, 6:7}                  [4      8)          twice as many elements, and so on
+as_one {4:5, 6:7}                   [4    7)            one box around
 """
 
 from __future__ import annotations
@@ -79,20 +79,13 @@ class Raster:
         return -(-size // self.parts)
 
 
-def widened(region: Region, shape: Sequence[int]) -> Region:
-    """One box around a region, its extents powers of two, from where it starts if there is room.
+def as_one(region: Region, shape: Sequence[int]) -> Region:
+    """One box around a region.
 
-    >>> widened(Region((Box(((4, 5),)), Box(((6, 7),)))), (10,))
-    {[4:8]}
+    >>> as_one(Region((Box(((4, 5),)), Box(((6, 7),)))), (10,))
+    {[4:7]}
     """
-    if not region.boxes:
-        return region
-    sides = []
-    for (start, stop), size in zip(region.hull(), shape, strict=True):
-        extent = min(1 << int(stop - start - 1).bit_length(), size)
-        first = min(start, size - extent)
-        sides.append((first, first + extent))
-    return Region((Box(sides),))
+    return Region((region.hull(),)) if region.boxes else region
 
 
 def onwards(region: Region, shape: Sequence[int]) -> Region:

@@ -10,8 +10,8 @@ run meets the same program again.
                                        or any part of it
     ONWARDS           from the first   what is there,    what is asked for
                       element on       or any part of it
-    WIDENED           extents to powers what is there,    extents to powers
-                      of two          or any part of it  of two
+    SIZED             one box of any   what is there,    one box of any size
+                      size             or any part of it
     WIDER             as it is for a program that is there, and does all of this and more
     ANEW              the same for one that counts on nothing: whatever changed
     in sixteenths     rounded out      rounded in        rounded out           at one place
@@ -33,8 +33,8 @@ from tgbench.base.regions import Region
 from tgbench.graph.graph import Graph, Node
 from tgbench.programs.program import Program
 from tgbench.programs.states import MOST_PLACES, NOTHING, States
-from tgbench.runs.buckets import Boxes, Bucket, Classifier, Spans, Spot
-from tgbench.runs.raster import Raster, onwards, widened
+from tgbench.runs.buckets import Boxes, Bucket, Classifier, Extents, Spans, Spot
+from tgbench.runs.raster import Raster, as_one, onwards
 from tgbench.session.library import Library
 
 Enlarges: TypeAlias = Callable[[Region, Sequence[int]], Region]  # a region of a shape
@@ -50,7 +50,7 @@ class Rung:
             neither.
         demand: to which grid the demand is rounded out; None for not at all.
         is_band: both along one dimension, and whole in the others.
-        widens: to powers of two, where it starts.
+        is_sized: one box around, whose size is an entry of the origin.
         goes_on: each input changed from its first changed element on.
         is_afresh: everything changed and nothing is valid.
         is_there: what some program that is there computes.
@@ -60,7 +60,7 @@ class Rung:
     changed: Raster | None = None
     demand: Raster | None = None
     is_band: bool = False
-    widens: bool = False
+    is_sized: bool = False
     goes_on: bool = False
     is_afresh: bool = False
     is_there: bool = False
@@ -79,21 +79,28 @@ class Rung:
     @property
     def rounds_changes(self) -> Enlarges | None:
         """How changes are rounded out; None for not at all."""
-        if self.goes_on or self.widens:
-            return onwards if self.goes_on else widened
+        if self.goes_on or self.is_sized:
+            return onwards if self.goes_on else as_one
         return self._rounded_to(self.changed)
 
     @property
     def rounds_demand(self) -> Enlarges | None:
         """The same of what is asked for."""
-        if self.widens:
-            return widened
+        if self.is_sized:
+            return as_one
         return self._rounded_to(self.demand)
 
     def _rounded_to(self, raster: Raster | None) -> Enlarges | None:
         if raster is None:
             return None
         return raster.banded if self.is_band else raster.around
+
+    @property
+    def extents(self) -> Extents:
+        """What its class says of extents."""
+        if self.is_sized:
+            return "sized"
+        return "onwards" if self.goes_on else "as they are"
 
     @property
     def stands(self) -> bool:
@@ -113,7 +120,7 @@ class Rung:
 
 EXACTLY = Rung("exactly")
 ONWARDS = Rung("from there on", goes_on=True)
-WIDENED = Rung("to powers of two", widens=True)
+SIZED = Rung("of any size", is_sized=True)
 WIDER = Rung("as a wider one", is_there=True)
 AFRESH = Rung("afresh", is_afresh=True)
 WHOLE = Rung("afresh", None, Raster(1), is_afresh=True)
@@ -121,7 +128,7 @@ ANEW = Rung("afresh", is_afresh=True, is_there=True)
 THERE = (WIDER, ANEW)  # where programs are that serve runs nobody made one for
 LARGER = (
     ONWARDS,
-    WIDENED,
+    SIZED,
     WIDER,
     ANEW,
     Rung("in sixteenths", Raster(16), Raster(16)),
@@ -210,7 +217,7 @@ class Server:
         if rung.is_there:
             return self._anew(run) if rung.is_afresh else self._wider(run, anew=False)
         bucket = self._around(run.bucket, rung, run.everything)
-        spot = self.classifier.spot(bucket, rung.goes_on)
+        spot = self.classifier.spot(bucket, rung.extents)
         if rung.is_afresh:
             program = self.programs.find(NOTHING, spot.kind, spot.origin)
             return Offer(rung, bucket, spot, NOTHING, program)

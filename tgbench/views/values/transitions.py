@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from tgbench.base.words import counted, cut, format_time
 from tgbench.graph.graph import Graph
 from tgbench.plans.plan import Plan
-from tgbench.runs.buckets import BucketClass, Span
+from tgbench.runs.buckets import SIZED, BucketClass, Span
 from tgbench.runs.entry import LoggedCall
 from tgbench.runs.trace import Trace
 from tgbench.views.draw.svg import THEME
@@ -172,6 +172,8 @@ def _changed(
         return f"all of {name}"
     if any(extent < 0 for _, extent in moving):
         return f"{name} from somewhere on"
+    if any(extent == SIZED for _, extent in moving):
+        return f"any number of {name}"
     extents = "×".join(str(extent) for _, extent in moving)
     if all(symbol in asked for symbol, _ in moving):
         return f"append {extents} to {name}"
