@@ -30,7 +30,8 @@ class AnyOffer(Own):
         found = self.random.choice(left or [own])
         there = [offer for offer in left if offer.program is not None]
         if found.program is None and there and self.random.random() < 0.5:
-            self.wanted = self.wanted or Wanted(found, self.random.random() < 0.2, 0.0, 0.0)
+            asks = self.random.random() < 0.2
+            self.wanted = self.wanted or Wanted(found, asks, asks, 0.0, 0.0)
             found = self.random.choice(there)
         self.picked.append(found.rung.name)
         return found
