@@ -31,7 +31,7 @@ class AnyOffer(Own):
         there = [offer for offer in left if offer.program is not None]
         if found.program is None and there and self.random.random() < 0.5:
             asks = self.random.random() < 0.2
-            self.wanted = self.wanted or Wanted(found, asks, asks, 0.0, 0.0)
+            self.wanted = self.wanted or Wanted(found, asks, 0.0, 0.0)
             found = self.random.choice(there)
         self.picked.append(found.rung.name)
         return found

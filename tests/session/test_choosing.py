@@ -106,11 +106,11 @@ class Imagined:
     def _go_on(self, wanted: Wanted, offer: Offer) -> bool:
         """Ask or make, for as long as this run may."""
         assert offer.program is not None
-        left_ns = self.asking_ns if wanted.asks else self.making_ns
+        left_ns = self.asking_ns if wanted.is_hope else self.making_ns
         left_ns -= wanted.took_ns
         part_ns = min(left_ns, int(self.chooser.room_ns(offer.program.takes_ns(()), 0)))
         self.parts.append(part_ns)
-        self.asked += part_ns if wanted.asks else 0
+        self.asked += part_ns if wanted.is_hope else 0
         wanted.took_ns += part_ns
         self.spent += part_ns
         self._paid += part_ns
@@ -118,7 +118,7 @@ class Imagined:
         if part_ns < left_ns:
             return False
         self.chooser.wanted = None
-        if wanted.asks:
+        if wanted.is_hope:
             self.chooser.asked(wanted, (_work(self._hoped(wanted.offer)), Domain(())))
         else:
             self.have(wanted.offer, wanted)
@@ -264,7 +264,7 @@ def test_what_a_quick_run_leaves_of_a_full_one_is_spent_on_what_is_wanted() -> N
     purse.left_ns = -ADVANCE * SHARE * FULL_NS
     takes_ns = program.takes_ns(())
     assert world.chooser.room_ns(takes_ns, 0) <= 0.0  # nothing is left to spend
-    world.chooser.wanted = Wanted(_offer(AFRESH, 0), False, False, 0.0, 0.0)
+    world.chooser.wanted = Wanted(_offer(AFRESH, 0), False, 0.0, 0.0)
     assert world.chooser.room_ns(takes_ns, 0) > 0.0  # but on what is lacking
 
 
@@ -308,7 +308,7 @@ def test_a_program_that_does_more_is_credited_with_the_runs_it_would_serve() -> 
     chooser = Imagined().chooser
     many, few = (_spans(n) for n in (8, 3))
     chooser.asked(
-        Wanted(Offer(EXACTLY, many.bucket((0,)), Spot(many, (0,)), 0, None), True, True, 0.0, 0.0),
+        Wanted(Offer(EXACTLY, many.bucket((0,)), Spot(many, (0,)), 0, None), True, 0.0, 0.0),
         (_work(OWN_NS), Domain(())),
     )
     own = Offer(EXACTLY, few.bucket((40,)), Spot(few, (40,)), 0, None)
@@ -357,22 +357,6 @@ def test_before_any_was_made_a_program_costs_in_proportion_to_asking_about_it() 
     known.modelled = parts
     world.chooser.rehearse(own, _nothing())
     assert known.making(own) == 700 * OVER_MODEL
-
-
-def test_what_takes_no_longer_than_asking_about_it_is_made_on_hope_alone() -> None:
-    """Unless most hopes were in vain of late."""
-    for asking, in_vain, first in ((0.9, 0, "made"), (0.3, 0, "asked"), (0.6, 8, "asked")):
-        world = Imagined(making_ns=10_000, asking_ns=int(asking * 10_000))
-        known, own = world.chooser._experience, _offer(EXACTLY, 1)
-        world.run(1)
-        known._modelling_ns.append(world.asking_ns)
-        known._making_ns[False].append(world.making_ns)
-        for _ in range(in_vain):
-            known.hoped(0.0)
-        assert known.rather_makes(own) is (first == "made")
-        while world.run(1) is AFRESH:
-            pass
-        assert (world.asked == 0) is (first == "made")
 
 
 def test_what_no_model_expects_to_be_quicker_is_not_made() -> None:

@@ -31,7 +31,7 @@ class Patient(Own):
         if own.program is not None or not there:
             return own
         asks = self.asks and not self.asked_about
-        self.wanted = self.wanted or Wanted(own, asks, asks, 0.0, 1.0)
+        self.wanted = self.wanted or Wanted(own, asks, 0.0, 1.0)
         return there[0]
 
     def asking(self, offer: Offer, decided: Any) -> Any:

@@ -67,17 +67,36 @@ def unit_change(bucket: Bucket, scheduled: ScheduledGraph, name: str) -> Bucket 
 
     It lies at the end, or where the demand ends in an output dimension of the same size.
     """
-    graph, demand = scheduled.graph, dict(bucket.demand)
-    shape = graph.inputs[name].shape
-    if not shape or not demand:
+    asked = _asked(bucket, scheduled, name)
+    if not asked:
         return None
-    ends: dict[int, int] = {}  # size of a demanded dimension → where the demand ends in it
-    for output, region in demand.items():
-        for (_, stop), size in zip(region.hull(), graph.outputs[output].shape, strict=True):
-            ends[size] = max(ends.get(size, 0), value_of(stop))
-    stops = [ends.get(size, int(size)) for size in shape]
-    box = [(stop - 1, stop) for stop in stops]
-    return Bucket.of({name: Region((Box(box),))}, demand)
+    box = Box((stop - 1, stop) for _, stop in asked)
+    return Bucket.of({name: Region((box,))}, dict(bucket.demand))
+
+
+def change_as_asked(bucket: Bucket, scheduled: ScheduledGraph, name: str) -> Bucket | None:
+    """As much of one input as is asked for, where that is a block of an output dimension of the
+    same size: a stream goes on so. None where it is one element, or all.
+    """
+    asked = _asked(bucket, scheduled, name)
+    shape = scheduled.graph.inputs[name].shape
+    is_block = [1 < stop - start < size for (start, stop), size in zip(asked, shape, strict=False)]
+    if not any(is_block):
+        return None
+    return Bucket.of({name: Region((Box(asked),))}, dict(bucket.demand))
+
+
+def _asked(bucket: Bucket, scheduled: ScheduledGraph, name: str) -> list[tuple[int, int]]:
+    """Between which elements of each dimension of an input an output dimension of the same size is
+    asked for; all of it where there is none. Nothing of a number, or where nothing is asked for.
+    """
+    found: dict[int, tuple[int, int]] = {}
+    for output, region in bucket.demand:
+        shape = scheduled.graph.outputs[output].shape
+        for (start, stop), size in zip(region.hull(), shape, strict=True):
+            first, last = found.get(size, (size, 0))
+            found[size] = min(first, value_of(start)), max(last, value_of(stop))
+    return [found.get(n, (0, n)) for n in scheduled.graph.inputs[name].shape if bucket.demand]
 
 
 class Planner:

@@ -169,6 +169,16 @@ class BucketClass:
         found = (symbol for symbol, extent in spans if symbol is not None and extent == SIZED)
         return tuple(sorted(set(found)))
 
+    def ahead(self, origin: Sequence[int]) -> Place:
+        """An origin one element on, or half-way where this one is at an end."""
+        found = list(origin)
+        for i, most in enumerate(self.bounds):
+            if i - 1 in self.sized:
+                continue  # as large as it is
+            room = most - (origin[i + 1] - 1 if i in self.sized else 0)
+            found[i] = origin[i] + 1 if origin[i] < room else room // 2
+        return tuple(found)
+
     def elsewhere(self, origin: Sequence[int]) -> tuple[int, ...]:
         """Another origin, far from the one at hand: half-way, or a quarter where that is near."""
         found = tuple(

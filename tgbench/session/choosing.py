@@ -111,8 +111,7 @@ class Wanted:
 
     Fields:
         offer: what it is for.
-        is_hope: whether nobody knows yet what it takes.
-        asks: whether the model is to be asked before it is made.
+        is_hope: whether nobody knows yet what it takes, and the model is to be asked.
         hoped_ns: what it is taken to take.
         instead_ns: what the one takes that is there.
         work: what is done so far.
@@ -121,7 +120,6 @@ class Wanted:
 
     offer: Offer
     is_hope: bool
-    asks: bool
     hoped_ns: float
     instead_ns: float
     work: Paused[Any] | None = None
@@ -412,10 +410,8 @@ class Measured:
         self._skipped = 0
 
     def _want(self, offer: Offer, hoped_ns: float) -> None:
-        """Get a program ready, or find out first what it takes, where asking saves enough."""
-        is_hope = self._is_hope(offer)
-        asks = is_hope and not (_is_sought(offer) and self._experience.rather_makes(offer))
-        self.wanted = Wanted(offer, is_hope, asks, hoped_ns, self._instead_ns)
+        """Get a program ready, or find out first what it takes."""
+        self.wanted = Wanted(offer, self._is_hope(offer), hoped_ns, self._instead_ns)
 
     def _seen(self, offers: Sequence[Offer]) -> list[Seen]:
         """The offers and what runs of theirs take.
@@ -531,20 +527,13 @@ class Measured:
         """What was put aside on a hope is as much less as the hope was too high."""
         offer = wanted.offer
         takes_ns = self._experience.asked(offer, found, wanted.took_ns)
-        if _is_sought(offer):
+        if offer.rung.moves and offer.rung.goes_by_place:
             self._missing[offer.rung, offer.spot.kind] = None
-        self._aside[_account(offer)] *= self._learn(wanted, takes_ns)
-        self._choose_soon()
-
-    def _learn(self, wanted: Wanted, takes_ns: float) -> float:
-        """How much of what was hoped for is true: at most all of it."""
         hoped_ns = wanted.instead_ns - wanted.hoped_ns
-        if hoped_ns <= 0.0:
-            return 1.0
-        share = min(max(wanted.instead_ns - takes_ns, 0.0) / hoped_ns, 1.0)
-        if _is_sought(wanted.offer):
-            self._experience.hoped(share)
-        return share
+        if hoped_ns > 0.0:
+            real_ns = min(max(wanted.instead_ns - takes_ns, 0.0), hoped_ns)
+            self._aside[_account(offer)] *= real_ns / hoped_ns
+        self._choose_soon()
 
     def room_ns(self, takes_ns: float, spent_ns: int) -> float:
         full_ns, wanted = self._purse.full_ns, self.wanted
@@ -627,9 +616,6 @@ class Measured:
             self._ready.append(program)
         if wanted is not None:
             self._choose_soon()
-            takes_ns = self._experience.running(offer) if wanted.is_hope else None
-            if takes_ns is not None:
-                self._learn(wanted, takes_ns)
         self._hopes = HOPES
 
     def passes(self) -> None:
@@ -711,11 +697,6 @@ class Measured:
 def _quickest_there(seen: Sequence[Seen]) -> Seen:
     """Of those whose program is there."""
     return min((one for one in seen if one[0].program is not None), key=lambda one: one[1])
-
-
-def _is_sought(offer: Offer) -> bool:
-    """Whether its program would be one that counts on what is there, and moves."""
-    return offer.rung.moves and offer.rung.goes_by_place
 
 
 def _account(offer: Offer) -> Hashable:

@@ -111,7 +111,6 @@ class Experience:
         self.modelled, self.clock = modelled, clock
         self._planning_ns: deque[int] = deque(maxlen=LAST_MADE)
         self._modelling_ns: deque[float] = deque(maxlen=LAST_MADE)  # of one box
-        self._hoped = deque[float](maxlen=LAST_MADE)  # what of it was true
         self._cold_asking_ns = inf  # the first time, when rules and times were not known yet
         self._making_ns: dict[bool, deque[int]] = {
             moves: deque(maxlen=LAST_MADE) for moves in (False, True)
@@ -252,20 +251,6 @@ class Experience:
         if moves:
             return moving or (stands or self._cold_ns / COLD) * MOVING
         return stands or moving or self._cold_ns / COLD
-
-    def hoped(self, share: float) -> None:
-        """Of what nobody knew, it was hoped that it saves something; so much of it was true."""
-        self._hoped.append(share)
-
-    def rather_makes(self, offer: Offer) -> bool:
-        """Whether a program is made on hope alone: asking first saves making those that are not
-        worth it, and takes nearly as long. As many are worth it as of late, half of them at first.
-        What asking takes shows when it is done for the first time.
-        """
-        if not self._modelling_ns and self._cold_asking_ns == inf:
-            return False
-        worth_it = (1 + sum(share > 1 / 2 for share in self._hoped)) / (2 + len(self._hoped))
-        return self.modelling(offer) > (1 - worth_it) * self.making(offer)
 
     def modelling(self, offer: Offer) -> float:
         """What asking the model takes; no longer than when it was asked for the first time."""

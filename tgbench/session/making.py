@@ -91,7 +91,9 @@ class Maker:
         """From now on it is got ready bit by bit; nothing is done yet."""
         offer = self.placed(wanted.offer, self.keeper.standing)
         work: Pausing[Any] = (
-            self.chooser.asking(offer, self.decided(offer)) if wanted.asks else self._making(offer)
+            self.chooser.asking(offer, self.decided(offer))
+            if wanted.is_hope
+            else self._making(offer)
         )
         wanted.offer, wanted.work = offer, Paused(work)
 
@@ -120,7 +122,7 @@ class Maker:
             return True
         if not is_done:
             self.chooser.wanted = wanted
-        elif wanted.asks:
+        elif wanted.is_hope:
             self.chooser.asked(wanted, wanted.work.result)
         else:
             self._keep(wanted.offer, wanted.work.result)
@@ -138,7 +140,7 @@ class Maker:
             took_ns = time.thread_time_ns() - paid_ns
             wanted.took_ns += took_ns
             self.chooser.spent(wanted.offer, took_ns)
-            if not wanted.asks:
+            if not wanted.is_hope:
                 self.counters.making_ns += time.perf_counter_ns() - began_ns
 
     def _refuse(self, offer: Offer, error: DoesNotFit) -> None:

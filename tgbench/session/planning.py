@@ -33,7 +33,7 @@ from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.background.task import SearchTask
 from tgbench.plans.decisions import Classes, Decisions
 from tgbench.plans.plan import Plan
-from tgbench.plans.planner import Planner, Progress, unit_change
+from tgbench.plans.planner import Planner, Progress, change_as_asked, unit_change
 from tgbench.plans.retention.workload import Workload
 from tgbench.plans.scenarios import Scenario
 from tgbench.plans.search.chain import Submits
@@ -160,6 +160,11 @@ class Planning:
         changes = (unit_change(bucket, self.scheduled, name) for name in self.graph.inputs)
         following = [reader.rounded(b).classify(self.graph) for b in changes if b is not None]
         return [spot, *following]
+
+    def blocks(self, bucket: Bucket) -> list[Bucket]:
+        """Changes that would be as large as what a run was asked for, where that is a block."""
+        found = (change_as_asked(bucket, self.scheduled, name) for name in self.graph.inputs)
+        return [one for one in found if one is not None]
 
     def whole_runs(self) -> Runs:
         """The run that computes everything and hands all of it out, where that is cheap to hold.

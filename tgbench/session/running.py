@@ -40,7 +40,7 @@ from tgbench.session.making import Maker, NeedsPlan
 from tgbench.session.planning import Planning, Runs, Search
 from tgbench.session.report import Counters, Report, taken_bytes
 from tgbench.session.results import gather
-from tgbench.session.serving import ANEW, EXACTLY, WHOLE, Around, Offer, Rung, Server
+from tgbench.session.serving import ANEW, EXACTLY, SIZED, WHOLE, Around, Offer, Rung, Server
 from tgbench.session.standing import NONE, Keeper, Standing
 from tgbench.session.trying import TriedCall, Tryer
 
@@ -235,17 +235,23 @@ class Runner:
             decision = self.decide(request)
         results = self.carry_out(decision, began_ns)
         if is_first and not self.chooser.strict:
-            self._rehearse()
+            self._rehearse(decision.bucket)
             self.chooser.answered()
         return results
 
-    def _rehearse(self) -> None:
-        """Look at the changes that are planned for, with the first answer: one element on, or in
-        the middle where they were at the end, as programs for an end are right there alone.
+    def _rehearse(self, bucket: Bucket) -> None:
+        """Look at what may come next, with the first answer: the changes that are planned for, one
+        element on, or in the middle where they were at the end, as programs for an end are right
+        there alone; and blocks of any size, where a block was asked for.
         """
+        classify = self.server.classifier.spot
+        for kind, origin in [classify(one, SIZED.extents) for one in self.planning.blocks(bucket)]:
+            there = Spot(kind, kind.ahead(origin))
+            block = Offer(SIZED, kind.bucket(there.origin), there, None, None)
+            if self.chooser.rehearse(block, self.maker.decided(block)):
+                self._make_ready(block)
         for kind, (_, origin) in self.planning.classes.items():
-            places = zip(origin, kind.bounds, strict=True)
-            ahead = tuple(at + 1 if at < most else most // 2 for at, most in places)
+            ahead = kind.ahead(origin)
             own = self.own(kind.bucket(ahead), Spot(kind, ahead), self.keeper.standing)
             if own.program is None:
                 larger = self.server.larger(own, self._around(own.bucket))
