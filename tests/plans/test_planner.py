@@ -30,7 +30,7 @@ from tgbench.memory.placement import Placement
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.decisions import Decisions
 from tgbench.plans.plan import Plan
-from tgbench.plans.planner import Planner, unit_change
+from tgbench.plans.planner import Planner, change_as_asked, unit_change
 from tgbench.plans.scenarios import Scenario
 from tgbench.programs.specialiser import Specialiser
 from tgbench.runs.buckets import Bucket
@@ -361,6 +361,22 @@ def test_the_next_run_is_guessed_as_the_smallest_change_at_the_demand() -> None:
     assert dict(guess.changed)["x"] == Region((Box(((9, 10), (1, 2))),))
     assert guess.demand == first.demand
     assert unit_change(Bucket.of({"x": Region.full((16, 2))}, {}), scheduled, "x") is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "changes"),
+    [((3, 9), (3, 9)), ((9, 10), None), ((0, 16), None), ((10, 16), (10, 16))],
+)
+def test_a_stream_is_guessed_to_go_on_in_blocks_of_what_is_asked_for(
+    asked: tuple[int, int], changes: tuple[int, int] | None
+) -> None:
+    scheduled = ScheduledGraph.of(simplify(causal(rows=16)))
+    demand = {"y": Region((Box((asked, (0, 2))),))}
+    found = change_as_asked(Bucket.of({"x": Region.full((16, 2))}, demand), scheduled, "x")
+    if changes is None:
+        assert found is None
+    else:
+        assert found == Bucket.of({"x": Region((Box((changes, (0, 2))),))}, demand)
 
 
 def test_a_scalar_input_has_no_smaller_change() -> None:

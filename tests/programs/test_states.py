@@ -50,6 +50,21 @@ def test_equal_patterns_have_one_number_and_the_empty_one_is_0() -> None:
     assert len(states) == 2
 
 
+@given(st.integers(0, SIZE), st.integers(0, SIZE - 1), st.integers(0, 3))
+def test_how_far_back_a_state_is_there(valid: int, start: int, less: int) -> None:
+    """Of one that counts on all rows before a start, but for the last few."""
+    states, u = States(), origin_symbol(0)
+    there = {K: Held(Region((Box(((0, valid), (0, 4))),)), (0, 0))} if valid else {}
+    counted = {K: Held(Region((Box(((0, u - less), (0, 4))),)), (0, 0))}
+    number, wanted = (states.number(ValidityPattern.of(one)) for one in (there, counted))
+
+    def is_there(start: int) -> bool:
+        return states.are_there(wanted, (start,), number, ())
+
+    expected = max((at for at in range(start + 1) if is_there(at)), default=None)
+    assert states.reach(wanted, lambda at: (at,), start, number, ()) == expected
+
+
 def test_a_state_moves_with_the_runs_of_its_class() -> None:
     states = States()
     number = states.number(ValidityPattern.of(after_append()))

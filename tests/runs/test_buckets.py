@@ -499,6 +499,22 @@ def rows(start: int, stop: int) -> Region:
     return Region((Box(((0, 1), (start, stop))),))
 
 
+@pytest.mark.parametrize("extents", ["onwards", "sized"])
+@given(st.data(), st.integers(1, 38))
+def test_a_run_that_begins_earlier_does_all_of_it(
+    extents: Extents, data: st.DataObject, start: int
+) -> None:
+    graph = graph_of((1, 40), (1, 40))
+    stop = 40 if extents == "onwards" else data.draw(st.integers(start + 1, 39))
+    run = Bucket.of({"x": rows(start, stop)}, {"y": rows(7, 9)})
+    kind, origin = run.classify(graph, extents)
+    first = data.draw(st.integers(0, start))
+    there = kind.bucket(kind.earlier(origin, first))
+    assert there.changed == (("x", rows(first, stop)),)
+    assert there.demand == run.demand
+    assert fits(graph, kind.bucket(kind.ahead(origin)))
+
+
 def test_blocks_of_any_size_are_one_class() -> None:
     graph = graph_of((1, 40), (1, 40))
     runs = [(a, a + count) for a in range(0, 30, 3) for count in range(1, 9)]

@@ -158,6 +158,31 @@ def test_blocks_of_any_length_are_served_by_one_program(rung: Rung, most: int) -
     assert session.counters.larger == 7
 
 
+@pytest.mark.parametrize("rung", [ONWARDS, SIZED])
+def test_what_an_earlier_change_left_dirty_is_computed_with_the_next(rung: Rung) -> None:
+    """Nobody asked for rows 6 to 19 since: a program that begins there is right, and is there."""
+    session, weights = _session(Rather(rung))
+    ids = np.zeros(TOKENS, np.int64)
+    session.run({"ids": ids})
+
+    def edit(start: int, stop: int, want: int) -> set[int]:
+        nonlocal ids
+        ids = ids.copy()
+        ids[start:stop] += 1
+        found = session.run({"ids": ids}, want=np.s_[want])["y"]
+        _close(found, _whole(session, weights, ids)[want])
+        return _computed_rows(session)
+
+    edit(9, 12, 15)
+    assert session.report().served == rung.name
+    session.run({"ids": ids})
+    edit(2, 5, 5)
+    made = session.counters.specialised
+    assert edit(20, 23, 25) >= {26 - 6, 1}
+    assert session.report().served == rung.name
+    assert session.counters.specialised == made
+
+
 def _computed_rows(session: tg.GraphSession) -> set[int]:
     """How many rows were multiplied by weights in the last run."""
     program = session.last.program

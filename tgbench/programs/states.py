@@ -201,6 +201,45 @@ class States:
     ) -> bool:
         return self.here(number, last).holds(self.here(wanted, origin))
 
+    def reach(
+        self,
+        wanted: int,
+        places: Callable[[int], Sequence[int]],
+        start: int,
+        number: int,
+        last: Sequence[int],
+    ) -> int | None:
+        """The last of all starts up to one, where one state is part of another one.
+
+        Args:
+            places: the origin for a start. The earlier that is, the less is counted on.
+            last: the origin of the other state.
+
+        Returns:
+            None where it is at no start.
+        """  # fmt: skip
+        there = self.here(number, last).regions
+
+        def is_there(entry: Entry, start: int) -> bool:
+            node, counted, first = entry
+            region, begins = there.get(node, _NOWHERE)
+            origin = places(start)
+            if begins != tuple([at(form, origin) for form in first]):
+                return False
+            boxes = counted.at(origin)
+            return all(a < b for box in boxes for a, b in box) and region.contains(boxes)
+
+        for entry in self.patterns[wanted].entries:
+            if not is_there(entry, start):
+                low, high = 0, start - 1
+                while low < high:
+                    middle = (low + high + 1) // 2
+                    low, high = (middle, high) if is_there(entry, middle) else (low, middle - 1)
+                if low > high or not is_there(entry, low):
+                    return None
+                start = low
+        return start
+
     def within(self, number: int, last: Spot | None, raster: Raster, kept: Container[Node]) -> int:
         """What of the state that the run `last` left is whole tiles of what is kept."""
         if number == 0 or last is None:

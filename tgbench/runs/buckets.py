@@ -169,6 +169,24 @@ class BucketClass:
         found = (symbol for symbol, extent in spans if symbol is not None and extent == SIZED)
         return tuple(sorted(set(found)))
 
+    @cached_property
+    def reaching(self) -> int | None:
+        """The symbol of the start of what changes, if that may begin earlier and end where it did:
+        what goes on to the end, or has any size. None where there are several, or is none.
+        """
+        spans = [span for _, boxes in self.changed for box in boxes for span in box]
+        found = [symbol for symbol, extent in spans if symbol is not None and extent <= SIZED]
+        return found[0] if len(found) == 1 else None
+
+    def earlier(self, origin: Place, start: int) -> Place:
+        """The origin of a run that begins earlier and ends where this one does; see `reaching`."""
+        symbol, found = self.reaching, list(origin)
+        assert symbol is not None
+        if symbol in self.sized:
+            found[symbol + 1] += origin[symbol] - start
+        found[symbol] = start
+        return tuple(found)
+
     def ahead(self, origin: Sequence[int]) -> Place:
         """An origin one element on, or half-way where this one is at an end."""
         found = list(origin)

@@ -455,11 +455,17 @@ class Measured:
             (one, self._is_hope(one[0]))
             for one, cost in zip(seen, costs, strict=True)
             if one[0].program is None and cost < self._instead_ns
+            if not one[0].rung.is_sized or self._differ_in_size(one[0], seen[0][0])
         ]
         sure_ns = min((one[1] for one, is_hope in better if not is_hope), default=inf)
         worth_it = [one for one, is_hope in better if not is_hope or one[1] < sure_ns]
         best = max(worth_it or [least], key=lambda one: self._worth(one[0], one[1], planned))
         return best if self._may_have(best[0]) else _quickest_there(seen)
+
+    def _differ_in_size(self, sized: Offer, own: Offer) -> bool:
+        """Whether runs came of other sizes than this one: else one for any size serves no more."""
+        came = self._came.get
+        return came(sized.spot.kind, UNMET).count > came(own.spot.kind, UNMET).count
 
     def _may_have(self, offer: Offer) -> bool:
         """Whether a missing program may be wanted now: one at a time, as far as the purse goes."""

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import NamedTuple, TypeAlias
 
@@ -222,7 +223,10 @@ class Server:
             program = self.programs.find(NOTHING, spot.kind, spot.origin)
             return Offer(rung, bucket, spot, NOTHING, program)
         if rung.changed is None:
-            return Offer(rung, bucket, spot, None, self.for_less(run.valid, run.last, spot))
+            there, program = self._there(run, spot) or (spot, None)
+            if there != spot:
+                bucket = there.kind.bucket(there.origin)
+            return Offer(rung, bucket, there, None, program)
         state = self.states.within(run.valid, run.last, rung.changed, run.kept)
         program = self.programs.find(state, spot.kind, spot.origin)
         if program is None:
@@ -263,9 +267,10 @@ class Server:
                 if anew:
                     program = self.programs.find(NOTHING, kind, origin)
                 else:
-                    program = self.for_less(run.valid, run.last, spot)
+                    there = self._there(run, spot)
+                    spot, program = (spot, None) if there is None else there
                 if program is not None:
-                    found.append((program.takes_ns(origin), len(found), spot, program))
+                    found.append((program.takes_ns(spot.origin), len(found), spot, program))
         if not found:
             return None
         _, _, spot, program = min(found)
@@ -276,6 +281,35 @@ class Server:
         return tuple(
             (name, (tuple([(None, size) for size in self.shapes[name]]),)) for name in sorted(names)
         )
+
+    def _there(self, run: Around, spot: Spot) -> tuple[Spot, Program] | None:
+        """The quickest program for a run, or for one that begins earlier, where what that counts on
+        is there: what earlier changes left dirty is computed with it.
+        """
+        program = self.for_less(run.valid, run.last, spot)
+        if program is not None:
+            return spot, program
+        (kind, origin), found = spot, list[tuple[float, int, Spot, Program]]()
+        if kind.reaching is None or run.last is None:
+            return None
+        places = partial(kind.earlier, origin)
+        for state in self.programs.states(kind):
+            start = self.states.reach(
+                state, places, origin[kind.reaching], run.valid, run.last.origin
+            )
+            if start is None:
+                continue
+            for at in dict.fromkeys(
+                (start, max(start - 1, 0))
+            ):  # one element may be another matter
+                program = self.programs.find(state, kind, places(at))
+                if program is not None and self.states.are_there(
+                    state, places(at), run.valid, run.last.origin
+                ):
+                    there = Spot(kind, places(at))
+                    found.append((program.takes_ns(there.origin), len(found), there, program))
+                    break
+        return min(found)[2:] if found else None
 
     def for_less(self, valid: int, last: Spot | None, spot: Spot) -> Program | None:
         """The quickest program for a run that counts on no more than what the `last` one left."""
