@@ -587,29 +587,6 @@ def test_the_change_that_is_planned_for_is_ready_with_the_first_answer() -> None
         assert session.report().recomputed < 1
 
 
-def test_blocks_of_any_size_are_ready_with_the_first_answer_where_a_block_was_asked_for() -> None:
-    random, g = np.random.default_rng(0), tg.GraphBuilder()
-    x, weights = g.input("x", (256, 256)), {}
-    for i in range(4):
-        weights[f"w{i}"] = random.standard_normal((256, 256)).astype(np.float32) / 16
-        x = tg.ops.relu(x @ g.parameter(f"w{i}", (256, 256)))
-    g.output("y", x)
-    session = tg.GraphSession(g.build(), weights, making="measured", calibrate=False)
-    given = random.standard_normal((256, 256)).astype(np.float32)
-    session.run({"x": given}, want=np.s_[40:60])
-    made = session.counters.specialised
-    for start, size in ((60, 3), (63, 31), (94, 1), (95, 60), (200, 2), (7, 1)):
-        given = given.copy()
-        block = np.s_[start : start + size]
-        given[block] += 1
-        found = session.run({"x": given}, want=block)["y"]
-        right = tg.evaluate(session.graph, {"x": given, **weights})["y"][block]
-        np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-5)
-        assert session.report().served in ("of any size", "as a wider one")  # of the same class
-        assert session.report().recomputed < 1
-    assert session.counters.specialised == made
-
-
 @pytest.mark.parametrize("sizes", [{1}, {3}, {1, 3}])
 def test_sizes_are_arguments_of_programs_only_where_they_differ(sizes: set[int]) -> None:
     random, g = np.random.default_rng(0), tg.GraphBuilder()

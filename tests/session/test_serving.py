@@ -30,7 +30,7 @@ class Strictly(Own):
     strict = False
 
 
-def _decoder() -> tuple[tg.Graph, dict[str, Any]]:
+def _decoder(tokens: int = TOKENS, width: int = WIDTH) -> tuple[tg.Graph, dict[str, Any]]:
     """Four causal layers: a word changes what comes after it."""
     random = np.random.default_rng(0)
     g = tg.GraphBuilder()
@@ -40,14 +40,14 @@ def _decoder() -> tuple[tg.Graph, dict[str, Any]]:
         weights[name] = (random.standard_normal(shape) / 4).astype(np.float32)
         return g.parameter(name, shape)
 
-    x = tg.ops.embedding(parameter("table", WORDS, WIDTH), g.input("ids", (TOKENS,), "int64"))
-    causal = g.constant(np.tri(TOKENS, dtype=bool))
+    x = tg.ops.embedding(parameter("table", WORDS, width), g.input("ids", (tokens,), "int64"))
+    causal = g.constant(np.tri(tokens, dtype=bool))
     for i in range(4):
         heads = [
-            tg.ops.linear(x, parameter(f"{n}{i}", WIDTH, WIDTH)).reshape(1, 1, TOKENS, WIDTH)
+            tg.ops.linear(x, parameter(f"{n}{i}", width, width)).reshape(1, 1, tokens, width)
             for n in "qkv"
         ]
-        x = x + tg.ops.attention(*heads, causal).reshape(TOKENS, WIDTH)
+        x = x + tg.ops.attention(*heads, causal).reshape(tokens, width)
     g.output("y", x)
     return g.build(), weights
 
@@ -156,6 +156,22 @@ def test_blocks_of_any_length_are_served_by_one_program(rung: Rung, most: int) -
             assert _computed_rows(session) == {count}
     assert session.counters.specialised <= made + most
     assert session.counters.larger == 7
+
+
+def test_blocks_of_any_size_are_ready_with_the_first_answer_where_a_block_was_asked_for() -> None:
+    graph, weights = _decoder(tokens=256, width=128)
+    session = tg.GraphSession(graph, weights, making="measured", calibrate=False)
+    random, ids = np.random.default_rng(0), np.zeros(256, np.int64)
+    session.run({"ids": ids}, want=np.s_[60:70])
+    made = session.counters.specialised
+    for start, size in ((70, 3), (73, 31), (104, 1), (105, 60), (80, 2), (7, 1)):
+        ids = ids.copy()
+        ids[start : start + size] = random.integers(1, WORDS, size=size)
+        found = session.run({"ids": ids}, want=np.s_[start : start + size])["y"]
+        right = _whole(session, weights, ids)[start : start + size]
+        np.testing.assert_allclose(found, right, atol=1e-5 * np.abs(right).max())
+    assert session.counters.specialised == made
+    assert any(program.use.ran for _, kind, program in session.programs if kind.sized)
 
 
 @pytest.mark.parametrize("rung", [ONWARDS, SIZED])

@@ -95,8 +95,8 @@ class _Looks:
         into = self._into()
         for node in reversed(self.scheduled.schedule if self.again else ()):
             inside = [best[view] for view in into.get(node, ()) if view in best]
-            if node not in self.again and not inside:
-                continue
+            if node not in self.hulls or not (node in self.again or inside):
+                continue  # of what is known to be a number, nothing is read
             whole, divided = self._whole(node), _joined(inside)
             is_less = node not in self.again and divided.size_bytes < whole.size_bytes
             best[node] = divided if is_less else whole
