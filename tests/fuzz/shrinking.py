@@ -22,7 +22,8 @@ Proposals = Callable[[Json], Iterator[Json]]
 def shrunk(case: Json, failure: Failure, seconds: float = 60) -> tuple[Json, Failure]:
     """The smallest case found, and how it fails."""
     end = time.monotonic() + seconds
-    case = case | {"steps": case["steps"][: failure.step + 1]}
+    if failure.step >= 0:  # else it is in what all steps ask for
+        case = case | {"steps": case["steps"][: failure.step + 1]}
     while time.monotonic() < end:
         found = _smaller(case, failure, end)
         if found is None:
