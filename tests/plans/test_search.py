@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise, product
@@ -26,10 +27,13 @@ from tgbench.memory.placement import Retention
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.checks import check_placement
 from tgbench.plans.decisions import Decisions
+from tgbench.plans.plan import Plan
 from tgbench.plans.retention.exact import IntegerProgram, SolverLimits
 from tgbench.plans.retention.model import Model
 from tgbench.plans.retention.tables import nested, tabulate, tabulate_pieces
 from tgbench.plans.retention.workload import Workload
+from tgbench.plans.search import beginning
+from tgbench.plans.search.arms import Arm, Arms
 from tgbench.plans.search.chain import Chain
 from tgbench.plans.search.effort import Effort, Mode
 from tgbench.plans.search.judge import Judge
@@ -166,6 +170,65 @@ def test_what_less_memory_allowed_is_a_candidate_for_more(data: st.DataObject) -
         assert made.placement.size_bytes <= budget
         assert before is None or made.expected_ns <= before.expected_ns
         before = made
+
+
+@share_of_examples(2)
+@given(st.data())
+def test_ways_of_cutting_are_left_out_only_where_they_would_not_be_taken(
+    data: st.DataObject,
+) -> None:
+    """A first plan is the same as where every way of cutting is laid out before it is weighed."""
+    graph, _ = data.draw(graphs(most_ops=7))
+    assume(graph.inputs)
+    simple = simplify(graph)
+    buckets = data.draw(traces(simple))
+    most = optimiser(simple, buckets, None).run("greedy").placement.size_bytes
+    budget = data.draw(st.integers(most // 3, most))
+    assert first_plan(simple, buckets, budget) == first_of_all(simple, buckets, budget)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.7])
+def test_a_decoder_is_cut_as_where_every_way_is_weighed(share: float) -> None:
+    graph, buckets = decoding(3)
+    budget = int(share * optimiser(graph, buckets, None).run("greedy").placement.size_bytes)
+    assert first_plan(graph, buckets, budget) == first_of_all(graph, buckets, budget)
+
+
+def test_ways_of_cutting_that_cannot_be_ahead_are_not_laid_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph, buckets = decoding(3)
+    budget = int(0.7 * optimiser(graph, buckets, None).run("greedy").placement.size_bytes)
+    opened, of = set[Cut](), Arms.of
+
+    def told(arms: Arms, cut: Cut) -> Iterator[Arm]:
+        opened.add(cut)
+        return of(arms, cut)
+
+    monkeypatch.setattr(Arms, "of", told)
+    first_plan(graph, buckets, budget)
+    assert len(opened) > 1
+    opened.clear()
+    monkeypatch.setattr(beginning, "FINER", 0.1)
+    first_plan(graph, buckets, budget)
+    assert opened == {WHOLE}
+
+
+def first_of_all(graph: Graph, buckets: list[Bucket], budget: int) -> str:
+    """The same where every way of cutting is laid out to be weighed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Arms, "hoped_ns", lambda arms, cut: 0.0)
+        patch.setattr(Arms, "least_ns", 0.0)
+        return first_plan(graph, buckets, budget)
+
+
+def first_plan(graph: Graph, buckets: list[Bucket], budget: int) -> str:
+    """A greedy plan as text; what the refusal says where there is none."""
+    try:
+        made = optimiser(graph, buckets, budget).run("greedy", Effort(steps=0))
+    except BudgetError as error:
+        return str(error)
+    return Plan.of(graph, made, "cpu", budget).to_json()
 
 
 def least_replayed(search: Optimiser, effort: Effort) -> tuple[Decisions, float]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -98,21 +99,50 @@ class Arms:
         self._opened = opened
         self._sliced: dict[Cut, int] = {}
         self._scratch: dict[Cut, Mapping[Node, int]] = {WHOLE: _scratch(everything)}
+        self._pieces: dict[Cut, Tables | None] = {WHOLE: None}
 
     def of(self, cut: Cut) -> Iterator[Arm]:
         """The ways of going by a cut; what was bounded before is not bounded again."""
-        judge, pieces = self.judge, None
+        judge = self.judge
         for whole in (False,) if cut == WHOLE else (True, False):
             key = self.budget_bytes, cut, whole
             if key not in self._opened:
                 judge.planner.tell(f"weighing {cut}")
-                if cut != WHOLE and pieces is None:
-                    pieces = tabulate_pieces(
-                        judge.scheduled, judge.rules, judge.workload, cut, self.frontier
-                    )
-                model = Model(self._tables(cut), pieces, whole)
+                model = Model(self._tables(cut), self._pieces_of(cut), whole)
                 self._opened[key] = Arm(cut, model, judge.ladder.over(model), self.budget_bytes)
             yield self._opened[key]
+
+    @cached_property
+    def least_ns(self) -> float:
+        """What the ladder would come to however finely runs are cut: nothing but what is kept takes
+        memory.
+        """
+        tables = self._without_scratch
+        small = [replace(one, size_bytes=np.minimum(one.size_bytes, 1)) for one in tables.table]
+        return self._promised(Model(replace(tables, table=tuple(small))))
+
+    def hoped_ns(self, cut: Cut) -> float:
+        """What it would come to under a cut if kernels wanted no scratch memory: how much they do
+        takes a layout to find out.
+        """
+        return self._promised(Model(self._without_scratch, self._pieces_of(cut)))
+
+    def _promised(self, model: Model) -> float:
+        return Arm(WHOLE, model, self.judge.ladder.over(model), self.budget_bytes).promise_ns
+
+    @property
+    def _without_scratch(self) -> Tables:
+        tables = self.judge.uncut.tables
+        return replace(tables, scratch_bytes=np.zeros_like(tables.scratch_bytes))
+
+    def _pieces_of(self, cut: Cut) -> Tables | None:
+        """How large slices are in pieces of runs; None of whole ones."""
+        if cut not in self._pieces:
+            judge = self.judge
+            self._pieces[cut] = tabulate_pieces(
+                judge.scheduled, judge.rules, judge.workload, cut, self.frontier
+            )
+        return self._pieces[cut]
 
     def cuts(self, own: Cut = WHOLE) -> Iterator[Cut]:
         """Uncut, a cut that comes next, and along each dimension as long as slices shrink."""

@@ -16,7 +16,7 @@ from tgbench.plans.search.arms import Arm, Arms
 from tgbench.plans.search.incumbent import FINER
 from tgbench.plans.search.judge import Candidate, Judge
 from tgbench.plans.search.layouts import BEGINNING, Layouts
-from tgbench.runs.split import WHOLE
+from tgbench.runs.split import WHOLE, Cut
 
 DEAR = 1.01  # times what runs take where all is kept: what costs more is weighed against cuts
 SOON = 0.025  # of the time: a first plan made so soon leaves enough for the planner's beside it
@@ -73,10 +73,12 @@ class Beginning:
 
         Raises BudgetError where nothing fits.
         """
-        best: Candidate | None = None
-        for arm in self._by_promise(arms):
-            is_ahead = best is None or arm.promise_ns < FINER * best.modelled_ns
-            if is_ahead and (best is None or not self.layouts.spending.is_late(BEGINNING)):
+        cuts = arms.cuts()
+        [whole] = arms.of(next(cuts))
+        best = self._climbed(whole)
+        for arm in self._by_promise(arms, cuts, whole.promise_ns, best):
+            is_late = best is not None and self.layouts.spending.is_late(BEGINNING)
+            if _is_ahead(arm.promise_ns, best) and not is_late:
                 found = self._climbed(arm)
                 best = found if best is None or (found and found.beats(best)) else best
         loses_little = best is not None and best.modelled_ns <= DEAR * self.judge.all_kept_ns
@@ -85,22 +87,22 @@ class Beginning:
         other = self._planned(scenarios, arms.budget_bytes, is_needed=best is None)
         return other if best is None or (other and other.beats(best)) else best
 
-    def _by_promise(self, arms: Arms) -> Iterator[Arm]:
-        """Whole runs; where those take longer than if all were kept, also ways of cutting them,
-        what their ladders come to first.
+    def _by_promise(
+        self, arms: Arms, cuts: Iterator[Cut], best_ns: float, best: Candidate | None
+    ) -> list[Arm]:
+        """Where whole runs promise to take longer than if all were kept, the ways of cutting them
+        that may be ahead of the best plan, what their ladders come to first.
         """
-        cuts = arms.cuts()
-        [whole] = arms.of(next(cuts))
-        yield whole
         found: list[Arm] = []
-        best_ns = whole.promise_ns
+        if not _is_ahead(arms.least_ns, best):  # no cut promises less
+            return found
         for cut in cuts:
-            enough = best_ns <= DEAR * self.judge.all_kept_ns
-            if enough or self.layouts.spending.is_late(BEGINNING):
+            if best_ns <= DEAR * self.judge.all_kept_ns or self.layouts.spending.is_late(BEGINNING):
                 break
-            found += arms.of(cut)
-            best_ns = min(best_ns, found[-1].promise_ns)
-        yield from sorted(found, key=lambda arm: arm.promise_ns)
+            if _is_ahead(arms.hoped_ns(cut), best):
+                found += arms.of(cut)
+                best_ns = min(best_ns, found[-1].promise_ns)
+        return sorted(found, key=lambda arm: arm.promise_ns)
 
     def _climbed(self, arm: Arm) -> Candidate | None:
         """What is let go of last, as much of it as packs."""
@@ -135,3 +137,8 @@ class Beginning:
             return None
         retention = Retention.always(made.retained, self.judge.workload.turns)
         return self.layouts.candidate(retention, made.cut, made.placement)
+
+
+def _is_ahead(promise_ns: float, best: Candidate | None) -> bool:
+    """Whether what is promised is that much less than what the best plan takes."""
+    return best is None or promise_ns < FINER * best.modelled_ns
