@@ -19,6 +19,7 @@ from tgbench.base.errors import RecordsError
 from tgbench.base.machine import Machine
 from tgbench.base.regions import Box
 from tgbench.costs.model import (
+    NEIGHBOURS,
     CostModel,
     CostTable,
     Estimate,
@@ -28,6 +29,7 @@ from tgbench.costs.model import (
     nonnegative,
     plain_site,
     total,
+    work_of,
 )
 from tgbench.costs.records import Record, Records
 from tgbench.costs.signature import Signature, source_hash
@@ -158,10 +160,56 @@ def test_estimates_are_positive_and_repeatable(
     known: list[Measurement], flops: float, size_bytes: int
 ) -> None:
     asked = Signature("s", flops, size_bytes)
-    found = Fit(tuple(known)).at(asked, 100.0)
+    found = Fit(tuple(known)).at(asked, lambda: 100.0)
     assert 0 < found.time_ns < math.inf
     assert 0 <= found.spread < math.inf
-    assert found == Fit(tuple(known)).at(asked, 100.0)
+    assert found == Fit(tuple(known)).at(asked, lambda: 100.0)
+
+
+few = st.sampled_from([1.0, 2.0, 3.0, 1e6])  # so that many are equally far
+
+
+@given(
+    st.lists(st.tuples(few | st.floats(0, 1e10), few), min_size=1, max_size=40),
+    few | st.floats(0, 1e10),
+    few,
+)
+def test_the_nearest_measurements_are_those_of_all(
+    known: list[tuple[float, float]], flops: float, size_bytes: float
+) -> None:
+    """Bit for bit, and of equally near ones the first."""
+    fit = Fit(tuple(Measurement("k", "a", "s", 1.0, 0.1, f, int(s), 1.0) for f, s in known))
+    a, b = work_of(flops, size_bytes)
+    squares = [(a - c) ** 2 + (b - d) ** 2 for c, d in fit._work]
+    nearest = sorted(range(len(squares)), key=squares.__getitem__)[:NEIGHBOURS]
+    assert fit._nearest(a, b) == [(squares[i], i) for i in nearest]
+
+
+@given(st.data())
+def test_a_ranking_is_what_each_kernel_is_expected_to_take(data: st.DataObject) -> None:
+    """Whatever was asked before, and of whichever sizes something was measured."""
+    sizes = st.tuples(st.sampled_from([1, 2, 7, 40]), st.sampled_from([16, 64, 256]))
+    known = data.draw(st.lists(sizes, max_size=6, unique=True))
+    records = [
+        replace(
+            measured(product(*size), data.draw(st.integers(100, 10**6))),
+            kernel=kernel.name,
+            source_hash=source_hash(kernel),
+        )
+        for size in known
+        for kernel in data.draw(st.sets(st.sampled_from(candidates(site(product(*size))))))
+    ]
+    model = CostModel()
+    model.learn(records)
+    for size in data.draw(st.lists(sizes, min_size=1, max_size=4)):
+        where = site(product(*size))
+        alone = CostModel(model.table())
+        plain = {kernel.name: alone.of_site(where, kernel) for kernel in candidates(where)}
+        ranked = model.ranked(where)
+        assert {kernel.name: found for kernel, found in ranked} == plain
+        times = [found.time_ns for _, found in ranked]
+        if not any(found.source == "modelled" or found.spread for found in plain.values()):
+            assert times == sorted(times)
 
 
 @given(st.lists(points, min_size=3, max_size=8), st.integers(0, 1 << 30))

@@ -11,10 +11,9 @@ Every estimate says which. Nothing here runs a kernel: planning asks, the profil
 from __future__ import annotations
 
 import hashlib
-import heapq
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, combinations
@@ -47,6 +46,7 @@ Source: TypeAlias = Literal["measured", "interpolated", "modelled"]
 ORDER: tuple[Source, ...] = ("measured", "interpolated", "modelled")  # less and less sure
 NEIGHBOURS = 4  # measurements that correct the fitted line
 REACH = math.log(2.0)  # how far outside the measured work a line is still called interpolation
+ROUNDING = 1e-9  # of a square of a distance
 LEAST_POINTS = 3  # the line has three coefficients
 OFF = 1 / 3  # of a spread, that a median is off by: nine samples, the root of them
 DRIFT = 0.1  # of a time, that a machine is slower at another moment
@@ -231,8 +231,10 @@ class CostModel:
 
     def of_site(self, site: Site, kernel: Kernel) -> Estimate:
         """What one kernel takes at a site."""
-        key = (kernel.name, site.call, position_free(site))
-        return self._sites.get(key, self._of_site, site, kernel)
+        return self._told(site, kernel, _alike(site))
+
+    def _told(self, site: Site, kernel: Kernel, alike: Hashable) -> Estimate:
+        return self._sites.get((kernel.name, alike), self._of_site, site, kernel, alike)
 
     def has_timed(self, text: str, kernel: Kernel) -> bool:
         """Whether a kernel was measured at a signature, operands lying as they do there."""
@@ -250,8 +252,7 @@ class CostModel:
 
     def signature(self, site: Site) -> Signature:
         """The signature of a site, remembered: every kernel that takes it is asked about it."""
-        key = (site.call, position_free(site))
-        return self._signatures.get(key, self._signature, site)
+        return self._signatures.get(_alike(site), self._signature, site)
 
     def _signature(self, site: Site) -> Signature:
         with unguarded():
@@ -272,7 +273,8 @@ class CostModel:
         Last resorts stay last, unless they were measured: their models say nothing else. Only those
         come after them that raised when they were measured.
         """
-        found = [(kernel, self.of_site(site, kernel)) for kernel in candidates(site, self.asked)]
+        alike = _alike(site)
+        found = [(k, self._told(site, k, alike)) for k in candidates(site, self.asked)]
         modelled = sorted(found, key=lambda pair: self.has_failed(site, pair[0]))
         if all(estimate.source == "modelled" for _, estimate in found):
             return modelled
@@ -305,8 +307,7 @@ class CostModel:
 
     def _at_best(self, site: Site) -> Estimate:
         """What the fastest kernel takes at a site."""
-        key = (site.call, position_free(site))
-        return self._best.get(key, self._of_best, site)
+        return self._best.get(_alike(site), self._of_best, site)
 
     def _of_best(self, site: Site) -> Estimate:
         with unguarded():
@@ -337,15 +338,17 @@ class CostModel:
         except KernelError:
             return Estimate(rough_ns(site.call, site.out_box), "modelled", UNCERTAIN)
 
-    def _of_site(self, site: Site, kernel: Kernel) -> Estimate:
-        signature = self.signature(site)
-        with unguarded():
-            modelled = modelled_ns(site, kernel)
+    def _of_site(self, site: Site, kernel: Kernel, alike: Hashable) -> Estimate:
+        def modelled() -> float:
+            with unguarded():
+                return modelled_ns(site, kernel)
+
         curve = self._curves.get((kernel.name, source_hash(kernel)))
         if curve is None:
             spread = UNCERTAIN
-            return Estimate(modelled * self._everywhere, "modelled", spread, kernel.name)
-        return replace(curve.at(signature, modelled), kernel=kernel.name)
+            return Estimate(modelled() * self._everywhere, "modelled", spread, kernel.name)
+        signature = self._signatures.get(alike, self._signature, site)
+        return curve.at(signature, modelled, kernel.name)
 
 
 def boxes_of(steps: Iterable[Step]) -> Iterator[tuple[Node, Box]]:
@@ -407,6 +410,11 @@ def modelled_ns(site: Site, kernel: Kernel) -> float:
     return cost if 0 < cost < SENTINEL_NS else rough_ns(site.call, site.out_box)
 
 
+def _alike(site: Site) -> Hashable:
+    """Equal for sites at which a kernel takes as long."""
+    return site.call, position_free(site)
+
+
 def position_free(site: Site) -> tuple[Any, ...]:
     """What of a site its estimate depends on, besides the call: numbers."""
     views = (site.out, *site.ins, *(view for post in site.posts for view in post.ins))
@@ -436,15 +444,18 @@ class Fit:
 
     points: tuple[Measurement, ...]
 
-    def at(self, signature: Signature, modelled_ns: float) -> Estimate:
-        """The estimate at a signature, where the kernel's own model says `modelled_ns`."""
+    def at(
+        self, signature: Signature, modelled_ns: Callable[[], float], kernel: str = ""
+    ) -> Estimate:
+        """The estimate at a signature; the kernel's own model is asked where nothing else tells."""
         point = self._exact.get(signature.text)
         point = point or self._alike.get(without_layout(signature.text))
         if point is not None:
-            return Estimate(point.time_ns, "measured", point.spread)
+            return Estimate(point.time_ns, "measured", point.spread, kernel)
         if not self._reaches(signature):
-            return Estimate(modelled_ns * _scale(self.points), "modelled", self._disagreement)
-        return self._between(signature)
+            time_ns = modelled_ns() * self._scale
+            return Estimate(time_ns, "modelled", self._disagreement, kernel)
+        return self._between(signature, kernel)
 
     def has(self, text: str) -> bool:
         """Whether there is a measurement of a signature."""
@@ -487,6 +498,15 @@ class Fit:
         return [math.log(p.time_ns / self._on_line(p.flops, p.size_bytes)) for p in self.points]
 
     @cached_property
+    def _scale(self) -> float:
+        return _scale(self.points)
+
+    @cached_property
+    def _logs(self) -> Any:
+        """The same, [which, measurement]."""
+        return np.array(self._work).T.copy()
+
+    @cached_property
     def _disagreement(self) -> float:
         """Relative spread of measured over modelled times."""
         ratios = [math.log(point.time_ns / point.modelled_ns) for point in self.points]
@@ -502,12 +522,24 @@ class Fit:
         work = work_of(signature.flops, signature.size_bytes)
         return all(low <= one <= high for one, (low, high) in zip(work, self._reach, strict=True))
 
-    def _between(self, signature: Signature) -> Estimate:
-        """Weights go by distance, in plain numbers: for a few dozen points arrays take longer."""
+    def _nearest(self, flops: float, size: float) -> list[tuple[float, int]]:
+        """(square of the distance, which one) of the measurements around there, the nearest first;
+        arrays find about which ones these are.
+        """
+        logs, work = self._logs, self._work
+        near: Iterable[int] = range(len(work))
+        if len(work) > NEIGHBOURS:
+            about = (logs[0] - flops) ** 2 + (logs[1] - size) ** 2
+            far = np.partition(about, NEIGHBOURS - 1)[NEIGHBOURS - 1]
+            near = np.flatnonzero(about <= far * (1 + ROUNDING)).tolist()
+        squares = [((flops - work[i][0]) ** 2 + (size - work[i][1]) ** 2, i) for i in near]
+        return sorted(squares)[:NEIGHBOURS]
+
+    def _between(self, signature: Signature, kernel: str) -> Estimate:
+        """Weights go by distance."""
         flops, size = work_of(signature.flops, signature.size_bytes)
-        squares = [(flops - a) ** 2 + (size - b) ** 2 for a, b in self._work]
-        near = heapq.nsmallest(NEIGHBOURS, range(len(squares)), key=squares.__getitem__)
-        weights = [1.0 / (squares[i] + 1e-4) for i in near]
+        squares, near = zip(*self._nearest(flops, size), strict=True)
+        weights = [1.0 / (square + 1e-4) for square in squares]
         whole = sum(weights)
         offset = sum(w * self._residuals[i] for w, i in zip(weights, near, strict=True)) / whole
         spread = sum(
@@ -515,7 +547,8 @@ class Fit:
         )
         own = sum(w * self.points[i].spread for w, i in zip(weights, near, strict=True)) / whole
         time_ns = self._on_line(signature.flops, signature.size_bytes) * math.exp(offset)
-        return Estimate(time_ns, "interpolated", math.hypot(math.sqrt(spread / whole), own))
+        spread = math.hypot(math.sqrt(spread / whole), own)
+        return Estimate(time_ns, "interpolated", spread, kernel)
 
 
 def nonnegative(rows: Any, right: Any) -> Any:
