@@ -19,11 +19,12 @@ from tgbench.base.streams import CostStream, Priced, either, together
 from tgbench.graph.graph import Graph, Node
 from tgbench.graph.op_table import OPS
 from tgbench.graph.reference import evaluate
+from tgbench.graph.rewrite import ways as ways_of
 from tgbench.graph.rewrite.choices import Alternatives, Cluster, ClusterChoices, Way, choices
 from tgbench.graph.rewrite.egraph import EGraph
 from tgbench.graph.rewrite.rules import RULES
 from tgbench.graph.rewrite.saturate import SaturationLimits, saturate
-from tgbench.graph.rewrite.ways import count_ways, rewritten, ways
+from tgbench.graph.rewrite.ways import Ways, count_ways, rewritten, ways
 from tgbench.graph.simplify import simplify
 from tgbench.sources.models import gemma3
 from tgbench.sources.models.checkpoints import GEMMA3_270M
@@ -90,6 +91,35 @@ def test_ways_are_all_there_are_in_order(case: tuple[Graph, Maker]) -> None:
             assert [one.cost for one in found] == pytest.approx([one.cost for one in expected])
             assert {one.value for one in found} == {one.value for one in expected}
             assert count_ways(cluster) == len(expected)
+
+
+@given(case=graphs(most_ops=8), work=st.sampled_from([0, 10, 40, 200]), states=st.booleans())
+@settings(max_examples=60)
+def test_where_all_ways_are_too_much_some_are_found_and_what_the_others_cost_at_least(
+    case: tuple[Graph, Maker], work: int, states: bool
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ways_of, "MOST_WORK", work)
+        patch.setattr(ways_of, "LESS_WORK", work)
+        if not states:
+            patch.setattr(ways_of, "MOST_STATES", 0)
+        for group in choices(Alternatives.of(saturated(case[0], 120)), cost).clusters:
+            cluster = group[0]
+            if math.prod(len(cluster.options[name]) for name in cluster.classes) > 20_000:
+                continue
+            every = {one.value: one.cost for one in everything(cluster)}
+            search = Ways(cluster)
+            found = list(search)
+            costs = [one.cost for one in found]
+            assert found
+            assert all(one.cost == pytest.approx(every[one.value]) for one in found)
+            assert costs == sorted(costs)
+            assert len({one.value for one in found}) == len(found)
+            rest = every.keys() - {one.value for one in found}
+            if search.bound is None:
+                assert not rest
+            assert all(search.bound <= every[way] + 1e-6 for way in rest)
+            assert costs[0] <= every[search._given()] + 1e-6
 
 
 def optimum(egraph: EGraph, price: dict[Node, int]) -> int:

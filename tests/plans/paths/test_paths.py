@@ -21,6 +21,7 @@ from tgbench.costs.model import CostModel
 from tgbench.costs.records import Records
 from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.graph.reference import evaluate
+from tgbench.graph.rewrite import ways
 from tgbench.graph.rewrite.saturate import SaturationLimits
 from tgbench.plans.paths.occasions import PlannedRun
 from tgbench.plans.paths.paths import Paths, Space
@@ -80,6 +81,26 @@ def test_paths_come_in_order_and_differ(case: tuple[Graph, Maker]) -> None:
     assert len(keys) == len(found)
     for path in found[:5]:
         assert path.estimate.time_ns == pytest.approx(path.time_ns)
+
+
+@given(case=graphs(most_ops=7), work=st.sampled_from([0, 10, 60]))
+@settings(max_examples=25)
+def test_where_the_fastest_is_not_found_it_is_said_how_much_faster_it_may_be(
+    case: tuple[Graph, Maker], work: int
+) -> None:
+    best = paths_of(case[0])
+    assert best.gap == 0.0
+    with pytest.MonkeyPatch.context() as patch:
+        for most in ("MOST_WORK", "LESS_WORK"):
+            patch.setattr(ways, most, work)
+        found = paths_of(case[0])
+        first, gap = found[0], found.gap
+        times = [path.time_ns for path in islice(found, 20)]
+    assert best[0].time_ns <= first.time_ns * (1 + 1e-9)
+    assert first.time_ns <= best[0].time_ns * (1 + gap) * (1 + 1e-9)
+    assert first.time_ns <= found.given.time_ns * (1 + 1e-9)
+    assert times == sorted(times)
+    assert ("more than the fastest" in str(found)) is (gap > 0)
 
 
 @given(case=graphs(most_ops=7))

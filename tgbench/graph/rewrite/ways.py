@@ -12,11 +12,15 @@ first (A*, Hart and others 1968) and no step is taken in vain, but where options
 others than alone: that counts as soon as it is known. Where there are too many states for
 it, what is left is bounded from below by cheapest trees, in which each class is paid by those that
 may read it in equal shares.
+
+Where the next way is not found in so much work, it is not looked for exactly: the partial ways that
+promise most are gone on with, a few at each place (beam search, Lowerre 1976), beside the way the
+graph was given in; and what no way costs less than is said.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heappop, heappush
@@ -29,34 +33,56 @@ from tgbench.graph.rewrite.choices import Cluster, ClusterChoices, Way
 
 
 def ways(cluster: Cluster) -> Iterator[Priced[Way]]:
-    """Every way to choose in a cluster, cheapest first, each once."""
-    return _Search(cluster).run()
+    """Every way to choose in a cluster, cheapest first, each once; some, where that is too much."""
+    return iter(Ways(cluster))
 
 
 DIGITS = 6  # of a bound: sums in another order are equal
 MOST_STATES = 50_000  # of a cluster, that what is left is found of
+MOST_WORK = 3_000_000  # choices that are looked at for one way more
+LESS_WORK = 300_000  # where what is left is bounded by trees, which seldom leads anywhere
+MOST_PARTIAL = 50_000  # options that are tried for partial ways, where that did not do
+MOST_SCORED = 500  # of these, that it is found out of what they cost among others
+LEAST_WIDTH = 4
 
 
+_NOT_NEEDED: tuple[float, bool, frozenset[int]] = 0.0, False, frozenset()
 # bound, minus the place, how many new options, turn, what is needed, cost so far, way so far
 _Partial: TypeAlias = "tuple[float, int, int, int, frozenset[int], float, Way]"
 
 
 @dataclass
-class _Search:
-    cluster: Cluster
+class Ways:
+    """The ways to choose in a cluster, cheapest first.
 
-    def run(self) -> Iterator[Priced[Way]]:
-        cluster, ticket = self.cluster, count()
-        start = frozenset(cluster.number[name] for name in cluster.entries)
-        heap: list[_Partial] = [(self._left(0, start), 0, 0, next(ticket), start, 0.0, ())]
+    Fields:
+        bound: what none of those costs less that were not handed out; None as long as all of them
+            come in order.
+    """
+
+    cluster: Cluster
+    bound: float | None = None
+
+    def __iter__(self) -> Iterator[Priced[Way]]:
+        cluster, ticket, work, found = self.cluster, count(), 0, list[Way]()
+        most = LESS_WORK if self._exact is None else MOST_WORK
+        heap: list[_Partial] = [
+            (self._left(0, self._start), 0, 0, next(ticket), self._start, 0.0, ())
+        ]
         while heap:
+            if work > most:
+                self.bound = heap[0][0]
+                yield from self._promising(found)
+                return
             _, turn, new, _, needed, cost, way = heappop(heap)
             place = -turn
             while place < len(cluster.classes) and place not in needed:
                 place, way = place + 1, (*way, -1)
             if place == len(cluster.classes):
+                work, found = 0, [*found, way]
                 yield Priced(cost + cluster.more(way), way)
                 continue
+            work += len(self._options[place]) * len(way)
             for number, (own, is_new, inner) in enumerate(self._options[place]):
                 after = needed | inner
                 left = self._left(place + 1, after)
@@ -65,6 +91,59 @@ class _Search:
                 count_new, turn = new + is_new, next(ticket)
                 # Of equal ones that comes first which is further.
                 heappush(heap, (bound, ~place, count_new, turn, after, so_far, further))
+
+    def _promising(self, known: Sequence[Way]) -> Iterator[Priced[Way]]:
+        """Some of the ways that are not known yet, cheapest first."""
+        ways = {*self._beam(), self._given()}.difference(known)
+        priced = [Priced(self._cost(way), way) for way in ways]
+        yield from sorted(priced, key=lambda one: (one.cost, one.value))
+
+    def _beam(self) -> list[Way]:
+        """Those that promised most at each place; of those that go on alike, one."""
+        tried = sum(map(len, self._options))
+        width = max(LEAST_WIDTH, MOST_PARTIAL // tried)
+        stride = max(1, len(self._options) * width // MOST_SCORED)
+        front: dict[frozenset[int], tuple[float, float, Way]] = {self._start: (0.0, 0.0, ())}
+        for place, options in enumerate(self._options):
+            after: dict[frozenset[int], tuple[float, float, Way]] = {}
+            for needed, (cost, more, way) in front.items():
+                chosen = enumerate(options) if place in needed else [(-1, _NOT_NEEDED)]
+                for number, (own, _, inner) in chosen:
+                    then, one = (needed | inner) - {place}, (cost + own, more, (*way, number))
+                    if then not in after or sum(one[:2]) < sum(after[then][:2]):
+                        after[then] = one
+            if place % stride == 0:
+                after = {
+                    needed: (cost, self.cluster.more(way), way)
+                    for needed, (cost, _, way) in after.items()
+                }
+            best = sorted(after.items(), key=lambda one: self._bound(place + 1, *one))[:width]
+            front = dict(best)
+        return [way for _, _, way in front.values()]
+
+    def _bound(
+        self, place: int, needed: frozenset[int], partial: tuple[float, float, Way]
+    ) -> tuple[float, Way]:
+        cost, more, way = partial
+        return cost + more + self._left(place, needed), way
+
+    def _given(self) -> Way:
+        """What the graph has, wherever that is an option."""
+        needed, way = self._start, list[int]()
+        for place, options in enumerate(self._options):
+            number = next((i for i, (_, is_new, _) in enumerate(options) if not is_new), 0)
+            way.append(number if place in needed else -1)
+            needed |= options[number][2] if place in needed else frozenset()
+        return tuple(way)
+
+    def _cost(self, way: Way) -> float:
+        chosen = (options[i][0] for options, i in zip(self._options, way, strict=True) if i >= 0)
+        return sum(chosen) + self.cluster.more(way)
+
+    @cached_property
+    def _start(self) -> frozenset[int]:
+        """What is needed from the beginning."""
+        return frozenset(self.cluster.number[name] for name in self.cluster.entries)
 
     @cached_property
     def _options(self) -> list[list[tuple[float, bool, frozenset[int]]]]:
@@ -111,7 +190,7 @@ class _Search:
     @cached_property
     def _states(self) -> list[set[frozenset[int]]] | None:
         """For each place, every set of classes that may be needed from there on; None for many."""
-        found = [{frozenset(self.cluster.number[name] for name in self.cluster.entries)}]
+        found = [{self._start}]
         seen = 0
         for place in range(len(self._options)):
             found.append({after for state in found[-1] for after in self._after(place, state)})
@@ -171,7 +250,7 @@ class _Search:
 
 def count_ways(cluster: Cluster) -> int | None:
     """How many ways there are; None where that would take too long to find out."""
-    return _Search(cluster).count()
+    return Ways(cluster).count()
 
 
 def rewritten(choices: ClusterChoices, taken: Mapping[Cluster, Way], graph: Graph) -> Graph:

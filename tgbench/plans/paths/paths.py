@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
+from math import inf
 from typing import TypeAlias
 
 from tgbench.base.streams import CostStream, Priced, either, together
@@ -25,7 +26,7 @@ from tgbench.graph.rewrite.choices import Alternatives, Cluster, ClusterChoices,
 from tgbench.graph.rewrite.egraph import EGraph
 from tgbench.graph.rewrite.rules import LESS, RULES
 from tgbench.graph.rewrite.saturate import USUAL, Saturation, SaturationLimits, saturate
-from tgbench.graph.rewrite.ways import count_ways, rewritten, ways
+from tgbench.graph.rewrite.ways import Ways, count_ways, rewritten
 from tgbench.kernels.registry import Kernel
 from tgbench.plans.decisions import PlanPath
 from tgbench.plans.paths.chosen import described
@@ -251,6 +252,7 @@ class Paths:
         self.choices: ClusterChoices = choices(
             self.pricing.found, self.pricing.least, within, self.pricing
         )
+        self._ways = [Ways(group[0]) for group in self.choices.clusters]
         self._graphs = CostStream(self._of_graphs())
         self._found = CostStream(self._all())
 
@@ -280,7 +282,10 @@ class Paths:
 
     def _of_graphs(self) -> Iterator[Priced[Path]]:
         groups = self.choices.clusters
-        streams = [CostStream(_times(self._apart(group[0]), len(group))) for group in groups]
+        streams = [
+            CostStream(_times(self._apart(found), len(group)))
+            for group, found in zip(groups, self._ways, strict=True)
+        ]
         for priced in together(streams):
             taken = {
                 cluster: way
@@ -290,15 +295,15 @@ class Paths:
             cost = priced.cost + self.choices.cost
             yield Priced(cost, Path(self, -1, taken, {}, cost))
 
-    def _apart(self, cluster: Cluster) -> Iterator[Priced[Way]]:
+    def _apart(self, found: Ways) -> Iterator[Priced[Way]]:
         """The ways of a cluster that differ in what they call; of those that do not, the first.
 
         The others differ in views, in what follows from weights alone, or in the order of equal
         calls.
         """
         seen = set()
-        for priced in ways(cluster):
-            chains = self.pricing.chains(cluster, priced.value)
+        for priced in found:
+            chains = self.pricing.chains(found.cluster, priced.value)
             runs = Counter(
                 (tuple(one.call for one in chain), self.pricing.time_ns(chain)) for chain in chains
             )
@@ -373,14 +378,27 @@ class Paths:
             product *= count ** (times if apart else 1)
         return product
 
+    @property
+    def gap(self) -> float:
+        """How much more the first path may take than the fastest, as a part of what that takes; 0
+        where it is the fastest. What is left to choose may be too much to look through.
+        """
+        first, bound_ns = self.graph_at(0), self.choices.cost
+        for group, found in zip(self.choices.clusters, self._ways, strict=True):
+            chains = self.pricing.chains(group[0], first.taken[group[0]])
+            taken_ns = sum(map(self.pricing.time_ns, chains))
+            bound_ns += len(group) * min(taken_ns, inf if found.bound is None else found.bound)
+        return max(first.time_ns / bound_ns - 1, 0.0) if bound_ns else 0.0
+
     def __str__(self) -> str:
         graphs, apart = self.count_graphs(), self.count_graphs(apart=True)
         told = "more graphs than were counted" if graphs is None else f"{_power(graphs)} graphs"
         told = "1 graph" if graphs == 1 else told
         if apart is not None and apart != graphs:
             told += f" ({_power(apart)} if equal layers chose apart)"
-        given = format_time(self.given.time_ns)
-        return f"{told}; {self.space.saturation}\n{self[0]}\nas given: {given}"
+        given, gap = format_time(self.given.time_ns), self.gap
+        most = f"; at most {gap:.1%} more than the fastest" if gap else ""
+        return f"{told}; {self.space.saturation}\n{self[0]}{most}\nas given: {given}"
 
 
 def _power(count: int) -> str:
