@@ -24,7 +24,7 @@ from tgbench.graph.rewrite.choices import Alternatives, Cluster, ClusterChoices,
 from tgbench.graph.rewrite.egraph import EGraph
 from tgbench.graph.rewrite.rules import RULES
 from tgbench.graph.rewrite.saturate import SaturationLimits, saturate
-from tgbench.graph.rewrite.ways import Ways, count_ways, rewritten, ways
+from tgbench.graph.rewrite.ways import WaySearch, count_ways, rewritten, ways
 from tgbench.graph.simplify import simplify
 from tgbench.sources.models import gemma3
 from tgbench.sources.models.checkpoints import GEMMA3_270M
@@ -108,7 +108,7 @@ def test_where_all_ways_are_too_much_some_are_found_and_what_the_others_cost_at_
             if math.prod(len(cluster.options[name]) for name in cluster.classes) > 20_000:
                 continue
             every = {one.value: one.cost for one in everything(cluster)}
-            search = Ways(cluster)
+            search = WaySearch(cluster)
             found = list(search)
             costs = [one.cost for one in found]
             assert found

@@ -34,7 +34,7 @@ from tgbench.graph.rewrite.choices import Cluster, ClusterChoices, Way
 
 def ways(cluster: Cluster) -> Iterator[Priced[Way]]:
     """Every way to choose in a cluster, cheapest first, each once; some, where that is too much."""
-    return iter(Ways(cluster))
+    return iter(WaySearch(cluster))
 
 
 DIGITS = 6  # of a bound: sums in another order are equal
@@ -52,7 +52,7 @@ _Partial: TypeAlias = "tuple[float, int, int, int, frozenset[int], float, Way]"
 
 
 @dataclass
-class Ways:
+class WaySearch:
     """The ways to choose in a cluster, cheapest first.
 
     Fields:
@@ -250,7 +250,7 @@ class Ways:
 
 def count_ways(cluster: Cluster) -> int | None:
     """How many ways there are; None where that would take too long to find out."""
-    return Ways(cluster).count()
+    return WaySearch(cluster).count()
 
 
 def rewritten(choices: ClusterChoices, taken: Mapping[Cluster, Way], graph: Graph) -> Graph:

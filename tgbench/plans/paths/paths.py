@@ -26,7 +26,7 @@ from tgbench.graph.rewrite.choices import Alternatives, Cluster, ClusterChoices,
 from tgbench.graph.rewrite.egraph import EGraph
 from tgbench.graph.rewrite.rules import LESS, RULES
 from tgbench.graph.rewrite.saturate import USUAL, Saturation, SaturationLimits, saturate
-from tgbench.graph.rewrite.ways import Ways, count_ways, rewritten
+from tgbench.graph.rewrite.ways import WaySearch, count_ways, rewritten
 from tgbench.kernels.registry import Kernel
 from tgbench.plans.decisions import PlanPath
 from tgbench.plans.paths.chosen import described
@@ -252,7 +252,7 @@ class Paths:
         self.choices: ClusterChoices = choices(
             self.pricing.found, self.pricing.least, within, self.pricing
         )
-        self._ways = [Ways(group[0]) for group in self.choices.clusters]
+        self._ways = [WaySearch(group[0]) for group in self.choices.clusters]
         self._graphs = CostStream(self._of_graphs())
         self._found = CostStream(self._all())
 
@@ -295,7 +295,7 @@ class Paths:
             cost = priced.cost + self.choices.cost
             yield Priced(cost, Path(self, -1, taken, {}, cost))
 
-    def _apart(self, found: Ways) -> Iterator[Priced[Way]]:
+    def _apart(self, found: WaySearch) -> Iterator[Priced[Way]]:
         """The ways of a cluster that differ in what they call; of those that do not, the first.
 
         The others differ in views, in what follows from weights alone, or in the order of equal
