@@ -18,11 +18,13 @@ from tgbench import ops
 from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.graph.simplify import simplify
+from tgbench.kernels.registry import Site
 from tgbench.memory.placement import Placement
 from tgbench.plans.retention.walk import Walk
 from tgbench.plans.search.effort import Effort
 from tgbench.plans.search.judge import Judge
-from tgbench.programs.lowering import DoesNotFit, Held
+from tgbench.programs import lowering
+from tgbench.programs.lowering import BoundKernel, DoesNotFit, Held, Option
 from tgbench.programs.specialiser import Specialised, Specialiser
 from tgbench.runs.buckets import Bucket
 from tgbench.runs.rules import Rules
@@ -99,6 +101,23 @@ def test_replays_of_retentions_that_differ_by_one_value_say_what_sessions_lower(
         if keep.size:
             turn, node = random.integers(keep.shape[0]), random.integers(keep.shape[1])
             keep[turn, node] ^= True
+
+
+def test_planning_binds_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even the first time: making what a kernel is called with takes longer than choosing."""
+
+    def bind(site: Site, option: Option) -> BoundKernel:
+        raise AssertionError(f"{option.kernel.name} is bound, and nobody calls it")
+
+    monkeypatch.setattr(lowering, "_bound", bind)
+    graph = convolutions(16)
+    whole = {"image": Region.full((1, 3, 16, 16))}
+    patch = {"image": Region((Box(((0, 1), (0, 3), (4, 8), (4, 8))),))}
+    outputs = {name: Region.full(node.shape) for name, node in graph.outputs.items()}
+    buckets = [Bucket.of(changed, outputs) for changed in (whole, patch, whole)]
+    made = optimiser(graph, buckets, None).run("greedy", Effort(steps=0))
+    assert made.search is not None
+    assert made.search.best_ns > 0
 
 
 def convolutions(size: int) -> Graph:

@@ -32,11 +32,13 @@ from tgbench.programs.folding import Calls, Folder, joined
 from tgbench.programs.lowering import (
     UNDECIDED,
     Addresser,
+    BoundKernel,
     Choices,
     DoesNotFit,
     KnownBindings,
     Lowerer,
     Lowering,
+    Option,
     Starts,
     State,
     Written,
@@ -397,6 +399,11 @@ class Appraiser(Lowerer):
         return Instruction(
             first.node, first.box, name, fill_, (), site=first.site, posts=tuple(nodes[1:])
         )
+
+    def _bound(self, site: Site, key: Hashable, option: Option) -> BoundKernel:
+        """Only which one it is: nobody will call it."""
+        kernel = option.kernel
+        return BoundKernel(kernel.name, fill_, (), option.used_bytes, kernel.allocates)
 
     def _kernel_for_all(self, calls: Calls) -> str | None:
         """The kernel that does all of them at once; None where there is none."""
