@@ -26,8 +26,8 @@ from tgbench.base.errors import KernelError
 from tgbench.base.regions import Region
 from tgbench.base.switches import RUNS, tell
 from tgbench.base.words import counted
-from tgbench.kernels.numba import rows
 from tgbench.plans.search.effort import Effort
+from tgbench.programs.ahead import compile_loops
 from tgbench.programs.lowering import DoesNotFit
 from tgbench.programs.program import Program
 from tgbench.programs.states import NOTHING
@@ -310,7 +310,7 @@ class Runner:
                 self.plan_for([spot])
                 continue
             if is_first and not self.chooser.strict:
-                rows.load()  # rather now than in the middle of an edit
+                compile_loops(self.keeper.memory.specialiser.lowerer)
                 self._hold(whole for whole in fits if whole != spot)
             looked_ns = self._work_ns()
             return Decision(request, arrays, differ, bucket, spot, served, found_ns, looked_ns)

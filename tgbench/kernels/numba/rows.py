@@ -82,6 +82,9 @@ def _rows(view: View) -> tuple[Host, Coord]:
     return span(view), view.strides[0]
 
 
+NAMES: set[str] = set()  # of kernels that are loops
+
+
 def load() -> None:
     """Load what the first kernel of this kind needs, ahead of it."""
     if loops is not None:
@@ -107,6 +110,7 @@ def add_kernel(
     """Register a kernel that takes the sites in which `find` finds what it needs."""
     if loops is None:
         return
+    NAMES.add(name)
     more |= {"devices": ("cpu",), "threads": threads}
     register(Kernel(name, op, lambda site: find(site) is not None, cost, bind, **more))
 

@@ -1,0 +1,53 @@
+"""Loops compiled ahead: those that kernels of a few rows would need, before a run needs them.
+
+The first time that a loop is needed on a machine it is compiled, which takes up to seconds; later
+processes load it in milliseconds. In the middle of a history that would be a run that takes as long
+as a hundred others, so it is done with the first answer, which compiles what it needs itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+from tgbench.base.errors import TgbenchError
+from tgbench.base.regions import Box, Region
+from tgbench.graph.graph import Node
+from tgbench.kernels.numba import rows
+from tgbench.kernels.registry import KERNELS, Site, scratch_views
+from tgbench.programs.lowering import Addresser, Lowerer, site_of
+from tgbench.runs.propagate import widened
+
+
+def compile_loops(lowerer: Lowerer) -> None:
+    """Compile or load what kernels written as loops need for one row of every kind of call."""
+    rows.load()
+    for site in _single_rows(lowerer):
+        for kernel in KERNELS.get(site.call.op.name, ()):
+            if kernel.name in rows.NAMES and kernel.takes(site):
+                kernel.bind(site, scratch_views(kernel.scratch(site)))
+
+
+def _single_rows(lowerer: Lowerer) -> Iterator[Site]:
+    """The last row of every call, where its operands lie somewhere; of equal calls, of one."""
+    scheduled, rules = lowerer.scheduled, lowerer.rules
+    starts = {node: (0,) * node.rank for node in lowerer.placement.slots}
+    addresser, seen = Addresser(lowerer.layout_of, starts), set()
+    there = scheduled.frozen | starts.keys()
+    for node in scheduled.schedule:
+        bases = {scheduled.base[one] for one in (node, *node.inputs)}
+        if node.is_leaf or node in scheduled.views or node.call in seen or not bases <= there:
+            continue
+        seen.add(node.call)
+        for box in widened(node.call, Region((_last_row(node),))):
+            with suppress(TgbenchError):
+                site = site_of(node, box, addresser, rules, lowerer.device)
+                yield lowerer.canonical(node, site)
+
+
+def _last_row(node: Node) -> Box:
+    """All of a result but for its rows, of which it is the last: no dimension but the last two has
+    more than that one, unless kernels compute it whole.
+    """
+    axis = max((i for i, size in enumerate(node.shape[:-1]) if size > 1), default=0)
+    return Box((size - 1 if i == axis else 0, size) for i, size in enumerate(node.shape))
