@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import itertools
 import math
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from tgbench.base.streams import CostStream, Priced, either, together
 from tgbench.graph.graph import Graph, Node
 from tgbench.graph.op_table import OPS
 from tgbench.graph.reference import evaluate
+from tgbench.graph.rewrite import exact
 from tgbench.graph.rewrite import ways as ways_of
 from tgbench.graph.rewrite.choices import Alternatives, Cluster, ClusterChoices, Way, choices
 from tgbench.graph.rewrite.egraph import EGraph
@@ -119,7 +121,39 @@ def test_where_all_ways_are_too_much_some_are_found_and_what_the_others_cost_at_
             if search.bound is None:
                 assert not rest
             assert all(search.bound <= every[way] + 1e-6 for way in rest)
-            assert costs[0] <= every[search._given()] + 1e-6
+            assert costs[0] == pytest.approx(min(every.values()))  # the integer program's, at last
+
+
+@given(
+    case=graphs(most_ops=8), nodes=st.sampled_from([0, 1, 1_000]), seconds=st.sampled_from([0, 10])
+)
+@settings(max_examples=40, deadline=None)
+def test_the_integer_program_finds_the_cheapest_way_and_says_what_none_costs_less(
+    case: tuple[Graph, Maker], nodes: int, seconds: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exact, "MOST_NODES", nodes)
+        patch.setattr(exact, "SECONDS", float(seconds))
+        for group in choices(Alternatives.of(saturated(case[0], 120)), cost).clusters:
+            cluster = group[0]
+            if math.prod(len(cluster.options[name]) for name in cluster.classes) > 20_000:
+                continue
+            every = {one.value: one.cost for one in everything(cluster)}
+            search = WaySearch(cluster)
+            options = [[(own, inner) for own, _, inner in one] for one in search._options]
+            way, bound = exact.exact(options, search._start)
+            assert bound <= min(every.values())
+            assert way is None or way in every
+            if nodes == 1_000 and seconds:
+                assert way is not None
+                assert every[way] == pytest.approx(min(every.values()))
+                assert bound >= every[way] * (1 - 1e-4)
+
+
+def test_the_example_of_the_integer_program() -> None:
+    failed, tried = doctest.testmod(exact)
+    assert tried
+    assert not failed
 
 
 def optimum(egraph: EGraph, price: dict[Node, int]) -> int:

@@ -19,12 +19,14 @@ from tgbench.base.errors import PlanError
 from tgbench.base.regions import Box, Region
 from tgbench.costs.model import CostModel
 from tgbench.costs.records import Records
-from tgbench.graph.graph import Graph, GraphBuilder
+from tgbench.graph.graph import Graph, GraphBuilder, Node
 from tgbench.graph.reference import evaluate
 from tgbench.graph.rewrite import ways
+from tgbench.graph.rewrite.choices import Cluster, Way
 from tgbench.graph.rewrite.saturate import SaturationLimits
 from tgbench.plans.paths.occasions import PlannedRun
 from tgbench.plans.paths.paths import Paths, Space
+from tgbench.plans.paths.pricing import Pricing
 from tgbench.runs.propagate import Propagator, Storage
 from tgbench.runs.rules import Rules
 from tgbench.session.paths import SessionPaths
@@ -101,6 +103,64 @@ def test_where_the_fastest_is_not_found_it_is_said_how_much_faster_it_may_be(
     assert first.time_ns <= found.given.time_ns * (1 + 1e-9)
     assert times == sorted(times)
     assert ("more than the fastest" in str(found)) is (gap > 0)
+
+
+def own_formulas(layers: int = 2, width: int = 64, rows: int = 32) -> Graph:
+    """Layers of which nothing is a fused op: norms by magnitudes, capped scores, a softmax that
+    may leave everything out, gates; rules move products and sums across each other everywhere.
+    """
+    g = GraphBuilder()
+    x = g.input("x", (rows, width))
+
+    def linear(x: Node, name: str) -> Node:
+        weight, bias = g.parameter(name, (width, width)), g.parameter(f"{name}.bias", (width,))
+        return ops.linear(x, weight) + bias
+
+    def norm(x: Node, name: str) -> Node:
+        size = ops.mean(ops.maximum(x, -x), -1, keepdims=True) + 1e-5
+        return x / size * g.parameter(name, (width,)) + x * 0.1
+
+    def split(x: Node) -> Node:
+        return x.reshape(rows, 4, width // 4).permute(1, 0, 2)
+
+    for i in range(layers):
+        h = norm(x, f"n{i}")
+        q, k, v = (split(linear(h, f"{name}{i}")) for name in "qkv")
+        scores = ops.tanh(q @ k.permute(0, 2, 1) * 0.01) * 30.0
+        shares = ops.exp(scores - ops.max_(scores, -1, keepdims=True))
+        shares = shares / (ops.sum_(shares, -1, keepdims=True) + 1.0)
+        x = x + linear((shares @ v).permute(1, 0, 2).reshape(rows, width), f"o{i}")
+        h = norm(x, f"m{i}")
+        gate = linear(h, f"a{i}")
+        x = x + linear(gate * ops.sigmoid(gate * 1.7) * linear(h, f"b{i}"), f"c{i}")
+    g.output("y", x)
+    return g.build()
+
+
+def test_formulas_of_its_own_have_a_first_path_after_so_much_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked, more = 0, Pricing.more
+
+    def counted(pricing: Pricing, cluster: Cluster, way: Way) -> float:
+        nonlocal looked
+        looked += 1
+        return more(pricing, cluster, way)
+
+    monkeypatch.setattr(Pricing, "more", counted)
+    limits = SaturationLimits(nodes=4_000, seconds=60)
+    space = Space.of(own_formulas(), Rules(), limits=limits)
+    best = Paths(space, CostModel())
+    assert best[0].time_ns < best.given.time_ns
+    assert best.gap == 0.0
+    for most in ("MOST_WORK", "LESS_WORK"):
+        monkeypatch.setattr(ways, most, 30_000)
+    looked, found = 0, Paths(space, CostModel())
+    times = [path.time_ns for path in islice(found, 50)]
+    assert looked < 30_000
+    assert times == sorted(times)
+    assert 0.0 < found.gap < 0.1
+    assert best[0].time_ns <= times[0] <= best[0].time_ns * (1 + found.gap)
 
 
 @given(case=graphs(most_ops=7))

@@ -15,7 +15,8 @@ may read it in equal shares.
 
 Where the next way is not found in so much work, it is not looked for exactly: the partial ways that
 promise most are gone on with, a few at each place (beam search, Lowerre 1976), beside the way the
-graph was given in; and what no way costs less than is said.
+graph was given in, and the cheapest one by what options cost alone (`exact`), which also shows what
+no way costs less.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from typing import TypeAlias
 from tgbench.base.streams import Priced
 from tgbench.graph.graph import Graph, GraphBuilder, Node, copy_node
 from tgbench.graph.rewrite.choices import Cluster, ClusterChoices, Way
+from tgbench.graph.rewrite.exact import exact
 
 
 def ways(cluster: Cluster) -> Iterator[Priced[Way]]:
@@ -95,8 +97,17 @@ class WaySearch:
     def _promising(self, known: Sequence[Way]) -> Iterator[Priced[Way]]:
         """Some of the ways that are not known yet, cheapest first."""
         ways = {*self._beam(), self._given()}.difference(known)
+        if not known:
+            ways |= self._cheapest_alone()
         priced = [Priced(self._cost(way), way) for way in ways]
         yield from sorted(priced, key=lambda one: (one.cost, one.value))
+
+    def _cheapest_alone(self) -> set[Way]:
+        """The cheapest way by what options cost alone, if it is found; none costs less."""
+        options = [[(own, inner) for own, _, inner in options] for options in self._options]
+        way, bound = exact(options, self._start)
+        self.bound = max(self.bound or 0.0, bound)
+        return set() if way is None else {way}
 
     def _beam(self) -> list[Way]:
         """Those that promised most at each place; of those that go on alike, one."""

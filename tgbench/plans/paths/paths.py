@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
-from math import inf
 from typing import TypeAlias
 
 from tgbench.base.streams import CostStream, Priced, either, together
@@ -383,12 +382,14 @@ class Paths:
         """How much more the first path may take than the fastest, as a part of what that takes; 0
         where it is the fastest. What is left to choose may be too much to look through.
         """
-        first, bound_ns = self.graph_at(0), self.choices.cost
+        first, less_ns = self.graph_at(0), 0.0  # what the fastest may take less
         for group, found in zip(self.choices.clusters, self._ways, strict=True):
+            if found.bound is None:
+                continue
             chains = self.pricing.chains(group[0], first.taken[group[0]])
             taken_ns = sum(map(self.pricing.time_ns, chains))
-            bound_ns += len(group) * min(taken_ns, inf if found.bound is None else found.bound)
-        return max(first.time_ns / bound_ns - 1, 0.0) if bound_ns else 0.0
+            less_ns += len(group) * max(taken_ns - found.bound, 0.0)
+        return less_ns / (first.time_ns - less_ns) if less_ns else 0.0
 
     def __str__(self) -> str:
         graphs, apart = self.count_graphs(), self.count_graphs(apart=True)
