@@ -604,7 +604,7 @@ def test_sizes_are_arguments_of_programs_only_where_they_differ(sizes: set[int])
         given[start : start + size] += 1
         session.run({"x": given})
         served.add(session.report().served)
-    assert "of any size" not in served or len(sizes) > 1
+    assert "for any size" not in served or len(sizes) > 1
 
 
 def test_a_program_counts_for_the_runs_of_its_class_at_places_where_it_is_right() -> None:

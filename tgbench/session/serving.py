@@ -121,7 +121,7 @@ class Rung:
 
 EXACTLY = Rung("exactly")
 ONWARDS = Rung("from there on", goes_on=True)
-SIZED = Rung("of any size", is_sized=True)
+SIZED = Rung("for any size", is_sized=True)
 WIDER = Rung("as a wider one", is_there=True)
 AFRESH = Rung("afresh", is_afresh=True)
 WHOLE = Rung("afresh", None, Raster(1), is_afresh=True)
