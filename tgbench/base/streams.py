@@ -18,6 +18,9 @@ from heapq import heappop, heappush
 from math import fsum
 from typing import Generic, TypeVar
 
+from tgbench.base.errors import PlanError
+from tgbench.base.words import counted
+
 Value = TypeVar("Value", covariant=True)
 One = TypeVar("One")
 
@@ -39,13 +42,23 @@ class CostStream(Generic[One]):
     """
 
     def __init__(self, source: Iterable[Priced[One]]) -> None:
-        self._source = iter(source)
+        self._source: Iterator[Priced[One]] | None = iter(source)
         self._seen: list[Priced[One]] = []
 
     def get(self, place: int) -> Priced[One] | None:
-        """The one at a place; None where there are not so many."""
+        """The one at a place; None where there are not so many.
+
+        Raises PlanError for one that was not seen before the source was interrupted: an iterator
+        that something stopped looks as if it had nothing left.
+        """
         while len(self._seen) <= place:
-            found = next(self._source, None)
+            if self._source is None:
+                raise PlanError(
+                    f"interrupted after {counted(len(self._seen), 'one')}; ask for paths anew"
+                )
+            source, self._source = self._source, None  # whatever stops it stops it for good
+            found = next(source, None)
+            self._source = source
             if found is None:
                 return None
             self._seen.append(found)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from rule_cases import EXAMPLES, example
 from strategies import Maker, graphs
 
+from tgbench.base.errors import PlanError
 from tgbench.base.regions import Box
 from tgbench.base.streams import CostStream, Priced, either, together
 from tgbench.graph.graph import Graph, Node
@@ -154,6 +155,21 @@ def test_the_example_of_the_integer_program() -> None:
     failed, tried = doctest.testmod(exact)
     assert tried
     assert not failed
+
+
+def test_a_stream_that_was_interrupted_does_not_look_as_if_it_were_over() -> None:
+    def source() -> Iterator[Priced[int]]:
+        yield Priced(0.0, 0)
+        raise KeyboardInterrupt
+
+    stream = CostStream(source())
+    assert stream[0].value == 0
+    with pytest.raises(KeyboardInterrupt):
+        stream.get(1)
+    assert stream[0].value == 0
+    for _ in range(2):
+        with pytest.raises(PlanError, match="interrupted"):
+            stream.get(1)
 
 
 def optimum(egraph: EGraph, price: dict[Node, int]) -> int:
