@@ -14,6 +14,10 @@ from tgbench.graph.graph import Graph, GraphBuilder
 
 ROWS = 4
 ERRORS: tuple[type[BaseException], ...] = (KeyboardInterrupt, MemoryError)
+# What a lack of memory is said as where a kernel or the arena asked for it.
+TYPED: Mapping[type[BaseException], tuple[type[Exception], ...]] = {
+    MemoryError: (tg.KernelError, tg.BudgetError)
+}
 
 
 def graph() -> Graph:
@@ -74,7 +78,7 @@ class Tried:
         try:
             with injected(point, error):
                 found = self.session.run(values)
-        except (error, tg.KernelError):
+        except (error, *TYPED.get(error, ())):
             self.assert_states()
             return True
         right = self.right.run(values)
