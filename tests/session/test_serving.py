@@ -37,7 +37,7 @@ def _decoder(tokens: int = TOKENS, width: int = WIDTH) -> tuple[tg.Graph, dict[s
     weights: dict[str, Any] = {}
 
     def parameter(name: str, *shape: int) -> Any:
-        weights[name] = (random.standard_normal(shape) / 4).astype(np.float32)
+        weights[name] = (random.standard_normal(shape) / width**0.5).astype(np.float32)
         return g.parameter(name, shape)
 
     x = tg.ops.embedding(parameter("table", WORDS, width), g.input("ids", (tokens,), "int64"))
@@ -174,6 +174,37 @@ def test_blocks_of_any_size_are_ready_with_the_first_answer_where_a_block_was_as
     assert any(program.use.ran for _, kind, program in session.programs if kind.sized)
 
 
+@pytest.mark.parametrize("want", [None, np.s_[255:256]])
+def test_changes_that_go_on_are_ready_with_the_first_answer(want: Any) -> None:
+    """A word put in between others, and two edits: whatever lies behind the first one changes."""
+    graph, weights = _decoder(tokens=256, width=128)
+    session = tg.GraphSession(graph, weights, making="measured", calibrate=False)
+    random, ids = np.random.default_rng(0), np.zeros(256, np.int64)
+    session.run({"ids": ids}, want=want)
+    made = session.counters.specialised
+    for at in (100, 180, 60, 140):
+        ids = np.insert(ids, at, random.integers(1, WORDS))[:-1]
+        ids[at + 20] = random.integers(1, WORDS)
+        found = session.run({"ids": ids}, want=want)["y"]
+        right = _whole(session, weights, ids)[slice(None) if want is None else want]
+        np.testing.assert_allclose(found, right, atol=1e-5 * np.abs(right).max())
+    assert session.counters.specialised == made
+    served = [kind for _, kind, program in session.programs if program.use.ran]
+    assert any(kind.reaching is not None and not kind.sized for kind in served)
+
+
+def test_nothing_that_computes_nearly_everything_is_ready() -> None:
+    """Where each row looks at all rows, a change that goes on computes all but the first of them."""
+    g = tg.GraphBuilder()
+    x, weights = g.input("x", (64, 32)), np.ones((32, 32), np.float32)
+    for i in range(3):
+        x = tg.ops.linear(tg.ops.softmax(x @ x.transpose(0, 1)) @ x, g.parameter(f"w{i}", (32, 32)))
+    g.output("y", x)
+    session = tg.GraphSession(g.build(), {f"w{i}": weights for i in range(3)}, calibrate=False)
+    session.run({"x": np.zeros((64, 32), np.float32)})
+    assert not [kind for _, kind, _ in session.programs if kind.reaching is not None]
+
+
 @pytest.mark.parametrize("rung", [ONWARDS, SIZED])
 def test_what_an_earlier_change_left_dirty_is_computed_with_the_next(rung: Rung) -> None:
     """Nobody asked for rows 6 to 19 since: a program that begins there is right, and is there."""
@@ -197,6 +228,12 @@ def test_what_an_earlier_change_left_dirty_is_computed_with_the_next(rung: Rung)
     assert edit(20, 23, 25) >= {26 - 6, 1}
     assert session.report().served == rung.name
     assert session.counters.specialised == made
+    if rung is ONWARDS:  # what lies before the change: it begins where it is asked for
+        session.run({"ids": ids})
+        made = session.counters.specialised
+        assert edit(20, 23, 10) <= {1, 2}
+        assert session.report().served == rung.name
+        assert session.counters.specialised == made
 
 
 def _computed_rows(session: tg.GraphSession) -> set[int]:

@@ -86,6 +86,22 @@ def change_as_asked(bucket: Bucket, scheduled: ScheduledGraph, name: str) -> Buc
     return Bucket.of({name: Region((Box(asked),))}, dict(bucket.demand))
 
 
+def change_onwards(bucket: Bucket, scheduled: ScheduledGraph, name: str) -> Bucket | None:
+    """All of one input from half-way to where is asked for on, with the same demand: what something
+    put in before that changes. None where no output dimension has the size of one of the input's.
+    """
+    asked = _asked(bucket, scheduled, name)
+    sizes = {
+        size for output, _ in bucket.demand for size in scheduled.graph.outputs[output].shape
+    } - {1}
+    sides = list(Box.full(scheduled.graph.inputs[name].shape))
+    for axis, (_, stop) in enumerate(asked):
+        if sides[axis][1] in sizes and stop > 1:
+            sides[axis] = (stop - 1) // 2, sides[axis][1]
+            return Bucket.of({name: Region((Box(sides),))}, dict(bucket.demand))
+    return None
+
+
 def _asked(bucket: Bucket, scheduled: ScheduledGraph, name: str) -> list[tuple[int, int]]:
     """Between which elements of each dimension of an input an output dimension of the same size is
     asked for; all of it where there is none. Nothing of a number, or where nothing is asked for.

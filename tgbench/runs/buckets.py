@@ -187,6 +187,15 @@ class BucketClass:
         found[symbol] = start
         return tuple(found)
 
+    def starts(self, origin: Place, latest: int) -> list[int]:
+        """Where a run may begin at the latest, and at places before where other things may be
+        computed: one element earlier, and where it is asked for what lies before the change.
+        """
+        spans = [span for _, boxes in self.demand for box in boxes for span in box]
+        asked = [origin[symbol] for symbol, _ in spans if symbol is not None]
+        found = [at for start in (latest, *asked) if start <= latest for at in (start, start - 1)]
+        return list(dict.fromkeys([max(at, 0) for at in found]))
+
     def ahead(self, origin: Sequence[int]) -> Place:
         """An origin one element on, or half-way where this one is at an end."""
         found = list(origin)

@@ -54,7 +54,7 @@ from tgbench.session.experience import MOST_CLASSES, Asked, Decided, Experience,
 from tgbench.session.purse import Purse
 from tgbench.session.serving import AFRESH, THERE, Offer, Rung
 
-CLEARLY = 2 / 3  # of a full run: what takes less is made with the first answer, if planned for
+CLEARLY = 4 / 5  # of a full run: what takes less is made with the first answer, if planned for
 FEW = 1 / 4  # of the places of a class: rather a program that stands than one that moves so far
 AGAIN = 5  # how often a class that the plan is for is expected to come again
 MOST_ACCOUNTS = 20_000  # past this, what was put aside is forgotten

@@ -33,7 +33,7 @@ from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.background.task import SearchTask
 from tgbench.plans.decisions import Classes, Decisions
 from tgbench.plans.plan import Plan
-from tgbench.plans.planner import Planner, Progress, change_as_asked, unit_change
+from tgbench.plans.planner import Planner, Progress, change_as_asked, change_onwards, unit_change
 from tgbench.plans.retention.workload import Workload
 from tgbench.plans.scenarios import Scenario
 from tgbench.plans.search.chain import Submits
@@ -164,6 +164,11 @@ class Planning:
     def blocks(self, bucket: Bucket) -> list[Bucket]:
         """Changes that would be as large as what a run was asked for, where that is a block."""
         found = (change_as_asked(bucket, self.scheduled, name) for name in self.graph.inputs)
+        return [one for one in found if one is not None]
+
+    def onwards(self, bucket: Bucket) -> list[Bucket]:
+        """Changes of all that lies behind some element, which what was asked for depends on."""
+        found = (change_onwards(bucket, self.scheduled, name) for name in self.graph.inputs)
         return [one for one in found if one is not None]
 
     def whole_runs(self) -> Runs:

@@ -40,7 +40,17 @@ from tgbench.session.making import Maker, NeedsPlan
 from tgbench.session.planning import Planning, Runs, Search
 from tgbench.session.report import Counters, Report, taken_bytes
 from tgbench.session.results import gather
-from tgbench.session.serving import ANEW, EXACTLY, SIZED, WHOLE, Around, Offer, Rung, Server
+from tgbench.session.serving import (
+    ANEW,
+    EXACTLY,
+    ONWARDS,
+    SIZED,
+    WHOLE,
+    Around,
+    Offer,
+    Rung,
+    Server,
+)
 from tgbench.session.standing import NONE, Keeper, Standing
 from tgbench.session.trying import TriedCall, Tryer
 
@@ -240,16 +250,16 @@ class Runner:
         return results
 
     def _rehearse(self, bucket: Bucket) -> None:
-        """Look at what may come next, with the first answer: the changes that are planned for, one
+        """Look at what may come next, with the first answer: blocks of any size, where a block was
+        asked for; a change of all behind some element; and the changes that are planned for, one
         element on, or in the middle where they were at the end, as programs for an end are right
-        there alone; and blocks of any size, where a block was asked for.
+        there alone.
         """
         classify = self.server.classifier.spot
         for kind, origin in [classify(one, SIZED.extents) for one in self.planning.blocks(bucket)]:
-            there = Spot(kind, kind.ahead(origin))
-            block = Offer(SIZED, kind.bucket(there.origin), there, None, None)
-            if self.chooser.rehearse(block, self.maker.decided(block)):
-                self._make_ready(block)
+            self._try(SIZED, Spot(kind, kind.ahead(origin)))
+        for one in self.planning.onwards(bucket):
+            self._try(ONWARDS, classify(one, ONWARDS.extents))
         for kind, (_, origin) in self.planning.classes.items():
             ahead = kind.ahead(origin)
             own = self.own(kind.bucket(ahead), Spot(kind, ahead), self.keeper.standing)
@@ -260,6 +270,12 @@ class Runner:
                 for offer in larger if self.chooser.stands(own) else ():
                     if offer.rung.stands and offer.program is None:
                         self.chooser.rehearse(offer, self.maker.decided(offer))
+
+    def _try(self, rung: Rung, spot: Spot) -> None:
+        """Ask what a run takes that did not happen yet, and make its program where that pays."""
+        offer = Offer(rung, spot.kind.bucket(spot.origin), spot, None, None)
+        if self.chooser.rehearse(offer, self.maker.decided(offer)):
+            self._make_ready(offer)
 
     def _make_ready(self, offer: Offer) -> None:
         """Make a program before it is asked for, if it fits with the kernels that are quickest."""

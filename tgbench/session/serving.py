@@ -299,9 +299,7 @@ class Server:
             )
             if start is None:
                 continue
-            for at in dict.fromkeys(
-                (start, max(start - 1, 0))
-            ):  # one element may be another matter
+            for at in kind.starts(origin, start):
                 program = self.programs.find(state, kind, places(at))
                 if program is not None and self.states.are_there(
                     state, places(at), run.valid, run.last.origin
