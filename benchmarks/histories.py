@@ -8,7 +8,8 @@ What counts is the processor's time. The first answer of each is told apart; fro
 of ours is compared with that of the better of the two others *at every prefix* of more than ten
 runs, so that nothing is paid now for what may come back later. Now and then all three results are
 compared. Of models that take a while it is said what share of a full run has to be computed again:
-of the first runs, each by a program of its own.
+of the first runs, each by a program of its own; by multiply–adds, and by what its kernels are
+measured to take, as few rows read all weights that many do.
 
     python -m benchmarks.histories [--only NAME …] [--runs N] [--again]
 """
@@ -251,15 +252,17 @@ def measured(
         found = followed(module, imported, steps(), runs)
         found["first_ns"]["load"] += import_ns
         if found["median_ns"]["eager"] >= LARGE_NS:
-            found["share"] = share(imported, steps(), min(runs, SHARED))
+            found |= share(imported, steps(), min(runs, SHARED))
         tell(name, found)
 
 
-def share(imported: Any, history: Iterator[Step], runs: int) -> float:
-    """What has to be computed again of multiply–adds, and what has to be done of other ops."""
+def share(imported: Any, history: Iterator[Step], runs: int) -> dict[str, float]:
+    """What has to be computed again: of multiply–adds, or of what is to be done of other ops; and
+    of the time that the kernels of these calls take, as measured.
+    """
     session, x, want = GraphSession(imported, making="always"), *next(history)
     session.run(x, want=want)
-    again = whole = 0
+    again, whole = np.zeros(2), np.zeros(2)
     for _ in range(runs):
         x, want = next(history)
         session.run(x, want=want)
@@ -267,14 +270,15 @@ def share(imported: Any, history: Iterator[Step], runs: int) -> float:
         session.forget()
         session.run(x, want=want)
         whole += _work(session)
-    return again / whole
+    work, time_ns = again / whole
+    return {"share": float(work), "share_of_time": float(time_ns)}
 
 
-def _work(session: GraphSession) -> int:
-    """Of the last run."""
+def _work(session: GraphSession) -> tuple[float, float]:
+    """Of the last run: operations, and nanoseconds."""
     assert session.last is not None
-    program = session.last.program
-    return flops(program.steps, program.origin or ())
+    steps, origin = session.last.program.steps, session.last.program.origin or ()
+    return flops(steps, origin), session.planning.costs.of_steps(steps, origin)
 
 
 def followed(
@@ -434,9 +438,14 @@ def totals(results: Mapping[str, Any]) -> dict[str, Any]:
         "not_slower_at_the_end": sum(one["total"] <= 1.10 for one in found),
         "median_total": statistics.median([one["total"] for one in found] or [0.0]),
         "large": sum("share" in one for one in found),
-        "near_their_share": sum(one["total"] <= one.get("share", 0.0) + 0.10 for one in found),
+        "near_their_share": sum(one["total"] <= _share(one) + 0.10 for one in found),
         "first_in_time": sum(_first(one["first_ns"]) <= 2.0 for one in found),
     }
+
+
+def _share(found: Mapping[str, Any]) -> float:
+    """What no program could do without, by operations or by time, whichever is more."""
+    return float(max(found.get("share", 0.0), found.get("share_of_time", 0.0)))
 
 
 def _first(first_ns: Mapping[str, int]) -> float:

@@ -334,10 +334,10 @@ def _histories(files: Files) -> str:
                 continue
             cells = (_digits(times[system] / 1e6, 2) for system in ("eager", "full", "ours"))
             made, worst = one["counted"]["specialised"], one["worst_prefix"]
-            share = f"{one['share']:.2f}" if "share" in one else ""
+            shares = [f"{one[kind]:.2f}" for kind in ("share", "share_of_time") if kind in one]
             rows.append([
-                f"{name}: {history}", *cells, share, f"{one['total']:.2f} ×", f"{worst:.2f} ×",
-                str(made),
+                f"{name}: {history}", *cells, ", ".join(shares), f"{one['total']:.2f} ×",
+                f"{worst:.2f} ×", str(made),
             ])  # fmt: skip
     runs = max(one["runs"] for models in found["models"].values() for one in models.values())
     totals = found["totals"]
@@ -353,15 +353,16 @@ def _histories(files: Files) -> str:
             f"{_where(found, True)}: the "
             "total over that of PyTorch or of our own full runs, whichever is less; the worst "
             "that it was after any number of runs from ten on; what share of a full run has to be "
-            "computed again, by programs for exactly that; and how many programs were made "
+            "computed again, by programs for exactly that (of multiply–adds, and of the time that "
+            "kernels are measured to take for them); and how many programs were made "
             f"({files.link('histories', True)}, `make bench-histories`):",
             table(header, rows),
             f"{len(small)} histories of reduced models, of less than "
             f"{SMALLEST_NS / 1e6:.0f} ms each run: median {middle:.2f} ×; {slower} of them "
             f"{'was' if slower == 1 else 'were'} above 1.10 × at some prefix. "
             f"Of all {totals['histories']}, {totals['never_slower']} never were; "
-            f"{totals['near_their_share']} of {totals['large']} large ones end within 0.10 of what "
-            f"has to be computed again. The first answer of {totals['first_in_time']} is there "
+            f"{totals['near_their_share']} of {totals['large']} large ones end within 0.10 of the "
+            f"larger of these shares. The first answer of {totals['first_in_time']} is there "
             "within twice the time that importing the model and one forward of PyTorch take.",
         )
     )

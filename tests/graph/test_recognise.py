@@ -643,9 +643,6 @@ LEFT: dict[str, Make] = {
         lambda x: ops.exp(x - ops.max_(x, -1, keepdims=True))
         / ops.sum_(ops.exp(x - ops.max_(x, 1, keepdims=True)), -1, keepdims=True)
     ),
-    "weights that are stored the other way": lambda g: (
-        g.input("x", (2, 3, 8)) @ g.parameter("w", (8, 5)) + g.parameter("b", (5,))
-    ),
     "a product of two inputs": lambda g: g.input("a", (2, 3)) @ g.input("b", (3, 4)),
     "integers": lambda g: g.input("a", (2, 3), "int64") * 2 + 1,
 }  # fmt: skip
@@ -709,6 +706,66 @@ def test_fused_ops_of_users_are_found_by_their_decomposition() -> None:
         assert [node.op for node in computed(found)] == ["cubed_tanh", "add"]
     finally:
         del OPS["cubed_tanh"]
+
+
+# --- layers and margins ---------------------------------------------------------------------------
+
+PRODUCTS_WITH_WEIGHTS: dict[str, Make] = {
+    "weights [K, O], a bias": lambda g: (
+        g.input("x", (2, 3, 8)) @ g.parameter("w", (8, 5)) + g.parameter("b", (5,))
+    ),
+    "what follows from weights": lambda g: g.input("x", (3, 8)) @ ops.exp(g.parameter("w", (8, 5))),
+    "a weight that is read twice": lambda g: (
+        (g.input("x", (3, 5)) @ (w := g.parameter("w", (5, 5)))) @ w
+    ),
+}
+OTHER_PRODUCTS: dict[str, Make] = {
+    "a constant, whose zeros save work": lambda g: (
+        g.input("x", (3, 4)) @ g.constant(np.tri(4, dtype=np.float32))
+    ),
+    "a weight on the left": lambda g: g.parameter("w", (3, 4)) @ g.input("x", (4, 5)),
+    "many weights": lambda g: g.input("x", (2, 3, 4)) @ g.parameter("w", (2, 4, 5)),
+    "a state": lambda g: g.input("x", (3, 4)) @ g.state("w", (4, 5)),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS_WITH_WEIGHTS)
+def test_products_with_weights_are_layers(name: str) -> None:
+    graph = graph_of(PRODUCTS_WITH_WEIGHTS[name])
+    found = recognise(graph)
+    assert {node.op for node in computed(found)} == {"linear"}
+    assert_same_values(graph, found)
+    assert recognise(found) is found
+
+
+@pytest.mark.parametrize("name", OTHER_PRODUCTS)
+def test_other_products_stay(name: str) -> None:
+    graph = graph_of(OTHER_PRODUCTS[name])
+    assert recognise(graph) is graph
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0, 1.0])
+@pytest.mark.parametrize("channels", [0, 1])
+@pytest.mark.parametrize("is_read_elsewhere", [False, True])
+def test_zeros_around_an_image_are_padding(
+    value: float, channels: int, is_read_elsewhere: bool
+) -> None:
+    def make(g: GraphBuilder) -> Node:
+        x = g.input("x", (1, 2, 5, 6))
+        margin = ops.pad(x, (0, channels, 2, 0), (0, 0, 1, 3), value)
+        if is_read_elsewhere:
+            g.output("margin", margin * 2.0)
+        weight = g.parameter("w", (4, 2 + channels, 3, 3))
+        return ops.conv(margin, weight, stride=2, padding=1)
+
+    graph = graph_of(make)
+    found = recognise(graph)
+    assert_same_values(graph, found)
+    conv = next(node for node in found.nodes if node.op == "conv")
+    is_taken = not channels and np.copysign(1.0, value) == 1.0 and value == 0.0
+    assert conv.attrs["padding"] == (((3, 2), (1, 4)) if is_taken else ((1, 1), (1, 1)))
+    stays = is_read_elsewhere or not is_taken
+    assert ("pad" in {node.op for node in found.nodes}) is stays
 
 
 # --- layout ---------------------------------------------------------------------------------------

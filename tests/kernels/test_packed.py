@@ -183,6 +183,24 @@ def test_images_are_channels_last_but_for_those_shown_flat() -> None:
     assert all(scheduled.order(leaf) == () for leaf in scheduled.kept)
 
 
+def test_what_is_like_an_image_with_channels_last_lies_so() -> None:
+    """A norm over channels, as ConvNeXt has it: rows of a permuted image, with channels innermost.
+
+    Rows of it that are permuted back are an image again.
+    """
+    g = GraphBuilder()
+    h = ops.conv(g.input("x", (1, 2, 8, 8)), g.parameter("w", (4, 2, 3, 3)), padding=1)
+    rows = ops.layer_norm(h.permute(0, 2, 3, 1), g.parameter("s", (4,)), g.parameter("b", (4,)))
+    back = ops.relu(rows.permute(0, 3, 1, 2)[:, :, 1:7])
+    g.output("y", ops.conv(back + 1.0, g.parameter("v", (3, 4, 3, 3))))
+    scheduled = ScheduledGraph.of(g.build())
+    orders = {n.op: scheduled.order(n) for n in scheduled.stored}
+    assert orders["conv"] == ()  # handed out
+    assert orders["layer_norm"] == ()  # [N, H, W, C] row-major
+    first = next(n for n in scheduled.stored if n.op == "conv")
+    assert scheduled.order(first) == (0, 2, 3, 1)
+
+
 def test_plans_of_images_start_warm(tmp_path: Path) -> None:
     graph, arrays = network()
     first = tg.GraphSession(graph, arrays, plan=tmp_path / "plan.json")

@@ -194,7 +194,7 @@ def test_changes_that_go_on_are_ready_with_the_first_answer(want: Any) -> None:
 
 
 def test_nothing_that_computes_nearly_everything_is_ready() -> None:
-    """Where each row looks at all rows, a change that goes on computes all but the first of them."""
+    """Where each row looks at all rows, a change that goes on computes nearly all of them."""
     g = tg.GraphBuilder()
     x, weights = g.input("x", (64, 32)), np.ones((32, 32), np.float32)
     for i in range(3):

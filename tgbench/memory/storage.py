@@ -210,7 +210,7 @@ class ScheduledGraph:
             op = OPS[node.op]
             sources = [node.inputs[i] for i in {*op.aligned, *op.inplace}]
             is_like_one = any(
-                self.base[source] in found and source.shape == node.shape for source in sources
+                source.shape == node.shape and _shown_whole(source) in found for source in sources
             )
             is_part = _keeps_dimensions(node) and node.inputs[0] in found
             if op.on_images or is_like_one or is_part:
@@ -285,6 +285,13 @@ def _keeps_dimensions(node: Node) -> bool:
     return own is not None and all(
         to is not None and to[0] == axis for axis, to in enumerate(own.dims)
     )
+
+
+def _shown_whole(node: Node) -> Node:
+    """What a node shows with its dimensions in the same order; itself where they are others."""
+    while not node.is_leaf and _keeps_dimensions(node):
+        node = node.inputs[0]
+    return node
 
 
 def _view_of(node: Node, base: Mapping[Node, Node], maps: Mapping[Node, ViewMap]) -> ViewMap | None:

@@ -93,6 +93,7 @@ class Planning:
         budget_bytes: of the arena; None for what is needed.
         classes: what is planned for: how often, and where last.
         places: where the runs of a class have to fit too.
+        likely: classes that may come, and where: what they take decides what is made for them.
         calibrated: classes whose calls were looked at.
         missed: classes whose runs fitted once in nothing but a new plan.
         in_pieces: unplanned classes that ran so.
@@ -110,6 +111,7 @@ class Planning:
     budget_bytes: int | None
     classes: Latest[BucketClass, tuple[float, Place]] = field(default_factory=_latest)
     places: Latest[BucketClass, Latest[Place, None]] = field(default_factory=_latest)
+    likely: Latest[BucketClass, Place] = field(default_factory=_latest)
     calibrated: Latest[BucketClass, None] = field(default_factory=_latest)
     missed: Latest[BucketClass, None] = field(default_factory=_latest)
     in_pieces: Latest[BucketClass, None] = field(default_factory=lambda: Latest(MOST_IN_PIECES))
@@ -255,14 +257,17 @@ class Planning:
         )
 
     def calibrate(self, planner: Planner) -> None:
-        """Time what counts in the runs of the classes at hand and was never timed here."""
-        new = {kind: how for kind, how in self.classes.items() if kind not in self.calibrated}
+        """Time what counts in the runs of the classes at hand, and in those that may come, and was
+        never timed here.
+        """
+        runs = {kind: (1.0, place) for kind, place in self.likely.items()} | {**self.classes}
+        new = {kind: how for kind, how in runs.items() if kind not in self.calibrated}
         if self.calibrator is None or not new:
             return
         with lasting():  # the plan will ask the same
             is_worth_it = self.calibrator.may_learn(planner.scheduled.schedule)
-            runs = planner.survey(planner.scenarios(new)) if is_worth_it else []
-        self.calibrator.learn(runs)
+            sites = planner.survey(planner.scenarios(new)) if is_worth_it else []
+        self.calibrator.learn(sites)
         for kind in new:
             self.calibrated[kind] = None
 

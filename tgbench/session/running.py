@@ -31,7 +31,7 @@ from tgbench.programs.ahead import compile_loops
 from tgbench.programs.lowering import DoesNotFit
 from tgbench.programs.program import Program
 from tgbench.programs.states import NOTHING
-from tgbench.runs.buckets import Bucket, Classifier, Spot
+from tgbench.runs.buckets import Bucket, BucketClass, Classifier, Spot
 from tgbench.runs.propagate import Propagator
 from tgbench.runs.trace import LoggedCall, Trace
 from tgbench.session.arguments import ArgumentReader, Wish
@@ -238,44 +238,68 @@ class Runner:
 
     def run(self, request: Request, began_ns: int) -> dict[str, Any]:
         """The results of a request that came at `began_ns`."""
-        is_first = self.keeper.standing.memory is None
+        is_first, worked_ns = self.keeper.standing.memory is None, self._work_ns()
         decision = self.decide(request)
         while request.keeps is Keeps.NOTHING and self._lacks_a_start():
             self._start_again(request)
             decision = self.decide(request)
         results = self.carry_out(decision, began_ns)
         if is_first and not self.chooser.strict:
-            self._rehearse(decision.bucket)
+            now_ns = self._work_ns()  # and as long again, at most
+            self._rehearse(decision.bucket, now_ns + (now_ns - worked_ns))
             self.chooser.answered()
         return results
 
-    def _rehearse(self, bucket: Bucket) -> None:
-        """Look at what may come next, with the first answer: blocks of any size, where a block was
-        asked for; a change of all behind some element; and the changes that are planned for, one
-        element on, or in the middle where they were at the end, as programs for an end are right
-        there alone.
+    def _rehearse(self, bucket: Bucket, until_ns: int) -> None:
+        """Look at what may come next, with the first answer, and make programs where they pay, as
+        long as this thread has not worked so long.
         """
-        classify = self.server.classifier.spot
-        for kind, origin in [classify(one, SIZED.extents) for one in self.planning.blocks(bucket)]:
-            self._try(SIZED, Spot(kind, kind.ahead(origin)))
-        for one in self.planning.onwards(bucket):
-            self._try(ONWARDS, classify(one, ONWARDS.extents))
+        for offer, made in self._expected(bucket):
+            if self._work_ns() >= until_ns:
+                return
+            is_quick = self.chooser.rehearse(offer, self.maker.decided(offer))
+            for one in made if is_quick else ():
+                if self._work_ns() < until_ns:
+                    self._make_ready(one)
+
+    def _expected(self, bucket: Bucket) -> Iterator[tuple[Offer, Iterable[Offer]]]:
+        """What may come next, and what is made then if that is quick: blocks of any size, where a
+        block was asked for; a change of all behind some element; and the changes that are planned
+        for, one element on, or in the middle where they were at the end, as programs for an end are
+        right there alone. Where these are right at few places, bands that hold them anywhere.
+        """
+        for rung, spot in self._likely(bucket):
+            offer = Offer(rung, spot.kind.bucket(spot.origin), spot, None, None)
+            yield offer, [offer]
         for kind, (_, origin) in self.planning.classes.items():
             ahead = kind.ahead(origin)
             own = self.own(kind.bucket(ahead), Spot(kind, ahead), self.keeper.standing)
-            if own.program is None:
-                larger = self.server.larger(own, self._around(own.bucket))
-                if self.chooser.rehearse(own, self.maker.decided(own)):
-                    self._make_ready(own)
-                for offer in larger if self.chooser.stands(own) else ():
+            if own.program is not None:
+                continue
+            yield own, (one for one in [own] if not self.chooser.stands(one))
+            if self.chooser.stands(own):
+                for offer in self.server.larger(own, self._around(own.bucket)):
                     if offer.rung.stands and offer.program is None:
-                        self.chooser.rehearse(offer, self.maker.decided(offer))
+                        yield offer, self._bands(kind, offer.rung)
 
-    def _try(self, rung: Rung, spot: Spot) -> None:
-        """Ask what a run takes that did not happen yet, and make its program where that pays."""
-        offer = Offer(rung, spot.kind.bucket(spot.origin), spot, None, None)
-        if self.chooser.rehearse(offer, self.maker.decided(offer)):
-            self._make_ready(offer)
+    def _bands(self, kind: BucketClass, rung: Rung) -> Iterator[Offer]:
+        """Of runs in bands, those that hold changes of a class wherever they are."""
+        if rung.changed is None or not rung.is_band:
+            return
+        count = 2 * rung.changed.parts
+        places = [[bound * i // (count - 1) for bound in kind.bounds] for i in range(count)]
+        found = [self.server.offer(self._around(kind.bucket(at)), rung) for at in places]
+        yield from {one.spot: one for one in found if one and one.program is None}.values()
+
+    def _likely(self, bucket: Bucket) -> list[tuple[Rung, Spot]]:
+        """Runs of any size, or that go on to the end, which may follow one that is the first."""
+        classify, planning = self.server.classifier.spot, self.planning
+        blocks = [classify(one, SIZED.extents) for one in planning.blocks(bucket)]
+        onwards = [classify(one, ONWARDS.extents) for one in planning.onwards(bucket)]
+        return [
+            *((SIZED, Spot(kind, kind.ahead(origin))) for kind, origin in blocks),
+            *((ONWARDS, spot) for spot in onwards),
+        ]
 
     def _make_ready(self, offer: Offer) -> None:
         """Make a program before it is asked for, if it fits with the kernels that are quickest."""
@@ -312,6 +336,8 @@ class Runner:
             spot = self.server.classifier.spot(bucket)
             if is_first:
                 fits: Runs = () if self.chooser.strict else self.planning.whole_runs()
+                for _, (kind, at) in [] if self.chooser.strict else self._likely(bucket):
+                    self.planning.likely[kind] = at
                 self.plan_for(self.planning.first_runs(bucket, spot, self.reader), fits)
             try:
                 served = self.served(bucket, spot)

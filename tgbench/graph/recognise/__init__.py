@@ -4,6 +4,8 @@
           ─→ terms   one form for equal arithmetic
           ─→ forms   what each fused op of the table looks like
           ─→ cover   which of them replace what
+          ─→ margins zeros around images, taken into convolutions
+          ─→ layers  products with weights, whichever way these lie
           ─→ layout  permutes moved behind what works on rows
           ─→ affine  scales and shifts of channels moved into weights
 
@@ -15,7 +17,9 @@ from __future__ import annotations
 from tgbench.graph.graph import Graph
 from tgbench.graph.recognise.affine import into_weights
 from tgbench.graph.recognise.cover import cover, covered
+from tgbench.graph.recognise.layers import as_layers
 from tgbench.graph.recognise.layout import rows_first
+from tgbench.graph.recognise.margins import into_windows
 from tgbench.graph.simplify import simplify
 
 __all__ = ["recognise"]
@@ -40,5 +44,5 @@ def recognise(graph: Graph) -> Graph:
     found = graph
     while taken := cover(found):
         found = simplify(covered(found, taken))
-    moved = rows_first(found)
+    moved = rows_first(as_layers(into_windows(found)))
     return into_weights(found if moved is found else simplify(moved))

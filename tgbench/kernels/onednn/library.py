@@ -42,8 +42,8 @@ TELLS_NAME, OF_WEIGHTS, OF_SCRATCH = 8, 131, 136
 SOURCE, TARGET, WEIGHTS, BIAS, SCRATCHPAD = 1, 17, 33, 41, 80
 ROWS = 2  # dimensions of rows
 DTYPES = {"bfloat16": 2, "float32": 3}
-MOST_LAYOUTS, MOST_DESCRIPTIONS, MOST_CODES = 1 << 12, 1 << 10, 1 << 8  # remembered for others
-MOST_ROWS = 1 << 6  # numbers of rows that a computation has code for
+MOST_LAYOUTS, MOST_DESCRIPTIONS, MOST_CODES = 1 << 12, 1 << 10, 1 << 9  # remembered for others
+MOST_ROWS = 1 << 8  # numbers of rows that a computation has code for
 REFERENCE, GEMM = "ref", "gemm"  # how ways are called that are there to be right, not fast
 SQUARE = 64, 64
 

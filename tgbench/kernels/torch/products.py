@@ -114,7 +114,10 @@ def _takes_row(site: Site) -> bool:
 
 
 def _takes_row_doubled(site: Site) -> bool:
-    return site.out.dtype in FLOATS and _takes_row(site)
+    """Of weights that lie the other way, two rows take many times as long as one."""
+    if site.out.dtype not in FLOATS or not _takes_row(site):
+        return False
+    return all(view.is_row_contiguous for view in product_of(site).weights)
 
 
 def _takes_columns(site: Site) -> bool:
