@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from library_cases import passes_with
 
 from tgbench import ops
+from tgbench.base import once
 from tgbench.base.regions import Box
 from tgbench.graph.graph import GraphBuilder, Node
 from tgbench.kernels import KERNELS, Kernel, Site
@@ -241,6 +242,11 @@ def test_code_is_there_for_the_numbers_of_rows_last_computed() -> None:
         assert (out.numpy() == x[:rows] @ w.T).all()
         assert len(one.codes) <= MOST_ROWS
     assert list(one.codes)[-2:] == [3, 2]
+    before = once.spent_ns()
+    compute(one, None, torch.from_numpy(x[:3]), weight, torch.zeros(3, 16))
+    assert once.spent_ns() == before  # code is there
+    compute(one, None, torch.from_numpy(x[:9]), weight, torch.zeros(9, 16))
+    assert once.spent_ns() > before  # what compiling takes is no part of what calls do
 
 
 def test_what_is_remembered_for_others_has_bounds() -> None:

@@ -27,6 +27,7 @@ from tgbench.kernels.binding import argument_of, array_of
 from tgbench.kernels.numba.chain import Loop, LoopChain
 from tgbench.kernels.registry import Function, Host, Prepared, Site, View
 from tgbench.kernels.views import Bound
+from tgbench.programs.pace import Pace
 from tgbench.programs.places import Follower, Forms, moves, pointed
 from tgbench.runs.pausing import Pausing, at_once
 from tgbench.runs.propagate import Step
@@ -163,6 +164,7 @@ class Program:
         spared: for runs that keep nothing, at one origin: what is written over, and its copies.
         use: how often it ran.
         work: how long it is expected to take at any place; None where no model was asked.
+        pace: what runs take beside that.
         binds: makes the tensors at the first move, where they are not made with the program.
         tryout: what is being found out about the kernels of its calls.
         size_bytes: what keeping it takes, about; known once it is kept.
@@ -184,6 +186,7 @@ class Program:
     spared: tuple[tuple[int, ...], list[tuple[torch.Tensor, torch.Tensor]]] | None = None
     use: Use = field(default_factory=Use)
     work: Work | None = None
+    pace: Pace = field(default_factory=Pace)
     binds: Callable[[Program, tuple[int, ...]], None] | None = None
     tryout: Any = None
     size_bytes: int = 0
@@ -306,8 +309,7 @@ class Program:
         work = self.work
         if work is None or not work.moves:
             return 1.0
-        made = work.at(self.made_at)
-        return work.at(origin) / made if made else 1.0
+        return self.pace.share(work.at(origin), work.at(self.made_at))
 
     def takes_ns(self, origin: tuple[int, ...]) -> float:
         """What a run takes there."""
@@ -320,7 +322,10 @@ class Program:
 
     def ran(self, took_ns: int) -> None:
         """A run where it stands took so long."""
-        self.use.note(took_ns / self.share(self.origin or self.made_at))
+        place, work = self.origin or self.made_at, self.work
+        if work is not None and work.moves and self.use.ran:  # the first time nothing was warm
+            self.pace.note(work.at(place), took_ns)
+        self.use.note(took_ns / self.share(place))
 
     def move_to(self, origin: tuple[int, ...]) -> None:
         """Point every moving tensor at another origin's memory."""

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from numpy.typing import NDArray
 
+from tgbench.base import once
 from tgbench.base.errors import KernelError
 from tgbench.base.regions import Region
 from tgbench.base.switches import RUNS, tell
@@ -492,15 +493,16 @@ class Runner:
             program.move_to(origin)
         turn = None if tryer is None else tryer.turn(program, memory)
         decided_ns, before = time.perf_counter_ns(), self.keeper.standing
-        began_work = self._work_ns()
+        began_work, compiled_ns = self._work_ns(), once.spent_ns()
         outcome = self.execute(run, turn)
         ended_work, done_ns = self._work_ns(), time.perf_counter_ns()
+        compiled_ns = once.spent_ns() - compiled_ns
         worked = ended_work - began_work
         after = self._standing_after(run, before, outcome)
         besides = began_work - run.found_ns + self._work_ns() - ended_work
         more = self.chooser.besides(program, besides, run.looked_ns - run.found_ns)
         if turn is None:
-            program.ran(worked + more)
+            program.ran(max(worked - compiled_ns, 0) + more)
         self.finish(run, moved, Clock(began_ns, decided_ns, done_ns, worked))
         if run.request.keeps is not Keeps.NOTHING:
             self._ended = run.request

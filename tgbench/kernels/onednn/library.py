@@ -33,6 +33,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tgbench.base import once
+
 PACKAGE, FILE, MAJOR = "onednn-cpu-gomp", "libdnnl.so.3", 3
 MOST_DIMENSIONS = 12
 Dimensions = ctypes.c_int64 * MOST_DIMENSIONS
@@ -192,7 +194,8 @@ class Computation:
         return self.codes.get(rows) or self._compiled_for(rows)
 
     def _compiled_for(self, rows: int) -> Code:
-        found = _compiled(_of_rows(self, rows))
+        with once.doing():
+            found = _compiled(_of_rows(self, rows))
         with _lock:
             if len(self.codes) >= MOST_ROWS:
                 del self.codes[next(iter(self.codes))]
