@@ -460,10 +460,13 @@ ERRORS: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("case", ERRORS)
-def test_an_error_says_what_is_wrong_and_the_mend(case: str) -> None:
+def test_an_error_says_what_is_wrong_and_the_mend(
+    case: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     call, message = ERRORS[case]
     with pytest.raises(ImporterError, match=message):
         call()
+    assert not any(capfd.readouterr())  # and PyTorch says nothing besides
 
 
 # --- files ----------------------------------------------------------------------------------------

@@ -7,10 +7,11 @@ convolutions) stays whole.
 
 from __future__ import annotations
 
+import io
 import logging
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from functools import cache
 from typing import Any
 
@@ -41,12 +42,14 @@ def exported_program(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without torch's own reports of what an error of ours says, and without its deprecations."""
+    """Without torch's own reports of what an error of ours says (it prints the whole graph, some
+    thousand lines of it), and without its deprecations.
+    """
     logger = logging.getLogger("torch")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore", FutureWarning)
             yield
     finally:
