@@ -57,7 +57,7 @@ SMALLEST_NS = 5e6  # of a run of PyTorch: models below are told together
 def measured(folder: Path = RESULTS) -> str:
     """The whole section, from the results in a folder."""
     parts = (
-        _decode, _forward, _engine, _histories, _budgets, _modules, _sweep, _timeline, _trust,
+        _decode, _forward, _zoo, _engine, _histories, _budgets, _modules, _sweep, _timeline, _trust,
         _stays,
     )  # fmt: skip
     return "\n\n".join(part(Files(folder)) for part in parts)
@@ -320,6 +320,25 @@ def _smallest(planned: dict[str, Any]) -> str:
     ]
     budget, size = fits[-1]
     return f"{size} planned for {budget.replace('MiB', ' MiB')}"
+
+
+def _zoo(files: Files) -> str:
+    found = files["zoo"]
+    models = [one for one in found["models"].values() if "error" not in one]
+    worst = max(one["worst_error"] for one in models)
+    ample = [one["budgets"]["ample"] for one in models]
+    share = statistics.median(one["run_ns"] / one["eager_ns"] for one in ample)
+    refused = [name for name, one in found["models"].items() if "error" in one]
+    besides = (
+        f" ({_and(refused)} {'is' if len(refused) == 1 else 'are'} refused)" if refused else ""
+    )
+    return (
+        f"{found['totals']['models']} classes of `transformers` at reduced width, imported, edited "
+        f"at random places in ample and in little memory: {found['totals']['equal']} give "
+        f"PyTorch's outputs, by {worst:.0e} of the largest at most{besides}; a run takes "
+        f"{share:.2f} of PyTorch's in the median; {_where(found)} ({files.link('zoo')}, "
+        "`make bench-zoo`)."
+    )
 
 
 def _histories(files: Files) -> str:
