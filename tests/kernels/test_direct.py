@@ -29,10 +29,13 @@ from tgbench.graph.graph import GraphBuilder, Node
 from tgbench.kernels import KERNELS, Kernel, Site
 from tgbench.kernels.binding import bound
 from tgbench.kernels.onednn.library import (
+    FEW_ROWS,
+    MANY_ROWS,
     MOST_CODES,
     MOST_DESCRIPTIONS,
     MOST_LAYOUTS,
     MOST_ROWS,
+    OFTEN,
     Computation,
     TensorForm,
     _compiled,
@@ -247,6 +250,70 @@ def test_code_is_there_for_the_numbers_of_rows_last_computed() -> None:
     assert once.spent_ns() == before  # code is there
     compute(one, None, torch.from_numpy(x[:9]), weight, torch.zeros(9, 16))
     assert once.spent_ns() > before  # what compiling takes is no part of what calls do
+
+
+@pytest.mark.parametrize("rows", [17, 64, 77, 91, 128, 200])
+def test_numbers_of_rows_that_are_met_seldom_are_computed_in_pieces(rows: int) -> None:
+    """By code that serves others as well; by code of their own once they were met often, or twice
+    in a run, or where compiling is not put off.
+    """
+    rng = np.random.default_rng(0)
+    x, w = whole_numbers(rng, rows, 24), whole_numbers(rng, 16, 24)
+    usual = Computation(
+        TensorForm((32, 24), (24, 1)), TensorForm((24, 16)), None, TensorForm((32, 16), (16, 1)),
+        None,
+    )  # fmt: skip
+    weight = laid_out(torch.from_numpy(w).T, usual)
+
+    def computed(one: Computation, times: int = 1) -> None:
+        for _ in range(times):
+            out = torch.full((rows, 16), np.nan)
+            compute(one, None, torch.from_numpy(x), weight, out)
+            assert (out.numpy() == x @ w.T).all()
+
+    seldom, twice, at_once = (replace(usual, usual=usual, codes={}, met={}) for _ in range(3))
+    has_own = rows % MANY_ROWS == 0
+    for run in range(OFTEN + 1):
+        assert (rows in seldom.codes) is (has_own and run > 0)
+        with once.putting_off():
+            computed(seldom)
+    assert rows in seldom.codes
+    assert all(size <= FEW_ROWS or size % FEW_ROWS == 0 for size in seldom.codes.keys() - {rows})
+    with once.putting_off():
+        computed(twice, times=2)
+    computed(at_once)
+    assert rows in twice.codes
+    assert list(at_once.codes) == [rows]
+
+
+def test_weights_are_no_rows_however_many_bytes_they_are() -> None:
+    rng, w = np.random.default_rng(0), np.ones((16, 8), np.float32)
+    usual = Computation(
+        TensorForm((32, 8), (8, 1)), TensorForm((8, 16)), None, TensorForm((32, 16), (16, 1)), None
+    )
+    weight = laid_out(torch.from_numpy(w).T, usual)
+    rows = len(weight)
+    x, out = whole_numbers(rng, rows + 1, 8), torch.zeros(rows + 1, 16)
+    for count in (rows, rows + 1):
+        with once.putting_off():
+            one = replace(usual, usual=usual, codes={}, met={})
+            compute(one, None, torch.from_numpy(x[:count]), weight, out[:count])
+        assert (out[:count].numpy() == x[:count] @ w.T).all()
+
+
+def test_bits_that_have_to_agree_are_computed_by_one_code() -> None:
+    g = GraphBuilder()
+    g.output("y", ops.linear(g.input("x", (80, 24)), g.parameter("w", (16, 24))))
+    graph, seen = g.build(), []
+    weights = {"w": np.ones((16, 24), np.float32)}
+    for exact in (None, "bitwise"):
+        session = GraphSession(graph, weights, exact=exact, calibrate=False)
+        session.run({"x": np.ones((80, 24), np.float32)})
+        program = session.last.program
+        program.calls = [(lambda: seen.append(once.is_put_off()), ())]
+        session.forget()
+        session.run({"x": np.ones((80, 24), np.float32)})
+    assert seen == [True, False]
 
 
 def test_what_is_remembered_for_others_has_bounds() -> None:

@@ -6,6 +6,9 @@ the next call of that size does, so whoever times a run leaves it out.
     before = once.spent_ns()
     call(…)                      # somewhere inside: with once.doing(): compile(…)
     took_ns - (once.spent_ns() - before)
+
+Where it takes longer than doing without a few times, it may be put off (`is_put_off`): by those to
+whom it is all the same which code computes something, not where bits have to agree.
 """
 
 from __future__ import annotations
@@ -17,12 +20,44 @@ from contextlib import contextmanager
 
 
 class _Spent(threading.local):
-    """How long this thread worked on such things, in nanoseconds."""
+    """Of this thread: how long it worked on such things, in nanoseconds; whether it puts them off,
+    and how often it began to.
+    """
 
     ns = 0
+    puts_off = False
+    stretches = 0
 
 
 _SPENT = _Spent()
+
+
+def is_put_off() -> bool:
+    """Whether this thread rather does without, as long as a size is met seldom."""
+    return _SPENT.puts_off
+
+
+def stretch() -> int:
+    """A number for the block `putting_off` that this thread is in: one run, say."""
+    return _SPENT.stretches
+
+
+@contextmanager
+def putting_off() -> Iterator[None]:
+    """Inside, what is done once for a size may wait until that size was met several times.
+
+    >>> with putting_off():
+    ...     is_put_off()
+    True
+    >>> is_put_off()
+    False
+    """
+    before, _SPENT.puts_off = _SPENT.puts_off, True
+    _SPENT.stretches += 1
+    try:
+        yield
+    finally:
+        _SPENT.puts_off = before
 
 
 def spent_ns() -> int:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from enum import Enum
 from functools import cache
 from typing import Any, NamedTuple
@@ -213,6 +213,8 @@ class Runner:
         self.counters = Counters()
         self.maker = Maker(planning, keeper, self.counters)
         self.graph = planning.graph
+        # which code computes something is all the same, but for bits
+        self._carefully = once.putting_off if planning.exactness is None else nullcontext
         self.finished: Finished | None = None
         self._ended: Request | None = None  # the last one that was carried out
         calibrator = planning.calibrator
@@ -524,11 +526,12 @@ class Runner:
         try:
             saved = memory.saved(program) if keeps is Keeps.NOTHING else []
             memory.write(run.arrays, run.differ)
-            if turn is None:
-                for function, arguments in program.calls:
-                    function(*arguments)
-            elif self.tryer is not None:
-                self.tryer.carry_out(program.each, turn)
+            with self._carefully():
+                if turn is None:
+                    for function, arguments in program.calls:
+                        function(*arguments)
+                elif self.tryer is not None:
+                    self.tryer.carry_out(program.each, turn)
             results = self._results(run)
             if keeps is Keeps.NOTHING:
                 memory.put_back(saved)

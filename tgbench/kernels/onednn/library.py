@@ -28,6 +28,7 @@ from ctypes import CDLL, POINTER, Structure, byref, c_char_p, c_float, c_int, c_
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from importlib import metadata
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -43,9 +44,12 @@ CPU, IN_ORDER, INFERENCE, DIRECT, ANY_LAYOUT, OUR_SCRATCH = 1, 1, 96, 1, 1, 1
 TELLS_NAME, OF_WEIGHTS, OF_SCRATCH = 8, 131, 136
 SOURCE, TARGET, WEIGHTS, BIAS, SCRATCHPAD = 1, 17, 33, 41, 80
 ROWS = 2  # dimensions of rows
+WEIGHT_OPERAND = 1  # behind the rows; laid out, they are bytes
 DTYPES = {"bfloat16": 2, "float32": 3}
 MOST_LAYOUTS, MOST_DESCRIPTIONS, MOST_CODES = 1 << 12, 1 << 10, 1 << 9  # remembered for others
 MOST_ROWS = 1 << 8  # numbers of rows that a computation has code for
+FEW_ROWS, MANY_ROWS = 16, 64  # pieces are of up to so many rows, or of multiples of these
+OFTEN = 4  # runs in pieces: together they take what compiling does
 REFERENCE, GEMM = "ref", "gemm"  # how ways are called that are there to be right, not fast
 SQUARE = 64, 64
 
@@ -177,6 +181,8 @@ class Computation:
         posts: what else is done to each number.
         threads: that compute it.
         codes: by number of rows, those last asked for the first time at the end.
+        met: by number of rows, in how many runs they were computed in pieces, for lack of code for
+            so many, and in which one last.
     """
 
     source: TensorForm
@@ -188,6 +194,30 @@ class Computation:
     posts: tuple[Post, ...] = ()
     threads: int = 1
     codes: dict[int, Code] = field(default_factory=dict, compare=False, repr=False)
+    met: dict[int, tuple[int, int]] = field(default_factory=dict, compare=False, repr=False)
+
+    def pieces(self, rows: int) -> Sequence[tuple[int, int]]:
+        """Between which rows to compute one after the other, by code that serves other numbers of
+        rows as well; one piece where there is code for so many, or they come often.
+
+            77 rows   0:64, 64:77        91 rows   0:64, 64:80, 80:91
+
+        Weights are read once a piece. Some runs of that take as long as compiling does, so a number
+        of rows that was met in so many gets code of its own (ski rental, as with programs); and one
+        that is met twice in a run, by equal layers, at once.
+        """
+        if rows in self.codes or rows <= FEW_ROWS or self.window or not _are_rows(self):
+            return ()
+        (runs, last), now = self.met.get(rows, (0, 0)), once.stretch()
+        if runs >= OFTEN or last == now:
+            return ()
+        if len(self.met) >= MOST_ROWS:
+            self.met.clear()
+        self.met[rows] = runs + 1, now
+        most = rows // MANY_ROWS * MANY_ROWS
+        more = rows // FEW_ROWS * FEW_ROWS
+        ends = sorted({0, most, more, rows})
+        return list(pairwise(ends))
 
     def code(self, rows: int) -> Code:
         """Compiled for that many rows or images: a program may serve runs of several sizes."""
@@ -203,6 +233,11 @@ class Computation:
         return found
 
 
+def _are_rows(one: Computation) -> bool:
+    """Whether it is a product of rows by weights: more rows are more of the same."""
+    return len(one.source.shape) == ROWS
+
+
 def _of_rows(one: Computation, rows: int) -> Computation:
     """The same for another number of rows; what has one row for all of them keeps it."""
     if rows == one.source.shape[0]:
@@ -212,7 +247,7 @@ def _of_rows(one: Computation, rows: int) -> Computation:
         for post in one.posts
     )
     source, target = one.source.of_rows(rows), one.target.of_rows(rows)
-    return replace(one, source=source, target=target, posts=posts, codes={})
+    return replace(one, source=source, target=target, posts=posts, codes={}, met={})
 
 
 _lock = threading.Lock()  # two sessions may compute the same at once
@@ -259,7 +294,7 @@ def _square(dtype: str) -> Computation:
 
 def _is_inner(one: Computation) -> bool:
     """Whether it is rows by weights, and better computed as an inner product."""
-    return not one.window and len(one.source.shape) == ROWS and has_gemm_alone()
+    return not one.window and _are_rows(one) and has_gemm_alone()
 
 
 class Description:
@@ -401,9 +436,28 @@ class _Arguments(threading.local):
 def compute(one: Computation, scratch: Tensor | None, *operands: Tensor) -> None:
     """Compute it over these tensors' memory, for as many rows as the first of them has.
 
-    The library says of each number of rows what scratch memory it wants, mostly the same for all.
+    Where compiling is put off, numbers of rows that were met seldom are computed in pieces.
     """
-    code = one.code(operands[0].shape[0])
+    rows = operands[0].shape[0]
+    pieces = one.pieces(rows) if once.is_put_off() else ()
+    if len(pieces) < 2:
+        _compute(one, rows, scratch, operands)
+        return
+    for start, stop in pieces:
+        part = [
+            given[start:stop] if i != WEIGHT_OPERAND and given.shape[0] == rows else given
+            for i, given in enumerate(operands)
+        ]
+        _compute(one, stop - start, scratch, part)
+
+
+def _compute(
+    one: Computation, rows: int, scratch: Tensor | None, operands: Sequence[Tensor]
+) -> None:
+    """The library says of each number of rows what scratch memory it wants, mostly the same for
+    all.
+    """
+    code = one.code(rows)
     if not code.scratch_bytes:
         call(code, *operands)
         return
