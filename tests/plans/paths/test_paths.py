@@ -283,6 +283,42 @@ def test_a_tolerance_is_kept(session: GraphSession) -> None:
     assert {"time_ns", "error", "memory_bytes"} <= set(frontier.columns)
 
 
+def one_row(width: int = 512) -> GraphSession:
+    """A session of a graph that does little but read its weight."""
+    g = GraphBuilder()
+    x = g.input("x", (1, width))
+    g.output("y", ops.linear(ops.relu(x), g.parameter("w", (width, width))))
+    graph = g.build()
+    session = GraphSession(graph, weights=weights_of(graph), calibrate=False)
+    session.run({"x": np.ones((1, width), np.float32)})
+    return session
+
+
+def held_in(graph: Graph) -> str:
+    """What the weight of the only product is in."""
+    (product,) = (node for node in graph.nodes if not node.is_leaf and node.call.op.multiplies)
+    return product.inputs[1].dtype
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "dtype"), [(3e-2, "int8"), (8e-4, "float16"), (1e-6, "float32")]
+)
+def test_what_is_fastest_is_as_little_as_a_tolerance_allows(tolerance: float, dtype: str) -> None:
+    paths = one_row().paths(tolerance=tolerance, limits=SaturationLimits(nodes=200))
+    fastest = paths.fastest()
+    assert paths.error(fastest) <= tolerance
+    assert held_in(fastest.graph) == dtype
+
+
+def test_weights_in_float16_are_nearer_than_in_bfloat16() -> None:
+    paths = one_row().paths(tolerance=1e-2, limits=SaturationLimits(nodes=200))
+    found: dict[str, float] = {}
+    for path in paths.paths.graphs():
+        if path.is_rounded:
+            found.setdefault(held_in(path.graph), paths.error(path))
+    assert 2e-5 < found["float16"] < found["bfloat16"] / 4 < found["int8"] / 4
+
+
 def test_what_is_too_far_off_is_left_out(session: GraphSession) -> None:
     paths = session.paths(tolerance=1e-2, limits=SaturationLimits(nodes=600)).paths
     rounded = next(path for path in paths.graphs() if path.is_rounded)

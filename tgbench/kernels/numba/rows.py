@@ -132,6 +132,8 @@ def _product(site: Site) -> Rows | None:
         return None
     if p.bias is not None and not is_flat(p.bias):
         return None
+    if p.weights[0].dtype == "float16" and not loops.CONVERTS_HALVES:
+        return None
     flat = _lines(p.x), _lines(p.out), *map(_lines, p.weights)
     return None if None in flat else p
 
