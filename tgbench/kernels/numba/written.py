@@ -16,18 +16,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tgbench.base.atomic import atomic_path
-from tgbench.base.errors import WeightsError
 from tgbench.base.machine import cache_folder
 from tgbench.graph.ops.rowwise import NUMBER
 from tgbench.kernels.numba import loops, scalars
+from tgbench.kernels.numba.kept import kept
 from tgbench.kernels.passes import AGAIN, READ, Pass, RowPasses, RowValue
 
 FORMULAS = {
@@ -122,12 +120,14 @@ def function(rows: RowPasses) -> Any:
     source = text(rows)
     parts = (Path(one).read_text(encoding="utf-8") for one in (loops.__file__, scalars.__file__))
     name = hashlib.sha256("\n".join((source, *parts)).encode()).hexdigest()[:16]
-    file = cache_folder() / "rowwise" / f"{name}.py"
-    with suppress(OSError, WeightsError):  # no folder to keep it in: it is compiled every time
-        if not file.exists():
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_path(file) as temporary:
-                temporary.write_text(source, encoding="utf-8")
+    file = kept(cache_folder() / "rowwise", name, source)
+    try:
+        return _made(source, file)
+    except OSError:  # cleared away meanwhile: compiled, and not kept
+        return _made(source, "<rowwise>")
+
+
+def _made(source: str, file: str | Path) -> Any:
     names = dict(vars(scalars))
     exec(compile(source, file, "exec"), names)
     return scalars.plain(names["rowwise"])
