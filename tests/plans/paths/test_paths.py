@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import doctest
 import pathlib
+from collections.abc import Callable
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +27,7 @@ from tgbench.graph.rewrite import ways
 from tgbench.graph.rewrite.choices import Cluster, Way
 from tgbench.graph.rewrite.saturate import SaturationLimits
 from tgbench.plans.paths.occasions import PlannedRun
-from tgbench.plans.paths.paths import Paths, Space
+from tgbench.plans.paths.paths import Path, Paths, Space
 from tgbench.plans.paths.pricing import Pricing
 from tgbench.runs.propagate import Propagator, Storage
 from tgbench.runs.rules import Rules
@@ -336,6 +338,47 @@ def test_a_tolerance_that_allows_nothing_is_refused(session: GraphSession) -> No
 
 def test_without_a_tolerance_nothing_is_rounded(session: GraphSession) -> None:
     assert not any(path.is_rounded for path in session.paths().paths.first(50))
+
+
+class Stopping:
+    """A function that is stopped after some calls, then after half as many more, and so on."""
+
+    def __init__(self, function: Callable[..., Any], after: int) -> None:
+        self.function, self.left, self.after = function, after, after
+
+    def __call__(self, *arguments: Any) -> Any:
+        self.left -= 1
+        if self.left == 0:
+            self.left = self.after = 1 + self.after * 3 // 2
+            raise KeyboardInterrupt
+        return self.function(*arguments)
+
+
+@pytest.mark.parametrize("most", [None, 5])
+@pytest.mark.parametrize("after", [1, 2, 3, 5])
+def test_paths_that_were_interrupted_go_on(
+    after: int, most: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever something is asked for what it costs; with a bound on work, too."""
+    if most is not None:
+        for name in ("MOST_WORK", "LESS_WORK"):
+            monkeypatch.setattr(ways, name, most)
+    graph = layers()
+    undisturbed = paths_of(graph).first(40)
+    paths = paths_of(graph)
+    stops, found = 0, list[Path]()
+    with monkeypatch.context() as patched:
+        patched.setattr(paths.pricing, "chains", Stopping(paths.pricing.chains, after))
+        while len(found) < len(undisturbed):
+            try:
+                found.append(paths[len(found)])
+            except KeyboardInterrupt:
+                stops += 1
+    assert stops
+    assert [str(path) for path in found] == [str(path) for path in undisturbed]
+    assert [path.graph.fingerprint for path in found] == [
+        path.graph.fingerprint for path in undisturbed
+    ]
 
 
 def test_a_graph_without_choices_has_one_path() -> None:
