@@ -96,7 +96,7 @@ def together(streams: Sequence[CostStream[One]]) -> Iterator[Priced[tuple[One, .
 
     Sums are rounded once, so that more of one is never less of the sum, and the order holds.
 
-    >>> digits = [CostStream(Priced(float(n), n) for n in range(10)) for _ in range(2)]
+    >>> digits = [CostStream(lambda: (Priced(float(n), n) for n in range(10)))] * 2
     >>> [priced.value for _, priced in zip(range(4), together(digits))]
     [(0, 0), (0, 1), (1, 0), (0, 2)]
     """
