@@ -1,10 +1,12 @@
-"""Expected against measured time of the first ways to compute a model.
+"""What finding the ways to compute a model takes, and their expected against their measured time.
 
     paths, cheapest first ─→ their kernels measured, call by call ─→ what each is expected to take
     a session for each    ─→ whole runs of all, in turns          ─→ what each takes
 
     first     the first graphs that differ in time: often by less than any clock tells apart
     apart     such as decide one thing otherwise than the given graph does, equal layers alike
+
+    space     what a large model's e-graph, choices, first path and first thousand paths take
 
 And the given one, each by its fastest kernels. What is said is how well the order is foretold
 (Spearman's rank correlation), and whether what is expected to be gained over the given graph is
@@ -26,14 +28,16 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import decode
 from benchmarks.measure import Clocked, both_clocks, run_models, threads
 from tgbench.commands.progress import note, say, table
 from tgbench.costs.records import Records
 from tgbench.graph.rewrite.saturate import SaturationLimits
 from tgbench.graph.rewrite.ways import ways
 from tgbench.plans.paths.paths import Path as GraphPath
+from tgbench.plans.paths.paths import Paths, Space
 from tgbench.session.drawing import random_inputs
-from tgbench.session.paths import SessionPaths
+from tgbench.session.paths import SessionPaths, runs_of
 from tgbench.session.session import GraphSession
 from tgbench.sources.models import bert, gemma3
 from tgbench.sources.models.checkpoints import (
@@ -68,12 +72,17 @@ class Amount:
 
 FULL, TINY = Amount(10, 100.0, 5, 6, 6_000), Amount(2, 1.0, 1, 1, 300)
 LOOKED_AT = 300  # ways of each decision
+MANY = 1_000
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure."""
-    full = {"minilm": partial(measured, minilm, FULL), "gemma": partial(measured, gemma, FULL)}
-    quick = {"bert": partial(measured, reduced, TINY)}
+    full = {
+        "space": partial(enumerated, decoder, 20_000),
+        "minilm": partial(measured, minilm, FULL),
+        "gemma": partial(measured, gemma, FULL),
+    }
+    quick = {"space": partial(enumerated, reduced, 300), "bert": partial(measured, reduced, TINY)}
     with threads(1):
         return run_models("paths", "Expected against measured time of paths.", argv, quick, full)
 
@@ -92,6 +101,15 @@ def gemma(cache: Path) -> GraphSession:
     return GraphSession(gemma3(config, tokens=64), folder, calibrate=False)
 
 
+def decoder(cache: Path) -> GraphSession:
+    """Gemma 3 270M, 18 layers, for the next token of 512."""
+    size = decode.LARGE
+    folder = decode.checkpoint(size, cache)
+    session = GraphSession(gemma3(folder, size.tokens), folder, size.memory, calibrate=False)
+    session.plan_for([({"ids": np.s_[0, size.prompt]}, {"logits": np.s_[0, size.prompt]})])
+    return session
+
+
 def reduced(cache: Path) -> GraphSession:
     """A graph of random weights, for `--quick`."""
     graph = bert(bert_reduced(), tokens=8)
@@ -101,6 +119,49 @@ def reduced(cache: Path) -> GraphSession:
         for name, node in graph.parameters.items()
     }
     return GraphSession(graph, weights=weights, calibrate=False)
+
+
+def enumerated(make: Callable[[Path], GraphSession], nodes: int, cache: Path) -> Results:
+    """What it takes to have the paths of a graph, in seconds of the processor."""
+    session = make(cache)
+    clock = Laps()
+    space = Space.of(
+        session.ground.held, session.rules, runs_of(session),
+        limits=SaturationLimits(nodes=nodes, seconds=600),
+    )  # fmt: skip
+    clock.lap("space_s")
+    paths = Paths(space, session.costs)
+    first = paths[0]
+    clock.lap("first_path_s")
+    count = len(paths.first(MANY))
+    clock.lap("many_paths_s")
+    graphs = paths.count_graphs()
+    found = {
+        "nodes": len(session.ground.held.nodes),
+        "saturation": str(space.saturation),
+        "e_nodes": space.saturation.iterations[-1].nodes,
+        **clock.laps,
+        "many_paths": count,
+        "graphs": None if graphs is None else f"{graphs:.3e}",
+        "gap": round(paths.gap, 4),
+        "expected": round(first.time_ns / paths.given.time_ns, 4),
+    }
+    say(found["saturation"])
+    say(f"e-graph {found['space_s']} s, first path {found['first_path_s']} s, {count} paths "
+        f"{found['many_paths_s']} s of the processor")  # fmt: skip
+    return found
+
+
+class Laps:
+    """Seconds of the processor since the last lap, by name."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._began = time.process_time()
+
+    def lap(self, name: str) -> None:
+        now = time.process_time()
+        self.laps[name], self._began = round(now - self._began, 3), now
 
 
 def measured(make: Callable[[Path], GraphSession], amount: Amount, cache: Path) -> Results:

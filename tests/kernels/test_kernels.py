@@ -156,7 +156,7 @@ for _shape in ((7,), (1, 7), (4, 7), (2, 3, 7), (1, 1, 7), (12, 7)):
             "integers",
         )
 for _shape in ((7,), (1, 7), (4, 7), (2, 3, 7), (12, 7)):
-    for _dtype in ("bfloat16", "int8"):
+    for _dtype in ("bfloat16", "float16", "int8"):
         case(
             f"widening_linear_{_shape}_{_dtype}",
             lambda g, s=_shape, d=_dtype: ops.widening_linear(
@@ -639,7 +639,7 @@ class Memory:
             tensor = torch.from_numpy(np.empty(size, numpy_dtype(dtype)))
             fill(tensor.numpy())
         self.tensors[key] = tensor
-        self.buffers[key] = array_of(tensor)
+        self.buffers[key] = array_of(tensor) if dtype == "bfloat16" else tensor.numpy()
         return self.buffers[key]
 
     def tensor(self, view: View, origin: Sequence[int] = ()) -> torch.Tensor:

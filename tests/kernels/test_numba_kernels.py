@@ -77,7 +77,7 @@ def widening(g: GraphBuilder, rows: int, n: int, k: int, dtype: str, bias: bool 
     return ops.widening_linear(x(g, rows, k), g.parameter("w", (n, k), dtype), vector)
 
 
-for _dtype in ("bfloat16", "int8"):
+for _dtype in ("bfloat16", "float16", "int8"):
     for _rows, _n, _k in ((1, 7, 257), (2, 130, 100), (3, 3, 31), (5, 67, 384), (9, 5, 1)):
         NODES[f"widening_{_dtype}_{_rows}x{_n}x{_k}"] = lambda g, a=(_rows, _n, _k), d=_dtype: (
             widening(g, *a, d, a[0] == 5)

@@ -6,7 +6,6 @@ zeros of both signs it is seen that nothing was reordered but sums.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels.test_kernels import Memory, evaluate, make_site, run
+from rowwise_cases import (
+    COMPARED,
+    NORM,
+    PLAIN,
+    SPECIAL,
+    WHOLE,
+    Array,
+    expressions,
+    leaves_of,
+    part,
+    parts,
+)
 
 from tgbench import ops
 from tgbench.base.errors import GraphError
@@ -22,9 +33,9 @@ from tgbench.base.machine import Machine
 from tgbench.base.regions import Box
 from tgbench.costs.records import Record, Records
 from tgbench.costs.signature import source_hash
-from tgbench.graph.graph import Graph, GraphBuilder, Node, topological
+from tgbench.graph.graph import Graph, GraphBuilder, Node
 from tgbench.graph.op_table import OPS
-from tgbench.graph.ops.rowwise import ELEMENTWISE, MOST_INPUTS, REDUCTIONS, Step
+from tgbench.graph.ops.rowwise import MOST_INPUTS
 from tgbench.graph.rewrite.rules.rowwise import StepWriter, clusters
 from tgbench.kernels import KERNELS, candidates
 from tgbench.session.session import GraphSession
@@ -32,53 +43,6 @@ from tgbench.session.session import GraphSession
 pytest.importorskip("numba")
 
 from tgbench.kernels.numba import scalars as scalars
-
-Array = np.ndarray[Any, Any]
-SHAPES = ((), (1,), (5, 1), (3, 1, 1), (70,), (5, 70), (3, 5, 1), (3, 1, 70), (3, 5, 70))
-COMPARED = ("less", "less_equal", "greater", "greater_equal")
-WHOLE = ("add", "sub", "maximum", "minimum", "neg", "abs", "floor", "ceil", "where", *COMPARED)
-SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -2.0)
-
-
-@st.composite
-def expressions(draw: Any, names: Sequence[str], most: int = 7) -> Node:
-    """Steps over a block of 3 × 5 rows of 70, a row, a column, a number; logical steps are chosen
-    by, and whatever is given has 70 columns.
-    """
-    g = GraphBuilder()
-    shapes = [(3, 5, 70), *draw(st.lists(st.sampled_from(SHAPES), max_size=3))]
-    values = [g.input(f"x{i}", shape) for i, shape in enumerate(shapes)]
-    for _ in range(draw(st.integers(1, most))):
-        floats = [i for i, one in enumerate(values) if one.dtype == "float32"]
-        logical = [i for i, one in enumerate(values) if one.dtype == "bool"]
-        wide = [i for i in floats if values[i].rank and values[i].shape[-1] == 70]
-        known = [n for n in names if n != "where" or logical]
-        name = draw(st.sampled_from(known))
-        if name in REDUCTIONS:
-            operands = [draw(st.sampled_from(wide))]
-        else:
-            operands = [draw(st.sampled_from(floats)) for _ in range(ELEMENTWISE[name])]
-            if name == "where":
-                operands[0] = draw(st.sampled_from(logical))
-        made = [values[i] for i in operands]
-        more = {"axes": (made[0].rank - 1,), "keepdims": True} if name in REDUCTIONS else {}
-        values.append(g.apply(name, *made, **more))
-    last = draw(st.sampled_from([i for i, one in enumerate(values) if one.dtype == "float32"]))
-    end = values[0] + values[last]
-    found = StepWriter(end, {one for one in topological([end]) if not one.is_leaf}).node()
-    assert found is not None
-    return found
-
-
-@st.composite
-def parts(draw: Any, node: Node) -> Box:
-    """Some rows; some columns, too, where nothing is reduced."""
-    found = []
-    for axis, size in enumerate(node.shape):
-        is_whole = axis == 2 and any(name in REDUCTIONS for name, *_ in node.attrs["calls"])
-        start = 0 if is_whole else draw(st.integers(0, size - 1))
-        found.append((start, size if is_whole else draw(st.integers(start + 1, size))))
-    return Box(found)
 
 
 def by_loop(node: Node, leaves: dict[str, Array], box: Box, seed: int) -> Array | None:
@@ -91,14 +55,6 @@ def by_loop(node: Node, leaves: dict[str, Array], box: Box, seed: int) -> Array 
             if kernel.name == "rowwise_numba":
                 return run(kernel, site, memory)
     return None
-
-
-def leaves_of(node: Node, draw: Any) -> dict[str, Array]:
-    return {one.name: np.asarray(draw(one.shape), np.float32) for one in node.inputs}
-
-
-def part(array: Array, box: Box) -> Array:
-    return array[tuple(slice(*interval) for interval in box)]
 
 
 @given(data=st.data(), seed=st.integers(0, 99))
@@ -116,8 +72,7 @@ def test_whole_numbers_have_the_bits_of_the_reference(data: st.DataObject, seed:
 @given(data=st.data(), seed=st.integers(0, 99))
 @settings(max_examples=25, deadline=None)
 def test_what_is_no_number_comes_out_as_from_the_reference(data: st.DataObject, seed: int) -> None:
-    plain = ("add", "sub", "mul", "div", "neg", "abs", "floor", "sqrt", "tanh", "erf", "where")
-    node = data.draw(expressions((*plain, *COMPARED, "max", "min", "maximum", "minimum"), 4))
+    node = data.draw(expressions((*PLAIN, *COMPARED, "max", "min", "maximum", "minimum"), 4))
     rng = np.random.default_rng(seed)
     leaves = leaves_of(node, lambda shape: rng.choice(SPECIAL, shape))
     box = Box.full(node.shape)
@@ -136,12 +91,6 @@ def test_zeros_keep_their_signs(name: str) -> None:
     found = by_loop(node, {"x": line}, Box.full(node.shape), 0)
     with np.errstate(all="ignore"):
         np.testing.assert_array_equal(found, 1 / OPS[name].reference({}, line))
-
-
-NORM: tuple[Step, ...] = (
-    ("mean", 0), ("sub", 0, 1), ("exp", 2), ("sum", 3), ("div", 3, 4), ("tanh", 5), ("log", 3),
-    ("mul", 6, 7), ("sigmoid", 8),
-)  # fmt: skip
 
 
 def test_a_row_alone_has_the_same_bits() -> None:

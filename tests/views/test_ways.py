@@ -14,6 +14,7 @@ from tgbench.graph.graph import GraphBuilder
 from tgbench.graph.rewrite.saturate import SaturationLimits
 from tgbench.session.session import GraphSession
 from tgbench.views.values.classes import ClassPicture
+from tgbench.views.values.errors import ErrorPoint
 from tgbench.views.values.ways import PathMap, ways_of
 
 
@@ -47,6 +48,23 @@ def test_a_table_and_a_map(session: GraphSession) -> None:
     assert not any(picture.lines[0])  # the cheapest runs along the first row
     root = ET.fromstring(picture.to_svg())
     assert len(root.findall("{http://www.w3.org/2000/svg}circle")) == len(picture.stops)
+
+
+def test_what_an_error_buys_is_drawn(session: GraphSession) -> None:
+    paths = session.paths(tolerance=1e-2, limits=SaturationLimits(nodes=400))
+    shown, frame = paths.draw_frontier(4), paths.frontier(4)
+    assert len(shown.points) == len(frame) > 1
+    assert [one.digits for one in shown.points] == sorted(one.digits for one in shown.points)
+    told = shown._repr_mimebundle_()
+    root = ET.fromstring(told["image/svg+xml"])
+    titles = [one.text for one in root.iter("{http://www.w3.org/2000/svg}title")]
+    assert titles[1:] == [str(one) for one in shown.points]
+    assert str(shown.points[0]) in told["text/plain"]
+
+
+def test_digits_end_where_nothing_is_off() -> None:
+    points = [ErrorPoint(1.0, error, 8, "") for error in (0.0, 1e-3, 1e-300)]
+    assert [one.digits for one in points] == [16.0, 3.0, 16.0]
 
 
 def test_classes_of_a_small_e_graph_are_drawn(session: GraphSession) -> None:

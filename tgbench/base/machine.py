@@ -134,7 +134,7 @@ def _versions(kind: str) -> tuple[tuple[str, str], ...]:
     found = {"python": ".".join(platform.python_version_tuple()[:2]), "torch": torch.__version__}
     if kind == "cuda":
         found["cuda"] = str(torch.version.cuda)
-    for package in ("numpy", "numba", "onednn-cpu-gomp"):
+    for package in ("numpy", "numba", "onednn-cpu-gomp", *(("triton",) if kind == "cuda" else ())):
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:

@@ -1,6 +1,6 @@
 """Lists that are sorted by cost and made as far as anybody asks.
 
-    CostStream(source)          what an iterator hands out in order, remembered
+    CostStream(source)      what an iterator hands out in order, remembered
     together(a, b, …)       one of each, cheapest sums first
     either(heads)           whichever is next, of streams that come in order of their first
 
@@ -12,14 +12,13 @@ Source: Huang and Chiang, Better k-best parsing (2005), algorithm 3; here costs 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import fsum
 from typing import Generic, TypeVar
 
 from tgbench.base.errors import PlanError
-from tgbench.base.words import counted
 
 Value = TypeVar("Value", covariant=True)
 One = TypeVar("One")
@@ -36,33 +35,48 @@ class Priced(Generic[Value]):
 class CostStream(Generic[One]):
     """What a source hands out, cheapest first.
 
-    >>> stream = CostStream(Priced(float(n), n) for n in range(3))
+    An iterator that something stopped looks as if it had nothing left. So one that was interrupted
+    is made anew, and goes on behind what was seen: what it is made of is remembered in streams of
+    its own, and only the innermost has its work to do again.
+
+    Args:
+        make: makes the source; the same one each time.
+
+    >>> stream = CostStream(lambda: (Priced(float(n), n) for n in range(3)))
     >>> stream[1].value, stream.get(3)
     (1, None)
     """
 
-    def __init__(self, source: Iterable[Priced[One]]) -> None:
-        self._source: Iterator[Priced[One]] | None = iter(source)
+    def __init__(self, make: Callable[[], Iterable[Priced[One]]]) -> None:
+        self._make = make
+        self._source: Iterator[Priced[One]] | None = iter(make())
         self._seen: list[Priced[One]] = []
 
     def get(self, place: int) -> Priced[One] | None:
         """The one at a place; None where there are not so many.
 
-        Raises PlanError for one that was not seen before the source was interrupted: an iterator
-        that something stopped looks as if it had nothing left.
+        Raises PlanError if a source that was interrupted comes to other costs when it is made anew.
         """
         while len(self._seen) <= place:
-            if self._source is None:
-                raise PlanError(
-                    f"interrupted after {counted(len(self._seen), 'one')}; ask for paths anew"
-                )
             source, self._source = self._source, None  # whatever stops it stops it for good
+            source = source if source is not None else self._made_anew()
             found = next(source, None)
             self._source = source
             if found is None:
                 return None
             self._seen.append(found)
         return self._seen[place]
+
+    def _made_anew(self) -> Iterator[Priced[One]]:
+        """The source, behind what was seen of it."""
+        source = iter(self._make())
+        for before in self._seen:
+            again = next(source, None)
+            if again is None or again.cost != before.cost:
+                raise PlanError(
+                    "what paths cost has changed since they were interrupted; ask for paths anew"
+                )
+        return source
 
     def __getitem__(self, place: int) -> Priced[One]:
         found = self.get(place)
@@ -82,7 +96,7 @@ def together(streams: Sequence[CostStream[One]]) -> Iterator[Priced[tuple[One, .
 
     Sums are rounded once, so that more of one is never less of the sum, and the order holds.
 
-    >>> digits = [CostStream(Priced(float(n), n) for n in range(10)) for _ in range(2)]
+    >>> digits = [CostStream(lambda: (Priced(float(n), n) for n in range(10)))] * 2
     >>> [priced.value for _, priced in zip(range(4), together(digits))]
     [(0, 0), (0, 1), (1, 0), (0, 2)]
     """

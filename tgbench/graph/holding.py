@@ -1,7 +1,7 @@
 """Weights in less: the graph whose parameters are narrower, and are widened as they are read.
 
-    linear(x, w, b)         → widening_linear(x, w', b)                      w' in bfloat16
-                            → widening_linear(x, w') · scale + b             w' in int8
+    linear(x, w, b)         → widening_linear(x, w', b)                 w' in bfloat16, float16
+                            → widening_linear(x, w') · scale + b        w' in int8
     gather(w, ids)          → cast(gather(w', ids)) (· gather(scale, ids))
     gated_linear(x, g, u)   → its two products, each as above
 
@@ -10,8 +10,8 @@ Arithmetic in less: the graph whose products may be of rounded factors. Which ar
     linear(x, w, b)         → linear(x, w, b, arithmetic=bfloat16)
 
 Every other op wants weights of its own dtype, so a parameter that one of them reads stays as it
-is. A bfloat16 is a float32 whose last 16 bits are 0: nothing is rounded here. An int8 stands for
-itself times the scale of its row.
+is. Half floats are float32 numbers, too: nothing is rounded here. An int8 stands for itself times
+the scale of its row.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ from tgbench.kernels.torch import (
     widening,
 )
 from tgbench.kernels.torch.elementwise import copy_, fill_
+from tgbench.kernels.triton import rowwise as rowwise_triton
 from tgbench.kernels.views import dense
 
 if library is not None:
@@ -42,5 +43,5 @@ __all__ = [
     "ARENA", "KERNELS", "Kernel", "Scratch", "Site", "View", "adapters", "candidates", "conv",
     "copied", "copy_", "dense", "direct", "elementwise", "fill_", "fused", "heads", "layout",
     "opaque", "order", "packed", "pool", "products", "register", "rows", "rowwise",
-    "scratch_bytes", "stepwise", "widening",
+    "rowwise_triton", "scratch_bytes", "stepwise", "widening",
 ]  # fmt: skip

@@ -27,6 +27,7 @@ from tgbench.kernels.registry import (
 )
 from tgbench.kernels.views import Bound
 
+BITS = {torch.bfloat16: torch.uint16, torch.float16: torch.int16}
 SLACK_BYTES = 64  # behind the scratch memory, so that every dtype divides it
 
 Buffers: TypeAlias = Mapping[tuple[Any, str], torch.Tensor]  # (buffer, dtype) → its memory, flat
@@ -40,9 +41,9 @@ def tensor_of(view: View, buffers: Buffers) -> torch.Tensor:
 
 
 def array_of(tensor: torch.Tensor) -> NDArray[Any]:
-    """A NumPy array over a tensor's memory; of bfloat16, which NumPy lacks, over its bits."""
-    known = tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
-    found: NDArray[Any] = known.numpy()
+    """A NumPy array over a tensor's memory; of half floats, which loops lack, over their bits."""
+    bits = BITS.get(tensor.dtype)
+    found: NDArray[Any] = (tensor if bits is None else tensor.view(bits)).numpy()
     return found
 
 

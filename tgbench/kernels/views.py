@@ -85,6 +85,30 @@ def is_dense(view: View) -> bool:
     return True
 
 
+def is_flat(view: View) -> bool:
+    """Whether rows lie one way, each without gaps."""
+    forward = all(not stride < 0 for stride in view.strides)
+    return forward and view.is_row_contiguous
+
+
+def merged(views: list[View], least: int = 3) -> tuple[View, ...]:
+    """The same elements in as few dimensions as all of these views allow, but `least`."""
+    axis = 0
+    while axis < views[0].rank:
+        if views[0].rank > 1 and is_one(views[0].shape[axis]):
+            views = [view.select(axis, 0) for view in views]
+            continue
+        whole = [view.flatten(axis - 1, axis + 1) for view in views] if axis else [None]
+        flat = [view for view in whole if view is not None]
+        if len(flat) == len(views):
+            views = flat
+        else:
+            axis += 1
+    while views[0].rank < least:
+        views = [view.insert(0) for view in views]
+    return tuple(views)
+
+
 def is_matrix(view: View) -> bool:
     """Whether BLAS takes the last two dimensions as they lie: one unit stride, no overlap."""
     rows, columns = view.shape[-2:]

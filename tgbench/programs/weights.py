@@ -93,6 +93,7 @@ class FromFile:
     def tensor(self, name: str, node: Node) -> torch.Tensor:
         self._check(name, node)
         found = self.weights.tensor(name, node.dtype, self.device)
+        _check_held(name, found, self.dtype(name))
         if not (self.copied and self._lies_in_file(name, node)):
             return found
         if (name, node.dtype) not in self._copies:
@@ -147,15 +148,30 @@ class FromArrays:
     def tensor(self, name: str, node: Node) -> torch.Tensor:
         value, dtype = self._checked(name, node), TORCH_DTYPES[node.dtype]
         if self.as_they_lie:
-            return value.to(device=self.device, dtype=dtype).contiguous()
+            held = value.to(device=self.device, dtype=dtype).contiguous()
+            _check_held(name, held, DTYPE_NAMES.get(value.dtype, ""))
+            return held
         place = value.data_ptr(), value.stride(), value.dtype, value.shape, dtype
         if place not in self._copies:
             copy = torch.empty(value.shape, dtype=dtype, device=self.device)
             self._copies[place] = copy.copy_(value)
+            _check_held(name, copy, DTYPE_NAMES.get(value.dtype, ""))
         return self._copies[place]
 
     def is_mapped(self, name: str, node: Node) -> bool:
         return False
+
+
+def _check_held(name: str, held: torch.Tensor, stored: str) -> None:
+    """Raise WeightsError where a number of a weight is more than the dtype holds that it is in."""
+    dtype = DTYPE_NAMES[held.dtype]
+    if dtype == stored or not held.is_floating_point() or not held.numel():
+        return
+    if not bool(torch.isfinite(torch.stack(torch.aminmax(held))).all()):
+        raise WeightsError(
+            f"weight {name!r} has numbers above {torch.finfo(held.dtype).max:g}, the largest of "
+            f"{dtype}; hold weights in another dtype, such as weights_dtype='bf16'"
+        )
 
 
 # --- rounded --------------------------------------------------------------------------------------

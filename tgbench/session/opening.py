@@ -29,8 +29,9 @@ from tgbench.runs.rules import Rules
 from tgbench.session.arguments import ArgumentReader
 from tgbench.sources.torch.imported import Imported
 
-WeightsDtype: TypeAlias = Literal["fp32", "bf16", "int8"]
-WEIGHTS_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "int8": "int8"}
+WeightsDtype: TypeAlias = Literal["fp32", "fp16", "bf16", "int8"]
+WEIGHTS_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8"}
+HALVES = ("bfloat16", "float16")
 Way: TypeAlias = "Callable[[Graph], Graph] | None"
 Arithmetic: TypeAlias = Literal["bf16"]
 ARITHMETIC = {"bf16": "bfloat16"}
@@ -211,7 +212,7 @@ def multiplied_in(graph: Graph, arithmetic: Arithmetic | None) -> Graph:
 
 
 def held_in(graph: Graph, source: Source, weights_dtype: WeightsDtype | None) -> HeldGraph:
-    """A graph as a session on the CPU runs it: bfloat16 weights stay so unless they are to be
+    """A graph as a session on the CPU runs it: half floats stay so unless they are to be
     widened, and those of products are rounded where that is allowed.
     """
     if weights_dtype == "fp32":
@@ -219,7 +220,7 @@ def held_in(graph: Graph, source: Source, weights_dtype: WeightsDtype | None) ->
     stored = {
         name: source.dtype(name) for name in set(graph.parameters).intersection(source.names())
     }
-    found = {name: dtype for name, dtype in stored.items() if dtype == "bfloat16"}
+    found = {name: dtype for name, dtype in stored.items() if dtype in HALVES}
     if weights_dtype is None:
         return hold(graph, found)
     floats = {name for name in products_of(graph) if stored.get(name) in FLOATS}

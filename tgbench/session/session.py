@@ -88,10 +88,11 @@ class GraphSession(Facts):
             "measured", or what TGBENCH_MAKING says.
         exact: "bitwise" makes every run's outputs those of a run from nothing, bit for bit (see
             `exactness`); None for errors no larger than what kernels make of other slices.
-        weights_dtype: "bf16" or "int8" (with one scale a row) rounds the weights of linear layers
-            once, when they are loaded: they take a half or a quarter of the memory, and of the time
-            of a run that is bound by reading them. None keeps every value, and bfloat16 as it is
-            stored; "fp32" widens that when it is loaded, for runs that compute many rows.
+        weights_dtype: "fp16", "bf16" or "int8" (with one scale a row) rounds the weights of linear
+            layers once, when they are loaded: they take a half or a quarter of the memory, and of
+            the time of a run that is bound by reading them. "fp16" is eight times closer than
+            "bf16", of weights below 65,504. None keeps every value, and half floats as they are
+            stored; "fp32" widens those when they are loaded, for runs that compute many rows.
         weights_copy: whether weights of a file are copied. They are the mapped file otherwise, and
             must stay as they are while they are in use: a run raises WeightsError once the file's
             size or time has changed, but one that is cut *during* a run ends the process (SIGBUS).

@@ -40,13 +40,14 @@ MOST_ROWS = 50  # of a table; how many are left out is said
 
 
 def attach() -> None:
-    """Give every type of the table its notebook form, and sessions their workbench."""
+    """Give every type of the table its notebook form; sessions their workbench, paths a picture."""
     for kind, show in SHOWN.items():
         kind._repr_mimebundle_ = _method(show)
     for kind, panels in LIVE.items():
         kind._repr_mimebundle_ = _live_method(SHOWN[kind], panels)
     for name, act in ACTS.items():
         setattr(GraphSession, name, act)
+    SessionPaths.draw_frontier = drawn_frontier  # type: ignore[attr-defined]
 
 
 def _method(show: Callable[[Any], Bundle]) -> Callable[..., Any]:
@@ -116,12 +117,19 @@ def paths(session: GraphSession, tolerance: float | None = None, **more: Any) ->
 
     Args:
         tolerance: how far results may be off, relatively; products may then be computed in
-            bfloat16, and by weights in bfloat16 or int8. None for rounding alone.
+            bfloat16, and by weights in float16, bfloat16 or int8. None for rounding alone.
         more: `samples`, `within`, `limits`; see `session.paths.SessionPaths.of`.
 
     Raises PlanError for a tolerance that is not above 0.
     """
     return SessionPaths.of(session, tolerance, **more)
+
+
+def drawn_frontier(paths: SessionPaths, count: int = 32) -> Any:
+    """The frontier of time, error and memory as a picture; see `SessionPaths.frontier`."""
+    from tgbench.views.values.errors import ErrorFrontier
+
+    return ErrorFrontier.of(paths, count)
 
 
 ACTS = {

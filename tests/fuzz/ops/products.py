@@ -70,7 +70,7 @@ op("linear", "ops.linear({all})", linear, _linear, 3)
 def _widening(d: Drawing) -> int:
     x = d.floats(1, 4, lambda found: found.dtype == "float32")
     shape = [d.integer(1, 5), d.sample[x].shape[-1]]
-    weight = d.leaf(shape, d.pick(["bfloat16", "int8"]), "parameter")
+    weight = d.leaf(shape, d.pick(["bfloat16", "float16", "int8"]), "parameter")
     bias = [d.leaf(shape[:1], "float32")] if d.chance(0.5) else []
     return d.apply("widening_linear", x, weight, *bias)
 

@@ -7,6 +7,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import pytest
@@ -158,18 +159,36 @@ def test_the_example_of_the_integer_program() -> None:
 
 
 def test_a_stream_that_was_interrupted_does_not_look_as_if_it_were_over() -> None:
+    stops = [True, True]
+
     def source() -> Iterator[Priced[int]]:
         yield Priced(0.0, 0)
-        raise KeyboardInterrupt
+        if stops and stops.pop():
+            raise KeyboardInterrupt
+        yield Priced(1.0, 1)
 
-    stream = CostStream(source())
-    assert stream[0].value == 0
-    with pytest.raises(KeyboardInterrupt):
-        stream.get(1)
+    stream = CostStream(source)
     assert stream[0].value == 0
     for _ in range(2):
-        with pytest.raises(PlanError, match="interrupted"):
+        with pytest.raises(KeyboardInterrupt):
             stream.get(1)
+        assert stream[0].value == 0
+    assert stream[1].value == 1
+    assert stream.get(2) is None
+
+
+def test_a_stream_that_comes_to_other_costs_says_so() -> None:
+    costs = iter([0.0, 2.0])
+
+    def source() -> Iterator[Priced[int]]:
+        yield Priced(next(costs), 0)
+        raise KeyboardInterrupt
+
+    stream = CostStream(source)
+    with pytest.raises(KeyboardInterrupt):
+        list(stream)
+    with pytest.raises(PlanError, match="changed since they were interrupted"):
+        list(stream)
 
 
 def optimum(egraph: EGraph, price: dict[Node, int]) -> int:
@@ -259,16 +278,21 @@ def test_equal_layers_are_one_choice() -> None:
     assert groups[9] <= groups[5] + 2
 
 
+def stream_of(costs: list[Any]) -> CostStream[Any]:
+    """Numbers that cost what they are."""
+    return CostStream(lambda: (Priced(float(one), one) for one in sorted(costs)))
+
+
 @given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=4), min_size=1, max_size=4))
 def test_combinations_come_in_order_each_once(costs: list[list[int]]) -> None:
-    streams = [CostStream(Priced(float(c), c) for c in sorted(row)) for row in costs]
+    streams = [stream_of(row) for row in costs]
     found = list(together(streams))
     assert [one.cost for one in found] == sorted(float(sum(c)) for c in itertools.product(*costs))
 
 
 @given(st.lists(st.lists(st.floats(0, 1e6), min_size=2, max_size=4), min_size=3, max_size=4))
 def test_rounding_of_sums_changes_no_order(costs: list[list[float]]) -> None:
-    found = list(together([CostStream(Priced(c, c) for c in sorted(row)) for row in costs]))
+    found = list(together([stream_of(row) for row in costs]))
     assert [one.cost for one in found] == sorted(map(math.fsum, itertools.product(*costs)))
     assert all(one.cost == math.fsum(one.value) for one in found)
 
@@ -276,7 +300,5 @@ def test_rounding_of_sums_changes_no_order(costs: list[list[float]]) -> None:
 @given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=4), max_size=4))
 def test_alternatives_come_in_order(costs: list[list[int]]) -> None:
     rows = sorted(map(sorted, costs), key=lambda row: row[0])
-    found = [
-        one.value for one in either(CostStream(Priced(float(c), c) for c in row) for row in rows)
-    ]
+    found = [one.value for one in either(stream_of(row) for row in rows)]
     assert found == sorted(itertools.chain.from_iterable(costs))

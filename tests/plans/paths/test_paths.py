@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import doctest
 import pathlib
+from collections.abc import Callable
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +27,7 @@ from tgbench.graph.rewrite import ways
 from tgbench.graph.rewrite.choices import Cluster, Way
 from tgbench.graph.rewrite.saturate import SaturationLimits
 from tgbench.plans.paths.occasions import PlannedRun
-from tgbench.plans.paths.paths import Paths, Space
+from tgbench.plans.paths.paths import Path, Paths, Space
 from tgbench.plans.paths.pricing import Pricing
 from tgbench.runs.propagate import Propagator, Storage
 from tgbench.runs.rules import Rules
@@ -283,6 +285,42 @@ def test_a_tolerance_is_kept(session: GraphSession) -> None:
     assert {"time_ns", "error", "memory_bytes"} <= set(frontier.columns)
 
 
+def one_row(width: int = 512) -> GraphSession:
+    """A session of a graph that does little but read its weight."""
+    g = GraphBuilder()
+    x = g.input("x", (1, width))
+    g.output("y", ops.linear(ops.relu(x), g.parameter("w", (width, width))))
+    graph = g.build()
+    session = GraphSession(graph, weights=weights_of(graph), calibrate=False)
+    session.run({"x": np.ones((1, width), np.float32)})
+    return session
+
+
+def held_in(graph: Graph) -> str:
+    """What the weight of the only product is in."""
+    (product,) = (node for node in graph.nodes if not node.is_leaf and node.call.op.multiplies)
+    return product.inputs[1].dtype
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "dtype"), [(3e-2, "int8"), (8e-4, "float16"), (1e-6, "float32")]
+)
+def test_what_is_fastest_is_as_little_as_a_tolerance_allows(tolerance: float, dtype: str) -> None:
+    paths = one_row().paths(tolerance=tolerance, limits=SaturationLimits(nodes=200))
+    fastest = paths.fastest()
+    assert paths.error(fastest) <= tolerance
+    assert held_in(fastest.graph) == dtype
+
+
+def test_weights_in_float16_are_nearer_than_in_bfloat16() -> None:
+    paths = one_row().paths(tolerance=1e-2, limits=SaturationLimits(nodes=200))
+    found: dict[str, float] = {}
+    for path in paths.paths.graphs():
+        if path.is_rounded:
+            found.setdefault(held_in(path.graph), paths.error(path))
+    assert 2e-5 < found["float16"] < found["bfloat16"] / 4 < found["int8"] / 4
+
+
 def test_what_is_too_far_off_is_left_out(session: GraphSession) -> None:
     paths = session.paths(tolerance=1e-2, limits=SaturationLimits(nodes=600)).paths
     rounded = next(path for path in paths.graphs() if path.is_rounded)
@@ -300,6 +338,47 @@ def test_a_tolerance_that_allows_nothing_is_refused(session: GraphSession) -> No
 
 def test_without_a_tolerance_nothing_is_rounded(session: GraphSession) -> None:
     assert not any(path.is_rounded for path in session.paths().paths.first(50))
+
+
+class Stopping:
+    """A function that is stopped after some calls, then after half as many more, and so on."""
+
+    def __init__(self, function: Callable[..., Any], after: int) -> None:
+        self.function, self.left, self.after = function, after, after
+
+    def __call__(self, *arguments: Any) -> Any:
+        self.left -= 1
+        if self.left == 0:
+            self.left = self.after = 1 + self.after * 3 // 2
+            raise KeyboardInterrupt
+        return self.function(*arguments)
+
+
+@pytest.mark.parametrize("most", [None, 5])
+@pytest.mark.parametrize("after", [1, 2, 3, 5])
+def test_paths_that_were_interrupted_go_on(
+    after: int, most: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever something is asked for what it costs; with a bound on work, too."""
+    if most is not None:
+        for name in ("MOST_WORK", "LESS_WORK"):
+            monkeypatch.setattr(ways, name, most)
+    graph = layers()
+    undisturbed = paths_of(graph).first(40)
+    paths = paths_of(graph)
+    stops, found = 0, list[Path]()
+    with monkeypatch.context() as patched:
+        patched.setattr(paths.pricing, "chains", Stopping(paths.pricing.chains, after))
+        while len(found) < len(undisturbed):
+            try:
+                found.append(paths[len(found)])
+            except KeyboardInterrupt:
+                stops += 1
+    assert stops
+    assert [str(path) for path in found] == [str(path) for path in undisturbed]
+    assert [path.graph.fingerprint for path in found] == [
+        path.graph.fingerprint for path in undisturbed
+    ]
 
 
 def test_a_graph_without_choices_has_one_path() -> None:

@@ -518,7 +518,7 @@ def linear(x: Node, weight: Node, bias: Node | None = None) -> Node:
     return x.builder.apply("linear", x, weight, *(() if bias is None else (bias,)))
 
 
-NARROW = ("bfloat16", "int8")  # dtypes of weights that products widen as they read them
+NARROW = ("bfloat16", "float16", "int8")  # dtypes of weights that products widen as they read them
 
 
 def _widening(attrs: Attrs, x: Node, weight: Node, *bias: Node) -> Node:
@@ -533,7 +533,7 @@ def _widening_check(attrs: Attrs, types: tuple[TensorType, ...]) -> None:
     _linear_check(attrs, types)
     if types[0].dtype != "float32" or types[1].dtype not in NARROW:
         raise GraphError(
-            f"widening_linear is of float32 and {' or '.join(NARROW)} weights, got {types[0]} and "
+            f"widening_linear is of float32 and {', '.join(NARROW)} weights, got {types[0]} and "
             f"{types[1]}; use `linear` for weights of the same dtype"
         )
 
@@ -554,7 +554,7 @@ _fused(
 
 
 def widening_linear(x: Node, weight: Node, bias: Node | None = None) -> Node:
-    """`linear` of float32 rows and a weight in bfloat16 or int8, widened as it is read."""
+    """`linear` of float32 rows and a weight in bfloat16, float16 or int8, widened as it is read."""
     return x.builder.apply("widening_linear", x, weight, *(() if bias is None else (bias,)))
 
 

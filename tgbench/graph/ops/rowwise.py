@@ -23,6 +23,7 @@ from tgbench.graph.op_table import FLOATS, OPS, Array, Attrs, Call, OpDef, Tenso
 Step: TypeAlias = "tuple[Any, ...]"  # the name of an op and the numbers of its operands
 NUMBER = "number"  # the step that is a number: ("number", 2.0); not −0.0, which equals 0.0
 REDUCTIONS = ("sum", "mean", "max", "min")
+LOGICAL = ("less", "less_equal", "greater", "greater_equal")  # that give bools
 ELEMENTWISE = {
     "add": 2, "sub": 2, "mul": 2, "div": 2, "maximum": 2, "minimum": 2, "neg": 1, "abs": 1,
     "floor": 1, "ceil": 1, "exp": 1, "log": 1, "sqrt": 1, "rsqrt": 1, "reciprocal": 1,

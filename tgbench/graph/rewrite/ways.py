@@ -104,10 +104,15 @@ class WaySearch:
 
     def _cheapest_alone(self) -> set[Way]:
         """The cheapest way by what options cost alone, if it is found; none costs less."""
-        options = [[(own, inner) for own, _, inner in options] for options in self._options]
-        way, bound = exact(options, self._start)
+        way, bound = self._alone
         self.bound = max(self.bound or 0.0, bound)
         return set() if way is None else {way}
+
+    @cached_property
+    def _alone(self) -> tuple[Way | None, float]:
+        """What an integer program comes to, once: it has a limit of time."""
+        options = [[(own, inner) for own, _, inner in options] for options in self._options]
+        return exact(options, self._start)
 
     def _beam(self) -> list[Way]:
         """Those that promised most at each place; of those that go on alike, one."""

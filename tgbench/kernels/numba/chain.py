@@ -185,7 +185,7 @@ def _argument(kind: str, words: list[int]) -> Any:
     if kind == "float":
         return struct.unpack("d", struct.pack("q", words[0]))[0]
     first, count = words
-    dtype = np.dtype("uint16" if kind == "bfloat16" else kind)
+    dtype = np.dtype({"bfloat16": "uint16", "float16": "int16"}.get(kind, kind))
     memory = (ctypes.c_uint8 * (count * dtype.itemsize)).from_address(first)
     return np.ctypeslib.as_array(memory).view(dtype)
 

@@ -71,8 +71,8 @@ def compiled(function: Any, *kinds: str) -> Any:
 
 
 def scalar(dtype: str) -> Any:
-    """The type of an element; of bfloat16, which numba lacks, that of its bits."""
-    bits = {"bool": types.boolean, "bfloat16": types.uint16}
+    """The type of an element; of half floats, which numba lacks, that of their bits."""
+    bits = {"bool": types.boolean, "bfloat16": types.uint16, "float16": types.int16}
     return bits.get(dtype) or getattr(types, dtype)
 
 
@@ -309,7 +309,9 @@ def gather(table, ts, ids, y, ys, count, height, n):
 LANES = {types.float32: 16, types.float64: 8}  # terms that are added side by side
 SPAN = 128  # elements of a row after which the lanes are added to their totals
 AHEAD_BYTES = 2048  # of a row of w that are asked for before they are read
-TALL = 4 if binding.get_host_cpu_features().get("avx512f") else 2  # rows that registers hold
+_FEATURES = binding.get_host_cpu_features()
+TALL = 4 if _FEATURES.get("avx512f") else 2  # rows that registers hold
+CONVERTS_HALVES = any(map(_FEATURES.get, ("f16c", "avx512f", "neon", "fp-armv8")))
 
 
 class Dots:
@@ -322,11 +324,17 @@ class Dots:
     together, as it would if LLVM vectorised a loop over each number of them.
 
     Rows of w may be in less than float32, and are widened as they are read: bfloat16, whose bits
-    (16 of them) are the upper half of a float32's, or int8 (8 bits).
+    (16 of them) are the upper half of a float32's, float16, whose bits have a sign for
+    numba to tell them apart, or int8.
+
+    Fields:
+        is_half: whether 16 bits are a float16's.
     """
 
-    def __init__(self, builder: Any, scalar: Any, lanes: int, x: list[Any], w: list[Any]) -> None:
-        self.builder, self.scalar, self.lanes = builder, scalar, lanes
+    def __init__(
+        self, builder: Any, scalar: Any, lanes: int, x: list[Any], w: list[Any], is_half: bool
+    ) -> None:
+        self.builder, self.scalar, self.lanes, self.is_half = builder, scalar, lanes, is_half
         self.vector = ir.VectorType(scalar, lanes)
         self.x, self.w = x, w
 
@@ -384,6 +392,8 @@ class Dots:
         found, whole = builder.load(at, align=stored.width // 8), as_lanes(ir.IntType(32))
         if stored.width == 8:
             return builder.sitofp(builder.sext(found, whole), kind)
+        if self.is_half:
+            return builder.fpext(builder.bitcast(found, as_lanes(ir.HalfType())), kind)
         half = ir.Constant(whole, [16] * self.lanes if many else 16)
         return builder.bitcast(builder.shl(builder.zext(found, whole), half), kind)
 
@@ -445,6 +455,7 @@ def _dots(rows: int) -> Any:
                 builder, x.type.pointee, LANES[signature.args[0].dtype],
                 [row(x, p, xs, r) for r in range(rows)],
                 [builder.gep(w, [at]) for at in (w0, w1, w2, w3)],
+                signature.args[3].dtype == types.int16,
             )  # fmt: skip
             sums = iter(made.emit(k))
             for column in (o0, o1, o2, o3):

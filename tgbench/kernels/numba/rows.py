@@ -35,7 +35,16 @@ from tgbench.kernels.torch import layout as layout
 from tgbench.kernels.torch.elementwise import copy_
 from tgbench.kernels.torch.fused import Heads, heads_of
 from tgbench.kernels.torch.products import Rows, rows_of
-from tgbench.kernels.views import Bound, first_row, inputs, is_complete, is_one, same_box
+from tgbench.kernels.views import (
+    Bound,
+    first_row,
+    inputs,
+    is_complete,
+    is_flat,
+    is_one,
+    merged,
+    same_box,
+)
 
 try:
     from tgbench.kernels.numba import loops as loops
@@ -70,11 +79,6 @@ def _lines(view: View | None) -> View | None:
     """[rows, n] with contiguous rows; a single number has no lines."""
     flat = view.rows() if view is not None and view.rank else None
     return flat if flat is not None and is_flat(flat) else None
-
-
-def is_flat(view: View) -> bool:
-    forward = all(not stride < 0 for stride in view.strides)
-    return forward and view.is_row_contiguous
 
 
 def _rows(view: View) -> tuple[Host, Coord]:
@@ -127,6 +131,8 @@ def _product(site: Site) -> Rows | None:
     if p is None or p.dtype not in TYPES:
         return None
     if p.bias is not None and not is_flat(p.bias):
+        return None
+    if p.weights[0].dtype == "float16" and not loops.CONVERTS_HALVES:
         return None
     flat = _lines(p.x), _lines(p.out), *map(_lines, p.weights)
     return None if None in flat else p
@@ -433,24 +439,6 @@ def _copy(site: Site) -> tuple[View, ...] | None:
         return None
     found = merged([views[1].expand(*views[0].shape), views[0]])
     return found if all(map(is_flat, found)) and found[0].rank == 3 else None
-
-
-def merged(views: list[View], least: int = 3) -> tuple[View, ...]:
-    """The same elements in as few dimensions as all of these views allow, but `least`."""
-    axis = 0
-    while axis < views[0].rank:
-        if views[0].rank > 1 and is_one(views[0].shape[axis]):
-            views = [view.select(axis, 0) for view in views]
-            continue
-        whole = [view.flatten(axis - 1, axis + 1) for view in views] if axis else [None]
-        flat = [view for view in whole if view is not None]
-        if len(flat) == len(views):
-            views = flat
-        else:
-            axis += 1
-    while views[0].rank < least:
-        views = [view.insert(0) for view in views]
-    return tuple(views)
 
 
 def _bind_copy(site: Site, scratch: tuple[View, ...]) -> Bound:

@@ -11,9 +11,9 @@ best kernels; kernels of one graph in the order of what they take more than thes
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from typing import TypeAlias
 
@@ -252,13 +252,17 @@ class Paths:
             self.pricing.found, self.pricing.least, within, self.pricing
         )
         self._ways = [WaySearch(group[0]) for group in self.choices.clusters]
-        self._graphs = CostStream(self._of_graphs())
-        self._found = CostStream(self._all())
+        self._streams = [
+            CostStream(partial(self._of_group, found, len(group)))
+            for group, found in zip(self.choices.clusters, self._ways, strict=True)
+        ]
+        self._graphs = CostStream(self._of_graphs)
+        self._found = CostStream(self._all)
 
     # --- enumerating ------------------------------------------------------------------------------
 
     def _all(self) -> Iterator[Priced[Path]]:
-        by_graph = (CostStream(self._with_kernels(one.value)) for one in self._graphs)
+        by_graph = (CostStream(partial(self._with_kernels, one.value)) for one in self._graphs)
         for number, priced in enumerate(either(by_graph)):
             yield Priced(priced.cost, replace(priced.value, number=number))
 
@@ -280,19 +284,18 @@ class Paths:
         return {place: self.graph_at(place) for place in found.values()}
 
     def _of_graphs(self) -> Iterator[Priced[Path]]:
-        groups = self.choices.clusters
-        streams = [
-            CostStream(_times(self._apart(found), len(group)))
-            for group, found in zip(groups, self._ways, strict=True)
-        ]
-        for priced in together(streams):
+        for priced in together(self._streams):
             taken = {
                 cluster: way
-                for group, way in zip(groups, priced.value, strict=True)
+                for group, way in zip(self.choices.clusters, priced.value, strict=True)
                 for cluster in group
             }
             cost = priced.cost + self.choices.cost
             yield Priced(cost, Path(self, -1, taken, {}, cost))
+
+    def _of_group(self, found: WaySearch, times: int) -> Iterator[Priced[Way]]:
+        """The ways of equal clusters, that all choose alike."""
+        return (Priced(one.cost * times, one.value) for one in self._apart(found))
 
     def _apart(self, found: WaySearch) -> Iterator[Priced[Way]]:
         """The ways of a cluster that differ in what they call; of those that do not, the first.
@@ -316,7 +319,9 @@ class Paths:
         found: dict[str, list[PathCall]] = {}
         for call in path.calls:
             found.setdefault(call.signature, []).append(call)
-        streams = [CostStream(_others(signature, calls)) for signature, calls in found.items()]
+        streams = [
+            CostStream(partial(_others, signature, calls)) for signature, calls in found.items()
+        ]
         for priced in together([one for one in streams if one.get(1) is not None]):
             pins = {signature: name for signature, name in priced.value if name}
             cost = path.time_ns + priced.cost
@@ -404,10 +409,6 @@ class Paths:
 
 def _power(count: int) -> str:
     return f"{count:,}" if count < 10**6 else f"about 10^{len(str(count)) - 1}"
-
-
-def _times(found: Iterable[Priced[Way]], times: int) -> Iterator[Priced[Way]]:
-    return (Priced(one.cost * times, one.value) for one in found)
 
 
 def _others(signature: str, calls: Sequence[PathCall]) -> Iterator[Priced[tuple[str, str]]]:

@@ -50,5 +50,6 @@ def _narrow(dtype: str) -> Callable[[EGraph, Node], Iterator[Found]]:
 LESS: tuple[AnyRule, ...] = (
     SearchRule("factors rounded to bfloat16", None, _rounded_factors),
     SearchRule("weights in bfloat16", None, _narrow("bfloat16")),
+    SearchRule("weights in float16", None, _narrow("float16")),
     SearchRule("weights in int8", None, _narrow("int8")),
 )
