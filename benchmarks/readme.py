@@ -326,8 +326,6 @@ def _zoo(files: Files) -> str:
     found = files["zoo"]
     models = [one for one in found["models"].values() if "error" not in one]
     worst = max(one["worst_error"] for one in models)
-    ample = [one["budgets"]["ample"] for one in models]
-    share = statistics.median(one["run_ns"] / one["eager_ns"] for one in ample)
     refused = [name for name, one in found["models"].items() if "error" in one]
     besides = (
         f" ({_and(refused)} {'is' if len(refused) == 1 else 'are'} refused)" if refused else ""
@@ -335,9 +333,8 @@ def _zoo(files: Files) -> str:
     return (
         f"{found['totals']['models']} classes of `transformers` at reduced width, imported, edited "
         f"at random places in ample and in little memory: {found['totals']['equal']} give "
-        f"PyTorch's outputs, by {worst:.0e} of the largest at most{besides}; a run takes "
-        f"{share:.2f} of PyTorch's in the median; {_where(found)} ({files.link('zoo')}, "
-        "`make bench-zoo`)."
+        f"PyTorch's outputs, by {worst:.0e} of the largest at most{besides}; {_where(found)} "
+        f"({files.link('zoo')}, `make bench-zoo`)."
     )
 
 

@@ -175,7 +175,7 @@ MODELS = {
         encoder("LayoutLMModel"),
         encoder("MegatronBertModel"),
         encoder("MobileBertModel", embedding_size=32, intra_bottleneck_size=32),
-        encoder("NystromformerModel", num_landmarks=4, segment_means_seq_len=TOKENS),
+        encoder("NystromformerModel"),
         encoder("RemBertModel", input_embedding_size=16, output_embedding_size=16),
         encoder("RoFormerModel", embedding_size=32),
         encoder("SplinterModel"),
