@@ -1,7 +1,7 @@
 """Interrupt runs at one point after the other: `make fuzz-interrupts SECONDS=600 SEED=0`.
 
 Points of the six kinds (a run, and what is raised in it) come in turns; of each kind every bytecode
-comes once, at a random one of its times, before one comes again.
+comes once, at the first of its times, before one comes again.
 """
 
 from __future__ import annotations
@@ -18,24 +18,30 @@ import torch
 from looking import Looked, add, look, parser
 
 from interrupts.injecting import Place, Point, in_turns, places
-from interrupts.runs import ERRORS, MORE, ROWS, RUNS, Met, Tried
+from interrupts.runs import ERRORS, MORE, ROWS, RUNS, Met
+from tgbench.base import collector
 
 KINDS = [(name, error) for error in ERRORS for name in RUNS]  # in turns
 MOST = 200_000  # points of a run that are held
 COLLECTED = 1000  # points after which what sessions left is looked for
+IN_A_ROW = 8  # times that a run is stopped before it is let through
 COUNTED = 3  # what is loaded or remembered late is so before the last of these
 
 
 class Course:
     """The points of one kind of run.
 
+    A run that was stopped is stopped again at the next point, some times in a row, before it is let
+    through and compared: what any of these left must not be seen.
+
     Fields:
         reached: bytecodes, and how often each is reached in such a run.
         points: all of them, each bytecode once before one comes again.
+        row: what the run under way was stopped at.
     """
 
     def __init__(self, name: str) -> None:
-        self.name, self.tries = name, 0
+        self.name, self.finished = name, 0
         for _ in range(COUNTED):
             self.begin()
             run = partial(self.begun.session.run, self.begun.values())
@@ -45,32 +51,43 @@ class Course:
 
     def begin(self) -> None:
         """With a new session."""
-        self.begun = RUNS[self.name]()
+        with uncollected():
+            self.begun = RUNS[self.name]()
+        self.row: list[str] = []
 
     def stop(self, point: Point, error: type[BaseException]) -> Met:
         """What an error there does; raises AssertionError for what is not right then or after."""
         met = self._tried(point, error)
-        if met is Met.MISSED:  # a run need not be like the one that was counted
+        if met is Met.MISSED:  # a run that was stopped before need not come there again
             self.begin()
             met = self._tried(point, error)
-        return met if met is not Met.MISSED else self._tried(Point(point.place, 0), error)
-
-    def _tried(self, point: Point, error: type[BaseException]) -> Met:
-        tried, self.tries = self._next(), self.tries + 1
-        met = tried.met(point, error)
-        for _ in range(1 if self.tries % MORE else 2):
-            tried.run()
-        tried.assert_states()
+        if met is Met.MISSED:  # nor is one like another
+            self.begin()
+            collector._Unseen.all = 0
+            met = self._tried(Point(point.place, 0), error)
         return met
 
-    def _next(self) -> Tried:
-        """A warm session is warm again after some runs; others are new."""
-        if self.name != "warm":
-            with uncollected():
-                return RUNS[self.name]()
-        while self.begun.number % ROWS:
+    def _tried(self, point: Point, error: type[BaseException]) -> Met:
+        self.row.append(f"{error.__name__} at {point.place}, time {point.time}")
+        met = self.begun.met(point, error)
+        if met is not Met.STOPPED or len(self.row) == IN_A_ROW or self.name == "warm":
+            self.finish()
+        return met
+
+    def finish(self) -> None:
+        """Let the run through, now and then another one behind it, and compare."""
+        if not self.row:
+            return
+        self.finished += 1
+        for _ in range(1 if self.finished % MORE else 2):
             self.begun.run()
-        return self.begun
+        self.begun.assert_states()
+        self.row.clear()
+        if self.name != "warm":
+            self.begin()
+            return
+        while self.begun.number % ROWS:  # as warm as it was
+            self.begun.run()
 
 
 @contextmanager
@@ -115,17 +132,29 @@ def main() -> int:
             counts[met.value] += 1
             counts["visited"] += is_first_turn(seed, course) and met is not Met.MISSED
         except Exception as harm:
+            _told(course, seed, harm)
             counts["harmed"] += 1
-            told = f"{course.name} run, {error.__name__} at {point.place}, time {point.time}"
-            print(f"\nseed {seed}: {told}: {type(harm).__name__}: {harm}", flush=True)
-            course.begin()
 
     found = look(options, one, lambda found: _summary(counts, found))
+    for course in courses.values():
+        try:
+            course.finish()
+        except Exception as harm:
+            _told(course, found.seed, harm)
+            counts["harmed"] += 1
     for name, course in courses.items():
         total = course.reached.total()
         print(f"  {name:10} {len(course.reached):,} bytecodes, reached {total:,} times")
     add(options.results, "interrupts", found, dict(counts))
     return 1 if counts["harmed"] else 0
+
+
+def _told(course: Course, seed: int, harm: Exception) -> None:
+    """What the run was stopped at before it came out wrong, the last one at the end."""
+    row = "\n  ".join(course.row)
+    said = f"{type(harm).__name__}: {harm}"
+    print(f"\nuntil seed {seed}: {course.name} run:\n  {row}\n  {said}", flush=True)
+    course.begin()
 
 
 def _sizes(courses: dict[str, Course]) -> Counter[str]:

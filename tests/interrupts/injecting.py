@@ -97,11 +97,13 @@ def is_over(place: Place) -> bool:
 
 
 def in_turns(found: Counter[Place], seed: int = 0) -> Iterator[Point]:
-    """Every point of a run: of each bytecode one time, then of each another one, and so on."""
+    """Every point of a run: of each bytecode the first time, then another one, and so on."""
     order = sorted(found, key=lambda place: place.key)
-    times = {place: list(range(found[place])) for place in order}
+    times = {}
     for place in order:
-        Random(f"{seed} {place.key}").shuffle(times[place])
+        later = list(range(1, found[place]))
+        Random(f"{seed} {place.key}").shuffle(later)
+        times[place] = [0, *later]
     turn = 0
     while order:
         yield from (Point(place, times[place][turn]) for place in order)

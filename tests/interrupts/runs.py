@@ -114,4 +114,4 @@ def planning() -> Tried:
 
 
 RUNS: Mapping[str, Callable[[], Tried]] = {"warm": warm, "first": Tried, "planning": planning}
-MORE = 4  # points after which not only the same run again is compared, but the one behind it too
+MORE = 4  # runs after which not only a run itself is compared, but the one behind it too

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
-from interrupts.__main__ import KINDS, Course, point_of
+from interrupts.__main__ import IN_A_ROW, KINDS, Course, point_of
 from interrupts.injecting import Injector, Place, Point, in_turns, is_over, places
 from interrupts.runs import ERRORS, RUNS, Met, Tried
 
@@ -28,6 +28,7 @@ def test_every_bytecode_of_a_warm_run(
     course = courses["warm"]
     assert len(course.reached) > 1000
     met = [course.stop(p, error) for p in islice(course.points, len(course.reached))]
+    course.finish()
     assert met.count(Met.STOPPED) > 0.95 * len(met)
     assert Met.MISSED not in met
 
@@ -43,6 +44,7 @@ def test_points_of_a_run(name: str, error: type[BaseException], courses: dict[st
         course.stop(point, error)
         for point in [*course.points[: len(course.reached) : every], *last[:: len(last) // count]]
     ]
+    course.finish()
     assert met.count(Met.STOPPED) > 0.9 * len(met)
     assert Met.MISSED not in met
 
@@ -68,6 +70,29 @@ def test_points_come_bytecode_by_bytecode(courses: dict[str, Course]) -> None:
     course = courses["warm"]
     assert len(set(course.points)) == len(course.points) == course.reached.total()
     assert {point.place for point in course.points[: len(course.reached)]} == set(course.reached)
+
+
+def test_a_run_is_stopped_some_times_in_a_row(courses: dict[str, Course]) -> None:
+    course = courses["first"]
+    course.begin()
+    begun = course.begun
+    for count, point in enumerate(course.points[: IN_A_ROW - 1], 1):
+        assert course.stop(point, KeyboardInterrupt) is Met.STOPPED
+        assert (course.begun, len(course.row), begun.number) == (begun, count, 0)
+    course.finish()
+    assert begun.number in (1, 2)
+    assert course.begun is not begun
+
+
+def test_what_a_stop_left_is_noticed_when_the_run_is_let_through(
+    courses: dict[str, Course],
+) -> None:
+    course = courses["planning"]
+    course.stop(course.points[-1], MemoryError)
+    course.begun.session.set_state("ring", course.begun.right.ring + 1)
+    with pytest.raises(AssertionError):
+        course.finish()
+    course.begin()
 
 
 def test_what_dataclasses_and_libraries_do_is_part_of_a_run(courses: dict[str, Course]) -> None:
