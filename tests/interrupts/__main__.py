@@ -82,6 +82,7 @@ class Course:
         for _ in range(1 if self.finished % MORE else 2):
             self.begun.run()
         self.begun.assert_states()
+        self.begun.assert_process()
         self.row.clear()
         if self.name != "warm":
             self.begin()

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
 import numpy as np
+import torch
 
 import tgbench as tg
 from interrupts.injecting import Injector, Point
 from tgbench import ops
 from tgbench.graph.graph import Graph, GraphBuilder
 
+NUMBERS = np.geterr()
 ROWS = 4
 WARM = 6 * ROWS  # runs after which nothing is new
 
@@ -83,6 +86,14 @@ class Tried:
     def assert_states(self) -> None:
         assert np.array_equal(self.session.state_value("total"), self.right.total), "total"
         assert np.array_equal(self.session.state_value("ring"), self.right.ring), "ring"
+
+    def assert_process(self) -> None:
+        """What belongs to the process is as it was: the collector, how numbers are computed."""
+        assert gc.isenabled(), "the collector is off"
+        assert not gc.get_freeze_count(), "objects are frozen"
+        assert torch.is_grad_enabled(), "gradients are off"
+        assert not torch.is_inference_mode_enabled(), "inference mode"
+        assert np.geterr() == NUMBERS, "numpy's errors"
 
     def met(self, point: Point, error: type[BaseException]) -> Met:
         """Raise there in the next run; if that stopped it nothing has changed, else it is over."""
