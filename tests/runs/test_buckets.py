@@ -554,6 +554,27 @@ def test_a_class_of_any_size_holds_what_changed_and_what_is_asked_for(
     assert there.changed[0][1] == rows(min(sides)[0], max(stop for _, stop in sides))
 
 
+@pytest.mark.parametrize("extents", get_args(Extents))
+@untimed
+@given(buckets(), st.integers(0, 4))
+def test_what_goes_further_stays_inside(
+    extents: Extents, case: tuple[Graph, Bucket], count: int
+) -> None:
+    graph, bucket = case
+    kind, origin = bucket.classify(graph, extents)
+    found = kind.further(origin, count)
+    assert found is not None or count
+    if found is not None:
+        assert fits(graph, kind.bucket(found))
+        assert kind.bucket(found).sizes == bucket.sizes or extents == "onwards"
+    assert fits(graph, kind.bucket(kind.farthest))
+
+
+def test_a_row_further_is_as_large_where_it_fits() -> None:
+    kind, origin = Bucket.of({"x": rows(4, 6)}, {}).classify(graph_of((1, 8), (1,)), "sized")
+    assert [kind.further(origin, count) for count in range(4)] == [(4, 2), (5, 2), (6, 2), None]
+
+
 def test_what_nobody_asks_for_has_a_size_that_it_can_have() -> None:
     """One that ends beyond its dimension once pointed tensors at memory of others."""
     graph, asked = graph_of((1, 40), (1, 9)), {"y": rows(2, 4)}

@@ -197,6 +197,17 @@ class BucketClass:
             found[i] = origin[i] + 1 if origin[i] < room else room // 2
         return tuple(found)
 
+    def further(self, origin: Place, count: int) -> Place | None:
+        """An origin so many elements on, of the same sizes; None where that leaves a dimension."""
+        found = tuple(at if i - 1 in self.sized else at + count for i, at in enumerate(origin))
+        fits = all(at <= most for at, most in zip(found, self.bounds, strict=True))
+        return found if fits and self.inside(found) == found else None
+
+    @property
+    def farthest(self) -> Place:
+        """The last origin there is."""
+        return self.inside(self.bounds)
+
     def elsewhere(self, origin: Sequence[int]) -> tuple[int, ...]:
         """Another origin, far from the one at hand: half-way, or a quarter where that is near."""
         found = tuple(
