@@ -613,6 +613,17 @@ def test_what_no_file_can_be_called_is_refused(name: str) -> None:
         save({"w": torch.ones(1)}, name)
 
 
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o666])
+def test_who_could_read_a_file_can_read_the_next_one(mode: int, tmp_path: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    for value in (1.0, 2.0):
+        save({"w": torch.full((1,), value)}, path)
+        assert Weights(path).tensor("w")[0] == value
+        path.chmod(mode)
+    save({"w": torch.ones(1)}, path)
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
 def test_what_killed_writers_left_is_cleared(tmp_path: Path) -> None:
     old, new, other = (tmp_path / name for name in (".tgbench-1.tmp", ".tgbench-2.tmp", "mine.tmp"))
     for path in (old, new, other):

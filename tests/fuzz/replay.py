@@ -395,7 +395,9 @@ class _Replay:
         self, memory: int | None, want: Any, given: Mapping[str, Array],
         states: Mapping[str, Array],
     ) -> dict[str, Any]:  # fmt: skip
-        """The same run in a new session."""
+        """The same run in a new session; it takes no state that overflowed in a run."""
+        if not all(np.isfinite(value).all() for value in states.values()):
+            raise Ended
         self.kind = "torch" if self.options.get("torch") else "numpy"
         fresh = self._session(memory)
         for name, value in states.items():

@@ -82,9 +82,9 @@ class Course:
         for _ in range(1 if self.finished % MORE else 2):
             self.begun.run()
         self.begun.assert_states()
-        self.begun.assert_process()
         self.row.clear()
         if self.name != "warm":
+            self.begun.assert_process()  # a warm run has no part in that
             self.begin()
             return
         while self.begun.number % ROWS:  # as warm as it was

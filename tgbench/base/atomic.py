@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -28,13 +29,14 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     with _explained(path):
         if target.is_symlink():  # a link stays one: what it leads to is replaced
             target = target.resolve()
-        with suppress(FileNotFoundError):
-            require_regular(target.stat().st_mode)
+        mode = _mode(target)
     temporary = target.parent / f".tgbench-{secrets.token_hex(8)}.tmp"
     try:
         with _explained(path):
             _clear_strays(target.parent)
             temporary.open("xb").close()
+            if mode is not None:  # who could not read the old one cannot read this one
+                temporary.chmod(mode)
             yield temporary
             with open(temporary, "rb") as file:
                 os.fsync(file.fileno())
@@ -51,6 +53,16 @@ def _is_name(path: str) -> bool:
         return b"\0" not in os.fsencode(path)
     except UnicodeEncodeError:
         return False
+
+
+def _mode(target: Path) -> int | None:
+    """Who may do what with the file that is there; None if there is none."""
+    try:
+        found = target.stat().st_mode
+    except FileNotFoundError:
+        return None
+    require_regular(found)
+    return stat.S_IMODE(found)
 
 
 def _clear_strays(folder: Path) -> None:

@@ -19,7 +19,12 @@ def lasting() -> Iterator[None]:
     before is collected first, so that garbage of others waits no longer than it did. Where the
     process keeps objects frozen, they stay so.
     """
-    _let_go()  # what was stopped between any two bytecodes of these lines
+    if _Held.is_frozen:  # one before was stopped just where it would have said so
+        gc.unfreeze()
+        _Held.is_frozen = False
+    if _Held.is_disabled:
+        gc.enable()
+        _Held.is_disabled = False
     if not gc.isenabled():
         yield
         return
@@ -28,7 +33,7 @@ def lasting() -> Iterator[None]:
         _Held.is_disabled = True
         gc.disable()
         yield
-    finally:
+    finally:  # an interrupt comes behind calls, and where functions begin: here are none of these
         try:
             if not gc.get_freeze_count():
                 _Unseen.made += gc.get_count()[0]
@@ -36,17 +41,13 @@ def lasting() -> Iterator[None]:
                 gc.freeze()
                 _Unseen.all = _Unseen.all or gc.get_freeze_count()  # once: all are walked through
         finally:
-            _let_go()
-
-
-def _let_go() -> None:
-    """Have the collector look at everything again, if it was told not to here."""
-    if _Held.is_frozen:
-        gc.unfreeze()
-        _Held.is_frozen = False
-    if _Held.is_disabled:
-        gc.enable()
-        _Held.is_disabled = False
+            try:
+                if _Held.is_frozen:
+                    gc.unfreeze()
+                    _Held.is_frozen = False
+            finally:
+                gc.enable()
+                _Held.is_disabled = False
 
 
 class _Held:
