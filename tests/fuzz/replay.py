@@ -471,7 +471,8 @@ class _Replay:
     def _count_options(self) -> None:
         for key, value in self.options.items():
             if value not in (None, False):
-                shown = key if isinstance(value, dict) else f"{key}={value}"
+                is_many = isinstance(value, dict) or key == "serve"  # a seed
+                shown = key if is_many else f"{key}={value}"
                 self.tally.events[f"option {shown}"] += 1
         self.tally.entries.update({node["op"] for node in self.case["nodes"]})
 
