@@ -502,8 +502,8 @@ def _interrupts_row(one: Any) -> list[str]:
     return [
         "a state that a run changed which an interrupt or a lack of memory stopped, or a wrong "
         "result after it",
-        f"{one['visited']:,} of {one['most to visit']:,} bytecodes to stop at, each with both: "
-        f"{bytecodes} run, of the package and of what it calls in Python",
+        f"{one['visited']:,} of {one['most to visit']:,}: every bytecode, of the package and of "
+        f"what it calls in Python, with an interrupt and with a lack of memory; {bytecodes} run",
         f"{one['harmed']}",
     ]
 
