@@ -513,12 +513,15 @@ def _bits_row(one: Any) -> list[str]:
 
 
 def _interrupts_row(one: Any) -> list[str]:
-    points = _and([f"{one[f'points of a {name} run']:,} of a {name}" for name in COURSES])
+    bytecodes = _and(
+        [f"{one[f'most bytecodes of a {name} run']:,} of a {name}" for name in COURSES]
+    )
     return [
         "a state that a run changed which an interrupt or a lack of memory stopped, or a wrong "
         "result after it",
-        f"{one['points']:,} bytecodes to stop at: {points} run",
-        f"{one.get('harmed', 0)}",
+        f"{one['visited']:,} of {one['most to visit']:,}: every bytecode, of the package and of "
+        f"what it calls in Python, with an interrupt and with a lack of memory; {bytecodes} run",
+        f"{one['harmed']}",
     ]
 
 

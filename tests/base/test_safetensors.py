@@ -6,6 +6,7 @@ import io
 import json
 import math
 import os
+import stat
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -592,6 +593,35 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(WeightsError, match="cannot be written"):
         save({"w": torch.ones(1)}, tmp_path / "loop")
+
+
+def test_what_is_no_file_is_not_replaced_by_one(tmp_path: Path) -> None:
+    """A device that was written over once was gone, for everybody."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    (tmp_path / "folder").mkdir()
+    for name in ("pipe", "link", "folder"):
+        with pytest.raises(WeightsError, match="cannot be written"):
+            save({"w": torch.ones(1)}, tmp_path / name)
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "link", "pipe"]
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800", ""], ids=ascii)
+def test_what_no_file_can_be_called_is_refused(name: str) -> None:
+    with pytest.raises(WeightsError, match="names no file"):
+        save({"w": torch.ones(1)}, name)
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o666])
+def test_who_could_read_a_file_can_read_the_next_one(mode: int, tmp_path: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    for value in (1.0, 2.0):
+        save({"w": torch.full((1,), value)}, path)
+        assert Weights(path).tensor("w")[0] == value
+        path.chmod(mode)
+    save({"w": torch.ones(1)}, path)
+    assert stat.S_IMODE(path.stat().st_mode) == mode
 
 
 def test_what_killed_writers_left_is_cleared(tmp_path: Path) -> None:

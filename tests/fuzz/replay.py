@@ -395,7 +395,9 @@ class _Replay:
         self, memory: int | None, want: Any, given: Mapping[str, Array],
         states: Mapping[str, Array],
     ) -> dict[str, Any]:  # fmt: skip
-        """The same run in a new session."""
+        """The same run in a new session; it takes no state that overflowed in a run."""
+        if not all(np.isfinite(value).all() for value in states.values()):
+            raise Ended
         self.kind = "torch" if self.options.get("torch") else "numpy"
         fresh = self._session(memory)
         for name, value in states.items():
@@ -469,7 +471,8 @@ class _Replay:
     def _count_options(self) -> None:
         for key, value in self.options.items():
             if value not in (None, False):
-                shown = key if isinstance(value, dict) else f"{key}={value}"
+                is_many = isinstance(value, dict) or key == "serve"  # a seed
+                shown = key if is_many else f"{key}={value}"
                 self.tally.events[f"option {shown}"] += 1
         self.tally.entries.update({node["op"] for node in self.case["nodes"]})
 

@@ -234,6 +234,12 @@ def test_empty_results_are_refused() -> None:
         g.input("line", (2,)).transpose()
 
 
+@pytest.mark.parametrize("size", [2.5, "4", None, 1j])
+def test_sizes_that_are_no_whole_numbers_are_refused(size: Any) -> None:
+    with pytest.raises(GraphError, match="sizes are whole numbers"):
+        GraphBuilder().input("x", (2, size))
+
+
 def test_what_has_more_dimensions_than_libraries_take_is_refused() -> None:
     g = GraphBuilder()
     x = g.input("x", (1,) * MOST_RANK)

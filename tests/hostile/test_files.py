@@ -23,18 +23,26 @@ from hypothesis import settings
 
 import tgbench as tg
 from hostile.__main__ import CASES
-from hostile.kinds import KINDS, decoder
+from hostile.kinds import KINDS, decoder, values_of
 from hostile.mutating import mutated
 from hostile.reading import Outcome, Reader
 from tgbench import ops
 from tgbench.base.arrays import read_array
-from tgbench.base.errors import GraphError, InputError, PlanError, TgbenchError, TraceError
+from tgbench.base.errors import (
+    GraphError,
+    InputError,
+    PlanError,
+    RecordsError,
+    TgbenchError,
+    TraceError,
+)
 from tgbench.base.safetensors import Weights, fingerprint, read_header
 from tgbench.commands.apps.occlusion_command import read_image
 from tgbench.commands.apps.stream_command import read_signal
 from tgbench.commands.export import kind_of
 from tgbench.costs.admission.admit import admit
 from tgbench.costs.records import Records
+from tgbench.graph.dims import dim
 from tgbench.graph.graph import GraphBuilder
 from tgbench.graph.graph_file import graph_to_json, load_graph
 from tgbench.memory.packing.files import read_minimalloc
@@ -64,6 +72,11 @@ def image_of(path: Path) -> Any:
 
 def signal_of(path: Path) -> Any:
     return read_signal(argparse.Namespace(signal=str(path)))
+
+
+def _weights_of() -> dict[str, Any]:
+    values = values_of(decoder())
+    return {name: values[name] for name in decoder().parameters}
 
 
 def _session() -> tg.GraphSession:
@@ -335,6 +348,44 @@ def test_an_arena_that_no_machine_has_is_a_typed_error() -> None:
         g.output("y", ops.exp(g.input("x", (size,))))
         with pytest.raises(TgbenchError):
             tg.GraphSession(g.build(), calibrate=False).plan_for([({}, {"y": np.s_[:1]})])
+
+
+@pytest.mark.parametrize("size", [1 << 60, 1 << 62, 1 << 70])
+def test_bytes_that_64_bits_do_not_count_are_a_typed_error(size: int) -> None:
+    g = GraphBuilder()
+    g.output("y", ops.exp(g.input("x", (dim("N"),))))
+    with pytest.raises(GraphError, match="no machine addresses"):
+        tg.GraphSession(g.build().bind(N=size), calibrate=False)
+
+
+def test_a_path_where_no_plan_can_be_is_like_one_where_none_is(tmp_path: Path) -> None:
+    for name in ("x" * 300, "a\0b"):
+        session = tg.GraphSession(decoder(), _weights_of(), plan=tmp_path / name, calibrate=False)
+        session.plan_for([({}, None)])
+        with pytest.raises(TgbenchError):
+            session.save_plan()
+
+
+@pytest.mark.parametrize("where", ["", ":memory:", "sqlite://", "sqlite:///:memory:"])
+def test_a_database_of_no_file_is_refused_and_not_waited_for(where: str) -> None:
+    with at_most(60), pytest.raises(RecordsError, match="no path of a file"):
+        Records(where)
+
+
+def test_a_database_that_cannot_write_ahead_is_read_and_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a file system without shared memory: SQLite says so in no error."""
+
+    class Held(sqlite3.Connection):
+        def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
+            return super().execute(statement.replace("= WAL", "= DELETE"), *values)
+
+    plain = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: plain(*a, **k, factory=Held))
+    with at_most(60):
+        records = Records(tmp_path / "records.db")
+        assert records.all() == ()
 
 
 # --- the fuzzer -----------------------------------------------------------------------------------

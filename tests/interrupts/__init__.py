@@ -5,5 +5,6 @@
 
 A real interrupt comes at some of these points; MemoryError comes at calls. The runs are a warm one,
 a first one, and one that makes a new plan while states hold values. `make fuzz-interrupts` visits
-one point after the other: of each bytecode at first one time that it is reached.
+one point after the other, of each bytecode at first the first time that it is reached; a run is
+stopped some times in a row before it is let through.
 """

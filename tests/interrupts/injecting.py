@@ -1,11 +1,13 @@
-"""Raise at one bytecode of the package, at one of the times that it is reached."""
+"""Raise at one bytecode of a run, at one of the times that it is reached.
+
+All of Python counts: the package, the methods that dataclasses write, and the libraries beneath.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
 from types import CodeType, FrameType
@@ -14,25 +16,42 @@ from typing import Any
 import tgbench as tg
 
 RETURN = __import__("opcode").opmap["RETURN_VALUE"]
+TESTS = __file__.rpartition("/tests/")[0] + "/tests/"
 Trace = Callable[[FrameType, str, Any], Any]
+Key = tuple[str, int, str, tuple[str, ...], tuple[str, ...], int]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Place:
-    """A bytecode of the package."""
+    """A bytecode. Code that only looks alike is another one."""
 
     code: CodeType
     offset: int
 
+    def __eq__(self, other: object) -> bool:
+        same = isinstance(other, Place) and self.code is other.code
+        return same and self.offset == other.offset
+
+    def __hash__(self) -> int:
+        return hash((id(self.code), self.offset))
+
     @property
-    def key(self) -> tuple[str, int, str, int]:
+    def key(self) -> Key:
         """The same in every process."""
         code = self.code
-        return code.co_filename, code.co_firstlineno, code.co_name, self.offset
+        line = code.co_firstlineno
+        return (
+            code.co_filename,
+            line,
+            code.co_qualname,
+            code.co_varnames,
+            code.co_names,
+            self.offset,
+        )
 
     def __str__(self) -> str:
         file = self.code.co_filename.rpartition("/tgbench/")[2]
-        return f"{file}:{self.code.co_name}+{self.offset}"
+        return f"{file}:{self.code.co_qualname}+{self.offset}"
 
 
 @dataclass(frozen=True)
@@ -43,30 +62,48 @@ class Point:
     time: int
 
 
-def is_ours(code: CodeType) -> bool:
-    return "/tgbench/" in code.co_filename and "/tests/" not in code.co_filename
-
-
 def places(act: Callable[[], Any]) -> Counter[Place]:
-    """How often each bytecode is reached."""
-    found: Counter[Place] = Counter()
+    """How often each bytecode is reached, but for the last one of a run."""
+    by_identity: dict[int, Counter[int]] = {}
+    codes: dict[int, CodeType] = {}
 
     def step(frame: FrameType, event: str, argument: Any) -> Trace:
         if event == "opcode":
-            found[Place(frame.f_code, frame.f_lasti)] += 1
+            by_identity[id(frame.f_code)][frame.f_lasti] += 1
         return step
 
-    with _traced(lambda frame: step if is_ours(frame.f_code) else None):
-        act()
-    return found
+    def trace(frame: FrameType, event: str, argument: Any) -> Trace | None:
+        code = frame.f_code
+        if code.co_filename.startswith(TESTS):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        codes[id(code)] = code
+        by_identity.setdefault(id(code), Counter())
+        return step
+
+    _traced(act, trace)
+    return Counter({
+        place: count
+        for number, offsets in by_identity.items()
+        for offset, count in offsets.items()
+        if not is_over(place := Place(codes[number], offset))
+    })  # fmt: skip
+
+
+def is_over(place: Place) -> bool:
+    """Whether it only hands over what is finished."""
+    code = place.code
+    return code is tg.GraphSession.run.__code__ and code.co_code[place.offset] == RETURN
 
 
 def in_turns(found: Counter[Place], seed: int = 0) -> Iterator[Point]:
-    """Every point of a run: of each bytecode one time, then of each another one, and so on."""
+    """Every point of a run: of each bytecode the first time, then another one, and so on."""
     order = sorted(found, key=lambda place: place.key)
-    times = {place: list(range(found[place])) for place in order}
+    times = {}
     for place in order:
-        Random(f"{seed} {place.key}").shuffle(times[place])
+        later = list(range(1, found[place]))
+        Random(f"{seed} {place.key}").shuffle(later)
+        times[place] = [0, *later]
     turn = 0
     while order:
         yield from (Point(place, times[place][turn]) for place in order)
@@ -75,47 +112,45 @@ def in_turns(found: Counter[Place], seed: int = 0) -> Iterator[Point]:
 
 
 class Injector:
-    """Raises at a point. The last bytecode of a run only hands over what is finished."""
+    """Raises at a point of what is called, once.
+
+    Fields:
+        has_raised: whether the point was reached.
+    """
 
     def __init__(self, point: Point, error: type[BaseException]) -> None:
-        self.point, self.error, self.reached = point, error, 0
+        self.point, self.error, self.has_raised = point, error, False
 
-    def step(self, frame: FrameType, event: str, argument: Any) -> Trace:
-        if event == "opcode" and frame.f_lasti == self.point.place.offset:
-            self.reached += 1
-            if self.reached == self.point.time + 1 and not _is_over(frame):
-                raise self.error("injected")
-        return self.step
+    def call(self, act: Callable[[], Any]) -> Any:
+        code, offset, left = self.point.place.code, self.point.place.offset, self.point.time
 
-    def local(self, frame: FrameType) -> Trace | None:
-        return self.step if frame.f_code is self.point.place.code else None
+        def step(frame: FrameType, event: str, argument: Any) -> Trace:
+            nonlocal left
+            if event == "opcode" and frame.f_lasti == offset:
+                left -= 1
+                if left == -1:
+                    self.has_raised = True
+                    raise self.error("injected")
+            return step
 
-
-def _is_over(frame: FrameType) -> bool:
-    is_outermost = frame.f_code is tg.GraphSession.run.__code__
-    return is_outermost and frame.f_code.co_code[frame.f_lasti] == RETURN
-
-
-@contextmanager
-def injected(point: Point, error: type[BaseException]) -> Iterator[None]:
-    """Raise at a point of what is done inside."""
-    with _traced(Injector(point, error).local):
-        yield
-
-
-@contextmanager
-def _traced(local: Callable[[FrameType], Trace | None]) -> Iterator[None]:
-    """Trace bytecodes of the frames that `local` has a function for."""
-
-    def trace(frame: FrameType, event: str, argument: Any) -> Trace | None:
-        found = local(frame)
-        if found is not None:
+        def trace(frame: FrameType, event: str, argument: Any) -> Trace | None:
+            if frame.f_code is not code:
+                return None
             frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        return found
+            return step
 
+        before, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None
+        try:
+            return _traced(act, trace)
+        finally:  # what is raised where an object goes is dropped, and said by this hook
+            sys.unraisablehook = before
+
+
+def _traced(act: Callable[[], Any], trace: Trace) -> Any:
+    """Call with a trace function for the frames that are entered."""
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        yield
+        return act()
     finally:
         sys.settrace(before)

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping
+from enum import Enum
 from typing import Any
 
 import numpy as np
+import torch
 
 import tgbench as tg
-from interrupts.injecting import Point, injected
+from interrupts.injecting import Injector, Point
 from tgbench import ops
 from tgbench.graph.graph import Graph, GraphBuilder
 
+NUMBERS = np.geterr()
 ROWS = 4
+WARM = 6 * ROWS  # runs after which nothing is new
+
+
+class Met(Enum):
+    """What an error did to a run: it stopped it, or not, or never came about."""
+
+    STOPPED = "stopped"
+    SURVIVED = "survived"
+    MISSED = "missed"
+
+
 ERRORS: tuple[type[BaseException], ...] = (KeyboardInterrupt, MemoryError)
 # What a lack of memory is said as where a kernel or the arena asked for it.
 TYPED: Mapping[type[BaseException], tuple[type[Exception], ...]] = {
@@ -72,25 +87,32 @@ class Tried:
         assert np.array_equal(self.session.state_value("total"), self.right.total), "total"
         assert np.array_equal(self.session.state_value("ring"), self.right.ring), "ring"
 
-    def stopped(self, point: Point, error: type[BaseException]) -> bool:
-        """Whether a run was stopped there; then nothing has changed, else it is over."""
-        values = self.values()
+    def assert_process(self) -> None:
+        """What belongs to the process is as it was: the collector, how numbers are computed."""
+        assert gc.isenabled(), "the collector is off"
+        assert not gc.get_freeze_count(), "objects are frozen"
+        assert torch.is_grad_enabled(), "gradients are off"
+        assert not torch.is_inference_mode_enabled(), "inference mode"
+        assert np.geterr() == NUMBERS, "numpy's errors"
+
+    def met(self, point: Point, error: type[BaseException]) -> Met:
+        """Raise there in the next run; if that stopped it nothing has changed, else it is over."""
+        values, injector = self.values(), Injector(point, error)
         try:
-            with injected(point, error):
-                found = self.session.run(values)
+            found = injector.call(lambda: self.session.run(values))
         except (error, *TYPED.get(error, ())):
             self.assert_states()
-            return True
+            return Met.STOPPED
         right = self.right.run(values)
         assert all(np.array_equal(found[name], right[name]) for name in right), "results"
         self.number += 1
-        return False
+        return Met.SURVIVED if injector.has_raised else Met.MISSED
 
 
 def warm() -> Tried:
     """One whose next run has been there before."""
     tried = Tried()
-    for _ in range(8):
+    for _ in range(WARM):
         tried.run()
     return tried
 
@@ -98,10 +120,9 @@ def warm() -> Tried:
 def planning() -> Tried:
     """One whose states are in memory of a plan that goes, as the next run's own plan comes."""
     tried = Tried()
-    for _ in range(2):
-        tried.run({"x": np.s_[:1]})
+    tried.run({"x": np.s_[:1]})
     return tried
 
 
 RUNS: Mapping[str, Callable[[], Tried]] = {"warm": warm, "first": Tried, "planning": planning}
-AFTER = 2  # runs that have to be right after one that was stopped
+MORE = 4  # runs after which not only a run itself is compared, but the one behind it too

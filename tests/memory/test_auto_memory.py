@@ -70,7 +70,12 @@ def test_what_a_size_says(memory: Any, expected: Budget) -> None:
     assert Budget.parse(memory) == expected
 
 
-@pytest.mark.parametrize("memory", ["auto:", "auto:auto", "automatic", "auto 4GiB", "", "GiB", -1])
+@pytest.mark.parametrize(
+    "memory",
+    ["auto:", "auto:auto", "automatic", "auto 4GiB", "", "GiB", -1, "9" * 400 + "MiB", float("inf"),
+     float("nan"), b"1", True],
+    ids=repr,
+)  # fmt: skip
 def test_what_is_no_size(memory: Any) -> None:
     with pytest.raises(GraphError, match="is not a size"):
         Budget.parse(memory)

@@ -446,12 +446,13 @@ def test_a_run_within_another_changes_and_asks_for_no_more(
     assert a.is_within(a)
 
 
+@pytest.mark.parametrize("extents", get_args(Extents))
 @untimed
-@given(st.data(), st.booleans())
+@given(st.data())
 def test_a_class_is_around_a_bucket_between_the_first_and_the_last_origin_that_hold_it(
-    data: st.DataObject, onwards: bool
+    extents: Extents, data: st.DataObject
 ) -> None:
-    """Beside every origin there is."""
+    """Beside every origin there is. What has any size is as small there as it can be."""
     shape, out = data.draw(shapes), data.draw(shapes)
     graph = graph_of(shape, out)
 
@@ -459,12 +460,21 @@ def test_a_class_is_around_a_bucket_between_the_first_and_the_last_origin_that_h
         changed = {"x": boxes_of(data.draw(masks(shape))), "z": boxes_of(data.draw(masks(out)))}
         return Bucket.of(changed, {"y": boxes_of(data.draw(masks(out)))})
 
-    bucket, (kind, _) = drawn(), drawn().classify(graph, onwards)
+    bucket, (kind, _) = drawn(), drawn().classify(graph, extents)
     assume(all(len(boxes) == 1 for _, boxes in (*kind.changed, *kind.demand)))
     assume(np.prod(np.add(kind.bounds, 1)) <= 2_000)
     every = product(*(range(bound + 1) for bound in kind.bounds))
-    right = [origin for origin in every if bucket.is_within(kind.bucket(origin))]
-    assert kind.around(bucket) == ((min(right), max(right)) if right else None)
+    right = [
+        origin
+        for origin in every
+        if kind.inside(origin) == origin and bucket.is_within(kind.bucket(origin))
+    ]
+    between = kind.around(bucket)
+    assert (between is None) == (not right)
+    if between is not None:
+        assert fits(graph, kind.bucket(between[1]))
+        assert between[1] in right
+        assert kind.sized or between == (min(right), max(right))
 
 
 def test_classes_of_several_boxes_are_around_nothing() -> None:
@@ -542,6 +552,45 @@ def test_a_class_of_any_size_holds_what_changed_and_what_is_asked_for(
     assert low == high
     assert run.is_within(there)
     assert there.changed[0][1] == rows(min(sides)[0], max(stop for _, stop in sides))
+
+
+@pytest.mark.parametrize("extents", get_args(Extents))
+@untimed
+@given(buckets(), st.integers(0, 4))
+def test_what_goes_further_stays_inside(
+    extents: Extents, case: tuple[Graph, Bucket], count: int
+) -> None:
+    graph, bucket = case
+    kind, origin = bucket.classify(graph, extents)
+    found = kind.further(origin, count)
+    assert found is not None or count
+    if found is not None:
+        assert fits(graph, kind.bucket(found))
+        assert kind.bucket(found).sizes == bucket.sizes or extents == "onwards"
+    assert fits(graph, kind.bucket(kind.farthest))
+
+
+def test_a_row_further_is_as_large_where_it_fits() -> None:
+    kind, origin = Bucket.of({"x": rows(4, 6)}, {}).classify(graph_of((1, 8), (1,)), "sized")
+    assert [kind.further(origin, count) for count in range(4)] == [(4, 2), (5, 2), (6, 2), None]
+
+
+def test_what_nobody_asks_for_has_a_size_that_it_can_have() -> None:
+    """One that ends beyond its dimension once pointed tensors at memory of others."""
+    graph, asked = graph_of((1, 40), (1, 9)), {"y": rows(2, 4)}
+    kind = Bucket.of({"x": rows(3, 5)}, asked).classify(graph, "sized").kind
+    for run in (Bucket.of({"x": rows(7, 9)}, {}), Bucket.of({}, asked), Bucket.of({}, {})):
+        between = kind.around(run)
+        assert between is not None
+        assert all(fits(graph, kind.bucket(origin)) for origin in between)
+        assert run.is_within(kind.bucket(between[1]))
+
+
+def test_a_size_that_one_of_its_boxes_cannot_have_is_none() -> None:
+    graph = graph_of((1, 40), (1, 9))
+    kind = Bucket.of({"x": rows(3, 5)}, {"y": rows(3, 5)}).classify(graph, "sized").kind
+    assert kind.around(Bucket.of({"x": rows(5, 9)}, {})) == ((5, 4), (5, 4))
+    assert kind.around(Bucket.of({"x": rows(5, 10)}, {})) is None
 
 
 def appended(at: int) -> Bucket:

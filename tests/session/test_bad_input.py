@@ -19,6 +19,7 @@ from safetensors.numpy import save_file
 from session.test_session import causal, causal_values, share_of_examples
 from session_cases import CheckedSession, Wrong
 from strategies import Array
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tgbench import ops
 from tgbench.base.errors import (
@@ -688,6 +689,68 @@ def test_an_index_that_equals_one_asked_for_before_is_read_anew_where_it_is_anot
     for index in (True, 1.0, (True,), np.s_[1.0:2]):
         with pytest.raises(DemandError):
             session.run(x, want=index)
+
+
+NO_ARRAYS: dict[str, Any] = {
+    "masked": lambda: np.ma.masked_array(np.ones((2, 2), "float32"), [[1, 0], [0, 0]]),
+    "sparse": lambda: torch.eye(2).to_sparse(),
+    "compressed": lambda: torch.eye(2).to_sparse_csr(),
+    "meta": lambda: torch.ones((2, 2), device="meta"),
+    "meta of integers": lambda: torch.ones((2, 2), device="meta", dtype=torch.int64),
+    "nested": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(2)]),
+    "quantized": lambda: torch.quantize_per_tensor(torch.ones(2, 2), 0.1, 0, torch.qint8),
+    "complex": lambda: np.ones((2, 2), complex),
+    "objects": lambda: np.array([[1, None], [2, 3]], object),
+    "texts": lambda: np.array([["a", "b"], ["c", "d"]]),
+    "times": lambda: np.zeros((2, 2), "M8[s]"),
+    "ragged": lambda: [[1.0], [2.0, 3.0]],
+    "nothing": lambda: None,
+    "none with numbers": lambda: FakeTensorMode().from_tensor(torch.ones(2, 2)),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("form", NO_ARRAYS)
+def test_what_is_no_array_is_no_weight_no_constant_and_no_state(form: str) -> None:
+    """A mask and an imaginary part were dropped, and the rest came as errors of libraries."""
+    value = NO_ARRAYS[form]()
+    g = GraphBuilder()
+    state = g.state("s", (2, 2))
+    g.update(state, state + g.input("x", (2, 2)))
+    g.output("y", state * g.parameter("w", (2, 2)))
+    with pytest.raises(GraphError, match="constant"):
+        g.constant(value)
+    with pytest.raises(WeightsError, match=r"'w' is a .* that is no array"):
+        GraphSession(g.build(), {"w": value}, calibrate=False)
+    session = GraphSession(g.build(), {"w": np.ones((2, 2), "float32")}, calibrate=False)
+    with pytest.raises(InputError):
+        session.set_state("s", value)
+    with pytest.raises(InputError):
+        session.run({"x": value})
+
+
+@pytest.mark.parametrize(
+    ("dtype", "stored", "value"),
+    [("float32", "float64", 1e39), ("float16", "float32", 7e4), ("bfloat16", "float32", 3.4e38),
+     ("int64", "float32", 1.5), ("int8", "int64", 300), ("bool", "int64", 2),
+     ("float16", "int64", 70_000)],
+)  # fmt: skip
+def test_weights_that_the_dtype_of_the_graph_does_not_hold_are_refused(
+    dtype: str, stored: str, value: float, tmp_path: Path
+) -> None:
+    g = GraphBuilder()
+    g.output(
+        "y",
+        g.input("x", (2,), dtype).cast("float32") + g.parameter("w", (2,), dtype).cast("float32"),
+    )
+    good, bad = (np.array([1, one], stored) for one in (1, value))
+    GraphSession(g.build(), {"w": good}, calibrate=False)
+    with pytest.raises(WeightsError, match="does not hold its values"):
+        GraphSession(g.build(), {"w": bad}, calibrate=False)
+    if dtype in ("float32", "float16", "bfloat16") and stored != "int64":
+        save_file({"w": bad}, tmp_path / "w.safetensors")
+        with pytest.raises(WeightsError, match="does not hold its values"):
+            GraphSession(g.build(), tmp_path / "w.safetensors", calibrate=False)
 
 
 def test_what_bfloat16_rounds_to_infinity_is_not_finite() -> None:

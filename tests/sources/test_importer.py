@@ -270,6 +270,26 @@ def test_masks_and_tables_become_constants() -> None:
     assert [n.shape for n in imported.graph.nodes if n.op == "constant"] == [(2, 2), (2,)]
 
 
+def test_zeros_below_keep_their_sign() -> None:
+    """In margins and constants, and where they are added."""
+
+    class Net(nn.Module):
+        def forward(self, x: Tensor) -> Any:
+            margin = F.pad(x, (1, 1), value=-0.0)
+            return (
+                margin,
+                margin + torch.full((6,), -0.0),
+                torch.full_like(x, -0.0),
+                x + 0.0,
+                x - 0.0,
+            )
+
+    x = torch.tensor([-0.0, 0.0, 1.0, -1.0])
+    found = GraphSession(from_torch(Net().eval(), (x,)), calibrate=False).run({"x": x})
+    for name, right in zip(found, Net()(x), strict=True):
+        assert np.array_equal(np.signbit(np.asarray(found[name])), right.signbit().numpy()), name
+
+
 def test_buffers_that_forward_writes_become_states() -> None:
     def counted(module: Any, x: Tensor) -> Tensor:
         module.total.add_(x.sum(0))

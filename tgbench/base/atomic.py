@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tgbench.base.errors import WeightsError
+from tgbench.base.files import require_regular
 
 STRAY_S = 3600.0  # after which a temporary file is nobody's
 
@@ -18,19 +20,23 @@ STRAY_S = 3600.0  # after which a temporary file is nobody's
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A new empty file beside `path` that takes its place, synced, when the block ends well.
 
-    Raises `WeightsError` for what the file system refuses; the old file is then unchanged.
+    Raises `WeightsError` for what the file system refuses, and for what is no file: a device or a
+    pipe that was replaced would be gone for everybody. What was there is then unchanged.
     """
     target = Path(path)
-    if "\0" in str(path) or not target.name:
+    if not _is_name(os.fspath(path)) or not target.name:
         raise WeightsError(f"{str(path)!r} names no file; give the path of a file")
     with _explained(path):
         if target.is_symlink():  # a link stays one: what it leads to is replaced
             target = target.resolve()
+        mode = _mode(target)
     temporary = target.parent / f".tgbench-{secrets.token_hex(8)}.tmp"
     try:
         with _explained(path):
             _clear_strays(target.parent)
             temporary.open("xb").close()
+            if mode is not None:  # who could not read the old one cannot read this one
+                temporary.chmod(mode)
             yield temporary
             with open(temporary, "rb") as file:
                 os.fsync(file.fileno())
@@ -39,6 +45,24 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     finally:
         with suppress(OSError, ValueError):
             temporary.unlink()
+
+
+def _is_name(path: str) -> bool:
+    """Whether a file system can have a file of that name."""
+    try:
+        return b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+
+
+def _mode(target: Path) -> int | None:
+    """Who may do what with the file that is there; None if there is none."""
+    try:
+        found = target.stat().st_mode
+    except FileNotFoundError:
+        return None
+    require_regular(found)
+    return stat.S_IMODE(found)
 
 
 def _clear_strays(folder: Path) -> None:

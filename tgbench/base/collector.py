@@ -19,20 +19,41 @@ def lasting() -> Iterator[None]:
     before is collected first, so that garbage of others waits no longer than it did. Where the
     process keeps objects frozen, they stay so.
     """
+    if _Held.is_frozen:  # one before was stopped just where it would have said so
+        gc.unfreeze()
+        _Held.is_frozen = False
+    if _Held.is_disabled:
+        gc.enable()
+        _Held.is_disabled = False
     if not gc.isenabled():
         yield
         return
     gc.collect(1)
-    gc.disable()
     try:
+        _Held.is_disabled = True
+        gc.disable()
         yield
-    finally:
-        if not gc.get_freeze_count():
-            _Unseen.made += gc.get_count()[0]
-            gc.freeze()
-            _Unseen.all = _Unseen.all or gc.get_freeze_count()  # once: all are walked through
-            gc.unfreeze()
-        gc.enable()
+    finally:  # an interrupt comes behind calls, and where functions begin: here are none of these
+        try:
+            if not gc.get_freeze_count():
+                _Unseen.made += gc.get_count()[0]
+                _Held.is_frozen = True
+                gc.freeze()
+                _Unseen.all = _Unseen.all or gc.get_freeze_count()  # once: all are walked through
+        finally:
+            try:
+                if _Held.is_frozen:
+                    gc.unfreeze()
+                    _Held.is_frozen = False
+            finally:
+                gc.enable()
+                _Held.is_disabled = False
+
+
+class _Held:
+    """What the collector was told here, and not yet told otherwise."""
+
+    is_disabled = is_frozen = False
 
 
 class _Unseen:

@@ -51,6 +51,19 @@ def require_regular(mode: int) -> None:
         raise IrregularFileError("not a regular file")
 
 
+def is_there(path: str | PathLike[str]) -> bool:
+    r"""Whether anything lies at a path; at one that cannot be, nothing does.
+
+    >>> is_there("/dev/null"), is_there("a\0b"), is_there("x" * 5000)
+    (True, False, False)
+    """
+    try:
+        os.stat(path)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
 def read_bytes(path: str | PathLike[str], most_bytes: int) -> bytes:
     """What a regular file holds; raises OSError, and ValueError for a longer one."""
     with open_regular(path) as file:

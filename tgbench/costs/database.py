@@ -173,19 +173,26 @@ class SqliteFile:
     def _write_ahead(self, connection: sqlite3.Connection) -> None:
         """Have the file written ahead of; SQLite does not wait itself where two ask for it at once.
 
-        Each would wait for the other to let go of a lock for reading, so it refuses both.
+        Each would wait for the other to let go of a lock for reading, so it refuses both. Where the
+        file system cannot do it, the file stays as it is, and readers wait for writers.
         """
         until = time.monotonic() + self.timeout_s
         while connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
             try:
                 connection.execute("PRAGMA journal_mode = WAL")
+                return
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > until:
                     raise
                 time.sleep(random.uniform(0, 0.01))  # not in step with who asks too
 
     def _checked(self) -> str:
-        """The path, unless something else than a file lies there: SQLite would wait for a pipe."""
+        """The path, unless something else than a file lies there: SQLite would wait for a pipe.
+
+        What SQLite takes for a database of its own memory is none that anybody else could read.
+        """
+        if self.path in ("", ":memory:"):
+            raise sqlite3.OperationalError("unable to open database file: no path of a file")
         try:
             require_regular(os.stat(self.path).st_mode)
         except FileNotFoundError:

@@ -327,9 +327,14 @@ class GraphBuilder:
         self.updates[state.name] = value
 
     def constant(self, array: Any, dtype: str | None = None) -> Node:
-        """A value fixed in the graph."""
-        data = np.asarray(array)
-        if dtype is None:
+        """A value fixed in the graph; raises GraphError for what is no array of numbers."""
+        try:
+            if np.ma.is_masked(array):
+                raise ValueError("some of it is masked: call its `filled`")
+            data = np.asarray(array)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise GraphError(f"a constant is no array ({error}); pass a dense one") from error
+        if dtype is None or data.dtype.kind not in "biuf":
             dtype = str(data.dtype)
         if dtype not in ITEMSIZE or dtype == "bfloat16":
             raise GraphError(f"constants cannot be {dtype}; use one of {', '.join(ITEMSIZE)}")
@@ -415,6 +420,8 @@ class GraphBuilder:
         if dtype not in ITEMSIZE:
             raise GraphError(f"unknown dtype {dtype!r}; use one of {', '.join(ITEMSIZE)}")
         type_ = TensorType(tuple(map(plain, shape)), dtype)
+        if not all(type(size) is int or is_symbolic(size) for size in type_.shape):
+            raise GraphError(f"{kind} {name!r} has shape {type_.shape!r}; sizes are whole numbers")
         if any(isinstance(size, int) and size < 1 for size in type_.shape):
             raise GraphError(f"{kind} {name!r} is {type_}; tgbench graphs hold no empty tensors")
         _check_rank(f"{kind} {name!r}", type_.rank)

@@ -7,6 +7,8 @@ import re
 import resource
 import sys
 from dataclasses import dataclass
+from math import inf
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ _UNITS = {
     "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9,
     "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30,
 }  # fmt: skip
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)")
+_SIZE = re.compile(r"\s*(\d{1,99}(?:\.\d+)?)\s*([a-z]*)")
 _OWN_GROUPS = Path("/proc/self/cgroup")
 
 
@@ -159,7 +161,7 @@ class Budget:
                 return Budget(None, auto=True)
             if size is not None and size[2] in _UNITS:
                 return Budget(int(float(size[1]) * _UNITS[size[2]]), text.startswith("auto:"))
-        elif not isinstance(memory, bool) and memory >= 0:
+        elif isinstance(memory, Real) and not isinstance(memory, bool) and 0 <= memory < inf:
             return Budget(int(memory))
         raise GraphError(f"memory={memory!r} is not a size; write 268435456, '256MiB' or 'auto'")
 

@@ -66,7 +66,9 @@ def _unread(error: OSError | ValueError) -> str:
         case IsADirectoryError():
             return "a directory; pass the file in it that `session.save_plan` wrote"
         case OSError():
-            return f"cannot be read ({error.strerror}); check who may read it, and the disk"
+            return (
+                f"cannot be read ({error.strerror or error}); check who may read it, and the disk"
+            )
         case _:
             return f"{error}: {NO_PLAN}"
 

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from tgbench.base.errors import WeightsError
@@ -93,7 +94,7 @@ class FromFile:
     def tensor(self, name: str, node: Node) -> torch.Tensor:
         self._check(name, node)
         found = self.weights.tensor(name, node.dtype, self.device)
-        _check_held(name, found, self.dtype(name))
+        check_holds(name, TORCH_DTYPES[self.weights.info(name).dtype], found)
         if not (self.copied and self._lies_in_file(name, node)):
             return found
         if (name, node.dtype) not in self._copies:
@@ -129,14 +130,29 @@ class FromArrays:
         return tuple(self.arrays)
 
     def dtype(self, name: str) -> str:
-        return DTYPE_NAMES.get(torch.as_tensor(self.arrays[name]).dtype, "")
+        return DTYPE_NAMES[self._dense(name).dtype]
 
     def rows(self, name: str, node: Node) -> Iterator[torch.Tensor]:
         count = max(1, CHUNK_BYTES // (4 * node.shape[1]))
         return iter(self._checked(name, node).split(count))
 
+    def _dense(self, name: str) -> torch.Tensor:
+        """An array as a tensor of numbers that are all there."""
+        value = self.arrays[name]
+        try:
+            if np.ma.is_masked(value):
+                raise ValueError("some of it is masked: call its `filled`")
+            found = torch.as_tensor(value).detach()
+            if all(found.shape):
+                found[(0,) * found.ndim].item()  # raises where there are no numbers to be had
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise _no_array(name, value, str(error)) from error
+        if found.layout != torch.strided or found.is_meta or found.dtype not in DTYPE_NAMES:
+            raise _no_array(name, value, f"{found.dtype}, {found.layout}, {found.device}")
+        return found
+
     def _checked(self, name: str, node: Node) -> torch.Tensor:
-        value = torch.as_tensor(self.arrays[name]).detach()
+        value = self._dense(name)
         if tuple(value.shape) != node.shape:
             raise WeightsError(
                 f"weight {name!r} has shape {list(value.shape)}, the graph has {list(node.shape)}"
@@ -148,30 +164,48 @@ class FromArrays:
     def tensor(self, name: str, node: Node) -> torch.Tensor:
         value, dtype = self._checked(name, node), TORCH_DTYPES[node.dtype]
         if self.as_they_lie:
-            held = value.to(device=self.device, dtype=dtype).contiguous()
-            _check_held(name, held, DTYPE_NAMES.get(value.dtype, ""))
-            return held
+            return held_as(name, value, dtype).to(self.device).contiguous()
         place = value.data_ptr(), value.stride(), value.dtype, value.shape, dtype
         if place not in self._copies:
             copy = torch.empty(value.shape, dtype=dtype, device=self.device)
-            self._copies[place] = copy.copy_(value)
-            _check_held(name, copy, DTYPE_NAMES.get(value.dtype, ""))
+            self._copies[place] = copy.copy_(held_as(name, value, dtype))
         return self._copies[place]
 
     def is_mapped(self, name: str, node: Node) -> bool:
         return False
 
 
-def _check_held(name: str, held: torch.Tensor, stored: str) -> None:
-    """Raise WeightsError where a number of a weight is more than the dtype holds that it is in."""
-    dtype = DTYPE_NAMES[held.dtype]
-    if dtype == stored or not held.is_floating_point() or not held.numel():
+def held_as(name: str, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A weight in the graph's dtype; raises WeightsError where that does not hold its values."""
+    found = value.to(dtype)
+    check_holds(name, value.dtype, found, value)
+    return found
+
+
+def check_holds(
+    name: str, stored: torch.dtype, found: torch.Tensor, value: torch.Tensor | None = None
+) -> None:
+    """Raise WeightsError if a weight came out infinite, or as another whole number."""
+    held = found.dtype
+    if held == stored:
         return
-    if not bool(torch.isfinite(torch.stack(torch.aminmax(held))).all()):
+    if held.is_floating_point:
+        reaches = stored.is_floating_point and torch.finfo(stored).max <= torch.finfo(held).max
+        holds = reaches or bool(torch.isfinite(found).all())
+    else:
+        holds = value is None or torch.equal(found.to(stored), value)
+    if not holds:
         raise WeightsError(
-            f"weight {name!r} has numbers above {torch.finfo(held.dtype).max:g}, the largest of "
-            f"{dtype}; hold weights in another dtype, such as weights_dtype='bf16'"
+            f"weight {name!r} is {DTYPE_NAMES[stored]}, and {DTYPE_NAMES[held]}, which it is held "
+            "in, does not hold its values; convert it, or hold it in another (weights_dtype=)"
         )
+
+
+def _no_array(name: str, value: Any, why: str) -> WeightsError:
+    return WeightsError(
+        f"weight {name!r} is a {type(value).__name__} that is no array ({why}); pass a dense array "
+        f"or tensor of {', '.join(TORCH_DTYPES)}"
+    )
 
 
 # --- rounded --------------------------------------------------------------------------------------

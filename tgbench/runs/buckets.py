@@ -122,7 +122,7 @@ class BucketClass:
         """Between which origins a run of this class changes and asks for all that a bucket does;
         None if nowhere. Looks at classes of one box a name.
         """
-        low, high = [0] * len(self.bounds), list(self.bounds)
+        low, high = list(self.inside((0,) * len(self.bounds))), list(self.bounds)
         sized = dict[int, tuple[int, int]]()  # between which sides what has any size lies
         for mine, theirs in zip((self.changed, self.demand), bucket.hulls, strict=True):
             known = dict(mine)
@@ -132,8 +132,8 @@ class BucketClass:
                     return None
                 for (symbol, extent), (start, stop) in zip(boxes[0], hull, strict=True):
                     if symbol is not None and extent == SIZED:
-                        first, last = sized.get(symbol, (start, stop))
-                        sized[symbol] = min(first, start), max(last, stop)
+                        least, most = sized.get(symbol, (start, stop))
+                        sized[symbol] = min(least, start), max(most, stop)
                     elif symbol is not None:
                         low[symbol] = max(low[symbol], stop - extent if extent > 0 else 0)
                         high[symbol] = min(high[symbol], start)
@@ -141,8 +141,8 @@ class BucketClass:
             for entry, value in ((symbol, start), (symbol + 1, stop - start)):
                 low[entry] = value
                 high[entry] = min(high[entry], value)
-        fits = all(a <= b for a, b in zip(low, high, strict=True))
-        return (tuple(low), tuple(high)) if fits else None
+        first, last = tuple(low), self.inside(tuple(high))  # what nobody asks for has some size
+        return (first, last) if all(a <= b for a, b in zip(first, last, strict=True)) else None
 
     def corners(self, origin: Sequence[int]) -> list[tuple[int, ...]]:
         """The origin at hand and the extreme ones, for sizing."""
@@ -205,6 +205,17 @@ class BucketClass:
             room = most - (origin[i + 1] - 1 if i in self.sized else 0)
             found[i] = origin[i] + 1 if origin[i] < room else room // 2
         return tuple(found)
+
+    def further(self, origin: Place, count: int) -> Place | None:
+        """An origin so many elements on, of the same sizes; None where that leaves a dimension."""
+        found = tuple(at if i - 1 in self.sized else at + count for i, at in enumerate(origin))
+        fits = all(at <= most for at, most in zip(found, self.bounds, strict=True))
+        return found if fits and self.inside(found) == found else None
+
+    @property
+    def farthest(self) -> Place:
+        """The last origin there is."""
+        return self.inside(self.bounds)
 
     def elsewhere(self, origin: Sequence[int]) -> tuple[int, ...]:
         """Another origin, far from the one at hand: half-way, or a quarter where that is near."""

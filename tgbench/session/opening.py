@@ -7,8 +7,14 @@ from dataclasses import dataclass, replace
 from glob import escape
 from typing import Any, Literal, TypeAlias
 
-from tgbench.base.errors import ExactnessError, GraphError, KernelError, WeightsError, check_choice
-from tgbench.base.words import cut
+from tgbench.base.errors import (
+    ExactnessError,
+    GraphError,
+    KernelError,
+    WeightsError,
+    check_choice,
+)
+from tgbench.base.words import cut, shorten
 from tgbench.costs.admission.admit import load
 from tgbench.costs.model import CostModel, CostTable
 from tgbench.costs.records import Records
@@ -36,6 +42,7 @@ Way: TypeAlias = "Callable[[Graph], Graph] | None"
 Arithmetic: TypeAlias = Literal["bf16"]
 ARITHMETIC = {"bf16": "bfloat16"}
 LONGEST_NAME = 60  # of a session, in messages
+MOST_BYTES = 1 << 62  # of all values of a graph: offsets and sizes are integers of 64 bits
 
 
 @dataclass(frozen=True)
@@ -84,6 +91,7 @@ class LoadedGraph:
         stored = weights if imported is None else imported.weights
         given = graph_of(graph)
         _check_bound(given)
+        _check_size(given)
         simple = simplify(given)
         source = source_of(
             stored, arena.device, as_they_lie=imported is not None, copied=weights_copy
@@ -236,6 +244,16 @@ def arena_on(device: str, arena: Arena | None) -> Arena:
             f"pass device={found.device!r}, or make an arena on {device}"
         )
     return found
+
+
+def _check_size(graph: Graph) -> None:
+    """Raise GraphError for values of more bytes than 64 bits count."""
+    largest = max(graph.nodes, key=lambda node: node.type.size_bytes)
+    if sum(node.type.size_bytes for node in graph.nodes) > MOST_BYTES:
+        raise GraphError(
+            f"{shorten(largest.name)} is {largest.type}; no machine addresses the bytes of all "
+            "values: give smaller dimensions"
+        )
 
 
 def _check_bound(graph: Graph) -> None:

@@ -660,6 +660,6 @@ class Runner:
             demand = dict(spot.kind.bucket(spot.origin).demand)
             yield self.planning.afresh(demand).classify(self.graph)
         for ahead in range(RUNS_AHEAD):
-            origin = tuple(at + ahead for at in spot.origin)
-            if all(at <= most for at, most in zip(origin, spot.kind.bounds, strict=True)):
+            origin = spot.kind.further(spot.origin, ahead)
+            if origin is not None:
                 yield Spot(spot.kind, origin)

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from tgbench.base.collector import collect_dropped
 from tgbench.base.errors import ExactnessError, PlanError, check_choice
+from tgbench.base.files import is_there
 from tgbench.base.switches import telling
 from tgbench.costs.nearby import Nearby
 from tgbench.graph.graph import Graph
@@ -152,7 +153,7 @@ class GraphSession(Facts):
         self.device = device
         self.arena = arena_on(device, arena)
         self.plan_path = Path(plan) if isinstance(plan, (str, Path)) else None
-        if self.plan_path is not None and self.plan_path.exists():
+        if self.plan_path is not None and is_there(self.plan_path):
             plan = Plan.load(self.plan_path)
         found = plan if isinstance(plan, Plan) else None
         self.path = path if path is not None or found is None else found.path

@@ -301,7 +301,7 @@ def _cold(scheduled: ScheduledGraph, workload: Workload, of: int) -> _Setting:
     """A turn from nothing, at its far end: nothing else needs larger slices."""
     kind = workload.kinds[of]
     cold = Situation(NOTHING, workload.first_turn(of), 0.0)
-    return _Setting(cold, {}, asked(scheduled, kind, kind.bounds)[1])
+    return _Setting(cold, {}, asked(scheduled, kind, kind.farthest)[1])
 
 
 def _pieces(
@@ -314,7 +314,7 @@ def _pieces(
 ) -> list[_Setting]:
     """A turn from nothing, in pieces; each may use what the ones before it made."""
     kind = workload.kinds[of]
-    demand = asked(scheduled, kind, kind.bounds)[1]
+    demand = asked(scheduled, kind, kind.farthest)[1]
     changed = {leaf: Region.full(leaf.shape) for leaf in scheduled.kept}
     propagator = scheduled.propagator(rules, keep)
     parts = demands(propagator, propagator.step({}, changed, demand), cut, demand)

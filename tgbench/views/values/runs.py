@@ -50,7 +50,7 @@ class Place:
         """Where it was seen last; in the middle if it was not seen."""
         if kind in seen:
             return Place(seen[kind], "as it ran last")
-        half = tuple(bound // 2 for bound in kind.bounds)
+        half = kind.inside(tuple(bound // 2 for bound in kind.bounds))
         return Place(half, "halfway, as no run of it was seen")
 
     def __str__(self) -> str:

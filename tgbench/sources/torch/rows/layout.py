@@ -188,7 +188,7 @@ def _pad(
     value: float | None = None,
 ) -> Node:
     if mode == "constant":
-        return _constant_pad(site, x, padding, value or 0.0)
+        return _constant_pad(site, x, padding, 0.0 if value is None else value)
     return _mirrored(x, padding, mode)
 
 

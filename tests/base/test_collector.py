@@ -1,0 +1,76 @@
+"""What the garbage collector is told comes to an end, whatever stops it in between."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+from interrupts.injecting import Injector, Point, places
+
+from tgbench.base import collector
+from tgbench.base.collector import collect_dropped, lasting
+
+
+@pytest.fixture(autouse=True)
+def plain() -> Iterator[None]:
+    """The collector as a process has it, before and after."""
+    gc.unfreeze()
+    yield
+    assert gc.isenabled()
+    assert not gc.get_freeze_count()
+
+
+def make() -> list[object]:
+    with lasting():
+        assert not gc.isenabled()
+        return [object() for _ in range(10)]
+
+
+def test_the_collector_works_again_behind_it() -> None:
+    assert len(make()) == 10
+
+
+def test_what_a_process_keeps_frozen_stays_so() -> None:
+    gc.freeze()
+    count = gc.get_freeze_count()
+    make()
+    assert gc.get_freeze_count() == count
+    gc.unfreeze()
+
+
+def test_a_collector_that_is_off_stays_so() -> None:
+    gc.disable()
+    with lasting():
+        pass
+    assert not gc.isenabled()
+    gc.enable()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_whatever_stops_it_the_next_one_mends_it(error: type[BaseException]) -> None:
+    """At every bytecode; once, `finally` was left before the collector was on again."""
+    collector._Unseen.all = 0
+    files = ("/tgbench/base/collector.py", "/contextlib.py")
+    found = [place for place in places(make) if place.code.co_filename.endswith(files)]
+    assert len(found) > 100
+    for place in found:
+        collector._Unseen.all = 0
+        with pytest.raises(error):
+            Injector(Point(place, 0), error).call(make)
+        make()
+        assert gc.isenabled()
+        assert not gc.get_freeze_count(), str(place)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_what_stops_what_is_made_leaves_it_on(error: type[BaseException]) -> None:
+    with pytest.raises(error), lasting():
+        raise error
+    assert gc.isenabled()
+
+
+def test_a_session_that_is_made_looks_for_dropped_ones() -> None:
+    collector._Unseen.made, collector._Unseen.all = 3, 10
+    collect_dropped()
+    assert (collector._Unseen.made, collector._Unseen.all) == (0, 0)
