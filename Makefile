@@ -20,7 +20,7 @@ VENV := .venv/bin/python
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup peers demo test lint types notebooks browser unit sweep fuzz fuzz-bits fuzz-files fuzz-faults fuzz-interrupts trust lab format \
-	bench-ablation bench-best-path bench-decode bench-forward bench-engine bench-bitwise bench-budgets bench-histories bench-imported bench-kernels bench-layout bench-memory bench-occlusion bench-optimize bench-optimum bench-packing bench-paths bench-predict bench-programs bench-remat \
+	bench-ablation bench-best-path bench-decode bench-forward bench-engine bench-bitwise bench-budgets bench-cluster bench-histories bench-imported bench-kernels bench-layout bench-memory bench-occlusion bench-optimize bench-optimum bench-packing bench-paths bench-predict bench-programs bench-remat \
 	bench-schedule bench-scoring bench-specialise bench-stream bench-widgets bench-zoo gpu clean
 
 help: ## list the targets
@@ -173,6 +173,9 @@ bench-paths: setup ## ways to compute a model: expected against measured time
 
 bench-best-path: setup peers ## the best path that is found, beside other systems and in decoding
 	@OMP_NUM_THREADS=1 $(VENV) -W ignore -m benchmarks.best_path
+
+bench-cluster: setup ## a search on a Dask cluster of 1, 2 and 4 workers, and what it sends
+	@OMP_NUM_THREADS=1 $(VENV) -m benchmarks.cluster
 
 bench-packing: setup ## offset packing, heuristics and search, beside CP-SAT
 	@$(VENV) -m benchmarks.packing

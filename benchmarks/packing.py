@@ -2,14 +2,20 @@
 
     instances   a folder of minimalloc's CSV files, named NAME.CAPACITY.csv
     unseen      the same after their buffers were shrunk and grown at random inside a packing of
-                them: lifetimes and sizes of the same kind, and a packing that is known to exist
+                them: lifetimes and sizes of the same kind, and a packing that is known to exist;
+                tight ones, of which nearly every step is full, and loose ones, which keep as much
+                free as the shrinking left
     cuts        rectangles of capacity × time cut into buffers: a perfect packing exists
     layered     activations of networks with residual connections and scratch memory
                 ┌─ op ─ op ─ op ─┐        most live for a few steps, some until much later
                 └── residual ────┘        sizes: multiples of powers of two, and odd ones
 
-Every solution is checked by `validate`. Times are of the process's CPU, compilation apart. CP-SAT
-(`NoOverlap2D`) runs beside it where the package `ortools` is installed.
+    trained     a pass forward and one backward through equal layers: activations wait for their
+                gradients, so lifetimes nest
+    scattered   buffers that begin anywhere, most of them small and short
+
+Every solution is checked by `validate`. Times and limits are of the process's CPU, compilation
+apart. CP-SAT (`NoOverlap2D`) runs beside it where the package `ortools` is installed.
 
 minimalloc's own times are not measured here: 1.2 to 11 s for each of its eleven challenging
 problems, by the authors' C++ solver (Moffitt, "MiniMalloc", ASPLOS 2023, and its repository,
@@ -38,6 +44,7 @@ from tgbench.memory.packing import PACKERS, Buffer, Problem, Solution, pack, rea
 
 Box: TypeAlias = tuple[int, int, int, int]  # start, stop, low, high
 MINIMALLOC_S = (1.2, 11.0)  # published range for each problem
+GROUPS = ("instances", "to_the_bound", "unseen", "unseen_loose", "cuts", "layered", "others")
 CUT_SHAPES = ((80, 150, 0.0), (100, 200, 0.05), (150, 300, 0.05))  # steps, pieces, left out
 
 
@@ -49,6 +56,7 @@ class Row:
         heuristics: height over the bound, by heuristic, one pass each.
         default: of `pack` without search, with its CPU time.
         ratio, steps, cpu_s, stop_reason: of the search.
+        packer, turns: who of the race found it, and the steps of each.
         cp_sat: what CP-SAT says after `cp_sat_s`; None where it was not run.
     """
 
@@ -64,6 +72,8 @@ class Row:
     cpu_s: float
     stop_reason: str
     fits: bool
+    packer: str
+    turns: dict[str, int]
     cp_sat: str | None = None
     cp_sat_s: float | None = None
 
@@ -113,18 +123,22 @@ def packed(path: Path) -> tuple[Problem, dict[str, int]]:
     return read_minimalloc(path, int(path.name.split(".")[1])), offsets
 
 
-def unseen(folder: Path, count: int) -> Iterator[tuple[str, Problem]]:
+def unseen(folder: Path, count: int, is_tight: bool = True) -> Iterator[tuple[str, Problem]]:
     """So many problems like those that are packed in a folder, a seed each."""
     given = [(path.name[0], *packed(path)) for path in sorted(folder.glob("*.*.csv"))]
     for seed in range(count if given else 0):
         name, problem, offsets = given[seed % len(given)]
-        yield f"like {name}, {seed}", reshaped(problem, offsets, seed)
+        kind = "" if is_tight else ", loose"
+        yield f"like {name}, {seed}{kind}", reshaped(problem, offsets, seed, is_tight)
 
 
-def reshaped(problem: Problem, offsets: Mapping[str, int], seed: int) -> Problem:
+def reshaped(
+    problem: Problem, offsets: Mapping[str, int], seed: int, is_tight: bool = True
+) -> Problem:
     """Half the buffers of a packing lose some of their bytes or steps; all grow as far as they can.
 
-    What comes out fits into the capacity, and leaves hardly anything free.
+    What comes out fits into the capacity, and leaves hardly anything free. If it need not be
+    tight, a quarter of the buffers shrink, and nothing grows.
 
     >>> from tgbench.memory.packing import lower_bound
     >>> small = Problem((Buffer("a", 6, 0, 4), Buffer("b", 4, 0, 4), Buffer("c", 10, 4, 8)), 10, 1)
@@ -142,9 +156,9 @@ def reshaped(problem: Problem, offsets: Mapping[str, int], seed: int) -> Problem
     ]
     assert problem.capacity_bytes is not None
     edges = [min(b[0] for b in boxes), max(b[1] for b in boxes), 0, problem.capacity_bytes]
-    for box in chance.sample(boxes, len(boxes) // 2):
+    for box in chance.sample(boxes, len(boxes) // (2 if is_tight else 4)):
         _shrink(box, units, chance)
-    for box in chance.sample(boxes, len(boxes)):
+    for box in chance.sample(boxes, len(boxes) if is_tight else 0):
         for side in chance.sample(range(4), 4):
             box[side] = _reach(box, side, boxes, edges)
     chance.shuffle(boxes)
@@ -232,6 +246,38 @@ def _life(chance: random.Random, count: int) -> int:
     return chance.randrange(50, max(51, count // 3))
 
 
+def trained(count: int, seed: int) -> Problem:
+    """About so many buffers of a pass forward and one backward through equal layers.
+
+    A layer has 6 to 12 ops; the activation of each is read again by its gradient, and three of ten
+    ops want scratch memory in either direction.
+    """
+    chance = random.Random(seed)
+    ops = [
+        chance.choice(WIDTHS) * chance.choice((1, 1, 2, 4)) for _ in range(chance.randint(6, 12))
+    ]
+    scratch = [chance.choice(WIDTHS) if chance.random() < 0.3 else 0 for _ in ops]
+    layers = max(1, int(count / (2 * len(ops) + 2 * sum(map(bool, scratch)))))
+    steps, shapes = layers * len(ops), []
+    for step in range(steps):
+        back = 2 * steps - 1 - step
+        size, extra = ops[step % len(ops)], scratch[step % len(ops)]
+        shapes += [(size, step, back + 1), (size, back, back + 2)]
+        if extra:
+            shapes += [(extra, step, step + 1), (2 * extra, back, back + 1)]
+    return Problem(tuple(Buffer(str(i), *shape) for i, shape in enumerate(shapes)))
+
+
+def scattered(count: int, seed: int) -> Problem:
+    """So many buffers that begin anywhere; sizes over three powers of ten, lives exponential."""
+    chance = random.Random(seed)
+    shapes = []
+    for _ in range(count):
+        start, life = chance.randrange(count // 4), 1 + int(chance.expovariate(1 / 12))
+        shapes.append((int(64 * 10 ** chance.uniform(0, 3)), start, start + life))
+    return Problem(tuple(Buffer(str(i), *shape) for i, shape in enumerate(shapes)))
+
+
 # --- measuring ------------------------------------------------------------------------------------
 
 
@@ -247,7 +293,7 @@ def measured(name: str, problem: Problem, seconds: float, cp_sat_s: float) -> Ro
         key: checked(problem, packer(problem)).height_bytes for key, packer in PACKERS.items()
     }
     plain, plain_s = cpu_timed(lambda: pack(problem))
-    found, cpu_s = cpu_timed(lambda: pack(problem, search=True, seconds=seconds))
+    found, cpu_s = cpu_timed(lambda: searched(problem, seconds))
     bound = plain.bound_bytes
     row = Row(
         name=name,
@@ -262,11 +308,19 @@ def measured(name: str, problem: Problem, seconds: float, cp_sat_s: float) -> Ro
         cpu_s=round(cpu_s, 3),
         stop_reason=found.stop_reason.name if found.stop_reason else "",
         fits=problem.capacity_bytes is None or found.height_bytes <= problem.capacity_bytes,
+        packer=found.packer,
+        turns=found.turns,
     )
     if cp_sat_s <= 0 or not has_cp_sat():
         return row
     status, took = cp_sat(problem, cp_sat_s)
     return replace(row, cp_sat=status, cp_sat_s=round(took, 2))
+
+
+def searched(problem: Problem, seconds: float) -> Solution:
+    """With a limit in seconds of the process's CPU."""
+    began = time.process_time()
+    return pack(problem, search=True, should_stop=lambda: time.process_time() - began >= seconds)
 
 
 def checked(problem: Problem, solution: Solution) -> Solution:
@@ -324,7 +378,7 @@ from tgbench.memory.packing import Buffer, Problem, pack
 from benchmarks.packing import cut
 problem = cut(40, 60, 0.0, seed=2)
 began = time.process_time()
-pack(problem, search=True, max_steps=1)
+pack(problem, search=True, max_steps=30_000)
 print(time.process_time() - began)
 """
 
@@ -349,9 +403,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = Command("packing", __doc__)
     add = command.add_argument
     add("--instances", type=Path, default=Path("data/minimalloc"), help="folder of CSV files")
-    add("--seconds", type=float, default=60.0, help="for each search (default: 60)")
+    add("--seconds", type=float, default=30.0, help="of CPU for each search (default: 30)")
+    add("--large-seconds", type=float, default=30.0, help="the same, for networks and others (30)")
     add("--cp-sat", type=float, default=20.0, help="seconds for CP-SAT; 0 leaves it out")
     add("--unseen", type=int, default=33, help="problems like those of minimalloc (33)")
+    add("--only", nargs="+", choices=GROUPS, help="these groups alone")
     options, record = command.begin(argv)
     if options.quick:
         rows = _rows([("60 pieces", cut(40, 60, 0.0, seed=2))], 1.0, 0)
@@ -359,28 +415,34 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     compiled = compile_times()
     say(f"the loop of the search: compiled in {compiled['cold_cpu_s']} s of CPU, once")
-    pack(cut(40, 60, 0.0, seed=2), search=True, max_steps=1)  # loads what is compiled
+    pack(cut(40, 60, 0.0, seed=2), search=True, max_steps=30_000)  # loads what is compiled
     given = list(instances(options.instances))
     if not given:
         say(f"no files NAME.CAPACITY.csv in {options.instances}; minimalloc's repository has them")
     if options.cp_sat > 0 and not has_cp_sat():
         say("CP-SAT is left out: `pip install ortools` to run it")
-    groups = {
-        "instances": _rows(given, options.seconds, options.cp_sat),
-        "to_the_bound": _rows(_uncapped(given), options.seconds, 0),
-        "unseen": _rows(unseen(options.instances / "packed", options.unseen), options.seconds, 0),
-        "cuts": _rows(_cuts(), options.seconds, options.cp_sat),
-        "layered": _rows(_layered(), options.seconds, 0),
+    packings = options.instances / "packed"
+    small, large = options.seconds, options.large_seconds
+    makers: dict[str, Callable[[], list[Row]]] = {
+        "instances": lambda: _rows(given, small, options.cp_sat),
+        "to_the_bound": lambda: _rows(_uncapped(given), small, 0),
+        "unseen": lambda: _rows(unseen(packings, options.unseen), small, 0),
+        "unseen_loose": lambda: _rows(unseen(packings, options.unseen, False), small, 0),
+        "cuts": lambda: _rows(_cuts(), small, options.cp_sat),
+        "layered": lambda: _rows(_layered(), large, 0),
+        "others": lambda: _rows(_others(), large, 0),
     }
+    groups = {name: makers[name]() for name in options.only or makers}
     results = {
         "compile": compiled,
         "minimalloc_published_s": MINIMALLOC_S,
         "minimalloc_source": "Moffitt, MiniMalloc, ASPLOS 2023; github.com/google/minimalloc",
         **{name: [asdict(row) for row in rows] for name, rows in groups.items()},
     }
-    total = sum(row.cpu_s for row in groups["instances"])
-    say(f"\nall instances: {total:.2f} s of CPU; minimalloc {MINIMALLOC_S} s each, as published")
-    say(f"unseen: {sum(row.fits for row in groups['unseen'])} of {len(groups['unseen'])} fit")
+    for name, rows in groups.items():
+        total = sum(row.cpu_s for row in rows)
+        say(f"{name}: {sum(row.fits for row in rows)} of {len(rows)} fit; {total:.2f} s of CPU")
+    say(f"minimalloc: {MINIMALLOC_S} s for each instance, as published")
     record.write(results, options.output)
     return 0
 
@@ -399,6 +461,12 @@ def _layered() -> Iterator[tuple[str, Problem]]:
     for count, seeds in ((1000, 5), (5000, 2), (20_000, 2)):
         for seed in range(seeds):
             yield f"layered {count}, {seed}", layered(count, seed)
+
+
+def _others() -> Iterator[tuple[str, Problem]]:
+    for kind, count in ((trained, 5_000), (scattered, 20_000)):
+        for seed in range(2):
+            yield f"{kind.__name__} {count}, {seed}", kind(count, seed)
 
 
 def _rows(problems: Any, seconds: float, cp_sat_s: float) -> list[Row]:

@@ -10,9 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packing_cases import cut_rectangle, optimum, pinned_problems
-from places import DATA
 
-from benchmarks.packing import instances, packed, reshaped
 from tgbench.base.stopping import StopReason
 from tgbench.memory.check import validate
 from tgbench.memory.packing import (
@@ -21,9 +19,7 @@ from tgbench.memory.packing import (
     Problem,
     Pruning,
     Solution,
-    lower_bound,
     pack,
-    search,
 )
 
 pytest.importorskip("numba", reason="the search is compiled by numba (the extra `cpu`)")
@@ -192,55 +188,3 @@ except PackingError as error:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "pip install numba" in done.stdout
-
-
-# --- searchers in a race ---
-
-PACKED = DATA / "minimalloc" / "packed"
-
-
-def like(name: str, seed: int) -> Problem:
-    """A problem like one of minimalloc's; that it fits into its capacity is known."""
-    return reshaped(*packed(PACKED / f"{name}.1048576.csv"), seed)
-
-
-def nodes(problem: Problem) -> int | None:
-    """How many the search visits until the problem fits; None if 60,000 do not do."""
-    solution = searched(problem, steps=60_000)
-    return solution.steps if solution.stop_reason is StopReason.FITS else None
-
-
-def test_there_are_eleven_packed_problems() -> None:
-    given = dict(instances(PACKED.parent))
-    assert "".join(given) == "ABCDEFGHIJK"
-    for path in sorted(PACKED.glob("*.csv")):
-        problem, offsets = packed(path)
-        assert problem == given[path.name[0]]
-        assert validate(problem, Solution.of(problem, offsets, "file")) == []
-
-
-@pytest.mark.parametrize("name", "ABCDEFGHIJK")
-def test_the_published_problems_fit(name: str) -> None:
-    problem, _ = packed(PACKED / f"{name}.1048576.csv")
-    assert validate(problem, searched(problem, steps=60_000)) == []
-
-
-def test_unseen_problems_fit_by_construction() -> None:
-    for path in sorted(PACKED.glob("*.csv")):
-        problem, offsets = packed(path)
-        other = reshaped(problem, offsets, 1)
-        assert other == reshaped(problem, offsets, 1)
-        assert len(other.buffers) == len(problem.buffers)
-        assert lower_bound(other).size_bytes <= other.capacity_bytes
-
-
-@pytest.mark.parametrize(
-    ("name", "seed", "lost"), [("A", 0, search.TOGETHER), ("B", 1, search.ALONE)]
-)
-def test_a_race_packs_what_half_of_it_does_not(
-    monkeypatch: pytest.MonkeyPatch, name: str, seed: int, lost: tuple[search.Searcher, ...]
-) -> None:
-    """Strategies that learn from each other's failures are led astray in A, those alone in B."""
-    assert (nodes(like(name, seed)) or 60_000) < 30_000
-    monkeypatch.setattr(search, "SEARCHERS", lost)
-    assert nodes(like(name, seed)) is None

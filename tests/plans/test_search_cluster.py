@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import closing
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -102,6 +106,62 @@ def test_a_client_that_is_closed_ends_the_search(client: Any) -> None:
         )
     assert record.stop == "workers lost"
     assert record.steps >= 32
+
+
+class Cluster:
+    """A scheduler and two workers that are processes of their own, on a port that stays."""
+
+    def __init__(self) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> None:
+        port = self.address.split(":")[1]
+        self._run("scheduler", "--host", "127.0.0.1", "--port", port)
+        for _ in range(2):
+            self._run("worker", self.address, "--nthreads", "1", "--no-nanny")
+
+    def stop(self) -> None:
+        for process in self.started:
+            process.kill()
+            process.wait()
+        self.started.clear()
+
+    def _run(self, what: str, *arguments: str) -> None:
+        module = f"distributed.cli.dask_{what}"
+        command = [sys.executable, "-m", module, *arguments, "--no-dashboard"]
+        path = os.pathsep.join([str(Path(__file__).parents[1]), str(Path(__file__).parents[2])])
+        self.started.append(
+            subprocess.Popen(
+                command, env=os.environ | {"PYTHONPATH": path}, stderr=subprocess.DEVNULL
+            )
+        )
+
+
+def test_a_cluster_may_start_again() -> None:
+    """What was under way is lost, what was found stays, and the search goes on."""
+    distributed = pytest.importorskip("distributed")
+    cluster, restarted = Cluster(), list[str]()
+
+    def progress(message: str) -> None:
+        if message.startswith("step 48") and not restarted:
+            restarted.append(message)
+            cluster.stop()
+            cluster.start()
+
+    cluster.start()
+    try:
+        with distributed.Client(cluster.address, timeout="60s", set_as_default=False) as client:
+            client.wait_for_workers(2, timeout=60)
+            record = record_of(CASE.plan(96, workers=3, executor=client, progress=progress))
+    finally:
+        cluster.stop()
+    assert restarted
+    assert record.stop in ("steps", "workers lost")
+    assert record.steps >= 48
+    assert record.best_ns <= record.greedy_ns
 
 
 # --- a round, without processes ------------------------------------------------------------------

@@ -24,7 +24,7 @@ import numpy as np
 from tgbench.memory.packing.lifetimes import Lifetimes, Staircase
 from tgbench.memory.packing.problem import Buffer, Ints, Problem, Solution, occupying
 
-PROMOTIONS = 4  # repeated passes for each order, where time is short
+PROMOTIONS = 4  # repeated passes for each order
 FREE = -1  # no offset yet
 
 
@@ -222,13 +222,13 @@ def _found(lows: Ints, highs: Ints, size: int, choice: Choice) -> int:
     return int(tops[chosen - 1]) if chosen else 0
 
 
-def attempts(prepared: ProblemArrays, aim: int, promotions: int = PROMOTIONS) -> Iterator[Solution]:
+def attempts(prepared: ProblemArrays, aim: int) -> Iterator[Solution]:
     """Solutions of every heuristic, first plain and then with what ended above `aim` promoted.
 
     Source: Joslin and Clements, "Squeaky wheel optimization" (1999).
     """
     ranks = {name: _ranks(packer.order(prepared)) for name, packer in PACKERS.items()}
-    for turn in range(promotions + 1):
+    for turn in range(PROMOTIONS + 1):
         for name, packer in PACKERS.items():
             order = np.argsort(ranks[name], kind="stable")
             offsets = placed_in_order(prepared, order, packer.choice)

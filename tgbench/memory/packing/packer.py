@@ -1,4 +1,4 @@
-"""Packing a problem: heuristics first, then the complete search where it is asked for."""
+"""Packing a problem: heuristics first, then the race of searchers where it is asked for."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 from tgbench.base.stopping import Limits, StopReason
-from tgbench.memory.packing.heuristics import PROMOTIONS, ProblemArrays, attempts
+from tgbench.memory.packing.heuristics import ProblemArrays, attempts
 from tgbench.memory.packing.problem import Ints, Problem, Solution
-from tgbench.memory.packing.search import PackingSearch, Pruning
+from tgbench.memory.packing.race import PackingRace
+from tgbench.memory.packing.search import Pruning
 
 EVERYTHING = Pruning()
-LARGE = 2_000  # buffers from which a node of the search costs as much as a pass of a heuristic
-PROMOTIONS_IF_LARGE = 40  # there, before the search: about 3 s for 5,000 buffers
 
 
 def pack(
@@ -29,9 +28,10 @@ def pack(
     """A packing as low as the capacity asks for; without a capacity, as low as is found.
 
     The heuristics stop at the first solution that meets the capacity or the lower bound. With
-    `search`, the complete search goes on from there until it meets the same, proves that it
-    cannot, or a limit ends it: `seconds` on the clock, `max_steps` nodes, or `should_stop`, which
-    is asked several times a second. What was best by then is returned, and `stop_reason` says why.
+    `search`, a race of searchers goes on from there until one meets the same, one proves that
+    nothing can, or a limit ends it: `seconds` on the clock, `max_steps` nodes and moves, or
+    `should_stop`, which is asked several times a second. What was best by then is returned:
+    `packer` says who found it, `stop_reason` why it ended, `turns` what each searcher took.
     Without limits on time, equal calls give equal solutions. The result may be higher than
     `capacity_bytes`; the caller decides what follows.
 
@@ -44,23 +44,22 @@ def pack(
     """
     limits = Limits(seconds, max_steps, should_stop)
     if not search and limits != Limits(began=limits.began):
-        raise ValueError("limits are for the complete search; call pack with search=True as well")
+        raise ValueError("limits are for the search; call pack with search=True as well")
     prepared = ProblemArrays.of(problem)
-    is_large = search and len(prepared.buffers) > LARGE
-    best = _heuristic(prepared, PROMOTIONS_IF_LARGE if is_large else PROMOTIONS, limits)
+    best = _heuristic(prepared, limits)
     if best.stop_reason is StopReason.NO_SEARCH and search:
         return _searched(prepared, best, rules, limits)
     return best
 
 
-def _heuristic(prepared: ProblemArrays, promotions: int, limits: Limits) -> Solution:
+def _heuristic(prepared: ProblemArrays, limits: Limits) -> Solution:
     """The lowest solution of the heuristics; between equals the earliest."""
     problem, unit = prepared.problem, prepared.problem.alignment
     bound = prepared.bound
     capacity = problem.capacity_bytes
     aim = bound if capacity is None else max(bound, capacity // unit)
     best: Solution | None = None
-    for solution in attempts(prepared, aim, promotions):
+    for solution in attempts(prepared, aim):
         if best is None or solution.height_bytes < best.height_bytes:
             best = solution
         if best.height_bytes <= aim * unit or limits.reached() not in (None, StopReason.STEPS):
@@ -86,12 +85,18 @@ def _searched(prepared: ProblemArrays, best: Solution, rules: Pruning, limits: L
     early = limits.reached()
     if early is not None:
         return replace(best, stop_reason=early)
-    search = PackingSearch.of(prepared, _units(prepared, best), rules, limits)
+    race = PackingRace.of(prepared, _units(prepared, best), rules, limits)
     capacity = problem.capacity_bytes
-    reason = search.minimise() if capacity is None else search.fit(capacity // unit)
-    found = prepared.solution(search.offsets, "search")
+    reason = race.minimise() if capacity is None else race.fit(capacity // unit)
+    found = prepared.solution(race.offsets, race.winner)
     lower = found if found.height_bytes < best.height_bytes else best
-    return replace(lower, bound_bytes=search.bound * unit, stop_reason=reason, steps=limits.steps)
+    return replace(
+        lower,
+        bound_bytes=race.bound * unit,
+        stop_reason=reason,
+        steps=limits.steps,
+        turns=dict(race.turns),
+    )
 
 
 def _units(prepared: ProblemArrays, solution: Solution) -> Ints:

@@ -99,7 +99,8 @@ class Solution:
         packer: what made the offsets.
         bound_bytes: no packing is lower, as far as was shown.
         stop_reason: why nothing lower was looked for; None for offsets that `pack` did not make.
-        steps: nodes that the complete search visited.
+        steps: nodes that the complete search visited, and moves of the repair.
+        turns: how many of them each searcher took.
     """
 
     offsets: dict[str, int] = field(hash=False)
@@ -108,6 +109,7 @@ class Solution:
     bound_bytes: int = 0
     stop_reason: StopReason | None = None
     steps: int = 0
+    turns: dict[str, int] = field(default_factory=dict, hash=False)
 
     @classmethod
     def of(cls, problem: Problem, offsets: Mapping[str, int], packer: str) -> Solution:

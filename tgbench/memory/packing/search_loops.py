@@ -16,11 +16,9 @@ and that stops after any number of nodes and goes on later.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import numba
 import numpy as np
+
+from tgbench.memory.packing.compiled import inner, outer
 
 INFINITE = 1 << 60
 
@@ -41,26 +39,10 @@ BUFFER, SECOND, IN_PART, OLD_PARTS, OLD_TRAIL, OLD_UNDO, ENTERED = range(7)
 LO, HI, ENTRY, RETREAT, PARENT, NEXT = range(6)
 
 
-def _jit(**options: Any) -> Callable[[Any], Any]:
-    njit: Any = numba.njit
-
-    def decorate(function: Any) -> Any:
-        try:
-            return njit(error_model="numpy", **options)(function)
-        except RuntimeError:  # no folder to keep the compiled code in
-            return njit(error_model="numpy")(function)
-
-    return decorate
-
-
-_inner = _jit(no_cpython_wrapper=True)
-_outer = _jit(cache=True)
-
-
 # --- raising what is lowest possible ---
 
 
-@_inner
+@inner
 def _above_pins(low, size, pin_first, pin_low, pin_high, b):
     """The lowest offset from `low` on at which buffer b meets no pin."""
     for x in range(pin_first[b], pin_first[b + 1]):
@@ -69,7 +51,7 @@ def _above_pins(low, size, pin_first, pin_low, pin_high, b):
     return low
 
 
-@_inner
+@inner
 def _lift(b, to, low, undo, counters):
     top = counters[UNDO]
     undo[top, 0] = b
@@ -78,7 +60,7 @@ def _lift(b, to, low, undo, counters):
     low[b] = to
 
 
-@_inner
+@inner
 def _sort_by_low(active, count, low):
     """Insertion sort: the order changes little from node to node."""
     for i in range(1, count):
@@ -90,7 +72,7 @@ def _sort_by_low(active, count, low):
         active[j + 1] = b
 
 
-@_inner
+@inner
 def _blame(capacity, first, lo, hi, low, total, weight, b):
     """More weight for the sections at which buffer b has too much to bear."""
     for x in range(first[b], first[b + 1]):
@@ -98,7 +80,7 @@ def _blame(capacity, first, lo, hi, low, total, weight, b):
             weight[s] += total[s] > capacity - low[b]
 
 
-@_inner
+@inner
 def _raise(
     capacity, rules, begin, end, sizes, first, lo, hi, pin_first, pin_low, pin_high, twin,
     low, placed, counters, undo, active, count, weight,
@@ -169,7 +151,7 @@ def _raise(
 # --- nodes ---
 
 
-@_inner
+@inner
 def _split(parts, counters, cover):
     """Cut the present part where nothing unplaced crosses, and go on with its first piece."""
     part, made = counters[PART], counters[PARTS_MADE]
@@ -188,7 +170,7 @@ def _split(parts, counters, cover):
         counters[PART], counters[PARTS_MADE] = inside, made
 
 
-@_inner
+@inner
 def _gather(begin, end, first, lo, hi, placed, order, active):
     """The unplaced buffers of a part; returns how many."""
     count = 0
@@ -199,7 +181,7 @@ def _gather(begin, end, first, lo, hi, placed, order, active):
     return count
 
 
-@_inner
+@inner
 def _fingerprint(begin, end, low, active, count, key):
     """128 bits for what is unplaced and how low it can be; sums, so that no order matters."""
     one, two = np.uint64(begin), np.uint64(end)
@@ -214,12 +196,12 @@ def _fingerprint(begin, end, low, active, count, key):
     key[0], key[1] = one, two
 
 
-@_inner
+@inner
 def _place_of(key, failed):
     return np.int64(key[0] & np.uint64(len(failed) - 1))
 
 
-@_inner
+@inner
 def _choose(
     capacity, rules, branching, sizes, first, lo, hi, twin, rank, low, placed, active, count,
     weight, total, firsts, any_end,
@@ -256,7 +238,7 @@ def _choose(
     return best
 
 
-@_inner
+@inner
 def _push(b, frames, parts, counters):
     frame, part = frames[counters[DEPTH]], counters[PART]
     frame[BUFFER], frame[SECOND] = b, 0
@@ -266,7 +248,7 @@ def _push(b, frames, parts, counters):
     counters[DEPTH] += 1
 
 
-@_inner
+@inner
 def _put(
     b, sizes, first, lo, hi, near_first, near, pin_first, pin_low, pin_high,
     low, placed, cover, counters, trail, undo,
@@ -286,7 +268,7 @@ def _put(
         counters[SPLIT] |= cover[s] == 0
 
 
-@_inner
+@inner
 def _lifted(rules, sizes, near_first, near, pin_first, pin_low, pin_high, low, placed, b):
     """Second branch: where the buffer is at least, when something comes below it."""
     least = low[b] + 1
@@ -301,7 +283,7 @@ def _lifted(rules, sizes, near_first, near, pin_first, pin_low, pin_high, low, p
     return _above_pins(least, sizes[b], pin_first, pin_low, pin_high, b)
 
 
-@_inner
+@inner
 def _pop(first, lo, hi, low, placed, cover, counters, frames, parts, trail, undo):
     """Back to the newest frame of the part, or to what it was split from; False at the root."""
     part, depth = counters[PART], counters[DEPTH]
@@ -325,7 +307,7 @@ def _pop(first, lo, hi, low, placed, cover, counters, frames, parts, trail, undo
     return True
 
 
-@_outer
+@outer
 def descend(
     capacity, rules, branching, limit,
     sizes, first, lo, hi, near_first, near, pin_first, pin_low, pin_high, twin, rank,
