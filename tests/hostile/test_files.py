@@ -353,9 +353,9 @@ def test_an_arena_that_no_machine_has_is_a_typed_error() -> None:
 @pytest.mark.parametrize("size", [1 << 60, 1 << 62, 1 << 70])
 def test_bytes_that_64_bits_do_not_count_are_a_typed_error(size: int) -> None:
     g = GraphBuilder()
-    g.output("y", ops.exp(g.input("x", (dim("N"),))))
+    g.output("y", ops.exp(g.input("x", (dim("beyond"),))))
     with pytest.raises(GraphError, match="no machine addresses"):
-        tg.GraphSession(g.build().bind(N=size), calibrate=False)
+        tg.GraphSession(g.build().bind(beyond=size), calibrate=False)
 
 
 def test_a_path_where_no_plan_can_be_is_like_one_where_none_is(tmp_path: Path) -> None:
