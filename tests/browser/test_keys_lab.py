@@ -87,7 +87,7 @@ def test_arrows_move_what_has_the_focus(notebook: browsers.Notebook) -> None:
     keyboard.press("ArrowLeft")
     assert float(slider.input_value()) == before - 1
     slider.evaluate("(one, value) => { one.value = value; }", before)
-    canvas = place.locator('canvas[aria-label^="memory"]')
+    canvas = place.locator('canvas[aria-label^="memory:"]')
     canvas.focus()
     keyboard.press("Escape")
     keyboard.press("ArrowRight")
