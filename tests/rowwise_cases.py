@@ -7,13 +7,17 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
+from kernels.test_kernels import evaluate
 
+from tgbench import ops
 from tgbench.base.regions import Box
 from tgbench.graph.graph import GraphBuilder, Node, topological
+from tgbench.graph.op_table import OPS
 from tgbench.graph.ops.rowwise import ELEMENTWISE, REDUCTIONS, Step
 from tgbench.graph.rewrite.rules.rowwise import StepWriter
 
 Array = np.ndarray[Any, Any]
+By = Callable[[Node, dict[str, Array], Box, int], "Array | None"]  # what a kernel computes
 SHAPES = ((), (1,), (5, 1), (3, 1, 1), (70,), (5, 70), (3, 5, 1), (3, 1, 70), (3, 5, 70))
 COMPARED = ("less", "less_equal", "greater", "greater_equal")
 WHOLE = ("add", "sub", "maximum", "minimum", "neg", "abs", "floor", "ceil", "where", *COMPARED)
@@ -72,3 +76,36 @@ def leaves_of(node: Node, draw: Callable[[tuple[int, ...]], Any]) -> dict[str, A
 
 def part(array: Array, box: Box) -> Array:
     return array[tuple(slice(*interval) for interval in box)]
+
+
+# --- what every kernel that is written from steps has to give -------------------------------------
+
+
+def check_whole_numbers(by: By, node: Node, box: Box, seed: int) -> None:
+    """Of small integers, the bits of the reference."""
+    rng = np.random.default_rng(seed)
+    leaves = leaves_of(node, lambda shape: rng.integers(-3, 4, shape))
+    found = by(node, leaves, box, seed)
+    assert found is not None
+    np.testing.assert_array_equal(found, part(evaluate(node, leaves), box))
+
+
+def check_special_numbers(by: By, node: Node, seed: int) -> None:
+    """NaN and infinities where the reference has them."""
+    rng = np.random.default_rng(seed)
+    leaves = leaves_of(node, lambda shape: rng.choice(SPECIAL, shape))
+    found = by(node, leaves, Box.full(node.shape), seed)
+    with np.errstate(all="ignore"):
+        expected = OPS["rowwise"].reference(node.attrs, *(leaves[n.name] for n in node.inputs))
+    assert found is not None
+    np.testing.assert_allclose(found, expected, rtol=2e-6, atol=0)
+
+
+def check_zeros(by: By, name: str) -> None:
+    """Zeros with the signs that an op gives them."""
+    line = np.zeros((2, 40), np.float32)
+    line[0] = -0.0
+    node = ops.rowwise(((name, 0), ("reciprocal", 1)), GraphBuilder().input("x", (2, 40)))
+    found = by(node, {"x": line}, Box.full(node.shape), 0)
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(found, 1 / OPS[name].reference({}, line))

@@ -21,8 +21,10 @@ from rowwise_cases import (
     SPECIAL,
     WHOLE,
     Array,
+    check_special_numbers,
+    check_whole_numbers,
+    check_zeros,
     expressions,
-    leaves_of,
     part,
     parts,
 )
@@ -61,36 +63,19 @@ def by_loop(node: Node, leaves: dict[str, Array], box: Box, seed: int) -> Array 
 @settings(max_examples=25, deadline=None)
 def test_whole_numbers_have_the_bits_of_the_reference(data: st.DataObject, seed: int) -> None:
     node = data.draw(expressions((*WHOLE, "sum", "max", "min"), 5))
-    box = data.draw(parts(node))
-    rng = np.random.default_rng(seed)
-    leaves = leaves_of(node, lambda shape: rng.integers(-3, 4, shape))
-    found = by_loop(node, leaves, box, seed)
-    assert found is not None
-    np.testing.assert_array_equal(found, part(evaluate(node, leaves), box))
+    check_whole_numbers(by_loop, node, data.draw(parts(node)), seed)
 
 
 @given(data=st.data(), seed=st.integers(0, 99))
 @settings(max_examples=25, deadline=None)
 def test_what_is_no_number_comes_out_as_from_the_reference(data: st.DataObject, seed: int) -> None:
     node = data.draw(expressions((*PLAIN, *COMPARED, "max", "min", "maximum", "minimum"), 4))
-    rng = np.random.default_rng(seed)
-    leaves = leaves_of(node, lambda shape: rng.choice(SPECIAL, shape))
-    box = Box.full(node.shape)
-    found = by_loop(node, leaves, box, seed)
-    with np.errstate(all="ignore"):
-        expected = OPS["rowwise"].reference(node.attrs, *(leaves[n.name] for n in node.inputs))
-    assert found is not None
-    np.testing.assert_allclose(found, expected, rtol=2e-6, atol=0)
+    check_special_numbers(by_loop, node, seed)
 
 
 @pytest.mark.parametrize("name", ["neg", "abs", "floor", "ceil", "sqrt", "tanh", "erf"])
 def test_zeros_keep_their_signs(name: str) -> None:
-    line = np.zeros((2, 40), np.float32)
-    line[0] = -0.0
-    node = ops.rowwise(((name, 0), ("reciprocal", 1)), GraphBuilder().input("x", (2, 40)))
-    found = by_loop(node, {"x": line}, Box.full(node.shape), 0)
-    with np.errstate(all="ignore"):
-        np.testing.assert_array_equal(found, 1 / OPS[name].reference({}, line))
+    check_zeros(by_loop, name)
 
 
 def test_a_row_alone_has_the_same_bits() -> None:

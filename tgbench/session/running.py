@@ -213,8 +213,8 @@ class Runner:
         self.counters = Counters()
         self.maker = Maker(planning, keeper, self.counters)
         self.graph = planning.graph
-        # which code computes something is all the same, but for bits
-        self._carefully = once.putting_off if planning.exactness is None else nullcontext
+        # compiling may be put off: which code computes something is all the same, but for bits
+        self._compiling = once.putting_off if planning.exactness is None else nullcontext
         self.finished: Finished | None = None
         self._ended: Request | None = None  # the last one that was carried out
         calibrator = planning.calibrator
@@ -338,9 +338,11 @@ class Runner:
                 return Decision(request, arrays, differ, bucket, None, afresh, found_ns, found_ns)
             spot = self.server.classifier.spot(bucket)
             if is_first:
-                fits: Runs = () if self.chooser.strict else self.planning.whole_runs()
-                for _, (kind, at) in [] if self.chooser.strict else self._likely(bucket):
-                    self.planning.likely[kind] = at
+                fits: Runs = ()
+                if not self.chooser.strict:
+                    fits = self.planning.whole_runs()
+                    for _, (kind, at) in self._likely(bucket):
+                        self.planning.likely[kind] = at
                 self.plan_for(self.planning.first_runs(bucket, spot, self.reader), fits)
             try:
                 served = self.served(bucket, spot)
@@ -526,7 +528,7 @@ class Runner:
         try:
             saved = memory.saved(program) if keeps is Keeps.NOTHING else []
             memory.write(run.arrays, run.differ)
-            with self._carefully():
+            with self._compiling():
                 if turn is None:
                     for function, arguments in program.calls:
                         function(*arguments)

@@ -30,17 +30,13 @@ def into_windows(graph: Graph) -> Graph:
     def make(builder: GraphBuilder, node: Node, inputs: tuple[Node, ...]) -> Node:
         if not _pads_first(node):
             return copy_node(builder, node, inputs)
-        margin, count = inputs[0], len(builder.nodes)
+        margin = inputs[0]
         sides = zip(margin.attrs["low"][2:], margin.attrs["high"][2:], strict=True)
         padding = tuple(
             (low + more, high + beyond)
             for (low, high), (more, beyond) in zip(node.attrs["padding"], sides, strict=True)
         )
-        attrs = {**node.attrs, "padding": padding}
-        made = builder.apply("conv", margin.inputs[0], *inputs[1:], **attrs)
-        if len(builder.nodes) > count:
-            made.name = node.name
-        return made
+        return copy_node(builder, node, (margin.inputs[0], *inputs[1:]), padding=padding)
 
     return graph.rebuild(make)
 
