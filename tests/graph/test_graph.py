@@ -153,6 +153,22 @@ def test_names_are_unique_and_scoped() -> None:
         g.name(x, "z")
 
 
+def test_nodes_of_two_graphs_have_names_of_their_own() -> None:
+    g, x, y = two_inputs()
+    other, a, b = two_inputs()
+    theirs, ours = other.name(a * b, "add"), x + y
+    copied = copy_node(g, theirs, (x, y))
+    assert (copied.name, ours.name) == ("add", "add_1")
+    g.rename(copied, "x")
+    later = x - y
+    g.rename(later, "sub")
+    for i, node in enumerate((copied, ours, later)):
+        g.output(str(i), node)
+    names = [node.name for node in g.build().nodes]
+    assert len(set(names)) == len(names)
+    assert (x.name, copied.name, later.name) == ("x", "add", "sub")
+
+
 def test_a_leaf_that_takes_an_op_s_name_is_refused() -> None:
     g, x, y = two_inputs()
     g.output("out", (x + y) * g.input("add", (3,)))

@@ -5,6 +5,7 @@ All of Python counts: the package, the methods that dataclasses write, and the l
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -147,10 +148,15 @@ class Injector:
 
 
 def _traced(act: Callable[[], Any], trace: Trace) -> Any:
-    """Call with a trace function for the frames that are entered."""
-    before = sys.gettrace()
+    """Call with a trace function for the frames that are entered.
+
+    Nothing is collected meanwhile: when that is done, and what is called then, is not of the run.
+    """
+    before, thresholds = sys.gettrace(), gc.get_threshold()
+    gc.set_threshold(0)  # a collector that is off is something that a run would see
     sys.settrace(trace)
     try:
         return act()
     finally:
         sys.settrace(before)
+        gc.set_threshold(*thresholds)

@@ -293,7 +293,7 @@ class GraphBuilder:
     _calls: dict[Any, Call] = field(default_factory=dict)
     _scope: list[str] = field(default_factory=list)
     _counts: dict[str, int] = field(default_factory=dict)
-    _taken: set[str] = field(default_factory=set)
+    _taken: dict[str, Node | None] = field(default_factory=dict)  # names, and who took them
 
     def input(self, name: str, shape: Sequence[Dim], dtype: str = "float32") -> Node:
         """A value that every run may change."""
@@ -382,7 +382,23 @@ class GraphBuilder:
             raise GraphError(f"{node.name} is a leaf, and leaves keep their names")
         if node.name != ".".join([*self._scope, name]):
             node.name = self._fresh(name)
+            self._taken[node.name] = node
         return node
+
+    def rename(self, node: Node, name: str) -> None:
+        """Let an op's node have a name, whole, that is another graph's.
+
+        An op here that has it takes another, and of a leaf it is left: names stay apart, whatever
+        graphs meet.
+        """
+        other = self._taken.get(name)
+        if other is not None and other is not node and other.name == name:
+            if other.is_leaf and other.op != "constant":
+                return
+            other.name = self._fresh(other.op)
+            self._taken[other.name] = other
+        node.name = name
+        self._taken[name] = node
 
     def output(self, name: str, node: Node) -> None:
         check_name("output", name)
@@ -428,7 +444,6 @@ class GraphBuilder:
         key = ("leaf", name)
         found = self._interned.get(key)
         if found is None:
-            self._taken.add(name)
             return self._add(key, kind, (), {}, type_, None, name)
         if found.op != kind or found.type != type_:
             raise GraphError(f"{name!r} is already {found!r}; it cannot also be {kind} {type_}")
@@ -441,7 +456,7 @@ class GraphBuilder:
         while (name := f"{stem}_{count}" if count else stem) in self._taken:
             count += 1
         self._counts[stem] = count
-        self._taken.add(name)
+        self._taken[name] = None
         return name
 
     def _add(
@@ -456,7 +471,7 @@ class GraphBuilder:
     ) -> Node:
         node = Node(self, len(self.nodes), op, inputs, attrs, type_, call, name, self.source)
         self.nodes.append(node)
-        self._interned[key] = node
+        self._interned[key] = self._taken[name] = node
         return node
 
 
@@ -788,7 +803,7 @@ class Graph:
         come from where the one does that they are made for.
         """
         builder = GraphBuilder()
-        builder._taken.update(node.name for node in self.nodes)
+        builder._taken.update((node.name, None) for node in self.nodes)
         new: dict[Node, Node] = {}
         for node in self.nodes:
             builder.source = node.source
@@ -895,7 +910,7 @@ def _copied(
     else:
         made = builder.apply(node.op, *inputs, **attrs)
     if len(builder.nodes) > count:
-        made.name = node.name
+        builder.rename(made, node.name)
     return made
 
 

@@ -288,7 +288,7 @@ class _GraphReader:
                 f"{where}.type: {op} gives {node.type}, not {shorten(record['type'])}; {MEND}"
             )
         node.name = name
-        self.builder._taken.add(name)
+        self.builder._taken[name] = node
         return node
 
     def _made(

@@ -124,7 +124,7 @@ class _Holder:
         scales = {i: self.scales[new] for i, new in enumerate(inputs) if new in self.scales}
         made: Node = op.in_less(node.attrs, scales, *inputs)
         if len(builder.nodes) > count:
-            made.name = node.name
+            builder.rename(made, node.name)
         return made
 
     def _weight(self, builder: GraphBuilder, node: Node) -> Node:

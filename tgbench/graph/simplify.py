@@ -66,7 +66,7 @@ def _make(room: _Room, builder: GraphBuilder, node: Node, inputs: tuple[Node, ..
         if better.type != made.type:
             raise GraphError(f"simplifying {made!r} gave {better!r}, of another type")
         if better.index == len(builder.nodes) - 1 and not better.is_leaf:
-            better.name = node.name
+            builder.rename(better, node.name)
         made = better
 
 

@@ -75,6 +75,13 @@ def test_paths_of_any_graph_are_shown_to_be_equal(case: tuple[Graph, Maker]) -> 
             np.testing.assert_allclose(value, right[name], rtol=1e-3, atol=1e-3)
 
 
+def test_every_path_of_a_layer_is_shown_to_be_equal() -> None:
+    """Whatever names its nodes have: those of one kind once hid a rule from the e-graph."""
+    graph = layers(1)
+    for path in islice(paths_of(graph).graphs(), 40):
+        assert opened(path.chosen(), graph).fingerprint == path.graph.fingerprint
+
+
 def test_a_plan_brings_its_path(tmp_path: pathlib.Path) -> None:
     (file := tmp_path / "plan.json").write_text(plan_text())
     plain, session = session_of(layers()), session_of(layers(), plan=file)

@@ -275,7 +275,7 @@ def _with_weights(builder: GraphBuilder, node: Node, fold: Fold, new: Mapping[No
         made = builder.apply(product.op, product.inputs[0], *weights, **product.attrs)
         made = made.permute(*fold.of.attrs["axes"]) if fold.of.op == "permute" else made
     if len(builder.nodes) > count:
-        made.name = node.name
+        builder.rename(made, node.name)
     return made
 
 

@@ -125,7 +125,7 @@ def covered(graph: Graph, taken: Mapping[Node, Match]) -> Graph:
         count = len(builder.nodes)
         result = replacement(builder, match, made)
         if len(builder.nodes) > count and builder.nodes[-1] is result:
-            result.name = node.name
+            builder.rename(result, node.name)
         made[node] = result
         return result
 

@@ -55,5 +55,5 @@ def _layer(builder: GraphBuilder, node: Node, inputs: tuple[Node, ...]) -> Node:
     turned, count = weight.permute(1, 0), len(builder.nodes)
     made = builder.apply("linear", x, turned, **node.attrs)
     if len(builder.nodes) > count:
-        made.name = node.name
+        builder.rename(made, node.name)
     return made

@@ -48,7 +48,7 @@ def _moved(builder: GraphBuilder, node: Node, inputs: tuple[Node, ...]) -> Node:
     others = [turned_back(other, axes) for other in inputs[1:]]
     inner = builder.apply(node.op, view.inputs[0], *others, **node.attrs)
     if len(builder.nodes) > count and builder.nodes[-1] is inner:
-        inner.name = node.name
+        builder.rename(inner, node.name)
     return inner.permute(*axes)
 
 

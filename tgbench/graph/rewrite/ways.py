@@ -286,14 +286,14 @@ def rewritten(choices: ClusterChoices, taken: Mapping[Cluster, Way], graph: Grap
         names.setdefault(egraph.find(made), node.name)
         sources.setdefault(egraph.find(made), node.source)
     builder = GraphBuilder()
-    builder._taken.update(node.name for node in graph.nodes)
+    builder._taken.update((node.name, None) for node in graph.nodes)
     new: dict[Node, Node] = {}
     for name in _inputs_first(egraph.ends, lambda n: egraph.inputs(chosen[n])):
         option = chosen[name]
         before, builder.source = len(builder.nodes), sources.get(name, "")
         new[name] = copy_node(builder, option, tuple(new[n] for n in egraph.inputs(option)))
         if len(builder.nodes) > before and (option.op == "constant" or not option.is_leaf):
-            new[name].name = names.get(name) or builder._fresh(option.op)
+            builder.rename(new[name], names.get(name) or builder._fresh(option.op))
     return Graph.of(
         {name: new[egraph.find(egraph.of[node])] for name, node in graph.outputs.items()},
         {name: new[egraph.find(egraph.of[node])] for name, node in graph.updates.items()},
