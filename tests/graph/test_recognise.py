@@ -645,6 +645,7 @@ LEFT: dict[str, Make] = {
     ),
     "a product of two inputs": lambda g: g.input("a", (2, 3)) @ g.input("b", (3, 4)),
     "integers": lambda g: g.input("a", (2, 3), "int64") * 2 + 1,
+    "a zero with a sign": lambda g: ops.maximum(leaves(g)[0], -0.0),
 }  # fmt: skip
 
 

@@ -357,6 +357,8 @@ def _constant(terms: Terms, cell: Cell, args: list[Term]) -> Term:
     first = array.flat[0]
     if not _is_float(cell) or first != first or not (array.flat[:16] == first).all():
         return _atom(terms, cell, args)
+    if not first and np.signbit(array).any():  # not every op takes -0.0 for 0
+        return _atom(terms, cell, args)
     if array.size == 1:
         return terms.number(float(first), cell.type.dtype)
     if (array == first).all():
