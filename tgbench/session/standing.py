@@ -25,6 +25,7 @@ from tgbench.graph.graph import Node
 from tgbench.kernels.registry import Ranking
 from tgbench.memory.arena import check_map
 from tgbench.plans.decisions import Decisions
+from tgbench.programs.program import Program
 from tgbench.programs.program_file import Entry
 from tgbench.programs.states import States
 from tgbench.runs.buckets import Spot
@@ -182,6 +183,13 @@ class Keeper:
         self._drop_programs()
         before, self.standing = self.standing, self.standing._replace(valid=0)
         self.standing = before._replace(valid=self.states.forget_others(before.valid))
+
+    def left_by(self, program: Program, spot: Spot, before: Standing) -> int:
+        """What a program leaves of what stood before, and what it computed."""
+        if program.renews:
+            return program.after
+        state = self.states.moved(before.valid, before.last, spot)
+        return self.memory.after(program, state, spot.origin)
 
     def release(self) -> None:
         """Give the bytes back; inputs, states and all that was computed are gone."""
