@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from tgbench.base.coords import Coord, Domain, Guard, Moving, at
+from tgbench.base.memo import Latest
 from tgbench.base.regions import Box
 from tgbench.base.words import counted
 from tgbench.graph.graph import Node
@@ -94,6 +95,7 @@ def site_at(site: Site, origin: Sequence[int]) -> Site:
     )
 
 
+MOST_SHOWN = 64  # pieces of results, of which it is remembered where they lie
 SURE = 3  # runs, of which the least time is not far from what one takes
 
 
@@ -167,6 +169,7 @@ class Program:
         pace: what runs take beside that.
         binds: makes the tensors at the first move, where they are not made with the program.
         tryout: what is being found out about the kernels of its calls.
+        shown: of `results`, where it stands, what was handed out, as views.
         size_bytes: what keeping it takes, about; known once it is kept.
     """
 
@@ -189,6 +192,7 @@ class Program:
     pace: Pace = field(default_factory=Pace)
     binds: Callable[[Program, tuple[int, ...]], None] | None = None
     tryout: Any = None
+    shown: Latest[Any, Any] = field(default_factory=lambda: Latest(MOST_SHOWN))
     size_bytes: int = 0
     _tensors: dict[View, torch.Tensor] = field(default_factory=dict)
     _forms: Forms = field(default_factory=Forms)
@@ -226,6 +230,7 @@ class Program:
         origin: tuple[int, ...],
         prepared: Callable[[Prepared], Any],
     ) -> Pausing[None]:
+        self.shown.clear()
         self.calls, self.results, self._tensors = [], {}, {}  # of a bind that was interrupted
         self._moving, self._rebuilt, self._numbers, self._chains = [], [], [], {}
         self._forms = Forms()
@@ -334,6 +339,7 @@ class Program:
             self.binds = None
             return
         self.origin = None  # an interrupt in between leaves it nowhere: the next run moves it again
+        self.shown.clear()
         here = self._forms.at(origin)
         for moving in self._moving:
             moving.move(here)

@@ -35,6 +35,7 @@ Use: TypeAlias = "tuple[str, str, int]"  # part, name, dimension of a box that m
 Extents: TypeAlias = Literal["as they are", "onwards", "sized"]  # what a class says of them
 SIZED = 0  # the extent of a span that has any
 MOST_SPOTS = 2_000  # whose class is remembered
+NAME_BYTES, BOX_BYTES, SIDE_BYTES = 200, 70, 118  # of parts of a bucket
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,10 @@ class BucketClass:
     @cached_property
     def _hash(self) -> int:
         return hash((self.changed, self.demand, self.bounds))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Names have other hashes in another process."""
+        return BucketClass, (self.changed, self.demand, self.bounds)
 
     def regions(
         self, part: Literal["changed", "demand"], origin: Sequence[Coord]
@@ -247,10 +252,27 @@ class Bucket:
 
     @staticmethod
     def of(changed: Mapping[str, Region], demand: Mapping[str, Region]) -> Bucket:
-        def listed(regions: Mapping[str, Region]) -> Boxes:
-            return tuple(sorted([item for item in regions.items() if item[1].boxes]))
+        return Bucket(boxes_by_name(changed), boxes_by_name(demand))
 
-        return Bucket(listed(changed), listed(demand))
+    def __hash__(self) -> int:
+        """Computed once, as that of a class."""
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.changed, self.demand))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As for a class."""
+        return Bucket, (self.changed, self.demand)
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """What it takes in memory, less what equal ones share."""
+        named = (*self.changed, *self.demand)
+        boxes = [box for _, region in named for box in region]
+        sides = sum(map(len, boxes))
+        return NAME_BYTES * len(named) + BOX_BYTES * len(boxes) + SIDE_BYTES * sides
 
     @cached_property
     def hulls(self) -> tuple[tuple[tuple[str, tuple[tuple[int, int], ...]], ...], ...]:
@@ -346,8 +368,14 @@ class Bucket:
         return f"{listed(self.changed)} → {listed(self.demand)}"
 
 
+def boxes_by_name(regions: Mapping[str, Region]) -> Boxes:
+    """As a bucket has them."""
+    found = [item for item in regions.items() if item[1].boxes]
+    return tuple(found if len(found) < 2 else sorted(found))
+
+
 class Classifier:
-    """Classes and origins of a graph's buckets, remembered; each class is one object.
+    """Buckets of a graph's runs, their classes and origins, remembered; equal ones are one object.
 
     Programs, states and costs are looked up by class several times a run, and finding an object is
     quicker than finding one that equals it.
@@ -356,6 +384,10 @@ class Classifier:
     def __init__(self, graph: Graph, allowance: Allowance) -> None:
         self.graph = graph
         self._spots, self._kinds = allowance.memo(MOST_SPOTS), allowance.memo(MOST_SPOTS)
+        self._buckets = allowance.memo(MOST_SPOTS)
+
+    def bucket(self, changed: Boxes, demand: Boxes) -> Bucket:
+        return self._buckets.get((changed, demand), Bucket, changed, demand)
 
     def spot(self, bucket: Bucket, extents: Extents = "as they are") -> Spot:
         return self._spots.get((bucket, extents), self._classified, bucket, extents)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
@@ -26,17 +26,18 @@ AT_ONCE = 16  # slices
 MOST_BOXES = 8  # a comparison that would find more changed boxes than this takes larger ones
 MOST_CELLS = 64  # along a dimension, where boxes are looked for
 MOST_RUNS = MOST_CELLS // 2  # along a dimension, each with a gap behind it
+MOST_REMEMBERED = 1_000  # boxes that changed
 
 
 def difference(old: NDArray[Any], new: NDArray[Any]) -> Region:
     """The boxes where two arrays of one shape and dtype differ, bit for bit (NaN equals itself)."""
     if new.dtype.kind in "iub":
-        return boxes_of(np.asarray(old != new))
+        return boxes_of(old != new)
     bits = UNSIGNED[new.itemsize]
-    return boxes_of(np.asarray(old.view(bits) != new.view(bits)))
+    return boxes_of(old.view(bits) != new.view(bits))
 
 
-def boxes_of(flags: NDArray[np.bool_]) -> Region:
+def boxes_of(flags: NDArray[np.bool_] | np.bool_) -> Region:
     """True elements as at most `MOST_BOXES` boxes: exactly if that many do, else with some more."""
     cells, shape = flags.tobytes(), flags.shape
     at = cells.find(1)
@@ -44,14 +45,20 @@ def boxes_of(flags: NDArray[np.bool_]) -> Region:
         return EMPTY
     only = _only_box(cells, shape, at)
     if only is not None:
-        return Region((only,))
+        return only
     boxes = _banded(cells, shape, 0, len(cells), at)
     if len(boxes) <= MOST_BOXES:
         return Region(tuple([Box(sides) for sides in boxes]))
-    return _few_of_a_row(boxes) or _coarse(flags)
+    return _few_of_a_row(boxes) or _coarse(np.asarray(flags))
 
 
-def _only_box(cells: bytes, shape: Sequence[int], at: int) -> Box | None:
+@lru_cache(MOST_REMEMBERED)
+def _region(*sides: Side) -> Region:
+    """The region of one box. What changes again is the same object again, which knows its hash."""
+    return Region((Box(sides),))
+
+
+def _only_box(cells: bytes, shape: Sequence[int], at: int) -> Region | None:
     """The box of all true cells, the first of which is there; None where they are more than one.
 
     As `_banded` finds it, from the inside out; most changes are a word, a row or a patch.
@@ -68,7 +75,7 @@ def _only_box(cells: bytes, shape: Sequence[int], at: int) -> Box | None:
             return None
         sides.append(((begin - start) // step, (stop - start) // step))
         begin, step = start, step * size
-    return Box(sides[::-1])
+    return _region(*reversed(sides))
 
 
 def _few_of_a_row(boxes: Sequence[Sides]) -> Region | None:

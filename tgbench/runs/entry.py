@@ -28,7 +28,7 @@ INT_LIMIT = 2**63
 TIME_LIMIT_S = 2**33  # the year 2242, which every date type holds
 MOST_DIMENSIONS = 64
 MOST_LINE_BYTES = 1 << 20
-CALL_BYTES, NAME_BYTES, BOX_BYTES, SIDE_BYTES = 270, 200, 70, 118  # of a call and its parts
+CALL_BYTES = 270  # less those of its bucket
 MEND = "delete the line, or restore the file from a copy"
 
 
@@ -66,10 +66,7 @@ class LoggedCall:
     @property
     def size_bytes(self) -> int:
         """What it takes in memory, less what equal calls share."""
-        named = (*self.bucket.changed, *self.bucket.demand)
-        boxes = [box for _, region in named for box in region]
-        sides = sum(map(len, boxes))
-        return CALL_BYTES + NAME_BYTES * len(named) + BOX_BYTES * len(boxes) + SIDE_BYTES * sides
+        return CALL_BYTES + self.bucket.size_bytes
 
     def to_json(self) -> str:
         """One line, without its end."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from tgbench.graph.graph import Graph, Node
 from tgbench.graph.op_table import FLOATS, OPS, OpDef, numpy_dtype
 from tgbench.runs.buckets import Bucket, BucketSpace, Spot, region_of_index
 from tgbench.runs.difference import UNSIGNED, difference
+from tgbench.session.results import Wish, Wishes
 
 Array = NDArray[Any]
 PLAIN = (list, tuple, int, float, np.generic)  # numbers, as opposed to arrays of a dtype
@@ -26,14 +27,7 @@ WIDER = {("bfloat16", "float32"), ("bfloat16", "float64")} | {
 }
 
 
-MOST_WISHES = 1_000  # indices that are remembered as regions
-
-
-class Wish(NamedTuple):
-    """What is wanted of an output: a region, and the index that it was asked for by."""
-
-    region: Region
-    index: Any
+MOST_WANTED = 1_000  # of what was asked for, that is remembered as it was read
 
 
 class ArgumentReader:
@@ -50,11 +44,13 @@ class ArgumentReader:
         self._known = {**graph.inputs, **unused}
         leaves = {**self._known, **graph.states}
         space.check({name: node.shape for name, node in leaves.items()})
-        self._everything: Mapping[str, Wish] = {
-            name: Wish(Region.full(node.shape), ...) for name, node in graph.outputs.items()
-        }
-        self._wishes = Memo(MOST_WISHES)
+        self._everything = Wishes(
+            {name: Wish.of(Region.full(n.shape), ..., n.shape) for name, n in graph.outputs.items()}
+        )
+        self._wanted = Memo(MOST_WANTED)
         self._dtypes = {name: numpy_dtype(node.dtype) for name, node in leaves.items()}
+        self._shapes = {name: node.shape for name, node in leaves.items()}
+        self._floats = {n: node.dtype for n, node in graph.inputs.items() if node.dtype in FLOATS}
 
     def named(self, inputs: Any) -> Mapping[str, Any]:
         """Inputs by name; a graph's only input may come without it."""
@@ -116,8 +112,9 @@ class ArgumentReader:
 
     def spot(self, changed: Any, want: Any) -> Spot:
         """The class and the place of a run with such arguments."""
-        demand = {name: wish.region for name, wish in self.wanted(want).items()}
-        return self.rounded(Bucket.of(self.hints(changed) or {}, demand)).classify(self.graph)
+        changes = Bucket.of(self.hints(changed) or {}, {})
+        bucket = Bucket(changes.changed, self.wanted(want).boxes)
+        return self.rounded(bucket).classify(self.graph)
 
     def state(self, name: str) -> Node:
         """A state by name; raises InputError for an unknown one."""
@@ -135,7 +132,7 @@ class ArgumentReader:
 
     def _checked(self, name: str, node: Node, value: Any) -> Array:
         array = self._array(name, node, value)
-        if array.shape != node.shape:
+        if array.shape != self._shapes[name]:
             raise InputError(f"{name} has shape {list(array.shape)}, the graph takes {node.type}")
         return array
 
@@ -170,17 +167,17 @@ class ArgumentReader:
 
     def check_values(self, name: str, array: Array, region: Region) -> None:
         """Raise InputError for values that no graph can take, in the part that is new."""
-        limit, node = self._limits.get(name), self.graph.inputs[name]
-        if limit is None and node.dtype not in FLOATS:
+        limit, dtype = self._limits.get(name), self._floats.get(name)
+        if limit is None and dtype is None:
             return
-        for box in region:
-            part = array[box.slices()]
-            if node.dtype in FLOATS and not _stays_finite(part, node.dtype):
-                found = np.argwhere(~_are_finite(array, node.dtype))[0]
+        for index in region.indices:
+            part = array[index]
+            if dtype is not None and not _stays_finite(part, dtype):
+                found = np.argwhere(~_are_finite(array, dtype))[0]
                 where = tuple(int(i) for i in found)
                 raise InputError(
                     f"{name} is {array[where]} at {where}; inputs must be finite: "
-                    f"{_finite(node, float(array[where]))}"
+                    f"{_finite(self.graph.inputs[name], float(array[where]))}"
                 )
             if limit is None:
                 continue
@@ -190,21 +187,23 @@ class ArgumentReader:
                     f"with {limit}; values must be in 0..{limit - 1}"
                 )
 
-    def wanted(self, want: Any) -> Mapping[str, Wish]:
-        """What is wanted of each output."""
+    def wanted(self, want: Any) -> Wishes:
+        """What is wanted of each output; runs mostly ask for what others asked for."""
         if want is None:
             return self._everything
         named = _by_name(want, self.graph.outputs, "want", DemandError)
-        return {name: self._wish(name, index) for name, index in named.items()}
+        key = []
+        for name, index in named.items():
+            plain = _plain(index)
+            if plain is None:
+                return self._read(named)
+            key.append((name, plain))
+        return self._wanted.get(tuple(key), self._read, named)
+
+    def _read(self, named: Mapping[str, Any]) -> Wishes:
+        return Wishes({name: self._wish(name, index) for name, index in named.items()})
 
     def _wish(self, name: str, index: Any) -> Wish:
-        """What is wanted of an output; runs mostly ask for what others asked for."""
-        plain = _plain(index)
-        if plain is None:
-            return self._read_wish(name, index)
-        return self._wishes.get((name, plain), self._read_wish, name, index)
-
-    def _read_wish(self, name: str, index: Any) -> Wish:
         outputs = self.graph.outputs
         if name not in outputs:
             raise DemandError(f"unknown output {name!r}; this graph gives {', '.join(outputs)}")
@@ -216,7 +215,7 @@ class ArgumentReader:
         region = region_of_index(index, shape, name)
         if region.is_empty:
             raise DemandError(f"{name}: {index} asks for nothing; leave it out of `want`")
-        return Wish(region, index)
+        return Wish.of(region, index, shape)
 
     def differences(
         self,
@@ -238,7 +237,8 @@ class ArgumentReader:
                     _check_hint(name, region, difference(held[name], array))
             if region.boxes:
                 self.check_values(name, array, region)
-                found[name] = self.space.round(name, region, array.shape)
+                is_exact = name not in self.space.rounding
+                found[name] = region if is_exact else self.space.round(name, region, array.shape)
         return found
 
 
@@ -257,23 +257,20 @@ def _by_name(
     )
 
 
-def _plain(index: Any) -> tuple[Any, ...] | None:
+def _plain(index: Any) -> Hashable:
     """An index of integers and slices of integers, hashable; None for any other.
 
     A slice has no hash before Python 3.12, and True is 1 to a dictionary, but no index.
     """
-    plain: list[Any] = []
-    for part in index if type(index) is tuple else (index,):
-        if type(part) is slice:
-            ends = part.start, part.stop, part.step
-            if not _ENDS.issuperset(map(type, ends)):
-                return None
-            plain.append(ends)
-        elif type(part) is int or part is Ellipsis:
-            plain.append(part)
-        else:
-            return None
-    return (type(index) is tuple, *plain)
+    if type(index) is int or index is Ellipsis:
+        return index
+    if type(index) is slice:
+        ends = index.start, index.stop, index.step
+        return (slice, *ends) if _ENDS.issuperset(map(type, ends)) else None
+    if type(index) is not tuple:
+        return None
+    plain = tuple([_plain(part) for part in index])
+    return None if None in plain else plain
 
 
 _ENDS = {int, type(None)}

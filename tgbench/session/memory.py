@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tgbench.base.collector import lasting
 from tgbench.base.coords import Domain, record
 from tgbench.base.errors import KernelError
-from tgbench.base.regions import EMPTY, Box, Region
+from tgbench.base.regions import EMPTY, Box, Index, Region
 from tgbench.base.safetensors import TORCH_DTYPES
 from tgbench.base.switches import PROGRAMS, tell
 from tgbench.graph.graph import Node, Write
@@ -72,7 +72,8 @@ class Memory:
             decisions.classes, team,
         )  # fmt: skip
         self.held = {name: self._host(node) for name, node in scheduled.graph.inputs.items()}
-        self._replaced: list[tuple[Node, tuple[slice, ...], Any]] = []
+        self._inputs = scheduled.graph.inputs
+        self._replaced: list[tuple[Node, Index, Any]] = []
         self._aside = torch.empty(0, dtype=torch.uint8)  # what runs that keep nothing write over
 
     @property
@@ -130,13 +131,12 @@ class Memory:
         for name, region in differ.items():
             if name not in arrays:
                 continue  # a state: its bytes are there already
-            node, held = self.scheduled.graph.inputs[name], self.held[name]
-            for box in region:
-                index = box.slices()
+            node, held = self._inputs[name], self.held[name]
+            for index in region.indices:
                 self._replaced.append((node, index, held[index].copy()))
                 self._hold(node, index, arrays[name][index])
 
-    def _hold(self, node: Node, index: tuple[slice, ...], part: Any) -> None:
+    def _hold(self, node: Node, index: Index, part: Any) -> None:
         """Let a state hold a part, or an input: on the host and in the arena."""
         if node.op == "state":
             self.place(node)[index].copy_(part)

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from enum import Enum
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from numpy.typing import NDArray
@@ -29,22 +29,23 @@ from tgbench.base.switches import RUNS, tell
 from tgbench.plans.search.effort import Effort
 from tgbench.programs.ahead import compile_loops
 from tgbench.programs.lowering import DoesNotFit
-from tgbench.runs.buckets import Bucket, Classifier, Spot
+from tgbench.runs.buckets import Bucket, Classifier, Spot, boxes_by_name
 from tgbench.runs.propagate import Propagator
 from tgbench.runs.trace import LoggedCall, Trace
-from tgbench.session.arguments import ArgumentReader, Wish
+from tgbench.session.arguments import ArgumentReader
 from tgbench.session.choosing import Larger
 from tgbench.session.making import Maker, NeedsPlan
 from tgbench.session.planning import Planning, Runs, Search
 from tgbench.session.rehearsing import Rehearser
 from tgbench.session.report import Counters, Report, taken_bytes
-from tgbench.session.results import gather
+from tgbench.session.results import Wishes, gather
 from tgbench.session.scouting import Scout, Served
 from tgbench.session.serving import ANEW, EXACTLY, Offer, Rung
 from tgbench.session.standing import NONE, Keeper, Standing
 from tgbench.session.trying import TriedCall, Tryer
 
 Array = NDArray[Any]
+Likely: TypeAlias = Sequence[tuple[Rung, Spot]]  # runs that may come, on which rungs
 STATE_BYTES = 16 << 20  # of patterns; past this they and their programs start again
 MOST_PLANS = 4  # a run that still fits nothing after this many plans is an error of ours
 
@@ -69,7 +70,7 @@ class Request(NamedTuple):
     """
 
     given: Mapping[str, Array]
-    wanted: Mapping[str, Wish]
+    wanted: Wishes
     changed: Mapping[str, Region] | None = None
     check: bool = False
     keeps: Keeps = Keeps.ALL
@@ -88,7 +89,6 @@ class Decision(NamedTuple):
         spot: its class, and where it happens; None where nobody asked.
         served: by which program.
         found_ns: when it was known what differs, by the clock of this thread's work.
-        looked_ns: when what serves was found, where others were looked for.
         likely: what may follow the first run; nothing is said of others.
     """
 
@@ -99,8 +99,7 @@ class Decision(NamedTuple):
     spot: Spot | None
     served: Served
     found_ns: int
-    looked_ns: int
-    likely: Sequence[tuple[Rung, Spot]] = ()
+    likely: Likely = ()
 
 
 class Outcome(NamedTuple):
@@ -161,6 +160,7 @@ class Runner:
         planning, keeper: what to plan for; what is in force and stands.
         reader: reads arguments.
         trace: every run is appended to it.
+        classifier: of runs.
         scout, chooser: find the programs that would serve a run, and pick one.
         rehearser: sees what may come next.
         counters: how often things happened.
@@ -172,6 +172,7 @@ class Runner:
     ) -> None:
         self.planning, self.keeper = planning, keeper
         self.scout, self.chooser = Scout(planning, keeper), keeper.chooser
+        self.classifier = self.scout.server.classifier
         self.reader, self.trace = reader, trace
         self.arena = keeper.arena
         self.counters = Counters()
@@ -192,21 +193,23 @@ class Runner:
     ) -> Request:
         """The arguments of `GraphSession.run`, read and checked."""
         named, wanted = self.reader.named(inputs), self.reader.wanted(want)
-        hints, given = self.reader.hints(changed), self.reader.arrays(named)
-        keeps = Keeps.ALL if keep else Keeps.NOTHING
-        as_torch = any(isinstance(value, torch.Tensor) for value in named.values())
-        return Request(self._apart(given), wanted, hints, check, keeps, copy or not keep, as_torch)
+        hints, given = self.reader.hints(changed), self._apart(self.reader.arrays(named))
+        keeps, as_torch = Keeps.ALL if keep else Keeps.NOTHING, False
+        for value in named.values():
+            as_torch = as_torch or isinstance(value, torch.Tensor)
+        return Request(given, wanted, hints, check, keeps, copy or not keep, as_torch)
 
-    def _apart(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    def _apart(self, arrays: dict[str, Array]) -> dict[str, Array]:
         """Results that come back as inputs may be views of what a run writes over: copies then."""
-        return {
-            name: array.copy() if self.arena.shows(array) else array
-            for name, array in arrays.items()
-        }
+        for name, array in arrays.items():
+            if array.base is not None and self.arena.shows(array):
+                arrays[name] = array.copy()
+        return arrays
 
     def run(self, request: Request, began_ns: int) -> dict[str, Any]:
         """The results of a request that came at `began_ns`."""
-        is_first, worked_ns = self.keeper.standing.memory is None, self._work_ns()
+        is_first = self.keeper.standing.memory is None
+        worked_ns = self._work_ns() if is_first else 0
         decision = self.decide(request)
         likely = decision.likely
         while request.keeps is Keeps.NOTHING and self._lacks_a_start():
@@ -218,7 +221,7 @@ class Runner:
             self._rehearse(likely, now_ns + (now_ns - worked_ns))
         return results
 
-    def _rehearse(self, likely: Sequence[tuple[Rung, Spot]], until_ns: int) -> None:
+    def _rehearse(self, likely: Likely, until_ns: int) -> None:
         """See with the first answer what may come next, until this thread has worked so long."""
         for _ in self.rehearser.rehearse(likely):
             if self._work_ns() >= until_ns:
@@ -239,32 +242,26 @@ class Runner:
 
     def decide(self, request: Request) -> Decision:
         """What of the inputs differs, its bucket, and the program; plans if nothing fits."""
-        began_ns, found_ns = time.thread_time_ns(), 0
-        likely: Sequence[tuple[Rung, Spot]] = ()
-        demand = {name: wish.region for name, wish in request.wanted.items()}
+        likely: Likely
+        fits: Runs
         if self.keeper.states.size_bytes > STATE_BYTES:
             self.keeper.forget_states()
+        found_ns, likely, fits = 0, (), ()
         for _ in range(MOST_PLANS):
             arrays = self.reader.completed(request.given, self.keeper.standing.held)
             differ = self._differences(arrays, request)  # a plan moves what is held
             found_ns = found_ns or self._work_ns()
-            bucket = Bucket.of(differ, demand)
+            bucket = self.classifier.bucket(boxes_by_name(differ), request.wanted.boxes)
             is_first = self.keeper.standing.memory is None
             afresh = None if is_first else self._afresh(bucket)
-            if afresh is not None and not self._goes_on(afresh, began_ns):
-                return Decision(request, arrays, differ, bucket, None, afresh, found_ns, found_ns)
-            spot = self.scout.server.classifier.spot(bucket)
+            if afresh is not None and not self._goes_on(afresh, found_ns):
+                return Decision(request, arrays, differ, bucket, None, afresh, found_ns)
+            spot = self.classifier.spot(bucket)
             if is_first:
-                fits: Runs = ()
-                if not self.chooser.strict:
-                    fits = self.planning.whole_runs()
-                    likely = self.rehearser.likely(bucket)
-                    for _, (kind, at) in likely:
-                        self.planning.likely[kind] = at
-                self.plan_for(self.planning.first_runs(bucket, spot, self.reader), fits)
+                likely, fits = self._plan_first(bucket, spot)
             try:
                 served = self.served(bucket, spot)
-                while self._goes_on(served, began_ns):
+                while self._goes_on(served, found_ns):
                     served = self.served(bucket, spot)
             except NeedsPlan as needs:
                 failure = str(needs)  # an error kept in its own frame keeps the session alive
@@ -277,11 +274,20 @@ class Runner:
             if is_first and not self.chooser.strict:
                 compile_loops(self.keeper.memory.specialiser.lowerer)
                 self.rehearser.hold(whole for whole in fits if whole != spot)
-            looked_ns = self._work_ns()
-            return Decision(
-                request, arrays, differ, bucket, spot, served, found_ns, looked_ns, likely
-            )
+            return Decision(request, arrays, differ, bucket, spot, served, found_ns, likely)
         raise KernelError(f"{spot.kind} fits no plan made for it: {failure}")
+
+    def _plan_first(self, bucket: Bucket, spot: Spot) -> tuple[Likely, Runs]:
+        """Plan for the first run; returns what may follow it, and runs that fit as well."""
+        likely: Likely = ()
+        fits: Runs = ()
+        if not self.chooser.strict:
+            fits = self.planning.whole_runs()
+            likely = self.rehearser.likely(bucket)
+            for _, (kind, at) in likely:
+                self.planning.likely[kind] = at
+        self.plan_for(self.planning.first_runs(bucket, spot, self.reader), fits)
+        return likely, fits
 
     def _afresh(self, bucket: Bucket) -> Served | None:
         """A program for everything, where looking for others does not pay, or nothing else is there
@@ -298,7 +304,7 @@ class Runner:
         """Do a part of what is wanted besides; whether there is more to choose from then."""
         if self.chooser.wanted is None:
             return False
-        return self.maker.go_on(served.takes_ns, time.thread_time_ns() - began_ns)
+        return self.maker.go_on(served.takes_ns, self._work_ns() - began_ns)
 
     def _differences(self, arrays: Mapping[str, Array], request: Request) -> dict[str, Region]:
         """What the arena does not hold yet: everything at first, then what changed."""
@@ -384,15 +390,16 @@ class Runner:
         if moved:
             program.move_to(origin)
         turn = None if tryer is None else tryer.turn(program, memory)
-        decided_ns, before = time.perf_counter_ns(), self.keeper.standing
-        began_work, compiled_ns = self._work_ns(), once.spent_ns()
+        before, compiled_ns = self.keeper.standing, once.spent_ns()
+        decided_ns, began_work = time.perf_counter_ns(), self._work_ns()
         outcome = self.execute(run, turn)
         ended_work, done_ns = self._work_ns(), time.perf_counter_ns()
         compiled_ns = once.spent_ns() - compiled_ns
-        worked = ended_work - began_work
+        worked, deciding = ended_work - began_work, began_work - run.found_ns
         after = self._standing_after(run, before, outcome)
-        besides = began_work - run.found_ns + self._work_ns() - ended_work
-        more = self.chooser.besides(program, besides, run.looked_ns - run.found_ns)
+        more = self.chooser.besides(
+            program, deciding + self._work_ns() - ended_work, 0 if run.spot is None else deciding
+        )
         if turn is None:
             program.ran(max(worked - compiled_ns, 0) + more)
         self.finish(run, moved, Clock(began_ns, decided_ns, done_ns, worked))
@@ -438,12 +445,11 @@ class Runner:
         if request.keeps is Keeps.VALUES:
             return {}
         results, is_own = {}, run.served.rung is EXACTLY
-        for name, (region, index) in request.wanted.items():
-            parts, node = program.results[name], self.graph.outputs[name]
+        for name, wish in request.wanted.by_name.items():
             owned = request.copy or request.as_torch or self._is_state(name)
             results[name] = gather(
-                parts, program.origin or (), region, index, node.shape, owned, request.as_torch,
-                is_own,
+                program.results[name], program.origin or (), wish, is_own, program.shown, owned,
+                request.as_torch,
             )  # fmt: skip
         return results
 
@@ -469,7 +475,7 @@ class Runner:
         self.trace.append(LoggedCall(run.bucket, not served.is_new, took_ns, time.time()))
         propagator = self.keeper.memory.propagator
         done = self.finished = Finished(
-            run.bucket, served, moved, clock, propagator, self.scout.server.classifier
+            run.bucket, served, moved, clock, propagator, self.classifier
         )
         tell(RUNS, lambda: f"run {counters.runs}: {done.report.line}")
 
