@@ -96,6 +96,7 @@ def site_at(site: Site, origin: Sequence[int]) -> Site:
 
 
 MOST_SHOWN = 64  # pieces of results, of which it is remembered where they lie
+LAST_COUNTED = 16  # runs of which a mean tells
 SURE = 3  # runs, of which the least time is not far from what one takes
 
 
@@ -140,12 +141,15 @@ class Use:
         return self.time_ns / self.modelled_ns if self.ran and 0 < self.modelled_ns < inf else None
 
     def note(self, took_ns: float) -> None:
-        self.ran += 1
-        late = took_ns - self.time_ns
-        if self.ran == 1 or (self.ran <= SURE and late < 0):
+        self.ran = ran = self.ran + 1
+        usual_ns = self.time_ns
+        late = took_ns - usual_ns
+        if ran > LAST_COUNTED:
+            self.time_ns = usual_ns + (late if late < usual_ns else usual_ns) / LAST_COUNTED
+        elif ran > SURE:
+            self.time_ns = usual_ns + min(late, usual_ns) / (ran - 1)
+        elif ran == 1 or late < 0:
             self.time_ns = took_ns
-        elif self.ran > SURE:
-            self.time_ns += min(late, self.time_ns) / min(self.ran - 1, 16)
 
 
 @dataclass
@@ -325,10 +329,14 @@ class Program:
         use = self.use
         return not use.is_warm or use.time_ns * self.share(origin) <= use.instead_ns
 
-    def ran(self, took_ns: int) -> None:
+    def ran(self, took_ns: float) -> None:
         """A run where it stands took so long."""
-        place, work = self.origin or self.made_at, self.work
-        if work is not None and work.moves and self.use.ran:  # the first time nothing was warm
+        work = self.work
+        if work is None or not work.moves:
+            self.use.note(took_ns)
+            return
+        place = self.origin or self.made_at
+        if self.use.ran:  # the first time nothing was warm
             self.pace.note(work.at(place), took_ns)
         self.use.note(took_ns / self.share(place))
 

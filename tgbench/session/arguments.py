@@ -58,17 +58,19 @@ class ArgumentReader:
 
     def arrays(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """The inputs that are given, as checked arrays."""
-        for name in inputs:
-            self._require_known(name)
-            if name in self.unused:
-                self._checked(name, self.unused[name], inputs[name])
-        known = self.graph.inputs
-        return {
-            name: self._checked(name, known[name], inputs[name]) for name in known if name in inputs
-        }
+        found: dict[str, Array] = {}
+        for name, value in inputs.items():
+            array = self._checked(name, self._input(name), value)
+            if name not in self.unused:
+                found[name] = array
+        return found
 
-    def completed(self, given: Mapping[str, Array], held: Mapping[str, Array]) -> dict[str, Array]:
+    def completed(
+        self, given: Mapping[str, Array], held: Mapping[str, Array]
+    ) -> Mapping[str, Array]:
         """Every input; those left out keep the value they are `held` at."""
+        if len(given) == len(self.graph.inputs):
+            return given
         arrays: dict[str, Array] = {}
         for name, node in self.graph.inputs.items():
             if name in given:
@@ -79,10 +81,12 @@ class ArgumentReader:
                 raise InputError(f"input {name!r} ({node.type}) has no value yet; pass it")
         return arrays
 
-    def _require_known(self, name: str) -> None:
-        if name not in self._known:
+    def _input(self, name: str) -> Node:
+        node = self._known.get(name)
+        if node is None:
             known = ", ".join(self._known)
             raise InputError(f"unknown input {name!r}; this graph takes {known}")
+        return node
 
     def hints(self, changed: Any) -> dict[str, Region] | None:
         """`changed=` as regions by name; that of a graph's only input may come without it."""
@@ -90,8 +94,7 @@ class ArgumentReader:
             return None
         found = {}
         for name, index in _by_name(changed, self._known, "changed", HintError).items():
-            self._require_known(name)
-            found[name] = region_of_index(index, self._known[name].shape, f"changed {name}")
+            found[name] = region_of_index(index, self._input(name).shape, f"changed {name}")
         return found
 
     def rounded_states(self, changed: Mapping[str, Region]) -> dict[str, Region]:

@@ -65,14 +65,15 @@ class Memory:
         self.seat, self.part = seat, seat.part
         self.placement = seat.map(decisions.placement)
         self.arena = seat.arena.bytes
-        self._is_host = self.arena.device.type == "cpu"
         self.buffers = pool.buffers | _typed(self.arena)
         self.specialiser = Specialiser(
             scheduled, self.placement, decisions.cut, rules, seat.arena.device, ranking,
             decisions.classes, team,
         )  # fmt: skip
-        self.held = {name: self._host(node) for name, node in scheduled.graph.inputs.items()}
-        self._inputs = scheduled.graph.inputs
+        inputs = scheduled.graph.inputs
+        self._in_place = {node for node in inputs.values() if self._is_read_in_place(node)}
+        self.held = {name: self._host(node) for name, node in inputs.items()}
+        self._inputs, self._writes = scheduled.graph.inputs, scheduled.graph.writes
         self._replaced: list[tuple[Node, Index, Any]] = []
         self._aside = torch.empty(0, dtype=torch.uint8)  # what runs that keep nothing write over
 
@@ -89,17 +90,19 @@ class Memory:
 
     def _host(self, node: Node) -> NDArray[Any]:
         """Where the session reads an input's last value: the arena itself, if NumPy can."""
-        if self._is_read_in_place(node):
+        if node in self._in_place:
             return self.place(node).numpy()
         return np.zeros(node.shape, numpy_dtype(node.dtype))
 
     def _is_read_in_place(self, node: Node) -> bool:
-        return self._is_host and node.dtype != "bfloat16"
+        return self.arena.device.type == "cpu" and node.dtype != "bfloat16"
 
     @property
     def is_in_place(self) -> bool:
         """Whether the arena still has the seat where it was; if not, see `followed`."""
-        return self.part == self.seat.part and self.arena is self.seat.arena.bytes
+        part = self.seat.part
+        is_there = part is self.part or part == self.part
+        return is_there and self.arena is self.seat.arena.bytes
 
     def followed(self) -> Memory:
         """The same over the bytes that the arena moved this one's values to."""
@@ -108,7 +111,7 @@ class Memory:
             self.ranking, self.team,
         )  # fmt: skip
         for name, node in self.scheduled.graph.inputs.items():
-            if not self._is_read_in_place(node):
+            if node not in self._in_place:
                 found.held[name] = self.held[name]
         found._replaced = self._replaced
         return found
@@ -143,7 +146,7 @@ class Memory:
             return
         held = self.held[node.name]
         held[index] = part
-        if not self._is_read_in_place(node):
+        if node not in self._in_place:
             self.place(node)[index].copy_(torch.from_numpy(held)[index])
 
     def take_back(self) -> None:
@@ -250,9 +253,11 @@ class Memory:
         """
         graph = self.scheduled.graph
         pending: dict[str, Region] = {}
+        if not self._writes:
+            return pending
         after = [
             (name, box, value)
-            for name, writes in graph.writes.items()
+            for name, writes in self._writes.items()
             for write in writes
             for box, value in self._blocks(program, name, write)
         ]

@@ -75,7 +75,9 @@ class Scout:
             offer = own if rung is EXACTLY else self.server.offer(around, rung)
             if offer is not None and offer.program is not None:
                 found.append(Served.by(offer, offer.program))
-        return min(found, key=lambda one: one.takes_ns, default=None)
+        if len(found) < 2:
+            return found[0] if found else None
+        return min(found, key=lambda one: one.takes_ns)
 
     def around(self, bucket: Bucket) -> Around:
         """A run, and what there is."""
