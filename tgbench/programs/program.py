@@ -20,7 +20,6 @@ import numpy as np
 import torch
 
 from tgbench.base.coords import Coord, Domain, Guard, Moving, at
-from tgbench.base.memo import Latest
 from tgbench.base.regions import Box
 from tgbench.base.words import counted
 from tgbench.graph.graph import Node
@@ -95,7 +94,6 @@ def site_at(site: Site, origin: Sequence[int]) -> Site:
     )
 
 
-MOST_SHOWN = 64  # pieces of results, of which it is remembered where they lie
 LAST_COUNTED = 16  # runs of which a mean tells
 SURE = 3  # runs, of which the least time is not far from what one takes
 
@@ -196,7 +194,7 @@ class Program:
     pace: Pace = field(default_factory=Pace)
     binds: Callable[[Program, tuple[int, ...]], None] | None = None
     tryout: Any = None
-    shown: Latest[Any, Any] = field(default_factory=lambda: Latest(MOST_SHOWN))
+    shown: dict[Any, Any] = field(default_factory=dict)
     size_bytes: int = 0
     _tensors: dict[View, torch.Tensor] = field(default_factory=dict)
     _forms: Forms = field(default_factory=Forms)

@@ -158,8 +158,9 @@ class States:
             return 0
         if self.patterns[number].is_fixed:
             return number
-        if before.kind == now.kind:
-            delta = tuple(b - a for a, b in zip(before.origin, now.origin, strict=True))
+        if before.kind is now.kind or before.kind == now.kind:
+            ends = zip(before.origin, now.origin, strict=True)
+            delta = tuple([b - a for a, b in ends])
             return self._moves.get((number, delta), self._shifted, number, delta)
         key = number, before.origin, now.origin
         return self._moves.get(key, self._carried, number, before.origin, now.origin)

@@ -21,7 +21,7 @@ import numpy as np
 
 from tgbench.base.coords import Coord, origin_symbol, value_of
 from tgbench.base.errors import DemandError, GraphError, check_choice
-from tgbench.base.memo import Allowance
+from tgbench.base.memo import Allowance, Latest
 from tgbench.base.regions import EMPTY, Box, Region
 from tgbench.graph.graph import Graph
 
@@ -35,6 +35,7 @@ Use: TypeAlias = "tuple[str, str, int]"  # part, name, dimension of a box that m
 Extents: TypeAlias = Literal["as they are", "onwards", "sized"]  # what a class says of them
 SIZED = 0  # the extent of a span that has any
 MOST_SPOTS = 2_000  # whose class is remembered
+MOST_BUCKETS = 500  # that are found again as they are
 NAME_BYTES, BOX_BYTES, SIDE_BYTES = 200, 70, 118  # of parts of a bucket
 
 
@@ -243,36 +244,44 @@ class Spot(NamedTuple):
     origin: tuple[int, ...]
 
 
-@dataclass(frozen=True)
 class Bucket:
     """One run's changed input boxes and demanded output boxes, at their positions."""
 
-    changed: Boxes
-    demand: Boxes
+    def __init__(self, changed: Boxes, demand: Boxes) -> None:
+        self.changed, self.demand = changed, demand
+        self._hash: int | None = None
+        self._size_bytes = 0
 
     @staticmethod
     def of(changed: Mapping[str, Region], demand: Mapping[str, Region]) -> Bucket:
         return Bucket(boxes_by_name(changed), boxes_by_name(demand))
 
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            isinstance(other, Bucket)
+            and self.changed == other.changed
+            and self.demand == other.demand
+        )
+
     def __hash__(self) -> int:
         """Computed once, as that of a class."""
+        if self._hash is None:
+            self._hash = hash((self.changed, self.demand))
         return self._hash
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.changed, self.demand))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """As for a class."""
         return Bucket, (self.changed, self.demand)
 
-    @cached_property
+    @property
     def size_bytes(self) -> int:
         """What it takes in memory, less what equal ones share."""
-        named = (*self.changed, *self.demand)
-        boxes = [box for _, region in named for box in region]
-        sides = sum(map(len, boxes))
-        return NAME_BYTES * len(named) + BOX_BYTES * len(boxes) + SIDE_BYTES * sides
+        if not self._size_bytes:
+            for _, region in (*self.changed, *self.demand):
+                self._size_bytes += NAME_BYTES
+                for box in region.boxes:
+                    self._size_bytes += BOX_BYTES + SIDE_BYTES * len(box)
+        return self._size_bytes
 
     @cached_property
     def hulls(self) -> tuple[tuple[tuple[str, tuple[tuple[int, int], ...]], ...], ...]:
@@ -384,10 +393,14 @@ class Classifier:
     def __init__(self, graph: Graph, allowance: Allowance) -> None:
         self.graph = graph
         self._spots, self._kinds = allowance.memo(MOST_SPOTS), allowance.memo(MOST_SPOTS)
-        self._buckets = allowance.memo(MOST_SPOTS)
+        self._buckets = Latest[tuple[Boxes, Boxes], Bucket](MOST_BUCKETS)
 
     def bucket(self, changed: Boxes, demand: Boxes) -> Bucket:
-        return self._buckets.get((changed, demand), Bucket, changed, demand)
+        key = changed, demand
+        found = self._buckets.get(key)
+        if found is None:
+            found = self._buckets[key] = Bucket(changed, demand)
+        return found
 
     def spot(self, bucket: Bucket, extents: Extents = "as they are") -> Spot:
         return self._spots.get((bucket, extents), self._classified, bucket, extents)

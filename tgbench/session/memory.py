@@ -23,7 +23,7 @@ from tgbench.base.switches import PROGRAMS, tell
 from tgbench.graph.graph import Node, Write
 from tgbench.graph.op_table import ITEMSIZE, numpy_dtype
 from tgbench.kernels.registry import ARENA, Ranking
-from tgbench.memory.arena import Seat
+from tgbench.memory.arena import Occupancy, Seat
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.decisions import Decisions
 from tgbench.programs.lowering import Held, State
@@ -63,6 +63,7 @@ class Memory:
         self.states = states
         self.ranking, self.team = ranking, team
         self.seat, self.part = seat, seat.part
+        self._layout: Occupancy | None = None  # the last one in which it was in place
         self.placement = seat.map(decisions.placement)
         self.arena = seat.arena.bytes
         self.buffers = pool.buffers | _typed(self.arena)
@@ -99,10 +100,17 @@ class Memory:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the arena still has the seat where it was; if not, see `followed`."""
-        part = self.seat.part
-        is_there = part is self.part or part == self.part
-        return is_there and self.arena is self.seat.arena.bytes
+        """Whether the arena still has the seat where it was, and all of it is there; if not, see
+        `followed`.
+        """
+        layout = self.seat.arena.layout
+        if layout is self._layout:
+            return True
+        is_there = layout.moving is None and layout.bytes is self.arena
+        if not is_there or self.seat.part != self.part:
+            return False
+        self._layout = layout
+        return True
 
     def followed(self) -> Memory:
         """The same over the bytes that the arena moved this one's values to."""

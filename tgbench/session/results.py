@@ -19,6 +19,7 @@ from tgbench.base.regions import Box, Region
 from tgbench.runs.buckets import Boxes, boxes_by_name, region_of_index
 
 Parts: TypeAlias = Sequence[tuple[Box, torch.Tensor]]
+MOST_SHOWN = 64  # pieces of a program's results, of which it is remembered where they lie
 Plain: TypeAlias = Sequence[tuple[Box, Any]]  # with arrays, where NumPy can: it slices quicker
 
 
@@ -129,7 +130,11 @@ def _found(
             return assembled if piece.within is None else assembled[piece.within]
         box, tensor = whole
         found = _plain(tensor)[(..., *_inside(piece.box, box))]
-    found = shown[piece] = found if piece.within is None else found[piece.within]
+    if piece.within is not None:
+        found = found[piece.within]
+    if len(shown) >= MOST_SHOWN:
+        shown.clear()
+    shown[piece] = found
     return found
 
 

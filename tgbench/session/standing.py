@@ -149,16 +149,23 @@ class Keeper:
         memory = self.standing.memory
         if memory is None:
             return
-        self.arena.finish_move()
         if not memory.is_in_place:
-            self._drop_programs()
-            memory = memory.followed()
-            held = memory.held if self.standing.held else NONE
-            self.standing = self.standing._replace(memory=memory, held=held)
+            memory = self._followed(memory)
         memory.settle() if self.standing.is_fresh else memory.take_back()
         if self.arena.last_ran != self.seat.number:
             left = memory.outliving(self.standing.valid)
             self.standing = self.standing._replace(valid=left)
+
+    def _followed(self, memory: Memory) -> Memory:
+        """The same memory, where the arena has it now."""
+        self.arena.finish_move()
+        if memory.is_in_place:
+            return memory
+        self._drop_programs()
+        memory = memory.followed()
+        held = memory.held if self.standing.held else NONE
+        self.standing = self.standing._replace(memory=memory, held=held)
+        return memory
 
     def take(self, programs: Iterable[Entry]) -> int:
         """Remember programs that were made elsewhere; returns how many were not there."""
