@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from tgbench.base.coords import Coord, Moving, at, origin_symbol
 from tgbench.base.memo import Allowance, bytes_of
@@ -20,7 +20,8 @@ from tgbench.programs.lowering import Held, State
 from tgbench.runs.buckets import Spot
 from tgbench.runs.raster import Raster
 
-Entry: TypeAlias = "tuple[Node, Region, tuple[Coord, ...]]"
+Coords: TypeAlias = "tuple[Coord, ...]"
+Entry: TypeAlias = "tuple[Node, Region, Coords]"
 Change: TypeAlias = Callable[[Coord, int], Coord]  # (coordinate, size of its dimension) → another
 
 
@@ -51,26 +52,21 @@ class ValidityPattern:
         ) and all(type(form) is int for _, _, start in self.entries for form in start)
 
     def changed(self, change: Change, stop: Change | None = None) -> ValidityPattern:
-        """The same with every coordinate rewritten; where boxes stop, by `stop` if it is given."""
-        ends = change if stop is None else stop
-        return ValidityPattern(
-            tuple(
-                (
-                    node,
-                    Region(
-                        tuple(
-                            Box(
-                                (change(a, size), ends(b, size))
-                                for (a, b), size in zip(box, node.shape, strict=True)
-                            )
-                            for box in region
-                        )
-                    ),
-                    tuple(change(form, size) for form, size in zip(start, node.shape, strict=True)),
-                )
-                for node, region, start in self.entries
-            )
-        )
+        """The same with every coordinate rewritten; where boxes stop, by `stop` if it is given.
+
+        Equal layers hold the same elements of nodes of the same shape: each is rewritten once.
+        """
+        ends, known = change if stop is None else stop, dict[Any, tuple[Region, Coords]]()
+        entries: list[Entry] = []
+        for node, region, start in self.entries:
+            key = region, start, node.shape
+            found = known.get(key)
+            if found is None:
+                boxes = [_rewritten(box, node.shape, change, ends) for box in region]
+                moved = [change(form, size) for form, size in zip(start, node.shape, strict=True)]
+                found = known[key] = Region(tuple(boxes)), tuple(moved)
+            entries.append((node, *found))
+        return ValidityPattern(tuple(entries))
 
     def at(self, origin: Sequence[int]) -> ValidityPattern:
         """The same at one origin: numbers."""
@@ -86,13 +82,17 @@ class ValidityPattern:
 
         A pattern may name boxes that are empty elsewhere; it is not for such places.
         """
-        there = self.regions
+        there, seen = self.regions, set[tuple[int, int]]()  # equal layers' regions are one object
         for node, counted, start in other.entries:
             region, first = there.get(node, _NOWHERE)
-            if first != start or any(a >= b for box in counted for a, b in box):
+            if first != start:
                 return False
-            if not region.contains(counted):
+            pair = id(region), id(counted)
+            if pair in seen:
+                continue
+            if any(a >= b for box in counted for a, b in box) or not region.contains(counted):
                 return False
+            seen.add(pair)
         return True
 
     def within(self, raster: Raster, kept: Container[Node]) -> ValidityPattern:
@@ -103,6 +103,11 @@ class ValidityPattern:
             if left.boxes:
                 found.append((node, left, start))
         return ValidityPattern(tuple(found))
+
+
+def _rewritten(box: Box, shape: Sequence[int], change: Change, stop: Change) -> Box:
+    sides = zip(box, shape, strict=True)
+    return Box([(change(a, size), stop(b, size)) for (a, b), size in sides])
 
 
 _NOWHERE: tuple[Region, None] = EMPTY, None

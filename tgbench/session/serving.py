@@ -320,7 +320,9 @@ class Server:
             if (program := self.programs.find(state, spot.kind, spot.origin)) is not None
             and self.states.are_there(state, spot.origin, valid, last.origin)
         ]
-        return min(found, key=lambda program: program.takes_ns(spot.origin), default=None)
+        if len(found) < 2:
+            return found[0] if found else None
+        return min(found, key=lambda program: program.takes_ns(spot.origin))
 
     def _around(self, bucket: Bucket, rung: Rung, everything: Sequence[str]) -> Bucket:
         """A run as a larger one."""
