@@ -325,7 +325,9 @@ class Program:
     def is_good(self, origin: tuple[int, ...]) -> bool:
         """Whether it is as quick there as was hoped."""
         use = self.use
-        return not use.is_warm or use.time_ns * self.share(origin) <= use.instead_ns
+        if use.instead_ns == inf or not use.is_warm:
+            return True
+        return use.time_ns * self.share(origin) <= use.instead_ns
 
     def ran(self, took_ns: float) -> None:
         """A run where it stands took so long."""

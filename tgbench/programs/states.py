@@ -193,13 +193,12 @@ class States:
         self, wanted: int, origin: Sequence[int], number: int, last: Sequence[int]
     ) -> bool:
         """Whether one state at its origin is part of another one; see `ValidityPattern.holds`."""
-        parts = self.patterns[wanted], self.patterns[number]
-        if wanted == number and parts[0].is_fixed:
+        needed, there = self.patterns[wanted], self.patterns[number]
+        if wanted == number and needed.is_fixed:
             return True
-        places = [
-            None if part.is_fixed else at for part, at in zip(parts, (origin, last), strict=True)
-        ]
-        key = (wanted, places[0], number, places[1])
+        key = (
+            wanted, None if needed.is_fixed else origin, number, None if there.is_fixed else last
+        )  # fmt: skip
         return self._held.get(key, self._are_there, wanted, origin, number, last)
 
     def _are_there(

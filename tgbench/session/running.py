@@ -346,8 +346,9 @@ class Runner:
     def served(self, bucket: Bucket, spot: Spot) -> Served:
         """A program for a run after what stands; raises NeedsPlan if that takes another plan."""
         own = self.scout.own(bucket, spot, self.keeper.standing)
-        if own.program is not None and own.program.is_good(own.spot.origin):
-            return Served.by(own, own.program)
+        program = own.program
+        if program is not None and program.is_good(spot.origin):
+            return Served(EXACTLY, spot, program, False)
         return self._again(own) or self._chosen(own)
 
     def _again(self, own: Offer) -> Served | None:
