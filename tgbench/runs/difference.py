@@ -26,7 +26,7 @@ AT_ONCE = 16  # slices
 MOST_BOXES = 8  # a comparison that would find more changed boxes than this takes larger ones
 MOST_CELLS = 64  # along a dimension, where boxes are looked for
 MOST_RUNS = MOST_CELLS // 2  # along a dimension, each with a gap behind it
-MOST_REMEMBERED = 1_000  # boxes that changed
+MOST_ROWS = 1_000  # that changed, and are remembered
 
 
 def difference(old: NDArray[Any], new: NDArray[Any]) -> Region:
@@ -43,7 +43,9 @@ def boxes_of(flags: NDArray[np.bool_] | np.bool_) -> Region:
     at = cells.find(1)
     if at < 0:
         return EMPTY
-    only = _only_box(cells, shape, at)
+    stop = cells.rfind(1) + 1
+    only = _row(at, stop, shape) if cells.find(0, at, stop) < 0 else None
+    only = only or _only_box(cells, shape, at)
     if only is not None:
         return only
     boxes = _banded(cells, shape, 0, len(cells), at)
@@ -52,16 +54,30 @@ def boxes_of(flags: NDArray[np.bool_] | np.bool_) -> Region:
     return _few_of_a_row(boxes) or _coarse(np.asarray(flags))
 
 
-@lru_cache(MOST_REMEMBERED)
-def _region(*sides: Side) -> Region:
-    """The region of one box. What changes again is the same object again, which knows its hash."""
-    return Region((Box(sides),))
+@lru_cache(MOST_ROWS)
+def _row(start: int, stop: int, shape: Sequence[int]) -> Region | None:
+    """Elements in a row as one box; None where they are none. Most changes are a word, or rows.
+
+    What changes again is the same object again, which knows its hash.
+    """
+    sides: list[Side] = []
+    for size in reversed(shape):
+        row = start // size
+        if (stop - 1) // size == row:
+            sides.append((start - row * size, stop - row * size))
+            start, stop = row, row + 1
+        elif start % size == 0 and stop % size == 0:
+            sides.append((0, size))
+            start, stop = row, stop // size
+        else:
+            return None
+    return Region((Box(sides[::-1]),))
 
 
 def _only_box(cells: bytes, shape: Sequence[int], at: int) -> Region | None:
     """The box of all true cells, the first of which is there; None where they are more than one.
 
-    As `_banded` finds it, from the inside out; most changes are a word, a row or a patch.
+    As `_banded` finds it, from the inside out: a patch.
     """
     sides, begin, step = [], at, 1
     for size in reversed(shape):
@@ -75,7 +91,7 @@ def _only_box(cells: bytes, shape: Sequence[int], at: int) -> Region | None:
             return None
         sides.append(((begin - start) // step, (stop - start) // step))
         begin, step = start, step * size
-    return _region(*reversed(sides))
+    return Region((Box(sides[::-1]),))
 
 
 def _few_of_a_row(boxes: Sequence[Sides]) -> Region | None:
