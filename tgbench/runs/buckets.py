@@ -406,7 +406,11 @@ class Classifier:
         return self._spots.get((bucket, extents), self._classified, bucket, extents)
 
     def _classified(self, bucket: Bucket, extents: Extents) -> Spot:
-        kind, origin = bucket.classify(self.graph, extents)
+        return self.known(bucket.classify(self.graph, extents))
+
+    def known(self, spot: Spot) -> Spot:
+        """The same, of the object that its class is."""
+        kind, origin = spot
         return Spot(self._kinds.get(kind, lambda: kind), origin)
 
 

@@ -69,8 +69,8 @@ class Rehearser:
             yield offer, [offer]
         scout, stands = self.scout, self.keeper.chooser.stands
         for kind, (_, origin) in self.planning.classes.items():
-            ahead = kind.ahead(origin)
-            own = scout.own(kind.bucket(ahead), Spot(kind, ahead), self.keeper.standing)
+            ahead = scout.server.classifier.known(Spot(kind, kind.ahead(origin)))
+            own = scout.own(kind.bucket(ahead.origin), ahead, self.keeper.standing)
             if own.program is not None:
                 continue
             yield own, (one for one in [own] if not stands(one))
@@ -91,7 +91,7 @@ class Rehearser:
 
     def hold(self, runs: Iterable[Spot]) -> None:
         """Make programs of runs that compute everything: they may serve any other."""
-        for spot in runs:
+        for spot in map(self.scout.server.classifier.known, runs):
             self._make_ready(Offer(WHOLE, spot.kind.bucket(spot.origin), spot, NOTHING, None))
 
     def _make_ready(self, offer: Offer) -> None:
@@ -103,7 +103,8 @@ class Rehearser:
 
     def prepare(self, seconds: float | None) -> int:
         """Programs for the planned classes, largest slices first; returns how many were made."""
-        progress, made, walks = self.planning.progress, 0, self.planning.corners()
+        progress, made = self.planning.progress, 0
+        walks = list(map(self.scout.server.classifier.known, self.planning.corners()))
         end = time.monotonic() + (seconds if seconds is not None else 1e9)
         try:
             for i, spot in enumerate(walks):
@@ -135,7 +136,7 @@ class Rehearser:
         """Runs of one class, one position further each time; behind a first one, if none was."""
         if not self.keeper.standing.is_fresh:
             demand = dict(spot.kind.bucket(spot.origin).demand)
-            yield self.planning.afresh(demand).classify(self.planning.graph)
+            yield self.scout.server.classifier.spot(self.planning.afresh(demand))
         for ahead in range(RUNS_AHEAD):
             origin = spot.kind.further(spot.origin, ahead)
             if origin is not None:
