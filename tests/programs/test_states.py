@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tgbench.base.coords import Moving, at, origin_symbol
+from tgbench.base.coords import Coord, Moving, at, origin_symbol
 from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import Graph, GraphBuilder, Node
 from tgbench.programs.lowering import Held
@@ -63,6 +63,42 @@ def test_how_far_back_a_state_is_there(valid: int, start: int, less: int) -> Non
 
     expected = max((at for at in range(start + 1) if is_there(at)), default=None)
     assert states.reach(wanted, lambda at: (at,), start, number, ()) == expected
+
+
+sides = st.one_of(
+    st.integers(0, SIZE), st.integers(-3, 3).map(lambda more: origin_symbol(0) + more)
+)
+
+
+@given(
+    st.lists(st.tuples(sides, sides), min_size=1, max_size=2),
+    st.tuples(sides, sides),
+    st.lists(st.tuples(st.integers(0, SIZE), st.integers(0, SIZE)), min_size=1, max_size=20),
+)
+def test_what_is_there_is_known_at_places_never_seen(
+    held: list[tuple[Coord, Coord]],
+    wanted: tuple[Coord, Coord],
+    places: list[tuple[int, int]],
+) -> None:
+    """One session's states, asked at one place after the other, beside elements counted one by one.
+
+    Two nodes hold the same, as equal layers do; boxes that are empty somewhere hold nothing there,
+    and who counts on an empty one finds it nowhere.
+    """
+    states = States()
+
+    def number(boxes: list[tuple[Coord, Coord]]) -> int:
+        region = Region(tuple(Box((side, (0, 4))) for side in boxes))
+        return states.number(
+            ValidityPattern.of({node: Held(region, (0, 0)) for node in (K, GRAPH.node("x"))})
+        )
+
+    there, counted = number(held), number([wanted])
+    for origin, last in places:
+        elements = {row for a, b in held for row in range(at(a, (last,)), at(b, (last,)))}
+        first, stop = (at(side, (origin,)) for side in wanted)
+        expected = first < stop and elements.issuperset(range(first, stop))
+        assert states.are_there(counted, (origin,), there, (last,)) == expected
 
 
 def test_a_state_moves_with_the_runs_of_its_class() -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
 
-from tgbench.base.coords import Coord, Moving, at, origin_symbol
+from tgbench.base.coords import Coord, Footing, Moving, at, origin_symbol, same
 from tgbench.base.memo import Allowance, bytes_of
 from tgbench.base.regions import EMPTY, Box, Region
 from tgbench.graph.graph import Node
@@ -78,19 +78,19 @@ class ValidityPattern:
         return {node: (region, start) for node, region, start in self.entries}
 
     def holds(self, other: ValidityPattern) -> bool:
-        """Whether all that another pattern counts on is there; both are numbers.
+        """Whether all that another pattern counts on is there, where one stands.
 
         A pattern may name boxes that are empty elsewhere; it is not for such places.
         """
         there, seen = self.regions, set[tuple[int, int]]()  # equal layers' regions are one object
         for node, counted, start in other.entries:
             region, first = there.get(node, _NOWHERE)
-            if first != start:
+            if first is None or not all(map(same, first, start)):
                 return False
             pair = id(region), id(counted)
             if pair in seen:
                 continue
-            if any(a >= b for box in counted for a, b in box) or not region.contains(counted):
+            if not all(a < b for box in counted for a, b in box) or not region.contains(counted):
                 return False
             seen.add(pair)
         return True
@@ -193,18 +193,22 @@ class States:
         self, wanted: int, origin: Sequence[int], number: int, last: Sequence[int]
     ) -> bool:
         """Whether one state at its origin is part of another one; see `ValidityPattern.holds`."""
-        needed, there = self.patterns[wanted], self.patterns[number]
-        if wanted == number and needed.is_fixed:
+        if wanted == number and self.patterns[wanted].is_fixed:
             return True
-        key = (
-            wanted, None if needed.is_fixed else origin, number, None if there.is_fixed else last
-        )  # fmt: skip
-        return self._held.get(key, self._are_there, wanted, origin, number, last)
+        key = wanted, number, len(origin)
+        with Footing((*origin, *last)):  # over both, so that it is known at places never seen
+            return self._held.get(key, self._are_there, *key)
 
-    def _are_there(
-        self, wanted: int, origin: Sequence[int], number: int, last: Sequence[int]
-    ) -> bool:
-        return self.here(number, last).holds(self.here(wanted, origin))
+    def _are_there(self, wanted: int, number: int, count: int) -> bool:
+        """Where entries of the second origin stand behind so many of the first."""
+        return self._behind(number, count).holds(self.patterns[wanted])
+
+    def _behind(self, number: int, count: int) -> ValidityPattern:
+        """A state over entries that stand behind others."""
+        pattern = self.patterns[number]
+        if pattern.is_fixed:
+            return pattern
+        return pattern.changed(lambda form, size: _further(form, count))
 
     def reach(
         self,
@@ -265,6 +269,13 @@ def _shifted(form: Coord, delta: Sequence[int]) -> Coord:
         return form
     const = form.const - sum(k * delta[i] for i, k in form.terms)
     return Moving(const, form.terms, form.per)
+
+
+def _further(form: Coord, count: int) -> Coord:
+    """The same number, over an origin with so many more entries in front."""
+    if not isinstance(form, Moving):
+        return form
+    return Moving(form.const, tuple([(i + count, k) for i, k in form.terms]), form.per)
 
 
 def _recognised(value: int, origin: Sequence[int], size: int) -> Coord:
