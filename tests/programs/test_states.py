@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import product
+from random import Random
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -65,20 +68,16 @@ def test_how_far_back_a_state_is_there(valid: int, start: int, less: int) -> Non
     assert states.reach(wanted, lambda at: (at,), start, number, ()) == expected
 
 
-sides = st.one_of(
-    st.integers(0, SIZE), st.integers(-3, 3).map(lambda more: origin_symbol(0) + more)
+PLACES = 6
+edges = st.tuples(st.booleans(), st.integers(0, 3)).map(
+    lambda edge: origin_symbol(0) + edge[1] - 1 if edge[0] else edge[1]
 )
+intervals = st.tuples(edges, st.tuples(edges, st.integers(1, 3)).map(lambda e: e[0] + e[1]))
 
 
-@given(
-    st.lists(st.tuples(sides, sides), min_size=1, max_size=2),
-    st.tuples(sides, sides),
-    st.lists(st.tuples(st.integers(0, SIZE), st.integers(0, SIZE)), min_size=1, max_size=20),
-)
+@given(st.lists(intervals, min_size=1, max_size=2), intervals, st.randoms())
 def test_what_is_there_is_known_at_places_never_seen(
-    held: list[tuple[Coord, Coord]],
-    wanted: tuple[Coord, Coord],
-    places: list[tuple[int, int]],
+    held: list[tuple[Coord, Coord]], wanted: tuple[Coord, Coord], random: Random
 ) -> None:
     """One session's states, asked at one place after the other, beside elements counted one by one.
 
@@ -89,15 +88,16 @@ def test_what_is_there_is_known_at_places_never_seen(
 
     def number(boxes: list[tuple[Coord, Coord]]) -> int:
         region = Region(tuple(Box((side, (0, 4))) for side in boxes))
-        return states.number(
-            ValidityPattern.of({node: Held(region, (0, 0)) for node in (K, GRAPH.node("x"))})
-        )
+        nodes = K, GRAPH.node("x")
+        return states.number(ValidityPattern.of({n: Held(region, (0, 0)) for n in nodes}))
 
     there, counted = number(held), number([wanted])
+    places = list(product(range(PLACES), repeat=2))
+    random.shuffle(places)
     for origin, last in places:
-        elements = {row for a, b in held for row in range(at(a, (last,)), at(b, (last,)))}
+        rows_held = {row for a, b in held for row in range(at(a, (last,)), at(b, (last,)))}
         first, stop = (at(side, (origin,)) for side in wanted)
-        expected = first < stop and elements.issuperset(range(first, stop))
+        expected = first < stop and rows_held.issuperset(range(first, stop))
         assert states.are_there(counted, (origin,), there, (last,)) == expected
 
 
