@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from tgbench.base.errors import DemandError, HintError, InputError, TgbenchError
-from tgbench.base.memo import Memo
+from tgbench.base.memo import Latest
 from tgbench.base.regions import EMPTY, Region
 from tgbench.graph.graph import Graph, Node
 from tgbench.graph.op_table import FLOATS, OPS, OpDef, numpy_dtype
@@ -47,7 +47,7 @@ class ArgumentReader:
         self._everything = Wishes(
             {name: Wish.of(Region.full(n.shape), ..., n.shape) for name, n in graph.outputs.items()}
         )
-        self._wanted = Memo(MOST_WANTED)
+        self._wanted = Latest[tuple[Any, ...], Wishes](MOST_WANTED)
         self._dtypes = {name: numpy_dtype(node.dtype) for name, node in leaves.items()}
         self._shapes = {name: node.shape for name, node in leaves.items()}
         self._floats = {n: node.dtype for n, node in graph.inputs.items() if node.dtype in FLOATS}
@@ -195,13 +195,17 @@ class ArgumentReader:
         if want is None:
             return self._everything
         named = _by_name(want, self.graph.outputs, "want", DemandError)
-        key = []
+        key: list[Any] = []
         for name, index in named.items():
             plain = _plain(index)
             if plain is None:
                 return self._read(named)
-            key.append((name, plain))
-        return self._wanted.get(tuple(key), self._read, named)
+            key += name, plain
+        known = tuple(key)
+        found = self._wanted.get(known)
+        if found is None:
+            found = self._wanted[known] = self._read(named)
+        return found
 
     def _read(self, named: Mapping[str, Any]) -> Wishes:
         return Wishes({name: self._wish(name, index) for name, index in named.items()})

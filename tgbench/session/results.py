@@ -182,6 +182,8 @@ def _dropped(index: Any, rank: int) -> list[int]:
     if index is Ellipsis:
         return []
     parts = index if isinstance(index, tuple) else (index,)
+    if set(map(type, parts)) == {int}:
+        return list(range(len(parts)))
     if any(part is Ellipsis for part in parts):
         at = next(i for i, part in enumerate(parts) if part is Ellipsis)
         parts = (*parts[:at], *[slice(None)] * (rank - len(parts) + 1), *parts[at + 1 :])
