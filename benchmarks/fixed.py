@@ -36,6 +36,7 @@ Step: TypeAlias = "tuple[Any, Any]"  # inputs, and what is wanted
 Opens: TypeAlias = Callable[[Any, Path], GraphSession]  # given `making`, and where weights are kept
 WARM = 50  # runs that count for nothing
 MAKING = ("always", "measured")
+AGAIN, NEW = "again", "never seen"  # of places
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def _history(subject: str, name: str) -> Small:
 
 GRAPHS: Mapping[str, Callable[[], Small]] = {
     "two products, one row": lambda: Small(_products, lambda: _rows(lambda number: 3)),
-    "two products, any row": lambda: Small(_products, lambda: _rows(lambda number: 7 * number % 16)),
+    "two products, any row": lambda: Small(_products, lambda: _rows(lambda n: 7 * n % 16)),
     "gemma3-tiny, a token": lambda: _decoder(TOY),
     "reduced GPT-2, one edit": lambda: _history("GPT2Model", "one edit"),
     "reduced ModernBERT, insertion": lambda: _history("ModernBertModel", "insertion"),
@@ -141,7 +142,7 @@ def _calls_of(program: Program) -> TimedCalls:
 
 def runs_of(session: GraphSession, steps: Iterator[Step], runs: int) -> dict[str, list[list[int]]]:
     """Whole runs and their calls, of those that made nothing: at a place again, or never seen."""
-    found: dict[str, list[list[int]]] = {"again": [], "never seen": []}
+    found: dict[str, list[list[int]]] = {AGAIN: [], NEW: []}
     seen = set()
     for number in range(WARM + runs):
         inputs, want = next(steps)
@@ -165,7 +166,7 @@ def runs_of(session: GraphSession, steps: Iterator[Step], runs: int) -> dict[str
     return found
 
 
-def _medians(samples: list[list[int]]) -> dict[str, float]:
+def _medians(samples: list[list[int]]) -> dict[str, Any]:
     """In microseconds."""
     whole, calls = zip(*samples, strict=True)
     fixed = [a - b for a, b in samples]

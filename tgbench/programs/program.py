@@ -348,9 +348,10 @@ class Program:
             return
         self.origin = None  # an interrupt in between leaves it nowhere: the next run moves it again
         self.shown.clear()
-        here = self._forms.at(origin)
-        for moving in self._moving:
-            moving.move(here)
+        if self._moving:
+            here = self._forms.at(origin)
+            for moving in self._moving:
+                moving.move(here)
         if self._chains:
             words = np.array(origin, np.int64)
             for chain in self._chains.values():

@@ -276,10 +276,13 @@ def _plain(index: Any) -> Hashable:
         return (slice, *ends) if _ENDS.issuperset(map(type, ends)) else None
     if type(index) is not tuple:
         return None
+    if _INTEGERS.issuperset(map(type, index)):
+        return index
     plain = tuple([_plain(part) for part in index])
     return None if None in plain else plain
 
 
+_INTEGERS = {int}
 _ENDS = {int, type(None)}
 
 

@@ -8,7 +8,7 @@ first hands that out where it stands.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -19,6 +19,7 @@ from tgbench.base.regions import Box, Region
 from tgbench.runs.buckets import Boxes, boxes_by_name, region_of_index
 
 Parts: TypeAlias = Sequence[tuple[Box, torch.Tensor]]
+Shown: TypeAlias = "dict[Piece, Any]"  # views of a program's tensors, where it stands
 MOST_SHOWN = 64  # pieces of a program's results, of which it is remembered where they lie
 Plain: TypeAlias = Sequence[tuple[Box, Any]]  # with arrays, where NumPy can: it slices quicker
 
@@ -89,7 +90,7 @@ def gather(
     origin: tuple[int, ...],
     wish: Wish,
     is_own: bool,
-    shown: MutableMapping[Piece, Any],
+    shown: Shown,
     copy: bool,
     as_torch: bool,
 ) -> Any:
@@ -114,7 +115,7 @@ def _found(
     origin: tuple[int, ...],
     piece: Piece,
     is_all: bool,
-    shown: MutableMapping[Piece, Any],
+    shown: Shown,
 ) -> Any:
     """A piece: a view of a part, or assembled of several; `is_all` if it is all that is there."""
     found = shown.get(piece)
@@ -126,7 +127,8 @@ def _found(
         there = [(box.at(origin), tensor) for box, tensor in parts]
         whole = next((part for part in there if part[0].contains(piece.box)), None)
         if whole is None:
-            assembled = _assembled([(box, _plain(one)) for box, one in there], piece.box)
+            plain = [(box, _plain(tensor)) for box, tensor in there]
+            assembled = _assembled(plain, piece.box)
             return assembled if piece.within is None else assembled[piece.within]
         box, tensor = whole
         found = _plain(tensor)[(..., *_inside(piece.box, box))]

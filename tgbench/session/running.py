@@ -475,10 +475,13 @@ class Runner:
         took_ns = clock.done - clock.began
         self.trace.append(LoggedCall(run.bucket, not served.is_new, took_ns, time.time()))
         propagator = self.keeper.memory.propagator
-        done = self.finished = Finished(
-            run.bucket, served, moved, clock, propagator, self.classifier
-        )
-        tell(RUNS, lambda: f"run {counters.runs}: {done.report.line}")
+        self.finished = Finished(run.bucket, served, moved, clock, propagator, self.classifier)
+        tell(RUNS, self._line)
+
+    def _line(self) -> str:
+        """Of the run that is over."""
+        assert self.finished is not None
+        return f"run {self.counters.runs}: {self.finished.report.line}"
 
     def _standing_after(self, run: Decision, before: Standing, outcome: Outcome) -> Standing:
         """What stands once a run counts, that left this of what stood `before`."""
@@ -486,7 +489,8 @@ class Runner:
         if run.request.keeps is Keeps.NOTHING:
             left = memory.surviving(before.valid, run.served.program)
             return before._replace(valid=left)
-        pending = self.reader.rounded_states(outcome.advanced)
+        advanced = outcome.advanced
+        pending = self.reader.rounded_states(advanced) if advanced else NONE
         _, spot, program, _ = run.served
         valid = self.keeper.left_by(program, spot, before)
         return Standing(memory, memory.held, NONE, True, valid, spot, pending)
