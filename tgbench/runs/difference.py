@@ -9,42 +9,47 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tgbench.base.memo import Latest
 from tgbench.base.regions import EMPTY, Box, Region, row_major
 
 Side: TypeAlias = "tuple[Any, Any]"
 Sides: TypeAlias = "tuple[Side, ...]"  # what a box is made of
+Row: TypeAlias = "tuple[int, int, tuple[int, ...]]"  # first element, stop, of an array of a shape
+Rows: TypeAlias = "Latest[Row, Region]"
 
 UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}  # by bytes
 AT_ONCE = 16  # slices
 MOST_BOXES = 8  # a comparison that would find more changed boxes than this takes larger ones
 MOST_CELLS = 64  # along a dimension, where boxes are looked for
 MOST_RUNS = MOST_CELLS // 2  # along a dimension, each with a gap behind it
-MOST_ROWS = 1_000  # that changed, and are remembered
 
 
-def difference(old: NDArray[Any], new: NDArray[Any]) -> Region:
-    """The boxes where two arrays of one shape and dtype differ, bit for bit (NaN equals itself)."""
+def difference(old: NDArray[Any], new: NDArray[Any], rows: Rows | None = None) -> Region:
+    """The boxes where two arrays of one shape and dtype differ, bit for bit (NaN equals itself).
+
+    What lies in `rows` that were found before is the same object again, which knows its hash.
+    """
     if new.dtype.kind in "iub":
-        return boxes_of(old != new)
+        return boxes_of(old != new, rows)
     bits = UNSIGNED[new.itemsize]
-    return boxes_of(old.view(bits) != new.view(bits))
+    return boxes_of(old.view(bits) != new.view(bits), rows)
 
 
-def boxes_of(flags: NDArray[np.bool_] | np.bool_) -> Region:
+def boxes_of(flags: NDArray[np.bool_] | np.bool_, rows: Rows | None = None) -> Region:
     """True elements as at most `MOST_BOXES` boxes: exactly if that many do, else with some more."""
     cells, shape = flags.tobytes(), flags.shape
     at = cells.find(1)
     if at < 0:
         return EMPTY
     stop = cells.rfind(1) + 1
-    only = _row(at, stop, shape) if cells.find(0, at, stop) < 0 else None
+    only = _known_row((at, stop, shape), rows) if cells.find(0, at, stop) < 0 else None
     only = only or _only_box(cells, shape, at)
     if only is not None:
         return only
@@ -54,12 +59,17 @@ def boxes_of(flags: NDArray[np.bool_] | np.bool_) -> Region:
     return _few_of_a_row(boxes) or _coarse(np.asarray(flags))
 
 
-@lru_cache(MOST_ROWS)
-def _row(start: int, stop: int, shape: Sequence[int]) -> Region | None:
-    """Elements in a row as one box; None where they are none. Most changes are a word, or rows.
+def _known_row(key: Row, rows: Rows | None) -> Region | None:
+    found = None if rows is None else rows.get(key)
+    if found is None:
+        found = _row(*key)
+        if rows is not None and found is not None:
+            rows[key] = found
+    return found
 
-    What changes again is the same object again, which knows its hash.
-    """
+
+def _row(start: int, stop: int, shape: Sequence[int]) -> Region | None:
+    """Elements in a row as one box; None where they are none. Most changes are a word, or rows."""
     sides: list[Side] = []
     for size in reversed(shape):
         row = start // size

@@ -15,7 +15,7 @@ from tgbench.base.regions import EMPTY, Region
 from tgbench.graph.graph import Graph, Node
 from tgbench.graph.op_table import FLOATS, OPS, OpDef, numpy_dtype
 from tgbench.runs.buckets import Bucket, BucketSpace, Spot, region_of_index
-from tgbench.runs.difference import UNSIGNED, difference
+from tgbench.runs.difference import UNSIGNED, Rows, difference
 from tgbench.session.results import Wish, Wishes
 
 Array = NDArray[Any]
@@ -27,6 +27,7 @@ WIDER = {("bfloat16", "float32"), ("bfloat16", "float64")} | {
 }
 
 
+MOST_ROWS = 1_000  # of inputs that changed, that are found again
 MOST_WANTED = 1_000  # of what was asked for, that is remembered as it was read
 
 
@@ -47,6 +48,7 @@ class ArgumentReader:
         self._everything = Wishes(
             {name: Wish.of(Region.full(n.shape), ..., n.shape) for name, n in graph.outputs.items()}
         )
+        self._rows: Rows = Latest(MOST_ROWS)
         self._wanted = Latest[tuple[Any, ...], Wishes](MOST_WANTED)
         self._dtypes = {name: numpy_dtype(node.dtype) for name, node in leaves.items()}
         self._shapes = {name: node.shape for name, node in leaves.items()}
@@ -237,7 +239,7 @@ class ArgumentReader:
             if array is held[name]:
                 continue
             if changed is None:
-                region = difference(held[name], array)
+                region = difference(held[name], array, self._rows)
             else:
                 region = changed.get(name, EMPTY)
                 if check:
