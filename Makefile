@@ -20,7 +20,7 @@ VENV := .venv/bin/python
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup peers demo test lint types notebooks browser unit sweep fuzz fuzz-bits fuzz-files fuzz-faults fuzz-interrupts trust lab format \
-	bench-ablation bench-best-path bench-decode bench-forward bench-engine bench-bitwise bench-budgets bench-cluster bench-histories bench-imported bench-kernels bench-layout bench-memory bench-occlusion bench-optimize bench-optimum bench-packing bench-paths bench-predict bench-programs bench-remat \
+	bench-ablation bench-best-path bench-decode bench-forward bench-engine bench-fixed bench-bitwise bench-budgets bench-cluster bench-histories bench-imported bench-kernels bench-layout bench-memory bench-occlusion bench-optimize bench-optimum bench-packing bench-paths bench-predict bench-programs bench-remat \
 	bench-schedule bench-scoring bench-specialise bench-stream bench-widgets bench-zoo gpu clean
 
 help: ## list the targets
@@ -124,6 +124,9 @@ bench-forward: setup peers ## everything computed, beside PyTorch and other syst
 
 bench-engine: setup ## the cost of the loop itself
 	@$(VENV) -m benchmarks.engine
+
+bench-fixed: setup ## what a run costs beside its calls, on small graphs
+	@OMP_NUM_THREADS=1 $(VENV) -m benchmarks.fixed
 
 bench-ablation: setup ## what each part of the search for plans is worth
 	@OMP_NUM_THREADS=1 $(VENV) -m benchmarks.ablation

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import product
+from random import Random
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tgbench.base.coords import Moving, at, origin_symbol
+from tgbench.base.coords import Coord, Moving, at, origin_symbol
 from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import Graph, GraphBuilder, Node
 from tgbench.programs.lowering import Held
@@ -63,6 +66,39 @@ def test_how_far_back_a_state_is_there(valid: int, start: int, less: int) -> Non
 
     expected = max((at for at in range(start + 1) if is_there(at)), default=None)
     assert states.reach(wanted, lambda at: (at,), start, number, ()) == expected
+
+
+PLACES = 6
+edges = st.tuples(st.booleans(), st.integers(0, 3)).map(
+    lambda edge: origin_symbol(0) + edge[1] - 1 if edge[0] else edge[1]
+)
+intervals = st.tuples(edges, st.tuples(edges, st.integers(1, 3)).map(lambda e: e[0] + e[1]))
+
+
+@given(st.lists(intervals, min_size=1, max_size=2), intervals, st.randoms())
+def test_what_is_there_is_known_at_places_never_seen(
+    held: list[tuple[Coord, Coord]], wanted: tuple[Coord, Coord], random: Random
+) -> None:
+    """One session's states, asked at one place after the other, beside elements counted one by one.
+
+    Two nodes hold the same, as equal layers do; boxes that are empty somewhere hold nothing there,
+    and who counts on an empty one finds it nowhere.
+    """
+    states = States()
+
+    def number(boxes: list[tuple[Coord, Coord]]) -> int:
+        region = Region(tuple(Box((side, (0, 4))) for side in boxes))
+        nodes = K, GRAPH.node("x")
+        return states.number(ValidityPattern.of({n: Held(region, (0, 0)) for n in nodes}))
+
+    there, counted = number(held), number([wanted])
+    places = list(product(range(PLACES), repeat=2))
+    random.shuffle(places)
+    for origin, last in places:
+        rows_held = {row for a, b in held for row in range(at(a, (last,)), at(b, (last,)))}
+        first, stop = (at(side, (origin,)) for side in wanted)
+        expected = first < stop and rows_held.issuperset(range(first, stop))
+        assert states.are_there(counted, (origin,), there, (last,)) == expected
 
 
 def test_a_state_moves_with_the_runs_of_its_class() -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import islice, product
 from typing import Any, get_args
@@ -688,3 +692,23 @@ def test_elsewhere_is_far_from_where_one_is() -> None:
     kind, origin = Bucket.of({"x": row}, {"y": last}).classify(graph)
     assert (origin, kind.elsewhere(origin)) == ((2, 8), (4, 4))
     assert kind.elsewhere((4, 5)) == (2, 2)
+
+
+def test_buckets_and_classes_are_found_again_in_another_process() -> None:
+    """Names have other hashes there."""
+    g = GraphBuilder()
+    g.output("y", g.input("x", (4,)) * 2.0)
+    bucket = Bucket.of({"x": Region((Box(((1, 2),)),))}, {"y": Region.full((4,))})
+    found = bucket, bucket.classify(g.build()).kind
+    assert {found} == {pickle.loads(pickle.dumps(found))}
+    code = (
+        "import pickle, sys\n"
+        "from tgbench.runs.buckets import Bucket, BucketClass\n"
+        "bucket, kind = pickle.load(sys.stdin.buffer)\n"
+        "assert bucket in {Bucket(bucket.changed, bucket.demand)}\n"
+        "assert kind in {BucketClass(kind.changed, kind.demand, kind.bounds)}\n"
+    )
+    for seed in "12":
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        given = pickle.dumps(found)
+        subprocess.run([sys.executable, "-c", code], input=given, check=True, env=environment)

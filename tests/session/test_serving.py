@@ -270,9 +270,9 @@ def test_a_run_that_nothing_is_chosen_for_is_not_classified(
     ids = np.zeros(TOKENS, np.int64)
     session.run({"ids": ids})
     asked: list[Bucket] = []
-    spot = session.runner.server.classifier.spot
+    spot = session.runner.scout.server.classifier.spot
     monkeypatch.setattr(
-        session.runner.server.classifier, "spot",
+        session.runner.scout.server.classifier, "spot",
         lambda bucket, onwards=False: asked.append(bucket) or spot(bucket, onwards),
     )  # fmt: skip
     ids = ids.copy()
@@ -489,8 +489,8 @@ def test_what_computes_everything_of_a_demand_does_so_whatever_changed(seed: int
             program.use.ran, program.use.time_ns = 3, 1e9 if program.renews else 1.0
         edit = Region((Box(((at, at + 1),)),))
         demand = {"y": Region((Box(((row, row + 1), (0, WIDTH))),))}
-        around = session.runner._around(Bucket.of({"ids": edit}, demand))
-        offer = session.runner.server.offer(around, ANEW)
+        around = session.runner.scout.around(Bucket.of({"ids": edit}, demand))
+        offer = session.runner.scout.server.offer(around, ANEW)
         if offer is not None:
             assert Bucket.of(everything, demand).is_within(offer.bucket)
             assert offer.program is not None
@@ -515,7 +515,7 @@ def test_a_program_that_comes_later_is_taken_where_nothing_is_chosen() -> None:
 
     before = edit()
     wanted = Bucket.of({}, {"y": Region((Box(((3, 4), (0, WIDTH))),))})
-    offer = runner.server.offer(runner._around(wanted), AFRESH)
+    offer = runner.scout.server.offer(runner.scout.around(wanted), AFRESH)
     assert offer is not None
     program = runner.maker.make(offer)
     program.use.ran, program.use.time_ns = 2, 1.0
@@ -545,8 +545,8 @@ def test_offers_that_are_alike_are_made_once() -> None:
     session.run({"ids": ids})
     runner, bucket = session.runner, Bucket.of({}, {})
     spot: Spot = bucket.classify(session.graph)
-    own = runner.own(bucket, spot, session.keeper.standing)
-    larger = runner.server.larger(own, runner._around(bucket))
+    own = runner.scout.own(bucket, spot, session.keeper.standing)
+    larger = runner.scout.server.larger(own, runner.scout.around(bucket))
     assert len({(offer.state, offer.bucket) for offer in (own, *larger)}) == len(larger) + 1
 
 

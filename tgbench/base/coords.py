@@ -440,4 +440,4 @@ class Domain:
         for index, low, high in self.bounds:
             if not low <= origin[index] <= high:
                 return False
-        return all(guard.holds(origin) for guard in self.rest)
+        return not self.rest or all(guard.holds(origin) for guard in self.rest)

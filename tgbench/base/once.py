@@ -42,8 +42,7 @@ def stretch() -> int:
     return _SPENT.stretches
 
 
-@contextmanager
-def putting_off() -> Iterator[None]:
+class putting_off:  # noqa: N801  (read as a clause: `with putting_off()`)
     """Inside, what is done once for a size may wait until that size was met several times.
 
     >>> with putting_off():
@@ -52,12 +51,16 @@ def putting_off() -> Iterator[None]:
     >>> is_put_off()
     False
     """
-    before, _SPENT.puts_off = _SPENT.puts_off, True
-    _SPENT.stretches += 1
-    try:
-        yield
-    finally:
-        _SPENT.puts_off = before
+
+    __slots__ = ("before",)
+
+    def __enter__(self) -> None:
+        self.before = _SPENT.puts_off
+        _SPENT.stretches += 1
+        _SPENT.puts_off = True
+
+    def __exit__(self, *_: object) -> None:
+        _SPENT.puts_off = self.before
 
 
 def spent_ns() -> int:

@@ -37,6 +37,7 @@ from tgbench.base.coords import Coord, Moving, at, fixed, same, value_of
 MOST_LISTED, MOST_BANDED = 1024, 4096  # boxes of a region in a file, and once they are banded
 
 Interval: TypeAlias = "tuple[Coord, Coord]"
+Index: TypeAlias = "tuple[slice, ...]"
 Size = TypeVar("Size", int, "int | Moving")
 
 
@@ -114,7 +115,7 @@ class Box(tuple[Interval, ...]):
         """This box where these entries of the origin are numbers."""
         return Box((fixed(start, numbers), fixed(stop, numbers)) for start, stop in self)
 
-    def slices(self) -> tuple[slice, ...]:
+    def slices(self) -> Index:
         """For indexing an array, where one stands."""
         return tuple([slice(value_of(start), value_of(stop)) for start, stop in self])
 
@@ -130,12 +131,13 @@ class Region:
     {[0:2, 3:4], [2:3, 0:5], [3:5, 3:4]}
     """
 
-    __slots__ = ("_hash", "boxes")
+    __slots__ = ("_hash", "_indices", "boxes")
 
     def __init__(self, boxes: tuple[Box, ...]) -> None:
         """`boxes` must be canonical already; use `Region.of` for any others."""
         self.boxes = boxes
         self._hash: int | None = None
+        self._indices: tuple[Index, ...] | None = None
 
     @staticmethod
     def of(*boxes: Box) -> Region:
@@ -155,6 +157,14 @@ class Region:
     @property
     def is_empty(self) -> bool:
         return not self.boxes
+
+    @property
+    def indices(self) -> tuple[Index, ...]:
+        """For indexing an array, box by box; of a region of numbers, as it is remembered."""
+        found = self._indices
+        if found is None:
+            found = self._indices = tuple([box.slices() for box in self.boxes])
+        return found
 
     @property
     def moves(self) -> bool:

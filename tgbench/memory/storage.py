@@ -227,6 +227,11 @@ class ScheduledGraph:
         return tuple(n for n in self.graph.nodes if n.op in ("input", "state"))
 
     @cached_property
+    def leaves(self) -> tuple[str, ...]:
+        """Their names."""
+        return tuple([n.name for n in self.kept])
+
+    @cached_property
     def live(self) -> dict[Node, LiveRange]:
         """When each stored node's bytes must stay untouched, in whatever run computes it."""
         end = len(self.schedule) + 1

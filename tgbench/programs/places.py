@@ -7,7 +7,7 @@ Equal layers share forms: each that differs is worked out once a move (`Forms`).
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -35,10 +35,16 @@ class Forms:
 
     def __init__(self) -> None:
         self._tuples: dict[tuple[Coord, ...], int] = {}
+        self._moving: list[int] = []  # of these, that differ from place to place
         self._sums: dict[Terms, int] = {}
 
     def of_tuple(self, forms: tuple[Coord, ...]) -> int:
-        return self._tuples.setdefault(forms, len(self._tuples))
+        found = self._tuples.get(forms)
+        if found is None:
+            found = self._tuples[forms] = len(self._tuples)
+            if Moving in map(type, forms):
+                self._moving.append(found)
+        return found
 
     def of_coord(self, form: Coord) -> tuple[int, int, int]:
         """const, which sum, per: the form is (const + sum) / per."""
@@ -48,10 +54,10 @@ class Forms:
         return const, self._sums.setdefault(terms, len(self._sums)), per
 
     def at(self, origin: Origin) -> Here:
-        return Here(
-            [tuple([at(one, origin) for one in forms]) for forms in self._tuples],
-            [sum([k * origin[i] for i, k in terms]) for terms in self._sums],
-        )
+        tuples: list[Any] = list(self._tuples)
+        for i in self._moving:
+            tuples[i] = tuple([at(one, origin) for one in tuples[i]])
+        return Here(tuples, [sum([k * origin[i] for i, k in terms]) for terms in self._sums])
 
 
 def moves(view: View) -> bool:

@@ -94,6 +94,7 @@ def site_at(site: Site, origin: Sequence[int]) -> Site:
     )
 
 
+LAST_COUNTED = 16  # runs of which a mean tells
 SURE = 3  # runs, of which the least time is not far from what one takes
 
 
@@ -138,12 +139,15 @@ class Use:
         return self.time_ns / self.modelled_ns if self.ran and 0 < self.modelled_ns < inf else None
 
     def note(self, took_ns: float) -> None:
-        self.ran += 1
-        late = took_ns - self.time_ns
-        if self.ran == 1 or (self.ran <= SURE and late < 0):
+        self.ran = ran = self.ran + 1
+        usual_ns = self.time_ns
+        late = took_ns - usual_ns
+        if ran > LAST_COUNTED:
+            self.time_ns = usual_ns + (late if late < usual_ns else usual_ns) / LAST_COUNTED
+        elif ran > SURE:
+            self.time_ns = usual_ns + min(late, usual_ns) / (ran - 1)
+        elif ran == 1 or late < 0:
             self.time_ns = took_ns
-        elif self.ran > SURE:
-            self.time_ns += min(late, self.time_ns) / min(self.ran - 1, 16)
 
 
 @dataclass
@@ -167,6 +171,7 @@ class Program:
         pace: what runs take beside that.
         binds: makes the tensors at the first move, where they are not made with the program.
         tryout: what is being found out about the kernels of its calls.
+        shown: of `results`, where it stands, what was handed out, as views.
         size_bytes: what keeping it takes, about; known once it is kept.
     """
 
@@ -189,6 +194,7 @@ class Program:
     pace: Pace = field(default_factory=Pace)
     binds: Callable[[Program, tuple[int, ...]], None] | None = None
     tryout: Any = None
+    shown: dict[Any, Any] = field(default_factory=dict)
     size_bytes: int = 0
     _tensors: dict[View, torch.Tensor] = field(default_factory=dict)
     _forms: Forms = field(default_factory=Forms)
@@ -226,6 +232,7 @@ class Program:
         origin: tuple[int, ...],
         prepared: Callable[[Prepared], Any],
     ) -> Pausing[None]:
+        self.shown.clear()
         self.calls, self.results, self._tensors = [], {}, {}  # of a bind that was interrupted
         self._moving, self._rebuilt, self._numbers, self._chains = [], [], [], {}
         self._forms = Forms()
@@ -318,12 +325,18 @@ class Program:
     def is_good(self, origin: tuple[int, ...]) -> bool:
         """Whether it is as quick there as was hoped."""
         use = self.use
-        return not use.is_warm or use.time_ns * self.share(origin) <= use.instead_ns
+        if use.instead_ns == inf or not use.is_warm:
+            return True
+        return use.time_ns * self.share(origin) <= use.instead_ns
 
-    def ran(self, took_ns: int) -> None:
+    def ran(self, took_ns: float) -> None:
         """A run where it stands took so long."""
-        place, work = self.origin or self.made_at, self.work
-        if work is not None and work.moves and self.use.ran:  # the first time nothing was warm
+        work = self.work
+        if work is None or not work.moves:
+            self.use.note(took_ns)
+            return
+        place = self.origin or self.made_at
+        if self.use.ran:  # the first time nothing was warm
             self.pace.note(work.at(place), took_ns)
         self.use.note(took_ns / self.share(place))
 
@@ -334,9 +347,11 @@ class Program:
             self.binds = None
             return
         self.origin = None  # an interrupt in between leaves it nowhere: the next run moves it again
-        here = self._forms.at(origin)
-        for moving in self._moving:
-            moving.move(here)
+        self.shown.clear()
+        if self._moving:
+            here = self._forms.at(origin)
+            for moving in self._moving:
+                moving.move(here)
         if self._chains:
             words = np.array(origin, np.int64)
             for chain in self._chains.values():

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from tgbench.base.coords import Coord, Moving, at, origin_symbol
+from tgbench.base.coords import Coord, Footing, Moving, at, origin_symbol, same
 from tgbench.base.memo import Allowance, bytes_of
 from tgbench.base.regions import EMPTY, Box, Region
 from tgbench.graph.graph import Node
@@ -20,7 +20,8 @@ from tgbench.programs.lowering import Held, State
 from tgbench.runs.buckets import Spot
 from tgbench.runs.raster import Raster
 
-Entry: TypeAlias = "tuple[Node, Region, tuple[Coord, ...]]"
+Coords: TypeAlias = "tuple[Coord, ...]"
+Entry: TypeAlias = "tuple[Node, Region, Coords]"
 Change: TypeAlias = Callable[[Coord, int], Coord]  # (coordinate, size of its dimension) → another
 
 
@@ -51,26 +52,21 @@ class ValidityPattern:
         ) and all(type(form) is int for _, _, start in self.entries for form in start)
 
     def changed(self, change: Change, stop: Change | None = None) -> ValidityPattern:
-        """The same with every coordinate rewritten; where boxes stop, by `stop` if it is given."""
-        ends = change if stop is None else stop
-        return ValidityPattern(
-            tuple(
-                (
-                    node,
-                    Region(
-                        tuple(
-                            Box(
-                                (change(a, size), ends(b, size))
-                                for (a, b), size in zip(box, node.shape, strict=True)
-                            )
-                            for box in region
-                        )
-                    ),
-                    tuple(change(form, size) for form, size in zip(start, node.shape, strict=True)),
-                )
-                for node, region, start in self.entries
-            )
-        )
+        """The same with every coordinate rewritten; where boxes stop, by `stop` if it is given.
+
+        Equal layers hold the same elements of nodes of the same shape: each is rewritten once.
+        """
+        ends, known = change if stop is None else stop, dict[Any, tuple[Region, Coords]]()
+        entries: list[Entry] = []
+        for node, region, start in self.entries:
+            key = region, start, node.shape
+            found = known.get(key)
+            if found is None:
+                boxes = [_rewritten(box, node.shape, change, ends) for box in region]
+                moved = [change(form, size) for form, size in zip(start, node.shape, strict=True)]
+                found = known[key] = Region(tuple(boxes)), tuple(moved)
+            entries.append((node, *found))
+        return ValidityPattern(tuple(entries))
 
     def at(self, origin: Sequence[int]) -> ValidityPattern:
         """The same at one origin: numbers."""
@@ -82,17 +78,21 @@ class ValidityPattern:
         return {node: (region, start) for node, region, start in self.entries}
 
     def holds(self, other: ValidityPattern) -> bool:
-        """Whether all that another pattern counts on is there; both are numbers.
+        """Whether all that another pattern counts on is there, where one stands.
 
         A pattern may name boxes that are empty elsewhere; it is not for such places.
         """
-        there = self.regions
+        there, seen = self.regions, set[tuple[int, int]]()  # equal layers' regions are one object
         for node, counted, start in other.entries:
             region, first = there.get(node, _NOWHERE)
-            if first != start or any(a >= b for box in counted for a, b in box):
+            if first is None or not all(map(same, first, start)):
                 return False
-            if not region.contains(counted):
+            pair = id(region), id(counted)
+            if pair in seen:
+                continue
+            if not all(a < b for box in counted for a, b in box) or not region.contains(counted):
                 return False
+            seen.add(pair)
         return True
 
     def within(self, raster: Raster, kept: Container[Node]) -> ValidityPattern:
@@ -103,6 +103,11 @@ class ValidityPattern:
             if left.boxes:
                 found.append((node, left, start))
         return ValidityPattern(tuple(found))
+
+
+def _rewritten(box: Box, shape: Sequence[int], change: Change, stop: Change) -> Box:
+    sides = zip(box, shape, strict=True)
+    return Box([(change(a, size), stop(b, size)) for (a, b), size in sides])
 
 
 _NOWHERE: tuple[Region, None] = EMPTY, None
@@ -158,8 +163,9 @@ class States:
             return 0
         if self.patterns[number].is_fixed:
             return number
-        if before.kind == now.kind:
-            delta = tuple(b - a for a, b in zip(before.origin, now.origin, strict=True))
+        if before.kind is now.kind or before.kind == now.kind:
+            ends = zip(before.origin, now.origin, strict=True)
+            delta = tuple([b - a for a, b in ends])
             return self._moves.get((number, delta), self._shifted, number, delta)
         key = number, before.origin, now.origin
         return self._moves.get(key, self._carried, number, before.origin, now.origin)
@@ -187,19 +193,22 @@ class States:
         self, wanted: int, origin: Sequence[int], number: int, last: Sequence[int]
     ) -> bool:
         """Whether one state at its origin is part of another one; see `ValidityPattern.holds`."""
-        parts = self.patterns[wanted], self.patterns[number]
-        if wanted == number and parts[0].is_fixed:
+        if wanted == number and self.patterns[wanted].is_fixed:
             return True
-        places = [
-            None if part.is_fixed else at for part, at in zip(parts, (origin, last), strict=True)
-        ]
-        key = (wanted, places[0], number, places[1])
-        return self._held.get(key, self._are_there, wanted, origin, number, last)
+        key = wanted, number, len(origin)
+        with Footing((*origin, *last)):  # over both, so that it is known at places never seen
+            return self._held.get(key, self._are_there, *key)
 
-    def _are_there(
-        self, wanted: int, origin: Sequence[int], number: int, last: Sequence[int]
-    ) -> bool:
-        return self.here(number, last).holds(self.here(wanted, origin))
+    def _are_there(self, wanted: int, number: int, count: int) -> bool:
+        """Where entries of the second origin stand behind so many of the first."""
+        return self._behind(number, count).holds(self.patterns[wanted])
+
+    def _behind(self, number: int, count: int) -> ValidityPattern:
+        """A state over entries that stand behind others."""
+        pattern = self.patterns[number]
+        if pattern.is_fixed:
+            return pattern
+        return pattern.changed(lambda form, size: _further(form, count))
 
     def reach(
         self,
@@ -260,6 +269,13 @@ def _shifted(form: Coord, delta: Sequence[int]) -> Coord:
         return form
     const = form.const - sum(k * delta[i] for i, k in form.terms)
     return Moving(const, form.terms, form.per)
+
+
+def _further(form: Coord, count: int) -> Coord:
+    """The same number, over an origin with so many more entries in front."""
+    if not isinstance(form, Moving):
+        return form
+    return Moving(form.const, tuple([(i + count, k) for i, k in form.terms]), form.per)
 
 
 def _recognised(value: int, origin: Sequence[int], size: int) -> Coord:

@@ -21,7 +21,7 @@ import numpy as np
 
 from tgbench.base.coords import Coord, origin_symbol, value_of
 from tgbench.base.errors import DemandError, GraphError, check_choice
-from tgbench.base.memo import Allowance
+from tgbench.base.memo import Allowance, Latest
 from tgbench.base.regions import EMPTY, Box, Region
 from tgbench.graph.graph import Graph
 
@@ -35,6 +35,8 @@ Use: TypeAlias = "tuple[str, str, int]"  # part, name, dimension of a box that m
 Extents: TypeAlias = Literal["as they are", "onwards", "sized"]  # what a class says of them
 SIZED = 0  # the extent of a span that has any
 MOST_SPOTS = 2_000  # whose class is remembered
+MOST_BUCKETS = 500  # that are found again as they are
+NAME_BYTES, BOX_BYTES, SIDE_BYTES = 200, 70, 118  # of parts of a bucket
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,10 @@ class BucketClass:
     @cached_property
     def _hash(self) -> int:
         return hash((self.changed, self.demand, self.bounds))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Names have other hashes in another process."""
+        return BucketClass, (self.changed, self.demand, self.bounds)
 
     def regions(
         self, part: Literal["changed", "demand"], origin: Sequence[Coord]
@@ -238,19 +244,44 @@ class Spot(NamedTuple):
     origin: tuple[int, ...]
 
 
-@dataclass(frozen=True)
 class Bucket:
     """One run's changed input boxes and demanded output boxes, at their positions."""
 
-    changed: Boxes
-    demand: Boxes
+    def __init__(self, changed: Boxes, demand: Boxes) -> None:
+        self.changed, self.demand = changed, demand
+        self._hash: int | None = None
+        self._size_bytes = 0
 
     @staticmethod
     def of(changed: Mapping[str, Region], demand: Mapping[str, Region]) -> Bucket:
-        def listed(regions: Mapping[str, Region]) -> Boxes:
-            return tuple(sorted([item for item in regions.items() if item[1].boxes]))
+        return Bucket(boxes_by_name(changed), boxes_by_name(demand))
 
-        return Bucket(listed(changed), listed(demand))
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            isinstance(other, Bucket)
+            and self.changed == other.changed
+            and self.demand == other.demand
+        )
+
+    def __hash__(self) -> int:
+        """Computed once, as that of a class."""
+        if self._hash is None:
+            self._hash = hash((self.changed, self.demand))
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As for a class."""
+        return Bucket, (self.changed, self.demand)
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes in memory, less what equal ones share."""
+        if not self._size_bytes:
+            for _, region in (*self.changed, *self.demand):
+                self._size_bytes += NAME_BYTES
+                for box in region.boxes:
+                    self._size_bytes += BOX_BYTES + SIDE_BYTES * len(box)
+        return self._size_bytes
 
     @cached_property
     def hulls(self) -> tuple[tuple[tuple[str, tuple[tuple[int, int], ...]], ...], ...]:
@@ -346,8 +377,14 @@ class Bucket:
         return f"{listed(self.changed)} → {listed(self.demand)}"
 
 
+def boxes_by_name(regions: Mapping[str, Region]) -> Boxes:
+    """As a bucket has them."""
+    found = [item for item in regions.items() if item[1].boxes]
+    return tuple(found if len(found) < 2 else sorted(found))
+
+
 class Classifier:
-    """Classes and origins of a graph's buckets, remembered; each class is one object.
+    """Buckets of a graph's runs, their classes and origins, remembered; equal ones are one object.
 
     Programs, states and costs are looked up by class several times a run, and finding an object is
     quicker than finding one that equals it.
@@ -356,12 +393,24 @@ class Classifier:
     def __init__(self, graph: Graph, allowance: Allowance) -> None:
         self.graph = graph
         self._spots, self._kinds = allowance.memo(MOST_SPOTS), allowance.memo(MOST_SPOTS)
+        self._buckets = Latest[tuple[Boxes, Boxes], Bucket](MOST_BUCKETS)
+
+    def bucket(self, changed: Boxes, demand: Boxes) -> Bucket:
+        key = changed, demand
+        found = self._buckets.get(key)
+        if found is None:
+            found = self._buckets[key] = Bucket(changed, demand)
+        return found
 
     def spot(self, bucket: Bucket, extents: Extents = "as they are") -> Spot:
         return self._spots.get((bucket, extents), self._classified, bucket, extents)
 
     def _classified(self, bucket: Bucket, extents: Extents) -> Spot:
-        kind, origin = bucket.classify(self.graph, extents)
+        return self.known(bucket.classify(self.graph, extents))
+
+    def known(self, spot: Spot) -> Spot:
+        """The same, of the object that its class is."""
+        kind, origin = spot
         return Spot(self._kinds.get(kind, lambda: kind), origin)
 
 

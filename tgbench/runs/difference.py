@@ -16,10 +16,13 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tgbench.base.memo import Latest
 from tgbench.base.regions import EMPTY, Box, Region, row_major
 
 Side: TypeAlias = "tuple[Any, Any]"
 Sides: TypeAlias = "tuple[Side, ...]"  # what a box is made of
+Row: TypeAlias = "tuple[int, int, tuple[int, ...]]"  # first element, stop, of an array of a shape
+Rows: TypeAlias = "Latest[Row, Region]"
 
 UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}  # by bytes
 AT_ONCE = 16  # slices
@@ -28,33 +31,63 @@ MOST_CELLS = 64  # along a dimension, where boxes are looked for
 MOST_RUNS = MOST_CELLS // 2  # along a dimension, each with a gap behind it
 
 
-def difference(old: NDArray[Any], new: NDArray[Any]) -> Region:
-    """The boxes where two arrays of one shape and dtype differ, bit for bit (NaN equals itself)."""
+def difference(old: NDArray[Any], new: NDArray[Any], rows: Rows | None = None) -> Region:
+    """The boxes where two arrays of one shape and dtype differ, bit for bit (NaN equals itself).
+
+    What lies in `rows` that were found before is the same object again, which knows its hash.
+    """
     if new.dtype.kind in "iub":
-        return boxes_of(np.asarray(old != new))
+        return boxes_of(old != new, rows)
     bits = UNSIGNED[new.itemsize]
-    return boxes_of(np.asarray(old.view(bits) != new.view(bits)))
+    return boxes_of(old.view(bits) != new.view(bits), rows)
 
 
-def boxes_of(flags: NDArray[np.bool_]) -> Region:
+def boxes_of(flags: NDArray[np.bool_] | np.bool_, rows: Rows | None = None) -> Region:
     """True elements as at most `MOST_BOXES` boxes: exactly if that many do, else with some more."""
     cells, shape = flags.tobytes(), flags.shape
     at = cells.find(1)
     if at < 0:
         return EMPTY
-    only = _only_box(cells, shape, at)
+    stop = cells.rfind(1) + 1
+    only = _known_row((at, stop, shape), rows) if cells.find(0, at, stop) < 0 else None
+    only = only or _only_box(cells, shape, at)
     if only is not None:
-        return Region((only,))
+        return only
     boxes = _banded(cells, shape, 0, len(cells), at)
     if len(boxes) <= MOST_BOXES:
         return Region(tuple([Box(sides) for sides in boxes]))
-    return _few_of_a_row(boxes) or _coarse(flags)
+    return _few_of_a_row(boxes) or _coarse(np.asarray(flags))
 
 
-def _only_box(cells: bytes, shape: Sequence[int], at: int) -> Box | None:
+def _known_row(key: Row, rows: Rows | None) -> Region | None:
+    found = None if rows is None else rows.get(key)
+    if found is None:
+        found = _row(*key)
+        if rows is not None and found is not None:
+            rows[key] = found
+    return found
+
+
+def _row(start: int, stop: int, shape: Sequence[int]) -> Region | None:
+    """Elements in a row as one box; None where they are none. Most changes are a word, or rows."""
+    sides: list[Side] = []
+    for size in reversed(shape):
+        row = start // size
+        if (stop - 1) // size == row:
+            sides.append((start - row * size, stop - row * size))
+            start, stop = row, row + 1
+        elif start % size == 0 and stop % size == 0:
+            sides.append((0, size))
+            start, stop = row, stop // size
+        else:
+            return None
+    return Region((Box(sides[::-1]),))
+
+
+def _only_box(cells: bytes, shape: Sequence[int], at: int) -> Region | None:
     """The box of all true cells, the first of which is there; None where they are more than one.
 
-    As `_banded` finds it, from the inside out; most changes are a word, a row or a patch.
+    As `_banded` finds it, from the inside out: a patch.
     """
     sides, begin, step = [], at, 1
     for size in reversed(shape):
@@ -68,7 +101,7 @@ def _only_box(cells: bytes, shape: Sequence[int], at: int) -> Box | None:
             return None
         sides.append(((begin - start) // step, (stop - start) // step))
         begin, step = start, step * size
-    return Box(sides[::-1])
+    return Region((Box(sides[::-1]),))
 
 
 def _few_of_a_row(boxes: Sequence[Sides]) -> Region | None:

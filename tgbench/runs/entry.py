@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tgbench.base.errors import TraceError
 from tgbench.base.regions import MOST_LISTED, Box, Region, listed_region
@@ -28,12 +27,20 @@ INT_LIMIT = 2**63
 TIME_LIMIT_S = 2**33  # the year 2242, which every date type holds
 MOST_DIMENSIONS = 64
 MOST_LINE_BYTES = 1 << 20
-CALL_BYTES, NAME_BYTES, BOX_BYTES, SIDE_BYTES = 270, 200, 70, 118  # of a call and its parts
+CALL_BYTES = 270  # less those of its bucket
 MEND = "delete the line, or restore the file from a copy"
 
 
-@dataclass(frozen=True, slots=True)
-class LoggedCall:
+class CallFields(NamedTuple):
+    """A line of a log, whatever is in it."""
+
+    bucket: Bucket
+    hit: bool
+    duration_ns: int
+    time: float
+
+
+class LoggedCall(CallFields):
     """One run.
 
     Fields:
@@ -49,27 +56,22 @@ class LoggedCall:
     True
     """
 
-    bucket: Bucket
-    hit: bool
-    duration_ns: int
-    time: float
+    __slots__ = ()
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.duration_ns < INT_LIMIT:
+    def __new__(cls, bucket: Bucket, hit: bool, duration_ns: int, time: float) -> LoggedCall:
+        if not 0 <= duration_ns < INT_LIMIT:
             raise TraceError(
-                f"duration_ns={self.duration_ns} is not in 0..2**63 - 1; "
+                f"duration_ns={duration_ns} is not in 0..2**63 - 1; "
                 "subtract an earlier time.perf_counter_ns() from a later one"
             )
-        if not 0 <= self.time < TIME_LIMIT_S:
-            raise TraceError(f"time={self.time} is not in 0..2**33 seconds; pass time.time()")
+        if not 0 <= time < TIME_LIMIT_S:
+            raise TraceError(f"time={time} is not in 0..2**33 seconds; pass time.time()")
+        return tuple.__new__(cls, (bucket, hit, duration_ns, time))
 
     @property
     def size_bytes(self) -> int:
         """What it takes in memory, less what equal calls share."""
-        named = (*self.bucket.changed, *self.bucket.demand)
-        boxes = [box for _, region in named for box in region]
-        sides = sum(map(len, boxes))
-        return CALL_BYTES + NAME_BYTES * len(named) + BOX_BYTES * len(boxes) + SIDE_BYTES * sides
+        return CALL_BYTES + self.bucket.size_bytes
 
     def to_json(self) -> str:
         """One line, without its end."""

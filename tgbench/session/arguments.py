@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from tgbench.base.errors import DemandError, HintError, InputError, TgbenchError
-from tgbench.base.memo import Memo
+from tgbench.base.memo import Latest
 from tgbench.base.regions import EMPTY, Region
 from tgbench.graph.graph import Graph, Node
 from tgbench.graph.op_table import FLOATS, OPS, OpDef, numpy_dtype
 from tgbench.runs.buckets import Bucket, BucketSpace, Spot, region_of_index
-from tgbench.runs.difference import UNSIGNED, difference
+from tgbench.runs.difference import UNSIGNED, Rows, difference
+from tgbench.session.results import Wish, Wishes
 
 Array = NDArray[Any]
 PLAIN = (list, tuple, int, float, np.generic)  # numbers, as opposed to arrays of a dtype
@@ -26,14 +27,8 @@ WIDER = {("bfloat16", "float32"), ("bfloat16", "float64")} | {
 }
 
 
-MOST_WISHES = 1_000  # indices that are remembered as regions
-
-
-class Wish(NamedTuple):
-    """What is wanted of an output: a region, and the index that it was asked for by."""
-
-    region: Region
-    index: Any
+MOST_ROWS = 1_000  # of inputs that changed, that are found again
+MOST_WANTED = 1_000  # of what was asked for, that is remembered as it was read
 
 
 class ArgumentReader:
@@ -50,11 +45,14 @@ class ArgumentReader:
         self._known = {**graph.inputs, **unused}
         leaves = {**self._known, **graph.states}
         space.check({name: node.shape for name, node in leaves.items()})
-        self._everything: Mapping[str, Wish] = {
-            name: Wish(Region.full(node.shape), ...) for name, node in graph.outputs.items()
-        }
-        self._wishes = Memo(MOST_WISHES)
+        self._everything = Wishes(
+            {name: Wish.of(Region.full(n.shape), ..., n.shape) for name, n in graph.outputs.items()}
+        )
+        self._rows: Rows = Latest(MOST_ROWS)
+        self._wanted = Latest[tuple[Any, ...], Wishes](MOST_WANTED)
         self._dtypes = {name: numpy_dtype(node.dtype) for name, node in leaves.items()}
+        self._shapes = {name: node.shape for name, node in leaves.items()}
+        self._floats = {n: node.dtype for n, node in graph.inputs.items() if node.dtype in FLOATS}
 
     def named(self, inputs: Any) -> Mapping[str, Any]:
         """Inputs by name; a graph's only input may come without it."""
@@ -62,17 +60,19 @@ class ArgumentReader:
 
     def arrays(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """The inputs that are given, as checked arrays."""
-        for name in inputs:
-            self._require_known(name)
-            if name in self.unused:
-                self._checked(name, self.unused[name], inputs[name])
-        known = self.graph.inputs
-        return {
-            name: self._checked(name, known[name], inputs[name]) for name in known if name in inputs
-        }
+        found: dict[str, Array] = {}
+        for name, value in inputs.items():
+            array = self._checked(name, self._input(name), value)
+            if name not in self.unused:
+                found[name] = array
+        return found
 
-    def completed(self, given: Mapping[str, Array], held: Mapping[str, Array]) -> dict[str, Array]:
+    def completed(
+        self, given: Mapping[str, Array], held: Mapping[str, Array]
+    ) -> Mapping[str, Array]:
         """Every input; those left out keep the value they are `held` at."""
+        if len(given) == len(self.graph.inputs):
+            return given
         arrays: dict[str, Array] = {}
         for name, node in self.graph.inputs.items():
             if name in given:
@@ -83,10 +83,12 @@ class ArgumentReader:
                 raise InputError(f"input {name!r} ({node.type}) has no value yet; pass it")
         return arrays
 
-    def _require_known(self, name: str) -> None:
-        if name not in self._known:
+    def _input(self, name: str) -> Node:
+        node = self._known.get(name)
+        if node is None:
             known = ", ".join(self._known)
             raise InputError(f"unknown input {name!r}; this graph takes {known}")
+        return node
 
     def hints(self, changed: Any) -> dict[str, Region] | None:
         """`changed=` as regions by name; that of a graph's only input may come without it."""
@@ -94,8 +96,7 @@ class ArgumentReader:
             return None
         found = {}
         for name, index in _by_name(changed, self._known, "changed", HintError).items():
-            self._require_known(name)
-            found[name] = region_of_index(index, self._known[name].shape, f"changed {name}")
+            found[name] = region_of_index(index, self._input(name).shape, f"changed {name}")
         return found
 
     def rounded_states(self, changed: Mapping[str, Region]) -> dict[str, Region]:
@@ -116,8 +117,9 @@ class ArgumentReader:
 
     def spot(self, changed: Any, want: Any) -> Spot:
         """The class and the place of a run with such arguments."""
-        demand = {name: wish.region for name, wish in self.wanted(want).items()}
-        return self.rounded(Bucket.of(self.hints(changed) or {}, demand)).classify(self.graph)
+        changes = Bucket.of(self.hints(changed) or {}, {})
+        bucket = Bucket(changes.changed, self.wanted(want).boxes)
+        return self.rounded(bucket).classify(self.graph)
 
     def state(self, name: str) -> Node:
         """A state by name; raises InputError for an unknown one."""
@@ -135,7 +137,7 @@ class ArgumentReader:
 
     def _checked(self, name: str, node: Node, value: Any) -> Array:
         array = self._array(name, node, value)
-        if array.shape != node.shape:
+        if array.shape != self._shapes[name]:
             raise InputError(f"{name} has shape {list(array.shape)}, the graph takes {node.type}")
         return array
 
@@ -170,17 +172,17 @@ class ArgumentReader:
 
     def check_values(self, name: str, array: Array, region: Region) -> None:
         """Raise InputError for values that no graph can take, in the part that is new."""
-        limit, node = self._limits.get(name), self.graph.inputs[name]
-        if limit is None and node.dtype not in FLOATS:
+        limit, dtype = self._limits.get(name), self._floats.get(name)
+        if limit is None and dtype is None:
             return
-        for box in region:
-            part = array[box.slices()]
-            if node.dtype in FLOATS and not _stays_finite(part, node.dtype):
-                found = np.argwhere(~_are_finite(array, node.dtype))[0]
+        for index in region.indices:
+            part = array[index]
+            if dtype is not None and not _stays_finite(part, dtype):
+                found = np.argwhere(~_are_finite(array, dtype))[0]
                 where = tuple(int(i) for i in found)
                 raise InputError(
                     f"{name} is {array[where]} at {where}; inputs must be finite: "
-                    f"{_finite(node, float(array[where]))}"
+                    f"{_finite(self.graph.inputs[name], float(array[where]))}"
                 )
             if limit is None:
                 continue
@@ -190,21 +192,27 @@ class ArgumentReader:
                     f"with {limit}; values must be in 0..{limit - 1}"
                 )
 
-    def wanted(self, want: Any) -> Mapping[str, Wish]:
-        """What is wanted of each output."""
+    def wanted(self, want: Any) -> Wishes:
+        """What is wanted of each output; runs mostly ask for what others asked for."""
         if want is None:
             return self._everything
         named = _by_name(want, self.graph.outputs, "want", DemandError)
-        return {name: self._wish(name, index) for name, index in named.items()}
+        key: list[Any] = []
+        for name, index in named.items():
+            plain = _plain(index)
+            if plain is None:
+                return self._read(named)
+            key += name, plain
+        known = tuple(key)
+        found = self._wanted.get(known)
+        if found is None:
+            found = self._wanted[known] = self._read(named)
+        return found
+
+    def _read(self, named: Mapping[str, Any]) -> Wishes:
+        return Wishes({name: self._wish(name, index) for name, index in named.items()})
 
     def _wish(self, name: str, index: Any) -> Wish:
-        """What is wanted of an output; runs mostly ask for what others asked for."""
-        plain = _plain(index)
-        if plain is None:
-            return self._read_wish(name, index)
-        return self._wishes.get((name, plain), self._read_wish, name, index)
-
-    def _read_wish(self, name: str, index: Any) -> Wish:
         outputs = self.graph.outputs
         if name not in outputs:
             raise DemandError(f"unknown output {name!r}; this graph gives {', '.join(outputs)}")
@@ -216,7 +224,7 @@ class ArgumentReader:
         region = region_of_index(index, shape, name)
         if region.is_empty:
             raise DemandError(f"{name}: {index} asks for nothing; leave it out of `want`")
-        return Wish(region, index)
+        return Wish.of(region, index, shape)
 
     def differences(
         self,
@@ -231,14 +239,15 @@ class ArgumentReader:
             if array is held[name]:
                 continue
             if changed is None:
-                region = difference(held[name], array)
+                region = difference(held[name], array, self._rows)
             else:
                 region = changed.get(name, EMPTY)
                 if check:
                     _check_hint(name, region, difference(held[name], array))
             if region.boxes:
                 self.check_values(name, array, region)
-                found[name] = self.space.round(name, region, array.shape)
+                is_exact = name not in self.space.rounding
+                found[name] = region if is_exact else self.space.round(name, region, array.shape)
         return found
 
 
@@ -257,25 +266,25 @@ def _by_name(
     )
 
 
-def _plain(index: Any) -> tuple[Any, ...] | None:
+def _plain(index: Any) -> Hashable:
     """An index of integers and slices of integers, hashable; None for any other.
 
     A slice has no hash before Python 3.12, and True is 1 to a dictionary, but no index.
     """
-    plain: list[Any] = []
-    for part in index if type(index) is tuple else (index,):
-        if type(part) is slice:
-            ends = part.start, part.stop, part.step
-            if not _ENDS.issuperset(map(type, ends)):
-                return None
-            plain.append(ends)
-        elif type(part) is int or part is Ellipsis:
-            plain.append(part)
-        else:
-            return None
-    return (type(index) is tuple, *plain)
+    if type(index) is int or index is Ellipsis:
+        return index
+    if type(index) is slice:
+        ends = index.start, index.stop, index.step
+        return (slice, *ends) if _ENDS.issuperset(map(type, ends)) else None
+    if type(index) is not tuple:
+        return None
+    if _INTEGERS.issuperset(map(type, index)):
+        return index
+    plain = tuple([_plain(part) for part in index])
+    return None if None in plain else plain
 
 
+_INTEGERS = {int}
 _ENDS = {int, type(None)}
 
 

@@ -211,7 +211,7 @@ class Chooser(Protocol):
     def took(self, took_ns: int) -> None:
         """How long choosing took."""
 
-    def besides(self, program: Program, took_ns: int, looking_ns: int = 0) -> int:
+    def besides(self, program: Program, took_ns: int, looking_ns: int = 0) -> float:
         """Pay for the rest of a run, which took so long to find the program that serves it, to
         point it there, and to say what it leaves; of that, looking for others.
 
@@ -286,7 +286,7 @@ class Own:
     def took(self, took_ns: int) -> None:
         pass
 
-    def besides(self, program: Program, took_ns: int, looking_ns: int = 0) -> int:
+    def besides(self, program: Program, took_ns: int, looking_ns: int = 0) -> float:
         return 0
 
     def ran(self, kind: BucketClass, program: Program, took_ns: int) -> None:
@@ -584,25 +584,27 @@ class Measured:
         if self._counts is not None:
             self._count(*self._counts)
             self._counts = None
+        purse = self._purse
         if program.renews:
             self._whole = program
-            self._purse.open(program.use.takes_ns)
-            if program.use.is_warm:  # what was made ready has to be quicker than that
+            purse.open(program.use.takes_ns)
+            if self._ready and program.use.is_warm:  # what was made ready has to be quicker
                 for ready in self._ready:
                     ready.use.instead_ns = program.use.takes_ns
                 self._ready.clear()
         full = self._full.get(kind)
         if full is None and self._whole is not None:  # nobody chose for it yet
             there_ns = self._whole.use.takes_ns
-            least_ns = min(there_ns, self._purse.full_ns) if self._chosen else there_ns
+            least_ns = min(there_ns, purse.full_ns) if self._chosen else there_ns
             full = Everything(self._whole, there_ns, least_ns)
         if full is not None:
-            is_full = program is full.program
+            saved_ns, least_ns = 0.0, full.least_ns
             if program.renews:  # one for no more is not there, or not for this place
-                lost_ns = (full.there_ns if is_full else took_ns) - full.least_ns
-                self._purse.lost_ns += max(lost_ns, 0.0)
-            saved_ns = 0.0 if program.renews else full.least_ns - took_ns
-            self._purse.ran(full.least_ns, saved_ns)
+                there_ns = full.there_ns if program is full.program else took_ns
+                purse.lost_ns += max(there_ns - least_ns, 0.0)
+            else:
+                saved_ns = least_ns - took_ns
+            purse.ran(least_ns, saved_ns)
             if not self._passed:
                 self._found_ns += (max(saved_ns, 0.0) - self._found_ns) * LATELY
                 self._hopes = max(self._hopes - 1, 0)
@@ -639,19 +641,23 @@ class Measured:
         """What looking may take and find nothing, without being paid for."""
         return (self._passed + 1) * LOOKING * self._purse.full_ns
 
-    def besides(self, program: Program, took_ns: int, looking_ns: int = 0) -> int:
-        unpaid_ns = max(round(took_ns - self._purse.paid_ns), 0)
-        looking_ns = min(max(round(looking_ns - self._purse.paid_ns), 0), unpaid_ns)
-        rest_ns = unpaid_ns - looking_ns
-        if program.renews and rest_ns:
+    def besides(self, program: Program, took_ns: int, looking_ns: int = 0) -> float:
+        purse, renews = self._purse, program.renews
+        unpaid_ns = max(took_ns - purse.paid_ns, 0.0)
+        looked_ns = min(max(looking_ns - purse.paid_ns, 0.0), unpaid_ns) if looking_ns else 0.0
+        rest_ns = unpaid_ns - looked_ns
+        if renews and rest_ns:
             self._plain.note(rest_ns)
-        more_ns = looking_ns + max(rest_ns - round(self._plain.time_ns), 0)
-        self._purse.pay(max(looking_ns - self._free_ns, 0.0) if program.renews else more_ns)
-        self._purse.paid_ns = 0.0
-        self._passed = 0 if looking_ns else self._passed + 1
-        if looking_ns:
-            self._looking.note(looking_ns)
-        return 0 if program.renews else more_ns
+        more_ns = looked_ns + max(rest_ns - self._plain.time_ns, 0.0)
+        if not renews:
+            purse.pay(more_ns)
+        elif looked_ns:
+            purse.pay(max(looked_ns - self._free_ns, 0.0))
+        purse.paid_ns = 0.0
+        self._passed = 0 if looked_ns else self._passed + 1
+        if looked_ns:
+            self._looking.note(looked_ns)
+        return 0.0 if renews else more_ns
 
     def modelling(self, offer: Offer, program: Program) -> Pausing[None]:
         return self._experience.modelling_of(offer, program)

@@ -14,6 +14,7 @@ from tgbench.runs.buckets import BucketClass
 from tgbench.runs.work import Place
 
 NO_STATES: dict[int, None] = {}
+NO_PROGRAMS: list[Program] = []
 CALL_BYTES = 3_500.0  # of a call, about, before any was measured
 SAMPLED = 16
 
@@ -59,10 +60,10 @@ class Library:
 
     def find(self, state: int, kind: BucketClass, origin: tuple[int, ...]) -> Program | None:
         """A program that is right at this origin, if one is there."""
-        shelf = self._shelves.get((state, kind))
-        for program in shelf or ():
+        key = state, kind
+        for program in self._shelves.get(key, NO_PROGRAMS):
             if program.domain.holds(origin):
-                self._shelves.move_to_end((state, kind))
+                self._shelves.move_to_end(key)
                 return program
         return None
 

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from tgbench.base.collector import lasting
 from tgbench.base.coords import Domain, record
 from tgbench.base.errors import KernelError
-from tgbench.base.regions import EMPTY, Box, Region
+from tgbench.base.regions import EMPTY, Box, Index, Region
 from tgbench.base.safetensors import TORCH_DTYPES
 from tgbench.base.switches import PROGRAMS, tell
 from tgbench.graph.graph import Node, Write
 from tgbench.graph.op_table import ITEMSIZE, numpy_dtype
 from tgbench.kernels.registry import ARENA, Ranking
-from tgbench.memory.arena import Seat
+from tgbench.memory.arena import Occupancy, Seat
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.decisions import Decisions
 from tgbench.programs.lowering import Held, State
@@ -63,16 +63,19 @@ class Memory:
         self.states = states
         self.ranking, self.team = ranking, team
         self.seat, self.part = seat, seat.part
+        self._layout: Occupancy | None = None  # the last one in which it was in place
         self.placement = seat.map(decisions.placement)
         self.arena = seat.arena.bytes
-        self._is_host = self.arena.device.type == "cpu"
         self.buffers = pool.buffers | _typed(self.arena)
         self.specialiser = Specialiser(
             scheduled, self.placement, decisions.cut, rules, seat.arena.device, ranking,
             decisions.classes, team,
         )  # fmt: skip
-        self.held = {name: self._host(node) for name, node in scheduled.graph.inputs.items()}
-        self._replaced: list[tuple[Node, tuple[slice, ...], Any]] = []
+        inputs = scheduled.graph.inputs
+        self._in_place = {node for node in inputs.values() if self._is_read_in_place(node)}
+        self.held = {name: self._host(node) for name, node in inputs.items()}
+        self._inputs, self._writes = scheduled.graph.inputs, scheduled.graph.writes
+        self._replaced: list[tuple[Node, Index, Any]] = []
         self._aside = torch.empty(0, dtype=torch.uint8)  # what runs that keep nothing write over
 
     @property
@@ -88,17 +91,26 @@ class Memory:
 
     def _host(self, node: Node) -> NDArray[Any]:
         """Where the session reads an input's last value: the arena itself, if NumPy can."""
-        if self._is_read_in_place(node):
+        if node in self._in_place:
             return self.place(node).numpy()
         return np.zeros(node.shape, numpy_dtype(node.dtype))
 
     def _is_read_in_place(self, node: Node) -> bool:
-        return self._is_host and node.dtype != "bfloat16"
+        return self.arena.device.type == "cpu" and node.dtype != "bfloat16"
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the arena still has the seat where it was; if not, see `followed`."""
-        return self.part == self.seat.part and self.arena is self.seat.arena.bytes
+        """Whether the arena still has the seat where it was, and all of it is there; if not, see
+        `followed`.
+        """
+        layout = self.seat.arena.layout
+        if layout is self._layout:
+            return True
+        is_there = layout.moving is None and layout.bytes is self.arena
+        if not is_there or self.seat.part != self.part:
+            return False
+        self._layout = layout
+        return True
 
     def followed(self) -> Memory:
         """The same over the bytes that the arena moved this one's values to."""
@@ -107,7 +119,7 @@ class Memory:
             self.ranking, self.team,
         )  # fmt: skip
         for name, node in self.scheduled.graph.inputs.items():
-            if not self._is_read_in_place(node):
+            if node not in self._in_place:
                 found.held[name] = self.held[name]
         found._replaced = self._replaced
         return found
@@ -130,20 +142,19 @@ class Memory:
         for name, region in differ.items():
             if name not in arrays:
                 continue  # a state: its bytes are there already
-            node, held = self.scheduled.graph.inputs[name], self.held[name]
-            for box in region:
-                index = box.slices()
+            node, held = self._inputs[name], self.held[name]
+            for index in region.indices:
                 self._replaced.append((node, index, held[index].copy()))
                 self._hold(node, index, arrays[name][index])
 
-    def _hold(self, node: Node, index: tuple[slice, ...], part: Any) -> None:
+    def _hold(self, node: Node, index: Index, part: Any) -> None:
         """Let a state hold a part, or an input: on the host and in the arena."""
         if node.op == "state":
             self.place(node)[index].copy_(part)
             return
         held = self.held[node.name]
         held[index] = part
-        if not self._is_read_in_place(node):
+        if node not in self._in_place:
             self.place(node)[index].copy_(torch.from_numpy(held)[index])
 
     def take_back(self) -> None:
@@ -250,9 +261,11 @@ class Memory:
         """
         graph = self.scheduled.graph
         pending: dict[str, Region] = {}
+        if not self._writes:
+            return pending
         after = [
             (name, box, value)
-            for name, writes in graph.writes.items()
+            for name, writes in self._writes.items()
             for write in writes
             for box, value in self._blocks(program, name, write)
         ]

@@ -191,9 +191,9 @@ class Planning:
         return {leaf.name: Region.full(leaf.shape) for leaf in self.scheduled.kept}
 
     @property
-    def leaves(self) -> list[str]:
+    def leaves(self) -> Sequence[str]:
         """Names of the inputs and states that count."""
-        return [leaf.name for leaf in self.scheduled.kept]
+        return self.scheduled.leaves
 
     def afresh(self, demand: Mapping[str, Region] | None = None) -> Bucket:
         """A run that finds nothing, and is asked for this; for all outputs if left out."""

@@ -1,83 +1,161 @@
-"""What a session hands out: parts of outputs as the caller indexed them."""
+"""What a session hands out: parts of outputs as the caller indexed them.
+
+    an index ── Wish ──→ pieces ── gather ──→ views of a program's tensors ──→ copies
+
+What an index says is worked out when it is first met, and where a program has a piece of it when it
+first hands that out where it stands.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
 from tgbench.base.regions import Box, Region
-from tgbench.runs.buckets import region_of_index
+from tgbench.runs.buckets import Boxes, boxes_by_name, region_of_index
 
-Parts = Sequence[tuple[Box, torch.Tensor]]
-Plain = Sequence[tuple[Box, Any]]  # with arrays, where NumPy can: it slices quicker
+Parts: TypeAlias = Sequence[tuple[Box, torch.Tensor]]
+Shown: TypeAlias = "dict[Piece, Any]"  # views of a program's tensors, where it stands
+MOST_SHOWN = 64  # pieces of a program's results, of which it is remembered where they lie
+Plain: TypeAlias = Sequence[tuple[Box, Any]]  # with arrays, where NumPy can: it slices quicker
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Piece:
+    """One array that is handed out.
+
+    Fields:
+        box: the elements.
+        within: how an array of them is indexed so that dimensions that were given as an integer are
+            gone; None where there are none.
+    """
+
+    box: Box
+    within: tuple[Any, ...] | None
+
+    @staticmethod
+    def of(box: Box, index: Any) -> Piece:
+        dropped = _dropped(index, len(box))
+        if not dropped:
+            return Piece(box, None)
+        sides = [0 if axis in dropped else slice(None) for axis in range(len(box))]
+        return Piece(box, (..., *sides))  # `...`: what has no dimensions stays an array
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Wish:
+    """What is wanted of an output.
+
+    Fields:
+        region: all of it.
+        pieces: the arrays that it is handed out as: a list of them, if it was asked for as one.
+    """
+
+    region: Region
+    pieces: Sequence[Piece]
+    is_list: bool = False
+
+    @staticmethod
+    def of(region: Region, index: Any, shape: Sequence[int]) -> Wish:
+        """As the caller indexed it, an output of this shape."""
+        if isinstance(index, Region):
+            return Wish(region, [Piece(box, None) for box in index], is_list=True)
+        if isinstance(index, list):
+            hulls = [region_of_index(part, shape, "part").hull() for part in index]
+            return Wish(region, list(map(Piece.of, hulls, index)), is_list=True)
+        return Wish(region, [Piece.of(region.hull(), index)])
+
+
+class Wishes:
+    """What is wanted of each output.
+
+    Fields:
+        by_name: of each.
+        boxes: the same as a bucket has it.
+    """
+
+    __slots__ = ("boxes", "by_name")
+
+    def __init__(self, wishes: Mapping[str, Wish]) -> None:
+        self.by_name = wishes
+        self.boxes: Boxes = boxes_by_name({name: wish.region for name, wish in wishes.items()})
 
 
 def gather(
     parts: Parts,
     origin: tuple[int, ...],
-    region: Region,
-    index: Any,
-    shape: Sequence[int],
+    wish: Wish,
+    is_own: bool,
+    shown: Shown,
     copy: bool,
     as_torch: bool,
-    is_own: bool = True,
 ) -> Any:
-    """The wanted part of an output of this shape as the caller indexed it, NumPy or torch.
+    """What is wanted of an output, as NumPy arrays or torch tensors.
 
-    `parts` are boxes over a program's origin, with their tensors: those of the demanded region if
-    the program is the run's own, else of a larger one. What is not a copy is a view that cannot be
-    written through.
+    What is not a copy is a view that cannot be written through.
+
+    Args:
+        parts: boxes over a program's origin, with their tensors: those of the demanded region if
+            the program is the run's own, else of a larger one.
+        shown: views of them that were found at this origin; what is found now is added.
     """
-    if len(parts) == 1 and not isinstance(index, (Region, list)):
-        (box, tensor), wanted = parts[0], region.boxes[0]
-        if is_own or box.at(origin) == wanted:
-            return _handed(_plain(tensor), _dropped(index, len(wanted)), copy, as_torch)
-    parts = [(box.at(origin), _plain(tensor)) for box, tensor in parts]
-    if isinstance(index, Region):
-        return [_piece(parts, box, ..., copy, as_torch) for box in index]
-    if isinstance(index, list):
-        hulls = [region_of_index(part, shape, "part").hull() for part in index]
-        return [
-            _piece(parts, hull, part, copy, as_torch)
-            for hull, part in zip(hulls, index, strict=True)
-        ]
-    return _piece(parts, region.hull(), index, copy, as_torch)
+    handed = [
+        _handed(_found(parts, origin, piece, is_own and not wish.is_list, shown), copy, as_torch)
+        for piece in wish.pieces
+    ]
+    return handed if wish.is_list else handed[0]
+
+
+def _found(
+    parts: Parts,
+    origin: tuple[int, ...],
+    piece: Piece,
+    is_all: bool,
+    shown: Shown,
+) -> Any:
+    """A piece: a view of a part, or assembled of several; `is_all` if it is all that is there."""
+    found = shown.get(piece)
+    if found is not None:
+        return found
+    if is_all and len(parts) == 1:
+        found = _plain(parts[0][1])
+    else:
+        there = [(box.at(origin), tensor) for box, tensor in parts]
+        whole = next((part for part in there if part[0].contains(piece.box)), None)
+        if whole is None:
+            plain = [(box, _plain(tensor)) for box, tensor in there]
+            assembled = _assembled(plain, piece.box)
+            return assembled if piece.within is None else assembled[piece.within]
+        box, tensor = whole
+        found = _plain(tensor)[(..., *_inside(piece.box, box))]
+    if piece.within is not None:
+        found = found[piece.within]
+    if len(shown) >= MOST_SHOWN:
+        shown.clear()
+    shown[piece] = found
+    return found
 
 
 def _plain(tensor: torch.Tensor) -> Any:
     return tensor.numpy() if tensor.is_cpu and tensor.dtype != torch.bfloat16 else tensor
 
 
-def _piece(parts: Plain, hull: Box, index: Any, copy: bool, as_torch: bool) -> Any:
-    for box, tensor in parts:
-        if box.contains(hull):
-            found = tensor[(..., *_inside(hull, box))]  # `...`: what has no dimensions stays one
-            break
-    else:
-        found = _assembled(parts, hull)
-    return _handed(found, _dropped(index, len(hull)), copy, as_torch)
-
-
-def _handed(found: Any, dropped: Sequence[int], copy: bool, as_torch: bool) -> Any:
+def _handed(found: Any, copy: bool, as_torch: bool) -> Any:
     """NumPy copies on one core: torch's copy of a few rows waits for threads that may be busy."""
     if isinstance(found, torch.Tensor):
-        for axis in reversed(dropped):
-            found = found.select(axis, 0)
         owned = found.clone() if copy else found
         if as_torch:
             return owned
         return (owned.float() if owned.dtype == torch.bfloat16 else owned).cpu().numpy()
-    array = found
-    if dropped:
-        array = array[tuple([0 if axis in dropped else slice(None) for axis in range(array.ndim)])]
-        array = np.asarray(array)
     if not copy:
-        array.flags.writeable = False
-        return array
-    owned_array = array.copy()
+        view = found.view()
+        view.flags.writeable = False
+        return view
+    owned_array = found.copy()
     return torch.from_numpy(owned_array) if as_torch else owned_array
 
 

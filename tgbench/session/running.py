@@ -13,11 +13,11 @@ one line.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from enum import Enum
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from numpy.typing import NDArray
@@ -26,38 +26,27 @@ from tgbench.base import once
 from tgbench.base.errors import KernelError
 from tgbench.base.regions import Region
 from tgbench.base.switches import RUNS, tell
-from tgbench.base.words import counted
 from tgbench.plans.search.effort import Effort
 from tgbench.programs.ahead import compile_loops
 from tgbench.programs.lowering import DoesNotFit
-from tgbench.programs.program import Program
-from tgbench.programs.states import NOTHING
-from tgbench.runs.buckets import Bucket, BucketClass, Classifier, Spot
+from tgbench.runs.buckets import Bucket, Classifier, Spot, boxes_by_name
 from tgbench.runs.propagate import Propagator
 from tgbench.runs.trace import LoggedCall, Trace
-from tgbench.session.arguments import ArgumentReader, Wish
+from tgbench.session.arguments import ArgumentReader
 from tgbench.session.choosing import Larger
 from tgbench.session.making import Maker, NeedsPlan
 from tgbench.session.planning import Planning, Runs, Search
+from tgbench.session.rehearsing import Rehearser
 from tgbench.session.report import Counters, Report, taken_bytes
-from tgbench.session.results import gather
-from tgbench.session.serving import (
-    ANEW,
-    EXACTLY,
-    ONWARDS,
-    SIZED,
-    WHOLE,
-    Around,
-    Offer,
-    Rung,
-    Server,
-)
+from tgbench.session.results import Wishes, gather
+from tgbench.session.scouting import Scout, Served
+from tgbench.session.serving import ANEW, EXACTLY, Offer, Rung
 from tgbench.session.standing import NONE, Keeper, Standing
 from tgbench.session.trying import TriedCall, Tryer
 
 Array = NDArray[Any]
+Likely: TypeAlias = Sequence[tuple[Rung, Spot]]  # runs that may come, on which rungs
 STATE_BYTES = 16 << 20  # of patterns; past this they and their programs start again
-RUNS_AHEAD = 3  # how far `prepare` follows a class: two runs reach its steady state
 MOST_PLANS = 4  # a run that still fits nothing after this many plans is an error of ours
 
 
@@ -81,36 +70,12 @@ class Request(NamedTuple):
     """
 
     given: Mapping[str, Array]
-    wanted: Mapping[str, Wish]
+    wanted: Wishes
     changed: Mapping[str, Region] | None = None
     check: bool = False
     keeps: Keeps = Keeps.ALL
     copy: bool = True
     as_torch: bool = False
-
-
-class Served(NamedTuple):
-    """A program for a run.
-
-    Fields:
-        rung: how far the run is rounded to a larger one.
-        spot: the class that the program is of, and where it runs.
-        program: right for it, made now if `is_new`.
-    """
-
-    rung: Rung
-    spot: Spot
-    program: Program
-    is_new: bool
-
-    @property
-    def takes_ns(self) -> float:
-        """How long the run takes."""
-        return self.program.takes_ns(self.spot.origin)
-
-
-def _by(offer: Offer, program: Program, is_new: bool = False) -> Served:
-    return Served(offer.rung, offer.spot, program, is_new)
 
 
 class Decision(NamedTuple):
@@ -124,7 +89,7 @@ class Decision(NamedTuple):
         spot: its class, and where it happens; None where nobody asked.
         served: by which program.
         found_ns: when it was known what differs, by the clock of this thread's work.
-        looked_ns: when what serves was found, where others were looked for.
+        likely: what may follow the first run; nothing is said of others.
     """
 
     request: Request
@@ -134,7 +99,7 @@ class Decision(NamedTuple):
     spot: Spot | None
     served: Served
     found_ns: int
-    looked_ns: int
+    likely: Likely = ()
 
 
 class Outcome(NamedTuple):
@@ -195,7 +160,9 @@ class Runner:
         planning, keeper: what to plan for; what is in force and stands.
         reader: reads arguments.
         trace: every run is appended to it.
-        server, chooser: find the programs that would serve a run, and pick one.
+        classifier: of runs.
+        scout, chooser: find the programs that would serve a run, and pick one.
+        rehearser: sees what may come next.
         counters: how often things happened.
         finished: the last run; None before the first.
     """
@@ -204,14 +171,13 @@ class Runner:
         self, planning: Planning, keeper: Keeper, reader: ArgumentReader, trace: Trace
     ) -> None:
         self.planning, self.keeper = planning, keeper
-        self.server, self.chooser = (
-            Server(planning.graph, keeper.states, keeper.programs, planning.rules.allowance),
-            keeper.chooser,
-        )
+        self.scout, self.chooser = Scout(planning, keeper), keeper.chooser
+        self.classifier = self.scout.server.classifier
         self.reader, self.trace = reader, trace
         self.arena = keeper.arena
         self.counters = Counters()
         self.maker = Maker(planning, keeper, self.counters)
+        self.rehearser = Rehearser(planning, keeper, self.scout, self.maker)
         self.graph = planning.graph
         # compiling may be put off: which code computes something is all the same, but for bits
         self._compiling = once.putting_off if planning.exactness is None else nullcontext
@@ -227,87 +193,40 @@ class Runner:
     ) -> Request:
         """The arguments of `GraphSession.run`, read and checked."""
         named, wanted = self.reader.named(inputs), self.reader.wanted(want)
-        hints, given = self.reader.hints(changed), self.reader.arrays(named)
-        keeps = Keeps.ALL if keep else Keeps.NOTHING
-        as_torch = any(isinstance(value, torch.Tensor) for value in named.values())
-        return Request(self._apart(given), wanted, hints, check, keeps, copy or not keep, as_torch)
+        hints, given = self.reader.hints(changed), self._apart(self.reader.arrays(named))
+        keeps, as_torch = Keeps.ALL if keep else Keeps.NOTHING, False
+        for value in named.values():
+            as_torch = as_torch or isinstance(value, torch.Tensor)
+        return Request(given, wanted, hints, check, keeps, copy or not keep, as_torch)
 
-    def _apart(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    def _apart(self, arrays: dict[str, Array]) -> dict[str, Array]:
         """Results that come back as inputs may be views of what a run writes over: copies then."""
-        return {
-            name: array.copy() if self.arena.shows(array) else array
-            for name, array in arrays.items()
-        }
+        for name, array in arrays.items():
+            if array.base is not None and self.arena.shows(array):
+                arrays[name] = array.copy()
+        return arrays
 
     def run(self, request: Request, began_ns: int) -> dict[str, Any]:
         """The results of a request that came at `began_ns`."""
-        is_first, worked_ns = self.keeper.standing.memory is None, self._work_ns()
+        is_first = self.keeper.standing.memory is None
+        worked_ns = self._work_ns() if is_first else 0
         decision = self.decide(request)
+        likely = decision.likely
         while request.keeps is Keeps.NOTHING and self._lacks_a_start():
             self._start_again(request)
             decision = self.decide(request)
         results = self.carry_out(decision, began_ns)
         if is_first and not self.chooser.strict:
             now_ns = self._work_ns()  # and as long again, at most
-            self._rehearse(decision.bucket, now_ns + (now_ns - worked_ns))
-            self.chooser.answered()
+            self._rehearse(likely, now_ns + (now_ns - worked_ns))
         return results
 
-    def _rehearse(self, bucket: Bucket, until_ns: int) -> None:
-        """Look at what may come next, with the first answer, and make programs where they pay, as
-        long as this thread has not worked so long.
-        """
-        for offer, made in self._expected(bucket):
+    def _rehearse(self, likely: Likely, until_ns: int) -> None:
+        """See with the first answer what may come next, until this thread has worked so long."""
+        for _ in self.rehearser.rehearse(likely):
             if self._work_ns() >= until_ns:
-                return
-            is_quick = self.chooser.rehearse(offer, self.maker.decided(offer))
-            for one in made if is_quick else ():
-                if self._work_ns() < until_ns:
-                    self._make_ready(one)
-
-    def _expected(self, bucket: Bucket) -> Iterator[tuple[Offer, Iterable[Offer]]]:
-        """What may come next, and what is made then if that is quick: blocks of any size, where a
-        block was asked for; a change of all behind some element; and the changes that are planned
-        for, one element on, or in the middle where they were at the end, as programs for an end are
-        right there alone. Where these are right at few places, bands that hold them anywhere.
-        """
-        for rung, spot in self._likely(bucket):
-            offer = Offer(rung, spot.kind.bucket(spot.origin), spot, None, None)
-            yield offer, [offer]
-        for kind, (_, origin) in self.planning.classes.items():
-            ahead = kind.ahead(origin)
-            own = self.own(kind.bucket(ahead), Spot(kind, ahead), self.keeper.standing)
-            if own.program is not None:
-                continue
-            yield own, (one for one in [own] if not self.chooser.stands(one))
-            if self.chooser.stands(own):
-                for offer in self.server.larger(own, self._around(own.bucket)):
-                    if offer.rung.stands and offer.program is None:
-                        yield offer, self._bands(kind, offer.rung)
-
-    def _bands(self, kind: BucketClass, rung: Rung) -> Iterator[Offer]:
-        """Of runs in bands, those that hold changes of a class wherever they are."""
-        if rung.changed is None or not rung.is_band:
-            return
-        count = 2 * rung.changed.parts
-        places = [[bound * i // (count - 1) for bound in kind.bounds] for i in range(count)]
-        found = [self.server.offer(self._around(kind.bucket(at)), rung) for at in places]
-        yield from {one.spot: one for one in found if one and one.program is None}.values()
-
-    def _likely(self, bucket: Bucket) -> list[tuple[Rung, Spot]]:
-        """Runs of any size, or that go on to the end, which may follow one that is the first."""
-        classify, planning = self.server.classifier.spot, self.planning
-        blocks = [classify(one, SIZED.extents) for one in planning.blocks(bucket)]
-        onwards = [classify(one, ONWARDS.extents) for one in planning.onwards(bucket)]
-        return [
-            *((SIZED, Spot(kind, kind.ahead(origin))) for kind, origin in blocks),
-            *((ONWARDS, spot) for spot in onwards),
-        ]
-
-    def _make_ready(self, offer: Offer) -> None:
-        """Make a program before it is asked for, if it fits with the kernels that are quickest."""
-        with suppress(DoesNotFit):
-            self.maker.make(self.maker.placed(offer, self.keeper.standing))
+                break
+        self.chooser.answered()
 
     def _lacks_a_start(self) -> bool:
         """No value is left to differ from: after a new plan, an interrupt or `forget`."""
@@ -323,30 +242,26 @@ class Runner:
 
     def decide(self, request: Request) -> Decision:
         """What of the inputs differs, its bucket, and the program; plans if nothing fits."""
-        began_ns, found_ns = time.thread_time_ns(), 0
-        demand = {name: wish.region for name, wish in request.wanted.items()}
+        likely: Likely
+        fits: Runs
         if self.keeper.states.size_bytes > STATE_BYTES:
             self.keeper.forget_states()
+        found_ns, likely, fits = 0, (), ()
         for _ in range(MOST_PLANS):
             arrays = self.reader.completed(request.given, self.keeper.standing.held)
             differ = self._differences(arrays, request)  # a plan moves what is held
             found_ns = found_ns or self._work_ns()
-            bucket = Bucket.of(differ, demand)
+            bucket = self.classifier.bucket(boxes_by_name(differ), request.wanted.boxes)
             is_first = self.keeper.standing.memory is None
             afresh = None if is_first else self._afresh(bucket)
-            if afresh is not None and not self._goes_on(afresh, began_ns):
-                return Decision(request, arrays, differ, bucket, None, afresh, found_ns, found_ns)
-            spot = self.server.classifier.spot(bucket)
+            if afresh is not None and not self._goes_on(afresh, found_ns):
+                return Decision(request, arrays, differ, bucket, None, afresh, found_ns)
+            spot = self.classifier.spot(bucket)
             if is_first:
-                fits: Runs = ()
-                if not self.chooser.strict:
-                    fits = self.planning.whole_runs()
-                    for _, (kind, at) in self._likely(bucket):
-                        self.planning.likely[kind] = at
-                self.plan_for(self.planning.first_runs(bucket, spot, self.reader), fits)
+                likely, fits = self._plan_first(bucket, spot)
             try:
                 served = self.served(bucket, spot)
-                while self._goes_on(served, began_ns):
+                while self._goes_on(served, found_ns):
                     served = self.served(bucket, spot)
             except NeedsPlan as needs:
                 failure = str(needs)  # an error kept in its own frame keeps the session alive
@@ -358,17 +273,28 @@ class Runner:
                 continue
             if is_first and not self.chooser.strict:
                 compile_loops(self.keeper.memory.specialiser.lowerer)
-                self._hold(whole for whole in fits if whole != spot)
-            looked_ns = self._work_ns()
-            return Decision(request, arrays, differ, bucket, spot, served, found_ns, looked_ns)
+                self.rehearser.hold(whole for whole in fits if whole != spot)
+            return Decision(request, arrays, differ, bucket, spot, served, found_ns, likely)
         raise KernelError(f"{spot.kind} fits no plan made for it: {failure}")
+
+    def _plan_first(self, bucket: Bucket, spot: Spot) -> tuple[Likely, Runs]:
+        """Plan for the first run; returns what may follow it, and runs that fit as well."""
+        likely: Likely = ()
+        fits: Runs = ()
+        if not self.chooser.strict:
+            fits = self.planning.whole_runs()
+            likely = self.rehearser.likely(bucket)
+            for _, (kind, at) in likely:
+                self.planning.likely[kind] = at
+        self.plan_for(self.planning.first_runs(bucket, spot, self.reader), fits)
+        return likely, fits
 
     def _afresh(self, bucket: Bucket) -> Served | None:
         """A program for everything, where looking for others does not pay, or nothing else is there
         and nothing can be bought.
         """
         is_alone, looks = self.keeper.programs.continue_nothing, self.chooser.looks()
-        found = self._quickest(bucket, (ANEW,)) if is_alone or not looks else None
+        found = self.scout.quickest(bucket, (ANEW,)) if is_alone or not looks else None
         if found is not None and not looks:
             self.chooser.passes()
             return found
@@ -378,23 +304,7 @@ class Runner:
         """Do a part of what is wanted besides; whether there is more to choose from then."""
         if self.chooser.wanted is None:
             return False
-        return self.maker.go_on(served.takes_ns, time.thread_time_ns() - began_ns)
-
-    def _quickest(
-        self, bucket: Bucket, rungs: Sequence[Rung], own: Offer | None = None
-    ) -> Served | None:
-        """The quickest of the programs that are there on some rungs, if any is."""
-        around, found = self._around(bucket), []
-        for rung in rungs:
-            offer = own if rung is EXACTLY else self.server.offer(around, rung)
-            if offer is not None and offer.program is not None:
-                found.append(_by(offer, offer.program))
-        return min(found, key=lambda one: one.takes_ns, default=None)
-
-    def _hold(self, runs: Iterable[Spot]) -> None:
-        """Make programs of runs that compute everything: they may serve any other."""
-        for spot in runs:
-            self._make_ready(Offer(WHOLE, spot.kind.bucket(spot.origin), spot, NOTHING, None))
+        return self.maker.go_on(served.takes_ns, self._work_ns() - began_ns)
 
     def _differences(self, arrays: Mapping[str, Array], request: Request) -> dict[str, Region]:
         """What the arena does not hold yet: everything at first, then what changed."""
@@ -435,26 +345,27 @@ class Runner:
 
     def served(self, bucket: Bucket, spot: Spot) -> Served:
         """A program for a run after what stands; raises NeedsPlan if that takes another plan."""
-        own = self.own(bucket, spot, self.keeper.standing)
-        if own.program is not None and own.program.is_good(own.spot.origin):
-            return _by(own, own.program)
+        own = self.scout.own(bucket, spot, self.keeper.standing)
+        program = own.program
+        if program is not None and program.is_good(spot.origin):
+            return Served(EXACTLY, spot, program, False)
         return self._again(own) or self._chosen(own)
 
     def _again(self, own: Offer) -> Served | None:
         """The quickest program on one of the rungs that need no choice."""
         rungs = self.chooser.again(own, self.planning.classes)
-        return self._quickest(own.bucket, rungs, own)
+        return self.scout.quickest(own.bucket, rungs, own)
 
     def _chosen(self, own: Offer) -> Served:
         """A program that is there, or is made at once as nothing is; raises NeedsPlan."""
-        larger = cache(lambda: self.server.larger(own, self._around(own.bucket)))
+        larger = cache(lambda: self.scout.larger(own))
         while True:
             offer = self._choice(own, larger)
             if offer.program is not None:
-                return _by(offer, offer.program)
+                return Served.by(offer, offer.program)
             with suppress(DoesNotFit):  # then another one is chosen
                 placed = self.maker.placed(offer, self.keeper.standing)
-                return _by(offer, self.maker.or_plan(placed), is_new=True)
+                return Served.by(offer, self.maker.or_plan(placed), is_new=True)
 
     def _choice(self, own: Offer, larger: Larger) -> Offer:
         """What the chooser takes; what it wants besides is begun."""
@@ -468,22 +379,6 @@ class Runner:
             self.maker.begin(wanted)
         return offer
 
-    def _around(self, bucket: Bucket) -> Around:
-        standing = self.keeper.standing
-        return Around(
-            bucket, standing.valid, standing.last, self.keeper.memory.placement.retained,
-            self.planning.leaves,
-        )  # fmt: skip
-
-    def own(self, bucket: Bucket, spot: Spot, standing: Standing) -> Offer:
-        """A run's own program, if it is there."""
-        if not self.chooser.strict:
-            program = self.server.for_less(standing.valid, standing.last, spot)
-            return Offer(EXACTLY, bucket, spot, None, program)
-        state = self.keeper.states.moved(standing.valid, standing.last, spot)
-        program = self.keeper.programs.find(state, spot.kind, spot.origin)
-        return Offer(EXACTLY, bucket, spot, state, program)
-
     # --- executing -------------------------------------------------------------------------------
 
     def carry_out(self, run: Decision, began_ns: int) -> dict[str, Any]:
@@ -496,15 +391,16 @@ class Runner:
         if moved:
             program.move_to(origin)
         turn = None if tryer is None else tryer.turn(program, memory)
-        decided_ns, before = time.perf_counter_ns(), self.keeper.standing
-        began_work, compiled_ns = self._work_ns(), once.spent_ns()
+        before, compiled_ns = self.keeper.standing, once.spent_ns()
+        decided_ns, began_work = time.perf_counter_ns(), self._work_ns()
         outcome = self.execute(run, turn)
         ended_work, done_ns = self._work_ns(), time.perf_counter_ns()
         compiled_ns = once.spent_ns() - compiled_ns
-        worked = ended_work - began_work
+        worked, deciding = ended_work - began_work, began_work - run.found_ns
         after = self._standing_after(run, before, outcome)
-        besides = began_work - run.found_ns + self._work_ns() - ended_work
-        more = self.chooser.besides(program, besides, run.looked_ns - run.found_ns)
+        more = self.chooser.besides(
+            program, deciding + self._work_ns() - ended_work, 0 if run.spot is None else deciding
+        )
         if turn is None:
             program.ran(max(worked - compiled_ns, 0) + more)
         self.finish(run, moved, Clock(began_ns, decided_ns, done_ns, worked))
@@ -550,12 +446,11 @@ class Runner:
         if request.keeps is Keeps.VALUES:
             return {}
         results, is_own = {}, run.served.rung is EXACTLY
-        for name, (region, index) in request.wanted.items():
-            parts, node = program.results[name], self.graph.outputs[name]
+        for name, wish in request.wanted.by_name.items():
             owned = request.copy or request.as_torch or self._is_state(name)
             results[name] = gather(
-                parts, program.origin or (), region, index, node.shape, owned, request.as_torch,
-                is_own,
+                program.results[name], program.origin or (), wish, is_own, program.shown, owned,
+                request.as_torch,
             )  # fmt: skip
         return results
 
@@ -580,10 +475,13 @@ class Runner:
         took_ns = clock.done - clock.began
         self.trace.append(LoggedCall(run.bucket, not served.is_new, took_ns, time.time()))
         propagator = self.keeper.memory.propagator
-        done = self.finished = Finished(
-            run.bucket, served, moved, clock, propagator, self.server.classifier
-        )
-        tell(RUNS, lambda: f"run {counters.runs}: {done.report.line}")
+        self.finished = Finished(run.bucket, served, moved, clock, propagator, self.classifier)
+        tell(RUNS, self._line)
+
+    def _line(self) -> str:
+        """Of the run that is over."""
+        assert self.finished is not None
+        return f"run {self.counters.runs}: {self.finished.report.line}"
 
     def _standing_after(self, run: Decision, before: Standing, outcome: Outcome) -> Standing:
         """What stands once a run counts, that left this of what stood `before`."""
@@ -591,9 +489,10 @@ class Runner:
         if run.request.keeps is Keeps.NOTHING:
             left = memory.surviving(before.valid, run.served.program)
             return before._replace(valid=left)
-        pending = self.reader.rounded_states(outcome.advanced)
+        advanced = outcome.advanced
+        pending = self.reader.rounded_states(advanced) if advanced else NONE
         _, spot, program, _ = run.served
-        valid = self._after(before, program, spot)
+        valid = self.keeper.left_by(program, spot, before)
         return Standing(memory, memory.held, NONE, True, valid, spot, pending)
 
     def abandon(self, request: Request | None) -> None:
@@ -605,30 +504,13 @@ class Runner:
         if request is not None and self._ended is request:
             self.keeper.forget()
 
-    def _after(self, before: Standing, program: Program, spot: Spot) -> int:
-        """What a run leaves of what stood before, and what it computed."""
-        if program.renews:
-            return program.after
-        state = self.keeper.states.moved(before.valid, before.last, spot)
-        return self.keeper.memory.after(program, state, spot.origin)
-
     # --- ahead of time ---------------------------------------------------------------------------
 
     def prepare(self, seconds: float | None) -> int:
-        """Programs for the planned classes, largest slices first; returns how many were made."""
+        """Programs for the planned classes, which are planned for first if none is; how many."""
         if self.keeper.standing.memory is None:
             self._plan_ahead()
-        progress, made, walks = self.planning.progress, 0, self.planning.corners()
-        end = time.monotonic() + (seconds if seconds is not None else 1e9)
-        try:
-            for i, spot in enumerate(walks):
-                progress(f"preparing {i + 1}/{len(walks)} {spot.kind}")
-                if time.monotonic() >= end:
-                    break
-                made += self._walk(spot)
-        except KeyboardInterrupt:
-            progress(f"stopped; {counted(made, 'program')} kept")
-        return made
+        return self.rehearser.prepare(seconds)
 
     def _plan_ahead(self) -> None:
         """Plan for the runs in the trace; without any, for one of everything and small changes."""
@@ -639,29 +521,4 @@ class Runner:
         whole = self.planning.afresh()
         spot = whole.classify(self.graph)
         self.plan_for(self.planning.first_runs(whole, spot, self.reader), fits)
-        self._hold(fits)
-
-    def _walk(self, spot: Spot) -> int:
-        """Make programs for a few runs of one class in a row."""
-        standing, made = self.keeper.standing, 0
-        for run in self._in_a_row(spot):
-            offer = self.own(run.kind.bucket(run.origin), run, standing)
-            try:
-                program = offer.program
-                if program is None:
-                    program = self.maker.make(self.maker.placed(offer, standing))
-            except DoesNotFit:
-                return made
-            made += offer.program is None
-            standing = standing._replace(valid=self._after(standing, program, run), last=run)
-        return made
-
-    def _in_a_row(self, spot: Spot) -> Iterator[Spot]:
-        """Runs of one class, one position further each time; behind a first one, if none was."""
-        if not self.keeper.standing.is_fresh:
-            demand = dict(spot.kind.bucket(spot.origin).demand)
-            yield self.planning.afresh(demand).classify(self.graph)
-        for ahead in range(RUNS_AHEAD):
-            origin = spot.kind.further(spot.origin, ahead)
-            if origin is not None:
-                yield Spot(spot.kind, origin)
+        self.rehearser.hold(fits)

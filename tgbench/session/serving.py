@@ -311,16 +311,17 @@ class Server:
 
     def for_less(self, valid: int, last: Spot | None, spot: Spot) -> Program | None:
         """The quickest program for a run that counts on no more than what the `last` one left."""
-        states = self.programs.states(spot.kind)
-        if last is None or not states:
+        found: list[Program] = []
+        if last is None:
             return None
-        found = [
-            program
-            for state in reversed(states)
-            if (program := self.programs.find(state, spot.kind, spot.origin)) is not None
-            and self.states.are_there(state, spot.origin, valid, last.origin)
-        ]
-        return min(found, key=lambda program: program.takes_ns(spot.origin), default=None)
+        kind, origin = spot
+        for state in reversed(self.programs.states(kind)):
+            program = self.programs.find(state, kind, origin)
+            if program is not None and self.states.are_there(state, origin, valid, last.origin):
+                found.append(program)
+        if len(found) < 2:
+            return found[0] if found else None
+        return min(found, key=lambda program: program.takes_ns(origin))
 
     def _around(self, bucket: Bucket, rung: Rung, everything: Sequence[str]) -> Bucket:
         """A run as a larger one."""

@@ -25,6 +25,7 @@ from tgbench.graph.graph import Node
 from tgbench.kernels.registry import Ranking
 from tgbench.memory.arena import check_map
 from tgbench.plans.decisions import Decisions
+from tgbench.programs.program import Program
 from tgbench.programs.program_file import Entry
 from tgbench.programs.states import States
 from tgbench.runs.buckets import Spot
@@ -148,16 +149,23 @@ class Keeper:
         memory = self.standing.memory
         if memory is None:
             return
-        self.arena.finish_move()
         if not memory.is_in_place:
-            self._drop_programs()
-            memory = memory.followed()
-            held = memory.held if self.standing.held else NONE
-            self.standing = self.standing._replace(memory=memory, held=held)
+            memory = self._followed(memory)
         memory.settle() if self.standing.is_fresh else memory.take_back()
         if self.arena.last_ran != self.seat.number:
             left = memory.outliving(self.standing.valid)
             self.standing = self.standing._replace(valid=left)
+
+    def _followed(self, memory: Memory) -> Memory:
+        """The same memory, where the arena has it now."""
+        self.arena.finish_move()
+        if memory.is_in_place:
+            return memory
+        self._drop_programs()
+        memory = memory.followed()
+        held = memory.held if self.standing.held else NONE
+        self.standing = self.standing._replace(memory=memory, held=held)
+        return memory
 
     def take(self, programs: Iterable[Entry]) -> int:
         """Remember programs that were made elsewhere; returns how many were not there."""
@@ -182,6 +190,13 @@ class Keeper:
         self._drop_programs()
         before, self.standing = self.standing, self.standing._replace(valid=0)
         self.standing = before._replace(valid=self.states.forget_others(before.valid))
+
+    def left_by(self, program: Program, spot: Spot, before: Standing) -> int:
+        """What a program leaves of what stood before, and what it computed."""
+        if program.renews:
+            return program.after
+        state = self.states.moved(before.valid, before.last, spot)
+        return self.memory.after(program, state, spot.origin)
 
     def release(self) -> None:
         """Give the bytes back; inputs, states and all that was computed are gone."""

@@ -166,9 +166,10 @@ class Tryer:
 
     def before(self, program: Program, memory: Memory) -> None:
         """A program is about to run: see what is to be tried in it, and what was found."""
-        share_ns = SHARE * program.use.time_ns
+        use = program.use
+        share_ns = SHARE * use.time_ns
         self.left_ns = min(self.left_ns + share_ns, AT_ONCE * share_ns)
-        if program.use.ran < WARM or program.origin is None:
+        if use.ran < WARM or program.origin is None:
             return
         tryout = program.tryout
         if tryout is None or (tryout.version != self.version and not tryout.groups):

@@ -1,0 +1,143 @@
+"""Runs that did not happen yet: what may come next, and programs made for it ahead of time.
+
+    the first answer ─→ what may follow it, asked about, and made where that is quick
+    `prepare`        ─→ planned classes, each followed for a few runs where most is computed
+
+Nothing is executed, and nothing stands otherwise than before.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+
+from tgbench.base.words import counted
+from tgbench.programs.lowering import DoesNotFit
+from tgbench.programs.states import NOTHING
+from tgbench.runs.buckets import Bucket, BucketClass, Spot
+from tgbench.session.making import Maker
+from tgbench.session.planning import Planning
+from tgbench.session.scouting import Scout
+from tgbench.session.serving import ONWARDS, SIZED, WHOLE, Offer, Rung
+from tgbench.session.standing import Keeper
+
+RUNS_AHEAD = 3  # how far `prepare` follows a class: two runs reach its steady state
+
+
+class Rehearser:
+    """Rehearses the runs of one session."""
+
+    def __init__(self, planning: Planning, keeper: Keeper, scout: Scout, maker: Maker) -> None:
+        self.planning, self.keeper = planning, keeper
+        self.scout, self.maker = scout, maker
+
+    # --- with the first answer -------------------------------------------------------------------
+
+    def likely(self, bucket: Bucket) -> list[tuple[Rung, Spot]]:
+        """Runs of any size, or that go on to the end, which may follow one that is the first."""
+        classify, planning = self.scout.server.classifier.spot, self.planning
+        blocks = [classify(one, SIZED.extents) for one in planning.blocks(bucket)]
+        onwards = [classify(one, ONWARDS.extents) for one in planning.onwards(bucket)]
+        return [
+            *((SIZED, Spot(kind, kind.ahead(origin))) for kind, origin in blocks),
+            *((ONWARDS, spot) for spot in onwards),
+        ]
+
+    def rehearse(self, likely: Iterable[tuple[Rung, Spot]]) -> Iterator[None]:
+        """Look at what may come next, the `likely` first, and make programs where they pay; a step
+        at a time, for as long as somebody asks for the next one.
+        """
+        chooser = self.keeper.chooser
+        for offer, made in self._expected(likely):
+            yield
+            is_quick = chooser.rehearse(offer, self.maker.decided(offer))
+            for one in made if is_quick else ():
+                yield
+                self._make_ready(one)
+
+    def _expected(
+        self, likely: Iterable[tuple[Rung, Spot]]
+    ) -> Iterator[tuple[Offer, Iterable[Offer]]]:
+        """What may come next, and what is made then if that is quick: blocks of any size, where a
+        block was asked for; a change of all behind some element; and the changes that are planned
+        for, one element on, or in the middle where they were at the end, as programs for an end are
+        right there alone. Where these are right at few places, bands that hold them anywhere.
+        """
+        for rung, spot in likely:
+            offer = Offer(rung, spot.kind.bucket(spot.origin), spot, None, None)
+            yield offer, [offer]
+        scout, stands = self.scout, self.keeper.chooser.stands
+        for kind, (_, origin) in self.planning.classes.items():
+            ahead = scout.server.classifier.known(Spot(kind, kind.ahead(origin)))
+            own = scout.own(kind.bucket(ahead.origin), ahead, self.keeper.standing)
+            if own.program is not None:
+                continue
+            yield own, (one for one in [own] if not stands(one))
+            if stands(own):
+                for offer in scout.larger(own):
+                    if offer.rung.stands and offer.program is None:
+                        yield offer, self._bands(kind, offer.rung)
+
+    def _bands(self, kind: BucketClass, rung: Rung) -> Iterator[Offer]:
+        """Of runs in bands, those that hold changes of a class wherever they are."""
+        if rung.changed is None or not rung.is_band:
+            return
+        count = 2 * rung.changed.parts
+        places = [[bound * i // (count - 1) for bound in kind.bounds] for i in range(count)]
+        arounds = [self.scout.around(kind.bucket(at)) for at in places]
+        found = [self.scout.server.offer(around, rung) for around in arounds]
+        yield from {one.spot: one for one in found if one and one.program is None}.values()
+
+    def hold(self, runs: Iterable[Spot]) -> None:
+        """Make programs of runs that compute everything: they may serve any other."""
+        for spot in map(self.scout.server.classifier.known, runs):
+            self._make_ready(Offer(WHOLE, spot.kind.bucket(spot.origin), spot, NOTHING, None))
+
+    def _make_ready(self, offer: Offer) -> None:
+        """Make a program before it is asked for, if it fits with the kernels that are quickest."""
+        with suppress(DoesNotFit):
+            self.maker.make(self.maker.placed(offer, self.keeper.standing))
+
+    # --- ahead of time ---------------------------------------------------------------------------
+
+    def prepare(self, seconds: float | None) -> int:
+        """Programs for the planned classes, largest slices first; returns how many were made."""
+        progress, made = self.planning.progress, 0
+        walks = list(map(self.scout.server.classifier.known, self.planning.corners()))
+        end = time.monotonic() + (seconds if seconds is not None else 1e9)
+        try:
+            for i, spot in enumerate(walks):
+                progress(f"preparing {i + 1}/{len(walks)} {spot.kind}")
+                if time.monotonic() >= end:
+                    break
+                made += self._walk(spot)
+        except KeyboardInterrupt:
+            progress(f"stopped; {counted(made, 'program')} kept")
+        return made
+
+    def _walk(self, spot: Spot) -> int:
+        """Make programs for a few runs of one class in a row."""
+        standing, made = self.keeper.standing, 0
+        for run in self._in_a_row(spot):
+            offer = self.scout.own(run.kind.bucket(run.origin), run, standing)
+            try:
+                program = offer.program
+                if program is None:
+                    program = self.maker.make(self.maker.placed(offer, standing))
+            except DoesNotFit:
+                return made
+            made += offer.program is None
+            left = self.keeper.left_by(program, run, standing)
+            standing = standing._replace(valid=left, last=run)
+        return made
+
+    def _in_a_row(self, spot: Spot) -> Iterator[Spot]:
+        """Runs of one class, one position further each time; behind a first one, if none was."""
+        if not self.keeper.standing.is_fresh:
+            demand = dict(spot.kind.bucket(spot.origin).demand)
+            yield self.scout.server.classifier.spot(self.planning.afresh(demand))
+        for ahead in range(RUNS_AHEAD):
+            origin = spot.kind.further(spot.origin, ahead)
+            if origin is not None:
+                yield Spot(spot.kind, origin)

@@ -1,0 +1,88 @@
+"""Which programs there are for a run, after what stands.
+
+Its own is right there; those of larger runs are found by `serving`. Nothing is made here, and
+nothing chosen but the quickest of what is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tgbench.programs.program import Program
+from tgbench.runs.buckets import Bucket, Spot
+from tgbench.session.planning import Planning
+from tgbench.session.serving import EXACTLY, Around, Offer, Rung, Server
+from tgbench.session.standing import Keeper, Standing
+
+
+class Served(NamedTuple):
+    """A program for a run.
+
+    Fields:
+        rung: how far the run is rounded to a larger one.
+        spot: the class that the program is of, and where it runs.
+        program: right for it, made now if `is_new`.
+    """
+
+    rung: Rung
+    spot: Spot
+    program: Program
+    is_new: bool
+
+    @property
+    def takes_ns(self) -> float:
+        """How long the run takes."""
+        return self.program.takes_ns(self.spot.origin)
+
+    @staticmethod
+    def by(offer: Offer, program: Program, is_new: bool = False) -> Served:
+        return Served(offer.rung, offer.spot, program, is_new)
+
+
+class Scout:
+    """Finds the programs of one session.
+
+    Fields:
+        server: finds those of larger runs, made and not made.
+    """
+
+    def __init__(self, planning: Planning, keeper: Keeper) -> None:
+        self.planning, self.keeper = planning, keeper
+        self.server = Server(
+            planning.graph, keeper.states, keeper.programs, planning.rules.allowance
+        )
+
+    def own(self, bucket: Bucket, spot: Spot, standing: Standing) -> Offer:
+        """A run's own program, if it is there."""
+        if not self.keeper.chooser.strict:
+            program = self.server.for_less(standing.valid, standing.last, spot)
+            return Offer(EXACTLY, bucket, spot, None, program)
+        state = self.keeper.states.moved(standing.valid, standing.last, spot)
+        program = self.keeper.programs.find(state, spot.kind, spot.origin)
+        return Offer(EXACTLY, bucket, spot, state, program)
+
+    def larger(self, own: Offer) -> Sequence[Offer]:
+        """The run as larger ones than its `own`."""
+        return self.server.larger(own, self.around(own.bucket))
+
+    def quickest(
+        self, bucket: Bucket, rungs: Sequence[Rung], own: Offer | None = None
+    ) -> Served | None:
+        """The quickest of the programs that are there on some rungs, if any is."""
+        around, found = self.around(bucket), []
+        for rung in rungs:
+            offer = own if rung is EXACTLY else self.server.offer(around, rung)
+            if offer is not None and offer.program is not None:
+                found.append(Served.by(offer, offer.program))
+        if len(found) < 2:
+            return found[0] if found else None
+        return min(found, key=lambda one: one.takes_ns)
+
+    def around(self, bucket: Bucket) -> Around:
+        """A run, and what there is."""
+        standing = self.keeper.standing
+        return Around(
+            bucket, standing.valid, standing.last, self.keeper.memory.placement.retained,
+            self.planning.leaves,
+        )  # fmt: skip
