@@ -286,6 +286,29 @@ def test_numbers_of_rows_that_are_met_seldom_are_computed_in_pieces(rows: int) -
     assert list(at_once.codes) == [rows]
 
 
+@pytest.mark.parametrize("most", [1, 20, 64, 200])
+def test_any_number_of_rows_is_put_together_from_few(most: int) -> None:
+    rng = np.random.default_rng(0)
+    w = whole_numbers(rng, 16, 24)
+    usual = Computation(
+        TensorForm((32, 24), (24, 1)), TensorForm((24, 16)), None, TensorForm((32, 16), (16, 1)),
+        None,
+    )  # fmt: skip
+    weight = laid_out(torch.from_numpy(w).T, usual)
+    one = replace(usual, usual=usual, codes={}, met={})
+    for rows in list(one.lengths(most)):
+        one.code(rows)
+    there = set(one.codes)
+    assert not list(one.lengths(most))
+    for rows in range(1, most + 1):
+        x, out = whole_numbers(rng, rows, 24), torch.full((rows, 16), np.nan)
+        with once.putting_off():
+            compute(one, None, torch.from_numpy(x), weight, out)
+        assert (out.numpy() == x @ w.T).all()
+    assert set(one.codes) == there
+    assert not list(replace(one, window=((1,),), codes={}).lengths(most))
+
+
 def test_weights_are_no_rows_however_many_bytes_they_are() -> None:
     rng, w = np.random.default_rng(0), np.ones((16, 8), np.float32)
     usual = Computation(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
@@ -30,7 +30,7 @@ from tgbench.memory.placement import Placement
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.decisions import Decisions
 from tgbench.plans.plan import Plan
-from tgbench.plans.planner import Planner, change_as_asked, unit_change
+from tgbench.plans.planner import Planner, change_as_asked, unit_change, whole_lines
 from tgbench.plans.scenarios import Scenario
 from tgbench.programs.specialiser import Specialiser
 from tgbench.runs.buckets import Bucket
@@ -361,6 +361,47 @@ def test_the_next_run_is_guessed_as_the_smallest_change_at_the_demand() -> None:
     assert dict(guess.changed)["x"] == Region((Box(((9, 10), (1, 2))),))
     assert guess.demand == first.demand
     assert unit_change(Bucket.of({"x": Region.full((16, 2))}, {}), scheduled, "x") is None
+
+
+def rows_of_layers(g: GraphBuilder) -> Node:
+    x = g.input("x", (8, 6))
+    return ops.linear(ops.relu(ops.linear(x, g.parameter("a", (4, 6)))), g.parameter("b", (4, 4)))
+
+
+def pixels(g: GraphBuilder) -> Node:
+    return ops.conv(g.input("x", (1, 3, 8, 8)), g.parameter("w", (4, 3, 3, 3)), padding=1)
+
+
+def single_elements(g: GraphBuilder) -> Node:
+    return ops.exp(g.input("x", (8, 6)))
+
+
+def words(g: GraphBuilder) -> Node:
+    return ops.embedding(g.parameter("t", (9, 4)), g.input("x", (1, 8), "int64"))
+
+
+@pytest.mark.parametrize(
+    ("make", "changes"),
+    [
+        (rows_of_layers, ((7, 8), (0, 6))),
+        (pixels, ((0, 1), (0, 3), (7, 8), (7, 8))),
+        (single_elements, ((7, 8), (5, 6))),
+        (words, ((0, 1), (7, 8))),
+    ],
+)
+def test_the_next_run_changes_whole_lines_where_layers_read_them_whole(
+    make: Callable[[GraphBuilder], Node], changes: Box
+) -> None:
+    g = GraphBuilder()
+    y = make(g)
+    g.output("y", y)
+    scheduled = ScheduledGraph.of(g.build())
+    x = scheduled.graph.inputs["x"]
+    first = Bucket.of({"x": Region.full(x.shape)}, {"y": Region.full(y.shape)})
+    guess = unit_change(first, scheduled, "x")
+    assert guess is not None
+    found = whole_lines(guess, scheduled, Rules())
+    assert found == Bucket.of({"x": Region((Box(changes),))}, dict(first.demand))
 
 
 @pytest.mark.parametrize(

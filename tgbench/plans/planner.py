@@ -46,6 +46,7 @@ DEAR = (
     1.5  # times what runs take whole: pieces and parts that cost more are weighed against dropping
 )
 LOWER = 8  # where a budget does not work, one that is lower by this part of it is the next
+AS_LITTLE = 1.01  # times the operations that a change of one element takes
 LEAST_GAIN = 0.01  # a finer cut that saves less than this share of the arena is the last one tried
 
 
@@ -72,6 +73,31 @@ def unit_change(bucket: Bucket, scheduled: ScheduledGraph, name: str) -> Bucket 
         return None
     box = Box((stop - 1, stop) for _, stop in asked)
     return Bucket.of({name: Region((box,))}, dict(bucket.demand))
+
+
+def whole_lines(change: Bucket, scheduled: ScheduledGraph, rules: Rules) -> Bucket:
+    """A change of one element, of all along those dimensions where that takes as little: of a row
+    that a layer reads whole, of all channels of a pixel. Never of all of the input.
+    """
+    ((name, (box,)),) = change.changed
+    leaf = scheduled.graph.inputs[name]
+    if sum(size > 1 for size in leaf.shape) < 2:
+        return change
+    propagator = scheduled.propagator(rules, scheduled.stored)
+    demand = {scheduled.graph.outputs[output]: asked for output, asked in change.demand}
+    everything = {node: Region.full(node.shape) for node in scheduled.kept}
+    valid = propagator.step({}, everything, demand).valid
+
+    def operations(changed: Box) -> int:
+        computed = propagator.step(valid, {leaf: Region((changed,))}, demand).compute
+        return sum(n.call.op.flops(n.call, one) for n, region in computed.items() for one in region)
+
+    most = AS_LITTLE * operations(box)
+    for axis, size in enumerate(leaf.shape):
+        wider = Box((*box[:axis], (0, size), *box[axis + 1 :]))
+        if wider != Box.full(leaf.shape) and operations(wider) <= most:
+            box = wider
+    return Bucket.of({name: Region((box,))}, dict(change.demand))
 
 
 def change_as_asked(bucket: Bucket, scheduled: ScheduledGraph, name: str) -> Bucket | None:

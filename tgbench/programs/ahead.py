@@ -1,21 +1,28 @@
-"""Loops compiled ahead: those that kernels of a few rows would need, before a run needs them.
+"""Code compiled ahead: what kernels of a few rows would need, before a run needs it.
 
 The first time that a loop is needed on a machine it is compiled, which takes up to seconds; later
 processes load it in milliseconds. In the middle of a history that would be a run that takes as long
 as a hundred others, so it is done with the first answer, which compiles what it needs itself.
+
+A library compiles for each number of rows, in every process, for a good part of what a run takes
+that computes so many. What any number is put together from is few.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import suppress
 
+from tgbench.base.coords import Moving
 from tgbench.base.errors import TgbenchError
 from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import Node
 from tgbench.kernels.numba import rows
+from tgbench.kernels.onednn.library import Computation
 from tgbench.kernels.registry import KERNELS, Site, scratch_views
 from tgbench.programs.lowering import Addresser, Lowerer, site_of
+from tgbench.programs.program import Program
 from tgbench.runs.propagate import widened
 
 
@@ -26,6 +33,20 @@ def compile_loops(lowerer: Lowerer) -> None:
         for kernel in KERNELS.get(site.call.op.name, ()):
             if kernel.name in rows.NAMES and kernel.takes(site):
                 kernel.bind(site, scratch_views(kernel.scratch(site)))
+
+
+def compile_pieces(program: Program) -> Iterator[None]:
+    """Compile what products of numbers of rows that move are put together from, one at a time, for
+    as long as somebody asks for the next one.
+    """
+    for made in program.instructions:
+        if made.site is None or not any(type(n) is Moving for n in made.site.out.shape):
+            continue
+        most = math.prod(made.node.shape[:-1])
+        for what in made.arguments:
+            for count in what.lengths(most) if isinstance(what, Computation) else ():
+                yield
+                what.code(count)
 
 
 def _single_rows(lowerer: Lowerer) -> Iterator[Site]:

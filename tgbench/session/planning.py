@@ -33,7 +33,14 @@ from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.background.task import SearchTask
 from tgbench.plans.decisions import Classes, Decisions
 from tgbench.plans.plan import Plan
-from tgbench.plans.planner import Planner, Progress, change_as_asked, change_onwards, unit_change
+from tgbench.plans.planner import (
+    Planner,
+    Progress,
+    change_as_asked,
+    change_onwards,
+    unit_change,
+    whole_lines,
+)
 from tgbench.plans.retention.workload import Workload
 from tgbench.plans.scenarios import Scenario
 from tgbench.plans.search.chain import Submits
@@ -159,8 +166,9 @@ class Planning:
 
     def first_runs(self, bucket: Bucket, spot: Spot, reader: ArgumentReader) -> Runs:
         """With no history: this run, and the smallest change that may follow it."""
-        changes = (unit_change(bucket, self.scheduled, name) for name in self.graph.inputs)
-        following = [reader.rounded(b).classify(self.graph) for b in changes if b is not None]
+        found = (unit_change(bucket, self.scheduled, name) for name in self.graph.inputs)
+        lines = (whole_lines(one, self.scheduled, self.rules) for one in found if one is not None)
+        following = [reader.rounded(one).classify(self.graph) for one in lines]
         return [spot, *following]
 
     def blocks(self, bucket: Bucket) -> list[Bucket]:

@@ -13,7 +13,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from tgbench.base.words import counted
+from tgbench.programs.ahead import compile_pieces
 from tgbench.programs.lowering import DoesNotFit
+from tgbench.programs.program import Program
 from tgbench.programs.states import NOTHING
 from tgbench.runs.buckets import Bucket, BucketClass, Spot
 from tgbench.session.making import Maker
@@ -45,16 +47,18 @@ class Rehearser:
         ]
 
     def rehearse(self, likely: Iterable[tuple[Rung, Spot]]) -> Iterator[None]:
-        """Look at what may come next, the `likely` first, and make programs where they pay; a step
-        at a time, for as long as somebody asks for the next one.
+        """Look at what may come next, the `likely` first, make programs where they pay, and compile
+        code for them; a step at a time, for as long as somebody asks for the next one.
         """
-        chooser = self.keeper.chooser
+        chooser, ready = self.keeper.chooser, list[Program]()
         for offer, made in self._expected(likely):
             yield
             is_quick = chooser.rehearse(offer, self.maker.decided(offer))
             for one in made if is_quick else ():
                 yield
-                self._make_ready(one)
+                ready += self._made_ready(one)
+        for program in ready:
+            yield from compile_pieces(program)
 
     def _expected(
         self, likely: Iterable[tuple[Rung, Spot]]
@@ -92,12 +96,13 @@ class Rehearser:
     def hold(self, runs: Iterable[Spot]) -> None:
         """Make programs of runs that compute everything: they may serve any other."""
         for spot in map(self.scout.server.classifier.known, runs):
-            self._make_ready(Offer(WHOLE, spot.kind.bucket(spot.origin), spot, NOTHING, None))
+            self._made_ready(Offer(WHOLE, spot.kind.bucket(spot.origin), spot, NOTHING, None))
 
-    def _make_ready(self, offer: Offer) -> None:
-        """Make a program before it is asked for, if it fits with the kernels that are quickest."""
+    def _made_ready(self, offer: Offer) -> list[Program]:
+        """A program made before it is asked for, if it fits with the kernels that are quickest."""
         with suppress(DoesNotFit):
-            self.maker.make(self.maker.placed(offer, self.keeper.standing))
+            return [self.maker.make(self.maker.placed(offer, self.keeper.standing))]
+        return []
 
     # --- ahead of time ---------------------------------------------------------------------------
 

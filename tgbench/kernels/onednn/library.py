@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from ctypes import CDLL, POINTER, Structure, byref, c_char_p, c_float, c_int, c_size_t, c_void_p
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
@@ -218,6 +218,13 @@ class Computation:
         more = rows // FEW_ROWS * FEW_ROWS
         ends = sorted({0, most, more, rows})
         return list(pairwise(ends))
+
+    def lengths(self, most: int) -> Iterator[int]:
+        """Numbers of rows of pieces, up to so many, that there is no code for; the usual first."""
+        if not self.window and _are_rows(self):
+            many, few = range(MANY_ROWS, most + 1, MANY_ROWS), range(FEW_ROWS, MANY_ROWS, FEW_ROWS)
+            rows = (*many, *few, *range(1, FEW_ROWS))
+            yield from (n for n in rows if n <= most and n not in self.codes)
 
     def code(self, rows: int) -> Code:
         """Compiled for that many rows or images: a program may serve runs of several sizes."""
