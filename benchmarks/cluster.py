@@ -9,7 +9,7 @@ is the processor's: of all workers, of the client with its scheduler, and the wa
 counted with their bytes as they are pickled. From these follows, by counting, what a round of more
 workers sends, and how long links of 1 and 10 Gbit/s take for it beside the windows.
 
-    python -m benchmarks.cluster [--steps 32]
+    python -m benchmarks.cluster [--steps 16]
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tgbench.plans.search.optimiser import Optimiser
 from tgbench.plans.search.sending import UnknownProgram
 from tgbench.runs.rules import Rules
 
-WORKERS, STEPS, SHARE = (1, 2, 4), 32, 0.5
+WORKERS, STEPS, SHARE = (1, 2, 4), 16, 0.5
 MANY = (4, 16, 100)
 LINKS_BITS_S = (1e9, 1e10)
 MODELS: Mapping[str, Callable[[], Workload]] = {
