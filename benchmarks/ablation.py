@@ -38,11 +38,12 @@ from tgbench.commands.progress import say, table
 from tgbench.graph.simplify import simplify
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.retention import workload as search_workload
-from tgbench.plans.retention.exact import IntegerProgram, SolverLimits
+from tgbench.plans.retention.exact import IntegerProgram
 from tgbench.plans.retention.ladder import Ladder
 from tgbench.plans.retention.model import Model
 from tgbench.plans.retention.neighbourhoods import Neighbourhoods
 from tgbench.plans.retention.polish import polished
+from tgbench.plans.retention.solver import SolverLimits
 from tgbench.plans.retention.tables import Floats, tabulate
 from tgbench.runs.buckets import Bucket
 from tgbench.runs.propagate import rough_ns

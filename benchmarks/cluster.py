@@ -1,14 +1,15 @@
 """A search on a Dask cluster: equal windows on 1, 2 and 4 workers, and what a hundred would send.
 
-    client ── chain: tables of the model, what to begin with ─→ worker
-           ←─ result: what was found, and the windows solved ──
+    client ── chain: what to begin with, the name of its program ─→ worker
+           ←─ result: what was found, and the windows solved ──     or, once, "unknown":
+           ── chain, program: tables of the model ─────────────→
 
 Each search solves as many windows in all, so that it costs about as much of the processors. Time
 is the processor's: of all workers, of the client with its scheduler, and the wall's. Messages are
 counted with their bytes as they are pickled. From these follows, by counting, what a round of more
 workers sends, and how long links of 1 and 10 Gbit/s take for it beside the windows.
 
-    python -m benchmarks.cluster [--steps 64]
+    python -m benchmarks.cluster [--steps 16]
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ from tgbench.plans.retention.workload import Workload as Told
 from tgbench.plans.search.chain import Submits
 from tgbench.plans.search.effort import Effort
 from tgbench.plans.search.optimiser import Optimiser
+from tgbench.plans.search.sending import UnknownProgram
 from tgbench.runs.rules import Rules
 
-WORKERS, STEPS, SHARE = (1, 2, 4), 64, 0.5
+WORKERS, STEPS, SHARE = (1, 2, 4), 16, 0.5
 MANY = (4, 16, 100)
 LINKS_BITS_S = (1e9, 1e10)
 MODELS: Mapping[str, Callable[[], Workload]] = {
-    "small": partial(adversarial, "small"),
-    "skip graph": partial(adversarial, "bench"),
+    "branches": partial(adversarial, "small"),
     "U-Net": partial(unet_like, "bench"),
 }
 
@@ -51,10 +52,12 @@ class Counted:
 
     executor: Submits
     sent_bytes: list[int] = field(default_factory=list)
+    program_bytes: list[int] = field(default_factory=list)
     futures: list[Any] = field(default_factory=list)
 
     def submit(self, function: Any, /, *arguments: Any) -> Any:
         self.sent_bytes.append(len(cloudpickle.dumps((function, arguments))))
+        self.program_bytes += [len(m.program) for m in arguments if m.program is not None]
         self.futures.append(self.executor.submit(function, *arguments))
         return self.futures[-1]
 
@@ -70,7 +73,9 @@ class Row:
     Fields:
         best_ns, bound_ns: modelled time of the plan that was found, and what none is below.
         workers_cpu_s, here_cpu_s, wall_s: of the search.
-        chain_bytes, result_bytes: of a message, the mean.
+        messages, sent_bytes, came_bytes: all of them.
+        program_bytes: of the programs that were sent, the mean.
+        chains: that were run.
     """
 
     model: str
@@ -83,8 +88,11 @@ class Row:
     here_cpu_s: float
     wall_s: float
     messages: int
-    chain_bytes: float
-    result_bytes: float
+    sent_bytes: int
+    came_bytes: int
+    programs: int
+    program_bytes: float
+    chains: int
 
 
 class Searched:
@@ -111,11 +119,13 @@ class Searched:
         record = optimiser.run("search", Effort(steps=steps)).search
         assert record is not None
         wall_s, here_s = time.perf_counter() - began, time.process_time() - here
-        came, sent = counted.came_bytes, counted.sent_bytes
+        sent, programs = counted.sent_bytes, counted.program_bytes
+        unknown = sum(isinstance(future.result(), UnknownProgram) for future in counted.futures)
         return Row(
             self.name, self.nodes, workers, record.steps, record.best_ns, record.bound_ns,
-            _cpu_s(client) - before, here_s, wall_s, 2 * len(sent),
-            sum(sent) / max(len(sent), 1), sum(came) / max(len(came), 1),
+            _cpu_s(client) - before, here_s, wall_s, 2 * len(sent), sum(sent),
+            sum(counted.came_bytes), len(programs), sum(programs) / max(len(programs), 1),
+            len(sent) - unknown,
         )  # fmt: skip
 
 
@@ -145,47 +155,38 @@ def _warm() -> None:
 def counted(row: Row, workers: int) -> dict[str, float]:
     """What a round of so many workers sends, from one chain's messages and time.
 
-    Every worker solves the four windows of a chain at the same time; the client sends and reads
-    one message after the other.
+    Every worker solves the windows of a chain at the same time; the client sends and reads one
+    message after the other. In the first round each asks for the program as well.
     """
-    chains = row.messages / 2
-    solving_s = row.workers_cpu_s / chains
-    sent, came = workers * row.chain_bytes, workers * row.result_bytes
+    solving_s = row.workers_cpu_s / row.chains
+    chain_bytes = (row.sent_bytes - row.programs * row.program_bytes) / (row.messages / 2)
+    sent, came = workers * chain_bytes, workers * row.came_bytes / row.chains
+    first = sent + workers * (chain_bytes + row.program_bytes)
     links = {
-        f"{bits / 1e9:g} Gbit/s: share of the round": (link := 8 * (sent + came) / bits)
+        f"{bits / 1e9:g} Gbit/s: share of {what}": (link := 8 * (sends + came) / bits)
         / (link + solving_s)
         for bits in LINKS_BITS_S
+        for what, sends in (("the first round", first), ("a round", sent))
     }
     return {"workers": workers, "messages": 2 * workers, "sent_bytes": sent, "came_bytes": came,
-            "solving_s": solving_s, **links}  # fmt: skip
+            "first_sent_bytes": first, "solving_s": solving_s, **links}  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     command = Command("cluster", __doc__)
     command.add_argument("--steps", type=int, default=STEPS, help="windows of a search")
     add = command.add_argument
-    add("--only", nargs="+", choices=list(MODELS), default=list(MODELS)[1:], help="these models")
+    add("--only", nargs="+", choices=list(MODELS), default=list(MODELS), help="these models")
     options, record = command.begin(argv)
-    workloads = (
-        [adversarial("small")] if options.quick else [unet_like("bench"), adversarial("bench")]
-    )
+    models = ["branches"] if options.quick else options.only
     numbers, steps = ((1,), 4) if options.quick else (WORKERS, options.steps)
     rows = [
         rows_of(searched, workers, steps)
-        for searched in map(Searched, workloads)
+        for searched in (Searched(MODELS[name]()) for name in models)
         for workers in numbers
     ]
-    header = [
-        "model",
-        "workers",
-        "windows",
-        "best ÷ bound",
-        "CPU s",
-        "here",
-        "wall",
-        "sent",
-        "came",
-    ]
+    header = ["model", "workers", "windows", "best, µs", "best ÷ bound", "CPU s", "here", "wall",
+              "messages", "programs", "sent", "came"]  # fmt: skip
     say(table(header, [_cells(row) for row in rows]))
     many = {row.model: [counted(row, n) for n in MANY] for row in rows if row.messages}
     record.write({"rows": [asdict(row) for row in rows], "counted": many}, options.output)
@@ -195,8 +196,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _cells(row: Row) -> list[str]:
     over = f"{row.best_ns / row.bound_ns:.4f}" if row.bound_ns else ""
     times = (row.workers_cpu_s, row.here_cpu_s, row.wall_s)
-    sizes = [f"{size:,.0f} B" for size in (row.chain_bytes, row.result_bytes)]
-    return [row.model, str(row.workers), str(row.steps), over, *(f"{t:.2f}" for t in times), *sizes]
+    counts = [f"{n:,}" for n in (row.messages, row.programs, row.sent_bytes, row.came_bytes)]
+    return [row.model, str(row.workers), str(row.steps), f"{row.best_ns / 1e3:.2f}", over,
+            *(f"{t:.2f}" for t in times), *counts]  # fmt: skip
 
 
 if __name__ == "__main__":

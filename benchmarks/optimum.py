@@ -34,9 +34,10 @@ from tqdm import tqdm
 
 from benchmarks.measure import Command
 from tgbench.commands.progress import say, table
-from tgbench.plans.retention.exact import IntegerProgram, SolverLimits
+from tgbench.plans.retention.exact import IntegerProgram
 from tgbench.plans.retention.model import Model
 from tgbench.plans.retention.polish import polished
+from tgbench.plans.retention.solver import SolverLimits
 from tgbench.plans.retention.tables import NOTHING, Floats, NodeTable, Situation, Tables
 from tgbench.plans.search.chain import Chain
 

@@ -21,8 +21,9 @@ from tgbench.commands.progress import say
 from tgbench.graph.graph import Graph
 from tgbench.graph.simplify import simplify
 from tgbench.memory.storage import ScheduledGraph
-from tgbench.plans.retention.exact import IntegerProgram, SolverLimits
+from tgbench.plans.retention.exact import IntegerProgram
 from tgbench.plans.retention.model import Model
+from tgbench.plans.retention.solver import SolverLimits
 from tgbench.plans.retention.tables import tabulate
 from tgbench.plans.retention.workload import Workload
 from tgbench.runs.buckets import Bucket

@@ -28,8 +28,9 @@ from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.checks import check_placement
 from tgbench.plans.decisions import Decisions
 from tgbench.plans.plan import Plan
-from tgbench.plans.retention.exact import IntegerProgram, SolverLimits
+from tgbench.plans.retention.exact import IntegerProgram
 from tgbench.plans.retention.model import Model
+from tgbench.plans.retention.solver import SolverLimits
 from tgbench.plans.retention.tables import nested, tabulate, tabulate_pieces
 from tgbench.plans.retention.workload import Workload
 from tgbench.plans.search import beginning

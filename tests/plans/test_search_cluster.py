@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -10,16 +11,19 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import closing
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 from search_cases import busy_case, loaded_once
 
 from tgbench.plans.decisions import SearchRecord
 from tgbench.plans.plan import Plan
-from tgbench.plans.search.chain import ChainResult, run_round
+from tgbench.plans.search.chain import Chain, ChainResult
+from tgbench.plans.search.sending import KEPT, Known, Message, UnknownProgram, run_round
 
 loaded_once()
 CASE = busy_case()
@@ -167,6 +171,16 @@ def test_a_cluster_may_start_again() -> None:
 # --- a round, without processes ------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Program:
+    """Stands for one where nothing is solved."""
+
+    packed: bytes = pickle.dumps("a program")
+
+
+CHAIN = Chain(cast(Any, Program()), np.zeros((1, 1)), (), (1,), steps=1)
+
+
 class Given:
     """An executor whose calls come to what is given: a result, a lost worker, or nothing yet."""
 
@@ -186,22 +200,53 @@ class Given:
 
 def test_a_lost_chain_takes_nothing_with_it() -> None:
     given = Given(ChainResult(steps=3), OSError("connection lost"), ChainResult(steps=4))
-    assert run_round([None] * 3, given) == ChainResult((), 7, 1)  # type: ignore[list-item]
+    assert run_round([CHAIN] * 3, given) == ChainResult((), 7, 1)
+
+
+def test_a_program_is_sent_where_it_is_not_known_and_once() -> None:
+    """Two workers that take turns: each says once that it does not know the program."""
+    sent, workers = list[Message](), (Known(), Known())
+
+    class Taking:
+        def submit(self, function: Any, message: Message) -> Future[Any]:
+            future, known = Future[Any](), workers[len(done) % 2]
+            sent.append(message)
+            program = known.of(message.name, message.program)
+            if program is not None:
+                done.append(pickle.dumps(program))
+            future.set_result(ChainResult(steps=1) if program is not None else UnknownProgram())
+            return future
+
+    done = list[bytes]()
+    for _ in range(3):
+        assert run_round([CHAIN] * 2, Taking()).steps == 2
+    assert [message.program is not None for message in sent].count(True) == 2
+    assert len(sent) == 3 * 2 + 2
+    assert {message.name for message in sent} == {sent[0].name}
+    assert len(done) == 6
+
+
+def test_a_worker_forgets_the_oldest_programs() -> None:
+    known = Known()
+    for i in range(KEPT + 1):
+        assert known.of(str(i), pickle.dumps(i)) == i
+    assert known.of("0", None) is None
+    assert known.of("1", None) == 1
 
 
 def test_an_executor_that_takes_no_more_calls_loses_all_of_them() -> None:
-    assert run_round([None] * 2, Given()) == ChainResult((), 0, 2)  # type: ignore[list-item]
+    assert run_round([CHAIN] * 2, Given()) == ChainResult((), 0, 2)
 
 
 def test_an_error_in_the_search_is_not_a_lost_worker() -> None:
     with pytest.raises(ZeroDivisionError):
-        run_round([None], Given(ZeroDivisionError()))  # type: ignore[list-item]
+        run_round([CHAIN], Given(ZeroDivisionError()))
 
 
 def test_a_stop_does_not_wait_for_chains_elsewhere() -> None:
     given = Given(ChainResult(steps=3), None)
     asked = iter([False, False, True])
-    assert run_round([None] * 2, given, lambda: next(asked)) == ChainResult((), 3, 0)  # type: ignore[list-item]
+    assert run_round([CHAIN] * 2, given, lambda: next(asked)) == ChainResult((), 3, 0)
     assert given.futures[1].cancelled()
 
 
@@ -212,5 +257,5 @@ def test_an_interrupt_cancels_what_is_left() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_round([None] * 2, given, stop)  # type: ignore[list-item]
+        run_round([CHAIN] * 2, given, stop)
     assert all(future.cancelled() for future in given.futures)

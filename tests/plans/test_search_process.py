@@ -15,6 +15,7 @@ from itertools import pairwise
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,6 +38,7 @@ from tgbench.plans.plan import Plan
 from tgbench.plans.retention.exact import IntegerProgram
 from tgbench.plans.search.chain import Chain, ChainResult
 from tgbench.plans.search.effort import Effort
+from tgbench.plans.search.sending import Message, UnknownProgram
 
 PATIENCE_S = 60.0  # for a process to start, on a machine with other things to do
 CASE = busy_case()
@@ -60,9 +62,13 @@ class Listed:
     def __init__(self) -> None:
         self.chains: list[Chain] = []
 
-    def submit(self, function: object, chain: Chain) -> Future[ChainResult]:
+    def submit(self, function: object, message: Message) -> Future[Any]:
+        done: Future[Any] = Future()
+        if message.program is None:
+            done.set_result(UnknownProgram())
+            return done
+        chain = Chain(pickle.loads(message.program), **message.rest)
         self.chains.append(replace(chain, steps=96))
-        done: Future[ChainResult] = Future()
         done.set_result(ChainResult(steps=chain.steps))
         return done
 

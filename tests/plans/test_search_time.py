@@ -174,16 +174,19 @@ def test_polishing_ends_when_it_is_asked_to(monkeypatch: pytest.MonkeyPatch) -> 
 ENDS_EARLY = """
 import sys, time
 from tgbench.plans.retention.exact import IntegerProgram, Relaxed
-from tgbench.plans.search.proofs import Proofs, Question
+from tgbench.plans.search.effort import Effort, Spending
+from tgbench.plans.search.proofs import ProofAllowance, Proofs, Question
 
 def solve(program, limits=None, **more):
     time.sleep(0.5)
     print("solved", flush=True)
+    return Relaxed(None, None, 0.0, False, 0.0)
 
 IntegerProgram.solve = solve
 proofs = Proofs(beside=True)
-proofs.ask(Question(None, IntegerProgram(None, 0), lambda: None))
-proofs.ask(Question(None, IntegerProgram(None, 0), lambda: None))
+allowance = ProofAllowance(Spending(Effort(), lambda: False))
+proofs.ask(Question(None, IntegerProgram(None, 0), allowance))
+proofs.ask(Question(None, IntegerProgram(None, 0), allowance))
 time.sleep(0.1)
 proofs.close()
 print("closed", flush=True)

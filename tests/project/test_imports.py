@@ -22,7 +22,7 @@ OPTIONAL = (
     "jsonschema", "triton",
 )  # fmt: skip
 ON_DEMAND = ("pandas", "sympy")  # always there, and slow to load
-HEAVY = (*OPTIONAL, *ON_DEMAND, "torch", "scipy", "sqlalchemy")
+HEAVY = (*OPTIONAL, *ON_DEMAND, "torch", "highspy", "scipy", "sqlalchemy")
 
 LOADED = "import sys\nprint(*sorted({name.split('.')[0] for name in sys.modules}))"
 BLOCKED = """

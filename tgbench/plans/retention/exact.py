@@ -14,12 +14,11 @@ Given `keep`, everything else is decided by propagation, so only `keep` has to b
 relaxation in which it is not gives a bound that no retention of the model can beat.
 
 Source: the formulation is ours; Jain et al., "Checkmate" (MLSys 2020), plan one run in this manner.
-Solver: HiGHS, through `scipy.optimize.milp`.
 """
 
 from __future__ import annotations
 
-import math
+import pickle
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,10 +29,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tgbench.plans.retention.model import Keep, Model
+from tgbench.plans.retention.solver import Linear, SolverLimits, solve
 from tgbench.plans.retention.tables import Floats, NodeTable
 
 TIE = 2e-5  # weight of a tie-breaker, as a share of the time with nothing retained
-INFEASIBLE = 2  # status of `scipy.optimize.milp`
 
 
 @dataclass(frozen=True)
@@ -43,9 +42,9 @@ class Relaxed:
     Fields:
         keep: the best retention found, [1, turn, node]; None if time ran out before one was.
         share: [turn, node] how much of a node is kept where `keep` need not be integer.
-        bound_ns: no retention of the model within the budget is faster.
+        bound_ns: no retention of the model within the budget is faster; 0 where limits came first.
         is_optimal: whether `keep` was proven to be within the tolerance of the bound.
-        seconds: how long it took.
+        seconds, work: how long it took, and what of its limit.
     """
 
     keep: Keep | None
@@ -53,15 +52,7 @@ class Relaxed:
     bound_ns: float
     is_optimal: bool
     seconds: float
-
-
-@dataclass(frozen=True)
-class SolverLimits:
-    """When to stop: after so many seconds, or nodes of the search tree, or at this gap."""
-
-    seconds: float = math.inf
-    gap: float = 1e-4
-    nodes: int | None = None
+    work: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -90,6 +81,11 @@ class IntegerProgram:
         return IntegerProgram, (self.model, self.budget_bytes, self.has_slices)
 
     @cached_property
+    def packed(self) -> bytes:
+        """As it is sent to another process."""
+        return pickle.dumps(self)
+
+    @cached_property
     def _written(self) -> _Written:
         return _Writer(self.model, self.budget_bytes, self.has_slices).written()
 
@@ -101,36 +97,25 @@ class IntegerProgram:
         held: HeldAnswers | None = None,
     ) -> Relaxed:
         """Minimise; with `integer` False, only the bound and the shares; what is held stays."""
-        from scipy.optimize import Bounds, LinearConstraint, milp
-
-        limits, began = limits or SolverLimits(), time.monotonic()
-        written, shape = self._written, (self.model.turns, self.model.nodes)
-        keep, cost, integrality = shape[0] * shape[1], written.cost.copy(), written.cost * 0
+        began, written = time.monotonic(), self._written
+        shape = self.model.turns, self.model.nodes
+        keep, cost, integers = shape[0] * shape[1], written.cost.copy(), written.cost * 0
         if integer:  # of equally fast ones, the retention that keeps the least
             cost[:keep] += TIE * written.slowest_ns / max(keep, 1)
-            integrality[:keep] = 1
-        result = milp(
-            cost,
-            integrality=integrality,
-            bounds=Bounds(*written.limits(held)),
-            constraints=LinearConstraint(written.matrix, written.low, np.inf),
-            options={"mip_rel_gap": limits.gap}
-            | ({"time_limit": limits.seconds} if math.isfinite(limits.seconds) else {})
-            | ({"node_limit": limits.nodes} if limits.nodes is not None else {}),
-        )
-        seconds = time.monotonic() - began
-        if result.x is None:
-            infeasible = result.status == INFEASIBLE
-            bound = math.inf if infeasible else float(result.mip_dual_bound or 0.0)
-            return Relaxed(None, np.zeros(shape), bound, infeasible, seconds)
-        share = np.asarray(result.x[:keep]).reshape(shape)
-        proven: float | None = result.mip_dual_bound if integer else None
+            integers[:keep] = 1
+        program = Linear(cost, *written.limits(held), written.matrix, written.low, integers)
+        solved = solve(program, limits or SolverLimits())
+        bound_ns = max(solved.bound - TIE * written.slowest_ns * integer, 0.0)
+        share, found = np.zeros(shape), solved.values is not None
+        if solved.values is not None:
+            share = solved.values[:keep].reshape(shape)
         return Relaxed(
-            (share > 0.5)[None] if integer else None,
+            (share > 0.5)[None] if integer and found else None,
             share,
-            float(result.fun if proven is None else proven) - TIE * written.slowest_ns * integer,
-            integer and result.status == 0,
-            seconds,
+            bound_ns,
+            solved.is_optimal and (integer or not found),
+            time.monotonic() - began,
+            solved.work,
         )
 
 
@@ -393,7 +378,7 @@ class _Constraints:
             self._value.append(value)
 
     def matrix(self, columns: int) -> tuple[Any, Floats]:
-        from scipy.sparse import csr_array
+        from scipy.sparse import csc_array
 
         shape = (len(self._low), columns)
-        return csr_array((self._value, (self._row, self._column)), shape=shape), np.array(self._low)
+        return csc_array((self._value, (self._row, self._column)), shape=shape), np.array(self._low)

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tgbench.plans.retention.exact import HeldAnswers, IntegerProgram, SolverLimits
+from tgbench.plans.retention.exact import HeldAnswers, IntegerProgram
 from tgbench.plans.retention.model import ScoredRetention
+from tgbench.plans.retention.solver import SolverLimits
 from tgbench.plans.retention.tables import Floats
 
 FIRST, LEAST, GROWTH = 48, 4, 1.5  # values in a window, at first and at least; by how much it grows

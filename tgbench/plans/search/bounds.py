@@ -13,20 +13,17 @@ import math
 from collections.abc import Iterator
 
 from tgbench.memory.placement import ALIGNMENT
-from tgbench.plans.retention.exact import IntegerProgram, SolverLimits
+from tgbench.plans.retention.exact import IntegerProgram
 from tgbench.plans.search.arms import Arm, Arms
-from tgbench.plans.search.chain import WINDOW_NODES
 from tgbench.plans.search.incumbent import FINER
 from tgbench.plans.search.judge import Judge
 from tgbench.plans.search.layouts import Layouts
-from tgbench.plans.search.proofs import Answer, Proofs, Question
+from tgbench.plans.search.proofs import Answer, ProofAllowance, Proofs, Question
 from tgbench.plans.search.rounds import throughout
 from tgbench.runs.split import WHOLE
 
 MOST_TRIES = 6  # of one program, each with less memory than the one before
 MORE = 2.0  # times as long as before: what an integer program is given to be solved again
-MOST_NODES = 2_000  # of an integer program, where steps are what counts
-SHORTEST_S = 0.05  # that a program is given
 
 
 class Bounds:
@@ -50,6 +47,7 @@ class Bounds:
         self.least_ns, self.bound_ns = least_ns, proven_ns
         self.opened: list[Arm] = []
         self._is_complete = False  # whether all ways of cutting are opened
+        self.allowance = ProofAllowance(self.spending)
         self._proofs = Proofs(self.spending.is_timed)
 
     @property
@@ -63,9 +61,9 @@ class Bounds:
     def opening(self) -> Iterator[Arm]:
         """The ways of going by all cuts, coarse ones first; each is asked for its bound."""
         budget_bytes, best = self.arms.budget_bytes, self.incumbent.best
-        if budget_bytes not in self.least_ns:
+        if budget_bytes not in self.least_ns and not self.allowance.is_spent:
             uncut = IntegerProgram(self.judge.uncut, budget_bytes, has_slices=False)
-            self._proofs.ask(Question(None, uncut, self.limits))
+            self._proofs.ask(Question(None, uncut, self.allowance))
         for cut in self.arms.cuts(best.cut if best is not None else WHOLE):
             for arm in self.arms.of(cut):
                 self.opened.append(arm)
@@ -80,10 +78,12 @@ class Bounds:
         """Take what was answered: bounds, and what to try; waits so long for the first."""
         for answer in self._proofs.answers(seconds):
             arm: Arm | None = answer.question.about
-            if arm is None:
-                self.least_ns[self.arms.budget_bytes] = answer.found.bound_ns
-            elif answer.question.integer:
+            if arm is not None and answer.question.integer:
                 self._proposed(arm, answer)
+            elif not answer.found.bound_ns:
+                continue  # limits came first: another search may ask again
+            elif arm is None:
+                self.least_ns[self.arms.budget_bytes] = answer.found.bound_ns
             else:
                 arm.relaxed = answer.found
                 if self._is_promising(arm):
@@ -93,19 +93,13 @@ class Bounds:
         least_ns = self.least_ns.get(self.arms.budget_bytes, 0.0)
         self.bound_ns = max(self.bound_ns, least_ns, over_all)
 
-    def limits(self) -> SolverLimits:
-        """For one program: reproducible where steps are what counts, and no more of them."""
-        steps = self.spending.effort.steps
-        nodes = None if steps is None else min(max(steps, 1) * WINDOW_NODES, MOST_NODES)
-        return SolverLimits(max(self.spending.left_s, SHORTEST_S), nodes=nodes)
-
     def _ask(self, arm: Arm, *, integer: bool, less_bytes: int = 0, attempt: int = 0) -> None:
-        if self.spending.is_late():
+        if self.allowance.is_spent:
             return
         what = "integer program of" if integer else "bounding"
         self.judge.planner.tell(f"{what} {arm.cut}")
         program = arm.program((arm.room if integer else arm.budget_bytes) - less_bytes)
-        self._proofs.ask(Question(arm, program, self.limits, integer, attempt))
+        self._proofs.ask(Question(arm, program, self.allowance, integer, attempt))
 
     def _is_promising(self, arm: Arm) -> bool:
         """A finer cut is looked at while the best plan so far is slower than it promises to be."""
@@ -116,7 +110,7 @@ class Bounds:
 
     def _examine(self, arm: Arm) -> None:
         """Ask for the model's optimum, unless that was asked before for hardly less long."""
-        given_s = self.limits().seconds
+        given_s = self.allowance.seconds
         if not arm.examined_s or given_s > MORE * arm.examined_s:
             arm.examined_s = given_s
             self._ask(arm, integer=True)

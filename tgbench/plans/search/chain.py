@@ -11,24 +11,22 @@ number of workers gives the same result for the same number of chains.
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tgbench.plans.retention.exact import IntegerProgram, SolverLimits
+from tgbench.plans.retention.exact import IntegerProgram
 from tgbench.plans.retention.model import ScoredRetention
 from tgbench.plans.retention.neighbourhoods import FIRST, Neighbourhoods, SolvedWindow
+from tgbench.plans.retention.solver import SolverLimits
 from tgbench.plans.retention.tables import Floats
 
 ROUND = 4  # windows that a chain solves before the best is shared
-WINDOW_NODES = 200  # of the program of a window
+WINDOW_NODES, WINDOW_WORK = 200, 2e7  # that the program of a window may take
 HANDED_BACK = 8  # of a chain's retentions, the fastest: not every one of them packs
-ASKED_EVERY_S = 0.02  # how often `stop` is asked while chains run elsewhere
 
 Stop: TypeAlias = Callable[[], bool]
 
@@ -96,7 +94,7 @@ class Chain:
         """Search; `stop` is asked before every step. Where nothing fits, there is nothing to do."""
         random = np.random.default_rng(list(self.seed))
         near = Neighbourhoods(self.program, self.share, random, self.size)
-        limits = SolverLimits(self.window_s, nodes=WINDOW_NODES)
+        limits = SolverLimits(self.window_s, nodes=WINDOW_NODES, work=WINDOW_WORK)
         if (best := self._first()) is None:
             return ChainResult(steps=self.steps)
         found, windows = [best], list[SolvedWindow]()
@@ -111,58 +109,3 @@ class Chain:
         room = self.program.budget_bytes
         scored = [self.program.model.scored(np.asarray(start, bool), room) for start in starts]
         return min((one for one in scored if one), key=lambda one: one.key, default=None)
-
-
-def run_chain(chain: Chain) -> ChainResult | Exception:
-    """`Chain.run`, by a name that another process can import.
-
-    A fault of the search is handed back, so that nobody takes it for a worker that died.
-    """
-    try:
-        return chain.run()
-    except MemoryError:
-        raise
-    except Exception as error:
-        return error
-
-
-def run_round(
-    chains: Sequence[Chain], executor: Submits | None = None, stop: Stop = never
-) -> ChainResult:
-    """All chains of a round: on an executor, or here where there is none.
-
-    A stop ends chains here at their next step; chains elsewhere are cancelled or left alone, and
-    what they find is not waited for.
-    """
-    if executor is None:
-        return sum((chain.run(stop) for chain in chains), ChainResult())
-    futures = [_submitted(executor, chain) for chain in chains]
-    try:
-        while not stop() and not all(future.done() for future in futures):
-            time.sleep(ASKED_EVERY_S)
-        return sum((_collected(future) for future in futures if future.done()), ChainResult())
-    finally:
-        for future in futures:
-            if not future.done():
-                future.cancel()
-
-
-def _submitted(executor: Submits, chain: Chain) -> Any:
-    """A future, also where the executor has broken down and takes no more calls."""
-    try:
-        return executor.submit(run_chain, chain)
-    except Exception as error:
-        failed: Future[Any] = Future()
-        failed.set_exception(error)
-        return failed
-
-
-def _collected(future: Any) -> ChainResult:
-    """What a chain found."""
-    try:
-        found: ChainResult | Exception = future.result()
-    except Exception:  # a worker that died takes its chain with it, no more
-        return LOST
-    if isinstance(found, Exception):
-        raise found
-    return found

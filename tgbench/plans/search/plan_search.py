@@ -390,12 +390,13 @@ class PlanSearch:
         relaxed = None if arm is None else arm.relaxed
         if arm is None or relaxed is None or self.bounds is None:
             return 0.0
-        if not (math.isfinite(relaxed.bound_ns) and self.spending.has(relaxed.seconds)):
+        in_time = self.spending.has(relaxed.seconds) and not self.bounds.allowance.is_spent
+        if not (math.isfinite(relaxed.bound_ns) and in_time):
             return 0.0
         more = max(arm.budget_bytes // MARGIN, 1)
         richer = IntegerProgram(arm.model, arm.budget_bytes + more)
-        bound_ns = richer.solve(self.bounds.limits(), integer=False).bound_ns
-        return max(relaxed.bound_ns - bound_ns, 0.0) / more
+        bound_ns = self.bounds.allowance.solve(richer, integer=False).bound_ns
+        return max(relaxed.bound_ns - bound_ns, 0.0) / more if bound_ns else 0.0
 
     def _arm_of(self, best: Candidate) -> Arm | None:
         opened = self.bounds.opened if self.bounds is not None else []

@@ -1,23 +1,52 @@
 """Integer programs beside the search: they prove how good a plan can be, and propose some.
 
-    search ── program, limits ─→ │ thread │ ─→ answers ── bound, retention ─→ search
+    search ── program ─→ │ thread │ ─→ answers ── bound, retention ─→ search
+                 └─ what is left of the allowance
 
 Where time is what counts, they are solved in a thread of their own, as the solver lets go of the
 interpreter. Where steps are, they are solved when asked for: what comes of the search must not
-depend on who is faster.
+depend on who is faster. Then all of them together have so much work for each step, and what that
+does not suffice for is not bounded.
 """
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from tgbench.plans.retention.exact import IntegerProgram, Relaxed, SolverLimits
+from tgbench.plans.retention.exact import IntegerProgram, Relaxed
+from tgbench.plans.retention.solver import SolverLimits
+from tgbench.plans.search.effort import Spending
 
-Limits = Callable[[], SolverLimits]  # asked when a program's turn comes
+SHORTEST_S = 0.05  # that a program is given
+FIRST_WORK, WORK_A_STEP = 4e6, 1e6  # of the solver: for any search by steps, and for each of them
+
+
+class ProofAllowance:
+    """What the programs of one search may take together: the time left, or work by steps."""
+
+    def __init__(self, spending: Spending) -> None:
+        steps = spending.effort.steps
+        self.spending = spending
+        self.work = math.inf if steps is None else FIRST_WORK + steps * WORK_A_STEP
+
+    @property
+    def is_spent(self) -> bool:
+        return self.work <= 0 or self.spending.is_late()
+
+    @property
+    def seconds(self) -> float:
+        return max(self.spending.left_s, SHORTEST_S)
+
+    def solve(self, program: IntegerProgram, *, integer: bool) -> Relaxed:
+        """With all that is left."""
+        limits = SolverLimits(self.seconds, work=self.work)
+        found = program.solve(limits, integer=integer)
+        self.work -= found.work
+        return found
 
 
 @dataclass(frozen=True)
@@ -32,14 +61,13 @@ class Question:
 
     about: Any
     program: IntegerProgram
-    limits: Limits
+    allowance: ProofAllowance
     integer: bool = False
     attempt: int = 0
 
     def answered(self) -> Answer:
         """Solve it."""
-        limits = self.limits()
-        return Answer(self, self.program.solve(limits, integer=self.integer))
+        return Answer(self, self.allowance.solve(self.program, integer=self.integer))
 
 
 @dataclass(frozen=True)

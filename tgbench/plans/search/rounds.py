@@ -15,8 +15,9 @@ from tgbench.graph.graph import Node
 from tgbench.plans.retention.neighbourhoods import SolvedWindow
 from tgbench.plans.retention.polish import polished
 from tgbench.plans.search.arms import Arm
-from tgbench.plans.search.chain import ROUND, Chain, ChainResult, Submits, run_round
+from tgbench.plans.search.chain import ROUND, Chain, ChainResult, Submits
 from tgbench.plans.search.layouts import Layouts
+from tgbench.plans.search.sending import run_round
 
 TRIED_A_ROUND = 3  # retentions laid out and replayed
 WINDOWS_LEFT = 8  # of the time that is left, the share that one window may take
