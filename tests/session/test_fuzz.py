@@ -83,8 +83,8 @@ def _ops(name: str, seed: int) -> set[str]:
 def test_a_change_that_is_overlooked_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     compare = tgbench.session.arguments.difference
 
-    def overlooking(old: Any, new: Any) -> Region:
-        found = compare(old, new)
+    def overlooking(old: Any, new: Any, rows: Any) -> Region:
+        found = compare(old, new, rows)
         return Region(found.boxes[:-1]) if len(found.boxes) > 1 else found
 
     monkeypatch.setattr(tgbench.session.arguments, "difference", overlooking)
