@@ -579,12 +579,13 @@ def test_the_change_that_is_planned_for_is_ready_with_the_first_answer() -> None
     session.run({"x": given})
     made = session.counters.specialised
     for row in (17, 100, 254):  # not at an end, where programs are right for that end alone
-        given = given.copy()
-        given[row, row] += 1
-        session.run({"x": given})
-        assert session.counters.specialised == made
-        assert session.report().served == "exactly"
-        assert session.report().recomputed < 1
+        for change, served in (((row, row), "as a wider one"), ((row,), "exactly")):
+            given = given.copy()
+            given[change] += 1
+            session.run({"x": given})
+            assert session.counters.specialised == made
+            assert session.report().served == served
+            assert session.report().recomputed < 1
 
 
 @pytest.mark.parametrize("sizes", [{1}, {3}, {1, 3}])
