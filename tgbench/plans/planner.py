@@ -95,7 +95,7 @@ def whole_lines(change: Bucket, scheduled: ScheduledGraph, rules: Rules) -> Buck
     most = AS_LITTLE * operations(box)
     for axis, size in enumerate(leaf.shape):
         wider = Box((*box[:axis], (0, size), *box[axis + 1 :]))
-        if wider != Box.full(leaf.shape) and operations(wider) <= most:
+        if wider not in (box, Box.full(leaf.shape)) and operations(wider) <= most:
             box = wider
     return Bucket.of({name: Region((box,))}, dict(change.demand))
 
