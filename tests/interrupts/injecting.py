@@ -150,13 +150,16 @@ class Injector:
 def _traced(act: Callable[[], Any], trace: Trace) -> Any:
     """Call with a trace function for the frames that are entered.
 
-    Nothing is collected meanwhile: when that is done, and what is called then, is not of the run.
+    Nothing is collected meanwhile unless the run asks, and no library that listens to that is told
+    (Hypothesis keeps the time of it, once a test of its own ran): neither is of the run.
     """
-    before, thresholds = sys.gettrace(), gc.get_threshold()
+    before, thresholds, callbacks = sys.gettrace(), gc.get_threshold(), gc.callbacks[:]
     gc.set_threshold(0)  # a collector that is off is something that a run would see
+    gc.callbacks.clear()
     sys.settrace(trace)
     try:
         return act()
     finally:
         sys.settrace(before)
+        gc.callbacks[:] = callbacks
         gc.set_threshold(*thresholds)

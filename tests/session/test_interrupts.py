@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -19,6 +20,24 @@ import tgbench as tg
 @pytest.fixture(scope="module")
 def courses() -> dict[str, Course]:
     return {name: Course(name) for name in RUNS}
+
+
+def test_who_listens_to_the_collector_is_not_of_a_run() -> None:
+    """A run collects when it makes a program; what is raised in a callback nobody hears."""
+
+    def listen(phase: str, info: dict[str, int]) -> None:
+        heard.append(phase)
+
+    heard: list[str] = []
+    gc.callbacks.append(listen)
+    try:
+        found = places(lambda: gc.collect())
+        assert not heard
+        gc.collect()
+        assert heard
+    finally:
+        gc.callbacks.remove(listen)
+    assert listen.__code__ not in {place.code for place in found}
 
 
 @pytest.mark.parametrize("error", ERRORS)
