@@ -132,9 +132,11 @@ class CheckedSession:
         """One run; raises Wrong where anything differs from the references."""
         given = self.values if inputs is None else inputs
         result = self.session.run(given, want=want, **options)
-        self.values = self.values | dict(given)
+        now = self.values | dict(given)
+        self._check_results(result, want, now | self.parameters | self.states)
+        if options.get("keep", True):
+            self.values = now
         leaves = self.values | self.parameters | self.states
-        self._check_results(result, want, leaves)
         self._check_validity(leaves)
         self._advance(leaves)
         return result

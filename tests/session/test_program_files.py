@@ -297,13 +297,13 @@ def test_somebody_elses_programs_are_refused(
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"{}", b"[1]\n", b"\xff\xfe", b"[" * 1000, b'{"version": 2}']
+    "text", [b"", b"{}", b"[1]\n", b"\xff\xfe", b"[" * 1000, b'{"version": 1}']
 )
 def test_what_holds_no_programs_is_refused(saved: Path, tmp_path: Path, text: bytes) -> None:
     path = tmp_path / "other"
     path.write_bytes(text)
     session = session_of(plan=saved).session
-    with pytest.raises(ProgramsError, match=r"no file of programs|version 2 is not 1"):
+    with pytest.raises(ProgramsError, match=r"no file of programs|version 1 is not 2"):
         session.load_programs(path)
     for missing in (tmp_path, tmp_path / "missing"):
         with pytest.raises(ProgramsError, match="cannot be read"):

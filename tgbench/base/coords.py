@@ -14,7 +14,10 @@ every other where its guards hold (`memo.Memo`).
 
 A stride divides: `u0 // 2` is the form `(u0 - 1) / 2` where u0 is odd, and a *congruence* guard
 keeps it there, `u0 - 1 ≡ 0 (mod 2)`. So a patch that moves over an image has one program for each
-residue of its position by the strides of the network, not one for each position.
+residue of its position by the strides of the network, not one for each position. Where an entry is
+*swept*, what is not linear is a table over its places (`swept`), and one program serves all of
+them: comparisons that come out the same everywhere need no guard, `larger` and `smaller` are tables
+where neither is, and so is a quotient.
 
 The method is concolic execution (Godefroid, Klarlund, Sen: DART, PLDI 2005) with linear forms as
 the only symbolic values; whatever is not linear is pinned to its number by two guards.
@@ -31,8 +34,10 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-Terms: TypeAlias = tuple[tuple[int, int], ...]  # (origin index, coefficient), by index, no zeros
-FAR = 1 << 62
+from tgbench.base import swept
+from tgbench.base.swept import Numbers, Terms, is_swept
+
+FAR = 1 << 62  # terms: (origin index or table, coefficient), by index, no zeros
 
 
 class Guard(NamedTuple):
@@ -60,7 +65,10 @@ STANDING = _Standing()
 
 
 class Moving:
-    """A form `(const + Σ coefficient · origin[index]) / per`: an integer wherever one stands."""
+    """A form `(const + Σ coefficient · origin[index]) / per`: an integer wherever one stands.
+
+    In place of an entry of the origin there may be a table over its values.
+    """
 
     __slots__ = ("_hash", "const", "per", "terms")
 
@@ -72,15 +80,13 @@ class Moving:
 
     def at(self, origin: Sequence[int]) -> int:
         """The number this form takes at an origin."""
-        total = self.const
-        for index, coefficient in self.terms:
-            total += coefficient * origin[index]
-        return total // self.per
+        return total_at(self.const, self.terms, origin) // self.per
 
     def fixed(self, numbers: Mapping[int, int]) -> Coord:
         """The same form where these entries of the origin are numbers, and stand."""
-        const = self.const + sum(k * numbers[i] for i, k in self.terms if i in numbers)
-        terms = tuple((i, k) for i, k in self.terms if i not in numbers)
+        stand = [(i, k) for i, k in self.terms if swept.base(i) in numbers]
+        const = self.const + sum(k * swept.entry(numbers, i) for i, k in stand)
+        terms = tuple([term for term in self.terms if term not in stand])
         return _form(const, terms, self.per)
 
     def pin(self) -> int:
@@ -123,13 +129,23 @@ class Moving:
     __rmul__ = __mul__
 
     def __floordiv__(self, other: int) -> Coord:
+        if is_swept(self.terms):
+            found = _everywhere(self)
+            quotient = None if found is None else _tabled(found[0], found[1] // other)
+            if quotient is not None:
+                return quotient
         rest, per = self % other, self.per * other
         return _form(self.const - rest * self.per, self.terms, per)
 
     def __mod__(self, other: int) -> int:
         rest, per = value_of(self) % other, self.per * other
-        if any(k % per for _, k in self.terms) and STANDING.guards is not None:
+        if STANDING.guards is None or not any(k % per for _, k in self.terms):
+            return rest
+        if not is_swept(self.terms):
             STANDING.guards.add(Guard(self.const - rest * self.per, self.terms, per))
+            return rest
+        found = _everywhere(self)
+        _hold(self.terms, None if found is None else found[1] % other == rest)
         return rest
 
     def __lt__(self, other: Coord) -> bool:
@@ -182,7 +198,12 @@ def _sum(left: Moving, right: Moving, sign: int) -> Coord:
     for index, coefficient in right.terms:
         total[index] = total.get(index, 0) + coefficient * other
     terms = tuple(sorted((i, k) for i, k in total.items() if k))
-    return _form(left.const * mine + right.const * other, terms, per)
+    const = left.const * mine + right.const * other
+    if is_swept(terms):
+        spread = swept.spread(terms)
+        if spread is not None and spread[0] == spread[1]:
+            return (const + spread[0]) // per
+    return _form(const, terms, per)
 
 
 def _form(const: int, terms: Terms, per: int) -> Coord:
@@ -205,7 +226,54 @@ def _negated(terms: Terms) -> Terms:
 def _require(form: Coord) -> None:
     """Record `form ≥ 0`."""
     if STANDING.guards is not None and type(form) is Moving:
-        STANDING.guards.add(Guard(form.const, form.terms))
+        _guard(STANDING.guards, form.const, form.terms)
+
+
+def _guard(guards: set[Guard], const: int, terms: Terms) -> None:
+    """Record `const + Σ coefficient · origin[index] ≥ 0`, which holds here."""
+    if terms[-1][0] < swept.FIRST:
+        guards.add(Guard(const, terms))
+        return
+    spread = swept.spread(terms)
+    if spread is not None and const + spread[0] >= 0:
+        return
+    sums = swept.sums(terms)
+    numbers = None if sums is None or len(sums) > 1 else next(iter(sums.values()))
+    _hold(terms, None if numbers is None else const + numbers >= 0)
+
+
+def _hold(terms: Terms, is_so: NDArray[np.bool_] | None) -> None:
+    """Record that the entry that swept terms go with is among places about this one where
+    something is as it is here; without these, that all entries are as they are here.
+    """
+    origin, guards = STANDING.origin, STANDING.guards
+    if guards is None or (is_so is not None and is_so.all()):
+        return
+    for index in swept.bases(terms):
+        at = origin[index]
+        low, high = (at, at) if is_so is None else swept.around(is_so, at)
+        guards.add(Guard(-low, ((index, 1),)))
+        guards.add(Guard(high, ((index, -1),)))
+
+
+def _everywhere(form: Moving) -> tuple[int, Numbers] | None:
+    """The entry that a swept form goes with, and what the form is at each of its places; None where
+    it goes with several.
+    """
+    sums = swept.sums(form.terms)
+    if sums is None or len(sums) > 1:
+        return None
+    (index, numbers) = next(iter(sums.items()))
+    return index, (numbers + form.const) // form.per
+
+
+def _tabled(index: int, numbers: Numbers) -> Coord | None:
+    """The coordinate that is this at each place; None where there are too many tables."""
+    first = int(numbers[0])
+    if (numbers == first).all():
+        return first
+    number = swept.table(index, numbers - first)
+    return None if number is None else Moving(first, ((number, 1),))
 
 
 def _is_negative(form: Coord) -> bool:
@@ -214,9 +282,17 @@ def _is_negative(form: Coord) -> bool:
 
 def _here(total: int, terms: Terms) -> int:
     """`total` and what the terms come to here."""
-    origin = STANDING.origin
-    for index, coefficient in terms:
-        total += coefficient * origin[index]
+    return total_at(total, terms, STANDING.origin)
+
+
+def total_at(const: int, terms: Terms, origin: Sequence[int]) -> int:
+    """const + Σ coefficient · origin[index]."""
+    total = const
+    try:
+        for index, coefficient in terms:
+            total += coefficient * origin[index]
+    except IndexError:  # no entry has the number of a table
+        return swept.total(const, terms, origin)
     return total
 
 
@@ -225,9 +301,10 @@ def _is_below(form: Moving, number: int) -> bool:
     rest = form.const - number * form.per
     is_so, guards = _here(rest, form.terms) < 0, STANDING.guards
     if guards is not None:
-        guards.add(
-            Guard(-rest - form.per, _negated(form.terms)) if is_so else Guard(rest, form.terms)
-        )
+        if is_so:
+            _guard(guards, -rest - form.per, _negated(form.terms))
+        else:
+            _guard(guards, rest, form.terms)
     return is_so
 
 
@@ -236,10 +313,138 @@ def _is_above(form: Moving, number: int) -> bool:
     rest = form.const - number * form.per
     is_so, guards = _here(rest, form.terms) > 0, STANDING.guards
     if guards is not None:
-        guards.add(
-            Guard(rest - form.per, form.terms) if is_so else Guard(-rest, _negated(form.terms))
-        )
+        if is_so:
+            _guard(guards, rest - form.per, form.terms)
+        else:
+            _guard(guards, -rest, _negated(form.terms))
     return is_so
+
+
+def larger(a: Coord, b: Coord) -> Coord:
+    """The larger one of two coordinates; a table where each is at some places of a sweep."""
+    if type(a) is int and type(b) is int:
+        return a if b <= a else b
+    found = _either(a, b, np.maximum)
+    return found if found is not None else a if b <= a else b
+
+
+def smaller(a: Coord, b: Coord) -> Coord:
+    """The smaller one of two coordinates; a table where each is at some places of a sweep."""
+    if type(a) is int and type(b) is int:
+        return a if a <= b else b
+    found = _either(a, b, np.minimum)
+    return found if found is not None else a if a <= b else b
+
+
+def highest(a: Coord, b: Coord) -> Coord:
+    """No less than either of two coordinates: the larger one, or what neither exceeds anywhere,
+    where they go with several entries of a sweep.
+    """
+    apart = _apart(a, b)
+    return larger(a, b) if apart is None else max(high for _, high in apart)
+
+
+def lowest(a: Coord, b: Coord) -> Coord:
+    """No more than either of two coordinates; see `highest`."""
+    apart = _apart(a, b)
+    return smaller(a, b) if apart is None else min(low for low, _ in apart)
+
+
+def _apart(a: Coord, b: Coord) -> list[tuple[int, int]] | None:
+    """Between which numbers two coordinates lie that go with several entries of a sweep."""
+    if type(a) is int and type(b) is int:
+        return None
+    difference = a - b
+    if not isinstance(difference, Moving) or not is_swept(difference.terms):
+        return None
+    if _everywhere(difference) is not None or not _is_unsure(difference):
+        return None
+    found = [_spread(a), _spread(b)]
+    return None if None in found else found  # type: ignore[return-value]
+
+
+def _is_unsure(form: Moving) -> bool:
+    """Whether a form is below 0 at some places, and above at others, as far as is known."""
+    spread = swept.spread(form.terms)
+    return spread is None or (form.const + spread[0] < 0 < form.const + spread[1])
+
+
+def _spread(coord: Coord) -> tuple[int, int] | None:
+    """The least and the largest number that a coordinate is at any place of a sweep."""
+    if not isinstance(coord, Moving):
+        return coord, coord
+    found = swept.spread(coord.terms)
+    if found is None:
+        return None
+    return (coord.const + found[0]) // coord.per, (coord.const + found[1]) // coord.per
+
+
+def _either(a: Coord, b: Coord, pick: np.ufunc) -> Coord | None:
+    """One of two coordinates at each place of a sweep; None of others, and where they go with
+    several entries.
+    """
+    difference = a - b
+    if not isinstance(difference, Moving) or not is_swept(difference.terms):
+        return None
+    spread = _spread(difference)
+    if spread is not None and (spread[0] >= 0 or spread[1] <= 0):
+        return a if (spread[0] >= 0) is (pick is np.maximum) else b
+    both, mine, other = _everywhere(difference), _numbers(a), _numbers(b)
+    if both is None or mine is None or other is None:
+        return None
+    index, _ = both
+    picked = pick(mine, other)
+    if (picked == mine).all():
+        return a
+    return b if (picked == other).all() else _tabled(index, picked)
+
+
+def _numbers(coord: Coord) -> Numbers | int | None:
+    """What a coordinate is at each place of a sweep; None where it goes with several entries."""
+    if not isinstance(coord, Moving):
+        return coord
+    found = _everywhere(coord)
+    return None if found is None else found[1]
+
+
+def swept_symbol(index: int, bound: int) -> Coord:
+    """The coordinate that is the origin's entry `index`, swept over 0 … bound."""
+    if bound >= swept.MOST_PLACES:
+        return origin_symbol(index)
+    number = swept.table(index, np.arange(bound + 1))
+    return origin_symbol(index) if number is None else Moving(0, ((number, 1),))
+
+
+def number(coord: Coord) -> Coord:
+    """An integer, with guards that hold a form to it; a table stays one."""
+    return coord if moves_freely(coord) else int(coord)
+
+
+def moves_freely(coord: Coord) -> bool:
+    """Whether a coordinate is a table, or made of some."""
+    return type(coord) is Moving and is_swept(coord.terms)
+
+
+def steady(start: Coord, stop: Coord, size: int) -> tuple[Coord, Coord]:
+    """An interval around another one that is as long wherever it is, within 0 … size.
+
+    >>> u = swept_symbol(0, 6)
+    >>> start, stop = steady(u // 2, (u + 3) // 2, 4)  # 0:1, 0:2, 1:2, 1:3, …
+    >>> stop - start, [at(start, [place]) for place in range(7)]
+    (2, [0, 0, 1, 1, 2, 2, 2])
+    """
+    if not (moves_freely(start) or moves_freely(stop)):
+        return start, stop
+    first, last, extent = _numbers(start), _numbers(stop), stop - start
+    form = extent if isinstance(extent, Moving) else start
+    entry = _everywhere(form) if isinstance(form, Moving) else None
+    if entry is None or first is None or last is None:
+        return start, stop  # they go with several entries: what is as long is not known
+    longest = int(np.max(last - first))
+    if longest >= size:
+        return 0, size
+    begins = _tabled(entry[0], np.clip(first, 0, size - longest) + np.zeros_like(entry[1]))
+    return (start, stop) if begins is None else (begins, begins + longest)
 
 
 def same(a: Coord, b: Coord) -> bool:

@@ -32,7 +32,19 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 
-from tgbench.base.coords import Coord, Moving, at, fixed, same, value_of
+from tgbench.base.coords import (
+    Coord,
+    Moving,
+    at,
+    fixed,
+    highest,
+    larger,
+    lowest,
+    moves_freely,
+    same,
+    smaller,
+    value_of,
+)
 
 MOST_LISTED, MOST_BANDED = 1024, 4096  # boxes of a region in a file, and once they are banded
 
@@ -69,8 +81,7 @@ class Box(tuple[Interval, ...]):
     def intersect(self, other: Box) -> Box | None:
         result = []
         for (a, b), (c, d) in zip(self, other, strict=True):
-            start = a if c <= a else c
-            stop = b if b <= d else d
+            start, stop = larger(a, c), smaller(b, d)
             if not start < stop:
                 return None
             result.append((start, stop))
@@ -81,8 +92,7 @@ class Box(tuple[Interval, ...]):
 
     def hull(self, other: Box) -> Box:
         return Box(
-            (a if a <= c else c, b if d <= b else d)
-            for (a, b), (c, d) in zip(self, other, strict=True)
+            (lowest(a, c), highest(b, d)) for (a, b), (c, d) in zip(self, other, strict=True)
         )
 
     def subtract(self, other: Box) -> list[Box]:
@@ -405,9 +415,14 @@ def _bands(boxes: Sequence[Box]) -> list[Box]:
     return [Box(((start, stop), *rest)) for start, stop, section in bands for rest in section]
 
 
+def _is_same(a: Coord, b: Coord) -> bool:
+    """Whether two coordinates are the same number; in a sweep, at all places."""
+    return (a - b) == 0 if moves_freely(a) or moves_freely(b) else same(a, b)
+
+
 def _same_boxes(a: list[Box], b: list[Box]) -> bool:
     return len(a) == len(b) and all(
-        same(p, r) and same(q, s)
+        _is_same(p, r) and _is_same(q, s)
         for x, y in zip(a, b, strict=True)
         for (p, q), (r, s) in zip(x, y, strict=True)
     )

@@ -739,6 +739,11 @@ class Graph:
         return tuple(dict.fromkeys([*self.outputs.values(), *written]))
 
     @cached_property
+    def is_of_images(self) -> bool:
+        """Whether windows slide over something: strides and borders say what a change reaches."""
+        return any(node.call.op.on_images for node in self.nodes if not node.is_leaf)
+
+    @cached_property
     def consumers(self) -> dict[Node, tuple[Node, ...]]:
         users: dict[Node, list[Node]] = {node: [] for node in self.nodes}
         for node in self.nodes:

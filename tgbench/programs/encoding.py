@@ -17,7 +17,10 @@ from functools import cache, cached_property, partial
 from math import prod
 from typing import Any, NamedTuple, TypeAlias, TypeVar, overload
 
-from tgbench.base.coords import Coord, Guard, Moving, standing, value_of
+import numpy as np
+
+from tgbench.base import swept
+from tgbench.base.coords import FAR, Coord, Guard, Moving, standing, value_of
 from tgbench.base.errors import ProgramsError
 from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import Graph, Node
@@ -68,6 +71,7 @@ class CoordTables:
 
     def __init__(self) -> None:
         self._forms: dict[Moving, int] = {}
+        self._swept: dict[int, int] = {}
         self._boxes: dict[Box, int] = {}
         self._ends: list[Json] = []
 
@@ -85,19 +89,24 @@ class CoordTables:
         return self._boxes[box]
 
     def written(self) -> dict[str, Json]:
-        """Both tables, for the document."""
-        forms = [[form.const, form.per, *_flat(form.terms)] for form in self._forms]
-        return {"forms": forms, "boxes": self._ends}
+        """All of it, for the document; where forms have tables, these count from −1 down."""
+        forms = [[form.const, form.per, *_flat(self._terms(form))] for form in self._forms]
+        tables = [[of, *numbers.tolist()] for of, numbers in map(swept.read, self._swept)]
+        return {"forms": forms, "boxes": self._ends} | ({"swept": tables} if tables else {})
+
+    def _terms(self, form: Moving) -> Iterator[tuple[int, int]]:
+        for index, k in form.terms:
+            is_table = index >= swept.FIRST
+            yield (-1 - self._swept.setdefault(index, len(self._swept)) if is_table else index), k
 
 
 class CoordReader:
     """What the numbers of a document mean."""
 
     def __init__(self, document: Mapping[str, Json]) -> None:
-        for const, per, *terms in document["forms"]:
-            _check_terms(const, _pairs(terms), per)
+        tables = [_table(of, numbers) for of, *numbers in document.get("swept", ())]
         self._moving = [
-            Moving(const, _pairs(terms), per) for const, per, *terms in document["forms"]
+            _form(const, _pairs(terms), per, tables) for const, per, *terms in document["forms"]
         ]
         self.boxes = [self.box(ends) for ends in document.get("boxes", ())]
         self.extents = [box.extents for box in self.boxes]
@@ -120,6 +129,24 @@ class CoordReader:
         """A coordinate as it is written."""
         number: Coord = self._moving[found[0]] if isinstance(found, list) else found
         return number
+
+
+def _table(of: Any, numbers: Sequence[Any]) -> int:
+    """A table as a document has it; raises ValueError for what is none."""
+    if not numbers or not all(type(n) is int and abs(n) < FAR for n in (of, *numbers)) or of < 0:
+        raise ValueError("a table of other things than whole numbers")
+    found = swept.table(of, np.array(numbers, np.int64))
+    if found is None:
+        raise ValueError("more tables than are held")
+    return found
+
+
+def _form(const: Any, terms: Sequence[tuple[Any, Any]], per: Any, tables: Sequence[int]) -> Moving:
+    """A form as a document has it; raises ValueError for what is none."""
+    _check_terms(const, [(i if type(i) is int and i >= 0 else 0, k) for i, k in terms], per)
+    if any(type(i) is not int or i < -len(tables) for i, _ in terms):
+        raise ValueError("a form of no entry, and no table")
+    return Moving(const, tuple([(i if i >= 0 else tables[-1 - i], k) for i, k in terms]), per)
 
 
 def _flat(pairs: Iterable[tuple[T, T]]) -> list[T]:
@@ -174,8 +201,9 @@ class ProgramKey:
         """As a document has it."""
         kind, guards = self.kind, sorted(self.guards, key=lambda g: (g.terms, g.const, g.modulus))
         return [
-            [kind.changed, kind.demand, kind.bounds], self.state, self.start, self.after,
-            self.renews, [[guard.const, guard.modulus, *_flat(guard.terms)] for guard in guards],
+            [kind.changed, kind.demand, kind.bounds, kind.is_swept],
+            self.state, self.start, self.after, self.renews,
+            [[guard.const, guard.modulus, *_flat(guard.terms)] for guard in guards],
             self.made_at, self.calls, self.pieces, self.time_ns,
         ]  # fmt: skip
 
@@ -184,7 +212,7 @@ class ProgramKey:
         """Of a document."""
         kind, state, start, after, renews, guards, made_at, calls, pieces, time_ns = found
         return ProgramKey(
-            BucketClass(*map(_tuples, kind)), state, start, after, renews,
+            _kind(kind), state, start, after, renews,
             frozenset(Guard(c, _pairs(terms), modulus) for c, modulus, *terms in guards),
             tuple(made_at), calls, pieces, time_ns,
         )  # fmt: skip
@@ -210,6 +238,14 @@ class ProgramKey:
             for name, boxes in parts:
                 for box in boxes:
                     _check_box(box, nodes[name].rank, len(kind.bounds))
+
+
+def _kind(found: Json) -> BucketClass:
+    """A class as a document has it."""
+    changed, demand, bounds, is_swept = found
+    if type(is_swept) is not bool:
+        raise ValueError("a flag of another type")
+    return BucketClass(_tuples(changed), _tuples(demand), _tuples(bounds), is_swept)
 
 
 def _check_terms(const: Any, terms: Iterable[tuple[Any, Any]], per: Any) -> None:

@@ -26,6 +26,7 @@ from tgbench.base.coords import (
 )
 from tgbench.base.errors import KernelError, TgbenchError
 from tgbench.base.regions import EMPTY, NOTHING, Box, Left, Region, row_major
+from tgbench.base.swept import bases
 from tgbench.base.words import shorten
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import ITEMSIZE
@@ -902,7 +903,7 @@ def _entries(site: Site) -> set[int]:
     boxes = [site.out_box, *(box for box in site.in_boxes if box is not None)]
     coords = [side for box in boxes for interval in box for side in interval]
     coords += [c for view in site.views for c in (*view.shape, *view.strides, view.offset)]
-    found = {i for coord in coords if isinstance(coord, Moving) for i, _ in coord.terms}
+    found = {i for coord in coords if isinstance(coord, Moving) for i in bases(coord.terms)}
     return found.union(*(_entries(post) for post in site.posts))
 
 

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from tgbench.base.coords import Coord, Moving, Terms, at
+from tgbench.base.coords import Coord, Moving, at, total_at
+from tgbench.base.swept import Terms
 from tgbench.kernels.binding import Buffers, tensor_of
 from tgbench.kernels.registry import View
 
@@ -57,7 +58,7 @@ class Forms:
         tuples: list[Any] = list(self._tuples)
         for i in self._moving:
             tuples[i] = tuple([at(one, origin) for one in tuples[i]])
-        return Here(tuples, [sum([k * origin[i] for i, k in terms]) for terms in self._sums])
+        return Here(tuples, [total_at(0, terms, origin) for terms in self._sums])
 
 
 def moves(view: View) -> bool:

@@ -40,7 +40,7 @@ from tgbench.runs.rules import Rules
 Entry: TypeAlias = "tuple[int, BucketClass, Program]"  # with the state that it counts on
 Bind: TypeAlias = Callable[[Program, tuple[int, ...]], None]
 Modelled: TypeAlias = Callable[[Iterable[Step], Sequence[int]], float]
-VERSION = 1
+VERSION = 2
 MOST_BYTES = 256 << 20  # of a file; what is not signed is not taken apart
 NONE = "no file of programs; pass one that `session.save_programs` wrote"
 ANEW = "make programs anew (`session.prepare`), and save them"

@@ -15,6 +15,7 @@ from functools import cached_property
 from tgbench.base.coords import Coord, Domain, Guard, fixed, origin_symbol, record
 from tgbench.base.memo import Latest
 from tgbench.base.regions import EMPTY, Region
+from tgbench.base.sweeps import is_free
 from tgbench.graph.graph import Node
 from tgbench.kernels.registry import Ranking, candidates
 from tgbench.memory.placement import Placement
@@ -88,7 +89,11 @@ class FixedEntries:
         self._seen = Latest[Hashable, set[int]](MOST_SEEN)
 
     def of(self, kind: BucketClass, origin: Sequence[int]) -> dict[int, int]:
-        """The entries of an origin that are taken for numbers."""
+        """The entries of an origin that are taken for numbers; of one that is swept, which images
+        of a batch these are.
+        """
+        if kind.is_swept:
+            return {i: origin[i] for i in kind.of_batch}
         found = {}
         for i, value in enumerate(origin):
             values = [self._seen.get((kind.extents, use), ()) for use in kind.uses[i]]
@@ -285,7 +290,10 @@ class Specialiser:
         return made, (yield from self._looked_at(made[0][0], before, demand))
 
     def _looked_at(self, step: Step, held: State, demand: Demand) -> Pausing[dict[Node, Held]]:
-        """What a step reads of what is held, or hands out: also what a kernel touches in vain."""
+        """What a step reads of what is held, or hands out: also what a kernel touches in vain.
+
+        In a sweep it is all of what is read of: parts of it are others elsewhere.
+        """
         rules, base_box = self.lowerer.rules, self.scheduled.base_box
         parts = [base_box(node, box, rules) for node, region in demand.items() for box in region]
         for node, region in step.compute.items():
@@ -294,10 +302,15 @@ class Specialiser:
                 parts += [base_box(one, read, rules) for one, read in reads if read is not None]
             yield
         found: dict[Node, Region] = {}
+        is_swept = any(map(is_free, step.dirty.values()))
         for node, box in parts:
-            if node in held:
-                found[node] = found.get(node, EMPTY).union(Region((box,)))
-                yield
+            if node not in held:
+                continue
+            part = held[node].valid if is_swept else Region((box,))
+            found[node] = found.get(node, EMPTY).union(part)
+            yield
+        if is_swept:
+            return {node: held[node] for node in found}
         there = {
             node: region.intersect(held[node].valid).subtract(step.dirty.get(node, EMPTY))
             for node, region in found.items()

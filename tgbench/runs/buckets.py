@@ -6,7 +6,8 @@
 
 Starts that are equal share a symbol, so that "append at t, ask for row t" is one class for all t.
 A change may go on to the end wherever it starts, `ids[0, u0:]`: its extent is what is left. Extents
-may be entries of the origin, too, `ids[0, u0:+u1]`: then runs of any size are one class.
+may be entries of the origin, too, `ids[0, u0:+u1]`: then runs of any size are one class. A class
+that is *swept* is for programs that are right wherever it stands on an image (`base.swept`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
-from tgbench.base.coords import Coord, origin_symbol, value_of
+from tgbench.base.coords import Coord, origin_symbol, swept_symbol, value_of
 from tgbench.base.errors import DemandError, GraphError, check_choice
 from tgbench.base.memo import Allowance, Latest
 from tgbench.base.regions import EMPTY, Box, Region
@@ -32,7 +33,8 @@ Span: TypeAlias = "tuple[int | None, int]"  # symbol (None: from 0 on), extent; 
 Spans: TypeAlias = "tuple[tuple[str, tuple[tuple[Span, ...], ...]], ...]"  # of boxes, by name
 Place: TypeAlias = "tuple[int, ...]"  # an origin
 Use: TypeAlias = "tuple[str, str, int]"  # part, name, dimension of a box that moves
-Extents: TypeAlias = Literal["as they are", "onwards", "sized"]  # what a class says of them
+# what a class says of extents, or where its programs are right
+Extents: TypeAlias = Literal["as they are", "onwards", "sized", "swept"]
 SIZED = 0  # the extent of a span that has any
 MOST_SPOTS = 2_000  # whose class is remembered
 MOST_BUCKETS = 500  # that are found again as they are
@@ -46,11 +48,13 @@ class BucketClass:
     Fields:
         changed, demand: (name, boxes) pairs; each box is a tuple of spans.
         bounds: for each origin symbol, the largest value it can take.
+        is_swept: whether what follows from where it stands is known at all places.
     """
 
     changed: Spans
     demand: Spans
     bounds: tuple[int, ...]
+    is_swept: bool = False
 
     def __hash__(self) -> int:
         """Computed once: every run looks its class up several times."""
@@ -58,11 +62,11 @@ class BucketClass:
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.changed, self.demand, self.bounds))
+        return hash((self.changed, self.demand, self.bounds, self.is_swept))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Names have other hashes in another process."""
-        return BucketClass, (self.changed, self.demand, self.bounds)
+        return BucketClass, (self.changed, self.demand, self.bounds, self.is_swept)
 
     def regions(
         self, part: Literal["changed", "demand"], origin: Sequence[Coord]
@@ -104,6 +108,12 @@ class BucketClass:
                                 found[symbol + 1][f"{part}, its size", name, axis] = None
         return tuple(map(tuple, found))
 
+    @cached_property
+    def of_batch(self) -> tuple[int, ...]:
+        """The symbols of which images of a batch something is: boxes of others are others."""
+        uses = enumerate(self.uses)
+        return tuple(i for i, found in uses if any(axis == 0 for _, _, axis in found))
+
     @property
     def elements(self) -> int:
         """Changed and demanded elements together: how large its slices are, at most."""
@@ -116,6 +126,8 @@ class BucketClass:
     @cached_property
     def symbols(self) -> tuple[Coord, ...]:
         """The origin as coordinates, wherever it is."""
+        if self.is_swept:
+            return tuple(map(swept_symbol, range(len(self.bounds)), self.bounds))
         return tuple(map(origin_symbol, range(len(self.bounds))))
 
     def bucket(self, origin: Sequence[int]) -> Bucket:
@@ -234,7 +246,8 @@ class BucketClass:
     def __str__(self) -> str:
         changed = ", ".join(_show(name, box) for name, boxes in self.changed for box in boxes)
         demand = ", ".join(_show(name, box) for name, boxes in self.demand for box in boxes)
-        return f"{changed or 'nothing'} → {demand or 'nothing'}"
+        anywhere = ", anywhere" if self.is_swept else ""
+        return f"{changed or 'nothing'} → {demand or 'nothing'}{anywhere}"
 
 
 class Spot(NamedTuple):
@@ -325,7 +338,8 @@ class Bucket:
 
     def classify(self, graph: Graph, extents: Extents = "as they are") -> Spot:
         """Its class and its origin; `onwards`, changes that go on to the end do so wherever;
-        `sized`, boxes are of any size along the first dimension that they do not fill.
+        `sized`, boxes are of any size along the first dimension that they do not fill; `swept`, it
+        is for programs that are right wherever its boxes stand, each by itself.
         """
         symbols: dict[Any, int] = {}
         origin: list[int] = []
@@ -338,9 +352,9 @@ class Bucket:
                     _leaf_shape(graph, name) if part is self.changed else graph.outputs[name].shape
                 )
                 boxes = []
-                for box in region.boxes:
+                for number, box in enumerate(region.boxes):
                     spans: list[Span] = []
-                    for (start, stop), size in zip(box, shape, strict=True):
+                    for axis, ((start, stop), size) in enumerate(zip(box, shape, strict=True)):
                         extent = value_of(stop - start)
                         if extent == size:
                             spans.append((None, size))
@@ -351,6 +365,8 @@ class Bucket:
                             extent, room = -size, size - 1
                         elif extents == "sized" and all(symbol is None for symbol, _ in spans):
                             key, extent, room = (start, stop), SIZED, size - 1
+                        elif extents == "swept":
+                            key = start, number, axis
                         symbol = symbols.setdefault(key, len(origin))
                         if symbol == len(origin):
                             origin.append(value_of(start))
@@ -366,7 +382,8 @@ class Bucket:
                     boxes.append(tuple(spans))
                 named.append((name, tuple(boxes)))
             sides.append(tuple(named))
-        return Spot(BucketClass(sides[0], sides[1], tuple(bounds)), tuple(origin))
+        is_swept = extents == "swept"
+        return Spot(BucketClass(sides[0], sides[1], tuple(bounds), is_swept), tuple(origin))
 
     def __str__(self) -> str:
         def listed(boxes: Boxes) -> str:

@@ -21,6 +21,7 @@ from typing import NamedTuple, TypeAlias
 
 from tgbench.base.coords import Coord
 from tgbench.base.regions import EMPTY, NOTHING, Box, Left, Region
+from tgbench.base.sweeps import is_free, steadied, together
 from tgbench.graph.graph import Graph, Node
 from tgbench.graph.op_table import Call
 from tgbench.runs.buckets import BucketClass
@@ -119,7 +120,7 @@ class Propagator:
         rules, views = self.rules.dirty, self.storage.views
         for node in self.schedule:
             parents = tuple([dirty.get(parent, EMPTY) for parent in node.inputs])
-            region = rules(node.call, parents)
+            region = steadied(rules(node.call, parents), node.shape)
             if node not in views:
                 region = self.rules.rounded(node.call, region)
             if region.boxes:
@@ -188,6 +189,8 @@ class Propagator:
         rules, reused = self.rules, EMPTY
         if node in self.storage.views:
             return NodePart(EMPTY, EMPTY, rules.needed(node.call, region))
+        if is_free(there.dirty) or is_free(region):
+            return self._anywhere(node, region, there)
         is_retained = node in self.storage.retained
         if there.valid.boxes:
             missing = rules.lacking(there, region)
@@ -201,6 +204,21 @@ class Propagator:
             return NodePart(EMPTY, reused, ())
         region = rules.rounded(node.call, region)
         region = covered(node.call, region, there if is_retained else NOTHING)
+        return NodePart(region, reused, rules.needed(node.call, region))
+
+    def _anywhere(self, node: Node, region: Region, there: Left) -> NodePart:
+        """The same in a sweep: as large a box wherever it stands, and all that is dirty, so that
+        what is there afterwards does not depend on where it stood.
+        """
+        rules, reused = self.rules, EMPTY
+        if there.valid.boxes:
+            missing = rules.lacking(there, region)
+            if not missing.boxes:
+                return NodePart(EMPTY, region, ())
+            if node in self.storage.retained:
+                reused, region = region, together(missing, there.dirty)
+        region = widened(node.call, less_known(node.call, region))
+        region = steadied(region, node.shape)
         return NodePart(region, reused, rules.needed(node.call, region))
 
     def _filled(

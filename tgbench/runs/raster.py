@@ -3,9 +3,10 @@
 Raster(4) of 10 elements    |. . .|. . .|. . .|.|
 around {4:5, 7:8}                 [3       9)       the hull, rounded out to whole tiles
 banded {4:5}                      [3       9)       two tiles or more, in one dimension
+windowed {4:5}                      [4   7)          a tile or more, wherever it is
 within {2:7}                      [3   6)           whole tiles inside each box
 onwards {4:5, 7:8}                  [4            10)   everything from the first element on
-as_one {4:5, 6:7}                   [4    7)            one box around
+as_one {4:5, 6:7}                   [4    7)            one box around; by_image, in each image
 """
 
 from __future__ import annotations
@@ -59,6 +60,21 @@ class Raster:
         sides[axis] = first, min(last, size)
         return Region((Box(sides),))
 
+    def windowed(self, region: Region, shape: Sequence[int]) -> Region:
+        """A box around a region of integers, as large as a tile at least, wherever that is.
+
+        >>> Raster(4).windowed(Region((Box(((4, 5), (8, 9))),)), (10, 10))
+        {[4:7, 7:10]}
+        """
+        if not region.boxes:
+            return region
+        sides = []
+        for (start, stop), size in zip(region.hull(), shape, strict=True):
+            extent = max(value_of(stop - start), self._tile(size))
+            first = min(value_of(start), size - extent)
+            sides.append((first, first + extent))
+        return Region((Box(sides),))
+
     def within(self, region: Region, shape: Sequence[int]) -> Region:
         """The whole tiles in each box of a region of integers."""
         kept = [box for box in map(self._inside, region, [shape] * len(region)) if box is not None]
@@ -86,6 +102,24 @@ def as_one(region: Region, shape: Sequence[int]) -> Region:
     {[4:7]}
     """
     return Region((region.hull(),)) if region.boxes else region
+
+
+def by_image(region: Region, shape: Sequence[int]) -> Region:
+    """One box around what of a region lies in each image of a batch.
+
+    >>> parts = Box(((0, 1), (2, 3))), Box(((0, 1), (5, 6))), Box(((1, 2), (4, 5)))
+    >>> by_image(Region(parts), (2, 8))
+    {[0:1, 2:6], [1:2, 4:5]}
+    """
+    if not shape or len(region) < 2:
+        return region
+    found: list[Box] = []
+    for box in sorted(region, key=lambda box: value_of(box[0][0])):
+        if found and value_of(box[0][0]) < value_of(found[-1][0][1]):
+            found[-1] = found[-1].hull(box)
+        else:
+            found.append(box)
+    return Region.of(*found)
 
 
 def onwards(region: Region, shape: Sequence[int]) -> Region:

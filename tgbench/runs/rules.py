@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from tgbench.base.memo import Allowance
 from tgbench.base.regions import EMPTY, Box, Left, Region
+from tgbench.base.sweeps import is_free, together
 from tgbench.base.tiles import Tiling
 from tgbench.graph.graph import Expansion, Node, outline_of
 from tgbench.graph.op_table import Call
@@ -65,7 +66,7 @@ class Rules:
         """`a.union(b)`, remembered: equal layers ask it of equal regions."""
         if not a.boxes or a is b:
             return b
-        return self._unions.get((a, b), a.union, b) if b.boxes else a
+        return self._unions.get((a, b), _union, a, b) if b.boxes else a
 
     def subtract(self, a: Region, b: Region) -> Region:
         """`a.subtract(b)`, remembered."""
@@ -179,6 +180,11 @@ class Rules:
         """What an atomic rule needs for one box."""
         assert call.op.needed is not None
         return self._atomic.get((call, box), call.op.needed, call, box)
+
+
+def _union(a: Region, b: Region) -> Region:
+    """A region around it in a sweep."""
+    return together(a, b) if is_free(a) or is_free(b) else a.union(b)
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,9 +144,13 @@ class Maker:
                 self.counters.making_ns += time.perf_counter_ns() - began_ns
 
     def _refuse(self, offer: Offer, error: DoesNotFit) -> None:
-        """Tell the chooser of an offer that does not fit; raises NeedsPlan if that is paid for."""
+        """Tell the chooser of an offer that does not fit; raises NeedsPlan if that is paid for.
+
+        Plans are for places, and a run that is swept stands at none.
+        """
         is_own, free = offer.rung is EXACTLY, self.planning.limit_bytes is None
-        if self.chooser.refused(offer, is_own or (free and offer.rung.is_modest)):
+        can_plan = is_own or (free and offer.rung.is_modest and not offer.rung.is_swept)
+        if self.chooser.refused(offer, can_plan):
             raise NeedsPlan(offer.spot, str(error)) from None
 
     def _keep(self, offer: Offer, program: Program) -> None:

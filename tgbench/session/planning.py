@@ -52,10 +52,12 @@ from tgbench.programs.pool import Pool
 from tgbench.programs.program import Program
 from tgbench.programs.teamwork import Teamwork
 from tgbench.runs.buckets import Bucket, BucketClass, Spot
+from tgbench.runs.raster import Raster
 from tgbench.runs.rules import Rules
 from tgbench.session.arguments import ArgumentReader
 
 SMALL_BYTES, SMALL_SHARE = 1 << 20, 16  # outputs that are held whole: so many, or of the weights
+WINDOW = Raster(8)  # of an image, of which a part changes
 MOST_IN_PIECES = 1000  # unplanned classes that are remembered to have run so
 MOST_CLASSES, MOST_PLACES = 256, 64  # that are planned for, and places of each
 
@@ -166,10 +168,26 @@ class Planning:
 
     def first_runs(self, bucket: Bucket, spot: Spot, reader: ArgumentReader) -> Runs:
         """With no history: this run, and the smallest change that may follow it."""
-        found = (unit_change(bucket, self.scheduled, name) for name in self.graph.inputs)
-        lines = (whole_lines(one, self.scheduled, self.rules) for one in found if one is not None)
-        following = [reader.rounded(one).classify(self.graph) for one in lines]
+        following = [reader.rounded(one).classify(self.graph) for one in self._lines(bucket)]
         return [spot, *following]
+
+    def _lines(self, bucket: Bucket) -> list[Bucket]:
+        """The smallest changes that may follow a run."""
+        found = (unit_change(bucket, self.scheduled, name) for name in self.graph.inputs)
+        return [whole_lines(one, self.scheduled, self.rules) for one in found if one is not None]
+
+    def windows(self, bucket: Bucket) -> list[Bucket]:
+        """The same, as large as an eighth of what they do not fill, where inputs are images: how
+        large a part changes next, nobody knows.
+        """
+        if not self.graph.is_of_images:
+            return []
+        shapes = {name: node.shape for name, node in self.graph.inputs.items()}
+        return [
+            Bucket.of({n: WINDOW.windowed(part, shapes[n]) for n, part in one.changed},
+                      dict(one.demand))
+            for one in self._lines(bucket)
+        ]  # fmt: skip
 
     def blocks(self, bucket: Bucket) -> list[Bucket]:
         """Changes that would be as large as what a run was asked for, where that is a block."""

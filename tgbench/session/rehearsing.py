@@ -21,9 +21,10 @@ from tgbench.runs.buckets import Bucket, BucketClass, Spot
 from tgbench.session.making import Maker
 from tgbench.session.planning import Planning
 from tgbench.session.scouting import Scout
-from tgbench.session.serving import ONWARDS, SIZED, WHOLE, Offer, Rung
-from tgbench.session.standing import Keeper
+from tgbench.session.serving import ONWARDS, SIZED, SWEPT, WHOLE, WIDER, Offer, Rung
+from tgbench.session.standing import Keeper, Standing
 
+ANYWHERE = SWEPT, WIDER  # where programs for any place of an image are
 RUNS_AHEAD = 3  # how far `prepare` follows a class: two runs reach its steady state
 
 
@@ -37,13 +38,17 @@ class Rehearser:
     # --- with the first answer -------------------------------------------------------------------
 
     def likely(self, bucket: Bucket) -> list[tuple[Rung, Spot]]:
-        """Runs of any size, or that go on to the end, which may follow one that is the first."""
+        """Runs of any size, that go on to the end, or anywhere on an image, which may follow one
+        that is the first.
+        """
         classify, planning = self.scout.server.classifier.spot, self.planning
         blocks = [classify(one, SIZED.extents) for one in planning.blocks(bucket)]
         onwards = [classify(one, ONWARDS.extents) for one in planning.onwards(bucket)]
+        windows = [classify(one, SWEPT.extents) for one in planning.windows(bucket)]
         return [
             *((SIZED, Spot(kind, kind.ahead(origin))) for kind, origin in blocks),
             *((ONWARDS, spot) for spot in onwards),
+            *((SWEPT, spot) for spot in windows),
         ]
 
     def rehearse(self, likely: Iterable[tuple[Rung, Spot]]) -> Iterator[None]:
@@ -66,7 +71,8 @@ class Rehearser:
         """What may come next, and what is made then if that is quick: blocks of any size, where a
         block was asked for; a change of all behind some element; and the changes that are planned
         for, one element on, or in the middle where they were at the end, as programs for an end are
-        right there alone. Where these are right at few places, bands that hold them anywhere.
+        right there alone. Where these are right at few places, one for any place of an image, else
+        bands that hold them anywhere.
         """
         for rung, spot in likely:
             offer = Offer(rung, spot.kind.bucket(spot.origin), spot, None, None)
@@ -78,10 +84,16 @@ class Rehearser:
             if own.program is not None:
                 continue
             yield own, (one for one in [own] if not stands(one))
-            if stands(own):
-                for offer in scout.larger(own):
-                    if offer.rung.stands and offer.program is None:
-                        yield offer, self._bands(kind, offer.rung)
+            if not stands(own):
+                continue
+            for offer in scout.larger(own):
+                if offer.rung.is_swept:
+                    if scout.quickest(own.bucket, ANYWHERE) is None:
+                        yield offer, [offer]
+                    if scout.quickest(own.bucket, ANYWHERE) is not None:
+                        break
+                elif offer.rung.stands and offer.program is None:
+                    yield offer, self._bands(kind, offer.rung)
 
     def _bands(self, kind: BucketClass, rung: Rung) -> Iterator[Offer]:
         """Of runs in bands, those that hold changes of a class wherever they are."""
@@ -109,7 +121,7 @@ class Rehearser:
     def prepare(self, seconds: float | None) -> int:
         """Programs for the planned classes, largest slices first; returns how many were made."""
         progress, made = self.planning.progress, 0
-        walks = list(map(self.scout.server.classifier.known, self.planning.corners()))
+        walks = list(map(self.scout.server.classifier.known, self._walks()))
         end = time.monotonic() + (seconds if seconds is not None else 1e9)
         try:
             for i, spot in enumerate(walks):
@@ -121,11 +133,19 @@ class Rehearser:
             progress(f"stopped; {counted(made, 'program')} kept")
         return made
 
+    def _walks(self) -> list[Spot]:
+        """Where the planned classes lie last and at the ends; anywhere on an image is as good."""
+        found = self.planning.corners()
+        if self.keeper.chooser.strict or not self.planning.graph.is_of_images:
+            return found
+        last = {kind: origin for kind, (_, origin) in self.planning.classes.items()}
+        return [spot for spot in found if last[spot.kind] == spot.origin]
+
     def _walk(self, spot: Spot) -> int:
         """Make programs for a few runs of one class in a row."""
         standing, made = self.keeper.standing, 0
         for run in self._in_a_row(spot):
-            offer = self.scout.own(run.kind.bucket(run.origin), run, standing)
+            offer = self._ahead(run, standing)
             try:
                 program = offer.program
                 if program is None:
@@ -133,9 +153,19 @@ class Rehearser:
             except DoesNotFit:
                 return made
             made += offer.program is None
-            left = self.keeper.left_by(program, run, standing)
-            standing = standing._replace(valid=left, last=run)
+            left = self.keeper.left_by(program, offer.spot, standing)
+            standing = standing._replace(valid=left, last=offer.spot)
         return made
+
+    def _ahead(self, run: Spot, standing: Standing) -> Offer:
+        """A run that is prepared for: anywhere on an image, if it may be served so."""
+        bucket, scout = run.kind.bucket(run.origin), self.scout
+        if not self.keeper.chooser.strict and standing.valid != NOTHING:
+            there = scout.around(bucket)._replace(valid=standing.valid, last=standing.last)
+            found = scout.server.offer(there, SWEPT)
+            if found is not None:
+                return found
+        return scout.own(bucket, run, standing)
 
     def _in_a_row(self, spot: Spot) -> Iterator[Spot]:
         """Runs of one class, one position further each time; behind a first one, if none was."""

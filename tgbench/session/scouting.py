@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tgbench.programs.program import Program
+from tgbench.programs.states import NOTHING
 from tgbench.runs.buckets import Bucket, Spot
 from tgbench.session.planning import Planning
 from tgbench.session.serving import EXACTLY, Around, Offer, Rung, Server
@@ -57,6 +58,8 @@ class Scout:
         """A run's own program, if it is there."""
         if not self.keeper.chooser.strict:
             program = self.server.for_less(standing.valid, standing.last, spot)
+            if standing.last is None:
+                program = self.keeper.programs.find(NOTHING, spot.kind, spot.origin)
             return Offer(EXACTLY, bucket, spot, None, program)
         state = self.keeper.states.moved(standing.valid, standing.last, spot)
         program = self.keeper.programs.find(state, spot.kind, spot.origin)

@@ -12,6 +12,8 @@ run meets the same program again.
                       element on       or any part of it
     SIZED             one box of any   what is there,    one box of any size
                       size             or any part of it
+    SWEPT             a box in each    what is there,    what is asked for     at any place of an
+                      image            or any part of it                       image
     WIDER             as it is for a program that is there, and does all of this and more
     ANEW              the same for one that counts on nothing: whatever changed
     in sixteenths     rounded out      rounded in        rounded out           at one place
@@ -35,7 +37,7 @@ from tgbench.graph.graph import Graph, Node
 from tgbench.programs.program import Program
 from tgbench.programs.states import MOST_PLACES, NOTHING, States
 from tgbench.runs.buckets import Boxes, Bucket, Classifier, Extents, Spans, Spot
-from tgbench.runs.raster import Raster, as_one, onwards
+from tgbench.runs.raster import Raster, as_one, by_image, onwards
 from tgbench.session.library import Library
 
 Enlarges: TypeAlias = Callable[[Region, Sequence[int]], Region]  # a region of a shape
@@ -52,6 +54,7 @@ class Rung:
         demand: to which grid the demand is rounded out; None for not at all.
         is_band: both along one dimension, and whole in the others.
         is_sized: one box around, whose size is an entry of the origin.
+        is_swept: at every place what follows from changes there is as large.
         goes_on: each input changed from its first changed element on.
         is_afresh: everything changed and nothing is valid.
         is_there: what some program that is there computes.
@@ -62,6 +65,7 @@ class Rung:
     demand: Raster | None = None
     is_band: bool = False
     is_sized: bool = False
+    is_swept: bool = False
     goes_on: bool = False
     is_afresh: bool = False
     is_there: bool = False
@@ -82,6 +86,8 @@ class Rung:
         """How changes are rounded out; None for not at all."""
         if self.goes_on or self.is_sized:
             return onwards if self.goes_on else as_one
+        if self.is_swept:
+            return by_image
         return self._rounded_to(self.changed)
 
     @property
@@ -99,8 +105,8 @@ class Rung:
     @property
     def extents(self) -> Extents:
         """What its class says of extents."""
-        if self.is_sized:
-            return "sized"
+        if self.is_sized or self.is_swept:
+            return "sized" if self.is_sized else "swept"
         return "onwards" if self.goes_on else "as they are"
 
     @property
@@ -122,14 +128,16 @@ class Rung:
 EXACTLY = Rung("exactly")
 ONWARDS = Rung("from there on", goes_on=True)
 SIZED = Rung("for any size", is_sized=True)
+SWEPT = Rung("anywhere", is_swept=True)
 WIDER = Rung("as a wider one", is_there=True)
 AFRESH = Rung("afresh", is_afresh=True)
 WHOLE = Rung("afresh", None, Raster(1), is_afresh=True)
 ANEW = Rung("afresh", is_afresh=True, is_there=True)
-THERE = (WIDER, ANEW)  # where programs are that serve runs nobody made one for
+THERE = (SWEPT, WIDER, ANEW)  # where programs are that serve runs nobody made one for
 LARGER = (
     ONWARDS,
     SIZED,
+    SWEPT,
     WIDER,
     ANEW,
     Rung("in sixteenths", Raster(16), Raster(16)),
@@ -200,6 +208,7 @@ class Server:
         leaves: dict[str, Node] = {**graph.inputs, **graph.states}
         self.shapes = {name: node.shape for name, node in leaves.items()}
         self.outputs = {name: node.shape for name, node in graph.outputs.items()}
+        self._on_images = graph.is_of_images
         self._rounded = allowance.memo(MOST_PLACES)
         self._known_anew = Latest[Boxes, Offer](MOST_DEMANDS)
         self._anew_at = 0  # how many programs had come and gone then
@@ -217,8 +226,12 @@ class Server:
         """The run as a larger one; None where there is none."""
         if rung.is_there:
             return self._anew(run) if rung.is_afresh else self._wider(run, anew=False)
+        if rung.is_swept and not self._on_images:
+            return None
         bucket = self._around(run.bucket, rung, run.everything)
         spot = self.classifier.spot(bucket, rung.extents)
+        if rung.is_swept and not spot.origin:
+            return None
         if rung.is_afresh:
             program = self.programs.find(NOTHING, spot.kind, spot.origin)
             return Offer(rung, bucket, spot, NOTHING, program)

@@ -228,7 +228,7 @@ def session_of(module: nn.Module, image: npt.ArrayLike, at_once: int = 1) -> Gra
         raise InputError(f"at_once={at_once}: give 1 or more places per run")
     batch = torch.as_tensor(image).repeat(at_once, 1, 1, 1)
     try:
-        return GraphSession(from_torch(module, (batch,)), making="always")
+        return GraphSession(from_torch(module, (batch,)))
     except ImporterError as error:
         from_torch(module, (batch[:1],))  # raises, if the batch is not the reason
         raise InputError(
@@ -336,7 +336,7 @@ def _boxes(places: Sequence[Place]) -> list[tuple[slice, ...]]:
 
 
 def plan(session: GraphSession, groups: Sequence[tuple[Place, ...]]) -> None:
-    """Plan for a whole sweep at once.
+    """Plan for a whole sweep at once, and make the programs that serve its groups anywhere.
 
     What a place reaches is largest in each layer somewhere in the middle, and kernels want most
     scratch memory where it touches one border; so the groups that stand on the grid's diagonal,
@@ -352,6 +352,7 @@ def plan(session: GraphSession, groups: Sequence[tuple[Place, ...]]) -> None:
         for group in dict.fromkeys([*chosen, groups[-1]])
     ]
     session.plan_for([({name: np.s_[:]}, None), *runs])
+    session.prepare()
 
 
 def _border(rows: Sequence[int], columns: Sequence[int]) -> set[tuple[int, int]]:

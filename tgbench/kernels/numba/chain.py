@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from tgbench.base.coords import Moving, at
 from tgbench.base.errors import KernelError
+from tgbench.base.swept import FIRST, Terms, entry
 from tgbench.graph.op_table import ITEMSIZE
 from tgbench.kernels.registry import Host
 from tgbench.kernels.views import Bound
@@ -90,6 +91,7 @@ class LoopChain:
         self._starts: list[int] = []
         self._moves: list[int] = []
         self._moving = 0
+        self._tables: dict[int, int] = {}  # that numbers go with, behind the entries of the origin
         self._kept: list[Any] = []
 
     def __len__(self) -> int:
@@ -131,10 +133,19 @@ class LoopChain:
     def _word(self, number: Any, lead: int = 0, scale: int = 1) -> None:
         """lead + scale · number, at any origin."""
         if type(number) is Moving:
-            self._moves += entries.moving(len(self._words), lead, scale, number)
+            form = Moving(number.const, self._terms(number), number.per)
+            self._moves += entries.moving(len(self._words), lead, scale, form)
             self._moving += 1
             number = 0
         self._words.append(lead + scale * int(number))
+
+    def _terms(self, form: Moving) -> Terms:
+        """Its terms, tables as entries behind the origin's."""
+        count, tables = len(self._origin), self._tables
+        return tuple([
+            (i if i < FIRST else tables.setdefault(i, count + len(tables)), k)
+            for i, k in form.terms
+        ])  # fmt: skip
 
     def close(self) -> None:
         """Nothing more comes: the table is made."""
@@ -148,6 +159,10 @@ class LoopChain:
         self.move_to(np.array(self._origin, np.int64))
 
     def move_to(self, origin: Words) -> None:
+        if self._tables:
+            there = origin.tolist()
+            more = [entry(there, table) for table in self._tables]
+            origin = np.concatenate([origin, np.array(more, np.int64)])
         if self._moves:
             entries.move(self._table, self._forms, origin)
 

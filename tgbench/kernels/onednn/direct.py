@@ -39,7 +39,7 @@ from tgbench.kernels.onednn.library import (
     multiplies,
 )
 from tgbench.kernels.registry import Kernel, Prepared, Scratch, Site, View, once_a_site, register
-from tgbench.kernels.torch.conv import overhang
+from tgbench.kernels.torch.conv import is_ragged, overhang, padded_space, within
 from tgbench.kernels.torch.packed import (
     SPATIAL,
     conv_cost,
@@ -82,6 +82,8 @@ class Operands:
         weight: [depth, columns], or [groups, outputs, inputs, *window] with one group left out.
         bias: [1, columns], or [outputs].
         window: as `Computation` has it; none of a product.
+        inside: of an image that is copied to where zeros are around it, what there is of it.
+        margins: how wide these are, on both sides of every dimension.
     """
 
     x: View
@@ -89,6 +91,8 @@ class Operands:
     bias: View | None
     out: View
     window: tuple[tuple[int, ...], ...] = ()
+    inside: View | None = None
+    margins: tuple[tuple[Coord, Coord], ...] = ()
 
 
 # --- what a site computes ------------------------------------------------------------------------
@@ -110,10 +114,17 @@ def _product(x: View, weight: View, bias: View | None, out: View) -> Operands:
 
 def _convolution(site: Site) -> Operands:
     x, weight, *bias = inputs(site)
-    low, high = zip(*overhang(site), strict=True)
+    image, margins = as_image(x), overhang(site)
     given = bias[0] if bias else None
-    window = _window(site, low, high)
-    return Operands(as_image(x), _grouped(site, weight), given, as_image(site.out), window)
+    weights, out = _grouped(site, weight), as_image(site.out)
+    if not is_ragged(margins):
+        low, high = zip(*margins, strict=True)
+        return Operands(image, weights, given, out, _window(site, low, high))
+    none = (0,) * len(margins)
+    around = ((0, 0),) * (SPATIAL - len(margins)) + tuple(margins)
+    space = padded_space(image, around)
+    padded = replace(image, shape=(*image.shape[:2], *space), strides=(0,) * image.rank)
+    return Operands(padded, weights, given, out, _window(site, none, none), image, around)
 
 
 def as_image(view: View) -> View:
@@ -336,11 +347,15 @@ def _bind(site: Site, scratch: tuple[View, ...], by: Factors) -> Bound:
     pieces = list(scratch)
     own = pieces.pop(0) if found.scratch_bytes else None
     x, copy, source = placed(of.x, of.window, pieces, by.dtype)
+    padded = None
+    if of.inside is not None and copy is not None:
+        padded, source = copy, of.inside
+        copy = within(copy, of.margins, source.shape)
     out, result, target = placed(of.out, of.window, pieces)
     weight = _weight(site, of, by)
     bias = () if of.bias is None else (of.bias,)
     operands = (x, weight, *bias, out, *with_posts[1])
-    return computed, (found.computation, copy, source, target, result, own, *operands)
+    return computed, (found.computation, padded, copy, source, target, result, own, *operands)
 
 
 def _weight(site: Site, of: Operands, by: Factors) -> View | Prepared:
@@ -350,9 +365,11 @@ def _weight(site: Site, of: Operands, by: Factors) -> View | Prepared:
 
 
 def computed(
-    what: Computation, copy: Tensor | None, source: Tensor | None, target: Tensor | None,
-    result: Tensor | None, scratch: Tensor | None, *operands: Tensor,
+    what: Computation, padded: Tensor | None, copy: Tensor | None, source: Tensor | None,
+    target: Tensor | None, result: Tensor | None, scratch: Tensor | None, *operands: Tensor,
 ) -> None:  # fmt: skip
+    if padded is not None:
+        padded.zero_()
     if copy is not None and source is not None:
         copy.copy_(source)
     compute(what, scratch, *operands)

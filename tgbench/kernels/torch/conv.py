@@ -21,11 +21,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tgbench.base.coords import Coord, same, value_of
+from tgbench.base.coords import Coord, larger, moves_freely, number, same, smaller, value_of
 from tgbench.base.regions import Box
 from tgbench.graph.op_table import ITEMSIZE, OPS, Call, TensorType
 from tgbench.graph.ops.images.conv import conv_windows, turned_windows
-from tgbench.graph.ops.images.windows import Windows
+from tgbench.graph.ops.images.windows import Windows, ceil_div
 from tgbench.kernels.registry import Kernel, Scratch, Site, View, candidates, register
 from tgbench.kernels.torch import products  # noqa: F401  (the kernels of linear)
 from tgbench.kernels.torch.elementwise import BYTES_PER_NS, CALL_NS
@@ -53,15 +53,22 @@ def _spatial(views: View) -> tuple[Coord, ...]:
     return views.shape[2:]
 
 
-def overhang(site: Site) -> list[tuple[int, int]]:
-    """How far the windows of the output box reach over each side of the input box."""
+def overhang(site: Site) -> list[tuple[Coord, Coord]]:
+    """How far the windows of the output box reach over each side of the input box; both ends of a
+    table where that is another number elsewhere in a sweep.
+    """
     box = whole_reads(site.call, site.out_box)[0]
     assert box is not None
     found = []
     for window, have, outputs in zip(_windows(site), box[2:], site.out_box[2:], strict=True):
         first, stop = window.extent(outputs)
-        found.append((int(have[0] - first), int(stop - have[1])))
+        found.append((number(have[0] - first), number(stop - have[1])))
     return found
+
+
+def is_ragged(margins: Sequence[tuple[Coord, Coord]]) -> bool:
+    """Whether how far windows reach over differs from place to place."""
+    return any(type(margin) is not int for pair in margins for margin in pair)
 
 
 def sees_input(site: Site) -> bool:
@@ -126,8 +133,8 @@ def _conv(
         out.copy_(function(source, weight, bias, stride, padding, dilation, groups))
 
 
-def _is_even(margins: Sequence[tuple[int, int]]) -> bool:
-    return all(low == high for low, high in margins)
+def _is_even(margins: Sequence[tuple[Coord, Coord]]) -> bool:
+    return all(low == high for low, high in margins) and not is_ragged(margins)
 
 
 def padded_scratch(site: Site) -> tuple[Scratch, ...]:
@@ -136,10 +143,15 @@ def padded_scratch(site: Site) -> tuple[Scratch, ...]:
     if _is_even(margins):
         return ()
     x = inputs(site)[0]
-    space = [n + low + high for n, (low, high) in zip(_spatial(x), margins, strict=True)]
+    space = padded_space(x, margins)
     batch, channels = x.shape[:2]
     shape = (batch, *space, channels) if _is_channels_last(x) else (batch, channels, *space)
     return ((shape, x.dtype),)
+
+
+def padded_space(x: View, margins: Sequence[tuple[Coord, Coord]]) -> list[Coord]:
+    """How large a box is with what is around it: a number, wherever it stands."""
+    return [n + low + high for n, (low, high) in zip(_spatial(x), margins, strict=True)]
 
 
 def _is_channels_last(x: View) -> bool:
@@ -151,7 +163,8 @@ def _padded_view(x: View, room: View) -> View:
     return room.permute(0, -1, *range(1, x.rank - 1)) if _is_channels_last(x) else room
 
 
-def _within(padded: View, margins: Sequence[tuple[int, int]], shape: Sequence[Coord]) -> View:
+def within(padded: View, margins: Sequence[tuple[Coord, Coord]], shape: Sequence[Coord]) -> View:
+    """Where the box lies in it."""
     for axis, (low, _) in enumerate(margins, start=2):
         padded = padded.narrow(axis, low, shape[axis])
     return padded
@@ -173,9 +186,9 @@ class Halo:
     def of(site: Site, scratch: tuple[View, ...]) -> Halo:
         x, margins = inputs(site)[0], overhang(site)
         if not scratch:
-            return Halo(x, tuple(low for low, _ in margins), (None, None, None))
+            return Halo(x, tuple(int(low) for low, _ in margins), (None, None, None))
         room = _padded_view(x, scratch[0])
-        return Halo(room, (0,) * len(margins), (room, _within(room, margins, x.shape), x))
+        return Halo(room, (0,) * len(margins), (room, within(room, margins, x.shape), x))
 
 
 def _strides(site: Site) -> tuple[int, ...]:
@@ -283,11 +296,11 @@ def _row_shapes(site: Site) -> tuple[Scratch, ...]:
 
 def _padded_scratch_any(site: Site) -> tuple[Scratch, ...]:
     """A padded copy is only wanted where there is padding."""
-    if not any(n for pair in overhang(site) for n in pair):
+    margins = overhang(site)
+    if not (is_ragged(margins) or any(n for pair in margins for n in pair)):
         return ()
     x = inputs(site)[0]
-    space = [n + low + high for n, (low, high) in zip(_spatial(x), overhang(site), strict=True)]
-    return (((*x.shape[:2], *space), x.dtype),)
+    return (((*x.shape[:2], *padded_space(x, margins)), x.dtype),)
 
 
 def _is_row(site: Site) -> bool:
@@ -376,7 +389,7 @@ def _bind_rows(site: Site, scratch: tuple[View, ...]) -> Bound:
     source = x
     if _padded_scratch_any(site):
         padded = source = scratch[0]
-        inside = _within(padded, overhang(site), x.shape)
+        inside = within(padded, overhang(site), x.shape)
     out = turned = None
     if not _is_row(site):
         out = site.out
@@ -434,10 +447,11 @@ def tap_views(
 def _seen(first: Coord, stop: Coord, low: Coord, high: Coord, stride: int) -> tuple[Coord, Coord]:
     """Those of the outputs for which low ≤ output · stride < high."""
     begin, end = first, stop
-    if first * stride < low:
-        begin = -((-low) // stride)
-    if not (stop - 1) * stride < high:
-        end = -((-high) // stride)
+    is_free = any(map(moves_freely, (first, stop, low, high)))
+    if is_free or first * stride < low:
+        begin = larger(first, ceil_div(low, stride))
+    if is_free or not (stop - 1) * stride < high:
+        end = smaller(stop, ceil_div(high, stride))
     return begin, end
 
 

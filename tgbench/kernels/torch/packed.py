@@ -133,7 +133,7 @@ def takes_points(site: Site) -> bool:
         and prod(site.call.in_shapes[1][2:]) == 1
         and suits(site)
         and sees_input(site)
-        and not any(n for pair in overhang(site) for n in pair)
+        and overhang(site) == [(0, 0)] * (len(site.call.in_shapes[1]) - 2)
         and _points(site) >= LEAST_ROWS
     )
 

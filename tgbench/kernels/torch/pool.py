@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from tgbench.base.coords import same, value_of
+from tgbench.base.coords import moves_freely, same, value_of
 from tgbench.base.regions import Box
 from tgbench.graph.op_table import FLOATS
 from tgbench.graph.ops.images.fold import tap_windows
@@ -63,7 +63,8 @@ def _bind_pool(site: Site, function: Any, start: float) -> Bound:
 
 
 def _is_all(target: View, out: View) -> bool:
-    return all(same(a, b) for a, b in zip(target.shape, out.shape, strict=True))
+    sides = zip(target.shape, out.shape, strict=True)
+    return all(a == b if moves_freely(a) else same(a, b) for a, b in sides)
 
 
 def _pool_cost(site: Site) -> float:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TypeAlias
 
-from tgbench.base.coords import Coord
+from tgbench.base.coords import Coord, larger, smaller
 from tgbench.base.errors import GraphError
 from tgbench.base.regions import Box, Interval
 from tgbench.graph.op_table import Dim
@@ -96,11 +96,7 @@ class Windows:
 
 def _inside(spans: Sequence[Interval], size: Dim) -> list[Interval]:
     """Of each span what lies inside the dimension, if anything does."""
-    clipped = [
-        (start if start >= 0 else 0, stop if stop <= size else size)
-        for start, stop in spans
-        if start < stop
-    ]
+    clipped = [(larger(start, 0), smaller(stop, size)) for start, stop in spans if start < stop]
     return [(start, stop) for start, stop in clipped if start < stop]
 
 

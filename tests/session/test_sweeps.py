@@ -1,0 +1,194 @@
+"""Runs on images: one program for a patch wherever it stands, beside full recomputation."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from session_cases import CheckedSession
+
+import tgbench as tg
+from tgbench.runs.buckets import BucketClass
+from tgbench.session.choosing import Larger, Own
+from tgbench.session.serving import SWEPT, Offer
+
+Shape = tuple[int, int, int, int]
+
+
+class Anywhere(Own):
+    """Takes a run as one that may stand anywhere, if that is offered."""
+
+    strict = False
+
+    def __init__(self) -> None:
+        self.refusals = set[BucketClass]()
+
+    def choose(self, own: Offer, larger: Larger, planned: Any) -> Offer:
+        swept = (one for one in larger() if one.rung is SWEPT)
+        return next((one for one in swept if one.spot.kind not in self.refusals), own)
+
+    def refused(self, offer: Offer, can_plan: bool) -> bool:
+        """Memory was not reserved for it; it does not matter where it stands."""
+        if offer.rung is SWEPT:
+            assert not can_plan
+            self.refusals.add(offer.spot.kind)
+        return can_plan
+
+
+def _checked(graph: tg.Graph, values: dict[str, Any], **options: Any) -> CheckedSession:
+    checked = CheckedSession(graph, values, calibrate=False, **options)
+    chooser = Anywhere()
+    checked.session.keeper.chooser = checked.session.runner.chooser = chooser
+    return checked
+
+
+class Network:
+    """A random network of windows over small integers: sums are exact."""
+
+    def __init__(self, data: Any, shape: Shape) -> None:
+        self.draw, self.graph = data.draw, tg.GraphBuilder()
+        self.values: dict[str, Any] = {}
+        x = self.graph.input("x", shape)
+        for _ in range(self.draw(st.integers(1, 4))):
+            x = self._layer(x)
+        self.graph.output("y", x)
+
+    def _layer(self, x: tg.Node) -> tg.Node:
+        kinds = ["conv", "conv", "points", "max_pool", "relu", "residual", "pad", "sum"]
+        kind = self.draw(st.sampled_from(kinds))
+        small = min(x.shape[2:])
+        if kind == "relu":
+            return tg.ops.relu(x)
+        if kind == "sum":
+            return x + tg.ops.relu(x)
+        if kind == "max_pool" and small >= 3:
+            return tg.ops.max_pool(x, 3, stride=self.draw(st.integers(1, 2)), padding=1)
+        if kind == "residual":
+            return tg.ops.clamp(self._conv(tg.ops.relu(self._conv(x, 3, 1, 1)), 3, 1, 1), -9, 9) + x
+        if kind == "points":
+            return self._conv(x, 1, self.draw(st.integers(1, 2)), 0)
+        if kind == "pad" and small > 2:
+            return x[:, :, 1:]
+        kernel = self.draw(st.integers(1, min(4, small)))
+        pads = self.draw(st.tuples(*[st.integers(0, kernel - 1)] * 4))
+        stride = self.draw(st.integers(1, 3))
+        padding = ((pads[0], pads[1]), (pads[2], pads[3]))
+        return tg.ops.clamp(self._conv(x, kernel, stride, padding), -9, 9)
+
+    def _conv(self, x: tg.Node, kernel: int, stride: int, padding: Any) -> tg.Node:
+        name, channels = f"w{len(self.values)}", x.shape[1]
+        shape = (channels, channels, kernel, kernel)
+        random = np.random.default_rng(len(self.values))
+        self.values[name] = random.integers(-1, 2, size=shape).astype(np.float32)
+        weight = self.graph.parameter(name, shape)
+        return tg.ops.conv(x, weight, stride=stride, padding=padding)
+
+
+@given(st.data())
+def test_runs_anywhere_are_right_at_every_place(data: Any) -> None:
+    """Of a patch of any size, kept or not, in one image or in each of several."""
+    batch = data.draw(st.integers(1, 2))
+    shape = (batch, 2, data.draw(st.integers(4, 9)), data.draw(st.integers(4, 9)))
+    network = Network(data, shape)
+    random = np.random.default_rng(data.draw(st.integers(0, 99)))
+    x = random.integers(-4, 5, size=shape).astype(np.float32)
+    checked = _checked(network.graph.build(), {**network.values, "x": x})
+    checked.run()
+    high, wide = (data.draw(st.integers(1, n)) for n in shape[2:])
+    places = list(product(range(shape[2] - high + 1), range(shape[3] - wide + 1)))
+    random.shuffle(places)
+    for place in places[:12]:
+        x = x.copy()
+        for image, (top, left) in zip(range(batch), (place, places[0]), strict=False):
+            part = np.s_[image, :, top : top + high, left : left + wide]
+            x[part] = random.integers(-4, 5, size=x[part].shape)
+        checked.run({"x": x}, keep=data.draw(st.booleans()))
+
+
+def _deep(size: int = 24) -> tuple[tg.Graph, dict[str, Any]]:
+    """Strides, borders, a residual and a pool: what made a program of every place."""
+    g, values = tg.GraphBuilder(), {}
+    random = np.random.default_rng(0)
+
+    def conv(x: tg.Node, kernel: int, stride: int = 1) -> tg.Node:
+        name = f"w{len(values)}"
+        shape = (4, x.shape[1], kernel, kernel)
+        values[name] = random.integers(-1, 2, size=shape).astype(np.float32)
+        weight = g.parameter(name, shape)
+        made = tg.ops.conv(x, weight, stride=stride, padding=kernel // 2)
+        return tg.ops.clamp(made, -9, 9)
+
+    x = tg.ops.relu(conv(g.input("x", (1, 3, size, size)), 5, 2))
+    x = tg.ops.max_pool(x, 3, stride=1, padding=1)
+    x = tg.ops.relu(conv(tg.ops.relu(conv(x, 3)), 3) + x)
+    x = tg.ops.relu(conv(conv(x, 3, 2), 3) + conv(x, 1, 2))
+    g.output("y", x)
+    return g.build(), values
+
+
+def test_one_program_serves_a_patch_at_every_place() -> None:
+    graph, values = _deep()
+    random = np.random.default_rng(1)
+    x = random.integers(-4, 5, size=(1, 3, 24, 24)).astype(np.float32)
+    checked = _checked(graph, {**values, "x": x})
+    checked.run()
+    made = checked.session.counters.specialised
+    for top, left in product(range(0, 22), range(0, 22, 3)):
+        before, x, keep = x, x.copy(), (top + left) % 2 == 0
+        x[:, :, top : top + 3, left : left + 3] += 1
+        checked.run({"x": x}, keep=keep)
+        x = x if keep else before
+        assert checked.session.report().served == SWEPT.name
+    assert checked.session.counters.specialised == made + 1
+    assert checked.session.report().recomputed < 1
+
+
+def test_what_is_computed_is_as_much_everywhere_and_no_more_than_somewhere_it_has_to_be() -> None:
+    """A convolution of 5 with stride 2: a patch of 3 reaches at most 4 of its outputs."""
+    g = tg.GraphBuilder()
+    weights = np.ones((1, 1, 5), np.float32)
+    x = g.input("x", (1, 1, 20))
+    g.output("y", tg.ops.conv(x, g.parameter("w", (1, 1, 5)), stride=2, padding=2))
+    graph = g.build()
+    reached = []
+    for at in range(18):
+        windows = [set(range(2 * i - 2, 2 * i + 3)) for i in range(10)]
+        reached.append(sum(bool(window & {at, at + 1, at + 2}) for window in windows))
+    checked = _checked(graph, {"w": weights, "x": np.zeros((1, 1, 20), np.float32)})
+    checked.run()
+    x = np.zeros((1, 1, 20), np.float32)
+    for at in (0, 17, 8, 9, 1):
+        x = x.copy()
+        x[..., at : at + 3] += 1
+        checked.run({"x": x})
+        (step,) = checked.session.last.program.steps
+        (region,) = (part for node, part in step.compute.items() if node.op == "conv")
+        assert region.at((at,)).elements == max(reached)
+
+
+def test_a_program_for_any_place_survives(tmp_path: Path) -> None:
+    """Tables are written with the forms that go with them."""
+    graph, values = _deep()
+    x = np.zeros((1, 3, 24, 24), np.float32)
+    plan, path = tmp_path / "plan.json", tmp_path / "programs"
+    first = _checked(graph, {**values, "x": x})
+    first.run()
+    x = x.copy()
+    x[:, :, 4:7, 9:12] = 2
+    first.run({"x": x})
+    first.session.save_plan(plan)
+    first.session.save_programs(path)
+    second = _checked(graph, {**values, "x": x * 0}, plan=plan)
+    second.run()
+    assert second.session.load_programs(path) > 0
+    before = second.session.counters.specialised
+    for top, left in product((0, 9, 21), (0, 12, 20)):
+        x = np.zeros_like(x) if top == left == 0 else x.copy()
+        x[:, :, top : top + 3, left : left + 3] += 1
+        second.run({"x": x})
+        assert second.session.report().served == SWEPT.name
+    assert second.session.counters.specialised == before

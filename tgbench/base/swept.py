@@ -1,0 +1,125 @@
+"""Numbers that go with a place in any way: tables over the places that an entry of an origin takes.
+
+A linear form of a patch's place says where it is after a convolution only at every second one, and
+not at a border. A *table* says it everywhere: one number for each place.
+
+    place            u0 =  0  1  2  3  4  5  6         of a patch of 2, in 8 elements
+    first output           0  0  1  1  2  2  2         stride 2, and two outputs wherever it is
+
+Tables are numbered from `FIRST` on, where linear forms name entries of an origin (`coords.Moving`):
+what a form with such a term is, is known at all places, so that a comparison which comes out the
+same at each of them needs no guard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Terms: TypeAlias = tuple[tuple[int, int], ...]  # (entry of an origin, or table; coefficient)
+Numbers: TypeAlias = NDArray[np.int64]
+FIRST = 1 << 20  # the number of the first table
+MOST_TABLES = 1 << 14  # of a process; past them, what is not linear is held to its number
+MOST_PLACES = 1 << 12  # that an entry may take
+
+
+class Swept(NamedTuple):
+    """What a number is at each place.
+
+    Fields:
+        of: the entry of an origin whose places these are.
+        numbers: one for each value of that entry, from 0 on.
+    """
+
+    of: int
+    numbers: Numbers
+
+
+_TABLES: list[Swept] = []
+_KNOWN: dict[tuple[int, bytes], int] = {}
+
+
+def table(index: int, numbers: Numbers) -> int | None:
+    """The number of a table, the same for equal ones; None where there are too many."""
+    key = index, numbers.tobytes()
+    found = _KNOWN.get(key)
+    if found is None and len(_TABLES) < MOST_TABLES:
+        _TABLES.append(Swept(index, numbers))
+        found = _KNOWN[key] = FIRST + len(_TABLES) - 1
+    return found
+
+
+def read(index: int) -> Swept:
+    """The table of a number."""
+    return _TABLES[index - FIRST]
+
+
+def entry(origin: Sequence[int] | Mapping[int, int], index: int) -> int:
+    """An entry of an origin, or what a table says there."""
+    if index < FIRST:
+        return origin[index]
+    known = read(index)
+    return int(known.numbers[origin[known.of]])
+
+
+def total(const: int, terms: Terms, origin: Sequence[int]) -> int:
+    """const + Σ coefficient · entry."""
+    for index, coefficient in terms:
+        const += coefficient * entry(origin, index)
+    return const
+
+
+def is_swept(terms: Terms) -> bool:
+    """Whether a table is among the terms."""
+    return bool(terms) and terms[-1][0] >= FIRST
+
+
+def base(index: int) -> int:
+    """The entry of an origin that a term goes with."""
+    return index if index < FIRST else read(index).of
+
+
+@lru_cache(1 << 14)
+def sums(terms: Terms) -> Mapping[int, Numbers] | None:
+    """Σ coefficient · table of each entry's tables; None where an entry itself is among the terms,
+    of whose places nothing is known.
+    """
+    found: dict[int, Numbers] = {}
+    for index, coefficient in terms:
+        if index < FIRST:
+            return None
+        known = read(index)
+        mine = coefficient * known.numbers
+        before = found.get(known.of)
+        if before is not None and len(before) != len(mine):
+            return None  # of boxes that differ in size; they are not of one class
+        found[known.of] = mine if before is None else before + mine
+    return found
+
+
+@lru_cache(1 << 14)
+def spread(terms: Terms) -> tuple[int, int] | None:
+    """The least and the largest sum at any place; None where that is not known."""
+    found = sums(terms)
+    if found is None:
+        return None
+    parts = found.values()
+    return sum(int(one.min()) for one in parts), sum(int(one.max()) for one in parts)
+
+
+def around(is_so: NDArray[np.bool_], here: int) -> tuple[int, int]:
+    """The longest run of places about one, where something holds as it does there: first, last."""
+    wrong = np.flatnonzero(~is_so)
+    at = int(np.searchsorted(wrong, here))
+    low = int(wrong[at - 1]) + 1 if at else 0
+    high = int(wrong[at]) - 1 if at < len(wrong) else len(is_so) - 1
+    return low, high
+
+
+def bases(terms: Iterable[tuple[int, int]]) -> set[int]:
+    """The entries of an origin that terms go with."""
+    return {base(index) for index, _ in terms}
