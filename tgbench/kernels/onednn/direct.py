@@ -52,6 +52,7 @@ from tgbench.kernels.torch.packed import (
 from tgbench.kernels.torch.products import product_of
 from tgbench.kernels.views import Bound, dense, inputs, is_one, reshaped, split
 
+MOST_WIDER = 3  # columns that are computed besides
 USUAL_ROWS = 128  # of the product whose layout of weights serves for any number of them
 ADD, MULTIPLY = 0x1FFF0, 0x1FFF1
 ROWS = 2  # dimensions of the operands of a product
@@ -84,6 +85,7 @@ class Operands:
         window: as `Computation` has it; none of a product.
         inside: of an image that is copied to where zeros are around it, what there is of it.
         margins: how wide these are, on both sides of every dimension.
+        part: of a result that is computed wider than it is asked for, what is.
     """
 
     x: View
@@ -93,6 +95,14 @@ class Operands:
     window: tuple[tuple[int, ...], ...] = ()
     inside: View | None = None
     margins: tuple[tuple[Coord, Coord], ...] = ()
+    part: View | None = None
+
+
+class Way(NamedTuple):
+    """How the library computes a site, and in which terms."""
+
+    of: Operands
+    found: Description
 
 
 # --- what a site computes ------------------------------------------------------------------------
@@ -120,11 +130,37 @@ def _convolution(site: Site) -> Operands:
     if not is_ragged(margins):
         low, high = zip(*margins, strict=True)
         return Operands(image, weights, given, out, _window(site, low, high))
-    none = (0,) * len(margins)
     around = ((0, 0),) * (SPATIAL - len(margins)) + tuple(margins)
-    space = padded_space(image, around)
-    padded = replace(image, shape=(*image.shape[:2], *space), strides=(0,) * image.rank)
-    return Operands(padded, weights, given, out, _window(site, none, none), image, around)
+    return _copied(site, Operands(image, weights, given, out, (), image, around))
+
+
+def _copied(site: Site, of: Operands) -> Operands:
+    """The same with an image that is copied to where its margins are zeros."""
+    assert of.inside is not None
+    none = (0,) * len(site.call.attrs["stride"])
+    padded = _unlaid(of.inside, padded_space(of.inside, of.margins))
+    return replace(of, x=padded, window=_window(site, none, none))
+
+
+def _unlaid(image: View, space: Sequence[Coord]) -> View:
+    """An image of this size that lies nowhere yet."""
+    return replace(image, shape=(*image.shape[:2], *space), strides=(0,) * image.rank)
+
+
+def _wider(site: Site, of: Operands) -> Iterator[Operands]:
+    """The same, and some columns more of the result, of which zeros are read: the library has no
+    code for some widths in the layout of weights that it wants for the whole.
+    """
+    if not of.window:
+        return
+    image, stride = of.inside or of.x, site.call.attrs["stride"][-1]
+    low, high = zip(*of.margins, strict=True) if of.margins else of.window[2:]
+    *lines, (left, right) = zip(low, high, strict=True)
+    *space, width = of.out.shape[2:]
+    for more in range(1, MOST_WIDER + 1):
+        margins = (*lines, (left, right + more * stride))
+        out = _unlaid(of.out, (*space, width + more))
+        yield _copied(site, replace(of, inside=image, margins=margins, out=out, part=of.out))
 
 
 def as_image(view: View) -> View:
@@ -288,14 +324,22 @@ def laid(view: View, window: Sequence[object], dtype: str = WIDE) -> View:
 
 
 @once_a_site
-def _described(site: Site, by: Factors) -> Description | None:
+def _way(site: Site, by: Factors) -> Way | None:
     """How the library would compute a site; None if it would not."""
-    of = _operands(site)
+    own = _operands(site)
+    for of in (own, *_wider(site, own)):
+        found = _described(site, of, by)
+        if found is not None:
+            return Way(of, found)
+    return None
+
+
+def _described(site: Site, of: Operands, by: Factors) -> Description | None:
     found = _posts(site, of)
     if found is None:
         return None
     reads_result = any(post.form for post in found[0])
-    if reads_result and _as_it_lies(of.out, of.window) is None:
+    if reads_result and (of.part is not None or _as_it_lies(of.out, of.window) is None):
         return None
     x, out = laid(of.x, of.window, by.dtype), laid(of.out, of.window)
     return described(_computation(site, of, by, x, out, found[0]))
@@ -315,8 +359,9 @@ def own_room(found: Description) -> tuple[Scratch, ...]:
 
 
 def _scratch(site: Site, by: Factors) -> tuple[Scratch, ...]:
-    of, found = _operands(site), _described(site, by)
-    assert found is not None
+    way = _way(site, by)
+    assert way is not None
+    of, found = way
     return (*own_room(found), *copies(of.x, of.out, of.window, by.dtype))
 
 
@@ -340,9 +385,10 @@ def placed(
 
 
 def _bind(site: Site, scratch: tuple[View, ...], by: Factors) -> Bound:
-    of, found = _operands(site), _described(site, by)
+    way = _way(site, by)
+    assert way is not None
+    of, found = way
     with_posts = _posts(site, of)
-    assert found is not None
     assert with_posts is not None
     pieces = list(scratch)
     own = pieces.pop(0) if found.scratch_bytes else None
@@ -352,6 +398,8 @@ def _bind(site: Site, scratch: tuple[View, ...], by: Factors) -> Bound:
         padded, source = copy, of.inside
         copy = within(copy, of.margins, source.shape)
     out, result, target = placed(of.out, of.window, pieces)
+    if of.part is not None and result is not None:
+        result, target = result.narrow(result.rank - 1, 0, of.part.shape[-1]), of.part
     weight = _weight(site, of, by)
     bias = () if of.bias is None else (of.bias,)
     operands = (x, weight, *bias, out, *with_posts[1])
@@ -475,15 +523,15 @@ class Recipe:
 
 
 RECIPES = {
-    "conv_direct": Recipe("conv", takes_conv, _described, conv_cost, _bind, _scratch),
-    "conv_points_direct": Recipe("conv", takes_points, _described, conv_cost, _bind, _scratch),
-    "linear_direct": Recipe("linear", takes_rows, _described, rows_cost, _bind, _scratch),
+    "conv_direct": Recipe("conv", takes_conv, _way, conv_cost, _bind, _scratch),
+    "conv_points_direct": Recipe("conv", takes_points, _way, conv_cost, _bind, _scratch),
+    "linear_direct": Recipe("linear", takes_rows, _way, rows_cost, _bind, _scratch),
     "gated_linear_direct": Recipe(
         "gated_linear", takes_rows, _gated, rows_cost, _bind_gated, _gated_scratch, (1, 2),
         frozenset(),
     ),
 }  # fmt: skip
-WIDENING = Recipe("widening_linear", _takes_narrow, _described, rows_cost, _bind, _scratch)
+WIDENING = Recipe("widening_linear", _takes_narrow, _way, rows_cost, _bind, _scratch)
 
 
 def register_direct() -> None:
