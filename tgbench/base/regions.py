@@ -52,11 +52,11 @@ class Box(tuple[Interval, ...]):
 
     @property
     def starts(self) -> tuple[Coord, ...]:
-        return tuple(start for start, _ in self)
+        return tuple([start for start, _ in self])
 
     @property
     def extents(self) -> tuple[Coord, ...]:
-        return tuple(stop - start for start, stop in self)
+        return tuple([stop - start for start, stop in self])
 
     @property
     def elements(self) -> int:
@@ -84,10 +84,8 @@ class Box(tuple[Interval, ...]):
         return all(a <= c and d <= b for (a, b), (c, d) in zip(self, other, strict=True))
 
     def hull(self, other: Box) -> Box:
-        return Box(
-            (a if a <= c else c, b if d <= b else d)
-            for (a, b), (c, d) in zip(self, other, strict=True)
-        )
+        sides = zip(self, other, strict=True)
+        return Box([(a if a <= c else c, b if d <= b else d) for (a, b), (c, d) in sides])
 
     def subtract(self, other: Box) -> list[Box]:
         """What is left of this box: at most two disjoint pieces per dimension."""
