@@ -17,7 +17,7 @@ from tgbench.graph.graph import Graph, GraphBuilder, Node
 from tgbench.graph.simplify import simplify
 from tgbench.memory.placement import Footprint, Placement, Retention
 from tgbench.plans.search.judge import Judge
-from tgbench.plans.tally import Tally
+from tgbench.plans.tally import StepTally
 from tgbench.runs.buckets import Bucket
 from tgbench.runs.propagate import Step
 from tgbench.runs.split import WHOLE, cuts
@@ -37,7 +37,7 @@ def test_what_steps_touch_and_compute_is_found_from_those_of_the_last_time(
     simple = simplify(graph)
     judge_ = judge(simple, data.draw(traces(simple, most=4)))
     runs, shape = judge_.planner.runs, (judge_.uncut.turns, judge_.uncut.nodes)
-    tally = Tally(runs.footprint_of)
+    tally = StepTally(runs.footprint_of)
     for seed in data.draw(st.lists(st.integers(0, 99), min_size=2, max_size=5)):
         keep = np.random.default_rng(seed).random(shape) < 0.5
         every = steps_of(judge_, judge_.retention(keep))
@@ -55,7 +55,7 @@ def test_an_interrupt_leaves_nothing_half_counted() -> None:
     judge_ = judge(*a_few_runs())
     runs, keep = judge_.planner.runs, np.ones((judge_.uncut.turns, judge_.uncut.nodes), bool)
     every = [*dict.fromkeys(steps_of(judge_, judge_.retention(keep)))]
-    tally = Tally(runs.footprint_of)
+    tally = StepTally(runs.footprint_of)
     tally.of(every)
     counted = every[0].compute
 

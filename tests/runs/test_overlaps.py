@@ -8,7 +8,7 @@ from hypothesis import given
 
 from tgbench import ops
 from tgbench.graph.graph import GraphBuilder, Node
-from tgbench.runs.overlaps import NEVER, Overlaps, Written
+from tgbench.runs.overlaps import NEVER, Overlaps, WrittenOver
 
 
 def some_nodes(count: int) -> list[Node]:
@@ -39,7 +39,7 @@ def test_writes_over_nodes_are_those_that_loops_find(data: st.DataObject) -> Non
         assert overlaps[node] == tuple(others)
     scheduled = data.draw(st.permutations(NODES))[: data.draw(st.integers(0, len(NODES)))]
     position = {node: i for i, node in enumerate(scheduled)}
-    known = Written(overlaps, position)
+    known = WrittenOver(overlaps, position)
     for _ in range(2):
         written = set(data.draw(st.lists(st.sampled_from(NODES))))
         earliest, latest = known.over(written)

@@ -17,7 +17,7 @@ from tgbench.graph.graph import Node
 from tgbench.memory.draft import Draft, Life
 from tgbench.memory.placement import Placement, Retention
 from tgbench.plans.scenarios import Runs, Scenario
-from tgbench.plans.tally import Computed, Tally
+from tgbench.plans.tally import Computed, StepTally
 from tgbench.programs.lowering import Sizer
 from tgbench.runs.propagate import Step
 from tgbench.runs.rules import Rules
@@ -114,7 +114,7 @@ class Attempts:
         self.runs = runs
         self.sizer = sizer
         self._always = runs.rules.allowance.memo(AT_HAND)
-        self._tally = Tally(runs.footprint_of)
+        self._tally = StepTally(runs.footprint_of)
 
     def always(self, retained: Iterable[Node], scenarios: Sequence[Scenario], cut: Cut) -> Attempt:
         """The maps with these nodes kept through everything; remembered."""

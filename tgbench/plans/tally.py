@@ -63,7 +63,7 @@ class _Counted(dict[Node, dict[Value, int]]):
         self.differ.clear()
 
 
-class Tally:
+class StepTally:
     """Joins what steps touch and compute.
 
     Args:

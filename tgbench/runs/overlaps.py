@@ -4,7 +4,7 @@
     node       · # · # #    earliest 1, latest 3
 
 Overlaps    node → those that lie over it, listed where somebody asks
-Written     of all nodes at once, the first and the last step of a run that writes over them
+WrittenOver     of all nodes at once, the first and the last step of a run that writes over them
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Overlaps(Mapping[Node, tuple[Node, ...]]):
         return len(self.rows)
 
 
-class Written:
+class WrittenOver:
     """What runs over one map write over.
 
     Args:

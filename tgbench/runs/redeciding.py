@@ -18,7 +18,7 @@ from tgbench.base.coords import STANDING, Guard, record
 from tgbench.base.memo import Latest
 from tgbench.base.regions import EMPTY, NOTHING, Left, Region
 from tgbench.graph.graph import Graph, Node
-from tgbench.runs.overlaps import Overlaps, Written
+from tgbench.runs.overlaps import Overlaps, WrittenOver
 from tgbench.runs.pausing import Pausing, at_once
 from tgbench.runs.propagate import ALWAYS, NO_PART, NodePart, Propagator, Step, Storage
 from tgbench.runs.rules import Rules
@@ -77,7 +77,7 @@ class Redecider(Propagator):
         self.before = before
         self._run: Hashable = None
         over = storage.overlaps
-        self._written = Written(over, self.position) if isinstance(over, Overlaps) else None
+        self._written = WrittenOver(over, self.position) if isinstance(over, Overlaps) else None
 
     def forwarding(self, changed: Mapping[Node, Region]) -> Pausing[dict[Node, Region]]:
         """What is dirty does not depend on what is there."""
