@@ -109,6 +109,7 @@ def measured(name: str, make: Callable[[], nn.Module], sweep: Sweep) -> dict[str
     groups = random.Random(0).sample(everywhere, ceil(len(everywhere) / sweep.every))
     began = time.perf_counter_ns()
     plan(session, everywhere)
+    session.prepare()
     planned = time.perf_counter_ns() - began
     run_clean(session, image)
     full = full_multiply_adds(session, image)

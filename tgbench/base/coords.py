@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tgbench.base import swept
-from tgbench.base.swept import Numbers, Terms, is_swept
+from tgbench.base.swept import Entries, Numbers, Terms, is_swept
 
 FAR = 1 << 62  # terms: (origin index or table, coefficient), by index, no zeros
 
@@ -78,7 +78,7 @@ class Moving:
         self.per = per
         self._hash = 0  # not asked yet
 
-    def at(self, origin: Sequence[int]) -> int:
+    def at(self, origin: Entries) -> int:
         """The number this form takes at an origin."""
         return total_at(self.const, self.terms, origin) // self.per
 
@@ -285,7 +285,7 @@ def _here(total: int, terms: Terms) -> int:
     return total_at(total, terms, STANDING.origin)
 
 
-def total_at(const: int, terms: Terms, origin: Sequence[int]) -> int:
+def total_at(const: int, terms: Terms, origin: Entries) -> int:
     """const + Σ coefficient · origin[index]."""
     total = const
     try:
@@ -459,7 +459,7 @@ def value_of(coord: Coord) -> int:
     return coord.at(STANDING.origin) if isinstance(coord, Moving) else coord
 
 
-def at(coord: Coord, origin: Sequence[int]) -> int:
+def at(coord: Coord, origin: Entries) -> int:
     """The number at an origin."""
     return coord.at(origin) if isinstance(coord, Moving) else coord
 

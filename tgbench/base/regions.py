@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cmp_to_key
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -64,36 +64,39 @@ class Box(tuple[Interval, ...]):
 
     @property
     def starts(self) -> tuple[Coord, ...]:
-        return tuple(start for start, _ in self)
+        return tuple([start for start, _ in self])
 
     @property
     def extents(self) -> tuple[Coord, ...]:
-        return tuple(stop - start for start, stop in self)
+        return tuple([stop - start for start, stop in self])
 
     @property
     def elements(self) -> int:
         """How many elements, where one stands."""
         count = 1
         for start, stop in self:
-            count *= value_of(stop) - value_of(start)
+            if type(start) is int and type(stop) is int:
+                count *= stop - start
+            else:
+                count *= value_of(stop) - value_of(start)
         return count
 
     def intersect(self, other: Box) -> Box | None:
         result = []
-        for (a, b), (c, d) in zip(self, other, strict=True):
+        for mine, (c, d) in zip(self, other, strict=True):
+            a, b = mine
             start, stop = larger(a, c), smaller(b, d)
             if not start < stop:
                 return None
-            result.append((start, stop))
+            result.append(mine if start is a and stop is b else (start, stop))
         return Box(result)
 
     def contains(self, other: Box) -> bool:
         return all(a <= c and d <= b for (a, b), (c, d) in zip(self, other, strict=True))
 
     def hull(self, other: Box) -> Box:
-        return Box(
-            (lowest(a, c), highest(b, d)) for (a, b), (c, d) in zip(self, other, strict=True)
-        )
+        sides = zip(self, other, strict=True)
+        return Box([(lowest(a, c), highest(b, d)) for (a, b), (c, d) in sides])
 
     def subtract(self, other: Box) -> list[Box]:
         """What is left of this box: at most two disjoint pieces per dimension."""
@@ -119,7 +122,7 @@ class Box(tuple[Interval, ...]):
     @property
     def moves(self) -> bool:
         """Whether a side of it follows the origin."""
-        return any(type(start) is Moving or type(stop) is Moving for start, stop in self)
+        return Moving in map(type, chain.from_iterable(self))
 
     def fixed(self, numbers: Mapping[int, int]) -> Box:
         """This box where these entries of the origin are numbers."""
@@ -395,7 +398,30 @@ def _banded(boxes: list[Box]) -> Region:
         return EMPTY
     if len(boxes) == 1:
         return Region((boxes[0],))
-    return Region(tuple(_bands(boxes)))
+    if any(box.moves for box in boxes):
+        return Region(tuple(_bands(boxes)))
+    return Region(tuple(map(Box, _number_bands(boxes, 0))))
+
+
+def _number_bands(boxes: Sequence[tuple[Interval, ...]], axis: int) -> list[tuple[Interval, ...]]:
+    """`_bands` of numbers, of the dimensions from one on: without guards there is less to ask."""
+    first = boxes[0]
+    if len(boxes) == 1 or axis == len(first):
+        return [first[axis:]]
+    side = first[axis]
+    if all(box[axis] == side for box in boxes):
+        return [(side, *rest) for rest in _number_bands(boxes, axis + 1)]
+    bands: list[tuple[Coord, Coord, list[tuple[Interval, ...]]]] = []
+    for start, stop in pairwise(sorted({coord for box in boxes for coord in box[axis]})):
+        inside = [box for box in boxes if box[axis][0] <= start and stop <= box[axis][1]]
+        if not inside:
+            continue
+        section = _number_bands(inside, axis + 1)
+        if bands and bands[-1][1] == start and bands[-1][2] == section:
+            bands[-1] = (bands[-1][0], stop, section)
+        else:
+            bands.append((start, stop, section))
+    return [((start, stop), *rest) for start, stop, section in bands for rest in section]
 
 
 def _bands(boxes: Sequence[Box]) -> list[Box]:

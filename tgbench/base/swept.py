@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 Terms: TypeAlias = tuple[tuple[int, int], ...]  # (entry of an origin, or table; coefficient)
 Numbers: TypeAlias = NDArray[np.int64]
+Entries: TypeAlias = Sequence[int] | Mapping[int, int]  # of an origin; and what tables say there
 FIRST = 1 << 20  # the number of the first table
 MOST_TABLES = 1 << 14  # of a process; past them, what is not linear is held to its number
 MOST_PLACES = 1 << 12  # that an entry may take
@@ -33,10 +34,12 @@ class Swept(NamedTuple):
     Fields:
         of: the entry of an origin whose places these are.
         numbers: one for each value of that entry, from 0 on.
+        listed: the same, which is quicker to look up.
     """
 
     of: int
     numbers: Numbers
+    listed: list[int]
 
 
 _TABLES: list[Swept] = []
@@ -48,7 +51,7 @@ def table(index: int, numbers: Numbers) -> int | None:
     key = index, numbers.tobytes()
     found = _KNOWN.get(key)
     if found is None and len(_TABLES) < MOST_TABLES:
-        _TABLES.append(Swept(index, numbers))
+        _TABLES.append(Swept(index, numbers, numbers.tolist()))
         found = _KNOWN[key] = FIRST + len(_TABLES) - 1
     return found
 
@@ -58,15 +61,15 @@ def read(index: int) -> Swept:
     return _TABLES[index - FIRST]
 
 
-def entry(origin: Sequence[int] | Mapping[int, int], index: int) -> int:
+def entry(origin: Entries, index: int) -> int:
     """An entry of an origin, or what a table says there."""
     if index < FIRST:
         return origin[index]
     known = read(index)
-    return int(known.numbers[origin[known.of]])
+    return known.listed[origin[known.of]]
 
 
-def total(const: int, terms: Terms, origin: Sequence[int]) -> int:
+def total(const: int, terms: Terms, origin: Entries) -> int:
     """const + Σ coefficient · entry."""
     for index, coefficient in terms:
         const += coefficient * entry(origin, index)

@@ -193,6 +193,7 @@ class CostModel:
         self._curves = _curves(known)
         self._everywhere = _scale(known.points)
         self._failures = frozenset(known.failures)
+        self._failing = frozenset(name for name, *_ in known.failures)
         texts = chain((p.signature for p in known.points), (text for *_, text in known.failures))
         self._met = frozenset(map(without_layout, texts))
         self.version += 1
@@ -260,7 +261,7 @@ class CostModel:
 
     def has_failed(self, site: Site, kernel: Kernel) -> bool:
         """Whether a kernel raised when it was measured at such a site."""
-        if not self._failures:
+        if kernel.name not in self._failing:
             return False
         return (kernel.name, source_hash(kernel), self.signature(site).text) in self._failures
 
@@ -275,12 +276,11 @@ class CostModel:
         """
         alike = _alike(site)
         found = [(k, self._told(site, k, alike)) for k in candidates(site, self.asked)]
-        modelled = sorted(found, key=lambda pair: self.has_failed(site, pair[0]))
+        failed = {kernel.name for kernel, _ in found if self.has_failed(site, kernel)}
+        modelled = sorted(found, key=lambda pair: pair[0].name in failed)
         if all(estimate.source == "modelled" for _, estimate in found):
             return modelled
-        timed = sorted(
-            found, key=lambda p: (self.has_failed(site, p[0]), _is_last(site, *p), p[1].time_ns)
-        )
+        timed = sorted(found, key=lambda p: (p[0].name in failed, _is_last(site, *p), p[1].time_ns))
         level = [pair for pair in modelled if _is_level(pair[1], timed[0][1])]
         return level + [pair for pair in timed if pair not in level]
 

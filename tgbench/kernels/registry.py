@@ -68,7 +68,7 @@ class View:
         """How many elements, where one stands."""
         count = 1
         for size in self.shape:
-            count *= value_of(size)
+            count *= size if type(size) is int else value_of(size)
         return count
 
     @property
@@ -311,7 +311,7 @@ class Kernel:
         """Whether it runs on the site's device, and at the site."""
         if not self.may(site.call, site.device):
             return False
-        if any(post.call.op.name not in self.posts for post in site.posts):
+        if site.posts and any(post.call.op.name not in self.posts for post in site.posts):
             return False
         return site.frozen.issuperset(self.prepares) and self.accepts(site)
 

@@ -30,6 +30,7 @@ from tgbench.base.regions import Box, Region, in_order, row_major
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import OPS
 from tgbench.memory.storage import ScheduledGraph
+from tgbench.runs.overlaps import Overlaps
 from tgbench.runs.propagate import Step, Storage
 from tgbench.runs.rules import Rules
 
@@ -108,7 +109,7 @@ class Placement:
     bound_nodes: tuple[tuple[str, int], ...]
 
     @cached_property
-    def overlaps(self) -> dict[Node, tuple[Node, ...]]:
+    def overlaps(self) -> Overlaps:
         """For every computed node, those whose computation may write over it."""
         nodes = [node for node in self.slots if not node.is_leaf]
         start = np.array([self.slots[n].offset_bytes for n in nodes], dtype=np.int64)
@@ -116,14 +117,9 @@ class Placement:
         rooms = [(room.offset_bytes, room.size_bytes) for room in self.scratch.values()]
         room_start, room_bytes = np.array(rooms, dtype=np.int64).reshape(-1, 2).T
         low, high = np.append(start, room_start), np.append(stop, room_start + room_bytes)
-        writers = [*nodes, *self.scratch]
-        over = (low < stop[:, None]) & (start[:, None] < high)
-        found = {}
-        for node, row in zip(nodes, over, strict=True):
-            them = dict.fromkeys([writers[i] for i in np.flatnonzero(row).tolist()])
-            them.pop(node, None)
-            found[node] = tuple(them)
-        return found
+        return Overlaps(
+            nodes, [*nodes, *self.scratch], (low < stop[:, None]) & (start[:, None] < high)
+        )
 
     @property
     def always(self) -> tuple[Node, ...]:

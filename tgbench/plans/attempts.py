@@ -17,13 +17,15 @@ from tgbench.graph.graph import Node
 from tgbench.memory.draft import Draft, Life
 from tgbench.memory.placement import Placement, Retention
 from tgbench.plans.scenarios import Runs, Scenario
+from tgbench.plans.tally import Computed, StepTally
 from tgbench.programs.lowering import Sizer
 from tgbench.runs.propagate import Step
+from tgbench.runs.rules import Rules
 from tgbench.runs.split import WHOLE, Cut
 
 AT_HAND = 256  # at hand
 
-Wanted: TypeAlias = "dict[Node, set[tuple[int, ...]]]"  # scratch bytes of a node's calls
+Wanted: TypeAlias = "dict[Node, frozenset[tuple[int, ...]]]"  # scratch bytes of a node's calls
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +38,7 @@ class Attempt:
     """
 
     draft: Draft
-    computed: tuple[tuple[Node, Region], ...]
+    computed: Computed
     sizer: Sizer
 
     @property
@@ -46,7 +48,7 @@ class Attempt:
 
     @cached_property
     def _wants(self) -> Wanted:
-        return self.sizer.wants(self.computed, self.draft)
+        return self.sizer.wants(self.computed.items(), self.draft)
 
     @cached_property
     def _packed(self) -> dict[Hashable, Placement]:
@@ -79,17 +81,18 @@ class Attempt:
         return self._placed(math.inf, self.sizer.wants(self._computed_roughly, self.draft))
 
     @property
-    def _computed_roughly(self) -> Iterator[tuple[Node, Region]]:
+    def _computed_roughly(self) -> Iterator[tuple[Node, tuple[Region, ...]]]:
         """What is computed, and wherever that is a part, nearly all of it as well; not where that
         would read what nobody computes.
         """
         base, frozen = self.draft.scheduled.base, self.draft.scheduled.frozen
-        for node, region in self.computed:
-            yield node, region
+        for node, regions in self.computed.items():
+            yield node, regions
             if not all(base[one] in frozen or base[one] in self.draft.slots for one in node.inputs):
                 continue
-            larger = {one for box in region for one in _nearly_all(box, node.shape)}
-            yield from ((node, Region((box,))) for box in larger)
+            boxes = (box for region in regions for box in region)
+            larger = {one for box in boxes for one in _nearly_all(box, node.shape)}
+            yield node, tuple([Region((box,)) for box in larger])
 
     def _placed(self, budget_bytes: float, wanted: Wanted) -> Placement:
         """Packed with the scratch memory that fits beside what is in use at each step."""
@@ -111,6 +114,7 @@ class Attempts:
         self.runs = runs
         self.sizer = sizer
         self._always = runs.rules.allowance.memo(AT_HAND)
+        self._tally = StepTally(runs.footprint_of)
 
     def always(self, retained: Iterable[Node], scenarios: Sequence[Scenario], cut: Cut) -> Attempt:
         """The maps with these nodes kept through everything; remembered."""
@@ -143,15 +147,15 @@ class Attempts:
         if not whole and not partial:
             scenarios = [scenario for scenario in scenarios if scenario.of is None]
         runs = list(self.runs.under(retention, scenarios, cut, whole))
-        steps = dict.fromkeys(step for _, made in runs for step in made)
-        computed = dict.fromkeys(part for step in steps for part in step.compute.items())
-        lives = _lives(retention, runs) if partial else {}
-        draft = Draft.of(self.runs.scheduled, retention, self.runs.footprint(steps), lives)
-        return Attempt(draft, tuple(computed), self.sizer)
+        uses, found = self._tally.of(step for _, made in runs for step in made)
+        computed = {node: found[node] for node in self.runs.scheduled.schedule if node in found}
+        lives = _lives(retention, runs, self.runs.rules) if partial else {}
+        draft = Draft.of(self.runs.scheduled, retention, uses, lives)
+        return Attempt(draft, computed, self.sizer)
 
 
 def _lives(
-    retention: Retention, runs: Sequence[tuple[Scenario, list[Step]]]
+    retention: Retention, runs: Sequence[tuple[Scenario, list[Step]]], rules: Rules
 ) -> dict[int, dict[Node, Life]]:
     """How the weighed runs of each class use every node."""
     early: dict[int, set[Node]] = {}
@@ -166,7 +170,7 @@ def _lives(
             touched.setdefault(k, set()).update(step.compute, step.filled)
         valid, dirty = scenario.valid or {}, steps[0].dirty
         for node in retention.there(scenario.before):
-            left = valid[node].subtract(dirty.get(node, EMPTY)) if node in valid else EMPTY
+            left = rules.subtract(valid.get(node, EMPTY), dirty.get(node, EMPTY))
             if left.boxes and (node in kept or any(node in step.reused for step in steps)):
                 first.add(node)
     return {

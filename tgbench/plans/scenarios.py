@@ -71,6 +71,7 @@ class Runs:
         self._steps, self._footprints = memo(most), memo(most)
         self.before = Before(scheduled.graph, scheduled.schedule, rules)
         self._demands, self._begun = memo(most), memo(most)
+        self._whole = {node: Region.full(node.shape) for node in scheduled.stored}
         self._propagator = lru_cache(RETENTIONS)(self._new_propagator)
 
     def propagator(self, retained: Iterable[Node]) -> Propagator:
@@ -140,8 +141,8 @@ class Runs:
         return _Begun(valid, changed, demand, propagator.step(valid, changed, demand))
 
     def _everything(self, propagator: Propagator) -> dict[Node, Region]:
-        retained = propagator.storage.retained
-        return {node: Region.full(node.shape) for node in retained if not node.is_leaf}
+        retained, whole = propagator.storage.retained, self._whole
+        return {node: whole[node] for node in retained if not node.is_leaf}
 
     def under(
         self, retention: Retention, scenarios: Sequence[Scenario], cut: Cut, whole: bool = False
@@ -163,10 +164,12 @@ class Runs:
 
     def footprint(self, steps: Iterable[Step]) -> Footprint:
         """What these steps touch."""
-        return Footprint.joined(
-            self._footprints.get(step, footprint, step, self.scheduled, self.rules)
-            for step in steps
-        )
+        return Footprint.joined(map(self.footprint_of, steps))
+
+    def footprint_of(self, step: Step) -> Footprint:
+        """What one step touches."""
+        found: Footprint = self._footprints.get(step, footprint, step, self.scheduled, self.rules)
+        return found
 
     def distinct(self, scenarios: Sequence[Scenario]) -> list[Scenario]:
         """Each run once, with what it weighs in all; from nothing, only the demand counts."""

@@ -98,6 +98,7 @@ class Appraisals(KnownBindings):
 
     Fields:
         lowered: how runs were lowered last.
+        hows: numbers for how a node's operands lie, by what that follows from.
         near: of every node with bytes, those that touch them where they are computed, in order.
         ends: of every node with bytes, what of it may be handed out.
         followers: of nodes that one other reads, that one, where a kernel may do both.
@@ -125,6 +126,10 @@ class Appraisals(KnownBindings):
             for after in them
             if len(them) == 1 and after.op in besides
         }
+
+    def forget(self) -> None:
+        super().forget()
+        self.hows = self.choices.rules.allowance.memo()
 
     @property
     def states(self) -> States:
@@ -172,6 +177,15 @@ class Appraiser(Lowerer):
         found = (touched.now, inside.now, filled.now, calls.now)
         self._known.lowered[run] = _Lowered(*found)
         return Lowering(tuple(made), after, {})
+
+    def _number_of_how(self, node: Node) -> int:
+        """It follows from the sizes of slots; most nodes have the same in map after map."""
+        base, slots = self.scheduled.base, self.placement.slots
+        there = [slots.get(base[one]) for one in (node, *node.inputs)]
+        sizes = tuple([None if slot is None else slot.extents for slot in there])
+        about = node, sizes, self._taken(node), self._reserved(node)
+        found: int = self._known.hows.get(about, super()._number_of_how, node)
+        return found
 
     # --- what fits -------------------------------------------------------------------------------
 

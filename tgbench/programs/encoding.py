@@ -91,7 +91,7 @@ class CoordTables:
     def written(self) -> dict[str, Json]:
         """All of it, for the document; where forms have tables, these count from −1 down."""
         forms = [[form.const, form.per, *_flat(self._terms(form))] for form in self._forms]
-        tables = [[of, *numbers.tolist()] for of, numbers in map(swept.read, self._swept)]
+        tables = [[one.of, *one.listed] for one in map(swept.read, self._swept)]
         return {"forms": forms, "boxes": self._ends} | ({"swept": tables} if tables else {})
 
     def _terms(self, form: Moving) -> Iterator[tuple[int, int]]:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 from tgbench.base.coords import (
     Coord,
@@ -711,6 +711,14 @@ class Lowerer:
         raise DoesNotFit(node, f"{wanted[0]} bytes of scratch" if wanted else "a kernel", reserved)
 
 
+class _Wanted(NamedTuple):
+    """What calls of a node want, which compute these regions and whose operands lie so."""
+
+    regions: tuple[Region, ...]
+    how: int
+    wanted: frozenset[tuple[int, ...]]
+
+
 class Sizer:
     """How much scratch memory the kernels of calls want, before anything has an offset.
 
@@ -727,18 +735,25 @@ class Sizer:
         self.choices = choices
         self._wants = rules.allowance.memo()
         self._hows: dict[Hashable, int] = {}
+        self._last: dict[Node, _Wanted] = {}
 
     def wants(
-        self, computed: Iterable[tuple[Node, Region]], draft: Draft
-    ) -> dict[Node, set[tuple[int, ...]]]:
+        self, computed: Iterable[tuple[Node, tuple[Region, ...]]], draft: Draft
+    ) -> dict[Node, frozenset[tuple[int, ...]]]:
         """Of every node, what each of its calls would take: the best kernel's bytes first."""
         views = _Unplaced(self.scheduled, draft, self._hows)
-        found: dict[Node, set[tuple[int, ...]]] = {}
-        for node, region in computed:
-            key = node, region, views.how(node)
-            found.setdefault(node, set()).update(
-                self._wants.get(key, self._wanted, node, region, views)
-            )
+        found: dict[Node, frozenset[tuple[int, ...]]] = {}
+        for node, regions in computed:
+            last, how = self._last.get(node), views.how(node)
+            if last is None or last.regions is not regions or last.how != how:
+                wanted = frozenset[tuple[int, ...]]().union(
+                    *(
+                        self._wants.get((node, region, how), self._wanted, node, region, views)
+                        for region in regions
+                    )
+                )
+                last = self._last[node] = _Wanted(regions, how, wanted)
+            found[node] = found[node] | last.wanted if node in found else last.wanted
         return found
 
     def _wanted(self, node: Node, region: Region, views: _Unplaced) -> frozenset[tuple[int, ...]]:

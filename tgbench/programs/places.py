@@ -7,12 +7,13 @@ Equal layers share forms: each that differs is worked out once a move (`Forms`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
 from tgbench.base.coords import Coord, Moving, at, total_at
-from tgbench.base.swept import Terms
+from tgbench.base.swept import Terms, entry
 from tgbench.kernels.binding import Buffers, tensor_of
 from tgbench.kernels.registry import View
 
@@ -38,6 +39,7 @@ class Forms:
         self._tuples: dict[tuple[Coord, ...], int] = {}
         self._moving: list[int] = []  # of these, that differ from place to place
         self._sums: dict[Terms, int] = {}
+        self._entries: dict[int, None] = {}  # of the origin, and tables, that forms go with
 
     def of_tuple(self, forms: tuple[Coord, ...]) -> int:
         found = self._tuples.get(forms)
@@ -45,20 +47,26 @@ class Forms:
             found = self._tuples[forms] = len(self._tuples)
             if Moving in map(type, forms):
                 self._moving.append(found)
+                self._take(i for one in forms if isinstance(one, Moving) for i, _ in one.terms)
         return found
+
+    def _take(self, entries: Iterable[int]) -> None:
+        self._entries.update(dict.fromkeys(entries))
 
     def of_coord(self, form: Coord) -> tuple[int, int, int]:
         """const, which sum, per: the form is (const + sum) / per."""
         const, terms, per = (
             (form.const, form.terms, form.per) if isinstance(form, Moving) else (form, (), 1)
         )
+        self._take(i for i, _ in terms)
         return const, self._sums.setdefault(terms, len(self._sums)), per
 
     def at(self, origin: Origin) -> Here:
+        here = {i: entry(origin, i) for i in self._entries}
         tuples: list[Any] = list(self._tuples)
         for i in self._moving:
-            tuples[i] = tuple([at(one, origin) for one in tuples[i]])
-        return Here(tuples, [total_at(0, terms, origin) for terms in self._sums])
+            tuples[i] = tuple([at(one, here) for one in tuples[i]])
+        return Here(tuples, [total_at(0, terms, here) for terms in self._sums])
 
 
 def moves(view: View) -> bool:

@@ -77,7 +77,7 @@ class FixedEntries:
     """Where entries of an origin could not move: a program made there was right there alone.
 
     A coordinate that moves costs comparisons and their guards, and buys programs that are right at
-    many origins. In a deep convolutional network it buys nothing: strides add up to congruences,
+    many origins. In a deep convolutional network forms buy nothing: strides add up to congruences,
     borders clip, and what is left is one position per program. So where a program turned out to be
     right for one value of an entry, the next run of that entry at that value takes it for a number.
 
@@ -266,9 +266,7 @@ class Specialiser:
         counts_on_all: bool = True,
     ) -> Pausing[tuple[list[tuple[Step, Lowering]], State]]:
         numbers = dict(enumerate(origin)) if is_fixed else self.fixed_entries.of(kind, origin)
-        for index in numbers:
-            origin_symbol(index).pin()
-        held, symbols = _with(numbers, {} if way.afresh else held, kind)
+        held, symbols = taken_for(numbers, {} if way.afresh else held, kind)
         changed: Mapping[Node, Region] = changes(self.scheduled.graph, kind, symbols)
         named = handed_out(self.scheduled.graph, kind, symbols)
         demand: Demand = joined(named.values())
@@ -332,6 +330,20 @@ class Specialiser:
                 return step, (yield from self.lowerer.lowering(step, held, named))
             except Unreadable as found:
                 avoid.append(found.node)
+
+
+def holds_alone(guards: Iterable[Guard], origin: Sequence[int]) -> bool:
+    """Whether a decision under these guards is right at this origin only."""
+    return len([*Domain(guards).fixed]) == len(origin)
+
+
+def taken_for(
+    numbers: Mapping[int, int], held: State, kind: BucketClass
+) -> tuple[State, Sequence[Coord]]:
+    """The same as `_with`; guarded, as it is right where these entries have these numbers."""
+    for index in numbers:
+        origin_symbol(index).pin()
+    return _with(numbers, held, kind)
 
 
 def _with(

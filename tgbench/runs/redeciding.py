@@ -10,7 +10,7 @@ than before, gives what going through all of them would.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 
@@ -18,8 +18,9 @@ from tgbench.base.coords import STANDING, Guard, record
 from tgbench.base.memo import Latest
 from tgbench.base.regions import EMPTY, NOTHING, Left, Region
 from tgbench.graph.graph import Graph, Node
+from tgbench.runs.overlaps import Overlaps, WrittenOver
 from tgbench.runs.pausing import Pausing, at_once
-from tgbench.runs.propagate import NO_PART, NodePart, Propagator, Step, Storage
+from tgbench.runs.propagate import ALWAYS, NO_PART, NodePart, Propagator, Step, Storage
 from tgbench.runs.rules import Rules
 
 MOST_PARTS = 200_000  # of all decisions that are remembered together
@@ -75,6 +76,8 @@ class Redecider(Propagator):
         super().__init__(graph, storage, rules, schedule)
         self.before = before
         self._run: Hashable = None
+        over = storage.overlaps
+        self._written = WrittenOver(over, self.position) if isinstance(over, Overlaps) else None
 
     def forwarding(self, changed: Mapping[Node, Region]) -> Pausing[dict[Node, Region]]:
         """What is dirty does not depend on what is there."""
@@ -100,6 +103,16 @@ class Redecider(Propagator):
             return last
         self.before.steps[self._run] = made
         return made
+
+    def _is_destroyed(self, node: Node, first: int, last: int, written: Set[Node]) -> bool:
+        """Asked of all nodes at once: it is begun from before all steps, or goes on to the end."""
+        if self._written is None or (first >= 0 and last < ALWAYS):
+            return super()._is_destroyed(node, first, last, written)
+        earliest, latest = self._written.over(written)
+        row = self._written.rows.get(node)
+        if row is None:
+            return False
+        return earliest[row] < last if first < 0 else latest[row] > first
 
     def _going_back(
         self, usable: Mapping[Node, Left], demand: Mapping[Node, Region]

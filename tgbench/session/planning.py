@@ -12,7 +12,7 @@ class that was forgotten is planned for as one that never was.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -41,6 +41,7 @@ from tgbench.plans.planner import (
     unit_change,
     whole_lines,
 )
+from tgbench.plans.retention.model import Model
 from tgbench.plans.retention.workload import Workload
 from tgbench.plans.scenarios import Scenario
 from tgbench.plans.search.chain import Submits
@@ -84,6 +85,22 @@ class Search:
     stop: Callable[[], bool] | None = None
 
 
+@dataclass(frozen=True)
+class ReadTrace:
+    """What a search made of what happened: another one over the same need not find it again.
+
+    Fields:
+        scheduled, happened, costs: what it was read from; costs as they were then.
+        model: of whole runs; None where nobody asked for it.
+    """
+
+    scheduled: ScheduledGraph
+    happened: tuple[Bucket, ...]
+    costs: Hashable
+    workload: Workload
+    model: Model | None = None
+
+
 def _latest() -> Latest[BucketClass, Any]:
     return Latest(MOST_CLASSES)
 
@@ -124,6 +141,7 @@ class Planning:
     calibrated: Latest[BucketClass, None] = field(default_factory=_latest)
     missed: Latest[BucketClass, None] = field(default_factory=_latest)
     in_pieces: Latest[BucketClass, None] = field(default_factory=lambda: Latest(MOST_IN_PIECES))
+    _read: ReadTrace | None = None
 
     @cached_property
     def team(self) -> Teamwork:
@@ -321,15 +339,33 @@ class Planning:
         Going through what happened is a part of the time that a search has.
         """
         began_ns = time.perf_counter_ns()
-        workload = Workload.of(self.scheduled, self.rules, self.history(happened))
+        trace = self._trace(happened)
 
         def found(room: int | None) -> Decisions:
             effort = search.effort.after((time.perf_counter_ns() - began_ns) * 1e-9)
-            optimiser = self._optimiser(workload, room, search)
-            return optimiser.run(search.mode, effort, search.seed, start)
+            optimiser = self._optimiser(trace.workload, room, search)
+            judge = optimiser.judge
+            judge.tabulated = trace.model
+            made = optimiser.run(search.mode, effort, search.seed, start)
+            self._read = replace(trace, model=judge.tabulated)
+            return made
 
         made = self.seat.choose(found, self.budget_bytes)
         return logged("searched", replace(made, records=self.costs.basis), began_ns)
+
+    def _trace(self, happened: Iterable[Bucket]) -> ReadTrace:
+        """What happened, as it was read last if that is the same."""
+        history, costs = tuple(self.history(happened)), self.costs
+        known = costs.version, costs.asked, tuple(sorted(costs.pins.items()))
+        last = self._read
+        if (
+            last is None
+            or last.scheduled is not self.scheduled
+            or ((last.happened, last.costs) != (history, known))
+        ):
+            workload = Workload.of(self.scheduled, self.rules, history)
+            last = self._read = ReadTrace(self.scheduled, history, known, workload)
+        return last
 
     def _optimiser(self, workload: Workload, room: int | None, search: Search) -> Optimiser:
         return Optimiser(

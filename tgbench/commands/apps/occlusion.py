@@ -199,6 +199,7 @@ def occlusion(
     began = time.perf_counter_ns()
     if not session.is_planned:
         plan(session, groups)
+        session.prepare()
     before = run_clean(session, pixels)
     ahead_ns = time.perf_counter_ns() - began
     goal = int(before.argmax()) if target is None else target
@@ -336,7 +337,7 @@ def _boxes(places: Sequence[Place]) -> list[tuple[slice, ...]]:
 
 
 def plan(session: GraphSession, groups: Sequence[tuple[Place, ...]]) -> None:
-    """Plan for a whole sweep at once, and make the programs that serve its groups anywhere.
+    """Plan for a whole sweep at once.
 
     What a place reaches is largest in each layer somewhere in the middle, and kernels want most
     scratch memory where it touches one border; so the groups that stand on the grid's diagonal,
@@ -352,7 +353,6 @@ def plan(session: GraphSession, groups: Sequence[tuple[Place, ...]]) -> None:
         for group in dict.fromkeys([*chosen, groups[-1]])
     ]
     session.plan_for([({name: np.s_[:]}, None), *runs])
-    session.prepare()
 
 
 def _border(rows: Sequence[int], columns: Sequence[int]) -> set[tuple[int, int]]:

@@ -98,7 +98,7 @@ class Operands:
     part: View | None = None
 
 
-class Way(NamedTuple):
+class Means(NamedTuple):
     """How the library computes a site, and in which terms."""
 
     of: Operands
@@ -324,13 +324,13 @@ def laid(view: View, window: Sequence[object], dtype: str = WIDE) -> View:
 
 
 @once_a_site
-def _way(site: Site, by: Factors) -> Way | None:
+def _way(site: Site, by: Factors) -> Means | None:
     """How the library would compute a site; None if it would not."""
     own = _operands(site)
     for of in (own, *_wider(site, own)):
         found = _described(site, of, by)
         if found is not None:
-            return Way(of, found)
+            return Means(of, found)
     return None
 
 

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from tgbench.base.coords import Coord
 from tgbench.base.regions import Box
-from tgbench.kernels.registry import Kernel, Prepared, Site, View, register
+from tgbench.kernels.registry import Kernel, Prepared, Site, View, once_a_site, register
 from tgbench.kernels.torch.conv import (
     Halo,
     conv_allocates,
@@ -126,6 +126,7 @@ def _bind_conv(site: Site, scratch: tuple[View, ...]) -> Bound:
 # --- windows of one element ----------------------------------------------------------------------
 
 
+@once_a_site
 def takes_points(site: Site) -> bool:
     """One group, all output channels, no padding in sight."""
     return (

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TypeAlias
 
 import numpy as np
@@ -60,9 +61,11 @@ class Buffer:
     @property
     def intervals(self) -> tuple[Steps, ...]:
         """The steps at which it is live, as half-open intervals in order; none is empty."""
-        edges = [self.start, *(step for gap in self.gaps for step in gap), self.stop]
+        if not self.gaps:
+            return ((self.start, self.stop),) if self.start < self.stop else ()
+        edges = [self.start, *chain.from_iterable(self.gaps), self.stop]
         pairs = zip(edges[::2], edges[1::2], strict=True)
-        return tuple((start, stop) for start, stop in pairs if start < stop)
+        return tuple([pair for pair in pairs if pair[0] < pair[1]])
 
 
 @dataclass(frozen=True, slots=True)

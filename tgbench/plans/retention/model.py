@@ -17,13 +17,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tgbench.plans.retention.tables import ALWAYS, Floats, Tables
+from tgbench.plans.retention.tables import ALWAYS, Bytes, Floats, NodeTable, Tables
 
 Keep = NDArray[np.bool_]  # [population, turn, node]
+HALF = 0.5 * (1 - 1e-12)  # less what rounding may make of it
 MOST_PASSES = 3  # to find out what is really there, where not all that is kept is also made
 
 
@@ -67,11 +69,11 @@ class _Used:
     """What a population computes.
 
     Fields:
-        made: [node, population, situation] whether anything of it is computed.
-        there: [node, population, situation] whether its earlier value is available.
-        asked: [node, population, situation] whether anything of it is needed.
+        made: [node, situation, population] whether anything of it is computed.
+        there: [node, situation, population] whether its earlier value is available.
+        asked: [node, situation, population] whether anything of it is needed.
         slots: [population, node] bytes of its largest slice in runs from nothing, and
-        typical: in the weighed ones.
+        typical: in the weighed ones, where that is asked for.
     """
 
     made: NDArray[np.bool_]
@@ -82,9 +84,20 @@ class _Used:
 
 
 @dataclass(frozen=True)
-class _Edge:
-    parent: int
-    asks: NDArray[np.uint8]  # flattened [situation, code]
+class _Node:
+    """A node's table, flattened as [situation, is absent, level].
+
+    Fields:
+        demanded, wished: [situation, 1]; None where they are zero throughout.
+        asks: of each node read, by position.
+    """
+
+    times: Floats
+    sizes: NDArray[np.int64]
+    makes: NDArray[np.bool_]
+    demanded: Bytes | None
+    wished: Bytes | None
+    asks: tuple[tuple[int, Bytes], ...]
 
 
 class _Lookup:
@@ -93,45 +106,60 @@ class _Lookup:
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
         self.weights = np.array([s.weight for s in tables.situations])
-        self._edges = [
-            [_Edge(parent, asks.reshape(-1)) for parent, asks in table.asks]
-            for table in tables.table
-        ]
-        self._times = [(t.cost_ns * self.weights[:, None]).reshape(-1) for t in tables.table]
-        self._sizes = [table.size_bytes.reshape(-1) for table in tables.table]
-        self._rows = np.arange(len(tables.situations))
-        self._from_nothing = self.weights == 0
+        self._most = max([table.levels for table in tables.table], default=0)
+        self._nodes = [self._flattened(table) for table in tables.table]
+        self._rows = 2 * (self._most + 1) * np.arange(len(tables.situations))[:, None]
+        self._weighed, self._cold = (_as_slice(self.weights > 0), _as_slice(self.weights == 0))
 
-    def run(self, keep: Keep) -> tuple[Floats, _Used]:
-        """The weighed times of all members, and what they compute."""
-        tables, population = self.tables, len(keep)
-        nodes, situations = len(tables.table), len(tables.situations)
-        by_node = np.ascontiguousarray(keep.transpose(2, 0, 1))  # [node, population, turn]
-        always: NDArray[np.bool_] = np.all(by_node, axis=2, keepdims=True)
+    def _flattened(self, table: NodeTable) -> _Node:
+        def flat(array: NDArray[Any]) -> NDArray[Any]:
+            there, absent = array[:, : table.levels + 1], array[:, table.levels + 1 :]
+            wide = np.zeros((len(array), 2, self._most + 1), array.dtype)
+            wide[:, 0, : table.levels + 1], wide[:, 1, 1 : table.levels + 1] = there, absent
+            wide[:, 1, 0] = there[:, 0]
+            return wide.reshape(-1)
+
+        return _Node(
+            flat(table.cost_ns * self.weights[:, None]),
+            flat(table.size_bytes),
+            flat(table.size_bytes > 0),
+            table.demanded[:, None] if table.demanded.any() else None,
+            table.wished[:, None] if table.wished.any() else None,
+            tuple([(parent, flat(asks)) for parent, asks in table.asks]),
+        )
+
+    def run(self, keep: Keep, *, typical: bool = False) -> tuple[Floats, _Used]:
+        """The weighed times of all members, and what they compute.
+
+        Args:
+            typical: whether to say how large slices of weighed runs are.
+        """
+        nodes, population, situations = len(self._nodes), len(keep), len(self.weights)
+        by_node = np.ascontiguousarray(keep.transpose(2, 1, 0))  # [node, turn, population]
+        always: NDArray[np.bool_] = np.all(by_node, axis=1)
         there = self._there(by_node, always)
-        made = np.zeros((nodes, population, situations), bool)
-        slots, typical = np.zeros((2, population, nodes), np.int64)
-        level = np.zeros((nodes, population, situations), np.uint8)
-        time = np.zeros(population)
+        absent = (~there).view(np.uint8) * np.uint8(self._most + 1)
+        made = np.zeros((nodes, situations, population), bool)
+        level = np.zeros((nodes, situations, population), np.uint8)
+        took = np.zeros((len(self.weights[self._weighed]), population))
+        slots, usual = np.zeros((2, nodes, population), np.int64)
         for n in range(nodes - 1, -1, -1):
-            table, mine = tables.table[n], level[n]
-            if table.demanded.any():
-                np.maximum(mine, table.demanded, out=mine)
-            if table.wished.any():
-                np.maximum(mine, table.wished * always[n], out=mine)
+            node, mine = self._nodes[n], level[n]
+            if node.demanded is not None:
+                np.maximum(mine, node.demanded, out=mine)
+            if node.wished is not None:
+                np.maximum(mine, node.wished * always[n], out=mine)
             if not mine.any():
                 continue
-            code = mine + np.where(there[n], 0, table.levels) * (mine > 0)
-            place = code + self._rows * (2 * table.levels + 1)
-            time += self._times[n][place].sum(axis=1)
-            sizes = self._sizes[n][place]
-            made[n] = sizes > 0
-            slots[:, n] = sizes[:, self._from_nothing].max(axis=1, initial=0)
-            typical[:, n] = sizes[:, ~self._from_nothing].max(axis=1, initial=0)
-            for edge in self._edges[n]:
-                below = level[edge.parent]
-                np.maximum(below, edge.asks[place], out=below)
-        return time, _Used(made, there, level > 0, slots, typical)
+            place = (mine + absent[n]) + self._rows
+            took += node.times.take(place[self._weighed])
+            node.makes.take(place, out=made[n], mode="clip")
+            node.sizes.take(place[self._cold]).max(axis=0, initial=0, out=slots[n])
+            if typical:
+                node.sizes.take(place[self._weighed]).max(axis=0, initial=0, out=usual[n])
+            for parent, asks in node.asks:
+                np.maximum(level[parent], asks.take(place), out=level[parent])
+        return took.sum(axis=0), _Used(made, there, level > 0, _turned(slots), _turned(usual))
 
     def one(self, s: int, there: NDArray[np.bool_]) -> tuple[Floats, NDArray[np.bool_]]:
         """A single situation: times of all members, and [node, population] what they compute.
@@ -157,14 +185,28 @@ class _Lookup:
         return time, made
 
     def _there(self, by_node: NDArray[np.bool_], always: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """[node, population, situation] whether the earlier value is available."""
-        found = np.zeros((*by_node.shape[:2], len(self.tables.situations)), bool)
+        """[node, situation, population] whether the earlier value is available."""
+        nodes, _, population = by_node.shape
+        found = np.zeros((nodes, len(self.tables.situations), population), bool)
         for s, situation in enumerate(self.tables.situations):
             if situation.before >= 0:
-                found[:, :, s] = by_node[:, :, situation.before]
+                found[:, s] = by_node[:, situation.before]
             elif situation.before == ALWAYS:
-                found[:, :, s] = always[:, :, 0]
+                found[:, s] = always
         return found
+
+
+def _turned(array: NDArray[Any]) -> NDArray[Any]:
+    """[node, population] as [population, node], side by side: sums go along nodes."""
+    return np.ascontiguousarray(array.T)
+
+
+def _as_slice(chosen: NDArray[np.bool_]) -> Any:
+    """An index of some situations, which mostly lie side by side."""
+    where = np.flatnonzero(chosen)
+    if where.size and where[-1] - where[0] + 1 == where.size:
+        return slice(int(where[0]), int(where[-1]) + 1)
+    return where
 
 
 class Model:
@@ -237,7 +279,7 @@ class Model:
         """The mean times; and what is computed where, and how large."""
         there = keep
         for _ in range(MOST_PASSES):
-            time, used = self._whole.run(there)
+            time, used = self._whole.run(there, typical=self.whole)
             lost = self._lost(there, used.there, used.made)
             if not lost.any():
                 break
@@ -254,8 +296,8 @@ class Model:
         for k in range(self.turns):
             rows = self.rows[k]
             if rows.size:
-                share = (has[:, :, rows] * self.weights[rows]).sum(axis=2)
-                lost[:, k] = keep[:, k] & (share < self.weights[rows].sum() / 2).T
+                share = (has[:, rows] * self.weights[rows, None]).sum(axis=1)
+                lost[:, k] = keep[:, k] & (share < HALF * self.weights[rows].sum()).T
         return lost
 
     # --- memory ----------------------------------------------------------------------------------
@@ -282,7 +324,7 @@ class Model:
         moving = (slots > 0) & ~stacked
         never = np.zeros_like(moving)
         peak = (stacked * tables.kept_bytes).sum(axis=1)
-        peak = peak + self._peak(np.where(moving, slots, 0), moving, never, never)
+        peak = peak + self._peak(slots * moving, slots > 0, never, never)
         if (some & ~stacked).any():
             for k, rows in enumerate(self.rows):
                 if rows.size:
@@ -298,12 +340,11 @@ class Model:
         rows: NDArray[np.int64],
     ) -> NDArray[np.int64]:
         """The most bytes live in the runs of one turn; `kept` is [population, node]."""
-        usable = used.there[:, :, rows] & self.tables.left[rows].T[:, None, :]
-        read = (usable & used.asked[:, :, rows]).any(axis=2).T
-        from_start = read | (usable.any(axis=2).T & kept)
-        made: NDArray[np.bool_] = np.any(used.made[:, :, rows], axis=2).T
-        sizes = np.where(from_start | made, slots, 0)
-        return self._peak(sizes, made, from_start, kept)
+        usable = used.there[:, rows] & self.tables.left[rows].T[:, :, None]
+        read = _turned(np.any(usable & used.asked[:, rows], axis=1))
+        from_start = read | (_turned(np.any(usable, axis=1)) & kept)
+        made = _turned(np.any(used.made[:, rows], axis=1))
+        return self._peak(slots * (from_start | made), made, from_start, kept)
 
     def _peak(
         self,
@@ -316,14 +357,19 @@ class Model:
 
         A node is live over its range in the schedule, or from the first step, or to the last.
         """
-        begun = np.where(from_start, 0, sizes).cumsum(axis=1)
-        ending = np.where(to_end, 0, sizes)
+        at_first = sizes * from_start
+        begun = (sizes - at_first).cumsum(axis=1)
         ended = np.zeros((len(sizes), self.nodes + 1), np.int64)
-        np.cumsum(ending[:, self._by_stop], axis=1, out=ended[:, 1:])
-        live = begun - ended[:, self._ended_before] + runs * self.tables.scratch_bytes
-        first = np.where(from_start, sizes, 0).sum(axis=1)
-        found: NDArray[np.int64] = first + live.max(axis=1, initial=0)
+        np.cumsum((sizes * ~to_end).take(self._by_stop, axis=1), axis=1, out=ended[:, 1:])
+        live = begun - ended.take(self._ended_before, axis=1)
+        if self._wants_scratch:
+            live += runs * self.tables.scratch_bytes
+        found: NDArray[np.int64] = at_first.sum(axis=1) + live.max(axis=1, initial=0)
         return found
+
+    @cached_property
+    def _wants_scratch(self) -> bool:
+        return bool(self.tables.scratch_bytes.any())
 
     @cached_property
     def _by_stop(self) -> NDArray[np.int64]:

@@ -25,6 +25,7 @@ from tgbench.memory.placement import Turn
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.retention.walk import Decide, Walk
 from tgbench.programs.lowering import Held, State
+from tgbench.programs.specialiser import holds_alone, taken_for
 from tgbench.runs.buckets import Bucket, BucketClass
 from tgbench.runs.propagate import changes, handed_out, joined
 from tgbench.runs.rules import Rules
@@ -67,6 +68,7 @@ class Workload:
         told_by: for every call after the first, and the first again: the row that stands for it;
             -1 where none does.
         seen: for every class of the trace, how often it came and where it came last.
+        alone: classes of which a decision held nowhere else: numbers decide those sooner.
     """
 
     kinds: tuple[BucketClass, ...]
@@ -75,6 +77,7 @@ class Workload:
     calls: tuple[tuple[BucketClass, tuple[int, ...]], ...]
     told_by: tuple[int, ...]
     seen: Mapping[BucketClass, tuple[float, tuple[int, ...]]]
+    alone: frozenset[BucketClass] = frozenset()
 
     @staticmethod
     def of(scheduled: ScheduledGraph, rules: Rules, buckets: Iterable[Bucket]) -> Workload:
@@ -86,12 +89,14 @@ class Workload:
         seen = {kind: (float(counts[kind]), origin) for kind, origin in calls}
         kinds = tuple(kind for kind, _ in counts.most_common(MOST_CLASSES))
         turns = _turns(calls, kinds)
-        rows, told_by = _rows(scheduled, rules, calls, kinds, turns)
-        return Workload(kinds, turns, rows, calls, told_by, seen)
+        alone: set[BucketClass] = set()
+        rows, told_by = _rows(scheduled, rules, calls, kinds, turns, alone)
+        return Workload(kinds, turns, rows, calls, told_by, seen, frozenset(alone))
 
     def over(self, scheduled: ScheduledGraph, rules: Rules) -> Workload:
         """The same calls of a graph in which nodes are computed as often as here."""
-        rows, told_by = _rows(scheduled, rules, self.calls, self.kinds, self.turns)
+        given = self.calls, self.kinds, self.turns, set(self.alone)
+        rows, told_by = _rows(scheduled, rules, *given)
         return replace(self, rows=rows, told_by=told_by)
 
     def kind(self, turn: int) -> BucketClass:
@@ -159,6 +164,7 @@ def _rows(
     calls: Sequence[tuple[BucketClass, tuple[int, ...]]],
     kinds: Sequence[BucketClass],
     turns: Sequence[Turn],
+    alone: set[BucketClass],
 ) -> tuple[tuple[Row, ...], tuple[int, ...]]:
     """Examples of every transition, and for each call the one that stands for it."""
     circle = [*calls, calls[0]]
@@ -178,7 +184,7 @@ def _rows(
         for i in dict.fromkeys(chosen.values()):
             share = sum(one == i for one in chosen.values()) / len(chosen)
             examples[i] = pair, len(happened[pair]) / total * share
-    walk = Walk(all_retained(scheduled, rules))
+    walk = Walk(all_retained(scheduled, rules, alone))
     walk.step(*calls[0])
     rows: dict[int, Row] = {}
     for i, (kind, origin) in enumerate(circle[1:]):
@@ -213,18 +219,27 @@ def _examples(
     return {i: by_place[middle[group]] for i, group in zip(by_place, groups, strict=True)}
 
 
-def all_retained(scheduled: ScheduledGraph, rules: Rules) -> Decide[None]:
-    """How a run is decided with everything retained; what it leaves is all that is valid."""
+def all_retained(scheduled: ScheduledGraph, rules: Rules, alone: set[BucketClass]) -> Decide[None]:
+    """How a run is decided with everything retained; what it leaves is all that is valid.
+
+    Args:
+        alone: classes whose next decisions are made for numbers, as one of theirs held at its own
+            place only; those that turn out to be so are added.
+    """
     propagator = scheduled.propagator(rules, scheduled.stored)
 
     def decide(
         state: State, kind: BucketClass, origin: tuple[int, ...]
     ) -> tuple[None, State, frozenset[Guard]]:
+        numbers = dict(enumerate(origin)) if kind in alone else {}
         with record(origin) as guards:
-            changed, demand = asked(scheduled, kind, kind.symbols)
+            state, place = taken_for(numbers, state, kind)
+            changed, demand = asked(scheduled, kind, place)
             valid = {node: held.valid for node, held in state.items()}
             step = propagator.step(valid, changed, demand)
         left = {node: Held(region, (0,) * node.rank) for node, region in step.valid.items()}
+        if holds_alone(guards, origin):
+            alone.add(kind)
         return None, left, frozenset(guards)
 
     return decide

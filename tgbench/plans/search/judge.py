@@ -82,6 +82,9 @@ class Judge:
         cost: expected nanoseconds of one box of one call.
         classes: every class that has to fit, with how often it came and where it was last seen.
         ranking: which kernels take a site, the best first; the same that runs use.
+
+    Fields:
+        tabulated: the model of whole runs, once it was asked for.
     """
 
     def __init__(
@@ -105,6 +108,8 @@ class Judge:
         self._known = Appraisals(self.planner.choices, scheduled)
         self._places: dict[tuple[BucketClass, tuple[int, ...]], None] = {}  # that maps lacked
         self._cramped: dict[Spot, None] = {}  # runs that maps held in pieces only
+        self._alone = set(workload.alone)  # classes whose decisions hold nowhere else
+        self.tabulated: Model | None = None
         self._times: dict[tuple[Any, ...], float] = {}
         self._runs = Latest[Spot, tuple[tuple[Instruction, ...], float]](MOST_RUNS)
 
@@ -163,8 +168,8 @@ class Judge:
         try:
             replayed = replay(
                 self.scheduled, self.rules, placement, cut, self.workload.circle,
-                self._run_ns, self.device, self._known, self.planner.runs.before, self.classes,
-                stop,
+                self._run_ns, self.device, self._known, self.planner.runs.before, self._alone,
+                self.classes, stop,
             )  # fmt: skip
         except Misfit as found:
             self._places[found.kind, found.origin] = None
@@ -200,10 +205,13 @@ class Judge:
 
     # --- in the model ----------------------------------------------------------------------------
 
-    @cached_property
+    @property
     def uncut(self) -> Model:
         """The model with whole runs; its times hold for every cut."""
-        return Model(tabulate(self.scheduled, self.rules, self.workload, self.cost))
+        if self.tabulated is None:
+            tables = tabulate(self.scheduled, self.rules, self.workload, self.cost)
+            self.tabulated = Model(tables)
+        return self.tabulated
 
     @cached_property
     def ladder(self) -> Ladder:

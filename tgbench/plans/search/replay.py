@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tgbench.base.coords import Domain, Guard
+from tgbench.base.coords import Guard
 from tgbench.base.errors import TgbenchError
 from tgbench.memory.placement import Placement
 from tgbench.memory.storage import ScheduledGraph
@@ -18,7 +18,7 @@ from tgbench.plans.retention.walk import Walk
 from tgbench.programs.appraising import Appraisals, Appraiser
 from tgbench.programs.lowering import DoesNotFit, State
 from tgbench.programs.program import Instruction
-from tgbench.programs.specialiser import Specialiser
+from tgbench.programs.specialiser import Specialiser, holds_alone
 from tgbench.runs.buckets import BucketClass, Spot
 from tgbench.runs.redeciding import Before
 from tgbench.runs.rules import Rules
@@ -27,7 +27,6 @@ from tgbench.runs.split import WHOLE, Cut
 RunCost: TypeAlias = Callable[[Spot, tuple[Instruction, ...]], float]  # ns
 
 MOST_DECIDED = 64  # each takes milliseconds
-MOST_ALONE = 1  # decisions of a class that held nowhere else: the next ones are made for numbers
 
 
 class Misfit(TgbenchError):  # noqa: N818  (a signal to plan for it)
@@ -83,6 +82,7 @@ def replay(
     device: str,
     known: Appraisals,
     before: Before,
+    alone: set[BucketClass],
     classes: Mapping[BucketClass, tuple[float, tuple[int, ...]]] | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Replayed:
@@ -93,6 +93,8 @@ def replay(
     Args:
         known: what earlier replays found out about kernels.
         before: how runs were decided over other maps.
+        alone: classes whose decisions held nowhere else: they are decided for numbers; those that
+            turn out to be so are added.
         stop: asked after each call; True ends the walk.
 
     Raises Misfit for a call that the map cannot hold.
@@ -108,20 +110,18 @@ def replay(
         lowerer=appraiser,
         before=before,
     )
-    alone: dict[BucketClass, int] = {}  # decisions that were right at one place only
     cramped: list[Spot] = []
 
     def decide(
         held: State, kind: BucketClass, origin: tuple[int, ...]
     ) -> tuple[tuple[Instruction, ...], State, frozenset[Guard]]:
         for there in (held, {}):
-            is_fixed = alone.get(kind, 0) >= MOST_ALONE
             try:
-                made = specialiser.specialise(there, kind, origin, is_fixed=is_fixed)
+                made = specialiser.specialise(there, kind, origin, is_fixed=kind in alone)
             except DoesNotFit:
                 continue
-            if len([*Domain(made.guards).fixed]) == len(origin):
-                alone[kind] = alone.get(kind, 0) + 1
+            if holds_alone(made.guards, origin):
+                alone.add(kind)
             if cut == WHOLE and len(made.pieces) > 1:
                 cramped.append(Spot(kind, origin))
             return made.instructions, made.after, made.guards
