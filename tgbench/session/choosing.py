@@ -418,18 +418,18 @@ class Measured:
 
         One that is not made takes no less than one that is known and within it; and one that is as
         quick as was hoped, no more than one that is there and holds it. Where nobody knows
-        anything, it is hoped that it takes the part of computing everything that it changes and is
-        asked for: all such parts together compute everything.
+        anything, it is hoped that it takes the part of one that is there and holds it, computing
+        everything for instance, that it changes and is asked for: all such parts together compute
+        that.
         """
         known = [(one, self._experience.running(one)) for one in offers]
         sure = [(one, takes_ns) for one, takes_ns in known if takes_ns is not None]
         there = [(one, one[0].program) for one in sure if one[0].program is not None]
         warm = [one for one, program in there if program.use.is_warm]
-        full = [one for one, program in there if program.renews]
 
         def hoped(offer: Offer) -> float:
-            parts = (ns * offer.bucket.share_of(one.bucket) for one, ns in full)
-            return max(parts, default=0.0)
+            around = ((one, ns) for (one, ns), _ in there if offer.is_within(one))
+            return max((ns * offer.bucket.share_of(one.bucket) for one, ns in around), default=0.0)
 
         def takes(offer: Offer, own_ns: float) -> float:
             if offer.program is None:

@@ -170,8 +170,12 @@ class Offer(NamedTuple):
     program: Program | None
 
     def is_within(self, other: Offer) -> bool:
-        """Whether whoever computes the other one computes this as well."""
+        """Whether whoever computes the other one computes this as well; of a sweep, that is as much
+        as anywhere.
+        """
         if self.rung.is_afresh and not other.rung.is_afresh:
+            return False
+        if self.rung.is_swept and not other.rung.is_swept:
             return False
         return self.bucket.is_within(other.bucket)
 
