@@ -18,6 +18,7 @@ from tgbench.kernels.binding import Buffers, tensor_of
 from tgbench.kernels.registry import View
 
 Origin: TypeAlias = tuple[int, ...]
+Saved: TypeAlias = list[tuple[torch.Tensor, torch.Tensor]]  # (where it lies, its copy)
 
 
 class Here(NamedTuple):
@@ -100,3 +101,41 @@ class Follower:
         tuples, sums = here
         offset = (self.const + sums[self.which]) // self.per
         self.tensor.as_strided_(tuples[self.shape], tuples[self.strides], offset)
+
+
+class Spared:
+    """What a program writes over that may still be wanted, and where copies of it go.
+
+    Fields:
+        origin: the one at hand; None where it is left nowhere.
+        places: where it lies, there.
+        pairs: each place, and its copy.
+    """
+
+    def __init__(self, views: Iterable[View], buffers: Buffers, origin: Origin) -> None:
+        self.origin: Origin | None = origin
+        self.pairs: Saved = []
+        self.places: list[torch.Tensor] = []
+        self._forms, self._moving = Forms(), list[Follower]()
+        self._is_of_a_size = True
+        for view in views:
+            tensor = pointed(view, buffers, origin)
+            self.places.append(tensor)
+            if moves(view):
+                self._is_of_a_size &= Moving not in map(type, view.shape)
+                lead = int(buffers[view.buffer, view.dtype].storage_offset())
+                self._moving.append(Follower(tensor, view, lead, self._forms))
+
+    def moves_to(self, origin: Origin) -> bool:
+        """Point the places at another origin's memory; False where they are of other sizes there,
+        and so are copies.
+        """
+        if origin == self.origin:
+            return True
+        if not self._is_of_a_size:
+            return False
+        here, self.origin = self._forms.at(origin), None  # an interrupt leaves them nowhere
+        for moving in self._moving:
+            moving.move(here)
+        self.origin = origin
+        return True

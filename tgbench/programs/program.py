@@ -28,7 +28,7 @@ from tgbench.kernels.numba.chain import Loop, LoopChain
 from tgbench.kernels.registry import Function, Host, Prepared, Site, View
 from tgbench.kernels.views import Bound
 from tgbench.programs.pace import Pace
-from tgbench.programs.places import Follower, Forms, moves, pointed
+from tgbench.programs.places import Follower, Forms, Spared, moves, pointed
 from tgbench.runs.pausing import Pausing, at_once
 from tgbench.runs.propagate import Step
 from tgbench.runs.work import Work
@@ -165,7 +165,7 @@ class Program:
         steps: the decisions it was lowered from, one per piece.
         made_at: an origin at which it is right.
         calls: what is executed; consecutive loops are one call (see `numba.chain`).
-        spared: for runs that keep nothing, at one origin: what is written over, and its copies.
+        spared: for runs that keep nothing: what is written over, and its copies.
         use: how often it ran.
         work: how long it is expected to take at any place; None where no model was asked.
         pace: what runs take beside that.
@@ -188,7 +188,7 @@ class Program:
     calls: list[Bound] = field(default_factory=list)
     results: dict[str, list[tuple[Box, torch.Tensor]]] = field(default_factory=dict)
     origin: tuple[int, ...] | None = None
-    spared: tuple[tuple[int, ...], list[tuple[torch.Tensor, torch.Tensor]]] | None = None
+    spared: Spared | None = None
     use: Use = field(default_factory=Use)
     work: Work | None = None
     pace: Pace = field(default_factory=Pace)

@@ -8,25 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from tgbench.base.collector import lasting
-from tgbench.base.coords import Domain, record
+from tgbench.base.coords import Coord, Domain, record
 from tgbench.base.errors import KernelError
 from tgbench.base.regions import EMPTY, Box, Index, Region
 from tgbench.base.safetensors import TORCH_DTYPES
 from tgbench.base.switches import PROGRAMS, tell
 from tgbench.graph.graph import Node, Write
 from tgbench.graph.op_table import ITEMSIZE, numpy_dtype
-from tgbench.kernels.registry import ARENA, Ranking
+from tgbench.kernels.registry import ARENA, Ranking, View
 from tgbench.memory.arena import Occupancy, Seat
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.decisions import Decisions
 from tgbench.programs.lowering import Held, State
+from tgbench.programs.places import Saved, Spared
 from tgbench.programs.pool import Pool
 from tgbench.programs.program import Program
 from tgbench.programs.specialiser import Specialiser
@@ -39,7 +40,6 @@ from tgbench.runs.propagate import Propagator, Step, update_key
 from tgbench.runs.rules import Rules
 
 MOST_AFTERS = 1_000  # states that a program is known to have begun with
-Saved: TypeAlias = "list[tuple[torch.Tensor, torch.Tensor]]"  # (where it lies, its copy)
 
 
 class Memory:
@@ -173,22 +173,23 @@ class Memory:
         """Copies of the values that a program writes over although they may still be wanted."""
         assert program.origin is not None
         spared = program.spared
-        if spared is None or spared[0] != program.origin:
-            spared = program.spared = (program.origin, self._spared(program))
-        for place, copy in spared[1]:
+        if spared is None or not spared.moves_to(program.origin):
+            spared = program.spared = self._spared(program, program.origin)
+        for place, copy in spared.pairs:
             copy.copy_(place)
-        return spared[1]
+        return spared.pairs
 
-    def _spared(self, program: Program) -> Saved:
+    def _spared(self, program: Program, origin: tuple[int, ...]) -> Spared:
         """Where those values lie, and where copies of them go."""
-        assert program.origin is not None
         kept = self.placement.retained
-        boxes = {
-            (made.result, made.box.at(program.origin))
-            for made in program.instructions
-            if made.result in kept
-        }
-        places = [self._part(node, box) for node, box in boxes]
+        boxes = {(made.result, made.box) for made in program.instructions if made.result in kept}
+        views = {self._part(node, box): None for node, box in boxes}
+        found = Spared(views, self.buffers, origin)
+        found.pairs = self._copies(found.places)
+        return found
+
+    def _copies(self, places: Sequence[torch.Tensor]) -> Saved:
+        """Each place, and memory aside that is as large."""
         size = sum(place.numel() * place.element_size() for place in places)
         if self._aside.numel() < size:
             self._aside = torch.empty(size, dtype=torch.uint8, device=self.arena.device)
@@ -200,15 +201,13 @@ class Memory:
             first = stop
         return copies
 
-    def _part(self, node: Node, box: Box) -> torch.Tensor:
+    def _part(self, node: Node, box: Box) -> View:
         """A box of a retained node, where it lies."""
         slot = self.placement.slots[node]
-        first = slot.offset_bytes // node.type.itemsize
-        whole = self.buffers[ARENA, node.dtype].as_strided(slot.extents, slot.strides, first)
-        index = tuple(
-            slice(start - at, stop - at) for (start, stop), at in zip(box, slot.start, strict=True)
-        )
-        return whole[index]
+        offset: Coord = slot.offset_bytes // node.type.itemsize
+        for start, at, step in zip(box.starts, slot.start, slot.strides, strict=True):
+            offset = offset + (start - at) * step
+        return View(ARENA, node.dtype, box.extents, slot.strides, offset)
 
     def put_back(self, saved: Saved) -> None:
         """Undo what a run wrote into inputs and retained values; states it did not touch."""

@@ -218,12 +218,15 @@ class Server:
         self._anew_at = 0  # how many programs had come and gone then
 
     def larger(self, own: Offer, run: Around) -> list[Offer]:
-        """The run as larger ones than its `own`."""
-        found = {(own.state, own.spot.kind, own.bucket): own}
+        """The run as larger ones than its `own`; none of those that stand where a program is there
+        for any place of an image.
+        """
+        found, is_anywhere = {(own.state, own.spot.kind, own.bucket): own}, False
         for rung in LARGER:
-            offer = self.offer(run, rung)
+            offer = None if rung.stands and is_anywhere else self.offer(run, rung)
             if offer is not None:
                 found.setdefault((offer.state, offer.spot.kind, offer.bucket), offer)
+                is_anywhere |= offer.program is not None and offer.spot.kind.is_swept
         return list(found.values())[1:]
 
     def offer(self, run: Around, rung: Rung) -> Offer | None:
