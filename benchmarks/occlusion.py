@@ -99,19 +99,22 @@ def _row(name: str, facts: dict[str, Any]) -> list[str]:
 
 
 def measured(name: str, make: Callable[[], nn.Module], sweep: Sweep) -> dict[str, Any]:
-    """One network: a sweep that makes the programs, then sweeps in turns with full forwards."""
+    """One network: two sweeps by one program for all places; and one that makes a program for each
+    run, then sweeps in turns with full forwards.
+    """
     module, at_once = seeded(make()), sweep.at_once
     shape = (1, 3, sweep.size, sweep.size)
     image = np.random.default_rng(0).normal(size=shape).astype(np.float32)
-    session = session_of(module, image, at_once)
+    session = session_of(module, image, at_once, "always")
     starts = list(range(0, sweep.size - sweep.patch + 1, sweep.patch))
     everywhere = grouped(starts, starts, sweep.patch, at_once)
     groups = random.Random(0).sample(everywhere, ceil(len(everywhere) / sweep.every))
     began = time.perf_counter_ns()
     plan(session, everywhere)
-    session.prepare()
     planned = time.perf_counter_ns() - began
     run_clean(session, image)
+    anywhere = _anywhere(module, image, everywhere, groups)
+    note(f"{name}: swept by one program")
     full = full_multiply_adds(session, image)
     first = [run_covered(session, image, places, 0, 0.0) for places in groups]
     note(f"{name}: programs made")
@@ -152,10 +155,27 @@ def measured(name: str, make: Callable[[], nn.Module], sweep: Sweep) -> dict[str
         "batch_share": statistics.median(batch_ratios) / ratio,
         "plan_ns": planned,
         "first_place_ns": sum(one.time_ns for one in first) / number,
+        "anywhere_place_ns": anywhere,
         "programs": sum(one.specialised for one in first),
         "plans": session.counters.planned,
         "arena_bytes": session.placement.size_bytes, "loads": list(samples.loads),
     }  # fmt: skip
+
+
+def _anywhere(
+    module: nn.Module, image: Floats, everywhere: Sequence[tuple[Place, ...]],
+    groups: Sequence[tuple[Place, ...]],
+) -> list[float]:  # fmt: skip
+    """What a place takes in the first two sweeps of a session that makes a program for all."""
+    session = session_of(module, image, len(everywhere[0]))
+    plan(session, everywhere)
+    session.prepare()
+    run_clean(session, image)
+    number = sum(map(len, groups))
+    return [
+        sum(run_covered(session, image, places, 0, 0.0).time_ns for places in groups) / number
+        for _ in range(2)
+    ]
 
 
 def reached(session: GraphSession, groups: Sequence[Sequence[Place]]) -> list[int]:

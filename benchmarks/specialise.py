@@ -19,17 +19,15 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from benchmarks.measure import Command, Stopwatch, threads
 from benchmarks.occlusion import TINY, Sweep
 from tgbench.commands.apps.cnn import NETWORKS, seeded
-from tgbench.commands.apps.occlusion import Place, grouped, plan, run_clean, run_covered
+from tgbench.commands.apps.occlusion import Place, grouped, plan, run_clean, run_covered, session_of
 from tgbench.commands.progress import note, say, table
 from tgbench.session.memory import Memory
 from tgbench.session.session import GraphSession
-from tgbench.sources.torch import from_torch
 
 SEED, AT_ONCE = 0, (1, 4)
 QUICK = Sweep(32, 8)
@@ -69,8 +67,7 @@ def measured(name: str, make: Callable[[], nn.Module], sweep: Sweep) -> dict[str
     """One network, with so many places in a run."""
     shape, at_once = (1, 3, sweep.size, sweep.size), sweep.at_once
     image = np.random.default_rng(SEED).normal(size=shape).astype(np.float32)
-    batch = torch.from_numpy(np.repeat(image, at_once, axis=0))
-    session = GraphSession(from_torch(seeded(make()), (batch,)), making="always")
+    session = session_of(seeded(make()), image, at_once, "always")
     starts = range(0, sweep.size - sweep.patch + 1, sweep.patch)
     groups = [g for g in grouped(starts, starts, sweep.patch, at_once) if len(g) == at_once]
     random.Random(SEED).shuffle(groups)

@@ -31,6 +31,7 @@ from tgbench.base.errors import ImporterError, InputError
 from tgbench.base.regions import EMPTY, Box, Region
 from tgbench.base.words import Progress, counted, format_time
 from tgbench.graph.graph import Node
+from tgbench.session.choosing import Making
 from tgbench.session.session import GraphSession
 from tgbench.sources.torch import from_torch
 from tgbench.views.draw.heatmap import Heatmap
@@ -172,8 +173,9 @@ def occlusion(
 
     Args:
         model: a module in evaluation mode, or a session of one. Its only input is a batch of
-            images, its only output their logits. A session keeps its programs, so that the next
-            image is swept faster.
+            images, its only output their logits. A module is swept by one program, made before. A
+            session keeps its programs; one that is made with `making="always"` makes one for each
+            run of the first sweep, by which later images are swept faster.
         image: [channels, height, width] or with a batch dimension of 1; float32.
         patch, stride: in pixels; places stand at multiples of `stride` and end inside the image.
         target: the class; None for the one with the largest logit.
@@ -199,7 +201,8 @@ def occlusion(
     began = time.perf_counter_ns()
     if not session.is_planned:
         plan(session, groups)
-        session.prepare()
+        if session is not model:
+            session.prepare()
     before = run_clean(session, pixels)
     ahead_ns = time.perf_counter_ns() - began
     goal = int(before.argmax()) if target is None else target
@@ -220,7 +223,9 @@ def occlusion(
 # --- sessions -------------------------------------------------------------------------------------
 
 
-def session_of(module: nn.Module, image: npt.ArrayLike, at_once: int = 1) -> GraphSession:
+def session_of(
+    module: nn.Module, image: npt.ArrayLike, at_once: int = 1, making: Making | None = None
+) -> GraphSession:
     """A session of a module for so many copies of an image [1, channels, height, width].
 
     Raises InputError for a module that takes one image alone, and for less than one copy.
@@ -229,7 +234,7 @@ def session_of(module: nn.Module, image: npt.ArrayLike, at_once: int = 1) -> Gra
         raise InputError(f"at_once={at_once}: give 1 or more places per run")
     batch = torch.as_tensor(image).repeat(at_once, 1, 1, 1)
     try:
-        return GraphSession(from_torch(module, (batch,)))
+        return GraphSession(from_torch(module, (batch,)), making=making)
     except ImporterError as error:
         from_torch(module, (batch[:1],))  # raises, if the batch is not the reason
         raise InputError(
