@@ -445,16 +445,17 @@ def _sweep(files: Files) -> str:
     made = [(n["first_place_ns"] - n["place_ns"]) / 1e6 for n in networks]
     first = [n["anywhere_place_ns"][0] / n["anywhere_place_ns"][1] for n in networks]
     slower = [n["anywhere_place_ns"][0] / n["place_ns"] for n in networks]
+    fewer = _times(one["multiply_add_ratio"] for one in networks)
     return (
         "A covered place of a 224² image beside a full forward, VGG16, ResNet18 and ResNet50: "
         f"{_times(one['time_ratio'] for one in networks)} faster "
         f"({_times(one['batch_time_ratio'] for one in networks)} than one of a batch of "
-        f"{found['at_once']}), with "
-        f"{_times(one['multiply_add_ratio'] for one in networks)} fewer multiply–adds; {_where(found)} ({files.link('occlusion')}). Weights are laid out once "
-        f"for the kernels that read them, and {found['at_once']} places share a run. That is with a "
-        f"program for each run, which the first sweep of many makes ({min(made):.0f} to "
-        f"{max(made):.0f} ms a place). By one program for all places, the first sweep takes "
-        f"{_times(slower)} as long as those, and {_times(first)} as long as a second one like it."
+        f"{found['at_once']}), with {fewer} fewer multiply–adds; {_where(found)} "
+        f"({files.link('occlusion')}). Weights are laid out once for the kernels that read them, "
+        f"and {found['at_once']} places share a run. That is with a program for each run, which "
+        f"the first sweep of many makes ({min(made):.0f} to {max(made):.0f} ms a place). By one "
+        f"program for all places, the first sweep takes {_times(slower)} as long as those, and "
+        f"{', '.join(f'{one:.2f} ×' for one in first)} as long as a second one like it."
     )
 
 
