@@ -140,7 +140,7 @@ def test_without_room_for_tables_a_form_is_held_to_its_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     u = swept_symbol(0, BOUND)
-    monkeypatch.setattr(swept, "MOST_TABLES", 0)
+    monkeypatch.setattr(swept, "MOST_NUMBERS", 0)
     with record([5, 0]) as guards:
         found = (u * 5 + 1) // 11
     domain = Domain(guards)

@@ -352,15 +352,21 @@ def lowest(a: Coord, b: Coord) -> Coord:
 
 def _apart(a: Coord, b: Coord) -> list[tuple[int, int]] | None:
     """Between which numbers two coordinates lie that go with several entries of a sweep."""
-    if type(a) is int and type(b) is int:
+    difference = _swept_difference(a, b)
+    if difference is None or _everywhere(difference) is not None:
         return None
-    difference = a - b
-    if not isinstance(difference, Moving) or not is_swept(difference.terms):
-        return None
-    if _everywhere(difference) is not None or not _is_unsure(difference):
+    if not _is_unsure(difference):
         return None
     found = [_spread(a), _spread(b)]
     return None if None in found else found  # type: ignore[return-value]
+
+
+def _swept_difference(a: Coord, b: Coord) -> Moving | None:
+    """a − b, where that goes with places of a sweep; few ask who are in none."""
+    if not (moves_freely(a) or moves_freely(b)):
+        return None
+    found = a - b
+    return found if isinstance(found, Moving) and is_swept(found.terms) else None
 
 
 def _is_unsure(form: Moving) -> bool:
@@ -383,8 +389,8 @@ def _either(a: Coord, b: Coord, pick: np.ufunc) -> Coord | None:
     """One of two coordinates at each place of a sweep; None of others, and where they go with
     several entries.
     """
-    difference = a - b
-    if not isinstance(difference, Moving) or not is_swept(difference.terms):
+    difference = _swept_difference(a, b)
+    if difference is None:
         return None
     spread = _spread(difference)
     if spread is not None and (spread[0] >= 0 or spread[1] <= 0):

@@ -13,6 +13,7 @@ same at each of them needs no guard.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
@@ -24,7 +25,8 @@ Terms: TypeAlias = tuple[tuple[int, int], ...]  # (entry of an origin, or table;
 Numbers: TypeAlias = NDArray[np.int64]
 Entries: TypeAlias = Sequence[int] | Mapping[int, int]  # of an origin; and what tables say there
 FIRST = 1 << 20  # the number of the first table
-MOST_TABLES = 1 << 14  # of a process; past them, what is not linear is held to its number
+MOST_NUMBERS = 1 << 21  # of all tables, three times 8 bytes each: past them, what is not linear
+# is held to its number
 MOST_PLACES = 1 << 12  # that an entry may take
 
 
@@ -39,26 +41,35 @@ class Swept(NamedTuple):
 
     of: int
     numbers: Numbers
-    listed: list[int]
+    listed: array[int]
 
 
-_TABLES: list[Swept] = []
-_KNOWN: dict[tuple[int, bytes], int] = {}
+class _Tables:
+    """All tables of the process: by number, and what they are; how many numbers that is."""
+
+    def __init__(self) -> None:
+        self.found: list[Swept] = []
+        self.known: dict[tuple[int, bytes], int] = {}
+        self.size = 0
+
+
+_HELD = _Tables()
 
 
 def table(index: int, numbers: Numbers) -> int | None:
     """The number of a table, the same for equal ones; None where there are too many."""
     key = index, numbers.tobytes()
-    found = _KNOWN.get(key)
-    if found is None and len(_TABLES) < MOST_TABLES:
-        _TABLES.append(Swept(index, numbers, numbers.tolist()))
-        found = _KNOWN[key] = FIRST + len(_TABLES) - 1
+    found = _HELD.known.get(key)
+    if found is None and _HELD.size + len(numbers) <= MOST_NUMBERS:
+        _HELD.size += len(numbers)
+        _HELD.found.append(Swept(index, numbers, array("q", numbers.tolist())))
+        found = _HELD.known[key] = FIRST + len(_HELD.found) - 1
     return found
 
 
 def read(index: int) -> Swept:
     """The table of a number."""
-    return _TABLES[index - FIRST]
+    return _HELD.found[index - FIRST]
 
 
 def entry(origin: Entries, index: int) -> int:
