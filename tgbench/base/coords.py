@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tgbench.base import swept
-from tgbench.base.swept import Entries, Numbers, Terms, is_swept
+from tgbench.base.swept import FIRST, Entries, Numbers, Terms, is_swept
 
 FAR = 1 << 62  # terms: (origin index or table, coefficient), by index, no zeros
 
@@ -231,7 +231,7 @@ def _require(form: Coord) -> None:
 
 def _guard(guards: set[Guard], const: int, terms: Terms) -> None:
     """Record `const + Σ coefficient · origin[index] ≥ 0`, which holds here."""
-    if terms[-1][0] < swept.FIRST:
+    if terms[-1][0] < FIRST:
         guards.add(Guard(const, terms))
         return
     spread = swept.spread(terms)
@@ -324,7 +324,7 @@ def larger(a: Coord, b: Coord) -> Coord:
     """The larger one of two coordinates; a table where each is at some places of a sweep."""
     if type(a) is int and type(b) is int:
         return a if b <= a else b
-    found = _either(a, b, np.maximum)
+    found = _either(a, b, np.maximum) if moves_freely(a) or moves_freely(b) else None
     return found if found is not None else a if b <= a else b
 
 
@@ -332,7 +332,7 @@ def smaller(a: Coord, b: Coord) -> Coord:
     """The smaller one of two coordinates; a table where each is at some places of a sweep."""
     if type(a) is int and type(b) is int:
         return a if a <= b else b
-    found = _either(a, b, np.minimum)
+    found = _either(a, b, np.minimum) if moves_freely(a) or moves_freely(b) else None
     return found if found is not None else a if a <= b else b
 
 
@@ -340,13 +340,13 @@ def highest(a: Coord, b: Coord) -> Coord:
     """No less than either of two coordinates: the larger one, or what neither exceeds anywhere,
     where they go with several entries of a sweep.
     """
-    apart = _apart(a, b)
+    apart = _apart(a, b) if moves_freely(a) or moves_freely(b) else None
     return larger(a, b) if apart is None else max(high for _, high in apart)
 
 
 def lowest(a: Coord, b: Coord) -> Coord:
     """No more than either of two coordinates; see `highest`."""
-    apart = _apart(a, b)
+    apart = _apart(a, b) if moves_freely(a) or moves_freely(b) else None
     return smaller(a, b) if apart is None else min(low for low, _ in apart)
 
 
@@ -362,9 +362,7 @@ def _apart(a: Coord, b: Coord) -> list[tuple[int, int]] | None:
 
 
 def _swept_difference(a: Coord, b: Coord) -> Moving | None:
-    """a − b, where that goes with places of a sweep; few ask who are in none."""
-    if not (moves_freely(a) or moves_freely(b)):
-        return None
+    """a − b, where that goes with places of a sweep."""
     found = a - b
     return found if isinstance(found, Moving) and is_swept(found.terms) else None
 
@@ -428,7 +426,7 @@ def number(coord: Coord) -> Coord:
 
 def moves_freely(coord: Coord) -> bool:
     """Whether a coordinate is a table, or made of some."""
-    return type(coord) is Moving and is_swept(coord.terms)
+    return type(coord) is Moving and coord.terms[-1][0] >= FIRST  # terms are in order
 
 
 def steady(start: Coord, stop: Coord, size: int) -> tuple[Coord, Coord]:

@@ -85,7 +85,8 @@ class Box(tuple[Interval, ...]):
         result = []
         for mine, (c, d) in zip(self, other, strict=True):
             a, b = mine
-            start, stop = larger(a, c), smaller(b, d)
+            start = (a if c <= a else c) if type(a) is type(c) is int else larger(a, c)
+            stop = (b if b <= d else d) if type(b) is type(d) is int else smaller(b, d)
             if not start < stop:
                 return None
             result.append(mine if start is a and stop is b else (start, stop))
