@@ -237,9 +237,8 @@ def _guard(guards: set[Guard], const: int, terms: Terms) -> None:
     spread = swept.spread(terms)
     if spread is not None and const + spread[0] >= 0:
         return
-    sums = swept.sums(terms)
-    numbers = None if sums is None or len(sums) > 1 else next(iter(sums.values()))
-    _hold(terms, None if numbers is None else const + numbers >= 0)
+    alone = swept.alone(terms)
+    _hold(terms, None if alone is None else const + alone[1] >= 0)
 
 
 def _hold(terms: Terms, is_so: NDArray[np.bool_] | None) -> None:
@@ -260,11 +259,8 @@ def _everywhere(form: Moving) -> tuple[int, Numbers] | None:
     """The entry that a swept form goes with, and what the form is at each of its places; None where
     it goes with several.
     """
-    sums = swept.sums(form.terms)
-    if sums is None or len(sums) > 1:
-        return None
-    (index, numbers) = next(iter(sums.items()))
-    return index, (numbers + form.const) // form.per
+    alone = swept.alone(form.terms)
+    return None if alone is None else (alone[0], (alone[1] + form.const) // form.per)
 
 
 def _tabled(index: int, numbers: Numbers) -> Coord | None:
@@ -355,7 +351,8 @@ def _apart(a: Coord, b: Coord) -> list[tuple[int, int]] | None:
     difference = _swept_difference(a, b)
     if difference is None or _everywhere(difference) is not None:
         return None
-    if not _is_unsure(difference):
+    spread = _spread(difference)
+    if spread is not None and not spread[0] < 0 < spread[1]:
         return None
     found = [_spread(a), _spread(b)]
     return None if None in found else found  # type: ignore[return-value]
@@ -365,12 +362,6 @@ def _swept_difference(a: Coord, b: Coord) -> Moving | None:
     """a − b, where that goes with places of a sweep."""
     found = a - b
     return found if isinstance(found, Moving) and is_swept(found.terms) else None
-
-
-def _is_unsure(form: Moving) -> bool:
-    """Whether a form is below 0 at some places, and above at others, as far as is known."""
-    spread = swept.spread(form.terms)
-    return spread is None or (form.const + spread[0] < 0 < form.const + spread[1])
 
 
 def _spread(coord: Coord) -> tuple[int, int] | None:

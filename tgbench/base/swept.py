@@ -115,6 +115,14 @@ def sums(terms: Terms) -> Mapping[int, Numbers] | None:
     return found
 
 
+def alone(terms: Terms) -> tuple[int, Numbers] | None:
+    """The entry that terms go with, and their sum at each of its places; None where they go with
+    several.
+    """
+    found = sums(terms)
+    return None if found is None or len(found) > 1 else next(iter(found.items()))
+
+
 @lru_cache(1 << 14)
 def spread(terms: Terms) -> tuple[int, int] | None:
     """The least and the largest sum at any place; None where that is not known."""

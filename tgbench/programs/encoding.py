@@ -143,9 +143,7 @@ def _table(of: Any, numbers: Sequence[Any]) -> int:
 
 def _form(const: Any, terms: Sequence[tuple[Any, Any]], per: Any, tables: Sequence[int]) -> Moving:
     """A form as a document has it; raises ValueError for what is none."""
-    _check_terms(const, [(i if type(i) is int and i >= 0 else 0, k) for i, k in terms], per)
-    if any(type(i) is not int or i < -len(tables) for i, _ in terms):
-        raise ValueError("a form of no entry, and no table")
+    _check_terms(const, terms, per, len(tables))
     return Moving(const, tuple([(i if i >= 0 else tables[-1 - i], k) for i, k in terms]), per)
 
 
@@ -248,11 +246,11 @@ def _kind(found: Json) -> BucketClass:
     return BucketClass(_tuples(changed), _tuples(demand), _tuples(bounds), is_swept)
 
 
-def _check_terms(const: Any, terms: Iterable[tuple[Any, Any]], per: Any) -> None:
-    """Raises ValueError for what is no sum of entries of an origin."""
+def _check_terms(const: Any, terms: Sequence[tuple[Any, Any]], per: Any, tables: int = 0) -> None:
+    """Raises ValueError for what is no sum of entries of an origin, and of so many tables."""
     if not all(type(n) is int for n in (const, per, *_flat(terms))):
         raise ValueError("a sum of other things than whole numbers")
-    if any(index < 0 for index, _ in terms) or per < 0:
+    if any(index < -tables for index, _ in terms) or per < 0:
         raise ValueError("an entry below the first one")
 
 

@@ -92,8 +92,9 @@ class Follower:
 
     __slots__ = ("const", "per", "shape", "strides", "tensor", "which")
 
-    def __init__(self, tensor: torch.Tensor, view: View, lead: int, forms: Forms) -> None:
+    def __init__(self, tensor: torch.Tensor, view: View, buffers: Buffers, forms: Forms) -> None:
         self.tensor = tensor
+        lead = int(buffers[view.buffer, view.dtype].storage_offset())
         self.shape, self.strides = forms.of_tuple(view.shape), forms.of_tuple(view.strides)
         self.const, self.which, self.per = forms.of_coord(view.offset + lead)
 
@@ -123,8 +124,7 @@ class Spared:
             self.places.append(tensor)
             if moves(view):
                 self._is_of_a_size &= Moving not in map(type, view.shape)
-                lead = int(buffers[view.buffer, view.dtype].storage_offset())
-                self._moving.append(Follower(tensor, view, lead, self._forms))
+                self._moving.append(Follower(tensor, view, buffers, self._forms))
 
     def moves_to(self, origin: Origin) -> bool:
         """Point the places at another origin's memory; False where they are of other sizes there,

@@ -307,8 +307,7 @@ class Program:
         if found is None:
             found = self._tensors[view] = pointed(view, buffers, origin)
             if moves(view):
-                lead = int(buffers[view.buffer, view.dtype].storage_offset())
-                self._moving.append(Follower(found, view, lead, self._forms))
+                self._moving.append(Follower(found, view, buffers, self._forms))
         return found
 
     def share(self, origin: tuple[int, ...]) -> float:

@@ -57,9 +57,11 @@ class Scout:
     def own(self, bucket: Bucket, spot: Spot, standing: Standing) -> Offer:
         """A run's own program, if it is there."""
         if not self.keeper.chooser.strict:
-            program = self.server.for_less(standing.valid, standing.last, spot)
-            if standing.last is None:
-                program = self.keeper.programs.find(NOTHING, spot.kind, spot.origin)
+            program = (
+                self.keeper.programs.find(NOTHING, *spot)
+                if standing.last is None
+                else self.server.for_less(standing.valid, standing.last, spot)
+            )
             return Offer(EXACTLY, bucket, spot, None, program)
         state = self.keeper.states.moved(standing.valid, standing.last, spot)
         program = self.keeper.programs.find(state, spot.kind, spot.origin)
