@@ -49,11 +49,12 @@ class PoisonedSession(GraphSession):
 
 
 def held_values(keeper: Keeper) -> dict[Node, Held]:
-    """What the session says that its arena holds, at the last run's origin."""
+    """What the session says that its arena holds, at the last run's origin; what notes say too."""
     standing = keeper.standing
     if standing.last is None:
         return {}
-    return keeper.states.patterns[standing.valid].at(standing.last.origin).state
+    valid = keeper.earlier.read(standing.notes) if standing.notes else standing.valid
+    return keeper.states.patterns[valid].at(standing.last.origin).state
 
 
 def valid_bytes(keeper: Keeper) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -191,6 +192,24 @@ def test_random_runs_equal_full_recomputation(data: st.DataObject) -> None:
         moved = {graph.inputs[name]: region for name, region in change.items()}
         demand = data.draw(demands(graph))
         step = check_run(memory, decide, step.valid, moved, demand, values)
+
+
+@given(st.data())
+def test_what_becomes_of_a_value_is_the_same_node_by_node(data: st.DataObject) -> None:
+    """For other changes than a run was decided for, as long as it counts on nothing."""
+    graph, _ = data.draw(graphs())
+    storage = data.draw(storages(graph))
+    decide = Propagator(graph, storage, Rules())
+    full = {node: Region.full(node.shape) for node in graph.inputs.values()}
+    before = decide.step({}, full, data.draw(demands(graph)))
+    there = {node: region for node, region in before.valid.items() if node in storage.retained}
+    step = decide.step({}, full, data.draw(demands(graph)))
+    changed = {graph.inputs[name]: region for name, region in data.draw(changes(graph)).items()}
+    dirty = decide.forward(changed)
+    left = decide.after(replace(step, dirty=dirty), there)
+    for node in storage.retained:
+        fate = decide.fate(node, dirty.get(node, EMPTY), [step])
+        assert fate.after(there.get(node, EMPTY), (), ()) == left.get(node, EMPTY), node
 
 
 def test_a_masked_softmax_row_is_one_box() -> None:

@@ -119,7 +119,7 @@ class Imagined:
             return False
         self.chooser.wanted = None
         if wanted.is_hope:
-            self.chooser.asked(wanted, (_work(self._hoped(wanted.offer)), Domain(())))
+            self.chooser.asked(wanted, (_work(self._hoped(wanted.offer)), Domain(()), 0))
         else:
             self.have(wanted.offer, wanted)
         return True
@@ -172,7 +172,7 @@ def _runs_of(making_ns: float) -> int:
 def _nothing() -> Pausing[Any]:
     """In place of deciding what a run computes."""
     yield
-    return None, Domain(())
+    return None, Domain(()), 0
 
 
 def _program(renews: bool = True) -> Program:
@@ -309,7 +309,7 @@ def test_a_program_that_does_more_is_credited_with_the_runs_it_would_serve() -> 
     many, few = (_spans(n) for n in (8, 3))
     chooser.asked(
         Wanted(Offer(EXACTLY, many.bucket((0,)), Spot(many, (0,)), 0, None), True, 0.0, 0.0),
-        (_work(OWN_NS), Domain(())),
+        (_work(OWN_NS), Domain(()), 0),
     )
     own = Offer(EXACTLY, few.bucket((40,)), Spot(few, (40,)), 0, None)
     assert chooser._with_asked(own, [])[1].spot == Spot(many, (40,))
@@ -623,15 +623,60 @@ def test_a_program_counts_for_the_runs_of_its_class_at_places_where_it_is_right(
     here, banded = offer(EXACTLY, 3), next(rung for rung in LARGER if rung.is_band)
     assert met.share(here, known) == 1.0  # nobody asked yet
     pinned = Domain([Guard(-3, ((0, 1),)), Guard(3, ((0, -1),))])
-    known.asked(here, (Work(), pinned), 1.0)
+    known.asked(here, (Work(), pinned, 0), 1.0)
     assert met.share(here, known) == pytest.approx(0.01 / 10)
     assert met.share(offer(EXACTLY, 70), known) == pytest.approx(0.01 / 10)
     assert met.share(offer(EXACTLY, 3, extent=2), known) == pytest.approx(1.01 / 2)
     assert met.share(offer(banded, 3), known) == pytest.approx((1 + 1 / 8) / 11)
     assert met.share(offer(banded, 70), known) == pytest.approx(1 / 8 / 11)
     moving = offer(EXACTLY, 5, extent=4)
-    known.asked(moving, (Work(), Domain([Guard(-2, ((0, 1),))])), 1.0)
+    known.asked(moving, (Work(), Domain([Guard(-2, ((0, 1),))]), 0), 1.0)
     assert met.share(moving, known) == pytest.approx((8 - 1 + 0.98) / 10)
+
+
+def _moving(place: int, program: Program | None = None) -> Offer:
+    kind = BucketClass((("x", (((0, 1),),)),), (), (99,))
+    return Offer(EXACTLY, kind.bucket((place,)), Spot(kind, (place,)), None, program)
+
+
+def test_what_a_run_would_count_on_has_to_be_there_for_what_the_model_said_of_such_ones() -> None:
+    """Rows that earlier runs left dirty are computed with it: it is another run."""
+    chooser, full = Measured(_modelled), _offer(AFRESH, 0, _ran(FULL_NS))
+    known = chooser._experience
+    known.asked(_moving(3), (_work(OWN_NS), Domain(()), 7), 1.0)
+    there, lacking = (_moving(5)._replace(finds=finds) for finds in ((7).__eq__, (8).__eq__))
+    assert known.running(there) == OWN_NS
+    assert not known.lacks(there)
+    assert known.lacks(lacking)
+    assert [ns for _, ns in chooser._known([there, full])] == [OWN_NS, FULL_NS]
+    assert [ns for _, ns in chooser._known([lacking, full])] == [FULL_NS, FULL_NS]
+    known.asked(lacking, (_work(2 * OWN_NS), Domain(()), 8), 1.0)
+    assert known.running(lacking) == 2 * OWN_NS
+    assert known.running(there) == OWN_NS
+
+
+def test_where_a_program_is_known_to_pay_it_comes_before_asking_about_other_places() -> None:
+    chooser, full = Measured(_modelled), _offer(AFRESH, 0, _ran(FULL_NS))
+    here, elsewhere = _moving(3), _moving(50)
+    low = Domain([Guard(9, ((0, -1),))])
+    for takes_ns, is_asked in ((FULL_NS, True), (OWN_NS, False)):
+        chooser.asked(Wanted(here, True, 0.0, FULL_NS), (_work(takes_ns), low, 0))
+        assert chooser._asks(elsewhere) is is_asked
+    assert chooser._asks(_offer(EXACTLY, 1)), "of another class"
+    for _ in range(HOPES):
+        assert not chooser._asks(elsewhere)
+        assert chooser.choose(full, lambda: [], {}) is full
+    assert chooser._asks(elsewhere), "no run was where it pays"
+    chooser.asked(Wanted(here, True, 0.0, FULL_NS), (_work(OWN_NS), low, 0))
+    chooser.made(here, _program(renews=False), 1, Wanted(here, False, OWN_NS, FULL_NS))
+    assert chooser._asks(elsewhere)
+
+
+def _ran(takes_ns: int) -> Program:
+    program = _program()
+    for _ in range(SURE):
+        program.ran(takes_ns)
+    return program
 
 
 def test_when_programs_are_made_is_said_in_known_words() -> None:

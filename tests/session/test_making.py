@@ -35,10 +35,10 @@ class Patient(Own):
         return there[0]
 
     def asking(self, offer: Offer, decided: Any) -> Any:
-        _, domain = yield from decided
+        _, domain, state = yield from decided
         work = Work()
         work.still_ns = 5.0
-        return work, domain
+        return work, domain, state
 
     def asked(self, wanted: Wanted, found: Any) -> None:
         self.asked_about.append(found[0].still_ns)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -20,6 +21,7 @@ import numpy as np
 import torch
 
 from tgbench.base.coords import Coord, Domain, Guard, Moving, at
+from tgbench.base.memo import Memo
 from tgbench.base.regions import Box
 from tgbench.base.words import counted
 from tgbench.graph.graph import Node
@@ -32,6 +34,8 @@ from tgbench.programs.places import Follower, Forms, Spared, moves, pointed
 from tgbench.runs.pausing import Pausing, at_once
 from tgbench.runs.propagate import Step
 from tgbench.runs.work import Work
+
+MOST_CLASSES = 16  # of changes, of which it is remembered what becomes of other values
 
 
 @dataclass(frozen=True)
@@ -161,6 +165,7 @@ class Program:
         counts_on: the number of the state that has to be there: what it looks at.
         renews: whether it leaves the same whatever was there.
         afters: what it leaves when it begins with other states, each under guards.
+        fates: what becomes of what it does not count on, where changes are of a class.
         outputs: per output name, the demanded boxes and views of them.
         steps: the decisions it was lowered from, one per piece.
         made_at: an origin at which it is right.
@@ -185,6 +190,7 @@ class Program:
     start: int = -1
     renews: bool = False
     afters: dict[int, list[tuple[Domain, int]]] = field(default_factory=dict)
+    fates: Memo = field(default_factory=partial(Memo, MOST_CLASSES))
     calls: list[Bound] = field(default_factory=list)
     results: dict[str, list[tuple[Box, torch.Tensor]]] = field(default_factory=dict)
     origin: tuple[int, ...] | None = None

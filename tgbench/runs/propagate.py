@@ -24,7 +24,7 @@ from tgbench.base.regions import EMPTY, NOTHING, Box, Left, Region
 from tgbench.base.sweeps import is_free, steadied, together
 from tgbench.graph.graph import Graph, Node
 from tgbench.graph.op_table import Call
-from tgbench.runs.buckets import BucketClass
+from tgbench.runs.buckets import BucketClass, Place
 from tgbench.runs.pausing import Pausing, at_once
 from tgbench.runs.rules import Rules, less_known
 
@@ -70,6 +70,26 @@ class Step:
     unusable: tuple[Node, ...]
     filled: frozenset[Node] = frozenset()
     run: Hashable = None
+
+
+class Fate(NamedTuple):
+    """What becomes of what is valid of a kept node in a run that counts on none of it.
+
+    Fields:
+        dirty: what of it changed.
+        steps: of each, whether what was there stays, and what is computed.
+    """
+
+    dirty: Region
+    steps: tuple[tuple[bool, Region], ...]
+
+    def after(self, valid: Region, changed_at: Place, ran_at: Place) -> Region:
+        """What is valid then; of numbers, where the change and the run are."""
+        left = valid.subtract(self.dirty.at(changed_at)) if valid.boxes else valid
+        for stays, computed in self.steps:
+            more = computed.at(ran_at)
+            left = left.union(more) if stays else more
+        return left
 
 
 _place = itemgetter(0)
@@ -302,22 +322,39 @@ class Propagator:
         written: Set[Node],
     ) -> dict[Node, Region]:
         """Of what was left, and of what was computed, where nothing was written since."""
-        retained, position = self.storage.retained, self.position
         after: dict[Node, Region] = {}
         for node, there in left.items():
-            if node in written:
-                continue
-            region = self.rules.subtract(there.valid, there.dirty)
-            if region.boxes and not self._is_destroyed(node, -1, ALWAYS, written):
-                after[node] = region
+            if node not in compute and self._fares(node, compute, written)[0]:
+                region = self.rules.subtract(there.valid, there.dirty)
+                if region.boxes:
+                    after[node] = region
         for node, region in compute.items():
-            at = position[node]
-            if self._is_destroyed(node, at, ALWAYS, written):
-                continue
-            adds = node in retained and not self._is_destroyed(node, -1, at, written)
-            there = left.get(node, NOTHING) if adds else NOTHING
-            after[node] = self.rules.joined(there, region)
+            stays, lasts = self._fares(node, compute, written)
+            if lasts:
+                after[node] = self.rules.joined(
+                    left.get(node, NOTHING) if stays else NOTHING, region
+                )
         return after
+
+    def fate(self, node: Node, dirty: Region, steps: Sequence[Step]) -> Fate:
+        """What becomes of a kept node in steps that were decided for larger changes."""
+        found = []
+        for step in steps:
+            stays, lasts = self._fares(node, step.compute, step.compute.keys() | step.filled)
+            found.append((stays, step.compute[node] if lasts else EMPTY))
+        return Fate(dirty, tuple(found))
+
+    def _fares(
+        self, node: Node, compute: Mapping[Node, Region], written: Set[Node]
+    ) -> tuple[bool, bool]:
+        """Whether what was there of a node is there when all is written, and what is computed."""
+        if node not in compute:
+            return node not in written and not self._is_destroyed(node, -1, ALWAYS, written), False
+        at = self.position[node]
+        if self._is_destroyed(node, at, ALWAYS, written):
+            return False, False
+        adds = node in self.storage.retained and not self._is_destroyed(node, -1, at, written)
+        return adds, True
 
     def _is_destroyed(
         self,

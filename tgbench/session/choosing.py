@@ -47,6 +47,7 @@ from tgbench.base.errors import PlanError, check_choice
 from tgbench.base.memo import Latest
 from tgbench.plans.decisions import Classes
 from tgbench.programs.program import Program, Use
+from tgbench.programs.states import NOTHING
 from tgbench.runs.buckets import BucketClass, Spot
 from tgbench.runs.pausing import Paused, Pausing, at_once
 from tgbench.runs.work import Place, Work
@@ -269,7 +270,7 @@ class Own:
 
     def asking(self, offer: Offer, decided: Decided) -> Pausing[Asked]:
         yield
-        return Work(), Domain(())
+        return Work(), Domain(()), NOTHING
 
     def asked(self, wanted: Wanted, found: Asked) -> None:
         pass
@@ -349,6 +350,7 @@ class Measured:
         self._counts: tuple[Sequence[Seen], Offer, float] | None = None  # when the run is over
         self._full = Latest[BucketClass, Everything](MOST_CLASSES)
         self._missing = Latest[tuple[Rung, BucketClass], None](MOST_MISSING)  # and asked about
+        self._promising = Latest[tuple[Rung, BucketClass], int](MOST_MISSING)  # choices since then
         self._whole: Program | None = None  # what computes everything of anything
         self._ready: list[Program] = []  # made with the first answer, before that was measured
         self._look_at_once()
@@ -367,6 +369,8 @@ class Measured:
             self._aside.clear()
             self._came.clear()
             self._full.clear()
+        for promising in list(self._promising):
+            self._promising[promising] += 1
         kind, seen = own.spot.kind, self._seen(self._with_asked(own, larger()))
         unknown = self._compare(kind, seen)
         best, expected = self._least(seen, planned)
@@ -422,7 +426,7 @@ class Measured:
         everything for instance, that it changes and is asked for: all such parts together compute
         that.
         """
-        known = [(one, self._experience.running(one)) for one in offers]
+        known = self._known(offers)
         sure = [(one, takes_ns) for one, takes_ns in known if takes_ns is not None]
         there = [(one, one[0].program) for one in sure if one[0].program is not None]
         warm = [one for one, program in there if program.use.is_warm]
@@ -443,6 +447,21 @@ class Measured:
             for offer, own_ns in known
         ]
 
+    def _known(self, offers: Sequence[Offer]) -> list[tuple[Offer, float | None]]:
+        """What is known of them; one that lacks what such ones count on, and so computes more than
+        they do, is taken to bring nothing.
+        """
+        known = self._experience
+        found = [(offer, known.running(offer)) for offer in offers]
+        there = [ns for offer, ns in found if offer.program is not None and ns is not None]
+        if not there:
+            return found
+        instead_ns = min(there)
+        return [
+            (offer, instead_ns if offer.program is None and known.lacks(offer) else ns)
+            for offer, ns in found
+        ]
+
     def _least(self, seen: Sequence[Seen], planned: Classes) -> Seen:
         """The one that costs least; of those that are not made and cost less than what is there,
         the one that saves most for what is to be paid for it.
@@ -457,10 +476,19 @@ class Measured:
             if one[0].program is None and cost < self._instead_ns
             if not one[0].rung.is_sized or self._differ_in_size(one[0], seen[0][0])
         ]
+        better = [(one, is_hope) for one, is_hope in better if not is_hope or self._asks(one[0])]
         sure_ns = min((one[1] for one, is_hope in better if not is_hope), default=inf)
         worth_it = [one for one, is_hope in better if not is_hope or one[1] < sure_ns]
-        best = max(worth_it or [least], key=lambda one: self._worth(one[0], one[1], planned))
+        if not worth_it:
+            return _quickest_there(seen)
+        best = max(worth_it, key=lambda one: self._worth(one[0], one[1], planned))
         return best if self._may_have(best[0]) else _quickest_there(seen)
+
+    def _asks(self, offer: Offer) -> bool:
+        """Whether to ask what a run takes: where one of its class elsewhere is known to be worth a
+        program, runs there come first, as asking takes as long as making one.
+        """
+        return self._promising.get((offer.rung, offer.spot.kind), HOPES) >= HOPES
 
     def _differ_in_size(self, sized: Offer, own: Offer) -> bool:
         """Whether runs came of other sizes than this one: else one for any size serves no more."""
@@ -535,6 +563,8 @@ class Measured:
         takes_ns = self._experience.asked(offer, found, wanted.took_ns)
         if offer.rung.moves and offer.rung.goes_by_place:
             self._missing[offer.rung, offer.spot.kind] = None
+        if takes_ns < CLEARLY * wanted.instead_ns:
+            self._promising[offer.rung, offer.spot.kind] = 0
         hoped_ns = wanted.instead_ns - wanted.hoped_ns
         if hoped_ns > 0.0:
             real_ns = min(max(wanted.instead_ns - takes_ns, 0.0), hoped_ns)
@@ -617,6 +647,7 @@ class Measured:
     ) -> None:
         self._aside.pop(_account(offer), None)
         self._missing.pop((offer.rung, offer.spot.kind), None)
+        self._promising.pop((offer.rung, offer.spot.kind), None)
         program.use.since = self._runs
         instead_ns = self._instead_ns if wanted is None else wanted.instead_ns
         self._experience.made(offer, program, took_ns, instead_ns)

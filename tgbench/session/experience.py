@@ -37,8 +37,9 @@ COLD = 1.5  # times what making one takes, that making the first one does
 MOVING = 2.0  # times what making one takes that stands, that one does that moves; before any did
 OVER_MODEL = 2.0  # times what asking the model about a program takes, that making it does
 
-Decided: TypeAlias = Pausing[tuple[Step, Domain]]  # what a run computes, and where it does so
-Asked: TypeAlias = tuple[Work, Domain]  # how long it takes, wherever it is decided so
+# what a run computes, where it does so, and on what state it counts
+Decided: TypeAlias = Pausing[tuple[Step, Domain, int]]
+Asked: TypeAlias = tuple[Work, Domain, int]  # how long it takes, wherever it is decided so
 Modelled: TypeAlias = Callable[[Iterable[Step], Place, Place | None], Pausing[Work]]  # elsewhere
 
 
@@ -68,20 +69,30 @@ class Family:
         """How many are made for one that is met again."""
         return (1 + len(self.uses)) / (1 + sum(use.ran > 1 for use in self.uses))
 
-    def there_ns(self, place: Place, scale: float, most: int) -> float | None:
-        """What a run of theirs takes at a place of theirs; None where nobody asked, unless they
-        were asked about at so many others.
+    def there_ns(self, offer: Offer, scale: float, most: int) -> float | None:
+        """What a run of theirs takes at a place of theirs, where what it counts on is there; None
+        where nobody asked, unless they were asked about at so many others.
         """
+        place = offer.spot.origin
         ratios = [ratio for use in self.uses if (ratio := use.ratio) is not None]
-        for work, domain in self.asked:
-            if domain.holds(place):
+        for work, domain, state in self.asked:
+            if domain.holds(place) and offer.finds(state):
                 return work.at(place) * (median(ratios) or scale)
         return self.running_ns(scale) if len(self.asked) >= most else None
 
-    def answered(self, place: Place, work: Work, domain: Domain) -> None:
+    def lacks(self, offer: Offer) -> bool:
+        """Whether they were asked about at places like an offer's, and what they count on is not
+        there.
+        """
+        place = offer.spot.origin
+        states = [state for _, domain, state in self.asked if domain.holds(place)]
+        return bool(states) and not any(map(offer.finds, states))
+
+    def answered(self, place: Place, found: Asked) -> None:
         """A model was asked at a place."""
-        if not any(known.holds(place) for _, known in self.asked):
-            self.asked = [(work, domain), *self.asked[: MOST_ASKED - 1]]
+        asked = ((domain, state) for _, domain, state in self.asked)
+        if not any(domain.holds(place) and state == found[2] for domain, state in asked):
+            self.asked = [found, *self.asked[: MOST_ASKED - 1]]
 
     def running_ns(self, scale: float) -> float | None:
         """What a run of theirs takes, or is modelled to; None where nobody asked."""
@@ -137,19 +148,25 @@ class Experience:
         own, form, rung = map(self._families.get, _keys(offer))
         if own is not None and own.asked:
             most = MOST_ASKED if offer.rung.moves else MOST_STANDING
-            return own.there_ns(place, self._scale, most)
+            return own.there_ns(offer, self._scale, most)
         known = None
         for family in (own or form, None if offer.rung is EXACTLY else rung):
             if known is None and family is not None:
                 known = family.running_ns(self._scale)
         return known
 
+    def lacks(self, offer: Offer) -> bool:
+        """Whether what a run of an offer would count on is not there: it computes more than such
+        ones do.
+        """
+        return self._families.get(_kind(offer), UNKNOWN).lacks(offer)
+
     def domains(self, offer: Offer) -> Sequence[Domain]:
         """Where a run of an offer computes what it does where it is; if nobody knows, where ones
         elsewhere do; nothing, if nobody asked.
         """
         own = self._families.get(_kind(offer), UNKNOWN)
-        domains = [domain for _, domain in own.asked]
+        domains = [domain for _, domain, _ in own.asked]
         return [one for one in domains if one.holds(offer.spot.origin)] or domains
 
     def anywhere(self, offer: Offer) -> float:
@@ -161,8 +178,8 @@ class Experience:
 
     def asking(self, offer: Offer, decided: Decided) -> Pausing[Asked]:
         """Ask the model how long a run of an offer takes."""
-        step, domain = yield from decided
-        return (yield from self._working(offer, [step], domain)), domain
+        step, domain, state = yield from decided
+        return (yield from self._working(offer, [step], domain)), domain, state
 
     def _working(self, offer: Offer, steps: Iterable[Step], domain: Domain) -> Pausing[Work]:
         kind, place = offer.spot
@@ -175,13 +192,13 @@ class Experience:
             self._cold_asking_ns = took_ns / _size(offer)
         else:
             self._modelling_ns.append(took_ns / _size(offer))
-        (work, domain), place = found, offer.spot.origin
+        (work, domain, _), place = found, offer.spot.origin
         here_ns = work.at(place)
         for key in _keys(offer):
             family = self._families.setdefault(key, Family())
             family.modelled_ns, family.asking_ns = here_ns, took_ns
             family.shares.append(domain.share(offer.spot.kind.bounds))
-        self._families[_kind(offer)].answered(place, work, domain)
+        self._families[_kind(offer)].answered(place, found)
         return here_ns * self._scale
 
     @property
@@ -221,7 +238,7 @@ class Experience:
             family.making_ns.append(took_ns)
         if program.work is not None:
             own = self._families[_kind(offer)]
-            own.answered(offer.spot.origin, program.work, program.domain)
+            own.answered(offer.spot.origin, (program.work, program.domain, program.counts_on))
 
     def often(self, offer: Offer) -> float:
         """How many such programs are made for one that is met again."""

@@ -350,10 +350,12 @@ class Memory:
 
     def deciding(
         self, state: int, kind: BucketClass, origin: tuple[int, ...]
-    ) -> Pausing[tuple[Step, Domain]]:
-        """What a run would compute: a third of making a program, and it is remembered for that."""
+    ) -> Pausing[tuple[Step, Domain, int]]:
+        """What a run would compute, where else it does, and what it counts on, a number of
+        `States`: a third of making a program, and it is remembered for that.
+        """
         held = yield from self._counted(self.states.patterns[state].state, kind, origin)
-        return (yield from self.specialiser.deciding(held, kind, origin))
+        return (*(yield from self.specialiser.deciding(held, kind, origin)), self._number(held))
 
     def _counted(self, held: State, kind: BucketClass, origin: tuple[int, ...]) -> Pausing[State]:
         """What of a state a run looks at, and what is there whole.

@@ -256,6 +256,7 @@ class Runner:
             afresh = None if is_first else self._afresh(bucket)
             if afresh is not None and not self._goes_on(afresh, found_ns):
                 return Decision(request, arrays, differ, bucket, None, afresh, found_ns)
+            self.keeper.read_notes()
             spot = self.classifier.spot(bucket)
             if is_first:
                 likely, fits = self._plan_first(bucket, spot)
@@ -488,12 +489,13 @@ class Runner:
         memory = self.keeper.memory
         if run.request.keeps is Keeps.NOTHING:
             left = memory.surviving(before.valid, run.served.program)
-            return before._replace(valid=left)
+            return before._replace(valid=left, notes=())
         advanced = outcome.advanced
         pending = self.reader.rounded_states(advanced) if advanced else NONE
         _, spot, program, _ = run.served
         valid = self.keeper.left_by(program, spot, before)
-        return Standing(memory, memory.held, NONE, True, valid, spot, pending)
+        notes = self.keeper.noted(program, spot.origin, run.bucket.changed, before)
+        return Standing(memory, memory.held, NONE, True, valid, spot, pending, notes)
 
     def abandon(self, request: Request | None) -> None:
         """Whatever a run has written is taken back before the next one, though it was at its end.

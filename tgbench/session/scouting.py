@@ -62,7 +62,8 @@ class Scout:
                 if standing.last is None
                 else self.server.for_less(standing.valid, standing.last, spot)
             )
-            return Offer(EXACTLY, bucket, spot, None, program)
+            finds = self.server.finds(spot, standing.valid, standing.last)
+            return Offer(EXACTLY, bucket, spot, None, program, finds)
         state = self.keeper.states.moved(standing.valid, standing.last, spot)
         program = self.keeper.programs.find(state, spot.kind, spot.origin)
         return Offer(EXACTLY, bucket, spot, state, program)

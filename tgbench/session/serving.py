@@ -161,6 +161,7 @@ class Offer(NamedTuple):
         state: what the program counts on, a number of `States`; None where that is not worked out,
             as nobody asks before a program of the run's own is to be made.
         program: None where it is not made yet.
+        finds: whether a state that such a program counts on is there.
     """
 
     rung: Rung
@@ -168,6 +169,7 @@ class Offer(NamedTuple):
     spot: Spot
     state: int | None
     program: Program | None
+    finds: Callable[[int], bool] = NOTHING.__eq__
 
     def is_within(self, other: Offer) -> bool:
         """Whether whoever computes the other one computes this as well; of a sweep, that is as much
@@ -246,12 +248,22 @@ class Server:
             there, program = self._there(run, spot) or (spot, None)
             if there != spot:
                 bucket = there.kind.bucket(there.origin)
-            return Offer(rung, bucket, there, None, program)
+            return Offer(rung, bucket, there, None, program, self.finds(there, run.valid, run.last))
         state = self.states.within(run.valid, run.last, rung.changed, run.kept)
         program = self.programs.find(state, spot.kind, spot.origin)
         if program is None:
             program = self.for_less(run.valid, run.last, spot)
         return Offer(rung, bucket, spot, state, program)
+
+    def finds(self, spot: Spot, valid: int, last: Spot | None) -> Callable[[int], bool]:
+        """Whether a state is there for a run, after the `last` one."""
+
+        def is_there(state: int) -> bool:
+            if last is None or state == NOTHING:
+                return state == NOTHING
+            return self.states.are_there(state, spot.origin, valid, last.origin)
+
+        return is_there
 
     def _anew(self, run: Around) -> Offer | None:
         """The quickest program that is there and computes all that is demanded, whatever changed;

@@ -28,8 +28,9 @@ from tgbench.plans.decisions import Decisions
 from tgbench.programs.program import Program
 from tgbench.programs.program_file import Entry
 from tgbench.programs.states import States
-from tgbench.runs.buckets import Spot
+from tgbench.runs.buckets import Boxes, Place, Spot
 from tgbench.session.choosing import Chooser
+from tgbench.session.earlier import Note, Notes, Reader
 from tgbench.session.library import Library
 from tgbench.session.memory import Memory
 from tgbench.session.planning import Planning
@@ -51,6 +52,7 @@ class Standing(NamedTuple):
         valid: which values are there, a number of `States`; 0 for none.
         last: what run they are of; None where nothing is valid.
         pending: what of the states the next run finds changed.
+        notes: of runs before this one, of whose values some may be there as well.
     """
 
     memory: Memory | None = None
@@ -60,6 +62,7 @@ class Standing(NamedTuple):
     valid: int = 0
     last: Spot | None = None
     pending: Mapping[str, Region] = NONE
+    notes: Notes = ()
 
     def stale(self) -> Standing:
         """The same inputs and states; nothing that was computed of them."""
@@ -87,6 +90,7 @@ class Keeper:
         self.states = States(planning.rules.allowance)
         self.programs, self.chooser = Library(program_bytes), chooser
         self.standing = Standing()
+        self._reader: Reader | None = None
 
     @property
     def memory(self) -> Memory:
@@ -154,7 +158,7 @@ class Keeper:
         memory.settle() if self.standing.is_fresh else memory.take_back()
         if self.arena.last_ran != self.seat.number:
             left = memory.outliving(self.standing.valid)
-            self.standing = self.standing._replace(valid=left)
+            self.standing = self.standing._replace(valid=left, notes=())
 
     def _followed(self, memory: Memory) -> Memory:
         """The same memory, where the arena has it now."""
@@ -164,7 +168,7 @@ class Keeper:
         self._drop_programs()
         memory = memory.followed()
         held = memory.held if self.standing.held else NONE
-        self.standing = self.standing._replace(memory=memory, held=held)
+        self.standing = self.standing._replace(memory=memory, held=held, notes=())
         return memory
 
     def take(self, programs: Iterable[Entry]) -> int:
@@ -180,6 +184,7 @@ class Keeper:
     def _drop_programs(self) -> None:
         self.programs.clear()
         self.chooser.forget()
+        self._reader = None
 
     def forget(self) -> None:
         """Let nothing count that was computed."""
@@ -188,7 +193,8 @@ class Keeper:
     def forget_states(self) -> None:
         """Number what is valid anew: there were so many patterns that others would not fit."""
         self._drop_programs()
-        before, self.standing = self.standing, self.standing._replace(valid=0)
+        before = self.standing._replace(notes=())
+        self.standing = before._replace(valid=0)
         self.standing = before._replace(valid=self.states.forget_others(before.valid))
 
     def left_by(self, program: Program, spot: Spot, before: Standing) -> int:
@@ -197,6 +203,27 @@ class Keeper:
             return program.after
         state = self.states.moved(before.valid, before.last, spot)
         return self.memory.after(program, state, spot.origin)
+
+    @property
+    def earlier(self) -> Reader:
+        """Reads notes of runs under the plan in force."""
+        if self._reader is None:
+            self._reader = Reader(self.memory)
+        return self._reader
+
+    def noted(self, program: Program, origin: Place, changed: Boxes, before: Standing) -> Notes:
+        """What to remember of what stood before a program that leaves what it computes."""
+        if self.chooser.strict or not program.renews:
+            return ()
+        note = Note(before.valid, before.last, changed, program, origin)
+        return self.earlier.noted(before.notes, note)
+
+    def read_notes(self) -> None:
+        """Count what earlier runs left and none has written over."""
+        notes = self.standing.notes
+        if notes:
+            valid = self.earlier.read(notes)
+            self.standing = self.standing._replace(valid=valid, notes=())
 
     def release(self) -> None:
         """Give the bytes back; inputs, states and all that was computed are gone."""

@@ -1,0 +1,124 @@
+"""What is there still after runs that computed everything that was asked for.
+
+    before ── a run that counts on nothing ──→ what it computed
+       └──── less what changed, less what it wrote over ──→ is there as well
+
+A program for everything takes all inputs for changed, and so it leaves what it computes and nothing
+else. But where less was asked for than there is, and less has changed, the rest of what stood
+before is still there, and right. Such a run only makes a note of what stood before it. The notes
+are read when somebody looks for a program that counts on something. Equal layers fare alike, and
+are followed as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+from tgbench.base.coords import Footing
+from tgbench.base.regions import EMPTY, Region
+from tgbench.graph.graph import Node
+from tgbench.programs.lowering import Held
+from tgbench.programs.program import Program
+from tgbench.programs.states import NOTHING, ValidityPattern
+from tgbench.runs.buckets import Boxes, Bucket, BucketClass, Place, Spot
+from tgbench.runs.propagate import Fate, changes
+from tgbench.runs.raster import onwards
+from tgbench.session.memory import Memory
+
+MOST_NOTES = 8  # past this the oldest is forgotten
+
+
+class Note(NamedTuple):
+    """A run that counted on nothing.
+
+    Fields:
+        valid, last: what stood before it, a number of `States`, and what run that was of.
+        changed: what of the inputs and states differed.
+        program, origin: what computed it, and where.
+    """
+
+    valid: int
+    last: Spot | None
+    changed: Boxes
+    program: Program
+    origin: Place
+
+
+Notes: TypeAlias = "tuple[Note, ...]"  # the oldest first; each stands on what the one before left
+Fates: TypeAlias = "tuple[tuple[Fate, ...], Sequence[int]]"  # different ones; which, by kept node
+
+
+class Reader:
+    """Works out what notes say.
+
+    Args:
+        memory: the plan in force.
+    """
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory, self._leaves_all = memory, dict[int, bool]()
+        frozen, kept = memory.scheduled.frozen, memory.placement.retained
+        made = [node for node in kept if not node.is_leaf and node not in frozen]
+        self.kept = sorted(made, key=lambda node: node.index)
+
+    def noted(self, notes: Notes, note: Note) -> Notes:
+        """The notes with one more; none, where nothing stood before or all is there now."""
+        if (note.valid == NOTHING and not notes) or self._is_whole(note.program):
+            return ()
+        return (*notes, note)[-MOST_NOTES:]
+
+    def _is_whole(self, program: Program) -> bool:
+        """Whether a program leaves all that is kept."""
+        found = self._leaves_all.get(program.after)
+        if found is None:
+            left = self.memory.states.patterns[program.after].regions
+            found = self._leaves_all[program.after] = all(
+                node in left and left[node][0] == Region.full(node.shape) for node in self.kept
+            )
+        return found
+
+    def read(self, notes: Notes) -> int:
+        """What is there after the last of them, a number of `States`."""
+        states, first = self.memory.states, notes[0]
+        before = {} if first.last is None else states.here(first.valid, first.last.origin).regions
+        bases = [before[node][0] if node in before else EMPTY for node in self.kept]
+        spots = [self._around(note.changed) for note in notes]
+        fates = [self._fates(note, spot) for note, spot in zip(notes, spots, strict=True)]
+        places = [(spot.origin, note.origin) for note, spot in zip(notes, spots, strict=True)]
+        known = dict[tuple[Region, tuple[int, ...]], Region]()
+        left = dict[Node, Held]()
+        slots = self.memory.placement.slots
+        for node, base, *which in zip(self.kept, bases, *(each for _, each in fates), strict=True):
+            key = base, tuple(which)
+            region = known.get(key)
+            if region is None:
+                region = base
+                for (different, _), i, at in zip(fates, which, places, strict=True):
+                    region = different[i].after(region, *at)
+                known[key] = region
+            if region.boxes:
+                left[node] = Held(region, slots[node].start)
+        return states.number(ValidityPattern.of(left))
+
+    def _around(self, changed: Boxes) -> Spot:
+        """All from what changed on: so that there are few classes."""
+        graph = self.memory.scheduled.graph
+        leaves = {**graph.inputs, **graph.states}
+        more = {name: onwards(region, leaves[name].shape) for name, region in changed}
+        return Bucket.of(more, {}).classify(graph, "onwards")
+
+    def _fates(self, note: Note, spot: Spot) -> Fates:
+        """What becomes of each node that is kept."""
+        with Footing(spot.origin):
+            return note.program.fates.get(spot.kind, self._followed, note.program, spot.kind)
+
+    def _followed(self, program: Program, kind: BucketClass) -> Fates:
+        graph, propagator = self.memory.scheduled.graph, self.memory.propagator
+        dirty: Mapping[Node, Region] = propagator.forward(changes(graph, kind, kind.symbols))
+        numbers = dict[Fate, int]()
+        which = []
+        for node in self.kept:
+            fate = propagator.fate(node, dirty.get(node, EMPTY), program.steps)
+            which.append(numbers.setdefault(fate, len(numbers)))
+        return tuple(numbers), which
