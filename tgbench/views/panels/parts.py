@@ -192,13 +192,18 @@ def _step_times(schedule: Sequence[str], subject: Subject) -> list[float]:
     return found
 
 
+AFTER_A_RUN = (
+    "after {}: what is kept is there; a plan without its graph does not say what is computed"
+)
+
+
 def fate(subject: Subject, chosen: Chosen) -> Payload | None:
     """What a run of the class at hand does to every value, and who destroys whom."""
     plan, bucket = subject.shown, subject.class_at_hand(chosen)
     if plan is None:
         return None
     if subject.graph is None:
-        found, words, by = kept_after(plan, bucket), "there, or not, after such a run", {}
+        found, words, by = kept_after(plan, bucket), AFTER_A_RUN.format(bucket), {}
     else:
         try:
             run = subject.run(bucket)

@@ -140,9 +140,9 @@ def _calls(path: Path, group: Sequence[Any]) -> Counter[str]:
 
 
 def _told(calls: Counter[str], options: Sequence[Counter[str]]) -> str:
-    """What of an option not every one does: "2 matmul, exp"; "·" for nothing."""
+    """What of an option not every one does: "2 matmul, exp"; "nothing more"."""
     own = calls - reduce(and_, options)
-    return ", ".join(op if n == 1 else f"{n} {op}" for op, n in own.items()) or "·"
+    return ", ".join(op if n == 1 else f"{n} {op}" for op, n in own.items()) or "nothing more"
 
 
 def _decision(group: Sequence[Any]) -> str:
