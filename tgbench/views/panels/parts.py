@@ -71,8 +71,10 @@ def header(subject: Subject, _: Chosen) -> Payload | None:
     if plan is None:
         return None
     before = subject.plan if proposal is not None else None
-    faster = _change(before.expected_ns, plan.expected_ns, format_time) if before else ""
-    smaller = _change(before.size_bytes, plan.size_bytes, format_bytes) if before else ""
+    faster = _change(before.expected_ns, plan.expected_ns, format_time, "as fast") if before else ""
+    smaller = (
+        _change(before.size_bytes, plan.size_bytes, format_bytes, "as large") if before else ""
+    )
     return {}, {
         "time": format_time(plan.expected_ns),
         "size": size_words(plan),
@@ -111,9 +113,9 @@ def gap_words(plan: Plan) -> str:
     return f"gap {history_of(record).last.gap:.1%}" if record.bound_ns else "no bound yet"
 
 
-def _change(before: float, after: float, words: Callable[[Any], str]) -> str:
+def _change(before: float, after: float, words: Callable[[Any], str], equal: str) -> str:
     if before == after:
-        return "no change"
+        return equal
     sign = "+" if after > before else "−"
     return f"{sign}{words(abs(after - before))}"
 

@@ -110,7 +110,9 @@ class PathMap:
             parts.append(
                 f'<circle cx="{x}" cy="{y}" r="{6 if is_chosen else 4}" fill="{fill}" '
                 f'stroke="{"#0072b2" if is_chosen else "currentColor"}" stroke-width="1.5"/>'
-                f'<text x="{x + 10}" y="{y + 16}">{escape(cut(stop.label, LETTERS))}'
+                f'<text x="{x + 10}" y="{y + 16}" stroke="var(--jp-layout-color1, #fff)" '
+                'stroke-width="4" stroke-linejoin="round" paint-order="stroke">'
+                f"{escape(cut(stop.label, LETTERS))}"
                 f"<title>{escape(stop.label)}</title></text>"
             )
         return "".join([*parts, "</svg>"])
