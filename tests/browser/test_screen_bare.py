@@ -447,6 +447,9 @@ def test_a_search_alone_is_seen_whole(bare: browsers.Watched, files: str) -> Non
     over = page.locator(".tg-left").evaluate("(e) => e.scrollHeight - e.clientHeight")
     assert over <= 2
     assert page.locator(".tg-left").evaluate("(e) => e.scrollWidth <= e.clientWidth")
+    assert page.locator(".tg-left .tg-seen").bounding_box()["height"] >= 14
+    head, left = (page.locator(one).bounding_box() for one in (".tg-head", ".tg-left"))
+    assert left["y"] - head["y"] - head["height"] < 20, "no empty room above it"
     widths = page.locator(".tg-left svg").evaluate_all(
         "(all) => all.map((e) => e.getBoundingClientRect().width)"
     )
