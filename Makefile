@@ -19,7 +19,7 @@ VENV := .venv/bin/python
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup peers demo test lint types notebooks browser unit sweep fuzz fuzz-bits fuzz-files fuzz-faults fuzz-interrupts trust lab format \
+.PHONY: help setup peers demo test lint types notebooks browser pictures unit sweep fuzz fuzz-bits fuzz-files fuzz-faults fuzz-interrupts trust lab format \
 	bench-ablation bench-best-path bench-decode bench-forward bench-engine bench-fixed bench-bitwise bench-budgets bench-cluster bench-histories bench-imported bench-kernels bench-layout bench-memory bench-occlusion bench-optimize bench-optimum bench-packing bench-paths bench-predict bench-programs bench-remat \
 	bench-schedule bench-scoring bench-specialise bench-stream bench-widgets bench-zoo gpu clean
 
@@ -91,6 +91,9 @@ notebooks: setup ## run the notebooks and compare their outputs
 browser: setup ## the views in a real JupyterLab, where Chromium is there
 	@echo "== browser"
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV) -m pytest -p no:nbval tests/browser
+
+pictures: setup ## the README's pictures of the workbench, made anew in a browser
+	@OMP_NUM_THREADS=1 $(VENV) .ci/pictures.py
 
 lab: setup ## JupyterLab on the notebooks
 	@$(VENV) -m jupyter lab notebooks

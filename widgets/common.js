@@ -170,12 +170,15 @@ export function pressed(call) {
   return { onclick: call, onkeydown: (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); call(event); } } };
 }
 
-// The end of a name, as much as fits: names of nodes differ there. Of other text, its head.
+// What fits of a name: its last parts whole, without the scopes before them, where they do; else the
+// head of the last one, or its end where that is a number. Of other text, its head.
 export function shortened(pen, text, room, isHead = false) {
-  const whole = pen.measureText(text).width;
-  if (whole <= room) return text;
-  const cut = (length) => (isHead ? `${text.slice(0, length)}…` : `…${text.slice(text.length - length)}`);
-  let length = Math.max(Math.floor((room / whole) * text.length) - 1, 1);
+  if (pen.measureText(text).width <= room) return text;
+  const parts = isHead ? [text] : text.split("."), fits = parts.findIndex((_, i) => pen.measureText(parts.slice(i).join(".")).width <= room);
+  if (fits >= 0) return parts.slice(fits).join(".");
+  const last = parts.at(-1), isEnd = !isHead && /\d$/.test(last);
+  const cut = (length) => (isEnd ? `…${last.slice(last.length - length)}` : `${last.slice(0, length)}…`);
+  let length = Math.max(Math.floor((room / pen.measureText(last).width) * last.length) - 1, 1);
   while (length > 1 && pen.measureText(cut(length)).width > room) length--;
   return cut(length);
 }

@@ -19,6 +19,14 @@ export function frontierPanel(scene, place) {
 
   // --- the frontier -------------------------------------------------------------------------------
 
+  // The smallest and the largest size, told where they are; away from each other where they are near.
+  function ends(first, last, x) {
+    const mark = (size) => shape("line", { x1: x(size), x2: x(size), y1: CHART_HIGH - ROOM.bottom, y2: CHART_HIGH - ROOM.bottom + 4, stroke: "var(--tg-soft)" });
+    const isNear = x(last) - x(first) < 62, told = (size, anchor) => [mark(size), text(isNear ? x(size) : Math.min(x(size), CHART_WIDE - 30), CHART_HIGH - 16, anchor, bytes(size))];
+    if (last - first < 64) return told(first, "middle");
+    return [...told(first, isNear ? "end" : "middle"), ...told(last, isNear ? "start" : "middle")];
+  }
+
   function frontier(data) {
     const { facts } = data, sizes = [...data.point_size], times = [...data.point_time], bounds = [...data.point_bound];
     const marks = [facts.now, facts.proposal].filter(Boolean);
@@ -48,7 +56,7 @@ export function frontierPanel(scene, place) {
     const lines = [
       ...ticks(least / 1e3, most / 1e3, 4).map((us) => us * 1e3).concat(most < 4e3 ? ticks(least, most, 3) : []).filter((ns, i, all) => all.indexOf(ns) === i && ns >= least && ns <= most)
         .map((ns) => shape("g", {}, shape("line", { x1: ROOM.left, x2: CHART_WIDE - ROOM.right, y1: y(ns), y2: y(ns), stroke: "var(--tg-line)" }), text(ROOM.left - 4, y(ns) + 4, "end", duration(ns)))),
-      text(ROOM.left, CHART_HIGH - 16, "start", bytes(low / 0.8)), text(CHART_WIDE - ROOM.right, CHART_HIGH - 16, "end", bytes(high / 1.25)), text((CHART_WIDE + ROOM.left) / 2, CHART_HIGH - 3, "middle", "bytes of the arena; ◇ in force"),
+      ...ends(low / 0.8, high / 1.25, x), text((CHART_WIDE + ROOM.left) / 2, CHART_HIGH - 3, "middle", "bytes of the arena; ◇ in force"),
     ];
     const budget = facts.budget && shape("line", { x1: x(facts.budget), x2: x(facts.budget), y1: ROOM.top, y2: floor, stroke: "var(--tg-bad)", "stroke-dasharray": "6 3", "pointer-events": "none" });
     chart.replaceChildren(svg(CHART_HIGH, facts.label, shape("defs", {}, hatch), ...lines,
@@ -75,7 +83,7 @@ export function frontierPanel(scene, place) {
   function progress(data) {
     const { facts } = data, seconds = [...data.told_seconds], best = [...data.told_best], bound = [...data.told_bound];
     run.hidden = !seconds.length && !facts.is_running;
-    const gap = facts.bound ? `gap ${(100 * Math.max(facts.best / facts.bound - 1, 0)).toFixed(1)} %` : "";
+    const gap = facts.bound ? `gap ${(100 * Math.max(facts.best / facts.bound - 1, 0)).toFixed(1)}%` : "";
     const rate = facts.rate ? `${facts.rate.toFixed(1)} steps a second` : "";
     numbers.textContent = facts.is_running ? [`${facts.phase}: ${facts.message || "starting"}`, gap, rate].filter(Boolean).join(" · ") : [facts.state, facts.state ? "" : gap].filter(Boolean).join(" · ");
     numbers.title = numbers.textContent;
@@ -102,7 +110,7 @@ export function frontierPanel(scene, place) {
       const marks = freed(i).map((v) => `M${(4 + (v * (right - 4)) / values).toFixed(1)} ${y + 1}h${wide.toFixed(1)}v${ROW_HIGH - 2}h${-wide.toFixed(1)}z`).join("");
       return shape("g", { tabindex: 0, role: "button", class: "tg-window", "aria-label": words, ...pressed(() => { scene.say(words); scene.choose(freed(i).map((v) => data.value_name[v])); }) },
         shape("rect", { class: "tg-row", x: 0, y, width: CHART_WIDE, height: ROW_HIGH, fill: "transparent" }), shape("path", { d: marks, fill: colour }), shape("title", {}, words),
-        gain > 0 && text(CHART_WIDE - 2, y + ROW_HIGH - 1, "end", `−${(100 * gain).toPrecision(2)} %`, { "font-size": 9 }));
+        gain > 0 && text(CHART_WIDE - 2, y + ROW_HIGH - 1, "end", `−${(100 * gain).toPrecision(2)}%`, { "font-size": 9 }));
     };
     const shown = Array.from({ length: rows }, (_, k) => row(count - 1 - k));
     windows.replaceChildren(svg(high, `values decided anew: ${count} windows`, text(4, 10, "start", "decided anew, first value to last; the latest on top", { "font-size": 10 }), ...shown));

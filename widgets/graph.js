@@ -8,6 +8,9 @@ const LEAVES = { input: "input", state: "scratch", output: "good" };
 const KEYS_OF_GRAPH = "Keys: up and down go to what a node reads and to who reads it, left and right to its neighbours, " +
   "plus and minus zoom, shift with arrows moves the picture, 0 shows all, / searches, escape clears.";
 
+// What a node is; its type without the dtype where all of it does not fit.
+const titled = (pen, text, room) => shortened(pen, pen.measureText(text).width <= room ? text : text.replace(/ [a-z]+\d*\[/, " ["), room, true);
+
 export function graphPanel(scene, place_) {
   let data = null, facts = {}, camera = null, reads = [], readBy = [], memberOf = new Map(), byLine = [], around = [], isPlaced = false, hovered = -1, most = 1;
   const look = scene.colours;
@@ -177,7 +180,7 @@ export function graphPanel(scene, place_) {
       pen.fillStyle = look.colour("ink");
       pen.fillText(shortened(pen, data.name[i], (many ? 101 : WIDE - 14) * scale), x + 7 * scale, y + 12 * scale);
       pen.fillStyle = look.colour("soft");
-      pen.fillText(shortened(pen, data.title[i].replace(/, ×\d+$/, ""), (WIDE - 14) * scale, true), x + 7 * scale, y + 27 * scale);
+      pen.fillText(titled(pen, data.title[i].replace(/, ×\d+$/, ""), (WIDE - 14) * scale), x + 7 * scale, y + 27 * scale);
       if (many) spark(pen, i, x + 112 * scale, y + 4 * scale, 34 * scale, 14 * scale);
     }
     pen.globalAlpha = 1;

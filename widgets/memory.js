@@ -63,6 +63,7 @@ export function memoryPanel(scene, place) {
   // --- data ---------------------------------------------------------------------------------------
 
   function load() {
+    const wasEmpty = data === null;
     data = scene.data.memory?.name.length ? scene.data.memory : null;
     empty.hidden = Boolean(data);
     canvas.hidden = key.hidden = !data;
@@ -71,6 +72,7 @@ export function memoryPanel(scene, place) {
     canvas.setAttribute("aria-label", `${facts.label}. ${KEYS_OF_MAP}`);
     rowsOf = new Map();
     data.name.forEach((name, i) => { if (!rowsOf.has(name)) rowsOf.set(name, i); });
+    if (wasEmpty && facts.is_bound) colour.value = "kind"; // a plan alone does not say what is computed
     if (!folded) isFolded = facts.kept_bytes > 0.3 * facts.size_bytes && facts.kept_bytes < 0.995 * facts.size_bytes;
     across.hidden = !data.cost.length;
     hovered = -1;
@@ -268,16 +270,22 @@ export function memoryPanel(scene, place) {
       const next = labels[k + 1], free = next && next.y === y ? Math.min(room, next.x - x - 8) : room;
       if (free < 24) return;
       pen.fillStyle = (shown && !shown[i]) || (isFate() && fateOf(i) === "untouched") ? colours.colour("soft") : "#0b0f14";
-      pen.fillText(shortened(pen, data.name[i], free), x, y);
+      pen.fillText(labelled(pen, i, free), x, y);
     });
+  }
+
+  function labelled(pen, i, room) {
+    const isScratch = data.facts.kinds[data.kind[i]] === "scratch";
+    return isScratch && pen.measureText(data.name[i]).width > room ? shortened(pen, "scratch", room, true) : shortened(pen, data.name[i], room);
   }
 
   function band(pen) {
     if (!bandBytes) return;
     const y = camera.y(upOf(bandBytes)), tall = camera.y(0) - y;
     if (tall < 19) return;
-    const count = data.kind.reduce((n, kind) => n + (data.facts.kinds[kind] === "retained"), 0);
-    const said = `${count ? counted(count, "kept value") : "inputs"}, ${bytes(bandBytes)}`, wide = pen.measureText(said).width;
+    const inBand = (name) => data.kind.reduce((n, kind, i) => n + (data.facts.kinds[kind] === name && data.offset[i] < bandBytes), 0);
+    const [count, inputs] = [inBand("retained"), inBand("input")];
+    const said = `${[count && counted(count, "kept value"), inputs && counted(inputs, "input")].filter(Boolean).join(" and ")}, ${bytes(bandBytes)}`, wide = pen.measureText(said).width;
     pen.fillStyle = colours.colour("paper");
     pen.globalAlpha = 0.85;
     pen.fillRect(camera.box.left + 6, y + tall / 2 - 9, wide + 10, 18);

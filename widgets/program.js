@@ -8,7 +8,7 @@ export function programPanel(scene, place) {
   const head = make("span", { class: "tg-soft tg-line", role: "status" }), body = make("div", { class: "tg-rows" });
   const scroll = make("div", { class: "tg-program", tabindex: 0, role: "listbox", "aria-label": "calls of the program" }, body);
   place.append(make("div", { class: "tg-bar" }, head),
-    make("div", { class: "tg-row tg-soft" }, ...["#", "node", "box", "kernel", "expected", "offset", "scratch"].map((name) => make("span", {}, name))), scroll);
+    make("div", { class: "tg-row tg-soft" }, ...["#", "node", "box", "kernel", "expected", "offset, B", "scratch"].map((name) => make("span", {}, name))), scroll);
 
   function load() {
     data = scene.data.program ?? { node: [] };

@@ -177,6 +177,7 @@ export function render({ model, el }) {
   const lost = () => { gone.textContent = "The kernel that made this view is gone. The picture still moves; run its cell again for answers."; gone.hidden = false; };
   listen(model, "comm_live_update", (now) => { if (!now || now.comm_live === false) lost(); }, dispose);
   listen(model, "comm:close", lost, dispose);
+  root.classList.toggle("tg-alone-left", Boolean(root.querySelector(":scope > .tg-left:nth-child(2):nth-last-child(1)")));
   root.append(gone, table);
   sized(root, el, isBench, dispose);
   return () => dispose.forEach((end) => end());

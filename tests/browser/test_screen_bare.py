@@ -412,6 +412,51 @@ def test_clicking_the_frontier_is_the_budget(bare: browsers.Watched, files: str)
     assert page.locator("rect[fill^=url]").count() == 1
 
 
+FRONTIER = """() => {
+  const all = (what) => [...document.querySelectorAll(`.tg-chart:first-child svg > ${what}`)];
+  const number = (one, name) => Number(one.getAttribute(name));
+  const refused = all("rect[fill^=url]")[0], budget = all("line[stroke-dasharray='6 3']")[0];
+  return {
+    ticks: all("line[y2='164']").map((one) => number(one, "x1")),
+    ends: [number(refused, "x") + number(refused, "width"), number(budget, "x1")],
+    told: all("text[y='174']").map((one) => one.textContent),
+  };
+}"""
+
+
+@pytest.mark.parametrize(("least", "most"), [(200, 400), (200, 9000)])
+def test_the_frontier_tells_sizes_where_they_lie(
+    bare: browsers.Watched, files: str, least: int, most: int
+) -> None:
+    page = show(bare, files, session_of(layered(4)))
+    page.evaluate("(facts) => model.put('frontier', facts)", {"refused": least, "budget": most})
+    found = page.evaluate(FRONTIER)
+    assert found["told"] == [format_bytes(least), format_bytes(most)]
+    assert found["ticks"] == pytest.approx(found["ends"], abs=0.1)
+    letters = page.locator(".tg-chart:first-child svg > text[y='174']")
+    left, right = (one.bounding_box() for one in letters.all())
+    assert left["x"] + left["width"] <= right["x"], "they do not lie over each other"
+
+
+def test_a_search_alone_is_seen_whole(bare: browsers.Watched, files: str) -> None:
+    from tgbench.views import Screen
+
+    session = session_of(layered(4))
+    session.optimize("search", seconds=1)
+    page = show(bare, files, Screen(session, panels=["header", "frontier"]))
+    over = page.locator(".tg-left").evaluate("(e) => e.scrollHeight - e.clientHeight")
+    assert over <= 2
+    assert page.locator(".tg-left").evaluate("(e) => e.scrollWidth <= e.clientWidth")
+    assert page.locator(".tg-left .tg-seen").bounding_box()["height"] >= 14
+    head, left = (page.locator(one).bounding_box() for one in (".tg-head", ".tg-left"))
+    assert left["y"] - head["y"] - head["height"] < 20, "no empty room above it"
+    widths = page.locator(".tg-left svg").evaluate_all(
+        "(all) => all.map((e) => e.getBoundingClientRect().width)"
+    )
+    assert widths
+    assert max(widths) <= 310, "letters are as large as elsewhere"
+
+
 def test_a_proposed_plan_has_the_one_in_force_behind_it(bare: browsers.Watched, files: str) -> None:
     from tgbench.views import explore
 

@@ -107,7 +107,7 @@ def test_what_is_wrong_is_refused_with_its_case(task: Path, body: str) -> None:
         KernelError, match=f"(?s)refused: .*({REFUSED[body]}).*case: float32"
     ) as said:
         admit(written(task, body))
-    assert "numbers, lying" in str(said.value)
+    assert "numbers: normal, lying" in str(said.value)
     assert not kernel_folder().exists()
 
 

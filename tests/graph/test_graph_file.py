@@ -247,6 +247,8 @@ def test_what_is_no_graph_file_is_refused(text: str) -> None:
 
 
 def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(GraphError, match="a plan, not a graph; pass a file that `save_graph`"):
+        graph_from_json('{"slots": [], "version": 4}')
     with pytest.raises(GraphError, match="cannot be read"):
         load_graph(tmp_path / "none.json")
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")

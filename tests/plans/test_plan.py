@@ -146,6 +146,9 @@ def test_a_file_that_is_no_plan_is_told_with_its_own_mend(tmp_path: Path) -> Non
             PlanError, match=r"plan.json: (without a version this is )?not a plan; pass a file that"
         ):
             Plan.load(path)
+    path.write_text('{"nodes": [], "version": 1}')
+    with pytest.raises(PlanError, match=r"a graph, not a plan; pass a file that `session\.save"):
+        Plan.load(path)
     path.write_text(saved_plan()[:200])
     with pytest.raises(PlanError, match=r"damaged \(.*\); restore a copy, or delete it"):
         Plan.load(path)

@@ -353,7 +353,7 @@ def nan_weight(found: Weights) -> None:
 
 BAD_WEIGHTS: dict[str, tuple[Any, str]] = {
     "NaN": (nan_weight, "'w1' holds NaN or infinity"),
-    "missing": (lambda found: found.pop("w0"), "1 weight missing, 'w0'"),
+    "missing": (lambda found: found.pop("w0"), "1 weight missing, 'w0'; there are 'w1': pass"),
     "extra": (lambda found: found.update(w2=found["w0"]), r"'w2'.*ignore_weights=\['w2'\]"),
     "shape": (lambda found: found.update(w0=np.zeros((2, 3), "float32")), r"'w0'.*\[2, 3\]"),
 }

@@ -31,6 +31,9 @@ import tgbench
 from tgbench.base.errors import TgbenchError
 from tgbench.base.words import printable
 
+ABOUT = "tgbench: exact incremental programs of tensor graphs under a memory budget."
+EPILOG = "`tgbench COMMAND --help` tells what a command takes; `tgbench demo --quick` is a start."
+DEFAULTS = "In parentheses: what holds where an option is left out."
 STOPPED = 130  # what a shell expects of a command that Ctrl-C ended
 
 
@@ -94,12 +97,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser(words: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[str, Any]]:
     """The parser, with the arguments of the subcommand that is asked for."""
-    parser = argparse.ArgumentParser(prog="tgbench", description=tgbench.__doc__)
+    parser = argparse.ArgumentParser(prog="tgbench", description=ABOUT, epilog=EPILOG)
     parser.add_argument("--version", action="version", version=f"tgbench {tgbench.__version__}")
     below = parser.add_subparsers(dest="command", metavar="command")
     modules: dict[str, Any] = {}
     for command in COMMANDS:
-        own = below.add_parser(command.name, help=command.help, description=command.help)
+        own = below.add_parser(
+            command.name, help=command.help, description=command.help, epilog=DEFAULTS
+        )
         if command.name in words:
             modules[command.name] = module = import_module(f"tgbench.commands.{command.module}")
             module.configure(own)

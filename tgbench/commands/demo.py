@@ -149,7 +149,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--cache", type=Path, default=cache_folder(), help="keeps the random weights"
     )
     parser.add_argument(
-        "--quick", action="store_true", help="tiny models: seconds instead of minutes"
+        "--quick", action="store_true", help="tiny models, which take a few seconds"
     )
     parser.add_argument(
         "--no-reference", action="store_true", help="do not run transformers beside it"

@@ -23,7 +23,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     task.add_argument("node", help="the node's name")
     task.add_argument("model", type=Path, help="a graph (`save_graph`: .json) or .pt2 file")
     task.add_argument("--to", type=Path, required=True, help="the folder to write")
-    task.add_argument("--bind", action="append", default=[], metavar="T=128")
+    task.add_argument(
+        "--bind", action="append", default=[], metavar="T=128", help="a symbolic dimension's size"
+    )
     taken = below.add_parser("admit", help="check a kernel, and keep it under its hash")
     taken.add_argument("file", type=Path, help="kernel.py of a task")
     taken.add_argument("--task", type=Path, help="the task's graph (task.json beside the file)")

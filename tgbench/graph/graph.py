@@ -400,6 +400,12 @@ class GraphBuilder:
         node.name = name
         self._taken[name] = node
 
+    def rename_new(self, node: Node, name: str, since: int) -> Node:
+        """The node, renamed if it is none of the first `since` ones: those have names already."""
+        if node.index >= since:
+            self.rename(node, name)
+        return node
+
     def output(self, name: str, node: Node) -> None:
         check_name("output", name)
         if name in self.outputs and self.outputs[name] is not node:
@@ -914,9 +920,7 @@ def _copied(
         made = builder.constant(node.attrs["data"].array)
     else:
         made = builder.apply(node.op, *inputs, **attrs)
-    if len(builder.nodes) > count:
-        builder.rename(made, node.name)
-    return made
+    return builder.rename_new(made, node.name, since=count)
 
 
 def _rebound(

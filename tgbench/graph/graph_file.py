@@ -152,6 +152,8 @@ def graph_from_json(text: str) -> Graph:
     data = parsed(text, lambda fault: GraphError(f"not JSON ({fault}); {damaged}: {MEND}"))
     if not isinstance(data, dict):
         raise GraphError(f"a graph file is a JSON object, not {shorten(data)}; {MEND}")
+    if "slots" in data:
+        raise GraphError("a plan, not a graph; pass a file that `save_graph` wrote")
     if type(data.get("version")) is not int or data["version"] != VERSION:
         raise GraphError(
             f"version: {shorten(data.get('version'))} is not {VERSION}; "

@@ -123,9 +123,7 @@ class _Holder:
         assert op.in_less is not None
         scales = {i: self.scales[new] for i, new in enumerate(inputs) if new in self.scales}
         made: Node = op.in_less(node.attrs, scales, *inputs)
-        if len(builder.nodes) > count:
-            builder.rename(made, node.name)
-        return made
+        return builder.rename_new(made, node.name, since=count)
 
     def _weight(self, builder: GraphBuilder, node: Node) -> Node:
         dtype = self.held[node.name]

@@ -83,6 +83,8 @@ class _Reader:
 
     def plan(self) -> PlanFields:
         version = self.data.get("version")
+        if "nodes" in self.data:
+            raise PlanError(f"a graph, {NO_PLAN}")
         if version is None:
             raise PlanError(f"without a version this is {NO_PLAN}")
         if type(version) is not int or version not in READ:

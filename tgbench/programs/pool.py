@@ -233,19 +233,18 @@ def _compare_names(graph: Graph, names: Sequence[str], ignore: Sequence[str]) ->
     wanted, given = set(graph.parameters), set(names)
     missing = sorted(wanted - given)
     if missing:
+        there = f"there are {_first(sorted(given))}: " if given else ""
         raise WeightsError(
-            f"{counted(len(missing), 'weight')} missing, {_first(missing)}; the weights "
-            "belong to another "
-            "model, or the graph's parameter names do"
+            f"{counted(len(missing), 'weight')} missing, {_first(missing)}; {there}pass "
+            "`weights=`, a checkpoint or a dict with the names of the graph's parameters"
         )
     extra = sorted(
         name for name in given - wanted if not any(fnmatch.fnmatch(name, p) for p in ignore)
     )
     if extra:
         raise WeightsError(
-            f"{counted(len(extra), 'weight')} not used by the graph, {_first(extra)}; if "
-            "that is meant, "
-            f"pass ignore_weights={[_pattern(extra)]!r}"
+            f"{counted(len(extra), 'weight')} not used by the graph, {_first(extra)}; if that is "
+            f"meant, pass ignore_weights={[_pattern(extra)]!r}"
         )
 
 

@@ -207,6 +207,11 @@ def _read(path: Path) -> bytes:
         raise ProgramsError(f"{error}: {NONE}") from error
 
 
+def _brief(value: object) -> str:
+    """So much of a value that it is told apart: of a hash its beginning."""
+    return shorten(value[:12] if isinstance(value, str) and len(value) == 64 else value)
+
+
 def _signed_lines(raw: bytes, right_for: Mapping[str, str]) -> list[bytes]:
     """The lines between header and signature, once both are found to be right."""
     header = _header(raw.split(b"\n", 1)[0])
@@ -219,7 +224,9 @@ def _signed_lines(raw: bytes, right_for: Mapping[str, str]) -> list[bytes]:
     for what, wanted in right_for.items():
         found = header["right_for"].get(what)
         if found != wanted:
-            raise ProgramsError(f"for another {what} ({shorten(found)}, not {wanted}); {ANEW}")
+            raise ProgramsError(
+                f"for another {what} ({_brief(found)}, not {_brief(wanted)}); {ANEW}"
+            )
     return text.split(b"\n")[1:]
 
 

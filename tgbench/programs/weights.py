@@ -155,7 +155,8 @@ class FromArrays:
         value = self._dense(name)
         if tuple(value.shape) != node.shape:
             raise WeightsError(
-                f"weight {name!r} has shape {list(value.shape)}, the graph has {list(node.shape)}"
+                f"weight {name!r} has shape {list(value.shape)}, the graph has "
+                f"{list(node.shape)}; check the sizes that the graph was built with"
             )
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise WeightsError(f"weight {name!r} holds NaN or infinity; mend it before use")

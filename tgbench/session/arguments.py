@@ -80,7 +80,7 @@ class ArgumentReader:
             elif name in held:
                 arrays[name] = held[name]
             else:
-                raise InputError(f"input {name!r} ({node.type}) has no value yet; pass it")
+                raise InputError(f"input {name!r} ({node.type}) has no value yet; pass it once")
         return arrays
 
     def _input(self, name: str) -> Node:
@@ -138,7 +138,10 @@ class ArgumentReader:
     def _checked(self, name: str, node: Node, value: Any) -> Array:
         array = self._array(name, node, value)
         if array.shape != self._shapes[name]:
-            raise InputError(f"{name} has shape {list(array.shape)}, the graph takes {node.type}")
+            raise InputError(
+                f"{name} has shape {list(array.shape)}, the graph takes {node.type}; pad or cut "
+                "it, or build the graph for these sizes"
+            )
         return array
 
     def _array(self, name: str, node: Node, value: Any) -> Array:

@@ -179,7 +179,7 @@ def check(candidate: CandidateKernel, call: Call, tell: Callable[[str], None]) -
         raise RefusedKernel(f"the task is {call.op.name} of {types}, not {candidate[:2]}")
     for seed, one in enumerate(calls(call)):
         for kind, how in WAYS:
-            tell(f"{', '.join(map(str, one.inputs))} → {one.out}; {kind} numbers, lying {how}")
+            tell(f"{', '.join(map(str, one.inputs))} → {one.out}; numbers: {kind}, lying {how}")
             given = [laid(t, how) for t in operands(one, kind, seed)]
             found = computed(run, one, given, how)
             check_right(one, given, found)

@@ -274,9 +274,7 @@ def _with_weights(builder: GraphBuilder, node: Node, fold: Fold, new: Mapping[No
     with builder.scope(node.name):
         made = builder.apply(product.op, product.inputs[0], *weights, **product.attrs)
         made = made.permute(*fold.of.attrs["axes"]) if fold.of.op == "permute" else made
-    if len(builder.nodes) > count:
-        builder.rename(made, node.name)
-    return made
+    return builder.rename_new(made, node.name, since=count)
 
 
 def _weights(fold: Fold, new: Mapping[Node, Node]) -> list[Node]:

@@ -124,10 +124,8 @@ def covered(graph: Graph, taken: Mapping[Node, Match]) -> Graph:
             return made[node]
         count = len(builder.nodes)
         result = replacement(builder, match, made)
-        if len(builder.nodes) > count and builder.nodes[-1] is result:
-            builder.rename(result, node.name)
-        made[node] = result
-        return result
+        made[node] = builder.rename_new(result, node.name, since=count)
+        return made[node]
 
     return graph.rebuild(make)
 

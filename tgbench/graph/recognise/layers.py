@@ -54,6 +54,4 @@ def _layer(builder: GraphBuilder, node: Node, inputs: tuple[Node, ...]) -> Node:
     x, weight = inputs
     turned, count = weight.permute(1, 0), len(builder.nodes)
     made = builder.apply("linear", x, turned, **node.attrs)
-    if len(builder.nodes) > count:
-        builder.rename(made, node.name)
-    return made
+    return builder.rename_new(made, node.name, since=count)

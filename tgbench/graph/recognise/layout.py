@@ -43,13 +43,11 @@ def _can_move(node: Node, inputs: tuple[Node, ...], fixed: frozenset[Node]) -> b
 
 
 def _moved(builder: GraphBuilder, node: Node, inputs: tuple[Node, ...]) -> Node:
-    view, count = inputs[0], len(builder.nodes)
+    view = inputs[0]
     axes = view.attrs["axes"]
-    others = [turned_back(other, axes) for other in inputs[1:]]
+    others, count = [turned_back(other, axes) for other in inputs[1:]], len(builder.nodes)
     inner = builder.apply(node.op, view.inputs[0], *others, **node.attrs)
-    if len(builder.nodes) > count and builder.nodes[-1] is inner:
-        builder.rename(inner, node.name)
-    return inner.permute(*axes)
+    return builder.rename_new(inner, node.name, since=count).permute(*axes)
 
 
 def turned_back(other: Node, axes: tuple[int, ...]) -> Node:

@@ -129,7 +129,10 @@ def _explained(module: nn.Module, error: Exception) -> str:
     elif "cache" in text.lower():
         mend = NO_CACHE
     else:
-        mend = f"call torch.export.export({name}, …, strict=False) to see it whole"
+        mend = (
+            f"does {name} take these example inputs when it is called? If so, "
+            f"torch.export.export({name}, …, strict=False) tells more"
+        )
     return f"torch.export of {name} failed: {mend}. {type(error).__name__}: {brief}"
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 from tgbench.views.draw.svg import THEME
 
-WIDE, HIGH, LEFT, RIGHT, TOP, BOTTOM = 640, 260, 76, 16, 30, 40
+WIDE, HIGH, LEFT, RIGHT, TOP, BOTTOM = 640, 260, 76, 30, 30, 40
 
 
 @dataclass(frozen=True)

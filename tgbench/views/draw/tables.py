@@ -72,5 +72,5 @@ def _is_number(text: str) -> bool:
 
 
 def _cell(text: str, is_number: bool) -> str:
-    side = "right" if is_number else "left"
+    side = "right;white-space:nowrap" if is_number else "left"
     return f'<td style="text-align:{side};{PADDING}">{escape(printable(text))}</td>'

@@ -91,9 +91,10 @@ function timeline(number, data) {
       pen.fillStyle = "#0b0f14";
       const left = Math.max(x, margin.left) + 4;
       const room = Math.min(x + w, canvas.clientWidth - margin.right) - left - 4;
-      let text = data.name[i];
-      if (pen.measureText(text).width > room) text = "…" + text.slice(-Math.max(Math.floor(room / 6.5) - 1, 1));
-      if (room > 24) pen.fillText(text, left, Math.max(y, margin.top) + Math.min(h / 2 + 4, 14));
+      const parts = data.name[i].split(".");  // its last parts, as many as fit
+      const ends = parts.map((_, k) => parts.slice(k).join("."));
+      const text = ends.find((end) => pen.measureText(end).width <= room);
+      if (text && room > 24) pen.fillText(text, left, Math.max(y, margin.top) + Math.min(h / 2 + 4, 14));
     }
   }
 

@@ -241,6 +241,7 @@ def _timeline(shown: Timeline, number: int) -> str:
         f'<li><i class="key {kind}"></i>{escape(MEANINGS[kind])}: '
         f"{format_bytes(shown.bytes_of(kind))}</li>"
         for kind in KINDS
+        if shown.bytes_of(kind)
     )
     legend += '<li><i class="key live"></i>line: bytes in use at each step</li>'
     listed = sorted(shown.rectangles, key=lambda r: -r.size_bytes)[:MOST_LISTED]

@@ -71,8 +71,10 @@ def header(subject: Subject, _: Chosen) -> Payload | None:
     if plan is None:
         return None
     before = subject.plan if proposal is not None else None
-    faster = _change(before.expected_ns, plan.expected_ns, format_time) if before else ""
-    smaller = _change(before.size_bytes, plan.size_bytes, format_bytes) if before else ""
+    faster = _change(before.expected_ns, plan.expected_ns, format_time, "as fast") if before else ""
+    smaller = (
+        _change(before.size_bytes, plan.size_bytes, format_bytes, "as large") if before else ""
+    )
     return {}, {
         "time": format_time(plan.expected_ns),
         "size": size_words(plan),
@@ -111,9 +113,9 @@ def gap_words(plan: Plan) -> str:
     return f"gap {history_of(record).last.gap:.1%}" if record.bound_ns else "no bound yet"
 
 
-def _change(before: float, after: float, words: Callable[[Any], str]) -> str:
+def _change(before: float, after: float, words: Callable[[Any], str], equal: str) -> str:
     if before == after:
-        return "no change"
+        return equal
     sign = "+" if after > before else "−"
     return f"{sign}{words(abs(after - before))}"
 
@@ -192,13 +194,18 @@ def _step_times(schedule: Sequence[str], subject: Subject) -> list[float]:
     return found
 
 
+AFTER_A_RUN = (
+    "after {}: what is kept is there; a plan without its graph does not say what is computed"
+)
+
+
 def fate(subject: Subject, chosen: Chosen) -> Payload | None:
     """What a run of the class at hand does to every value, and who destroys whom."""
     plan, bucket = subject.shown, subject.class_at_hand(chosen)
     if plan is None:
         return None
     if subject.graph is None:
-        found, words, by = kept_after(plan, bucket), "there, or not, after such a run", {}
+        found, words, by = kept_after(plan, bucket), AFTER_A_RUN.format(bucket), {}
     else:
         try:
             run = subject.run(bucket)

@@ -271,20 +271,24 @@ def to_svg(shown: NodeRegions, title: str = "", cut: Plane | None = None) -> str
     parts = [rectangle("whole", (0, count[0], 0, count[1]), str(node.type))]
     parts += [rectangle("known", span, "known") for span in _known_spans(shown, plane, count)]
     apart = _apart(shown.regions)
-    for kind, region in apart.items():
-        for box in region.boxes:
+    for kind in sorted(apart, key="computed".__eq__):  # last: one row of many is seen
+        for box in apart[kind].boxes:
             span = crossing(box, plane)
             if span is not None:
                 parts.append(rectangle(kind, span, f"{kind} {box}"))
-    height = TOP + count[0] * down + 30
+    bottom, right = TOP + count[0] * down, LEFT + count[1] * across
+    height = bottom + 46
     heads = [
         f'<text class="tg-strong" x="{LEFT}" y="16" font-size="13">{escape(node.name)}: '
         f"{escape(str(node.type))}</text>",
         f'<text class="tg-text" x="{LEFT}" y="32">{escape(title)}</text>',
         f'<text class="tg-text" x="{LEFT}" y="48">{escape(plane_words(node.shape, plane))}</text>',
         f'<text class="tg-text" x="{LEFT - 6}" y="{TOP + 10}" text-anchor="end">0</text>',
-        f'<text class="tg-text" x="{LEFT - 6}" y="{TOP + count[0] * down:.0f}" '
-        f'text-anchor="end">{count[0]}</text>',
+        f'<text class="tg-text" x="{LEFT - 6}" y="{bottom:.0f}" text-anchor="end">'
+        f"{count[0]}</text>",
+        f'<text class="tg-text" x="{LEFT}" y="{bottom + 14:.0f}">0</text>',
+        f'<text class="tg-text" x="{max(right, LEFT + 40):.0f}" y="{bottom + 14:.0f}" '
+        f'text-anchor="end">{count[1]}</text>',
         *_legend([*apart, *(["known"] if shown.known_share else [])], height - 10),
     ]
     return (

@@ -110,7 +110,9 @@ class PathMap:
             parts.append(
                 f'<circle cx="{x}" cy="{y}" r="{6 if is_chosen else 4}" fill="{fill}" '
                 f'stroke="{"#0072b2" if is_chosen else "currentColor"}" stroke-width="1.5"/>'
-                f'<text x="{x + 10}" y="{y + 16}">{escape(cut(stop.label, LETTERS))}'
+                f'<text x="{x + 10}" y="{y + 16}" stroke="var(--jp-layout-color1, #fff)" '
+                'stroke-width="4" stroke-linejoin="round" paint-order="stroke">'
+                f"{escape(cut(stop.label, LETTERS))}"
                 f"<title>{escape(stop.label)}</title></text>"
             )
         return "".join([*parts, "</svg>"])
@@ -140,9 +142,9 @@ def _calls(path: Path, group: Sequence[Any]) -> Counter[str]:
 
 
 def _told(calls: Counter[str], options: Sequence[Counter[str]]) -> str:
-    """What of an option not every one does: "2 matmul, exp"; "·" for nothing."""
+    """What of an option not every one does: "2 matmul, exp"; "nothing more"."""
     own = calls - reduce(and_, options)
-    return ", ".join(op if n == 1 else f"{n} {op}" for op, n in own.items()) or "·"
+    return ", ".join(op if n == 1 else f"{n} {op}" for op, n in own.items()) or "nothing more"
 
 
 def _decision(group: Sequence[Any]) -> str:
