@@ -22,6 +22,7 @@ from tgbench.runs.raster import Raster
 
 Coords: TypeAlias = "tuple[Coord, ...]"
 Entry: TypeAlias = "tuple[Node, Region, Coords]"
+_Held: TypeAlias = "Mapping[tuple[int, Coords | None], Region]"  # by themselves and their starts
 Change: TypeAlias = Callable[[Coord, int], Coord]  # (coordinate, size of its dimension) → another
 
 
@@ -76,6 +77,14 @@ class ValidityPattern:
     def regions(self) -> dict[Node, tuple[Region, tuple[Coord, ...]]]:
         """What is valid of every node, of a pattern of numbers, and where its slot starts."""
         return {node: (region, start) for node, region, start in self.entries}
+
+    @cached_property
+    def alike(self) -> tuple[tuple[Region, Coords, tuple[Node, ...]], ...]:
+        """What is valid and where its slot starts, each with all nodes of which that is so."""
+        nodes = dict[tuple[Region, Coords], list[Node]]()
+        for node, region, start in self.entries:
+            nodes.setdefault((region, start), []).append(node)
+        return tuple((*key, tuple(those)) for key, those in nodes.items())
 
     def holds(self, other: ValidityPattern) -> bool:
         """Whether all that another pattern counts on is there, where one stands.
@@ -228,23 +237,26 @@ class States:
             None where it is at no start.
         """  # fmt: skip
         there = self.here(number, last).regions
+        for counted, first, nodes in self.patterns[wanted].alike:
+            parts = (there.get(node, _NOWHERE) for node in nodes)
+            held = {(id(region), begins): region for region, begins in parts}
 
-        def is_there(entry: Entry, start: int) -> bool:
-            node, counted, first = entry
-            region, begins = there.get(node, _NOWHERE)
-            origin = places(start)
-            if begins != tuple([at(form, origin) for form in first]):
-                return False
-            boxes = counted.at(origin)
-            return all(a < b for box in boxes for a, b in box) and region.contains(boxes)
+            def is_there(
+                start: int, counted: Region = counted, first: Coords = first, held: _Held = held
+            ) -> bool:
+                origin = places(start)
+                here, boxes = tuple([at(form, origin) for form in first]), counted.at(origin)
+                return all(a < b for box in boxes for a, b in box) and all(
+                    begins == here and region.contains(boxes)
+                    for (_, begins), region in held.items()
+                )
 
-        for entry in self.patterns[wanted].entries:
-            if not is_there(entry, start):
+            if not is_there(start):
                 low, high = 0, start - 1
                 while low < high:
                     middle = (low + high + 1) // 2
-                    low, high = (middle, high) if is_there(entry, middle) else (low, middle - 1)
-                if low > high or not is_there(entry, low):
+                    low, high = (middle, high) if is_there(middle) else (low, middle - 1)
+                if low > high or not is_there(low):
                     return None
                 start = low
         return start

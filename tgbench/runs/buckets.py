@@ -524,11 +524,9 @@ def region_of_index(index: Any, shape: Sequence[int], what: str) -> Region:
 
     Raises DemandError naming `what` for anything outside the shape.
     """
-    if type(index) is tuple and set(map(type, index)) == {int} and len(index) <= len(shape):
-        rest = shape[len(index) :]
-        if all(0 <= part < size for part, size in zip(index, shape, strict=False)):
-            intervals = [(part, part + 1) for part in index] + [(0, size) for size in rest]
-            return Region((Box(intervals),))
+    plain = _plain(index, shape) if type(index) is tuple else None
+    if plain is not None:
+        return Region((Box(plain),))
     if isinstance(index, Region):
         inside = Region.full(tuple(shape))
         if any(len(box) != len(shape) for box in index) or not inside.contains(index):
@@ -551,6 +549,25 @@ def region_of_index(index: Any, shape: Sequence[int], what: str) -> Region:
         for axis, (part, size) in enumerate(zip(parts, shape, strict=True))
     ]
     return EMPTY if any(a >= b for a, b in intervals) else Region((Box(intervals),))
+
+
+def _plain(index: tuple[Any, ...], shape: Sequence[int]) -> list[tuple[int, int]] | None:
+    """Intervals of an index of numbers and slices that lie inside; None of any other."""
+    if len(index) > len(shape):
+        return None
+    found = [(0, size) for size in shape]
+    for axis, (part, size) in enumerate(zip(index, shape, strict=False)):
+        if type(part) is int:
+            start, stop = part, part + 1
+        elif type(part) is slice and part.step is None:
+            start = 0 if part.start is None else part.start
+            stop = size if part.stop is None else part.stop
+        else:
+            return None
+        if type(start) is not int or type(stop) is not int or not 0 <= start < stop <= size:
+            return None
+        found[axis] = start, stop
+    return found
 
 
 def _interval(part: Any, size: int, what: str) -> tuple[int, int]:

@@ -72,7 +72,7 @@ class Step:
     run: Hashable = None
 
 
-class Fate(NamedTuple):
+class ValueFate(NamedTuple):
     """What becomes of what is valid of a kept node in a run that counts on none of it.
 
     Fields:
@@ -336,13 +336,13 @@ class Propagator:
                 )
         return after
 
-    def fate(self, node: Node, dirty: Region, steps: Sequence[Step]) -> Fate:
+    def fate(self, node: Node, dirty: Region, steps: Sequence[Step]) -> ValueFate:
         """What becomes of a kept node in steps that were decided for larger changes."""
         found = []
         for step in steps:
             stays, lasts = self._fares(node, step.compute, step.compute.keys() | step.filled)
             found.append((stays, step.compute[node] if lasts else EMPTY))
-        return Fate(dirty, tuple(found))
+        return ValueFate(dirty, tuple(found))
 
     def _fares(
         self, node: Node, compute: Mapping[Node, Region], written: Set[Node]

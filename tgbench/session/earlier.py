@@ -22,7 +22,7 @@ from tgbench.programs.lowering import Held
 from tgbench.programs.program import Program
 from tgbench.programs.states import NOTHING, ValidityPattern
 from tgbench.runs.buckets import Boxes, Bucket, BucketClass, Place, Spot
-from tgbench.runs.propagate import Fate, changes
+from tgbench.runs.propagate import ValueFate, changes
 from tgbench.runs.raster import onwards
 from tgbench.session.memory import Memory
 
@@ -46,7 +46,9 @@ class Note(NamedTuple):
 
 
 Notes: TypeAlias = "tuple[Note, ...]"  # the oldest first; each stands on what the one before left
-Fates: TypeAlias = "tuple[tuple[Fate, ...], Sequence[int]]"  # different ones; which, by kept node
+Fates: TypeAlias = (
+    "tuple[tuple[ValueFate, ...], Sequence[int]]"  # different ones; which, by kept node
+)
 
 
 class Reader:
@@ -116,7 +118,7 @@ class Reader:
     def _followed(self, program: Program, kind: BucketClass) -> Fates:
         graph, propagator = self.memory.scheduled.graph, self.memory.propagator
         dirty: Mapping[Node, Region] = propagator.forward(changes(graph, kind, kind.symbols))
-        numbers = dict[Fate, int]()
+        numbers = dict[ValueFate, int]()
         which = []
         for node in self.kept:
             fate = propagator.fate(node, dirty.get(node, EMPTY), program.steps)

@@ -116,11 +116,13 @@ class Tryout:
         version: how much was known when it was looked at.
         groups: of courses that are not over.
         watched: a heavy call that was timed.
+        needs_ns: what has to be left for the next call of the first course.
     """
 
     version: int
     groups: list[CallGroup] = field(default_factory=list)
     watched: CallGroup | None = None
+    needs_ns: float = 0.0
 
 
 class TriedCall(NamedTuple):
@@ -184,9 +186,12 @@ class Tryer:
     def turn(self, program: Program, memory: Memory) -> TriedCall | None:
         """What a run tries; None nearly always."""
         tryout = program.tryout
-        if tryout is None or not tryout.groups or tryout.groups[0].course.is_over:
+        if tryout is None or not tryout.groups or self.left_ns < tryout.needs_ns:
             return None
-        return self._affordable(program, tryout.groups[0], memory)
+        tryout.needs_ns = 0.0
+        if tryout.groups[0].course.is_over:
+            return None
+        return self._affordable(program, tryout, memory)
 
     def carry_out(self, calls: Sequence[Bound], turn: TriedCall) -> None:
         """A run's calls, one of them tried."""
@@ -225,14 +230,17 @@ class Tryer:
 
     # --- what is tried ---------------------------------------------------------------------------
 
-    def _affordable(self, program: Program, group: CallGroup, memory: Memory) -> TriedCall | None:
+    def _affordable(self, program: Program, tryout: Tryout, memory: Memory) -> TriedCall | None:
         """The next kernel's call, if what it may take longer can be spent."""
+        group = tryout.groups[0]
         course, name = group.course, group.course.next
         if name == group.own:
             return TriedCall(group, name, program.each[group.indices[0]])
         kernel = next(one for one in course.task.kernels if one.name == name)
         expected_ns = self.calibrator.costs.of_site(course.task.sites[0], kernel).time_ns
-        if 2 * expected_ns - self._usual_ns(group) > self.left_ns:
+        needs_ns = 2 * expected_ns - self._usual_ns(group)
+        if needs_ns > self.left_ns:
+            tryout.needs_ns = needs_ns
             return None
         call = self._paid(self._bound, program, group, name, memory)
         return None if call is None else TriedCall(group, name, call)
@@ -329,7 +337,7 @@ class Tryer:
 
     def _end(self, program: Program, tryout: Tryout, memory: Memory) -> None:
         """A course is over: what it found is kept, and calls have the quickest kernel."""
-        group = tryout.groups.pop(0)
+        group, tryout.needs_ns = tryout.groups.pop(0), 0.0
         if isinstance(group.course, Watch):
             self._compare(tryout, group, group.course)
             return
