@@ -476,7 +476,7 @@ class Measured:
             if one[0].program is None and cost < self._instead_ns
             if not one[0].rung.is_sized or self._differ_in_size(one[0], seen[0][0])
         ]
-        better = [(one, is_hope) for one, is_hope in better if not is_hope or self._asks(one[0])]
+        better = [(one, is_hope) for one, is_hope in better if not is_hope or self._asks]
         sure_ns = min((one[1] for one, is_hope in better if not is_hope), default=inf)
         worth_it = [one for one, is_hope in better if not is_hope or one[1] < sure_ns]
         if not worth_it:
@@ -484,11 +484,12 @@ class Measured:
         best = max(worth_it, key=lambda one: self._worth(one[0], one[1], planned))
         return best if self._may_have(best[0]) else _quickest_there(seen)
 
-    def _asks(self, offer: Offer) -> bool:
-        """Whether to ask what a run takes: where one of its class elsewhere is known to be worth a
-        program, runs there come first, as asking takes as long as making one.
+    @property
+    def _asks(self) -> bool:
+        """Whether to ask what others take: while a program is known to be worth making at places
+        that other runs were at, these come first, as asking takes as long as making one.
         """
-        return self._promising.get((offer.rung, offer.spot.kind), HOPES) >= HOPES
+        return all(choices >= HOPES for choices in self._promising.values())
 
     def _differ_in_size(self, sized: Offer, own: Offer) -> bool:
         """Whether runs came of other sizes than this one: else one for any size serves no more."""
