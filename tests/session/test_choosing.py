@@ -31,7 +31,7 @@ from tgbench.session.choosing import (
 )
 from tgbench.session.experience import COLD, OVER_MODEL, Experience
 from tgbench.session.purse import ADVANCE, SHARE, Purse
-from tgbench.session.serving import EXACTLY, LARGER, Offer, Rung
+from tgbench.session.serving import EXACTLY, LARGER, Offer, Rung, finds_nothing
 
 AFRESH = LARGER[-1]
 COARSE = next(rung for rung in LARGER if rung.name == "in sixteenths")
@@ -185,7 +185,7 @@ def _kind(name: int) -> BucketClass:
 
 def _offer(rung: Rung, name: int, program: Program | None = None) -> Offer:
     bucket = Bucket((("x", Region.full((1_000 if rung is AFRESH else 1,))),), ())
-    return Offer(rung, bucket, Spot(_kind(name), ()), 0, program)
+    return Offer(rung, bucket, Spot(_kind(name), ()), 0, program, finds_nothing)
 
 
 def _key(offer: Offer) -> Any:
@@ -308,15 +308,20 @@ def test_a_program_that_does_more_is_credited_with_the_runs_it_would_serve() -> 
     chooser = Imagined().chooser
     many, few = (_spans(n) for n in (8, 3))
     chooser.asked(
-        Wanted(Offer(EXACTLY, many.bucket((0,)), Spot(many, (0,)), 0, None), True, 0.0, 0.0),
+        Wanted(
+            Offer(EXACTLY, many.bucket((0,)), Spot(many, (0,)), 0, None, finds_nothing),
+            True,
+            0.0,
+            0.0,
+        ),
         (_work(OWN_NS), Domain(()), 0),
     )
-    own = Offer(EXACTLY, few.bucket((40,)), Spot(few, (40,)), 0, None)
+    own = Offer(EXACTLY, few.bucket((40,)), Spot(few, (40,)), 0, None, finds_nothing)
     assert chooser._with_asked(own, [])[1].spot == Spot(many, (40,))
-    behind = Offer(EXACTLY, few.bucket((61,)), Spot(few, (61,)), 0, None)
+    behind = Offer(EXACTLY, few.bucket((61,)), Spot(few, (61,)), 0, None, finds_nothing)
     assert chooser._with_asked(behind, [])[1].spot == Spot(many, (56,)), "it would not end in time"
     larger = _spans(9)
-    more = Offer(EXACTLY, larger.bucket((0,)), Spot(larger, (0,)), 0, None)
+    more = Offer(EXACTLY, larger.bucket((0,)), Spot(larger, (0,)), 0, None, finds_nothing)
     assert chooser._with_asked(more, []) == [more]
 
 
@@ -615,7 +620,7 @@ def test_a_program_counts_for_the_runs_of_its_class_at_places_where_it_is_right(
 
     def offer(rung: Rung, place: int, extent: int = 1) -> Offer:
         kind = BucketClass((("x", (((0, extent),),)),), (), (99,))
-        return Offer(rung, Bucket.of({}, {}), Spot(kind, (place,)), None, None)
+        return Offer(rung, Bucket.of({}, {}), Spot(kind, (place,)), None, None, finds_nothing)
 
     known, met = Experience(modelled), Met()
     for place in range(10):
@@ -636,7 +641,12 @@ def test_a_program_counts_for_the_runs_of_its_class_at_places_where_it_is_right(
 
 def _moving(place: int, program: Program | None = None) -> Offer:
     kind = BucketClass((("x", (((0, 1),),)),), (), (99,))
-    return Offer(EXACTLY, kind.bucket((place,)), Spot(kind, (place,)), None, program)
+    return Offer(EXACTLY, kind.bucket((place,)), Spot(kind, (place,)), None, program, finds_nothing)
+
+
+def _where(only: int, offer: Offer) -> Offer:
+    """Where one state is there, and no other."""
+    return offer._replace(finds=lambda state, place: state == only)
 
 
 def test_what_a_run_would_count_on_has_to_be_there_for_what_the_model_said_of_such_ones() -> None:
@@ -644,12 +654,12 @@ def test_what_a_run_would_count_on_has_to_be_there_for_what_the_model_said_of_su
     chooser, full = Measured(_modelled), _offer(AFRESH, 0, _ran(FULL_NS))
     known = chooser._experience
     known.asked(_moving(3), (_work(OWN_NS), Domain(()), 7), 1.0)
-    there, lacking = (_moving(5)._replace(finds=finds) for finds in ((7).__eq__, (8).__eq__))
+    there, lacking = _where(7, _moving(5)), _where(8, _moving(5))
     assert known.running(there) == OWN_NS
     assert not known.lacks(there)
     assert known.lacks(lacking)
-    assert [ns for _, ns in chooser._known([there, full])] == [OWN_NS, FULL_NS]
-    assert [ns for _, ns in chooser._known([lacking, full])] == [FULL_NS, FULL_NS]
+    assert [ns for _, ns in chooser._seen([there, full])] == [OWN_NS, FULL_NS]
+    assert [ns for _, ns in chooser._seen([lacking, full])] == [FULL_NS, FULL_NS]
     known.asked(lacking, (_work(2 * OWN_NS), Domain(()), 8), 1.0)
     assert known.running(lacking) == 2 * OWN_NS
     assert known.running(there) == OWN_NS

@@ -78,6 +78,37 @@ def _whole(session: tg.GraphSession, weights: dict[str, Any], ids: Any) -> Any:
     return tg.evaluate(session.graph, {"ids": ids, **weights})["y"]
 
 
+class Checked(Strictly):
+    """The same, and sees whether what offers would count on is there."""
+
+    def __init__(self) -> None:
+        self.counting = 0
+
+    def choose(self, own: Offer, larger: Larger, planned: Any) -> Offer:
+        for offer in (own, *larger()):
+            assert offer.finds(NOTHING, offer.spot.origin)
+            if offer.state not in (None, NOTHING):
+                self.counting += 1
+                assert offer.finds(offer.state, offer.spot.origin), offer.rung.name
+        return own
+
+
+def test_what_an_offer_would_count_on_is_there() -> None:
+    random, g, chooser = np.random.default_rng(0), tg.GraphBuilder(), Checked()
+    x, w = g.input("x", (64, 32)), random.standard_normal((32, 32)).astype(np.float32)
+    for _ in range(3):
+        x = tg.ops.relu(tg.ops.linear(x, g.constant(w)))
+    g.output("y", x)
+    session = tg.GraphSession(g.build(), {}, calibrate=False)
+    session.keeper.chooser = session.runner.chooser = chooser
+    given = random.standard_normal((64, 32)).astype(np.float32)
+    for _ in range(20):
+        given = given.copy()
+        given[random.integers(64, size=2)] += 1
+        session.run({"x": given}, want=np.s_[: random.integers(32, 64)])
+    assert chooser.counting > 20
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_program_serves_wherever_all_that_it_counts_on_is_there(seed: int) -> None:
     session, weights = _session(Strictly())
@@ -191,6 +222,27 @@ def test_changes_that_go_on_are_ready_with_the_first_answer(want: Any) -> None:
     assert session.counters.specialised == made
     served = [kind for _, kind, program in session.programs if program.use.ran]
     assert any(kind.reaching is not None and not kind.sized for kind in served)
+
+
+def test_the_ends_of_a_short_batch_are_ready_as_well() -> None:
+    """A program for a row in the middle is wrong where nothing is to the one side of it."""
+    random, g = np.random.default_rng(0), tg.GraphBuilder()
+    x, w = g.input("x", (8, 128, 256)), random.standard_normal((256, 256)).astype(np.float32) / 99
+    for _ in range(4):
+        x = tg.ops.softmax(tg.ops.linear(x, g.constant(w)) @ x.transpose(1, 2), -1) @ x
+    g.output("y", x.reshape(1, 8 * 128, 256))
+    session = tg.GraphSession(
+        g.build(), {}, buckets={"x": ("exact", "full", "full")}, making="measured", calibrate=False
+    )
+    given = random.standard_normal((8, 128, 256)).astype(np.float32)
+    session.run({"x": given})
+    made = session.counters.specialised
+    for row in (3, 0, 7, 5, 7, 0):
+        given = given.copy()
+        given[row] += 1
+        _close(session.run({"x": given})["y"], tg.evaluate(session.graph, {"x": given})["y"])
+        assert session.report().recomputed < 1 / 4
+    assert session.counters.specialised == made
 
 
 def test_nothing_that_computes_nearly_everything_is_ready() -> None:

@@ -222,6 +222,8 @@ class Region:
         return _banded(_outside(self.boxes, other.boxes))
 
     def contains(self, other: Region) -> bool:
+        if len(self.boxes) == 1:
+            return all(map(self.boxes[0].contains, other.boxes))
         return not _outside(other.boxes, self.boxes)
 
     def intersects(self, other: Region) -> bool:

@@ -92,7 +92,7 @@ class Everything:
     Fields:
         program: that does it, and more where one for no more is not there.
         there_ns: what it takes.
-        least_ns: what one for no more would.
+        least_ns: what one for no more would; the same where it is that one.
     """
 
     program: Program
@@ -104,6 +104,12 @@ class Everything:
         self.program = program
         self.there_ns += (there_ns - self.there_ns) * LATELY
         self.least_ns += (least_ns - self.least_ns) * LATELY
+
+    def ran(self, took_ns: float) -> None:
+        """It ran often enough to know what it takes, though nobody chooses."""
+        if self.least_ns == self.there_ns:
+            self.least_ns = took_ns
+        self.there_ns = took_ns
 
 
 @dataclass(eq=False)
@@ -349,6 +355,7 @@ class Measured:
         self._chosen = 0  # how often, in all
         self._counts: tuple[Sequence[Seen], Offer, float] | None = None  # when the run is over
         self._full = Latest[BucketClass, Everything](MOST_CLASSES)
+        self._lately: Everything | None = None  # of the last run
         self._missing = Latest[tuple[Rung, BucketClass], None](MOST_MISSING)  # and asked about
         self._promising = Latest[tuple[Rung, BucketClass], int](MOST_MISSING)  # choices since then
         self._whole: Program | None = None  # what computes everything of anything
@@ -400,7 +407,7 @@ class Measured:
             if between is not None:
                 origin = between[1]  # so that changes start together
                 spot = Spot(kind, origin)
-                found.append(Offer(rung, kind.bucket(origin), spot, None, None))
+                found.append(Offer(rung, kind.bucket(origin), spot, None, None, own.finds))
         return found
 
     def _count(self, seen: Sequence[Seen], best: Offer, paid_ns: float) -> None:
@@ -426,16 +433,20 @@ class Measured:
         everything for instance, that it changes and is asked for: all such parts together compute
         that.
         """
-        known = self._known(offers)
-        sure = [(one, takes_ns) for one, takes_ns in known if takes_ns is not None]
+        known = self._experience
+        found = [(offer, known.running(offer)) for offer in offers]
+        sure = [(one, takes_ns) for one, takes_ns in found if takes_ns is not None]
         there = [(one, one[0].program) for one in sure if one[0].program is not None]
         warm = [one for one, program in there if program.use.is_warm]
+        quickest_ns = min((ns for (_, ns), _ in there), default=inf)
 
         def hoped(offer: Offer) -> float:
             around = ((one, ns) for (one, ns), _ in there if offer.is_within(one))
             return max((ns * offer.bucket.share_of(one.bucket) for one, ns in around), default=0.0)
 
         def takes(offer: Offer, own_ns: float) -> float:
+            if offer.program is None and quickest_ns < inf and known.lacks(offer):
+                return quickest_ns  # computes more than such ones do: it is taken to bring nothing
             if offer.program is None:
                 return max([own_ns, *(ns for one, ns in sure if one.is_within(offer))])
             if not offer.program.is_good(offer.spot.origin):
@@ -444,22 +455,7 @@ class Measured:
 
         return [
             (offer, takes(offer, hoped(offer) if own_ns is None else own_ns))
-            for offer, own_ns in known
-        ]
-
-    def _known(self, offers: Sequence[Offer]) -> list[tuple[Offer, float | None]]:
-        """What is known of them; one that lacks what such ones count on, and so computes more than
-        they do, is taken to bring nothing.
-        """
-        known = self._experience
-        found = [(offer, known.running(offer)) for offer in offers]
-        there = [ns for offer, ns in found if offer.program is not None and ns is not None]
-        if not there:
-            return found
-        instead_ns = min(there)
-        return [
-            (offer, instead_ns if offer.program is None and known.lacks(offer) else ns)
-            for offer, ns in found
+            for offer, own_ns in found
         ]
 
     def _least(self, seen: Sequence[Seen], planned: Classes) -> Seen:
@@ -623,12 +619,14 @@ class Measured:
                 for ready in self._ready:
                     ready.use.instead_ns = program.use.takes_ns
                 self._ready.clear()
-        full = self._full.get(kind)
-        if full is None and self._whole is not None:  # nobody chose for it yet
+        full = self._full.get(kind) or self._lately  # that of another, where nobody chose for it
+        if full is None and self._whole is not None:
             there_ns = self._whole.use.takes_ns
-            least_ns = min(there_ns, purse.full_ns) if self._chosen else there_ns
-            full = Everything(self._whole, there_ns, least_ns)
+            full = Everything(self._whole, there_ns, there_ns)
         if full is not None:
+            self._lately = full
+            if program is full.program and program.use.is_warm:
+                full.ran(program.use.takes_ns)
             saved_ns, least_ns = 0.0, full.least_ns
             if program.renews:  # one for no more is not there, or not for this place
                 there_ns = full.there_ns if program is full.program else took_ns

@@ -76,7 +76,7 @@ class Family:
         place = offer.spot.origin
         ratios = [ratio for use in self.uses if (ratio := use.ratio) is not None]
         for work, domain, state in self.asked:
-            if domain.holds(place) and offer.finds(state):
+            if domain.holds(place) and offer.finds(state, place):
                 return work.at(place) * (median(ratios) or scale)
         return self.running_ns(scale) if len(self.asked) >= most else None
 
@@ -86,7 +86,7 @@ class Family:
         """
         place = offer.spot.origin
         states = [state for _, domain, state in self.asked if domain.holds(place)]
-        return bool(states) and not any(map(offer.finds, states))
+        return bool(states) and not any(offer.finds(state, place) for state in states)
 
     def answered(self, place: Place, found: Asked) -> None:
         """A model was asked at a place."""

@@ -21,10 +21,11 @@ from tgbench.runs.buckets import Bucket, BucketClass, Spot
 from tgbench.session.making import Maker
 from tgbench.session.planning import Planning
 from tgbench.session.scouting import Scout
-from tgbench.session.serving import ONWARDS, SIZED, SWEPT, WHOLE, WIDER, Offer, Rung
+from tgbench.session.serving import ONWARDS, SIZED, SWEPT, WHOLE, WIDER, Offer, Rung, finds_nothing
 from tgbench.session.standing import Keeper, Standing
 
 ANYWHERE = SWEPT, WIDER  # where programs for any place of an image are
+FEW_PLACES = 16  # of a class: the first and the last are an eighth of them
 RUNS_AHEAD = 3  # how far `prepare` follows a class: two runs reach its steady state
 
 
@@ -71,11 +72,11 @@ class Rehearser:
         """What may come next, and what is made then if that is quick: blocks of any size, where a
         block was asked for; a change of all behind some element; and the changes that are planned
         for, one element on, or in the middle where they were at the end, as programs for an end are
-        right there alone. Where these are right at few places, one for any place of an image, else
-        bands that hold them anywhere.
+        right there alone; of a class of few places, these ends as well. Where these are right at
+        few places, one for any place of an image, else bands that hold them anywhere.
         """
         for rung, spot in likely:
-            offer = Offer(rung, spot.kind.bucket(spot.origin), spot, None, None)
+            offer = Offer(rung, spot.kind.bucket(spot.origin), spot, None, None, finds_nothing)
             yield offer, [offer]
         scout, stands = self.scout, self.keeper.chooser.stands
         for kind, (_, origin) in self.planning.classes.items():
@@ -83,10 +84,12 @@ class Rehearser:
             own = scout.own(kind.bucket(ahead.origin), ahead, self.keeper.standing)
             if own.program is not None:
                 continue
+            larger = scout.larger(own)  # which is quicker from then on
             yield own, (one for one in [own] if not stands(one))
             if not stands(own):
+                yield from self._at_ends(kind, ahead)
                 continue
-            for offer in scout.larger(own):
+            for offer in larger:
                 if offer.rung.is_swept:
                     if scout.quickest(own.bucket, ANYWHERE) is None:
                         yield offer, [offer]
@@ -94,6 +97,21 @@ class Rehearser:
                         break
                 elif offer.rung.stands and offer.program is None:
                     yield offer, self._bands(kind, offer.rung)
+
+    def _at_ends(self, kind: BucketClass, middle: Spot) -> Iterator[tuple[Offer, Iterable[Offer]]]:
+        """The first and the last place of a class that has few, if a program is there by now for
+        the middle one: it is not right where nothing is to the one side.
+        """
+        own, standing = self.scout.own, self.keeper.standing
+        if len(kind.bounds) != 1 or kind.bounds[0] >= FEW_PLACES:
+            return
+        if own(kind.bucket(middle.origin), middle, standing).program is None:
+            return
+        for place in ((0,), kind.farthest):
+            spot = self.scout.server.classifier.known(Spot(kind, place))
+            offer = own(kind.bucket(spot.origin), spot, standing)
+            if offer.program is None:
+                yield offer, [offer]
 
     def _bands(self, kind: BucketClass, rung: Rung) -> Iterator[Offer]:
         """Of runs in bands, those that hold changes of a class wherever they are."""
@@ -108,7 +126,8 @@ class Rehearser:
     def hold(self, runs: Iterable[Spot]) -> None:
         """Make programs of runs that compute everything: they may serve any other."""
         for spot in map(self.scout.server.classifier.known, runs):
-            self._made_ready(Offer(WHOLE, spot.kind.bucket(spot.origin), spot, NOTHING, None))
+            bucket = spot.kind.bucket(spot.origin)
+            self._made_ready(Offer(WHOLE, bucket, spot, NOTHING, None, finds_nothing))
 
     def _made_ready(self, offer: Offer) -> list[Program]:
         """A program made before it is asked for, if it fits with the kernels that are quickest."""

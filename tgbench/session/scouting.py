@@ -56,17 +56,17 @@ class Scout:
 
     def own(self, bucket: Bucket, spot: Spot, standing: Standing) -> Offer:
         """A run's own program, if it is there."""
+        finds = self.server.finds(standing.valid, standing.last)
         if not self.keeper.chooser.strict:
             program = (
                 self.keeper.programs.find(NOTHING, *spot)
                 if standing.last is None
                 else self.server.for_less(standing.valid, standing.last, spot)
             )
-            finds = self.server.finds(spot, standing.valid, standing.last)
             return Offer(EXACTLY, bucket, spot, None, program, finds)
         state = self.keeper.states.moved(standing.valid, standing.last, spot)
         program = self.keeper.programs.find(state, spot.kind, spot.origin)
-        return Offer(EXACTLY, bucket, spot, state, program)
+        return Offer(EXACTLY, bucket, spot, state, program, finds)
 
     def larger(self, own: Offer) -> Sequence[Offer]:
         """The run as larger ones than its `own`."""

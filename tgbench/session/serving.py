@@ -38,9 +38,11 @@ from tgbench.programs.program import Program
 from tgbench.programs.states import MOST_PLACES, NOTHING, States
 from tgbench.runs.buckets import Boxes, Bucket, Classifier, Extents, Spans, Spot
 from tgbench.runs.raster import Raster, as_one, by_image, onwards
+from tgbench.runs.work import Place
 from tgbench.session.library import Library
 
 Enlarges: TypeAlias = Callable[[Region, Sequence[int]], Region]  # a region of a shape
+Finds: TypeAlias = Callable[[int, Place], bool]  # whether a state is there, from a place on
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,6 +154,11 @@ COMPARED = 16  # runs after which such programs are compared again
 MOST_KINDS = 32  # of programs, that a run is compared with
 
 
+def finds_nothing(state: int, place: Place) -> bool:
+    """What is there before anything ran."""
+    return state == NOTHING
+
+
 class Offer(NamedTuple):
     """One program that would serve a run.
 
@@ -161,7 +168,7 @@ class Offer(NamedTuple):
         state: what the program counts on, a number of `States`; None where that is not worked out,
             as nobody asks before a program of the run's own is to be made.
         program: None where it is not made yet.
-        finds: whether a state that such a program counts on is there.
+        finds: whether what a program at a place would count on is there.
     """
 
     rung: Rung
@@ -169,7 +176,7 @@ class Offer(NamedTuple):
     spot: Spot
     state: int | None
     program: Program | None
-    finds: Callable[[int], bool] = NOTHING.__eq__
+    finds: Finds
 
     def is_within(self, other: Offer) -> bool:
         """Whether whoever computes the other one computes this as well; of a sweep, that is as much
@@ -243,25 +250,28 @@ class Server:
             return None
         if rung.is_afresh:
             program = self.programs.find(NOTHING, spot.kind, spot.origin)
-            return Offer(rung, bucket, spot, NOTHING, program)
+            return Offer(rung, bucket, spot, NOTHING, program, finds_nothing)
+        finds = self.finds(run.valid, run.last)
         if rung.changed is None:
             there, program = self._there(run, spot) or (spot, None)
             if there != spot:
                 bucket = there.kind.bucket(there.origin)
-            return Offer(rung, bucket, there, None, program, self.finds(there, run.valid, run.last))
+            return Offer(rung, bucket, there, None, program, finds)
         state = self.states.within(run.valid, run.last, rung.changed, run.kept)
         program = self.programs.find(state, spot.kind, spot.origin)
         if program is None:
             program = self.for_less(run.valid, run.last, spot)
-        return Offer(rung, bucket, spot, state, program)
+        return Offer(rung, bucket, spot, state, program, finds)
 
-    def finds(self, spot: Spot, valid: int, last: Spot | None) -> Callable[[int], bool]:
-        """Whether a state is there for a run, after the `last` one."""
+    def finds(self, valid: int, last: Spot | None) -> Finds:
+        """What is there after the `last` run."""
 
-        def is_there(state: int) -> bool:
-            if last is None or state == NOTHING:
-                return state == NOTHING
-            return self.states.are_there(state, spot.origin, valid, last.origin)
+        if last is None:
+            return finds_nothing
+        place_before = last.origin
+
+        def is_there(state: int, place: Place) -> bool:
+            return state == NOTHING or self.states.are_there(state, place, valid, place_before)
 
         return is_there
 
@@ -306,7 +316,8 @@ class Server:
         if not found:
             return None
         _, _, spot, program = min(found)
-        return Offer(WIDER, spot.kind.bucket(spot.origin), spot, None, program)
+        bucket, finds = spot.kind.bucket(spot.origin), self.finds(run.valid, run.last)
+        return Offer(WIDER, bucket, spot, None, program, finds)
 
     def _all_of(self, names: Sequence[str]) -> Spans:
         """How a class says that all of some inputs changed."""
