@@ -315,6 +315,11 @@ def test_what_cannot_be_exported_is_one_line(
     assert message in said
 
 
+def test_what_to_write_has_to_be_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = failed(capsys, main(["export", str(folder / "model.json")]))
+    assert "model.json: a graph; say with --to what to write (.json or .dot or .svg" in said
+
+
 def test_a_symbolic_graph_is_bound_for_its_plan(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -49,10 +49,10 @@ def run(arguments: argparse.Namespace) -> int:
     kind, form = kind_of(arguments.file), target.suffix.removeprefix(".")
     forms = FORMS[kind]
     if form not in forms:
-        raise ExportError(
-            f"--to {target}: a {kind} has no form {form!r}; end the name in "
-            f"{' or '.join(f'.{known}' for known in forms)}"
-        )
+        names = " or ".join(f".{known}" for known in forms)
+        if arguments.to is None:
+            raise ExportError(f"{arguments.file}: a {kind}; say with --to what to write ({names})")
+        raise ExportError(f"--to {target}: a {kind} has no form {form!r}; end the name in {names}")
     read, graph = READERS[kind](arguments.file), graph_of(arguments)
     if form == "html":
         made: str | bytes = page(read, graph, arguments.against)

@@ -22,6 +22,8 @@ Array = NDArray[Any]
 PLAIN = (list, tuple, int, float, np.generic)  # numbers, as opposed to arrays of a dtype
 BFLOAT16_OVERFLOW = 2.0**127 * (2 - 2.0**-8)  # what lies here or beyond is rounded to infinity
 NUMBERS = "biuf"  # NumPy's kinds
+NUMBERS_OF_ANY_KIND = NUMBERS + "c"
+MOST_SHOWN = 40  # characters of a value, in a message
 WIDER = {("bfloat16", "float32"), ("bfloat16", "float64")} | {
     (small, "bfloat16") for small in ("bool", "int8", "uint8")
 }
@@ -343,7 +345,19 @@ def _read(name: str, value: Any) -> tuple[Array, str]:
             f"{name} is a {type(value).__name__} that is no array ({error}); pass a dense array, a "
             "tensor or nested lists of numbers"
         ) from error
+    if array.dtype.kind not in NUMBERS_OF_ANY_KIND and array.size:
+        verb, first = "holds" if array.ndim else "is", array.reshape(-1)[:1].tolist()[0]
+        raise InputError(
+            f"{name} {verb} {_short(first)}, which is no number; pass an array, a tensor or nested "
+            "lists of numbers"
+        )
     return array, array.dtype.name
+
+
+def _short(value: Any) -> str:
+    """How a value is written, cut where that is long."""
+    text = repr(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
 
 
 def _of_numbers(array: Array, target: np.dtype[Any]) -> Array | None:

@@ -375,7 +375,14 @@ def _overview(subject: Subject) -> list[list[str]]:
         rows.append(["took", format_time(last.total_ns), ""])
         spread = last.spread
         if spread is None:
-            rows.append(["spread", "no node makes all of a part", ""])
+            whole = last.served != "exactly"
+            rows.append(
+                [
+                    "spread",
+                    "not known: a larger run served it" if whole else "no node makes all of a part",
+                    "",
+                ]
+            )
         else:
             rows.append(["spreads at", str(spread), spread.node])
     plan = subject.shown
