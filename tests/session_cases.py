@@ -134,6 +134,9 @@ class CheckedSession:
         given = self.values if inputs is None else inputs
         result = self.session.run(given, want=want, **options)
         now = self.values | dict(given)
+        last = self.session.last
+        if last is not None and not last.program.domain.holds(last.program.origin or ()):
+            raise Wrong(f"a program runs at {last.program.origin}, where it is not right")
         self._check_results(result, want, now | self.parameters | self.states)
         if options.get("keep", True):
             self.values = now

@@ -6,6 +6,7 @@ import gc
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,14 @@ import numpy as np
 import pytest
 
 from tgbench import ops
-from tgbench.base.coords import standing
+from tgbench.base.coords import origin_symbol, standing
 from tgbench.costs.records import Records
 from tgbench.graph.graph import Graph, GraphBuilder
+from tgbench.graph.reference import evaluate
 from tgbench.kernels.registry import KERNELS, Kernel
 from tgbench.programs import calibrate
 from tgbench.programs.calibrate import Task
-from tgbench.programs.program import site_at
+from tgbench.programs.program import Instruction, Program, site_at
 from tgbench.session.planning import Planning
 from tgbench.session.session import GraphSession
 from tgbench.session.trying import AT_ONCE, DRIFT, MOST_KNOWN, SAMPLES, SEEN, SHARE, Tryer
@@ -341,6 +343,69 @@ def test_an_interrupt_while_calls_are_exchanged_leaves_the_program_right(world: 
         assert np.array_equal(found, right(x))
     assert stopped == 2
     assert tryer_of(session).exchanged
+
+
+def test_calls_that_lie_differently_stay_apart_when_more_is_known(world: World) -> None:
+    """What lies alike is told by a number, which lowering remembers."""
+    session = opened(world)
+    finish(session, 3)
+    lowerer = session.memory.specialiser.lowerer
+    known = {lowerer._how(node) for node in lowerer.scheduled.stored if not node.is_leaf}
+    lowerer.choose_anew()
+    assert lowerer._bindings.number("lies otherwise") not in known
+    session.forget()
+    finish(session, 3)
+
+
+@pytest.mark.parametrize("last", [5, ROWS - 1])
+def test_a_kernel_that_suits_few_places_computes_no_other(last: int) -> None:
+    """What is chosen where a program last ran, for as many rows as there are, has to suit wherever
+    it may run next: scratch memory is enough for so many rows, say.
+    """
+    g = GraphBuilder()
+    x, w = g.input("x", (ROWS, WIDE)), g.parameter("w", (WIDE, WIDE))
+    heads = ops.linear(x, w).reshape(1, 1, ROWS, WIDE)
+    causal = g.constant(np.tri(ROWS, dtype=bool))
+    g.output("y", ops.attention(heads, heads, heads, causal).reshape(ROWS, WIDE))
+    weights = {"w": np.random.default_rng(0).standard_normal((WIDE, WIDE)).astype(np.float32) / 9}
+    session = GraphSession(g.build(), weights, packed_bytes=0, making="always")
+    tryer, lowerer = tryer_of(session), None
+    given, rows = np.random.default_rng(1).standard_normal((ROWS, WIDE)).astype(np.float32), []
+
+    def looked_at(row: int) -> None:
+        session.forget()
+        found = session.run({"x": given}, want=np.s_[row])["y"]
+        whole = evaluate(session.graph, {"x": given, **weights})["y"]
+        np.testing.assert_allclose(found, whole[row], rtol=1e-4, atol=1e-5)
+
+    def run(function: Any, *given: Any) -> None:
+        rows.append(max(one.shape[0] for one in given if hasattr(one, "shape")))
+        function(*given)
+
+    def again(made: Instruction) -> Instruction:
+        if made.node.op != "linear" or not origin_symbol(0) <= last:
+            return made
+        return replace(made, kernel="few", function=partial(run, made.function))
+
+    for row in (3, 2, 3):
+        looked_at(row)
+    assert session.last is not None
+    program = session.last.program
+    assert program.origin == (3,)
+    assert program.domain.holds((6,))
+    lowerer = session.memory.specialiser.lowerer
+    lowerer.again = again  # type: ignore[method-assign]
+    before = tryer.before
+
+    def looking(program: Program, memory: Any, most: Any) -> None:
+        tryer._exchange(program, range(len(program.instructions)), memory, most)
+        before(program, memory, most)
+
+    tryer.before = looking  # type: ignore[method-assign]
+    for row in (6, 4, 6, 2):
+        looked_at(row)
+    assert session.last.program is program
+    assert (len(rows) > 0) is (last == ROWS - 1)
 
 
 def test_a_call_that_writes_over_what_it_reads_is_not_tried(world: World) -> None:

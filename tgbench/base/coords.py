@@ -620,6 +620,25 @@ class Domain:
         """Entries of the origin that have one value wherever the guards hold."""
         return (index for index, low, high in self.bounds if low == high)
 
+    def implies(self, guard: Guard, most: Sequence[int]) -> bool:
+        """Whether a guard holds at all these origins whose entries are 0 … `most`; no, where that
+        takes more than the bounds of each entry to tell.
+
+        >>> Domain([Guard(9, ((0, -1),))]).implies(Guard(12, ((0, -1),)), (99,))
+        True
+        >>> Domain([Guard(9, ((0, -1),))]).implies(Guard(-1, ((0, 1),)), (99,))
+        False
+        """
+        if guard in self.rest or guard.modulus:
+            return guard in self.rest
+        least, bounds = guard.const, {index: (low, high) for index, low, high in self.bounds}
+        for index, coefficient in guard.terms:
+            if index >= len(most):  # a number of a table
+                return False
+            low, high = bounds.get(index, (0, most[index]))
+            least += coefficient * (max(low, 0) if coefficient > 0 else min(high, most[index]))
+        return least >= 0
+
     def share(self, most: Sequence[int]) -> float:
         """How much it holds of all origins, whose entries are 0 … `most`, as intervals and the
         largest modulus of an entry say.

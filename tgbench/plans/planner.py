@@ -128,6 +128,21 @@ def change_onwards(bucket: Bucket, scheduled: ScheduledGraph, name: str) -> Buck
     return None
 
 
+def change_behind(bucket: Bucket, scheduled: ScheduledGraph, name: str) -> Bucket | None:
+    """One element of an input half-way between what is asked for and the end, with the same demand:
+    who looks before a change. None where all is asked for, or no output dimension has the size of
+    one of the input's.
+    """
+    shape = scheduled.graph.inputs[name].shape
+    sides = list(Box.full(shape))
+    for axis, (start, stop) in enumerate(_asked(bucket, scheduled, name)):
+        if (start, stop) != sides[axis] and stop < shape[axis]:
+            at = (stop + shape[axis]) // 2
+            sides[axis] = at, at + 1
+            return Bucket.of({name: Region((Box(sides),))}, dict(bucket.demand))
+    return None
+
+
 def _asked(bucket: Bucket, scheduled: ScheduledGraph, name: str) -> list[tuple[int, int]]:
     """Between which elements of each dimension of an input an output dimension of the same size is
     asked for; all of it where there is none. Nothing of a number, or where nothing is asked for.

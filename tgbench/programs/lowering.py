@@ -245,13 +245,13 @@ class Choices:
     def __init__(self, rules: Rules, ranking: Ranking = candidates) -> None:
         self.rules = rules
         self.ranking = ranking
+        self._next = count()  # no number comes twice
         self.forget()
 
     def forget(self) -> None:
         """More is known of what kernels take: they are ranked anew."""
         memo = self.rules.allowance.memo
         self._numbers, self._kernels, self._options = memo(), memo(), memo()
-        self._next = count()
 
     def key(self, site: Site) -> int:
         """A number for what of a canonical site counts."""
@@ -290,13 +290,13 @@ class KnownBindings:
 
     def __init__(self, choices: Choices) -> None:
         self.choices = choices
+        self._hows: dict[Hashable, int] = {}  # never forgotten: lowerers remember the numbers
         self.forget()
 
     def forget(self) -> None:
         """More is known of what kernels take."""
         memo = self.choices.rules.allowance.memo
         self.by_choice, self.by_how = memo(), memo()
-        self._hows: dict[Hashable, int] = {}
 
     def number(self, how: Hashable) -> int:
         """One number for equal ways of how operands lie."""

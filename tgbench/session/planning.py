@@ -37,6 +37,7 @@ from tgbench.plans.planner import (
     Planner,
     Progress,
     change_as_asked,
+    change_behind,
     change_onwards,
     unit_change,
     whole_lines,
@@ -215,6 +216,11 @@ class Planning:
     def onwards(self, bucket: Bucket) -> list[Bucket]:
         """Changes of all that lies behind some element, which what was asked for depends on."""
         found = (change_onwards(bucket, self.scheduled, name) for name in self.graph.inputs)
+        return [one for one in found if one is not None]
+
+    def behind(self, bucket: Bucket) -> list[Bucket]:
+        """Changes of one element behind all that was asked for."""
+        found = (change_behind(bucket, self.scheduled, name) for name in self.graph.inputs)
         return [one for one in found if one is not None]
 
     def whole_runs(self) -> Runs:

@@ -21,7 +21,17 @@ from tgbench.runs.buckets import Bucket, BucketClass, Spot
 from tgbench.session.making import Maker
 from tgbench.session.planning import Planning
 from tgbench.session.scouting import Scout
-from tgbench.session.serving import ONWARDS, SIZED, SWEPT, WHOLE, WIDER, Offer, Rung, finds_nothing
+from tgbench.session.serving import (
+    EXACTLY,
+    ONWARDS,
+    SIZED,
+    SWEPT,
+    WHOLE,
+    WIDER,
+    Offer,
+    Rung,
+    finds_nothing,
+)
 from tgbench.session.standing import Keeper, Standing
 
 ANYWHERE = SWEPT, WIDER  # where programs for any place of an image are
@@ -39,16 +49,18 @@ class Rehearser:
     # --- with the first answer -------------------------------------------------------------------
 
     def likely(self, bucket: Bucket) -> list[tuple[Rung, Spot]]:
-        """Runs of any size, that go on to the end, or anywhere on an image, which may follow one
-        that is the first.
+        """Runs of any size, that go on to the end, whose change lies behind what is asked for, or
+        is anywhere on an image, which may follow one that is the first.
         """
         classify, planning = self.scout.server.classifier.spot, self.planning
         blocks = [classify(one, SIZED.extents) for one in planning.blocks(bucket)]
         onwards = [classify(one, ONWARDS.extents) for one in planning.onwards(bucket)]
+        behind = [classify(one) for one in planning.behind(bucket)]
         windows = [classify(one, SWEPT.extents) for one in planning.windows(bucket)]
         return [
             *((SIZED, Spot(kind, kind.ahead(origin))) for kind, origin in blocks),
             *((ONWARDS, spot) for spot in onwards),
+            *((EXACTLY, spot) for spot in behind),
             *((SWEPT, spot) for spot in windows),
         ]
 

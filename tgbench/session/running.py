@@ -386,11 +386,13 @@ class Runner:
         """Execute a run and remember what it did; what it wrote stays from the last line on."""
         program, origin = run.served.program, run.served.spot.origin
         tryer, memory = self.tryer, self.keeper.memory
-        if tryer is not None:
-            tryer.before(program, memory)
         moved = program.origin != origin
         if moved:
             program.move_to(origin)
+        if tryer is not None:
+            tryer.before(program, memory, run.served.spot.kind.bounds)
+            if program.origin != origin:  # it has other calls
+                program.move_to(origin)
         turn = None if tryer is None else tryer.turn(program, memory)
         before, compiled_ns = self.keeper.standing, once.spent_ns()
         decided_ns, began_work = time.perf_counter_ns(), self._work_ns()

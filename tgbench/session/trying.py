@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
-from tgbench.base.coords import record, standing
+from tgbench.base.coords import Guard, record, standing
 from tgbench.base.errors import KernelError
 from tgbench.base.memo import Latest
 from tgbench.base.switches import STEPS, tell
@@ -166,8 +166,10 @@ class Tryer:
 
     # --- a run -----------------------------------------------------------------------------------
 
-    def before(self, program: Program, memory: Memory) -> None:
-        """A program is about to run: see what is to be tried in it, and what was found."""
+    def before(self, program: Program, memory: Memory, most: Sequence[int]) -> None:
+        """A program is about to run where it stands, at any place of those up to `most`: see what
+        is to be tried in it, and what was found.
+        """
         use = program.use
         share_ns = SHARE * use.time_ns
         self.left_ns = min(self.left_ns + share_ns, AT_ONCE * share_ns)
@@ -176,12 +178,12 @@ class Tryer:
         tryout = program.tryout
         if tryout is None or (tryout.version != self.version and not tryout.groups):
             if self.left_ns > self._look_ns * len(program.instructions):
-                self._paid(self._look, program, memory)
+                self._paid(self._look, program, memory, most)
         elif not tryout.groups:
             if tryout.watched is not None and program.use.ran % SEEN == 0:
                 tryout.groups.append(tryout.watched)
         elif tryout.groups[0].course.is_over:
-            self._paid(self._end, program, tryout, memory)
+            self._paid(self._end, program, tryout, memory, most)
 
     def turn(self, program: Program, memory: Memory) -> TriedCall | None:
         """What a run tries; None nearly always."""
@@ -271,13 +273,13 @@ class Tryer:
             course.fail(name, error)
         return None
 
-    def _look(self, program: Program, memory: Memory) -> None:
+    def _look(self, program: Program, memory: Memory, most: Sequence[int]) -> None:
         """Find the heavy calls of a program: those that another kernel computes quicker, as is
         known by now; those of which too little is known; and one that was timed.
         """
         began_ns, tryout = self.clock(), Tryout(self.version)
         found = list(self._heavy(program))
-        self._exchange(program, [i for _, indices in found for i in indices], memory)
+        self._exchange(program, [i for _, indices in found for i in indices], memory, most)
         for task, indices in found:
             own = program.instructions[indices[0]].kernel
             raced = Task(task.signature, task.sites, self._rivals(task))
@@ -335,7 +337,7 @@ class Tryer:
 
     # --- what was found --------------------------------------------------------------------------
 
-    def _end(self, program: Program, tryout: Tryout, memory: Memory) -> None:
+    def _end(self, program: Program, tryout: Tryout, memory: Memory, most: Sequence[int]) -> None:
         """A course is over: what it found is kept, and calls have the quickest kernel."""
         group, tryout.needs_ns = tryout.groups.pop(0), 0.0
         if isinstance(group.course, Watch):
@@ -348,7 +350,7 @@ class Tryer:
             self.version += 1
             self.drift.pop(group.course.task.signature, None)
             memory.specialiser.lowerer.choose_anew()
-        self._exchange(program, group.indices, memory)
+        self._exchange(program, group.indices, memory, most)
 
     def _compare(self, tryout: Tryout, group: CallGroup, watch: Watch) -> None:
         """Whether a call takes what it took; its kernels are timed again if it does not."""
@@ -363,17 +365,25 @@ class Tryer:
         if len(raced.kernels) > 1:
             tryout.groups.append(group._replace(course=self._course(raced)))
 
-    def _exchange(self, program: Program, indices: Iterable[int], memory: Memory) -> None:
-        """Have some calls computed by the kernels that would be chosen now."""
+    def _exchange(
+        self, program: Program, indices: Iterable[int], memory: Memory, most: Sequence[int]
+    ) -> None:
+        """Have some calls computed by the kernels that would be chosen now, where these suit
+        wherever the program is right: it may be about to run at any such place.
+        """
         assert program.origin is not None
         lowerer, changed = memory.specialiser.lowerer, dict[int, Instruction]()
-        with record(program.origin) as guards:
-            for i in indices:
-                made = program.instructions[i]
+        found = set[Guard]()
+        for i in indices:
+            made = program.instructions[i]
+            with record(program.origin) as guards:
                 other = lowerer.again(made)
-                if other.kernel != made.kernel:
-                    changed[i] = other
+            if other.kernel == made.kernel:
+                continue
+            if all(one in program.guards or program.domain.implies(one, most) for one in guards):
+                changed[i] = other
+                found |= guards
         if changed:
             self.exchanged += len(changed)
-            program.exchange(changed, guards, memory.bind)
+            program.exchange(changed, found, memory.bind)
             tell(STEPS, lambda: f"{counted(len(changed), 'call')} by other kernels from now on")
