@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ Array = NDArray[Any]
 PLAIN = (list, tuple, int, float, np.generic)  # numbers, as opposed to arrays of a dtype
 BFLOAT16_OVERFLOW = 2.0**127 * (2 - 2.0**-8)  # what lies here or beyond is rounded to infinity
 NUMBERS = "biuf"  # NumPy's kinds
-NUMBERS_OF_ANY_KIND = NUMBERS + "c"
+THERE_IS_NONE = object()
 MOST_SHOWN = 40  # characters of a value, in a message
 WIDER = {("bfloat16", "float32"), ("bfloat16", "float64")} | {
     (small, "bfloat16") for small in ("bool", "int8", "uint8")
@@ -345,8 +346,10 @@ def _read(name: str, value: Any) -> tuple[Array, str]:
             f"{name} is a {type(value).__name__} that is no array ({error}); pass a dense array, a "
             "tensor or nested lists of numbers"
         ) from error
-    if array.dtype.kind not in NUMBERS_OF_ANY_KIND and array.size:
-        verb, first = "holds" if array.ndim else "is", array.reshape(-1)[:1].tolist()[0]
+    others = (one for one in array.flat if not isinstance(one, Number))
+    first = next(others, THERE_IS_NONE) if array.dtype.kind == "O" else THERE_IS_NONE
+    if first is not THERE_IS_NONE:
+        verb = "holds" if array.ndim else "is"
         raise InputError(
             f"{name} {verb} {_short(first)}, which is no number; pass an array, a tensor or nested "
             "lists of numbers"
