@@ -129,9 +129,9 @@ def change_onwards(bucket: Bucket, scheduled: ScheduledGraph, name: str) -> Buck
 
 
 def change_behind(bucket: Bucket, scheduled: ScheduledGraph, name: str) -> Bucket | None:
-    """One element of an input half-way between what is asked for and the end, with the same demand:
-    who looks before a change. None where all is asked for, or no output dimension has the size of
-    one of the input's.
+    """One element of an input half-way between what is asked for and the end, where one looks one
+    element before that: what was asked for last has more there than what else may be looked at.
+    None where all is asked for, or no output dimension has the size of one of the input's.
     """
     shape = scheduled.graph.inputs[name].shape
     sides = list(Box.full(shape))
@@ -139,8 +139,21 @@ def change_behind(bucket: Bucket, scheduled: ScheduledGraph, name: str) -> Bucke
         if (start, stop) != sides[axis] and stop < shape[axis]:
             at = (stop + shape[axis]) // 2
             sides[axis] = at, at + 1
-            return Bucket.of({name: Region((Box(sides),))}, dict(bucket.demand))
+            demand = {
+                output: _before(region, scheduled.graph.outputs[output].shape, shape[axis])
+                for output, region in bucket.demand
+            }
+            return Bucket.of({name: Region((Box(sides),))}, demand)
     return None
+
+
+def _before(region: Region, shape: Sequence[int], size: int) -> Region:
+    """A region one element before, in dimensions of a size, as far as there is one."""
+    sides = [
+        (start - 1, stop - 1) if length == size and start > 0 else (start, stop)
+        for (start, stop), length in zip(region.hull(), shape, strict=True)
+    ]
+    return Region((Box(sides),))
 
 
 def _asked(bucket: Bucket, scheduled: ScheduledGraph, name: str) -> list[tuple[int, int]]:
