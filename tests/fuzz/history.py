@@ -94,6 +94,8 @@ def _options(random: Random, case: Json) -> Json:
         options["making"] = "always"
     if random.random() < 0.5:
         options["serve"] = random.randrange(1000)
+    if "exact" not in options and random.random() < 0.4:
+        options["kernels"] = random.randrange(1000)
     return options
 
 

@@ -3,6 +3,7 @@
 Options of a case, beside those of `GraphSession`
     memory    None, bytes, or of what the first run needs: "exact", "little" more, "ample"
     serve     runs are served by any program that may, picked with this seed
+    kernels   calls are given any kernels that take them, picked with this seed
     poison    fill every byte that holds nothing valid with garbage before each run
     torch     inputs are torch tensors
 
@@ -40,6 +41,7 @@ from fuzz.case import (
 )
 from fuzz.choosing import serve_any
 from fuzz.table import basic_index
+from fuzz.trying import try_any
 from tgbench.base.errors import BudgetError, GraphError, PlanError, TgbenchError
 from tgbench.session.session import GraphSession
 from tgbench.session.what_if import WhatIf
@@ -161,6 +163,8 @@ class _Replay:
         session = made(self.graph, weights, memory=memory, calibrate=False, **options, **others)
         if self.options.get("serve") is not None:
             serve_any(session, self.options["serve"])
+        if self.options.get("kernels") is not None:
+            try_any(session, self.options["kernels"])
         return session
 
     def _budget(self) -> int | None:
@@ -280,6 +284,7 @@ class _Replay:
             return
         self._count_run(do)
         self.tally.events["run by a moved program"] += self.session.last.moved
+        self._require_place()
         self._require_equal(results, want, expected)
         self._require_untouched()
         if copy or not keep:
@@ -289,6 +294,13 @@ class _Replay:
         if keep:
             self.held |= {name: array.copy() for name, array in given.items()}
             self._advance(expected)
+
+    def _require_place(self) -> None:
+        """A program runs where it is right, and nowhere else."""
+        program = self.session.last.program
+        if not program.domain.holds(program.origin or ()):
+            message = f"{self.session.last.kind} at {program.origin}"
+            raise Failed("wrong", "a program runs where it is not right", message)
 
     # --- what goes in ----------------------------------------------------------------------------
 
@@ -471,7 +483,7 @@ class _Replay:
     def _count_options(self) -> None:
         for key, value in self.options.items():
             if value not in (None, False):
-                is_many = isinstance(value, dict) or key == "serve"  # a seed
+                is_many = isinstance(value, dict) or key in ("serve", "kernels")  # seeds
                 shown = key if is_many else f"{key}={value}"
                 self.tally.events[f"option {shown}"] += 1
         self.tally.entries.update({node["op"] for node in self.case["nodes"]})
