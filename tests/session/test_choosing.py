@@ -20,7 +20,7 @@ from tgbench.runs.buckets import Bucket, BucketClass, Spot
 from tgbench.runs.pausing import Pausing, at_once
 from tgbench.runs.work import Work
 from tgbench.session.choosing import (
-    FIRST_CHOICE_NS,
+    FIRST_NS,
     HOPES,
     LEAST_PART,
     LONGEST_RUN,
@@ -204,13 +204,13 @@ def test_a_class_that_comes_again_gets_a_program_when_that_is_what_it_would_have
 def test_runs_too_short_to_choose_for_are_computed_as_everything_for_a_while() -> None:
     """Until what may be spent is what a first choice may take."""
     chooser, full = Measured(_modelled), _program()
-    full.use.modelled_ns = FIRST_CHOICE_NS
+    full.use.modelled_ns = FIRST_NS
     own, waited = _offer(EXACTLY, 1), []
     for _ in range(40):
         waited.append(chooser.waits())
         assert bool(chooser.again(own, {own.spot.kind: (1.0, ())})) is waited[-1]
-        full.use.note(FIRST_CHOICE_NS)
-        chooser.ran(own.spot.kind, full, FIRST_CHOICE_NS)
+        full.use.note(FIRST_NS)
+        chooser.ran(own.spot.kind, full, FIRST_NS)
     saved_up = 1 + ADVANCE + (1 - ADVANCE * SHARE) / SHARE
     assert waited.index(False) == pytest.approx(saved_up, abs=1)
     assert not any(waited[waited.index(False) :])
@@ -219,7 +219,7 @@ def test_runs_too_short_to_choose_for_are_computed_as_everything_for_a_while() -
 def test_nothing_is_chosen_before_it_is_known_what_computing_everything_takes() -> None:
     chooser, full, own = Measured(_modelled), _program(), _offer(EXACTLY, 1)
     assert chooser.waits()
-    full.use.modelled_ns = FIRST_CHOICE_NS / 100  # less than the first run, when all was cold
+    full.use.modelled_ns = FIRST_NS / 100  # less than the first run, when all was cold
     for _ in range(SURE):
         assert chooser.waits()
         full.use.note(10**9)

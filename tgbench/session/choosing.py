@@ -70,7 +70,7 @@ LEAST_PART = 1 / 4  # of computing everything, that is spent on it at a time: af
 LATELY = 1 / 8  # of what places of runs count for, that the last one does
 LOOKING = 1 / 64  # of computing everything, that looking for programs may take in vain
 HOPES = 16  # runs that look for something new, whether it brings anything or not
-FIRST_CHOICE_NS = 500_000  # what is saved up for the first choice, as none was timed yet
+FIRST_NS = 500_000  # what is saved up for the first choice, or look, as none was timed yet
 
 
 Making: TypeAlias = Literal["measured", "always"]
@@ -336,7 +336,7 @@ class Measured:
         clock: Callable[[], int] = time.thread_time_ns,
     ) -> None:
         self._experience, self._purse = Experience(modelled, clock), Purse()
-        self._choosing_ns: float = FIRST_CHOICE_NS  # what choosing took when it was last done
+        self._choosing_ns: float = FIRST_NS  # what choosing took when it was last done
         self._plain = Use()  # what runs take besides that compute everything
         self._begin()
 
@@ -550,6 +550,7 @@ class Measured:
     def answered(self) -> None:
         self._purse.left_ns = 0.0  # what the first answer took is told apart: nothing is owed
         self._look_at_once()
+        self._looking.note(FIRST_NS)
 
     def asking(self, offer: Offer, decided: Decided) -> Pausing[Asked]:
         return self._experience.asking(offer, decided)

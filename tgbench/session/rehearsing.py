@@ -9,7 +9,7 @@ Nothing is executed, and nothing stands otherwise than before.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from tgbench.base.words import counted
@@ -26,6 +26,7 @@ from tgbench.session.serving import (
     ONWARDS,
     SIZED,
     SWEPT,
+    THERE,
     WHOLE,
     WIDER,
     Offer,
@@ -64,7 +65,7 @@ class Rehearser:
             *((SWEPT, spot) for spot in windows),
         ]
 
-    def rehearse(self, likely: Iterable[tuple[Rung, Spot]]) -> Iterator[None]:
+    def rehearse(self, likely: Sequence[tuple[Rung, Spot]]) -> Iterator[None]:
         """Look at what may come next, the `likely` first, make programs where they pay, and compile
         code for them; a step at a time, for as long as somebody asks for the next one.
         """
@@ -77,6 +78,16 @@ class Rehearser:
                 ready += self._made_ready(one)
         for program in ready:
             yield from compile_pieces(program)
+        yield from self._looked_for([spot for _, spot in likely])
+
+    def _looked_for(self, likely: Iterable[Spot]) -> Iterator[None]:
+        """Look for programs as runs will: the first time takes several times as long."""
+        planned = [Spot(kind, kind.ahead(at)) for kind, (_, at) in self.planning.classes.items()]
+        for spot in (*likely, *map(self.scout.server.classifier.known, planned)):
+            yield
+            bucket = spot.kind.bucket(spot.origin)
+            own = self.scout.own(bucket, spot, self.keeper.standing)
+            self.scout.quickest(bucket, (own.rung, *THERE), own)
 
     def _expected(
         self, likely: Iterable[tuple[Rung, Spot]]
