@@ -23,7 +23,7 @@ from tgbench.memory.packing.race import REPAIRERS
 from tgbench.memory.packing.repair import SPREADS, Repair
 from tgbench.memory.packing.search import ALONE, TOGETHER
 
-pytest.importorskip("numba", reason="the loops are compiled by numba (the extra `cpu`)")
+pytest.importorskip("llvmlite", reason="the loops are compiled by LLVM (the extra `cpu`)")
 
 STEPS = 300_000
 untimed = settings(deadline=None)

@@ -22,7 +22,7 @@ from tgbench.memory.packing import (
     pack,
 )
 
-pytest.importorskip("numba", reason="the search is compiled by numba (the extra `cpu`)")
+pytest.importorskip("llvmlite", reason="the search is compiled by LLVM (the extra `cpu`)")
 
 EVERY = Pruning()
 RULES = [rule.name for rule in fields(Pruning)]
@@ -169,9 +169,9 @@ def test_parts_of_time_are_searched_for_themselves() -> None:
     assert both.steps == 2 * searched(one).steps
 
 
-def test_only_the_search_needs_numba() -> None:
+def test_only_the_search_needs_llvm() -> None:
     code = """
-import sys; sys.modules["numba"] = None
+import sys; sys.modules["llvmlite"] = None
 from tgbench.base.errors import PackingError
 from tgbench.memory.packing import Buffer, Problem, pack
 
@@ -187,4 +187,4 @@ except PackingError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "pip install numba" in done.stdout
+    assert "pip install llvmlite" in done.stdout

@@ -27,6 +27,8 @@ HOMONYMS = {  # words that mean something else there
     "graph/graph_file.py": {"add"},  # an attribute of another op
     "kernels/__init__.py": {"conv", "opaque", "rowwise"},  # modules
     "memory/estimate.py": {"max"},  # what the system calls no limit
+    "memory/packing/compiled/instructions.py": {"add", "sub", "mul"},  # LLVM's instructions
+    "memory/packing/compiled/translation.py": {"max", "min"},  # Python's functions
     "plans/explain.py": {"slice"},  # a role in memory
     "runs/buckets.py": {"full"},  # a rounding
     "runs/trace.py": {"mean", "max"},  # columns

@@ -4,9 +4,10 @@ Two buffers that are live at the same step must not share a byte; the aim is a l
 
     problem      buffers with lifetimes, gaps and pins; solutions      problem
     heuristics   one pass over an order of the buffers, milliseconds   heuristics, lifetimes, bound
-    search       complete: the lowest packing, or a proof              search, search_loops (numba)
-    repair       what does not fit pushes others out                   repair, repair_loops (numba)
-    race         the two in turns                                race, parts, running, compiled
+    search       complete: the lowest packing, or a proof              search, search_loops
+    repair       what does not fit pushes others out                   repair, repair_loops
+    race         the two in turns                                      race, parts, running
+    compiled     the language in which loops are written, for LLVM     compiled
     packer       heuristics, then the race                             packer
     around it    minimalloc's files, pictures, the command             files, drawing, command
 

@@ -36,7 +36,7 @@ def pack(
     `capacity_bytes`; the caller decides what follows.
 
     Raises `ValueError` when two pins clash, or for limits without `search`; `PackingError` when
-    `search` is asked for and numba is not installed.
+    `search` is asked for and llvmlite is not installed.
 
     >>> from tgbench.memory.packing import Buffer
     >>> pack(Problem((Buffer("a", 64, 0, 2), Buffer("b", 64, 2, 3)))).height_bytes

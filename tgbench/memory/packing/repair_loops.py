@@ -1,4 +1,4 @@
-"""The loop of the repair, compiled by numba and kept on disk; `repair` says what it does.
+"""The loop of the repair, in the language of `compiled`; `repair` says what it does.
 
 per buffer    low      its offset, or `OUT`
               weight   what it costs to push it out
@@ -6,13 +6,13 @@ queue         the buffers that are out, in a ring; `at` says where it begins, an
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, no-check-untyped-defs
-# numba infers the types of its functions itself.
+# What a loop is called with says the kinds of everything in it.
 
 from __future__ import annotations
 
 import numpy as np
 
-from tgbench.memory.packing.compiled import inner, outer
+from tgbench.memory.packing.compiled import loop
 
 OUT = -1
 NEVER = 1 << 50  # the weight of a pin
@@ -23,7 +23,7 @@ HEAD, COUNT, CHANCE, MOVES = range(4)  # places in `at`
 FROM, TO, WEIGHT, LOWS, BEGUN, TOPS, OVER, SLOTS = range(8)
 
 
-@inner
+@loop
 def _gather(b, sizes, near_first, near, pin_first, pin_low, pin_high, low, weight, room):
     """What buffer b meets, pins too: where each begins, ends, and its weight; returns how many."""
     count = 0
@@ -42,7 +42,7 @@ def _gather(b, sizes, near_first, near, pin_first, pin_low, pin_high, low, weigh
     return count
 
 
-@inner
+@loop
 def _in_order(side, edges, before, count, capacity, room):
     """What is met in order of where it begins, or ends, and the weights up to each.
 
@@ -73,14 +73,14 @@ def _in_order(side, edges, before, count, capacity, room):
         room[edges, i] = room[side, c]
 
 
-@inner
+@loop
 def _draw(at, ties):
     """Whether the newest of so many equals is taken: each as likely as the others."""
     at[CHANCE] = (at[CHANCE] * 1103515245 + 12345) & 0x7FFFFFFF
     return (at[CHANCE] >> 8) % ties == 0
 
 
-@inner
+@loop
 def _cheapest(capacity, size, count, room, at):
     """The offset at which what is met weighs least, and how much that is.
 
@@ -113,7 +113,7 @@ def _cheapest(capacity, size, count, room, at):
     return best, least
 
 
-@outer
+@loop
 def push(
     capacity, limit, sizes, near_first, near, pin_first, pin_low, pin_high, own,
     low, weight, queue, at, room,
@@ -124,8 +124,8 @@ def push(
         at[MOVES] += 1
         b = queue[at[HEAD]]
         count = _gather(b, sizes, near_first, near, pin_first, pin_low, pin_high, low, weight, room)
-        for side, edges, before in ((FROM, LOWS, BEGUN), (TO, TOPS, OVER)):
-            _in_order(side, edges, before, count, capacity, room)
+        _in_order(FROM, LOWS, BEGUN, count, capacity, room)
+        _in_order(TO, TOPS, OVER, count, capacity, room)
         offset, total = _cheapest(capacity, sizes[b], count, room, at)
         if total >= NEVER:
             return False

@@ -19,15 +19,15 @@ class LimitError(Exception):
 
 
 def load(name: str) -> Any:
-    """A module of compiled loops; raises `PackingError` where numba is not installed."""
+    """A module of compiled loops; raises `PackingError` where LLVM is not installed."""
     try:
         return import_module(f"tgbench.memory.packing.{name}")
     except ModuleNotFoundError as error:
-        if error.name != "numba":
+        if error.name != "llvmlite":
             raise
         raise PackingError(
-            "the complete packing search needs numba, which is not installed; run "
-            "`pip install numba`, or install tgbench with its extra `cpu`, or call pack without "
+            "the complete packing search needs llvmlite, which is not installed; run "
+            "`pip install llvmlite`, or install tgbench with its extra `cpu`, or call pack without "
             "search=True"
         ) from error
 

@@ -181,6 +181,10 @@ class State:
     order: Ints
     active: Ints
     keys: npt.NDArray[np.uint64]
+    total: Ints
+    firsts: Ints
+    any_end: Ints
+    first_end: Ints
 
     @classmethod
     def of(cls, a: Arrays) -> State:
@@ -204,6 +208,10 @@ class State:
             order=np.argsort(low, kind="stable"),
             active=np.zeros(count, np.int64),
             keys=np.zeros((frames, 2), np.uint64),
+            total=np.zeros(a.sections, np.int64),
+            firsts=np.zeros(a.sections, np.int64),
+            any_end=np.zeros(a.sections, np.int64),
+            first_end=np.zeros(a.sections, np.int64),
         )
 
     @property

@@ -1,24 +1,26 @@
-"""The loop of the complete search, compiled by numba and kept on disk.
+"""The loop of the complete search, in the language of `compiled`.
 
 `search` says what is searched and why the rules are sound; here are the arrays. Nothing calls
-itself: a depth-first search with its frames in an array, so that the compiled code can be cached,
-and that stops after any number of nodes and goes on later.
+itself: a depth-first search with its frames in an array, so that it stops after any number of nodes
+and goes on later.
 
     per buffer    low      the lowest offset that it can still have; its offset once it is placed
                   placed   0 or 1
     per frame     what was decided, and how far the stacks reached before
+    per section   the unplaced sizes in `total`, how many buffers can be `firsts`, the least end of
+                  any, and of what can be first
     per part      sections [lo, hi) that no unplaced buffer crosses, solved one after the other
     undo          (buffer, its `low` before), newest last
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, no-check-untyped-defs
-# numba infers the types of its functions itself.
+# What a loop is called with says the kinds of everything in it.
 
 from __future__ import annotations
 
 import numpy as np
 
-from tgbench.memory.packing.compiled import inner, outer
+from tgbench.memory.packing.compiled import loop
 
 INFINITE = 1 << 60
 
@@ -42,7 +44,7 @@ LO, HI, ENTRY, RETREAT, PARENT, NEXT = range(6)
 # --- raising what is lowest possible ---
 
 
-@inner
+@loop
 def _above_pins(low, size, pin_first, pin_low, pin_high, b):
     """The lowest offset from `low` on at which buffer b meets no pin."""
     for x in range(pin_first[b], pin_first[b + 1]):
@@ -51,7 +53,7 @@ def _above_pins(low, size, pin_first, pin_low, pin_high, b):
     return low
 
 
-@inner
+@loop
 def _lift(b, to, low, undo, counters):
     top = counters[UNDO]
     undo[top, 0] = b
@@ -60,7 +62,7 @@ def _lift(b, to, low, undo, counters):
     low[b] = to
 
 
-@inner
+@loop
 def _sort_by_low(active, count, low):
     """Insertion sort: the order changes little from node to node."""
     for i in range(1, count):
@@ -72,7 +74,7 @@ def _sort_by_low(active, count, low):
         active[j + 1] = b
 
 
-@inner
+@loop
 def _blame(capacity, first, lo, hi, low, total, weight, b):
     """More weight for the sections at which buffer b has too much to bear."""
     for x in range(first[b], first[b + 1]):
@@ -80,21 +82,15 @@ def _blame(capacity, first, lo, hi, low, total, weight, b):
             weight[s] += total[s] > capacity - low[b]
 
 
-@inner
+@loop
 def _raise(
     capacity, rules, begin, end, sizes, first, lo, hi, pin_first, pin_low, pin_high, twin,
-    low, placed, counters, undo, active, count, weight,
+    low, placed, counters, undo, active, count, weight, total, firsts, any_end, first_end,
 ):  # fmt: skip
-    """Raise `low` until no rule moves it.
+    """Raise `low` until no rule moves it, and find what is asked of each section.
 
-    Returns RUNNING, EXHAUSTED when something has no place, or FULL; and by section the unplaced
-    sizes, how many buffers can be first, and the least end of any. These are allocated here: the
-    compiler has to see that they do not overlap to make vector instructions of the loops.
+    Returns RUNNING, EXHAUSTED when something has no place, or FULL.
     """
-    total = np.empty(end, np.int64)
-    firsts = np.empty(end, np.int64)
-    any_end = np.empty(end, np.int64)
-    first_end = np.empty(end, np.int64)  # the least end of what can be first
     moving = True
     while moving:
         moving = False
@@ -115,7 +111,7 @@ def _raise(
                     over |= total[s] > room
             if over and (rules & STACKING or size > room):
                 _blame(capacity, first, lo, hi, low, total, weight, b)
-                return EXHAUSTED, total, firsts, any_end
+                return EXHAUSTED
         for i in range(count):
             b = active[i]
             room = capacity - low[b]
@@ -139,19 +135,19 @@ def _raise(
             if least > low[b]:
                 least = _above_pins(least, sizes[b], pin_first, pin_low, pin_high, b)
                 if counters[UNDO] == len(undo):
-                    return FULL, total, firsts, any_end
+                    return FULL
                 if least + sizes[b] > capacity:
                     _blame(capacity, first, lo, hi, low, total, weight, b)
-                    return EXHAUSTED, total, firsts, any_end
+                    return EXHAUSTED
                 _lift(b, least, low, undo, counters)
                 moving = True
-    return RUNNING, total, firsts, any_end
+    return RUNNING
 
 
 # --- nodes ---
 
 
-@inner
+@loop
 def _split(parts, counters, cover):
     """Cut the present part where nothing unplaced crosses, and go on with its first piece."""
     part, made = counters[PART], counters[PARTS_MADE]
@@ -170,18 +166,19 @@ def _split(parts, counters, cover):
         counters[PART], counters[PARTS_MADE] = inside, made
 
 
-@inner
+@loop
 def _gather(begin, end, first, lo, hi, placed, order, active):
     """The unplaced buffers of a part; returns how many."""
     count = 0
-    for b in order:
+    for x in range(len(order)):
+        b = order[x]
         if placed[b] == 0 and lo[first[b]] >= begin and hi[first[b + 1] - 1] <= end:
             active[count] = b
             count += 1
     return count
 
 
-@inner
+@loop
 def _fingerprint(begin, end, low, active, count, key):
     """128 bits for what is unplaced and how low it can be; sums, so that no order matters."""
     one, two = np.uint64(begin), np.uint64(end)
@@ -196,12 +193,12 @@ def _fingerprint(begin, end, low, active, count, key):
     key[0], key[1] = one, two
 
 
-@inner
+@loop
 def _place_of(key, failed):
     return np.int64(key[0] & np.uint64(len(failed) - 1))
 
 
-@inner
+@loop
 def _choose(
     capacity, rules, branching, sizes, first, lo, hi, twin, rank, low, placed, active, count,
     weight, total, firsts, any_end,
@@ -238,7 +235,7 @@ def _choose(
     return best
 
 
-@inner
+@loop
 def _push(b, frames, parts, counters):
     frame, part = frames[counters[DEPTH]], counters[PART]
     frame[BUFFER], frame[SECOND] = b, 0
@@ -248,7 +245,7 @@ def _push(b, frames, parts, counters):
     counters[DEPTH] += 1
 
 
-@inner
+@loop
 def _put(
     b, sizes, first, lo, hi, near_first, near, pin_first, pin_low, pin_high,
     low, placed, cover, counters, trail, undo,
@@ -268,7 +265,7 @@ def _put(
         counters[SPLIT] |= cover[s] == 0
 
 
-@inner
+@loop
 def _lifted(rules, sizes, near_first, near, pin_first, pin_low, pin_high, low, placed, b):
     """Second branch: where the buffer is at least, when something comes below it."""
     least = low[b] + 1
@@ -283,7 +280,7 @@ def _lifted(rules, sizes, near_first, near, pin_first, pin_low, pin_high, low, p
     return _above_pins(least, sizes[b], pin_first, pin_low, pin_high, b)
 
 
-@inner
+@loop
 def _pop(first, lo, hi, low, placed, cover, counters, frames, parts, trail, undo):
     """Back to the newest frame of the part, or to what it was split from; False at the root."""
     part, depth = counters[PART], counters[DEPTH]
@@ -307,11 +304,12 @@ def _pop(first, lo, hi, low, placed, cover, counters, frames, parts, trail, undo
     return True
 
 
-@outer
+@loop
 def descend(
     capacity, rules, branching, limit,
     sizes, first, lo, hi, near_first, near, pin_first, pin_low, pin_high, twin, rank,
-    low, placed, cover, counters, frames, parts, trail, undo, order, active, keys, weight, failed,
+    low, placed, cover, counters, frames, parts, trail, undo, order, active, keys,
+    total, firsts, any_end, first_end, weight, failed,
 ):  # fmt: skip
     """Visit up to `limit` nodes; RUNNING when there are more."""
     n, sections = len(sizes), len(cover) - 1
@@ -337,9 +335,9 @@ def descend(
         if counters[PARTS_MADE] + sections + 2 >= len(parts):
             return FULL
         counters[NODES] += 1
-        outcome, total, firsts, any_end = _raise(
+        outcome = _raise(
             capacity, rules, begin, end, sizes, first, lo, hi, pin_first, pin_low, pin_high, twin,
-            low, placed, counters, undo, active, count, weight,
+            low, placed, counters, undo, active, count, weight, total, firsts, any_end, first_end,
         )  # fmt: skip
         if outcome == FULL:
             return FULL
