@@ -574,16 +574,16 @@ def test_changes_that_never_repeat_make_few_programs_and_right_results() -> None
 def test_the_change_that_is_planned_for_is_ready_with_the_first_answer() -> None:
     """Where the model says that it takes less than half of everything."""
     random, g = np.random.default_rng(0), tg.GraphBuilder()
-    x, weights = g.input("x", (256, 256)), {}
+    x, weights = g.input("x", (512, 512)), {}
     for i in range(4):
-        weights[f"w{i}"] = random.standard_normal((256, 256)).astype(np.float32) / 16
-        x = tg.ops.relu(x @ g.parameter(f"w{i}", (256, 256)))
+        weights[f"w{i}"] = random.standard_normal((512, 512)).astype(np.float32) / 22
+        x = tg.ops.relu(x @ g.parameter(f"w{i}", (512, 512)))
     g.output("y", x)
     session = tg.GraphSession(g.build(), weights, making="measured", calibrate=False)
-    given = random.standard_normal((256, 256)).astype(np.float32)
+    given = random.standard_normal((512, 512)).astype(np.float32)
     session.run({"x": given})
     made = session.counters.specialised
-    for row in (17, 100, 254):  # not at an end, where programs are right for that end alone
+    for row in (17, 200, 510):  # not at an end, where programs are right for that end alone
         for change, served in (((row, row), "as a wider one"), ((row,), "exactly")):
             given = given.copy()
             given[change] += 1
