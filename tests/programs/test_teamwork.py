@@ -105,7 +105,7 @@ class Costs(CostModel):
 
 
 @pytest.mark.parametrize(
-    ("gain", "is_taken"), [(1.0, False), (1.9, False), (2.1, True), (10.0, True)]
+    ("gain", "is_taken"), [(1.0, False), (1.6, False), (1.9, True), (2.1, True), (10.0, True)]
 )
 def test_whichever_takes_less_in_all(gain: float, is_taken: bool) -> None:
     graph = layers()
@@ -114,6 +114,17 @@ def test_whichever_takes_less_in_all(gain: float, is_taken: bool) -> None:
     assert (found is not None) == is_taken
     if found is not None:
         assert found[::2] == ["linear_team_numba"] * 2
+
+
+@pytest.mark.parametrize(("library_ns", "is_taken"), [(98.0, True), (85.0, False)])
+def test_threads_do_not_meet_for_little(library_ns: float, is_taken: bool) -> None:
+    """Nothing is done by a team: one thread does all, unless several are clearly quicker."""
+    site = site_of("linear", layers())
+    names = [kernel.name for kernel in candidates(site) if kernel.meets(site)]
+    team = Teamwork(Costs(library_ns, 100.0), lambda threads: 0.5)
+    found = team.instead([(site, "linear_numba")] * 3 + [(site, names[0])] * 3)
+    assert found == (["linear_numba"] * 6 if is_taken else None)
+    assert team.instead([(site, "linear_numba")] * 6) is None
 
 
 def test_not_beside_threads_that_meet() -> None:
