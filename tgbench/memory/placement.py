@@ -309,7 +309,8 @@ class Turn:
     """A class of runs, after runs of another.
 
     Fields:
-        of, before: positions of the two classes; None where it does not matter what ran before.
+        of, before: positions of the class, and of the last other one before it, however often this
+            one has run since; None where it does not matter what ran before.
     """
 
     of: int

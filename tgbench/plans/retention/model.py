@@ -4,7 +4,8 @@ A retention is a boolean array [turn, node]: node n is kept after every run of t
 there when the next one begins.
 
     time    weighted mean over the transitions, each node's time by its code (see `tables`)
-    memory  the largest, over all steps of a turn's runs, of: inputs, and the values that are live.
+    memory  the largest, over all steps of the runs of a turn after each other one, of: inputs, and
+            the values that are live.
             A value is live from the first step if it was kept and is read, or is kept on; else
             from where it is computed. It is live to the last step if it is kept, else to its last
             read. What is kept after all turns stacks below, on bytes of its own.
@@ -309,6 +310,15 @@ class Model:
         return [np.flatnonzero((self.of == k) & weighed) for k in range(self.turns)]
 
     @cached_property
+    def passages(self) -> list[tuple[int, NDArray[np.int64]]]:
+        """For each turn after each other one: the turn, and its weighed situations."""
+        pairs: dict[tuple[int, int], list[int]] = {}
+        for s, one in enumerate(self.tables.situations):
+            if one.weight > 0:
+                pairs.setdefault((one.of, one.before), []).append(s)
+        return [(of, np.array(pairs[of, before], np.int64)) for of, before in sorted(pairs)]
+
+    @cached_property
     def shareable(self) -> NDArray[np.bool_]:
         """[node] whether some turn leaves nothing of an earlier value, so that bytes are free."""
         if self.pieces is not None:
@@ -326,20 +336,19 @@ class Model:
         peak = (stacked * tables.kept_bytes).sum(axis=1)
         peak = peak + self._peak(slots * moving, slots > 0, never, never)
         if (some & ~stacked).any():
-            for k, rows in enumerate(self.rows):
-                if rows.size:
-                    peak = np.maximum(peak, self._class_peak(keep[:, k], used, slots, rows))
+            for k, rows in self.passages:
+                peak = np.maximum(peak, self._passage_peak(keep[:, k], used, slots, rows))
         found: NDArray[np.int64] = tables.base_bytes + peak
         return found
 
-    def _class_peak(
+    def _passage_peak(
         self,
         kept: NDArray[np.bool_],
         used: _Used,
         slots: NDArray[np.int64],
         rows: NDArray[np.int64],
     ) -> NDArray[np.int64]:
-        """The most bytes live in the runs of one turn; `kept` is [population, node]."""
+        """The most bytes live in some runs of one turn; `kept` is [population, node]."""
         usable = used.there[:, rows] & self.tables.left[rows].T[:, :, None]
         read = _turned(np.any(usable & used.asked[:, rows], axis=1))
         from_start = read | (_turned(np.any(usable, axis=1)) & kept)

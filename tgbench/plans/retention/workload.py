@@ -6,8 +6,11 @@
 The trace is read as a circle: its last run is followed by its first. The shares are then the
 steady state of the transition matrix that the trace estimates.
 
-What is best kept after a run may depend on what ran before it: a class of several predecessors is
-told apart by them, as far as `MOST_TURNS` allows. A class after another is a *turn*.
+What is best kept after a run may depend on what ran before it: a class that followed several others
+is told apart by them, as far as `MOST_TURNS` allows. A class after another is a *turn*. Runs of one
+class in a row are one turn, however many they are: what another class left lasts through them.
+
+    trace:  P d d d e d d d    turns: P, d after P, e, d after e
 """
 
 from __future__ import annotations
@@ -131,7 +134,7 @@ def _turns(
     position = {kind: i for i, kind in enumerate(kinds)}
     places = [position.get(kind) for kind, _ in calls]
     before: dict[int, dict[int, None]] = {of: {} for of in range(len(kinds))}
-    for one, other in pairwise([places[-1], *places]):
+    for one, other in zip(_others(places), places, strict=True):
         if one is not None and other is not None:
             before[other].setdefault(one)
     spare, found = MOST_TURNS - len(kinds), []
@@ -152,10 +155,28 @@ def _taken(
     places = [position.get(kind) for kind, _ in calls]
     number = {turn: i for i, turn in enumerate(turns)}
     found = []
-    for before, of in pairwise([places[-1], *places]):
+    for before, of in zip(_others(places), places, strict=True):
         turn = None if of is None else number.get(Turn(of), number.get(Turn(of, before)))
         found.append(turn)
     return found
+
+
+def _others(places: Sequence[int | None]) -> list[int | None]:
+    """For each call, the last one of another class before it; None where there is none.
+
+    The trace is a circle, and rare calls are passed over.
+
+    >>> _others([0, 1, 1, None, 1, 2])
+    [2, 0, 0, 0, 0, 1]
+    """
+    found: list[int | None] = []
+    last = other = None
+    for of in [*places, *places]:
+        if of is not None:
+            other = last if of != last else other
+            last = of
+        found.append(other)
+    return found[len(places) :]
 
 
 def _rows(
