@@ -7,7 +7,7 @@
     minimise        Σ weight · time of what is computed
     so that         afresh ≥ level − keep of the turn before
                     a level computed asks for the levels that it reads
-                    what is kept after a turn was there before, or is made by it
+                    what is kept after a turn was there before it, or is made where it begins
                     at every step of every turn after another: kept + live slices + inputs ≤ budget
 
 Given `keep`, everything else is decided by propagation, so only `keep` has to be integer. The
@@ -174,7 +174,7 @@ class _Writer:
         weighed = [s for s, situation in enumerate(tables.situations) if situation.weight > 0]
         for s in weighed:
             self._situation(s)
-        self._made(weighed)
+        self._made()
         kept = [self._kept(k) for k in range(self.model.turns)]
         for k, rows in self.model.passages:
             self._memory(k, rows.tolist(), kept[k])
@@ -235,16 +235,16 @@ class _Writer:
     def _implies(self, one: int, other: int) -> None:
         self._rows.add([(other, 1.0), (one, -1.0)], 0.0)
 
-    def _made(self, weighed: Sequence[int]) -> None:
-        """What is kept after a turn was there before its run, or is made by it."""
+    def _made(self) -> None:
+        """What is kept after a turn was there before its first run, or is made by it."""
         situations = self.model.tables.situations
         for k in range(self.model.turns):
-            runs = [(s, situations[s]) for s in weighed if situations[s].of == k]
+            runs = [(s, situations[s]) for s in self.model.entering[k].tolist()]
             total = sum(run.weight for _, run in runs)
             for n in map(int, np.flatnonzero(self.model.tables.worthwhile)):
                 terms = {self._keep(k, n): -total}
                 for s, run in runs:
-                    for source in (self._level.get((s, n, 1)), self._keep(run.before, n)):
+                    for source in (self._afresh.get((s, n, 1)), self._keep(run.before, n)):
                         if source is not None:
                             terms[source] = terms.get(source, 0.0) + run.weight
                 self._rows.add(list(terms.items()), 0.0)

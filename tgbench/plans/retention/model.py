@@ -291,11 +291,11 @@ class Model:
         return time, used
 
     def _lost(self, keep: Keep, there: NDArray[np.bool_], made: NDArray[np.bool_]) -> Keep:
-        """What is kept in name only: it was not there, and most runs of a turn do not make it."""
+        """What is kept in name only: most runs that a turn begins with neither find nor make it."""
         has = there | made
         lost = np.zeros_like(keep)
         for k in range(self.turns):
-            rows = self.rows[k]
+            rows = self.entering[k]
             if rows.size:
                 share = (has[:, rows] * self.weights[rows, None]).sum(axis=1)
                 lost[:, k] = keep[:, k] & (share < HALF * self.weights[rows].sum()).T
@@ -308,6 +308,16 @@ class Model:
         """For each turn, its weighed situations."""
         weighed = self.weights > 0
         return [np.flatnonzero((self.of == k) & weighed) for k in range(self.turns)]
+
+    @cached_property
+    def entering(self) -> list[NDArray[np.int64]]:
+        """For each turn, its weighed situations after another turn; all, where there are none.
+
+        What a turn's own runs find of each other is what the first of them left.
+        """
+        before = np.array([s.before for s in self.tables.situations])
+        others = [rows[before[rows] != k] for k, rows in enumerate(self.rows)]
+        return [one if one.size else rows for one, rows in zip(others, self.rows, strict=True)]
 
     @cached_property
     def passages(self) -> list[tuple[int, NDArray[np.int64]]]:
