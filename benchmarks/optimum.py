@@ -9,7 +9,8 @@ kept. That is a Markov decision process, and small enough it is solved exactly:
     optimum    least mean time of a run in the long run   (relative value iteration)
 
 The search decides less: what is kept after each *turn* (a class after another, however often it
-ran since), and that once and for all. So it can be behind; how far is measured here. Nothing is packed: sizes just add up.
+ran since), and that once and for all. So it can be behind; how far is measured here. Nothing is
+packed: sizes just add up.
 
 Source of the method: White, "Dynamic programming, Markov chains, and the method of successive
 approximations", J. Math. Anal. Appl. 6 (1963).
@@ -79,7 +80,7 @@ class Process:
 
     @cached_property
     def turns(self) -> Turns:
-        """Every class after every other that it may follow; the class alone if there is no other."""
+        """Every class after every other that it may follow; alone, if there is no other."""
         found = [(int(j), int(k)) for j, k in np.argwhere(self.follows > 0) if j != k]
         return tuple(found) or ((0, 0),)
 

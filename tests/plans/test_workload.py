@@ -11,6 +11,7 @@ from tgbench import ops
 from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.graph.simplify import simplify
+from tgbench.memory.placement import Turn
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.retention.workload import Workload, asked
 from tgbench.runs.buckets import Bucket
@@ -75,3 +76,34 @@ def test_classes_whose_decisions_hold_nowhere_else_are_decided_in_numbers() -> N
     scheduled = ScheduledGraph.of(simplify(graph))
     workload = assert_read_right(scheduled, buckets)
     assert {workload.calls[1][0]} <= workload.alone
+
+
+def three_parts() -> Graph:
+    g = GraphBuilder()
+    for name in "abc":
+        g.output(f"of_{name}", ops.relu(g.input(name, (4,))))
+    return g.build()
+
+
+@given(st.text("abc", min_size=1, max_size=12))
+def test_a_turn_is_a_class_and_the_last_other_one_however_often_it_ran_since(text: str) -> None:
+    """Read off letter by letter, backwards around the circle."""
+    scheduled = ScheduledGraph.of(simplify(three_parts()))
+    whole = Region.full((4,))
+    buckets = [Bucket.of({c: whole}, {f"of_{c}": whole}) for c in text]
+    workload = Workload.of(scheduled, Rules(), buckets)
+    kinds = dict(zip(text, (kind for kind, _ in workload.calls), strict=True))
+    number = {name: workload.kinds.index(kind) for name, kind in kinds.items()}
+    found = set()
+    for i, name in enumerate(text):
+        around = text[i + 1 :] + text[:i]
+        found.add((name, next((c for c in reversed(around) if c != name), None)))
+    several = {name for name in text if sum(of == name for of, _ in found) > 1}
+    right = {
+        Turn(number[of], number[before] if before is not None and of in several else None)
+        for of, before in found
+    }
+    assert set(workload.turns) == right
+    for row in workload.rows:
+        before = workload.turns[row.of].before
+        assert row.before == row.of or before in (None, workload.turns[row.before].of)

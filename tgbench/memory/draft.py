@@ -126,7 +126,10 @@ class Draft:
 
     @staticmethod
     def of(
-        scheduled: ScheduledGraph, retention: Retention, uses: Footprint, passages: Iterable[Passage] = ()
+        scheduled: ScheduledGraph,
+        retention: Retention,
+        uses: Footprint,
+        passages: Iterable[Passage] = (),
     ) -> Draft:
         """Kept inputs and always retained nodes lie one behind the other; the rest shares.
 

@@ -257,14 +257,16 @@ class _Writer:
         found: list[int] = []
         upto = -1
         for step in (*(members[-1] for members in model.live_sets), model.nodes):
-            ended = [(self._keep(k, n), sizes[n]) for n in worthwhile if upto < model.ends[n] <= step]
+            ended = [
+                (self._keep(k, n), sizes[n]) for n in worthwhile if upto < model.ends[n] <= step
+            ]
             found.append(self._sum(ended, dict.fromkeys(found[-1:], 1.0)))
             upto = step
         self._rows.add([(found[-1], -1.0)], (model.tables.base_bytes - self.budget_bytes) / unit)
         return found
 
     def _memory(self, k: int, rows: Sequence[int], kept: Sequence[int]) -> None:
-        """At each step of some runs: what is live from the start, from its step on, and for good."""
+        """At each step of these runs: what is live from the start, from its step, and for good."""
         model, unit = self.model, float(max(self.budget_bytes, 1))
         sizes = model.tables.kept_bytes / unit
         room = (self.budget_bytes - model.tables.base_bytes) / unit
