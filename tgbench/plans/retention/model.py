@@ -264,14 +264,19 @@ class Model:
 
         The score takes what most runs of a turn leave for what all of them do; here every call
         finds what the ones before it left. Nothing is there at first, and the first call does not
-        count.
+        count. Calls of one situation that find the same are looked at once.
         """
         by_turn = np.ascontiguousarray(keep.transpose(1, 2, 0))  # [turn, node, population]
         there = np.zeros(by_turn.shape[1:], bool)
         total = np.zeros(len(keep))
+        known: dict[tuple[int, bytes], tuple[Floats, NDArray[np.bool_]]] = {}
         for i, s in enumerate(self.tables.walk.tolist()):
-            time, made = self._whole.one(s, there)
-            there = by_turn[self.of[s]] & (made | (there & self.tables.left[s][:, None]))
+            found_there = s, there.tobytes()
+            if found_there not in known:
+                time, made = self._whole.one(s, there)
+                left = made | (there & self.tables.left[s][:, None])
+                known[found_there] = time, by_turn[self.of[s]] & left
+            time, there = known[found_there]
             total += time * (i > 0)
         found: Floats = total / max(len(self.tables.walk) - 1, 1)
         return found
