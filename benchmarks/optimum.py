@@ -8,9 +8,9 @@ kept. That is a Markov decision process, and small enough it is solved exactly:
     action     what to keep of what is there after the run, as far as it fits at every step
     optimum    least mean time of a run in the long run   (relative value iteration)
 
-The search decides less: what is kept after each *turn* (a class after another, however often it
-ran since), and that once and for all. So it can be behind; how far is measured here. Nothing is
-packed: sizes just add up.
+The search decides less: what is kept after each *turn* (a class after another, in the first run or
+a later one in a row), and that once and for all. So it can be behind; how far is measured here.
+Nothing is packed: sizes just add up.
 
 Source of the method: White, "Dynamic programming, Markov chains, and the method of successive
 approximations", J. Math. Anal. Appl. 6 (1963).
@@ -48,7 +48,7 @@ SMALLER = (0.75, 0.5)  # of the memory: what the program keeps in less of it is 
 POLISHED = 4  # of what it found
 TRACE = 400  # runs
 CLOSE = 1e-7  # value iteration stops when a mean is known this well
-Turns = tuple[tuple[int, int], ...]  # (class before, class)
+Turns = tuple[tuple[int, int, bool], ...]  # (other class before, class, whether it ran last)
 
 
 @dataclass(frozen=True)
@@ -80,17 +80,21 @@ class Process:
 
     @cached_property
     def turns(self) -> Turns:
-        """Every class after every other that it may follow; alone, if there is no other."""
-        found = [(int(j), int(k)) for j, k in np.argwhere(self.follows > 0) if j != k]
-        return tuple(found) or ((0, 0),)
+        """Every class after every other that it may follow, and again; alone, without another."""
+        pairs = [(int(j), int(k)) for j, k in np.argwhere(self.follows > 0) if j != k]
+        stays = self.follows.diagonal() > 0
+        found = [
+            (j, k, again) for j, k in pairs for again in (False, True) if stays[k] or not again
+        ]
+        return tuple(found) or ((0, 0, True),)
 
     @cached_property
     def passages(self) -> tuple[tuple[int, int, int, float], ...]:
-        """(turn, the next turn, its class, probability); a class after itself is the same turn."""
+        """(turn, the next turn, its class, probability)."""
         number = {turn: t for t, turn in enumerate(self.turns)}
         return tuple(
-            (t, t if of == k else number[k, of], of, float(share))
-            for t, (_, k) in enumerate(self.turns)
+            (t, number[(j, k, True) if of == k else (k, of, False)], of, float(share))
+            for t, (j, k, _) in enumerate(self.turns)
             for of, share in enumerate(self.follows[k])
             if share > 0
         )

@@ -86,24 +86,30 @@ def three_parts() -> Graph:
 
 
 @given(st.text("abc", min_size=1, max_size=12))
-def test_a_turn_is_a_class_and_the_last_other_one_however_often_it_ran_since(text: str) -> None:
-    """Read off letter by letter, backwards around the circle."""
+def test_a_turn_is_a_class_the_last_other_one_and_whether_it_ran_last(text: str) -> None:
+    """Read off letter by letter, backwards around the circle; three classes have turns enough."""
     scheduled = ScheduledGraph.of(simplify(three_parts()))
     whole = Region.full((4,))
     buckets = [Bucket.of({c: whole}, {f"of_{c}": whole}) for c in text]
     workload = Workload.of(scheduled, Rules(), buckets)
     kinds = dict(zip(text, (kind for kind, _ in workload.calls), strict=True))
     number = {name: workload.kinds.index(kind) for name, kind in kinds.items()}
-    found = set()
+    told = []
     for i, name in enumerate(text):
-        around = text[i + 1 :] + text[:i]
-        found.add((name, next((c for c in reversed(around) if c != name), None)))
-    several = {name for name in text if sum(of == name for of, _ in found) > 1}
-    right = {
-        Turn(number[of], number[before] if before is not None and of in several else None)
-        for of, before in found
-    }
-    assert set(workload.turns) == right
-    for row in workload.rows:
-        before = workload.turns[row.of].before
-        assert row.before == row.of or before in (None, workload.turns[row.before].of)
+        back = (text[i + 1 :] + text[: i + 1])[-2::-1] or name
+        told.append((name, next((c for c in back if c != name), None), back[0] == name))
+
+    def said(run: tuple[str, str | None, bool]) -> Turn:
+        of, before, again = run
+        others = {other for name, other, _ in told if name == of}
+        ways = {way for name, other, way in told if (name, other) == (of, before)}
+        several = before is not None and len(others) > 1
+        return Turn(
+            number[of], number[before] if several and before else None,
+            again if len(ways) > 1 else None,
+        )  # fmt: skip
+
+    assert set(workload.turns) == set(map(said, told))
+    turns = [workload.turns.index(said(run)) for run in told]
+    follows = set(zip(turns, [*turns[1:], turns[0]], strict=True))
+    assert {(row.before, row.of) for row in workload.rows} == follows
