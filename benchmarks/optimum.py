@@ -8,8 +8,9 @@ kept. That is a Markov decision process, and small enough it is solved exactly:
     action     what to keep of what is there after the run, as far as it fits at every step
     optimum    least mean time of a run in the long run   (relative value iteration)
 
-The search decides less: what is kept after each *turn* (a class after another), and that once and
-for all. So it can be behind; how far is measured here. Nothing is packed: sizes just add up.
+The search decides less: what is kept after each *turn* (a class after another, in the first run or
+a later one in a row), and that once and for all. So it can be behind; how far is measured here.
+Nothing is packed: sizes just add up.
 
 Source of the method: White, "Dynamic programming, Markov chains, and the method of successive
 approximations", J. Math. Anal. Appl. 6 (1963).
@@ -47,7 +48,7 @@ SMALLER = (0.75, 0.5)  # of the memory: what the program keeps in less of it is 
 POLISHED = 4  # of what it found
 TRACE = 400  # runs
 CLOSE = 1e-7  # value iteration stops when a mean is known this well
-Turns = tuple[tuple[int, int], ...]  # (class before, class)
+Turns = tuple[tuple[int, int, bool], ...]  # (other class before, class, whether it ran last)
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,28 @@ class Process:
 
     @cached_property
     def turns(self) -> Turns:
-        """Every class after every other that it may follow."""
-        return tuple((int(j), int(k)) for j, k in np.argwhere(self.follows > 0))
+        """Every class after every other that it may follow, and again; alone, without another."""
+        pairs = [(int(j), int(k)) for j, k in np.argwhere(self.follows > 0) if j != k]
+        stays = self.follows.diagonal() > 0
+        found = [
+            (j, k, again) for j, k in pairs for again in (False, True) if stays[k] or not again
+        ]
+        return tuple(found) or ((0, 0, True),)
+
+    @cached_property
+    def passages(self) -> tuple[tuple[int, int, int, float], ...]:
+        """(turn, the next turn, its class, probability)."""
+        number = {turn: t for t, turn in enumerate(self.turns)}
+        return tuple(
+            (t, number[(j, k, True) if of == k else (k, of, False)], of, float(share))
+            for t, (j, k, _) in enumerate(self.turns)
+            for of, share in enumerate(self.follows[k])
+            if share > 0
+        )
+
+    def after(self, turn: int) -> Iterator[tuple[int, int, float]]:
+        """What may follow a turn: (turn, its class, probability)."""
+        return ((t, of, share) for before, t, of, share in self.passages if before == turn)
 
     def computed(self, of: int, there: int) -> int:
         """What a run of a class computes, where these earlier values are there."""
@@ -219,24 +240,21 @@ def steady(process: Process, keep: Sequence[int] | None = None) -> dict[tuple[in
     Args:
         keep: for each turn, what of what is there is kept; None: everything.
     """
-    turns = process.turns
     number: dict[tuple[int, int], int] = {}
     steps: list[tuple[int, int, float]] = []
-    first = (next(t for t, (_, k) in enumerate(turns)), 0)
+    first = (0, 0)
     todo = [first]
     number[first] = 0
     while todo:
         state = todo.pop()
         turn, there = state
-        for t, (j, k) in enumerate(turns):
-            if j != turns[turn][1]:
-                continue
+        for t, k, probability in process.after(turn):
             left = (there & ~process.dirty[k]) | process.computed(k, there)
             after = (t, left if keep is None else left & keep[t])
             if after not in number:
                 number[after] = len(number)
                 todo.append(after)
-            steps.append((number[state], number[after], float(process.follows[j, k])))
+            steps.append((number[state], number[after], probability))
     chain = np.zeros((len(number), len(number)))
     for a, b, probability in steps:
         chain[a, b] += probability
@@ -253,13 +271,12 @@ def mean_ns(process: Process, keep: Sequence[int], budget_bytes: int) -> float:
     """The exact mean time of a run, this kept after each turn; infinite where it does not fit."""
     mean = 0.0
     for (turn, there), share in steady(process, keep).items():
-        for t, (j, k) in enumerate(process.turns):
-            if j == process.turns[turn][1]:
-                made = process.computed(k, there)
-                left = (there & ~process.dirty[k]) | made
-                if process.peak_bytes(k, there, left & keep[t]) > budget_bytes:
-                    return np.inf
-                mean += share * float(process.follows[j, k]) * process.time_ns(made)
+        for t, k, probability in process.after(turn):
+            made = process.computed(k, there)
+            left = (there & ~process.dirty[k]) | made
+            if process.peak_bytes(k, there, left & keep[t]) > budget_bytes:
+                return np.inf
+            mean += share * probability * process.time_ns(made)
     return mean
 
 
@@ -268,10 +285,9 @@ def tables(process: Process) -> Tables:
     turns = process.turns
     found: dict[tuple[int, int, int], float] = {}
     for (turn, values), share in steady(process).items():
-        for t, (j, k) in enumerate(turns):
-            if j == turns[turn][1]:
-                key = (turn, t, values & ~process.dirty[k])
-                found[key] = found.get(key, 0.0) + share * float(process.follows[j, k])
+        for t, k, probability in process.after(turn):
+            key = (turn, t, values & ~process.dirty[k])
+            found[key] = found.get(key, 0.0) + share * probability
     often = sorted(((share, key) for key, share in found.items() if share > 1e-9), reverse=True)
     situations = [Situation(before, of, share) for share, (before, of, _) in often]
     left = [values for _, (_, _, values) in often]
@@ -298,11 +314,11 @@ def tables(process: Process) -> Tables:
 
 def _happened(process: Process, number: Mapping[tuple[int, int, int], int]) -> NDArray[np.int64]:
     """A trace of the process, as situations."""
-    random, turns = np.random.default_rng(0), process.turns
+    random = np.random.default_rng(0)
     turn, there, found = 0, 0, []
     for _ in range(TRACE):
-        of = int(random.choice(len(process.follows), p=process.follows[turns[turn][1]]))
-        after = turns.index((turns[turn][1], of))
+        of = int(random.choice(len(process.follows), p=process.follows[process.turns[turn][1]]))
+        after = next(t for t, k, _ in process.after(turn) if k == of)
         found.append(number.get((turn, after, there & ~process.dirty[of]), -1))
         there = (there & ~process.dirty[of]) | process.computed(of, there)
         turn = after

@@ -50,6 +50,8 @@ def looked(model: Model, keep: np.ndarray) -> Looked:
         found, lost = Looked(tables, keep), np.zeros_like(keep)
         for k, n in np.argwhere(keep).tolist():
             of_turn = [s for s, one in enumerate(tables.situations) if one.of == k and one.weight]
+            begins = [s for s in of_turn if tables.situations[s].before != k]
+            of_turn = begins or of_turn
             total = sum(tables.situations[s].weight for s in of_turn)
             has = [s for s in of_turn if found.there[s][n] or found.made[s][n]]
             share = sum(tables.situations[s].weight for s in has)
@@ -61,7 +63,7 @@ def looked(model: Model, keep: np.ndarray) -> Looked:
 
 
 def size_bytes(model: Model, keep: np.ndarray, found: Looked) -> int:
-    """The most that is live at a step of the schedule, and of the runs of each turn."""
+    """The most that is live at a step of the schedule, and of the runs of a turn after another."""
     tables, runs = model.tables, range(len(model.tables.situations))
     cut = Looked(model.pieces, keep) if model.pieces is not None else None
     cold = [s for s in runs if not tables.situations[s].weight]
@@ -92,14 +94,15 @@ def size_bytes(model: Model, keep: np.ndarray, found: Looked) -> int:
     moving = {n: span for n, span in moving.items() if slot(n)}
     most = below + peak(moving, {n for n in nodes if slot(n)})
     if any(keep[:, n].any() and not stacked[n] for n in nodes):
-        for k in range(model.turns):
-            of_turn = [s for s in runs if tables.situations[s].of == k and s not in cold]
+        pairs = [(tables.situations[s].before, tables.situations[s].of) for s in runs]
+        for before, k in {pair for s, pair in enumerate(pairs) if s not in cold}:
+            alike = [s for s in runs if pairs[s] == (before, k) and s not in cold]
             live, makes = dict[int, tuple[int, int]](), set[int]()
-            for n in nodes if of_turn else ():
-                usable = [s for s in of_turn if found.there[s][n] and tables.left[s, n]]
+            for n in nodes:
+                usable = [s for s in alike if found.there[s][n] and tables.left[s, n]]
                 read = any(found.asked[s][n] for s in usable)
                 early = read or (bool(usable) and bool(keep[k, n]))
-                if any(found.made[s][n] for s in of_turn):
+                if any(found.made[s][n] for s in alike):
                     makes.add(n)
                 elif not early:
                     continue

@@ -11,6 +11,7 @@ from tgbench import ops
 from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.graph.simplify import simplify
+from tgbench.memory.placement import Turn
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.retention.workload import Workload, asked
 from tgbench.runs.buckets import Bucket
@@ -75,3 +76,40 @@ def test_classes_whose_decisions_hold_nowhere_else_are_decided_in_numbers() -> N
     scheduled = ScheduledGraph.of(simplify(graph))
     workload = assert_read_right(scheduled, buckets)
     assert {workload.calls[1][0]} <= workload.alone
+
+
+def three_parts() -> Graph:
+    g = GraphBuilder()
+    for name in "abc":
+        g.output(f"of_{name}", ops.relu(g.input(name, (4,))))
+    return g.build()
+
+
+@given(st.text("abc", min_size=1, max_size=12))
+def test_a_turn_is_a_class_the_last_other_one_and_whether_it_ran_last(text: str) -> None:
+    """Read off letter by letter, backwards around the circle; three classes have turns enough."""
+    scheduled = ScheduledGraph.of(simplify(three_parts()))
+    whole = Region.full((4,))
+    buckets = [Bucket.of({c: whole}, {f"of_{c}": whole}) for c in text]
+    workload = Workload.of(scheduled, Rules(), buckets)
+    kinds = dict(zip(text, (kind for kind, _ in workload.calls), strict=True))
+    number = {name: workload.kinds.index(kind) for name, kind in kinds.items()}
+    told = []
+    for i, name in enumerate(text):
+        back = (text[i + 1 :] + text[: i + 1])[-2::-1] or name
+        told.append((name, next((c for c in back if c != name), None), back[0] == name))
+
+    def said(run: tuple[str, str | None, bool]) -> Turn:
+        of, before, again = run
+        others = {other for name, other, _ in told if name == of}
+        ways = {way for name, other, way in told if (name, other) == (of, before)}
+        several = before is not None and len(others) > 1
+        return Turn(
+            number[of], number[before] if several and before else None,
+            again if len(ways) > 1 else None,
+        )  # fmt: skip
+
+    assert set(workload.turns) == set(map(said, told))
+    turns = [workload.turns.index(said(run)) for run in told]
+    follows = set(zip(turns, [*turns[1:], turns[0]], strict=True))
+    assert {(row.before, row.of) for row in workload.rows} == follows

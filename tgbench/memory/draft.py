@@ -6,17 +6,18 @@ How much scratch memory kernels want depends on how their operands lie, not wher
 of a draft, and a draft is packed once it is known; what no packing can be below is known before.
 
 Time, to the packer, is the schedule once for what may never overlap, and once more for the runs of
-each class. A node (h) that is kept after the runs of some classes only:
+each turn after each other one: what is there, and when, depends on both. A node (h) that is kept
+after the runs of some turns only:
 
     schedule          | h is kept from before | h is made and kept | h is read, and then let go
     ....hhhh....      | hhhhhhhhhhhhhhhhhhhhh | .......hhhhhhhhhhh | hhhhhhhhhhh...............
 
-What a class never touches is not there in its part.
+What such runs never touch is not there in their part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -42,45 +43,53 @@ from tgbench.memory.storage import LiveRange, ScheduledGraph
 
 
 @dataclass(frozen=True)
-class Life:
-    """How a class's runs use a node that shares its bytes.
+class Passage:
+    """What the runs of a turn after another one do with nodes that share bytes.
 
     Fields:
+        touched: computed, read or kept on.
         from_start: an earlier value is read, or kept on.
         to_end: its value is kept.
     """
 
-    from_start: bool
-    to_end: bool
+    touched: frozenset[Node]
+    from_start: frozenset[Node]
+    to_end: frozenset[Node]
 
+    def led(self, leader: Mapping[Node, Node]) -> Passage:
+        """The same of the first owners of bytes."""
+        sets = (self.touched, self.from_start, self.to_end)
+        return Passage(*(frozenset(leader.get(node, node) for node in one) for one in sets))
 
-Lives: TypeAlias = Mapping[int, Mapping[Node, Life]]  # class → node → …; absent: not touched
+    def covers(self, other: Passage) -> bool:
+        """Whether all that lives in the other one lives as long in this one."""
+        return (
+            other.touched <= self.touched
+            and other.from_start <= self.from_start
+            and other.to_end <= self.to_end
+        )
 
 
 Spans: TypeAlias = "list[tuple[int, int]]"  # half-open, in packing steps
 
 
 def _spans(
-    scheduled: ScheduledGraph, leader: Mapping[Node, Node], lives: Lives
+    scheduled: ScheduledGraph, leader: Mapping[Node, Node], passages: Iterable[Passage]
 ) -> Callable[[Node, LiveRange], Spans]:
-    """When a node's bytes are in use: over the schedule, then over the runs of each class."""
+    """When a node's bytes are in use: over the schedule, then over each passage that counts."""
     length = len(scheduled.schedule) + 1
-    by_class: list[dict[Node, Life]] = []
-    for k in sorted(lives):
-        found: dict[Node, Life] = {}
-        for node, life in lives[k].items():
-            first = leader.get(node, node)
-            old = found.get(first, life)
-            found[first] = Life(old.from_start or life.from_start, old.to_end or life.to_end)
-        by_class.append(found)
+    parts: list[Passage] = []
+    for part in (passage.led(leader) for passage in passages):
+        if not any(one.covers(part) for one in parts):
+            parts = [*(one for one in parts if not part.covers(one)), part]
 
     def spans(node: Node, live: LiveRange) -> Spans:
         found = [(live.start, live.stop)]
-        for i, lives_of in enumerate(by_class, 1):
-            life, begin = lives_of.get(node), i * length
-            if life is not None:
-                start = 0 if life.from_start else live.start
-                found.append((begin + start, begin + (length if life.to_end else live.stop)))
+        for i, part in enumerate(parts, 1):
+            if node in part.touched:
+                start = 0 if node in part.from_start else live.start
+                stop = length if node in part.to_end else live.stop
+                found.append((i * length + start, i * length + stop))
         return found
 
     return spans
@@ -117,13 +126,15 @@ class Draft:
 
     @staticmethod
     def of(
-        scheduled: ScheduledGraph, retention: Retention, uses: Footprint, lives: Lives | None = None
+        scheduled: ScheduledGraph,
+        retention: Retention,
+        uses: Footprint,
+        passages: Iterable[Passage] = (),
     ) -> Draft:
         """Kept inputs and always retained nodes lie one behind the other; the rest shares.
 
         Args:
-            lives: for each class, what its runs do with which nodes; may be left out where no node
-                is partial.
+            passages: of each turn after each other one; may be left out where no node is partial.
         """
         keep = frozenset(node for node in retention.nodes if node in uses.hulls)
         partial = tuple(n for n in scheduled.stored if n in keep and retention.is_partial(n))
@@ -133,7 +144,7 @@ class Draft:
         slices = _slices(scheduled, retained, uses, pairs)
         for node, first in slices.leader.items():
             slots[node] = Slot(0, slices.extents[first], (0,) * node.rank, scheduled.order(node))
-        spans = _spans(scheduled, slices.leader, lives or {} if partial else {})
+        spans = _spans(scheduled, slices.leader, passages if partial else ())
         return Draft(
             scheduled,
             slots,

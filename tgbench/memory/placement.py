@@ -309,16 +309,28 @@ class Turn:
     """A class of runs, after runs of another.
 
     Fields:
-        of, before: positions of the two classes; None where it does not matter what ran before.
+        of, before: positions of the class, and of the last other one before it, however often this
+            one has run since; None where it does not matter.
+        again: whether this class ran last, or the run is the first in its row; None for both.
     """
 
     of: int
     before: int | None = None
+    again: bool | None = None
+
+    def holds(self, run: Turn) -> bool:
+        """Whether a run that is told in full is one of this turn."""
+        return (
+            run.of == self.of
+            and self.before in (None, run.before)
+            and self.again in (None, run.again)
+        )
 
     def named(self, kinds: Sequence[object]) -> str:
         """In words; `kinds` are the classes."""
         after = "" if self.before is None else f", after {kinds[self.before]}"
-        return f"{kinds[self.of]}{after}" if kinds else "every run"
+        row = {None: "", False: ", first in a row", True: ", again"}[self.again]
+        return f"{kinds[self.of]}{after}{row}" if kinds else "every run"
 
 
 ANY = (Turn(0),)  # where turns are not told apart

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from tgbench.base.regions import EMPTY, Box, Region
 from tgbench.graph.graph import Node
-from tgbench.memory.draft import Draft, Life
+from tgbench.memory.draft import Draft, Passage
 from tgbench.memory.placement import Placement, Retention
 from tgbench.plans.scenarios import Runs, Scenario
 from tgbench.plans.tally import Computed, StepTally
@@ -149,37 +149,38 @@ class Attempts:
         runs = list(self.runs.under(retention, scenarios, cut, whole))
         uses, found = self._tally.of(step for _, made in runs for step in made)
         computed = {node: found[node] for node in self.runs.scheduled.schedule if node in found}
-        lives = _lives(retention, runs, self.runs.rules) if partial else {}
-        draft = Draft.of(self.runs.scheduled, retention, uses, lives)
+        passages = _passages(retention, runs, self.runs.rules) if partial else []
+        draft = Draft.of(self.runs.scheduled, retention, uses, passages)
         return Attempt(draft, computed, self.sizer)
 
 
-def _lives(
+def _passages(
     retention: Retention, runs: Sequence[tuple[Scenario, list[Step]]], rules: Rules
-) -> dict[int, dict[Node, Life]]:
-    """How the weighed runs of each class use every node."""
-    early: dict[int, set[Node]] = {}
-    touched: dict[int, set[Node]] = {}
+) -> list[Passage]:
+    """How the weighed runs of each turn after each other one use every node."""
+    early: dict[tuple[int, int], set[Node]] = {}
+    touched: dict[tuple[int, int], set[Node]] = {}
     for scenario, steps in runs:
         if scenario.of is None or scenario.before is None:
             continue
-        k, kept = scenario.of, retention.there(scenario.of)
-        first = early.setdefault(k, set())
+        pair, kept = (scenario.before, scenario.of), retention.there(scenario.of)
+        first = early.setdefault(pair, set())
         for step in steps:
             first.update(node for node in step.reused if node not in step.compute)
-            touched.setdefault(k, set()).update(step.compute, step.filled)
+            touched.setdefault(pair, set()).update(step.compute, step.filled)
         valid, dirty = scenario.valid or {}, steps[0].dirty
         for node in retention.there(scenario.before):
             left = rules.subtract(valid.get(node, EMPTY), dirty.get(node, EMPTY))
             if left.boxes and (node in kept or any(node in step.reused for step in steps)):
                 first.add(node)
-    return {
-        k: {
-            node: Life(node in first, k in retention.after.get(node, ()))
-            for node in first | touched.get(k, set())
-        }
-        for k, first in early.items()
-    }
+    return [
+        Passage(
+            every := frozenset(early[pair] | touched.get(pair, set())),
+            frozenset(early[pair]),
+            frozenset(every & retention.there(pair[1])),
+        )
+        for pair in sorted(early)
+    ]
 
 
 def _nearly_all(box: Box, shape: Sequence[int]) -> Iterator[Box]:

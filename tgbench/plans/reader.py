@@ -24,7 +24,8 @@ from tgbench.plans.decisions import (
 )
 from tgbench.runs.buckets import SIZED
 
-OPTIONAL = ("copied", "records", "path", "bound_of")  # fields that plans of before do not have
+# Fields that plans of before do not have.
+OPTIONAL = ("again", "copied", "records", "path", "bound_of")
 READ = (3, VERSION)  # a plan of version 3 has no path
 LONGEST_SIGNATURE = 1 << 16
 NO_PLAN = "not a plan; pass a file that `session.save_plan` wrote"
@@ -181,7 +182,10 @@ class _Reader:
             where = f"turns[{i}]"
             self._object(item, where, Turn)
             before = None if item["before"] is None else self._count(item, "before", where)
-            turn = Turn(self._count(item, "of", where), before)
+            again = item.get("again")
+            if not (again is None or isinstance(again, bool)):
+                raise PlanError(f"{where}.again: {shorten(again)} is not true, false or null")
+            turn = Turn(self._count(item, "of", where), before, again)
             if max(turn.of, turn.before or 0) >= count or turn in found:
                 raise PlanError(f"{where}: {shorten(item)} is not a new one of {count} buckets")
             found.append(turn)

@@ -7,8 +7,8 @@
     minimise        Σ weight · time of what is computed
     so that         afresh ≥ level − keep of the turn before
                     a level computed asks for the levels that it reads
-                    what is kept after a turn was there before, or is made by it
-                    at every step of every turn: kept + live slices + inputs ≤ budget
+                    what is kept after a turn was there before it, or is made where it begins
+                    at every step of every turn after another: kept + live slices + inputs ≤ budget
 
 Given `keep`, everything else is decided by propagation, so only `keep` has to be integer. The
 relaxation in which it is not gives a bound that no retention of the model can beat.
@@ -174,10 +174,10 @@ class _Writer:
         weighed = [s for s, situation in enumerate(tables.situations) if situation.weight > 0]
         for s in weighed:
             self._situation(s)
-        self._made(weighed)
-        for k in range(self.model.turns):
-            rows = [s for s in weighed if tables.situations[s].of == k]
-            self._memory(k, rows)
+        self._made()
+        kept = [self._kept(k) for k in range(self.model.turns)]
+        for k, rows in self.model.passages:
+            self._memory(k, rows.tolist(), kept[k])
         self._memory_of_slices()
 
     def _situation(self, s: int) -> None:
@@ -235,37 +235,50 @@ class _Writer:
     def _implies(self, one: int, other: int) -> None:
         self._rows.add([(other, 1.0), (one, -1.0)], 0.0)
 
-    def _made(self, weighed: Sequence[int]) -> None:
-        """What is kept after a turn was there before its run, or is made by it."""
+    def _made(self) -> None:
+        """What is kept after a turn was there before its first run, or is made by it."""
         situations = self.model.tables.situations
         for k in range(self.model.turns):
-            runs = [(s, situations[s]) for s in weighed if situations[s].of == k]
+            runs = [(s, situations[s]) for s in self.model.entering[k].tolist()]
             total = sum(run.weight for _, run in runs)
             for n in map(int, np.flatnonzero(self.model.tables.worthwhile)):
                 terms = {self._keep(k, n): -total}
                 for s, run in runs:
-                    for source in (self._level.get((s, n, 1)), self._keep(run.before, n)):
+                    for source in (self._afresh.get((s, n, 1)), self._keep(run.before, n)):
                         if source is not None:
                             terms[source] = terms.get(source, 0.0) + run.weight
                 self._rows.add(list(terms.items()), 0.0)
 
-    def _memory(self, k: int, rows: Sequence[int]) -> None:
-        """At each step of a turn: what is live from the start, from its step on, and for good."""
+    def _kept(self, k: int) -> list[int]:
+        """What is kept after a turn and has ended by itself, at each step; all of it fits."""
+        model, unit = self.model, float(max(self.budget_bytes, 1))
+        sizes = model.tables.kept_bytes / unit
+        worthwhile = np.flatnonzero(model.tables.worthwhile).tolist()
+        found: list[int] = []
+        upto = -1
+        for step in (*(members[-1] for members in model.live_sets), model.nodes):
+            ended = [
+                (self._keep(k, n), sizes[n]) for n in worthwhile if upto < model.ends[n] <= step
+            ]
+            found.append(self._sum(ended, dict.fromkeys(found[-1:], 1.0)))
+            upto = step
+        self._rows.add([(found[-1], -1.0)], (model.tables.base_bytes - self.budget_bytes) / unit)
+        return found
+
+    def _memory(self, k: int, rows: Sequence[int], kept: Sequence[int]) -> None:
+        """At each step of these runs: what is live from the start, from its step, and for good."""
         model, unit = self.model, float(max(self.budget_bytes, 1))
         sizes = model.tables.kept_bytes / unit
         room = (self.budget_bytes - model.tables.base_bytes) / unit
         worthwhile = np.flatnonzero(model.tables.worthwhile).tolist()
         early = {n: self._early(k, n, rows) for n in worthwhile}
         within = {n: self._within(k, n, rows, early.get(n)) for n in range(model.nodes)}
-        kept, kept_upto = self._sum([], {}), -1
         first, first_from = self._sum([(early[n], sizes[n]) for n in worthwhile], {}), -1
-        for members in model.live_sets:
+        for members, ended in zip(model.live_sets, kept, strict=False):
             step = members[-1]
-            ended = [n for n in worthwhile if kept_upto < model.ends[n] <= step]
-            kept = self._sum([(self._keep(k, n), sizes[n]) for n in ended], {kept: 1.0})
             begun = [n for n in worthwhile if first_from < n <= step]
             first = self._sum([(early[n], -sizes[n]) for n in begun], {first: 1.0})
-            kept_upto = first_from = step
+            first_from = step
             live: list[tuple[int, float]] = []
             for n in members:
                 variable, least = within[n], self.slots[n] / unit
@@ -273,10 +286,7 @@ class _Writer:
                     live.append((variable, -least))
                 if n in early:
                     live.append((early[n], least - sizes[n]))
-            self._rows.add([(kept, -1.0), (first, -1.0), *live], -room)
-        ended = [n for n in worthwhile if model.ends[n] > kept_upto]
-        kept = self._sum([(self._keep(k, n), sizes[n]) for n in ended], {kept: 1.0})
-        self._rows.add([(kept, -1.0)], -room)
+            self._rows.add([(ended, -1.0), (first, -1.0), *live], -room)
 
     def _sum(self, terms: Sequence[tuple[int, float]], before: Mapping[int, float]) -> int:
         """A variable that is at least a sum."""

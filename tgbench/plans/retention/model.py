@@ -4,7 +4,8 @@ A retention is a boolean array [turn, node]: node n is kept after every run of t
 there when the next one begins.
 
     time    weighted mean over the transitions, each node's time by its code (see `tables`)
-    memory  the largest, over all steps of a turn's runs, of: inputs, and the values that are live.
+    memory  the largest, over all steps of the runs of a turn after each other one, of: inputs, and
+            the values that are live.
             A value is live from the first step if it was kept and is read, or is kept on; else
             from where it is computed. It is live to the last step if it is kept, else to its last
             read. What is kept after all turns stacks below, on bytes of its own.
@@ -263,14 +264,19 @@ class Model:
 
         The score takes what most runs of a turn leave for what all of them do; here every call
         finds what the ones before it left. Nothing is there at first, and the first call does not
-        count.
+        count. Calls of one situation that find the same are looked at once.
         """
         by_turn = np.ascontiguousarray(keep.transpose(1, 2, 0))  # [turn, node, population]
         there = np.zeros(by_turn.shape[1:], bool)
         total = np.zeros(len(keep))
+        known: dict[tuple[int, bytes], tuple[Floats, NDArray[np.bool_]]] = {}
         for i, s in enumerate(self.tables.walk.tolist()):
-            time, made = self._whole.one(s, there)
-            there = by_turn[self.of[s]] & (made | (there & self.tables.left[s][:, None]))
+            found_there = s, there.tobytes()
+            if found_there not in known:
+                time, made = self._whole.one(s, there)
+                left = made | (there & self.tables.left[s][:, None])
+                known[found_there] = time, by_turn[self.of[s]] & left
+            time, there = known[found_there]
             total += time * (i > 0)
         found: Floats = total / max(len(self.tables.walk) - 1, 1)
         return found
@@ -290,11 +296,11 @@ class Model:
         return time, used
 
     def _lost(self, keep: Keep, there: NDArray[np.bool_], made: NDArray[np.bool_]) -> Keep:
-        """What is kept in name only: it was not there, and most runs of a turn do not make it."""
+        """What is kept in name only: most runs that a turn begins with neither find nor make it."""
         has = there | made
         lost = np.zeros_like(keep)
         for k in range(self.turns):
-            rows = self.rows[k]
+            rows = self.entering[k]
             if rows.size:
                 share = (has[:, rows] * self.weights[rows, None]).sum(axis=1)
                 lost[:, k] = keep[:, k] & (share < HALF * self.weights[rows].sum()).T
@@ -307,6 +313,25 @@ class Model:
         """For each turn, its weighed situations."""
         weighed = self.weights > 0
         return [np.flatnonzero((self.of == k) & weighed) for k in range(self.turns)]
+
+    @cached_property
+    def entering(self) -> list[NDArray[np.int64]]:
+        """For each turn, its weighed situations after another turn; all, where there are none.
+
+        What a turn's own runs find of each other is what the first of them left.
+        """
+        before = np.array([s.before for s in self.tables.situations])
+        others = [rows[before[rows] != k] for k, rows in enumerate(self.rows)]
+        return [one if one.size else rows for one, rows in zip(others, self.rows, strict=True)]
+
+    @cached_property
+    def passages(self) -> list[tuple[int, NDArray[np.int64]]]:
+        """For each turn after each other one: the turn, and its weighed situations."""
+        pairs: dict[tuple[int, int], list[int]] = {}
+        for s, one in enumerate(self.tables.situations):
+            if one.weight > 0:
+                pairs.setdefault((one.of, one.before), []).append(s)
+        return [(of, np.array(pairs[of, before], np.int64)) for of, before in sorted(pairs)]
 
     @cached_property
     def shareable(self) -> NDArray[np.bool_]:
@@ -326,20 +351,19 @@ class Model:
         peak = (stacked * tables.kept_bytes).sum(axis=1)
         peak = peak + self._peak(slots * moving, slots > 0, never, never)
         if (some & ~stacked).any():
-            for k, rows in enumerate(self.rows):
-                if rows.size:
-                    peak = np.maximum(peak, self._class_peak(keep[:, k], used, slots, rows))
+            for k, rows in self.passages:
+                peak = np.maximum(peak, self._passage_peak(keep[:, k], used, slots, rows))
         found: NDArray[np.int64] = tables.base_bytes + peak
         return found
 
-    def _class_peak(
+    def _passage_peak(
         self,
         kept: NDArray[np.bool_],
         used: _Used,
         slots: NDArray[np.int64],
         rows: NDArray[np.int64],
     ) -> NDArray[np.int64]:
-        """The most bytes live in the runs of one turn; `kept` is [population, node]."""
+        """The most bytes live in some runs of one turn; `kept` is [population, node]."""
         usable = used.there[:, rows] & self.tables.left[rows].T[:, :, None]
         read = _turned(np.any(usable & used.asked[:, rows], axis=1))
         from_start = read | (_turned(np.any(usable, axis=1)) & kept)

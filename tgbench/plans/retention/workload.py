@@ -6,8 +6,12 @@
 The trace is read as a circle: its last run is followed by its first. The shares are then the
 steady state of the transition matrix that the trace estimates.
 
-What is best kept after a run may depend on what ran before it: a class of several predecessors is
-told apart by them, as far as `MOST_TURNS` allows. A class after another is a *turn*.
+What is best kept after a run may depend on what ran before it: a class that followed several others
+is told apart by them, as far as `MOST_TURNS` allows. A class after another is a *turn*. Runs of one
+class in a row, but for the first, are one turn, however many they are: what another class left
+lasts through them.
+
+    trace:  P d d d e d d d    turns: P, d after P, d after P again, e, d after e, d after e again
 """
 
 from __future__ import annotations
@@ -127,19 +131,24 @@ def _calls(
 def _turns(
     calls: Sequence[tuple[BucketClass, tuple[int, ...]]], kinds: Sequence[BucketClass]
 ) -> tuple[Turn, ...]:
-    """The classes, the most frequent ones told apart by what ran before them."""
-    position = {kind: i for i, kind in enumerate(kinds)}
-    places = [position.get(kind) for kind, _ in calls]
-    before: dict[int, dict[int, None]] = {of: {} for of in range(len(kinds))}
-    for one, other in pairwise([places[-1], *places]):
-        if one is not None and other is not None:
-            before[other].setdefault(one)
-    spare, found = MOST_TURNS - len(kinds), []
-    for of, ran in before.items():
+    """The classes, the most frequent ones told apart by what ran before them, then those by whether
+    they ran last.
+    """
+    seen = dict.fromkeys(_told(calls, kinds))
+    spare, found = MOST_TURNS - len(kinds), list[Turn]()
+    for of in range(len(kinds)):
+        ran = sorted(
+            {run.before for run in seen if run and run.of == of and run.before is not None}
+        )
         splits = 1 < len(ran) <= spare + 1
         spare -= (len(ran) - 1) * splits
-        found += [Turn(of, one) for one in sorted(ran)] if splits else [Turn(of)]
-    return tuple(found)
+        found += [Turn(of, one) for one in ran] if splits else [Turn(of)]
+    apart: list[Turn] = []
+    for turn in found:
+        splits = spare > 0 and len({run.again for run in seen if run and turn.holds(run)}) > 1
+        spare -= splits
+        apart += [replace(turn, again=again) for again in (False, True)] if splits else [turn]
+    return tuple(apart)
 
 
 def _taken(
@@ -148,14 +157,28 @@ def _taken(
     turns: Sequence[Turn],
 ) -> list[int | None]:
     """The turn of each call, the trace read as a circle; None for rare ones."""
+    return [
+        next((k for k, turn in enumerate(turns) if run is not None and turn.holds(run)), None)
+        for run in _told(calls, kinds)
+    ]
+
+
+def _told(
+    calls: Sequence[tuple[BucketClass, tuple[int, ...]]], kinds: Sequence[BucketClass]
+) -> list[Turn | None]:
+    """Each call with all that turns may tell of it; None for rare ones, which are passed over."""
     position = {kind: i for i, kind in enumerate(kinds)}
     places = [position.get(kind) for kind, _ in calls]
-    number = {turn: i for i, turn in enumerate(turns)}
-    found = []
-    for before, of in pairwise([places[-1], *places]):
-        turn = None if of is None else number.get(Turn(of), number.get(Turn(of, before)))
-        found.append(turn)
-    return found
+    found: list[Turn | None] = []
+    last = other = None
+    for of in [*places, *places]:  # a circle: the first time around says what ran before
+        if of is None:
+            found.append(None)
+            continue
+        other = last if of != last else other
+        found.append(Turn(of, other, of == last))
+        last = of
+    return found[len(places) :]
 
 
 def _rows(

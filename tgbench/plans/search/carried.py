@@ -10,7 +10,8 @@ from tgbench.plans.decisions import Decisions
 from tgbench.plans.retention.workload import Workload
 from tgbench.runs.buckets import BucketClass
 
-Named: TypeAlias = "tuple[BucketClass | None, BucketClass | None]"  # a turn by its classes
+# A turn by its classes, and whether the first one ran last.
+Named: TypeAlias = "tuple[BucketClass | None, BucketClass | None, bool | None]"
 
 
 def told_anew(start: Decisions, workload: Workload) -> Retention:
@@ -32,10 +33,11 @@ def told_anew(start: Decisions, workload: Workload) -> Retention:
 
 def _named(turn: Turn, kinds: Sequence[BucketClass]) -> Named:
     of = kinds[turn.of] if turn.of < len(kinds) else None
-    return of, None if turn.before is None else kinds[turn.before]
+    return of, None if turn.before is None else kinds[turn.before], turn.again
 
 
 def _alike(one: Named, other: Named) -> bool:
     """Whether a run may be of both turns."""
-    free = one[1] is None or other[1] is None
-    return one[0] is not None and one[0] == other[0] and (free or one[1] == other[1])
+    pairs = zip(one[1:], other[1:], strict=True)
+    may_be = all(mine is None or theirs is None or mine == theirs for mine, theirs in pairs)
+    return one[0] is not None and one[0] == other[0] and may_be
