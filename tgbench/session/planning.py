@@ -210,17 +210,21 @@ class Planning:
 
     def blocks(self, bucket: Bucket) -> list[Bucket]:
         """Changes that would be as large as what a run was asked for, where that is a block."""
-        found = (change_as_asked(bucket, self.scheduled, name) for name in self.graph.inputs)
-        return [one for one in found if one is not None]
+        return self._of_inputs(change_as_asked, bucket)
 
     def onwards(self, bucket: Bucket) -> list[Bucket]:
         """Changes of all that lies behind some element, which what was asked for depends on."""
-        found = (change_onwards(bucket, self.scheduled, name) for name in self.graph.inputs)
-        return [one for one in found if one is not None]
+        return self._of_inputs(change_onwards, bucket)
 
     def behind(self, bucket: Bucket) -> list[Bucket]:
         """Changes of one element behind all that was asked for."""
-        found = (change_behind(bucket, self.scheduled, name) for name in self.graph.inputs)
+        return self._of_inputs(change_behind, bucket)
+
+    def _of_inputs(
+        self, change: Callable[[Bucket, ScheduledGraph, str], Bucket | None], bucket: Bucket
+    ) -> list[Bucket]:
+        """A kind of change, of each input that there is one of."""
+        found = (change(bucket, self.scheduled, name) for name in self.graph.inputs)
         return [one for one in found if one is not None]
 
     def whole_runs(self) -> Runs:

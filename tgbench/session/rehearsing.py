@@ -82,12 +82,20 @@ class Rehearser:
 
     def _looked_for(self, likely: Iterable[Spot]) -> Iterator[None]:
         """Look for programs as runs will: the first time takes several times as long."""
-        planned = [Spot(kind, kind.ahead(at)) for kind, (_, at) in self.planning.classes.items()]
-        for spot in (*likely, *map(self.scout.server.classifier.known, planned)):
+        for spot in (*likely, *self._planned()):
             yield
-            bucket = spot.kind.bucket(spot.origin)
-            own = self.scout.own(bucket, spot, self.keeper.standing)
-            self.scout.quickest(bucket, (own.rung, *THERE), own)
+            own = self._own(spot)
+            self.scout.quickest(own.bucket, (own.rung, *THERE), own)
+
+    def _planned(self) -> list[Spot]:
+        """The changes that are planned for, where they are expected next."""
+        known = self.scout.server.classifier.known
+        classes = self.planning.classes.items()
+        return [known(Spot(kind, kind.ahead(at))) for kind, (_, at) in classes]
+
+    def _own(self, spot: Spot) -> Offer:
+        """A run's own program, if it is there."""
+        return self.scout.own(spot.kind.bucket(spot.origin), spot, self.keeper.standing)
 
     def _expected(
         self, likely: Iterable[tuple[Rung, Spot]]
@@ -102,15 +110,14 @@ class Rehearser:
             offer = Offer(rung, spot.kind.bucket(spot.origin), spot, None, None, finds_nothing)
             yield offer, [offer]
         scout, stands = self.scout, self.keeper.chooser.stands
-        for kind, (_, origin) in self.planning.classes.items():
-            ahead = scout.server.classifier.known(Spot(kind, kind.ahead(origin)))
-            own = scout.own(kind.bucket(ahead.origin), ahead, self.keeper.standing)
+        for ahead in self._planned():
+            kind, own = ahead.kind, self._own(ahead)
             if own.program is not None:
                 continue
             larger = scout.larger(own)  # which is quicker from then on
             yield own, (one for one in [own] if not stands(one))
             if not stands(own):
-                yield from self._at_ends(kind, ahead)
+                yield from self._at_ends(ahead)
                 continue
             for offer in larger:
                 if offer.rung.is_swept:
@@ -121,18 +128,16 @@ class Rehearser:
                 elif offer.rung.stands and offer.program is None:
                     yield offer, self._bands(kind, offer.rung)
 
-    def _at_ends(self, kind: BucketClass, middle: Spot) -> Iterator[tuple[Offer, Iterable[Offer]]]:
+    def _at_ends(self, middle: Spot) -> Iterator[tuple[Offer, Iterable[Offer]]]:
         """The first and the last place of a class that has few, if a program is there by now for
         the middle one: it is not right where nothing is to the one side.
         """
-        own, standing = self.scout.own, self.keeper.standing
-        if len(kind.bounds) != 1 or kind.bounds[0] >= FEW_PLACES:
-            return
-        if own(kind.bucket(middle.origin), middle, standing).program is None:
+        kind = middle.kind
+        is_short = len(kind.bounds) == 1 and kind.bounds[0] < FEW_PLACES
+        if not is_short or self._own(middle).program is None:
             return
         for place in ((0,), kind.farthest):
-            spot = self.scout.server.classifier.known(Spot(kind, place))
-            offer = own(kind.bucket(spot.origin), spot, standing)
+            offer = self._own(self.scout.server.classifier.known(Spot(kind, place)))
             if offer.program is None:
                 yield offer, [offer]
 

@@ -265,7 +265,6 @@ class Server:
 
     def finds(self, valid: int, last: Spot | None) -> Finds:
         """What is there after the `last` run."""
-
         if last is None:
             return finds_nothing
         place_before = last.origin

@@ -375,14 +375,9 @@ def _overview(subject: Subject) -> list[list[str]]:
         rows.append(["took", format_time(last.total_ns), ""])
         spread = last.spread
         if spread is None:
-            whole = last.served != "exactly"
-            rows.append(
-                [
-                    "spread",
-                    "not known: a larger run served it" if whole else "no node makes all of a part",
-                    "",
-                ]
-            )
+            is_own = last.served == "exactly"
+            why = "no node makes all of a part" if is_own else "not known: a larger run served it"
+            rows.append(["spread", why, ""])
         else:
             rows.append(["spreads at", str(spread), spread.node])
     plan = subject.shown
