@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Hashable
 from contextlib import suppress
@@ -59,10 +60,14 @@ def test_no_map_is_below_its_bound_and_all_that_is_in_use_is_in_it(
             found = attempt.within(budget)
             assert attempt.bound_bytes <= found.size_bytes
             assert max(attempt.draft.in_use) <= found.size_bytes
-        roomy, tight = attempt.roomy, attempt.within(None)
-        assert roomy.slots.keys() == tight.slots.keys()
-        for node, room in tight.scratch.items():
-            assert roomy.scratch[node].size_bytes >= room.size_bytes
+        most = attempt.roomy().size_bytes
+        for budget in (None, most, (most + attempt.within(None).size_bytes) // 2):
+            tight = attempt.within(budget)
+            roomy = attempt.roomy(math.inf if budget is None else budget)
+            assert roomy.slots.keys() == tight.slots.keys()
+            for node, room in tight.scratch.items():
+                assert roomy.scratch[node].size_bytes >= room.size_bytes
+            assert budget is None or roomy.size_bytes <= max(budget, tight.size_bytes)
 
 
 @share_of_examples(2)

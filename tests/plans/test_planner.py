@@ -198,8 +198,10 @@ def test_large_runs_are_cut_where_that_is_quicker_than_dropping() -> None:
     roomy = planned(by_element, None)
     with pytest.raises(BudgetError) as caught:
         planned(by_element, 0)
-    tight = planned(by_element, roomy.placement.size_bytes)
-    least, most = caught.value.needed_bytes, tight.placement.size_bytes
+    planner = Planner(scheduled, Rules(), "cpu", by_element)
+    kinds = {kind: (1.0, at) for kind, at in (run.classify(graph) for run in runs)}
+    all_kept = planner.attempts.always(roomy.retained, planner.scenarios(kinds), WHOLE)
+    least, most = caught.value.needed_bytes, all_kept.within().size_bytes
     middle = least + 2 * (most - least) // 5
     cut, dropped = planned(by_element, middle), planned(by_launch, middle)
     assert cut.cut.parts > 1

@@ -5,9 +5,11 @@ from __future__ import annotations
 from itertools import product
 from random import Random
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tgbench.base import swept
 from tgbench.base.coords import Coord, Moving, at, origin_symbol
 from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import Graph, GraphBuilder, Node
@@ -69,8 +71,19 @@ def test_how_far_back_a_state_is_there(valid: int, start: int, less: int) -> Non
 
 
 PLACES = 6
-edges = st.tuples(st.booleans(), st.integers(0, 3)).map(
-    lambda edge: origin_symbol(0) + edge[1] - 1 if edge[0] else edge[1]
+
+
+def table(numbers: list[int]) -> Coord:
+    """A number for each place, as a run that is swept has them."""
+    number = swept.table(0, np.array(numbers))
+    assert number is not None
+    return Moving(0, ((number, 1),))
+
+
+edges = st.one_of(
+    st.integers(0, 3),
+    st.integers(-1, 2).map(lambda further: origin_symbol(0) + further),
+    st.lists(st.integers(0, 4), min_size=PLACES, max_size=PLACES).map(table),
 )
 intervals = st.tuples(edges, st.tuples(edges, st.integers(1, 3)).map(lambda e: e[0] + e[1]))
 
@@ -111,6 +124,16 @@ def test_a_state_moves_with_the_runs_of_its_class() -> None:
     assert rows(states.patterns[back], (2,)) == (0, 9)
     assert states.moved(0, append(3), append(9)) == 0
     assert states.moved(number, append(3), append(3)) == number
+
+
+def test_what_a_run_anywhere_left_is_numbers_for_the_next_one() -> None:
+    """Tables are over places of its own; the next one of its class lies elsewhere."""
+    states = States()
+    left = {K: Held(Region((Box(((0, table([3, 9, 5])), (0, 4))),)), (0, 0))}
+    number = states.number(ValidityPattern.of(left))
+    for place, last in enumerate((3, 9, 5)):
+        moved = states.moved(number, append(place), append(1))
+        assert rows(states.patterns[moved], (1,)) == (0, last)
 
 
 def test_a_state_of_another_class_is_written_over_the_new_origin() -> None:

@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from session_cases import CheckedSession
 
 import tgbench as tg
+from tgbench.programs.lowering import DoesNotFit
+from tgbench.programs.program import Program
 from tgbench.runs.buckets import BucketClass
 from tgbench.session.choosing import Larger, Own
+from tgbench.session.making import Maker
 from tgbench.session.serving import SWEPT, Offer
 
 Shape = tuple[int, int, int, int]
@@ -145,6 +149,61 @@ def test_one_program_serves_a_patch_at_every_place() -> None:
         assert checked.session.report().served == SWEPT.name
     assert checked.session.counters.specialised == made + 1
     assert checked.session.report().recomputed < 1
+
+
+@pytest.mark.parametrize(("size", "least_share"), [(24, 0.0), (56, 0.25)])
+def test_a_patch_anywhere_is_served_in_little_memory(size: int, least_share: float) -> None:
+    """A plan leaves room for it, also where large runs are cut; the next run finds what it left."""
+    graph, values = _deep(size)
+    part = size // 8
+    x = np.random.default_rng(1).integers(-4, 5, size=(1, 3, size, size)).astype(np.float32)
+    free = _checked(graph, {**values, "x": x})
+    free.run()
+    most = free.session.placement.size_bytes
+    with pytest.raises(tg.BudgetError) as caught:
+        _checked(graph, {**values, "x": x}, memory=1).run()
+    least, cuts = caught.value.needed_bytes, set()
+    least += int(least_share * (most - least))
+    for budget in np.linspace(least, most, 8).astype(int):
+        checked = _checked(graph, {**values, "x": x}, memory=int(budget))
+        checked.run()
+        cuts.add(checked.session.plan.cut)
+        for top, left in ((0, 0), (3, 6), (size - part, 0), (size // 2,) * 2, (3, size - part)):
+            x = x.copy()
+            x[:, :, top : top + part, left : left + part] += 1
+            checked.run({"x": x})
+            assert checked.session.report().served == SWEPT.name
+    assert len(cuts) > 1
+
+
+class Ready(Anywhere):
+    """Has programs for any place of an image made with the first answer."""
+
+    def rehearse(self, offer: Offer, decided: Any) -> bool:
+        return offer.rung is SWEPT
+
+
+@pytest.mark.parametrize(("widest", "expected"), [(7, [7]), (6, [7, 5]), (2, [7, 5, 4])])
+def test_where_there_is_no_room_for_a_part_a_narrower_one_is_made_ready(
+    widest: int, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, values = _deep(56)
+    checked = _checked(graph, {**values, "x": np.zeros((1, 3, 56, 56), np.float32)})
+    checked.session.keeper.chooser = checked.session.runner.chooser = Ready()
+    make, tried = Maker.make, []
+
+    def made(maker: Maker, offer: Offer) -> Program:
+        ((_, region),) = offer.bucket.changed
+        ((*_, (start, stop)),) = region
+        if offer.rung is SWEPT:
+            tried.append(stop - start)
+        if widest < stop - start < 56:
+            raise DoesNotFit(graph.nodes[-1], region, "little room")
+        return make(maker, offer)
+
+    monkeypatch.setattr(Maker, "make", made)
+    checked.run()
+    assert tried == expected
 
 
 def test_what_is_computed_is_as_much_everywhere_and_no_more_than_somewhere_it_has_to_be() -> None:

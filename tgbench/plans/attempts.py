@@ -6,7 +6,7 @@ scenarios ── what they run ──→ steps ── what these touch ──→
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -24,6 +24,7 @@ from tgbench.runs.rules import Rules
 from tgbench.runs.split import WHOLE, Cut
 
 AT_HAND = 256  # at hand
+PARTS = 2, 4, 8  # of a tensor, one in so many
 
 Wanted: TypeAlias = "dict[Node, frozenset[tuple[int, ...]]]"  # scratch bytes of a node's calls
 
@@ -73,25 +74,41 @@ class Attempt:
             found = self._placed(2 * budget_bytes - found.size_bytes, self._wants)
         return found if found.size_bytes <= budget_bytes else least
 
-    @property
-    def roomy(self) -> Placement:
-        """The map where memory is not short: with scratch memory for any part of what is computed
-        in part.
+    def roomy(self, budget_bytes: float = math.inf) -> Placement:
+        """The map that fits a budget, with scratch memory besides for any part of what is computed
+        in part, as far as there is room: for runs that nobody planned for.
         """
-        return self._placed(math.inf, self.sizer.wants(self._computed_roughly, self.draft))
+        fits = self.within(None if math.isinf(budget_bytes) else int(budget_bytes))
+        room_bytes = budget_bytes
+        for _ in range(2):
+            found = self._with_room(fits, room_bytes)
+            if found.size_bytes <= budget_bytes:
+                return found
+            room_bytes -= found.size_bytes - budget_bytes  # what packing adds
+        return fits
+
+    def _with_room(self, fits: Placement, budget_bytes: float) -> Placement:
+        draft, position = self.draft, self.draft.scheduled.position
+        scratch = {node: room.size_bytes for node, room in fits.scratch.items()}
+        for node, wants in self._roomy_wants.items():
+            room_bytes = budget_bytes - draft.in_use[position[node]]
+            fitting = (next((n for n in sizes if n <= room_bytes), 0) for sizes in wants)
+            scratch[node] = max(scratch.get(node, 0), max(fitting, default=0))
+        return self._packed_with(scratch)
+
+    @cached_property
+    def _roomy_wants(self) -> Wanted:
+        return self.sizer.wants(self._computed_roughly, self.draft)
 
     @property
     def _computed_roughly(self) -> Iterator[tuple[Node, tuple[Region, ...]]]:
-        """What is computed, and wherever that is a part, nearly all of it as well; not where that
-        would read what nobody computes.
-        """
+        """Wherever a part is computed, larger ones; not where these read what nobody computes."""
         base, frozen = self.draft.scheduled.base, self.draft.scheduled.frozen
         for node, regions in self.computed.items():
-            yield node, regions
             if not all(base[one] in frozen or base[one] in self.draft.slots for one in node.inputs):
                 continue
             boxes = (box for region in regions for box in region)
-            larger = {one for box in boxes for one in _nearly_all(box, node.shape)}
+            larger = {one for box in boxes for one in _larger(box, node.shape)}
             yield node, tuple([Region((box,)) for box in larger])
 
     def _placed(self, budget_bytes: float, wanted: Wanted) -> Placement:
@@ -101,9 +118,12 @@ class Attempt:
             node: _reserved(wants, budget_bytes - draft.in_use[position[node]])
             for node, wants in wanted.items()
         }
-        key = tuple(scratch.values())
+        return self._packed_with(scratch)
+
+    def _packed_with(self, scratch: Mapping[Node, int]) -> Placement:
+        key = frozenset(scratch.items())
         if key not in self._packed:
-            self._packed[key] = draft.packed(scratch)
+            self._packed[key] = self.draft.packed(scratch)
         return self._packed[key]
 
 
@@ -136,17 +156,24 @@ class Attempts:
         return kept_bytes + last.bound_bytes - last.kept_bytes
 
     def of(
-        self, retention: Retention, scenarios: Sequence[Scenario], cut: Cut, whole: bool = False
+        self,
+        retention: Retention,
+        scenarios: Sequence[Scenario],
+        cut: Cut,
+        whole: bool = False,
+        besides: Sequence[Scenario] = (),
     ) -> Attempt:
         """The maps that hold every scenario with this retention.
 
         Args:
             whole: cut what only has to fit, and hold weighed transitions uncut.
+            besides: more scenarios, uncut.
         """
         partial = any(map(retention.is_partial, retention.after))
         if not whole and not partial:
             scenarios = [scenario for scenario in scenarios if scenario.of is None]
         runs = list(self.runs.under(retention, scenarios, cut, whole))
+        runs += self.runs.under(retention, besides, WHOLE)
         uses, found = self._tally.of(step for _, made in runs for step in made)
         computed = {node: found[node] for node in self.runs.scheduled.schedule if node in found}
         passages = _passages(retention, runs, self.runs.rules) if partial else []
@@ -183,21 +210,31 @@ def _passages(
     ]
 
 
-def _nearly_all(box: Box, shape: Sequence[int]) -> Iterator[Box]:
-    """Larger parts: in dimensions of which it is a part, all, or all but an edge.
+def _larger(box: Box, shape: Sequence[int]) -> Iterator[Box]:
+    """Larger parts: in dimensions of which it is a part, all, or all but an edge; and beside that
+    edge a half, a quarter, an eighth, as all may be more than there is room for.
 
     An edge is wide enough that what lies beside it does not look at all of an input either: windows
     look at one element further, or at few.
 
-    >>> list(_nearly_all(Box(((0, 3), (4, 5), (4, 5))), (3, 9, 64)))
-    [[0:3, 0:9, 8:64], [0:3, 2:9, 0:64], [0:3, 2:9, 8:64]]
+    >>> list(_larger(Box(((0, 3), (4, 5))), (3, 16)))
+    [[0:3, 2:16], [0:3, 2:9], [0:3, 2:6], [0:3, 2:4]]
     """
     whole = Box.full(shape)
-    sides = [
-        (full,) if span == full else (full, (min(max(2, size // 8), size - 1), size))
+    edges = [
+        None if span == full else min(max(2, size // 8), size - 1)
         for span, full, size in zip(box, whole, shape, strict=True)
     ]
-    return (larger for larger in map(Box, product(*sides)) if larger != whole)
+    sides = [
+        ((0, size),) if edge is None else ((0, size), (edge, size))
+        for edge, size in zip(edges, shape, strict=True)
+    ]
+    yield from (one for one in map(Box, product(*sides)) if one != whole)
+    for parts in PARTS if edges.count(None) < len(edges) else ():
+        yield Box(
+            (0, size) if edge is None else (edge, edge + -(-(size - edge) // parts))
+            for edge, size in zip(edges, shape, strict=True)
+        )
 
 
 def _reserved(wants: Iterable[tuple[int, ...]], room_bytes: float) -> int:

@@ -11,10 +11,11 @@ run does not fit all the same, some of its nodes are computed more than once in 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from tgbench.base.coords import value_of
 from tgbench.base.errors import BudgetError
@@ -329,7 +330,7 @@ class Planner:
     def _within(self, attempt: Attempt, budget_bytes: int | None) -> Placement:
         """The map that fits a budget; without one there is room for more than is planned for."""
         return self._checked(
-            attempt.roomy if budget_bytes is None else attempt.within(budget_bytes)
+            attempt.roomy() if budget_bytes is None else attempt.within(budget_bytes)
         )
 
     def _always(
@@ -343,7 +344,11 @@ class Planner:
         return self._within(self.attempts.always(retained, scenarios, cut), budget_bytes)
 
     def plan(
-        self, scenarios: Sequence[Scenario], budget_bytes: int | None, keep_all: bool = False
+        self,
+        scenarios: Sequence[Scenario],
+        budget_bytes: int | None,
+        keep_all: bool = False,
+        likely: Sequence[Scenario] = (),
     ) -> Decisions:
         """The best plan found for a budget (None: whatever it takes), its classes left open.
 
@@ -352,11 +357,15 @@ class Planner:
         Where nothing fits, budgets from the smallest map down to the bound are tried, as for each
         of them other nodes are retained and runs are cut elsewhere: one may fit after all. Raises
         BudgetError naming the least that worked.
+
+        Args:
+            likely: runs that may come, and are held as well if that takes no more than the budget.
         """
         tried: list[Tried] = []
         found = self._found(scenarios, budget_bytes, keep_all, tried)
-        if found is not None or budget_bytes is None:
-            return cast(Decisions, found)  # without a budget everything fits
+        if found is not None:
+            return self._roomier(found, scenarios, likely, budget_bytes)
+        assert budget_bytes is not None  # without a budget everything fits
         needed_bytes = min(one.placement.size_bytes for one in tried)
         bound_bytes, next_bytes = least(self.runs, scenarios).size_bytes, needed_bytes - 1
         while next_bytes >= bound_bytes:
@@ -364,10 +373,34 @@ class Planner:
             if found is None:
                 next_bytes -= next_bytes // LOWER + 1
             elif (needed_bytes := found.placement.size_bytes) <= budget_bytes:
-                return found
+                return self._roomier(found, scenarios, likely, budget_bytes)
             else:
                 next_bytes = needed_bytes - 1
         raise self.too_small(budget_bytes, needed_bytes, scenarios)
+
+    def _roomier(
+        self,
+        made: Decisions,
+        scenarios: Sequence[Scenario],
+        likely: Sequence[Scenario],
+        budget_bytes: int | None,
+    ) -> Decisions:
+        """The same over a map with room for what may come and for other parts of what is computed,
+        as far as the budget goes: runs that nobody planned for want some, too.
+        """
+        planner, most_bytes = self._over(made.scheduled), budget_bytes or math.inf
+        held = planner.runs.distinct(scenarios)
+        for besides in [likely, ()] if likely else [()]:
+            attempt = planner.attempts.of(made.retention, held, made.cut, besides=besides)
+            roomy = attempt.roomy(most_bytes)
+            if made.placement.size_bytes <= roomy.size_bytes <= most_bytes:
+                return replace(made, placement=planner._checked(roomy))
+        return made
+
+    def _over(self, scheduled: ScheduledGraph) -> Planner:
+        """Who plans for an order that was found here."""
+        known = (one for one in (self, *self._in_parts.values()) if one.scheduled is scheduled)
+        return next(known, None) or self.over(scheduled)
 
     def _found(
         self,

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from tgbench.base.coords import Coord, Footing, Moving, at, origin_symbol, same
 from tgbench.base.memo import Allowance, bytes_of
 from tgbench.base.regions import EMPTY, Box, Region
+from tgbench.base.swept import is_swept
 from tgbench.graph.graph import Node
 from tgbench.programs.lowering import Held, State
 from tgbench.runs.buckets import Spot
@@ -51,6 +52,14 @@ class ValidityPattern:
             for box in region
             for (a, b), size in zip(box, node.shape, strict=True)
         ) and all(type(form) is int for _, _, start in self.entries for form in start)
+
+    @cached_property
+    def is_swept(self) -> bool:
+        """Whether tables are in it: what a run of another place moves has none."""
+        boxes = [box for _, region, _ in self.entries for box in region]
+        forms = [form for box in boxes for side in box for form in side]
+        forms += [form for _, _, start in self.entries for form in start]
+        return any(isinstance(form, Moving) and is_swept(form.terms) for form in forms)
 
     def changed(self, change: Change, stop: Change | None = None) -> ValidityPattern:
         """The same with every coordinate rewritten; where boxes stop, by `stop` if it is given.
@@ -170,6 +179,7 @@ class States:
         """The state left by the run `before`, written over the origin of the run `now`."""
         if number == 0 or before is None:
             return 0
+        number = self._plain(number, before.origin)
         if self.patterns[number].is_fixed:
             return number
         if before.kind is now.kind or before.kind == now.kind:
@@ -178,6 +188,13 @@ class States:
             return self._moves.get((number, delta), self._shifted, number, delta)
         key = number, before.origin, now.origin
         return self._moves.get(key, self._carried, number, before.origin, now.origin)
+
+    def _plain(self, number: int, origin: Sequence[int]) -> int:
+        """A state left at an origin, as numbers where it has tables."""
+        pattern = self.patterns[number]
+        if pattern.is_fixed or not pattern.is_swept:
+            return number
+        return self.number(self.here(number, origin))
 
     def _shifted(self, number: int, delta: Sequence[int]) -> int:
         """To a run of the same class."""
@@ -204,6 +221,7 @@ class States:
         """Whether one state at its origin is part of another one; see `ValidityPattern.holds`."""
         if wanted == number and self.patterns[wanted].is_fixed:
             return True
+        number = self._plain(number, last)
         key = wanted, number, len(origin)
         with Footing((*origin, *last)):  # over both, so that it is known at places never seen
             return self._held.get(key, self._are_there, *key)

@@ -19,9 +19,10 @@ from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 from tgbench.base.collector import lasting
+from tgbench.base.coords import value_of
 from tgbench.base.errors import PlanError
 from tgbench.base.memo import Latest
-from tgbench.base.regions import Region
+from tgbench.base.regions import Box, Region
 from tgbench.base.switches import PLANS, tell
 from tgbench.base.words import counted, format_bytes, format_time, listed
 from tgbench.costs.model import CostModel
@@ -120,7 +121,8 @@ class Planning:
         budget_bytes: of the arena; None for what is needed.
         classes: what is planned for: how often, and where last.
         places: where the runs of a class have to fit too.
-        likely: classes that may come, and where: what they take decides what is made for them.
+        likely: classes that may come, and where: what they take decides what is made for them, and
+            a plan holds them if there is room.
         calibrated: classes whose calls were looked at.
         missed: classes whose runs fitted once in nothing but a new plan.
         in_pieces: unplanned classes that ran so.
@@ -207,6 +209,12 @@ class Planning:
                       dict(one.demand))
             for one in self._lines(bucket)
         ]  # fmt: skip
+
+    def narrower(self, window: Bucket) -> Bucket:
+        """The same with parts that are two thirds as wide where they do not fill an input."""
+        shapes = {name: node.shape for name, node in self.graph.inputs.items()}
+        return Bucket.of({n: _narrowed(part, shapes[n]) for n, part in window.changed},
+                         dict(window.demand))  # fmt: skip
 
     def blocks(self, bucket: Bucket) -> list[Bucket]:
         """Changes that would be as large as what a run was asked for, where that is a block."""
@@ -333,9 +341,13 @@ class Planning:
         scenarios = planner.scenarios(self.classes)
         for kind, places in self.places.items():
             scenarios += [Scenario(kind, at, 0.0) for at in sorted(places)]
+        likely = [
+            Scenario(kind, tuple([bound // 2 for bound in kind.bounds]), 0.0)
+            for kind in self.likely
+        ]
         with lasting():
             made = self.seat.choose(
-                lambda budget: planner.plan(scenarios, budget, self.retain == "all"),
+                lambda budget: planner.plan(scenarios, budget, self.retain == "all", likely),
                 self.budget_bytes,
             )
         made = replace(made, classes=dict(self.classes), records=self.costs.basis)
@@ -452,3 +464,14 @@ def logged(how: str, made: Decisions, began_ns: int) -> Decisions:
 def parsed(memory: int | str | None, graph: Graph, arena: Arena, pool: Pool) -> int | None:
     """`memory=` in bytes, for a graph with these weights beside this arena."""
     return parse_bytes(memory, graph, arena.device, arena.compute_peak_bytes, pool.packed_bytes)
+
+
+def _narrowed(part: Region, shape: Sequence[int]) -> Region:
+    return Region(tuple([_narrow(box, shape) for box in part]))
+
+
+def _narrow(box: Box, shape: Sequence[int]) -> Box:
+    return Box(
+        (start, stop if stop - start == size else start + -(-2 * value_of(stop - start) // 3))
+        for (start, stop), size in zip(box, shape, strict=True)
+    )

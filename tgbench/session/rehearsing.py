@@ -37,6 +37,7 @@ from tgbench.session.standing import Keeper, Standing
 
 ANYWHERE = SWEPT, WIDER  # where programs for any place of an image are
 FEW_PLACES = 16  # of a class: the first and the last are an eighth of them
+NARROWER = 2  # times, a third each
 RUNS_AHEAD = 3  # how far `prepare` follows a class: two runs reach its steady state
 
 
@@ -107,8 +108,9 @@ class Rehearser:
         few places, one for any place of an image, else bands that hold them anywhere.
         """
         for rung, spot in likely:
-            offer = Offer(rung, spot.kind.bucket(spot.origin), spot, None, None, finds_nothing)
-            yield offer, [offer]
+            for bucket, one in self._ever_narrower(rung, spot):
+                offer = Offer(rung, bucket, one, None, None, finds_nothing)
+                yield offer, [offer]
         scout, stands = self.scout, self.keeper.chooser.stands
         for ahead in self._planned():
             kind, own = ahead.kind, self._own(ahead)
@@ -127,6 +129,18 @@ class Rehearser:
                         break
                 elif offer.rung.stands and offer.program is None:
                     yield offer, self._bands(kind, offer.rung)
+
+    def _ever_narrower(self, rung: Rung, spot: Spot) -> Iterator[tuple[Bucket, Spot]]:
+        """A run; a narrower one where it is anywhere on an image and no program for that is there,
+        as runs in pieces, which little memory asks for, have room for few lines.
+        """
+        bucket = spot.kind.bucket(spot.origin)
+        yield bucket, spot
+        for _ in range(NARROWER if rung.is_swept else 0):
+            if self.scout.quickest(bucket, ANYWHERE) is not None:
+                return
+            bucket = self.planning.narrower(bucket)
+            yield bucket, self.scout.server.classifier.spot(bucket, rung.extents)
 
     def _at_ends(self, middle: Spot) -> Iterator[tuple[Offer, Iterable[Offer]]]:
         """The first and the last place of a class that has few, if a program is there by now for
