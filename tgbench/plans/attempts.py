@@ -12,6 +12,7 @@ from functools import cached_property
 from itertools import product
 from typing import TypeAlias
 
+from tgbench.base.coords import Coord, Footing, swept_symbol, value_of
 from tgbench.base.regions import EMPTY, Box, Region
 from tgbench.graph.graph import Node
 from tgbench.memory.draft import Draft, Passage
@@ -36,11 +37,13 @@ class Attempt:
     Fields:
         computed: what the scenarios compute of each node.
         sizer: knows how much scratch memory that takes.
+        anywhere: what runs compute that may happen anywhere on an image, where they do.
     """
 
     draft: Draft
     computed: Computed
     sizer: Sizer
+    anywhere: Sequence[Step] = ()
 
     @property
     def bound_bytes(self) -> int:
@@ -98,7 +101,16 @@ class Attempt:
 
     @cached_property
     def _roomy_wants(self) -> Wanted:
-        return self.sizer.wants(self._computed_roughly, self.draft)
+        wanted = self.sizer.wants(self._computed_roughly, self.draft)
+        for step in self.anywhere:
+            with Footing((0,) * max((len(node.shape) for node in step.compute), default=0)):
+                swept = (
+                    (node, tuple(_swept(region, node.shape)))
+                    for node, region in step.compute.items()
+                )
+                for node, wants in self.sizer.wants(swept, self.draft).items():
+                    wanted[node] = wanted.get(node, frozenset()) | wants
+        return wanted
 
     @property
     def _computed_roughly(self) -> Iterator[tuple[Node, tuple[Region, ...]]]:
@@ -173,12 +185,14 @@ class Attempts:
         if not whole and not partial:
             scenarios = [scenario for scenario in scenarios if scenario.of is None]
         runs = list(self.runs.under(retention, scenarios, cut, whole))
-        runs += self.runs.under(retention, besides, WHOLE)
+        likely = list(self.runs.under(retention, besides, WHOLE))
+        runs += likely
         uses, found = self._tally.of(step for _, made in runs for step in made)
         computed = {node: found[node] for node in self.runs.scheduled.schedule if node in found}
         passages = _passages(retention, runs, self.runs.rules) if partial else []
         draft = Draft.of(self.runs.scheduled, retention, uses, passages)
-        return Attempt(draft, computed, self.sizer)
+        anywhere = [step for one, made in likely if one.kind.is_swept for step in made]
+        return Attempt(draft, computed, self.sizer, anywhere)
 
 
 def _passages(
@@ -235,6 +249,21 @@ def _larger(box: Box, shape: Sequence[int]) -> Iterator[Box]:
             (0, size) if edge is None else (edge, edge + -(-(size - edge) // parts))
             for edge, size in zip(edges, shape, strict=True)
         )
+
+
+def _swept(region: Region, shape: Sequence[int]) -> Iterator[Region]:
+    """Boxes as large wherever they are; and an element larger, as some places may ask for."""
+    for more in (0, 1):
+        yield Region(tuple([_swept_box(box, shape, more) for box in region]))
+
+
+def _swept_box(box: Box, shape: Sequence[int], more: int) -> Box:
+    sides: list[tuple[Coord, Coord]] = []
+    for axis, ((start, stop), size) in enumerate(zip(box, shape, strict=True)):
+        extent = min(value_of(stop - start) + more, size)
+        first = swept_symbol(axis, size - extent) if extent < size else 0
+        sides.append((first, first + extent))
+    return Box(sides)
 
 
 def _reserved(wants: Iterable[tuple[int, ...]], room_bytes: float) -> int:
