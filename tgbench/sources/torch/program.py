@@ -1,8 +1,8 @@
 """An exported program, read as what the importer needs: leaves, calls, outputs, updates.
 
 torch.export            here
-PARAMETER               parameter, by storage: tied ones are one leaf; state where forward writes it;
-                        constant where it is empty (no registers, no prompt)
+PARAMETER               parameter, by storage: tied ones are one leaf; state where forward writes
+                        it; constant where it is empty (no registers, no prompt)
 BUFFER, persistent      parameter; state where forward writes it; constant where it is no float
                         or holds a mask's infinities
 BUFFER, other           constant: tables that the module makes for itself
