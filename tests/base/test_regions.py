@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,14 @@ SHAPES = ((), (6,), (4, 5), (3, 4, 3))
 shapes = st.sampled_from(SHAPES)
 pairs = shapes.flatmap(lambda s: st.tuples(st.just(s), regions(s), regions(s)))
 box_pairs = shapes.flatmap(lambda s: st.tuples(st.just(s), boxes(s), boxes(s)))
+
+
+@pytest.fixture(params=[module.MANY, 1], autouse=True, scope="module")
+def _many(request: pytest.FixtureRequest) -> Iterator[None]:
+    """From how many boxes on a region looks for those that lie near another one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "MANY", request.param)
+        yield
 
 
 def assert_proper(region: Region) -> None:
@@ -107,6 +116,28 @@ def test_boxes(pair: Any) -> None:
     assert a.hull(b).contains(b)
     assert a.extents == tuple(stop - start for start, stop in a)
     assert a.starts == tuple(start for start, _ in a)
+
+
+def test_boxes_that_lie_apart_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each with few others: an image cut into windows changes in hundreds of boxes."""
+    rows, compared = 128, 0
+
+    def row(at: int) -> Region:
+        return Region((Box(((0, 1), (at, at + 1), (0, 8))),))
+
+    def counting(self: Box, other: Box, found: Any = Box.intersect) -> Box | None:
+        nonlocal compared
+        compared += 1
+        result: Box | None = found(self, other)
+        return result
+
+    monkeypatch.setattr(Box, "intersect", counting)
+    odd, others = (union(row(4 * i + start) for i in range(rows)) for start in (1, 3))
+    odd.union(others)
+    odd.subtract(others)
+    assert not odd.intersects(others)
+    assert odd.contains(row(5))
+    assert compared < 32 * rows
 
 
 def test_a_cross_is_three_bands() -> None:

@@ -16,9 +16,11 @@ from tgbench.base.coords import Domain, Guard
 from tgbench.base.errors import PlanError
 from tgbench.base.regions import Region
 from tgbench.programs.program import SURE, Program
+from tgbench.programs.states import NOTHING
 from tgbench.runs.buckets import Bucket, BucketClass, Spot
 from tgbench.runs.pausing import Pausing, at_once
 from tgbench.runs.work import Work
+from tgbench.session import serving
 from tgbench.session.choosing import (
     FIRST_NS,
     HOPES,
@@ -663,6 +665,28 @@ def test_what_a_run_would_count_on_has_to_be_there_for_what_the_model_said_of_su
     known.asked(lacking, (_work(2 * OWN_NS), Domain(()), 8), 1.0)
     assert known.running(lacking) == 2 * OWN_NS
     assert known.running(there) == OWN_NS
+
+
+def test_what_the_model_said_of_a_run_is_not_less_right_for_a_guess_at_another() -> None:
+    """A row of an output takes a part of all of it: what runs take that hand out all says nothing
+    of it.
+    """
+    rows, row = (None, 99), (0, 1)
+
+    def offer(rung: Rung, changed: Any, handed: Any, program: Program | None = None) -> Offer:
+        kind = BucketClass((("x", ((changed,),)),), (("y", ((handed,),)),), (99, 99))
+        spot = Spot(kind, (5, 5))
+        return Offer(rung, kind.bucket((5, 5)), spot, None, program, finds_nothing)
+
+    chooser, full = Measured(_modelled), offer(AFRESH, rows, rows, _ran(FULL_NS))
+    asked, guessed = offer(serving.AFRESH, rows, row), offer(serving.ONWARDS, (1, 94), row)
+    known = chooser._experience
+    known.asked(offer(serving.ONWARDS, (1, 94), rows), (_work(FULL_NS), Domain(()), 0), 1.0)
+    assert known.running(guessed) == FULL_NS
+    assert guessed.is_within(asked)
+    assert [ns for _, ns in chooser._seen([guessed, asked, full])] == [FULL_NS] * 3
+    known.asked(asked, (_work(OWN_NS), Domain(()), NOTHING), 1.0)
+    assert [ns for _, ns in chooser._seen([guessed, asked, full])] == [FULL_NS, OWN_NS, FULL_NS]
 
 
 def test_where_a_program_is_known_to_pay_it_comes_before_asking_about_other_places() -> None:

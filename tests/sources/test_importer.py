@@ -270,6 +270,28 @@ def test_masks_and_tables_become_constants() -> None:
     assert [n.shape for n in imported.graph.nodes if n.op == "constant"] == [(2, 2), (2,)]
 
 
+class Registers(nn.Module):
+    """Tokens in front of others, as many as a configuration says."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.tokens = nn.Parameter(torch.randn(1, count, 3))
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.layer(torch.cat([self.tokens.expand(2, -1, -1), x], 1))
+        return found
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_parameter_may_be_empty(count: int) -> None:
+    module, x = Registers(count).eval(), torch.randn(2, 4, 3)
+    imported = from_torch(module, (x,))
+    assert ("tokens" in imported.weights) is bool(count)
+    found = GraphSession(imported).run({"x": x})["output"]
+    assert torch.allclose(found, module(x), atol=1e-6)
+
+
 def test_zeros_below_keep_their_sign() -> None:
     """In margins and constants, and where they are added."""
 

@@ -24,6 +24,7 @@ The banded form generalises the y-x bands of the X11 server's Region to any rank
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cmp_to_key
@@ -31,6 +32,7 @@ from itertools import chain, pairwise
 from typing import TypeAlias, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tgbench.base.coords import (
     Coord,
@@ -47,6 +49,8 @@ from tgbench.base.coords import (
 )
 
 MOST_LISTED, MOST_BANDED = 1024, 4096  # boxes of a region in a file, and once they are banded
+MANY = 16  # boxes of a region, of which those near another one are looked for together
+FAR = 1 << 62  # beyond all coordinates
 
 Interval: TypeAlias = "tuple[Coord, Coord]"
 Index: TypeAlias = "tuple[slice, ...]"
@@ -145,20 +149,23 @@ class Region:
     {[0:2, 3:4], [2:3, 0:5], [3:5, 3:4]}
     """
 
-    __slots__ = ("_hash", "_indices", "boxes")
+    __slots__ = ("_ends", "_hash", "_indices", "boxes")
 
     def __init__(self, boxes: tuple[Box, ...]) -> None:
         """`boxes` must be canonical already; use `Region.of` for any others."""
         self.boxes = boxes
         self._hash: int | None = None
         self._indices: tuple[Index, ...] | None = None
+        self._ends: _Ends | None = None
 
     @staticmethod
     def of(*boxes: Box) -> Region:
         """The union of any boxes of one rank."""
-        disjoint: list[Box] = []
+        if not any(box.moves for box in boxes):
+            return _banded(boxes)  # of numbers, bands join what overlaps
+        disjoint: tuple[Box, ...] = ()
         for box in boxes:
-            disjoint.extend(_outside([box], disjoint))
+            disjoint += tuple(_outside([box], Region(disjoint)))
         return _banded(disjoint)
 
     @staticmethod
@@ -202,7 +209,7 @@ class Region:
             return self
         if not self.boxes or self == other:
             return other
-        extra = _outside(other.boxes, self.boxes)
+        extra = _outside(other.boxes, self)
         return _banded([*self.boxes, *extra]) if extra else self
 
     def intersect(self, other: Region) -> Region:
@@ -210,24 +217,31 @@ class Region:
             return self
         if not other.boxes:
             return EMPTY
-        return _banded(
-            [box for a in self.boxes for b in other.boxes if (box := a.intersect(b)) is not None]
-        )
+        pairs = ((a, b) for a in self.boxes for b in other.near(a))
+        return _banded([box for a, b in pairs if (box := a.intersect(b)) is not None])
 
     def subtract(self, other: Region) -> Region:
         if not self.boxes or not other.boxes:
             return self
         if self is other or self == other:
             return EMPTY
-        return _banded(_outside(self.boxes, other.boxes))
+        return _banded(_outside(self.boxes, other))
 
     def contains(self, other: Region) -> bool:
         if len(self.boxes) == 1:
             return all(map(self.boxes[0].contains, other.boxes))
-        return not _outside(other.boxes, self.boxes)
+        return not _outside(other.boxes, self)
+
+    def near(self, box: Box) -> Sequence[Box]:
+        """The boxes that may overlap one: of few, any may; most of hundreds lie apart from it."""
+        if len(self.boxes) < MANY:
+            return self.boxes
+        if self._ends is None:
+            self._ends = _Ends.of(self.boxes)
+        return [self.boxes[i] for i in self._ends.near(box)]
 
     def intersects(self, other: Region) -> bool:
-        return any(a.intersect(b) is not None for a in self.boxes for b in other.boxes)
+        return any(a.intersect(b) is not None for a in self.boxes for b in other.near(a))
 
     def at(self, origin: Sequence[int]) -> Region:
         """This region at another origin, as plain integers."""
@@ -254,6 +268,36 @@ class Region:
 
     def __repr__(self) -> str:
         return "{" + ", ".join(map(repr, self.boxes)) + "}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """Where many boxes start and stop, along the dimensions in which all of them are of numbers.
+
+    Fields:
+        axes: these dimensions.
+        starts, stops: [box, one of these dimensions].
+    """
+
+    axes: Sequence[int]
+    starts: NDArray[np.int64]
+    stops: NDArray[np.int64]
+
+    @staticmethod
+    def of(boxes: Sequence[Box]) -> _Ends:
+        dimensions = [list(chain.from_iterable(sides)) for sides in zip(*boxes, strict=True)]
+        axes = [i for i, ends in enumerate(dimensions) if Moving not in map(type, ends)]
+        ends = np.array([dimensions[i] for i in axes], np.int64).reshape(len(axes), len(boxes), 2)
+        return _Ends(axes, ends[:, :, 0].T, ends[:, :, 1].T)
+
+    def near(self, box: Box) -> list[int]:
+        """Which of them may overlap a box: what moves may be anywhere."""
+        sides = [box[axis] for axis in self.axes]
+        start = [-FAR if type(side[0]) is Moving else side[0] for side in sides]
+        stop = [FAR if type(side[1]) is Moving else side[1] for side in sides]
+        meets = (self.starts < np.array(stop)) & (np.array(start) < self.stops)
+        found: list[int] = np.flatnonzero(meets.all(axis=1)).tolist()
+        return found
 
 
 EMPTY = Region(())
@@ -319,11 +363,14 @@ def in_order(shape: Sequence[Size], order: Sequence[int]) -> tuple[Size, ...]:
 
 
 def union(regions: Iterable[Region]) -> Region:
-    """The union of any number of regions of one rank."""
-    result = EMPTY
-    for region in regions:
-        result = result.union(region)
-    return result
+    """The union of any number of regions of one rank, two by two: of n boxes that lie apart one
+    after the other would put all before it in order again, n times.
+    """
+    found = [region for region in regions if region.boxes]
+    while len(found) > 1:
+        pairs = zip(found[::2], found[1::2], strict=False)
+        found = [a.union(b) for a, b in pairs] + found[len(found) & ~1 :]
+    return found[0] if found else EMPTY
 
 
 def listed_region(boxes: Sequence[Box]) -> Region | None:
@@ -363,14 +410,17 @@ def _band_count(boxes: Sequence[Sequence[Interval]], most: int) -> int:
     return count
 
 
-def _outside(boxes: Sequence[Box], holes: Sequence[Box]) -> list[Box]:
+def _outside(boxes: Sequence[Box], holes: Region) -> list[Box]:
     """The parts of disjoint `boxes` that no hole covers, disjoint."""
-    left = list(boxes)
-    for hole in holes:
-        if not left:
-            break
-        left = [piece for box in left for piece in box.subtract(hole)]
-    return left
+    found: list[Box] = []
+    for box in boxes:
+        left = [box]
+        for hole in holes.near(box):
+            left = [piece for part in left for piece in part.subtract(hole)]
+            if not left:
+                break
+        found += left
+    return found
 
 
 def _order(a: Coord, b: Coord) -> int:
@@ -395,8 +445,8 @@ def _cuts(coords: Iterable[Coord]) -> list[Coord]:
     return result
 
 
-def _banded(boxes: list[Box]) -> Region:
-    """The canonical form of disjoint boxes."""
+def _banded(boxes: Sequence[Box]) -> Region:
+    """The canonical form of disjoint boxes; of boxes of numbers, they may overlap."""
     if not boxes:
         return EMPTY
     if len(boxes) == 1:
@@ -415,8 +465,13 @@ def _number_bands(boxes: Sequence[tuple[Interval, ...]], axis: int) -> list[tupl
     if all(box[axis] == side for box in boxes):
         return [(side, *rest) for rest in _number_bands(boxes, axis + 1)]
     bands: list[tuple[Coord, Coord, list[tuple[Interval, ...]]]] = []
+    beginning = defaultdict[Coord, list[tuple[Interval, ...]]](list)
+    for box in boxes:
+        beginning[box[axis][0]].append(box)
+    inside: list[tuple[Interval, ...]] = []
     for start, stop in pairwise(sorted({coord for box in boxes for coord in box[axis]})):
-        inside = [box for box in boxes if box[axis][0] <= start and stop <= box[axis][1]]
+        inside = [box for box in inside if start < box[axis][1]]
+        inside += beginning.get(start, ())
         if not inside:
             continue
         section = _number_bands(inside, axis + 1)

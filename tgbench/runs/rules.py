@@ -12,11 +12,11 @@ answer are replayed (`coords.Memo`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tgbench.base.memo import Allowance
-from tgbench.base.regions import EMPTY, Box, Left, Region
+from tgbench.base.regions import EMPTY, Box, Left, Region, union
 from tgbench.base.sweeps import is_free, together
 from tgbench.base.tiles import Tiling
 from tgbench.graph.graph import Expansion, Node, outline_of
@@ -141,10 +141,8 @@ class Rules:
     def _find_needed(self, call: Call, region: Region) -> tuple[Region, ...]:
         if call.op.is_fused:
             return self._needed_through(outline_of(call), region)
-        result = [EMPTY] * len(call.inputs)
-        for box in region:
-            for i, part in enumerate(self._parts(call, box)):
-                result[i] = result[i].union(part)
+        parts = [self._parts(call, box) for box in region]
+        result = [_joined(region, of_input) for of_input in zip(*parts, strict=True)]
         return tuple(
             _less_fact(call, i, part) if part.boxes else part for i, part in enumerate(result)
         )
@@ -180,6 +178,12 @@ class Rules:
         """What an atomic rule needs for one box."""
         assert call.op.needed is not None
         return self._atomic.get((call, box), call.op.needed, call, box)
+
+
+def _joined(region: Region, parts: Sequence[Region]) -> Region:
+    """What all boxes of a region need of an input: most ops need just these boxes."""
+    is_same = all(part.boxes == (box,) for part, box in zip(parts, region, strict=True))
+    return region if is_same else union(parts)
 
 
 def _union(a: Region, b: Region) -> Region:

@@ -427,8 +427,10 @@ class Measured:
     def _seen(self, offers: Sequence[Offer]) -> list[Seen]:
         """The offers and what runs of theirs take.
 
-        One that is not made takes no less than one that is known and within it; and one that is as
-        quick as was hoped, no more than one that is there and holds it. Where nobody knows
+        One that is not made takes no less than one that is known and within it; where the model was
+        asked about it, than one that was asked about too: what is said of others from all of their
+        kind may be of one that hands out more. And one that is as quick as was hoped takes no more
+        than one that is there and holds it. Where nobody knows
         anything, it is hoped that it takes the part of one that is there and holds it, computing
         everything for instance, that it changes and is asked for: all such parts together compute
         that.
@@ -436,6 +438,7 @@ class Measured:
         known = self._experience
         found = [(offer, known.running(offer)) for offer in offers]
         sure = [(one, takes_ns) for one, takes_ns in found if takes_ns is not None]
+        asked = [(one, ns) for one, ns in sure if known.is_asked(one)]
         there = [(one, one[0].program) for one in sure if one[0].program is not None]
         warm = [one for one, program in there if program.use.is_warm]
         quickest_ns = min((ns for (_, ns), _ in there), default=inf)
@@ -448,7 +451,8 @@ class Measured:
             if offer.program is None and quickest_ns < inf and known.lacks(offer):
                 return quickest_ns  # computes more than such ones do: it is taken to bring nothing
             if offer.program is None:
-                return max([own_ns, *(ns for one, ns in sure if one.is_within(offer))])
+                within = asked if known.is_asked(offer) else sure
+                return max([own_ns, *(ns for one, ns in within if one.is_within(offer))])
             if not offer.program.is_good(offer.spot.origin):
                 return own_ns
             return min([own_ns, *(ns for one, ns in warm if offer.is_within(one))])

@@ -155,6 +155,12 @@ class Experience:
                 known = family.running_ns(self._scale)
         return known
 
+    def is_asked(self, offer: Offer) -> bool:
+        """Whether what a run of an offer takes is known of its own class: its program is there, or
+        the model was asked about one.
+        """
+        return offer.program is not None or bool(self._families.get(_kind(offer), UNKNOWN).asked)
+
     def lacks(self, offer: Offer) -> bool:
         """Whether what a run of an offer would count on is not there: it computes more than such
         ones do.

@@ -1,7 +1,8 @@
 """An exported program, read as what the importer needs: leaves, calls, outputs, updates.
 
 torch.export            here
-PARAMETER               parameter, by storage: tied ones are one leaf; state where forward writes it
+PARAMETER               parameter, by storage: tied ones are one leaf; state where forward writes
+                        it; constant where it is empty (no registers, no prompt)
 BUFFER, persistent      parameter; state where forward writes it; constant where it is no float
                         or holds a mask's infinities
 BUFFER, other           constant: tables that the module makes for itself
@@ -221,7 +222,8 @@ class Tensors:
         if spec.target in self.mutated:
             return self._state(spec.target, value.detach())
         is_buffer = spec.kind is InputKind.BUFFER
-        if spec.kind is InputKind.CONSTANT_TENSOR or (is_buffer and _is_table(spec, value)):
+        is_weight = bool(value.numel()) and spec.kind is not InputKind.CONSTANT_TENSOR
+        if not is_weight or (is_buffer and _is_table(spec, value)):
             return Leaf("constant", spec.target, value.detach())
         name = self.first.setdefault(_bytes_of(value), spec.target)
         return Leaf("parameter", name, value.detach())
@@ -249,7 +251,7 @@ def _bytes_of(value: torch.Tensor) -> tuple[Any, ...]:
 
 def _is_table(spec: InputSpec, value: torch.Tensor) -> bool:
     """A buffer that the module made for itself, of indices or flags, or an additive mask."""
-    if not spec.persistent or not value.is_floating_point() or not value.numel():
+    if not spec.persistent or not value.is_floating_point():
         return True
     return bool(value.amin() <= MASKED)
 
