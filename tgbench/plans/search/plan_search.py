@@ -188,7 +188,15 @@ class PlanSearch:
         best = self.incumbent.best
         if best is None:
             return self._in_force()
+        best = self._replayed_on(best)
         return self._decisions_of(best, stop, explained=self.asked.mode != "greedy")
+
+    def _replayed_on(self, best: Candidate, share: float = 1.0) -> Candidate:
+        """The best plan, replayed as far as a share of the time suffices."""
+        found = self.layouts.replayed_on(best, share)
+        if best.time_ns == self.greedy_ns:
+            self.greedy_ns = found.time_ns
+        return found
 
     def _in_force(self) -> Decisions:
         """The plan that runs go by, where nothing holds all of them: it serves some as larger runs.
@@ -203,6 +211,8 @@ class PlanSearch:
     def _improve(self) -> StopReason:
         if self.arms is None:
             return StopReason.FITS
+        if self.incumbent.best is not None:
+            self.incumbent.best = self._replayed_on(self.incumbent.best, OPENING)
         self.bounds = Bounds(
             self.judge, self.arms, self.layouts, self.known.least_ns, self._proven_ns
         )
