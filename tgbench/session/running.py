@@ -472,6 +472,7 @@ class Runner:
         counters.evicted = self.keeper.programs.evicted
         counters.deciding_ns += clock.decided - clock.began
         counters.computing_ns += clock.done - clock.decided
+        counters.working_ns += clock.worked
         self.chooser.ran((run.spot or served.spot).kind, served.program, clock.worked)
         if served.program.use.ran == 1:
             self.arena.took(taken_bytes(served.program))
