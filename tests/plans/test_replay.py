@@ -21,8 +21,9 @@ from tgbench.graph.simplify import simplify
 from tgbench.kernels.registry import Site
 from tgbench.memory.placement import Placement
 from tgbench.plans.retention.walk import Walk
-from tgbench.plans.search.effort import Effort
+from tgbench.plans.search.effort import Effort, Spending
 from tgbench.plans.search.judge import Candidate, Judge
+from tgbench.plans.search.plan_search import Asked, Findings, PlanSearch
 from tgbench.plans.search.replay import FEWEST
 from tgbench.programs import lowering
 from tgbench.programs.lowering import BoundKernel, DoesNotFit, Held, Option
@@ -193,6 +194,21 @@ def test_a_few_calls_are_replayed_however_late_it_is() -> None:
     assert late is not None
     assert len(late.replayed.times_ns) == 1 + FEWEST
     assert late.time_ns > late.modelled_ns
+
+
+def test_what_turns_out_worse_than_the_greedy_plan_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first calls may flatter a plan."""
+    judge_, greedy = in_pieces()
+    search = PlanSearch(Findings(judge_), Asked("search", None), Spending(Effort(), lambda: False))
+    search.greedy, best = greedy, replace(greedy, time_ns=0.9 * greedy.time_ns)
+    for turns_out, taken in ((1.1, greedy.time_ns), (0.95, 0.95 * greedy.time_ns)):
+        further = {id(best): replace(best, time_ns=turns_out * greedy.time_ns)}
+        monkeypatch.setattr(
+            search.layouts, "replayed_on", lambda one, share, known=further: known.get(id(one), one)
+        )
+        assert search._last_word(best).time_ns == taken
 
 
 def test_a_plan_that_only_the_model_knows_does_not_replace_a_faster_replay() -> None:
