@@ -4,11 +4,12 @@
                      online policies in ideal memory    ─→ the same, of the same trace and costs
                      sessions under each plan, and one that keeps everything, in turns ─→ measured
 
-Memory is a share of the arena in which a session keeps every value. A history is run once, which is
-the trace that is planned for, and then again under each plan, every run by a program of its own.
-What counts is computing, by the wall's clock, as a median over the runs after the first round; so
-on a busy machine plans are to be compared with each other, not with what is expected. Where nothing
-fits, that is said, and nothing is measured.
+Memory is a share of the arena in which a session keeps every value. A history is run in one, which
+is the trace that is planned for, and then again and again under each plan, every run by a program
+of its own, and from nothing each time around: as the trace is replayed that a plan is judged by.
+What counts is computing, by the clock of the thread that does it, which stands still while others
+have the processor: of each run the median of all rounds but the first, and of these the mean, as
+is expected. Where nothing fits, that is said, and nothing is measured.
 
     python -m benchmarks.planned [--only NAME …] [--seconds S]
 """
@@ -20,7 +21,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -43,12 +44,14 @@ from tgbench.commands.progress import note, say, table
 from tgbench.plans.plan import Plan
 from tgbench.plans.search.effort import Effort
 from tgbench.plans.search.optimiser import REMEMBERED_BYTES
+from tgbench.runs.trace import LoggedCall, Trace
 from tgbench.session.session import GraphSession
 from tgbench.sources.models import gemma3
 from tgbench.sources.models.checkpoints import GEMMA3_270M, gemma3_checkpoint
 from tgbench.sources.torch import from_torch
 
-SHARES, SECONDS, ROUNDS = (0.15, 0.3, 0.5, 0.8), 10.0, 2
+SHARES, SECONDS = (0.15, 0.3, 0.5, 0.8), 10.0
+ROUNDS = 4  # in the first one programs are made
 RUNS = 24  # of a history
 WARM, NEIGHBOURS = 8, 32  # plans that are judged before it counts, and then
 BERT, RESNET = "MiniLM's size, 6 × 384, 128 tokens", "ResNet-50, 224²"
@@ -188,9 +191,9 @@ CASES: Mapping[str, Callable[[], Case]] = {
 def measured(case: Case, shares: Sequence[float], seconds: float) -> Iterator[dict[str, Any]]:
     """A row for each share of memory, the least first."""
     everything = case.session(retain="all", making="always")
-    _followed(everything, case.given)
+    happened = _happened(everything, case.given)
     most = everything.placement.size_bytes
-    scheduled, calls = everything.scheduled, [call.bucket for call in everything.trace]
+    scheduled, calls = everything.scheduled, [call.bucket for call in happened]
     ideal = Runs(scheduled, everything.rules, (*calls, calls[0]), everything.costs.time_ns)
     for share in shares:
         budget_bytes = int(share * most)
@@ -198,8 +201,7 @@ def measured(case: Case, shares: Sequence[float], seconds: float) -> Iterator[di
         online = {one.name: simulate(ideal, one, budget_bytes).mean_ns for one in ONLINE}
         row["online_ns"] = {name: _finite(time_ns) for name, time_ns in online.items()}
         try:
-            session = case.session(memory=budget_bytes, making="always")
-            _followed(session, case.given)
+            session = case.session(memory=budget_bytes, making="always", trace=_trace(happened))
             plans = {mode: session.optimize(mode, seconds) for mode in ("greedy", "search")}
         except BudgetError as error:
             yield row | {"infeasible": True, "least_bytes": error.lower_bound_bytes}
@@ -237,11 +239,8 @@ def _under(case: Case, plans: Mapping[str, Plan], everything: GraphSession) -> d
     """What runs take under each plan, in turns."""
     sessions = {m: case.session(plan=plan, making="always") for m, plan in plans.items()}
     sessions["all"] = everything
-    took: dict[str, list[int]] = {of: [] for of in sessions}
-    for _ in range(ROUNDS):
-        _in_turns(sessions, case.given, took)
-    later = {of: times[len(case.given) :] for of, times in took.items()}
-    took_ns = {of: statistics.median(times) for of, times in later.items()}
+    rounds = [_in_turns(sessions, case.given) for _ in range(ROUNDS)]
+    took_ns = {of: _mean_run([one[of] for one in rounds[1:]]) for of in sessions}
     found = {}
     for mode, plan in plans.items():
         search = plan.search
@@ -254,22 +253,43 @@ def _under(case: Case, plans: Mapping[str, Plan], everything: GraphSession) -> d
     return {"plans": found, "all_ns": took_ns["all"]}
 
 
-def _followed(session: GraphSession, given: Sequence[Given]) -> None:
-    for x, want in given:
-        session.run(x, want=want)
+def _happened(session: GraphSession, given: Sequence[Given]) -> Sequence[LoggedCall]:
+    """The calls of a history; the second time around, so that none of them needs a plan: what
+    comes after one finds nothing, and is logged so.
+    """
+    for _ in range(2):
+        session.forget()
+        for x, want in given:
+            session.run(x, want=want)
+    return list(session.trace)[-len(given) :]
+
+
+def _trace(calls: Iterable[LoggedCall]) -> Trace:
+    found = Trace()
+    for call in calls:
+        found.append(call)
+    return found
 
 
 def _in_turns(
-    sessions: Mapping[str, GraphSession], given: Sequence[Given], took: Mapping[str, list[int]]
-) -> None:
-    """Once through the history; what computing took is added, deciding and making apart."""
-    names = list(sessions)
+    sessions: Mapping[str, GraphSession], given: Sequence[Given]
+) -> Mapping[str, Sequence[int]]:
+    """Once through the history, from nothing; what computing takes, deciding and making apart."""
+    names, took = list(sessions), {of: list[int]() for of in sessions}
+    for session in sessions.values():
+        session.forget()
     for i, (x, want) in enumerate(given):
         for j in range(len(names)):
             counters = sessions[of := names[(i + j) % len(names)]].counters
-            before_ns = counters.computing_ns
+            before_ns = counters.working_ns
             sessions[of].run(x, want=want)
-            took[of].append(counters.computing_ns - before_ns)
+            took[of].append(counters.working_ns - before_ns)
+    return took
+
+
+def _mean_run(rounds: Sequence[Sequence[int]]) -> float:
+    """What a run takes in the mean; of each the median of all rounds."""
+    return statistics.fmean(statistics.median(times) for times in zip(*rounds, strict=True))
 
 
 def _finite(time_ns: float) -> float | None:

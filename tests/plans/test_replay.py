@@ -21,8 +21,10 @@ from tgbench.graph.simplify import simplify
 from tgbench.kernels.registry import Site
 from tgbench.memory.placement import Placement
 from tgbench.plans.retention.walk import Walk
-from tgbench.plans.search.effort import Effort
-from tgbench.plans.search.judge import Judge
+from tgbench.plans.search.effort import Effort, Spending
+from tgbench.plans.search.judge import Candidate, Judge
+from tgbench.plans.search.plan_search import Asked, Findings, PlanSearch
+from tgbench.plans.search.replay import FEWEST
 from tgbench.programs import lowering
 from tgbench.programs.lowering import BoundKernel, DoesNotFit, Held, Option
 from tgbench.programs.specialiser import Specialised, Specialiser
@@ -149,6 +151,64 @@ def test_runs_between_the_extremes_of_a_class_have_room_as_well(share: float) ->
     assert one.judge.wished
     assert again is not None
     assert not again.replayed.cramped
+
+
+def in_pieces() -> tuple[Judge, Candidate]:
+    """A plan for patches of an image, in memory that holds no run whole, and all of its replay."""
+    g = GraphBuilder()
+    at = g.input("image", (1, 3, 32, 32))
+    random = np.random.default_rng(0)
+    for _ in range(4):
+        weight = random.standard_normal((16, at.shape[1], 3, 3)).astype(np.float32)
+        at = ops.relu(ops.conv(at, g.constant(weight), padding=1))
+    g.output("features", at)
+    graph = simplify(g.build())
+    everything = {"features": Region.full(at.shape)}
+
+    def patch(*sides: tuple[int, int]) -> Bucket:
+        return Bucket.of({"image": Region((Box(((0, 1), (0, 3), *sides)),))}, everything)
+
+    calls = [patch((0, 32), (0, 32)), *[patch((i, i + 4), (12, 16)) for i in range(8, 20)]]
+    one = optimiser(graph, calls, 160_000)
+    made = one.run("greedy", Effort(steps=0))
+    assert made.cut != WHOLE
+    found = one.judge.candidate(made.retention, made.cut, made.placement)
+    assert found is not None
+    assert found.replayed.is_whole
+    return one.judge, found
+
+
+def test_what_was_not_replayed_takes_as_much_longer_than_in_the_model_as_what_was() -> None:
+    """The model knows nothing of what pieces compute twice."""
+    judge_, whole = in_pieces()
+    some = judge_.candidate(whole.retention, whole.cut, whole.placement, most=8)
+    assert some is not None
+    assert len(some.replayed.times_ns) == 8
+    assert some.modelled_ns < 0.8 * whole.time_ns
+    assert some.time_ns == pytest.approx(whole.time_ns, rel=0.1)
+
+
+def test_a_few_calls_are_replayed_however_late_it_is() -> None:
+    judge_, whole = in_pieces()
+    late = judge_.candidate(whole.retention, whole.cut, whole.placement, stop=lambda: True)
+    assert late is not None
+    assert len(late.replayed.times_ns) == 1 + FEWEST
+    assert late.time_ns > late.modelled_ns
+
+
+def test_what_turns_out_worse_than_the_greedy_plan_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first calls may flatter a plan."""
+    judge_, greedy = in_pieces()
+    search = PlanSearch(Findings(judge_), Asked("search", None), Spending(Effort(), lambda: False))
+    search.greedy, best = greedy, replace(greedy, time_ns=0.9 * greedy.time_ns)
+    for turns_out, taken in ((1.1, greedy.time_ns), (0.95, 0.95 * greedy.time_ns)):
+        further = {id(best): replace(best, time_ns=turns_out * greedy.time_ns)}
+        monkeypatch.setattr(
+            search.layouts, "replayed_on", lambda one, share, known=further: known.get(id(one), one)
+        )
+        assert search._last_word(best).time_ns == taken
 
 
 def test_a_plan_that_only_the_model_knows_does_not_replace_a_faster_replay() -> None:

@@ -32,6 +32,7 @@ from tgbench.kernels.numba import rows as numba_rows
 from tgbench.kernels.onednn.library import library
 from tgbench.kernels.registry import KERNELS, Kernel, Site, View
 from tgbench.kernels.views import Bound
+from tgbench.plans.retention.workload import frequent
 from tgbench.programs import calibrate
 from tgbench.programs.calibrate import LEAST_TURNS, MOST_TURNS, Race, heaviest
 from tgbench.session.session import GraphSession
@@ -361,6 +362,35 @@ def test_an_adopted_plan_is_lowered_by_what_was_timed(
     second = session(graph, plan=path)
     assert one_row(second) == {"linear_rows"}
     assert second.counters.planned == 0
+
+
+def test_a_call_that_one_kernel_alone_computes_is_timed(tmp_path: Path) -> None:
+    """What it takes is weighed against the memory that keeping its result does."""
+    g = GraphBuilder()
+    g.output("y", ops.upsample_nearest(ops.relu(g.input("x", (1, 64, 64, 64))), 2))
+    records = Records(tmp_path / "records.db")
+    x = np.ones((1, 64, 64, 64), np.float32)
+    GraphSession(g.build(), records=records).run({"x": x})
+    found = [one for one in records.all() if one.signature.startswith("upsample(")]
+    assert found
+    assert {one.kernel for one in found} == {"upsample_slice"}
+    assert all(len(one.samples_ns) >= LEAST_TURNS for one in found)
+
+
+def test_what_happened_is_timed_before_a_plan_is_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that fits the plan in force needed none, and what it computes was not timed for one."""
+    pretend(monkeypatch, "linear_rows")
+    run = session(layers(), making="always")
+    x = np.zeros((4, DEPTH), np.float32)
+    run.run({"x": x})
+    x[1:3] = 1.0
+    run.run({"x": x}, want={"y": np.s_[1:3]})
+    assert run.counters.planned == 1
+    happened = frequent(run.graph, run.runner.happened)
+    assert len(happened) == 2
+    assert not happened.keys() <= run.planning.calibrated.keys()
+    run.optimize(steps=0)
+    assert happened.keys() <= run.planning.calibrated.keys()
 
 
 def test_no_calibration_leaves_no_file(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -506,6 +506,19 @@ def test_optimize_plans_from_what_happened() -> None:
     assert session.session.last.recomputed > 0  # type: ignore[union-attr]
 
 
+def test_a_run_that_needs_a_plan_is_logged_as_it_came() -> None:
+    """The plan moves what is held, so the run computes all of it; what changed is in the trace."""
+    graph = causal(rows=16)
+    session = CheckedSession(graph, causal_values(graph, 0))
+    session.run(want={"y": np.s_[3]})
+    x = session.values["x"].copy()
+    x[5] += 1
+    session.run({"x": x})
+    assert session.session.counters.planned == 2
+    last = session.session.trace.calls[-1].bucket
+    assert dict(last.changed) == {"x": Region((Box(((5, 6), (0, x.shape[1]))),))}
+
+
 # --- states ---------------------------------------------------------------------------------------
 
 

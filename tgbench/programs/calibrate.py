@@ -3,11 +3,11 @@
     sites of the planned runs ─→ heaviest signatures ─→ what takes them, in turns ─→ records
 
 Only what counts is timed: the calls that make up all but a fiftieth of a run's modelled time, and
-of each the kernels that are modelled anywhere near the best. Alternatives take turns, and turns go
-over the weights of all equal layers: one matrix used again and again would lie in the cache, where
-a run does not find it. What is clearly slower than the best gets one turn and no more. What one
-thread computes is timed by that thread's own clock, which stands still while others have the
-processor.
+of each the kernels that are modelled anywhere near the best, be it a single one. Alternatives take
+turns, and turns go over the weights of all equal layers: one matrix used again and again would lie
+in the cache, where a run does not find it. What is clearly slower than the best gets one turn and
+no more. What one thread computes is timed by that thread's own clock, which stands still while
+others have the processor.
 
 The source of the method is autotuning as cuTENSOR and cuDNN do it; what is different here is that
 the weights timed are those that run.
@@ -34,7 +34,7 @@ from tgbench.base.regions import Box
 from tgbench.base.safetensors import TORCH_DTYPES
 from tgbench.base.switches import STEPS, tell, telling
 from tgbench.base.words import counted
-from tgbench.costs.model import SENTINEL_NS, CostModel, modelled_ns
+from tgbench.costs.model import SENTINEL_NS, CostModel, Estimate, modelled_ns
 from tgbench.costs.records import Record, Records, failure_of
 from tgbench.costs.signature import last_cache_bytes, source_hash
 from tgbench.costs.users_records import asked_users
@@ -271,49 +271,51 @@ def heaviest(runs: Sequence[Sequence[Site]], costs: CostModel) -> list[Task]:
     found: dict[str, Task] = {}
     weights: dict[str, float] = defaultdict(float)
     for sites in runs:
-        tasks, times = _grouped(sites, costs)
+        tasks, once = _grouped(sites, costs)
         counts = {text: len(task.sites) for text, task in tasks.items()}
-        for text in heavy(times, counts):
+        for text in heavy(once, counts):
             found.setdefault(text, tasks[text])
-            weights[text] += times[text] * counts[text]
+            weights[text] += once[text].time_ns * counts[text]
     known = [found[text] for text in sorted(found, key=lambda text: -weights[text])]
     for task in known:
         task.kernels = _unknown(task.sites[0], costs)
     return [task for task in known if task.kernels]
 
 
-def heavy(times: Mapping[Key, float], counts: Mapping[Key, int]) -> Iterator[Key]:
-    """Of equal calls, so many and with so many nanoseconds each, those that make up nearly all of a
-    run and are long enough to be timed; the heaviest first.
+def heavy(once: Mapping[Key, Estimate], counts: Mapping[Key, int]) -> Iterator[Key]:
+    """Of equal calls, so many and of such times, those that make up nearly all of a run and may be
+    long enough to be timed; the heaviest first.
     """
-    weights = {key: time_ns * counts[key] for key, time_ns in times.items()}
+    weights = {key: one.time_ns * counts[key] for key, one in once.items()}
     total = left = sum(weights.values())
     for key in sorted(weights, key=lambda key: -weights[key]):
         if left < REST * total:
             return
         left -= weights[key]
-        if times[key] >= LEAST_NS:
+        if once[key].time_ns * (1 + once[key].spread) >= LEAST_NS:
             yield key
 
 
-def _grouped(sites: Sequence[Site], costs: CostModel) -> tuple[dict[str, Task], dict[str, float]]:
-    """Equal calls of a run, and the expected nanoseconds of each."""
+def _grouped(
+    sites: Sequence[Site], costs: CostModel
+) -> tuple[dict[str, Task], dict[str, Estimate]]:
+    """Equal calls of a run, and what each is expected to take."""
     tasks: dict[str, Task] = {}
     for site in sites:
         text = costs.signature(site).text
         tasks.setdefault(text, Task(text)).sites.append(site)
     firsts = {text: task.sites[0] for text, task in tasks.items()}
-    once = {text: costs.of_site(site, costs.ranked(site)[0][0]) for text, site in firsts.items()}
-    return tasks, {text: one.time_ns for text, one in once.items()}
+    return tasks, {text: costs.ranked(site)[0][1] for text, site in firsts.items()}
 
 
 def _unknown(site: Site, costs: CostModel) -> tuple[Kernel, ...]:
-    """The kernels to be timed at a site; none where there is no choice, or all is measured.
+    """The kernels to be timed at a site; none where all is measured.
 
-    Where something is done to each number of the result, one after the other is a choice as well.
+    Where there is no choice, what the only one takes is timed all the same: a plan weighs what a
+    call takes against the memory that keeping its result does.
     """
-    worth, least = rivals(site, costs), 1 if site.posts else 2
-    return () if len(worth) < least or costs.are_timed(site, worth) else worth
+    worth = rivals(site, costs)
+    return () if costs.are_timed(site, worth) else worth
 
 
 def rivals(site: Site, costs: CostModel) -> tuple[Kernel, ...]:

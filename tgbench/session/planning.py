@@ -44,7 +44,7 @@ from tgbench.plans.planner import (
     whole_lines,
 )
 from tgbench.plans.retention.model import Model
-from tgbench.plans.retention.workload import Workload
+from tgbench.plans.retention.workload import Workload, frequent
 from tgbench.plans.scenarios import Scenario
 from tgbench.plans.search.chain import Submits
 from tgbench.plans.search.effort import Effort, Mode
@@ -318,13 +318,16 @@ class Planning:
             scheduled, self.rules, self.device, costs.time_ns, self.progress, costs.kernels
         )
 
-    def calibrate(self, planner: Planner) -> None:
-        """Time what counts in the runs of the classes at hand, and in those that may come, and was
-        never timed here.
+    def calibrate(self, planner: Planner, happened: Iterable[Bucket] = ()) -> None:
+        """Time what counts in the runs of the classes at hand, in those that may come, and in the
+        most frequent ones of those that happened, and was never timed here.
         """
+        if self.calibrator is None:
+            return
         runs = {kind: (1.0, place) for kind, place in self.likely.items()} | {**self.classes}
+        runs |= frequent(self.graph, happened)
         new = {kind: how for kind, how in runs.items() if kind not in self.calibrated}
-        if self.calibrator is None or not new:
+        if not new:
             return
         with lasting():  # the plan will ask the same
             is_worth_it = self.calibrator.may_learn(planner.scheduled.schedule)

@@ -202,6 +202,7 @@ class Counters:
         moved: runs whose program was pointed to another place.
         planned: plans made.
         deciding_ns, computing_ns: of all runs; deciding includes `making_ns`.
+        working_ns: of computing, what the thread worked, and did not wait for others.
     """
 
     runs: int = 0
@@ -213,3 +214,4 @@ class Counters:
     deciding_ns: int = 0
     making_ns: int = 0
     computing_ns: int = 0
+    working_ns: int = 0

@@ -86,6 +86,7 @@ class Decision(NamedTuple):
         arrays: every input, checked.
         differ: what the arena does not hold yet.
         bucket: the same with what is demanded.
+        came_as: the bucket that it was before a plan for it moved what was held.
         spot: its class, and where it happens; None where nobody asked.
         served: by which program.
         found_ns: when it was known what differs, by the clock of this thread's work.
@@ -99,6 +100,7 @@ class Decision(NamedTuple):
     spot: Spot | None
     served: Served
     found_ns: int
+    came_as: Bucket
     likely: Likely = ()
 
 
@@ -246,16 +248,17 @@ class Runner:
         fits: Runs
         if self.keeper.states.size_bytes > STATE_BYTES:
             self.keeper.forget_states()
-        found_ns, likely, fits = 0, (), ()
+        found_ns, came_as, likely, fits = 0, None, (), ()
         for _ in range(MOST_PLANS):
             arrays = self.reader.completed(request.given, self.keeper.standing.held)
             differ = self._differences(arrays, request)  # a plan moves what is held
             found_ns = found_ns or self._work_ns()
             bucket = self.classifier.bucket(boxes_by_name(differ), request.wanted.boxes)
+            came_as = came_as or bucket
             is_first = self.keeper.standing.memory is None
             afresh = None if is_first else self._afresh(bucket)
             if afresh is not None and not self._goes_on(afresh, found_ns):
-                return Decision(request, arrays, differ, bucket, None, afresh, found_ns)
+                return Decision(request, arrays, differ, bucket, None, afresh, found_ns, came_as)
             self.keeper.read_notes()
             spot = self.classifier.spot(bucket)
             if is_first:
@@ -275,7 +278,9 @@ class Runner:
             if is_first and not self.chooser.strict:
                 compile_loops(self.keeper.memory.specialiser.lowerer)
                 self.rehearser.hold(whole for whole in fits if whole != spot)
-            return Decision(request, arrays, differ, bucket, spot, served, found_ns, likely)
+            return Decision(
+                request, arrays, differ, bucket, spot, served, found_ns, came_as, likely
+            )
         raise KernelError(f"{spot.kind} fits no plan made for it: {failure}")
 
     def _plan_first(self, bucket: Bucket, spot: Spot) -> tuple[Likely, Runs]:
@@ -472,11 +477,12 @@ class Runner:
         counters.evicted = self.keeper.programs.evicted
         counters.deciding_ns += clock.decided - clock.began
         counters.computing_ns += clock.done - clock.decided
+        counters.working_ns += clock.worked
         self.chooser.ran((run.spot or served.spot).kind, served.program, clock.worked)
         if served.program.use.ran == 1:
             self.arena.took(taken_bytes(served.program))
         took_ns = clock.done - clock.began
-        self.trace.append(LoggedCall(run.bucket, not served.is_new, took_ns, time.time()))
+        self.trace.append(LoggedCall(run.came_as, not served.is_new, took_ns, time.time()))
         propagator = self.keeper.memory.propagator
         self.finished = Finished(run.bucket, served, moved, clock, propagator, self.classifier)
         tell(RUNS, self._line)

@@ -328,7 +328,7 @@ class GraphSession(Facts):
         check_choice(PlanError, "mode", mode, MODES)
         effort = Effort(30.0 if seconds is None and steps is None else seconds, steps)
         with self.planning.budgeted(budget):
-            self.planning.calibrate(self.planning.planner(self.scheduled))
+            self._learn()
             with self.arena.lock:
                 if self.retain == "all":
                     self.runner.plan()
@@ -337,6 +337,11 @@ class GraphSession(Facts):
         if self.plan_path is not None:
             self.save_plan()
         return self.plan
+
+    def _learn(self) -> None:
+        """Time what counts in what happened, before a plan is weighed by it."""
+        planner = self.planning.planner(self.scheduled)
+        self.planning.calibrate(planner, self.runner.happened)
 
     def search(self, mode: Mode = "search", *, seed: int = 0, workers: int = 1) -> BackgroundSearch:
         """The search of `optimize` in a process of its own, not started yet.
@@ -348,6 +353,7 @@ class GraphSession(Facts):
         """
         check_choice(PlanError, "mode", mode, MODES)
         start = self.plan if self.is_planned else None
+        self._learn()
         return BackgroundSearch(
             self.planning.task(self.runner.happened, start), mode, seed, workers
         )

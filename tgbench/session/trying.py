@@ -328,11 +328,11 @@ class Tryer:
                     key = costs.signature(made.site).text, made.kernel
                     alike.setdefault(key, []).append(i)
                     sites.setdefault(key, made.site)
-            times = {
-                key: costs.of_site(site, kernel_named(site.call.op.name, key[1])).time_ns
+            once = {
+                key: costs.of_site(site, kernel_named(site.call.op.name, key[1]))
                 for key, site in sites.items()
             }
-        for key in heavy(times, {key: len(indices) for key, indices in alike.items()}):
+        for key in heavy(once, {key: len(indices) for key, indices in alike.items()}):
             yield Task(key[0], [site_at(sites[key], origin)]), alike[key]
 
     # --- what was found --------------------------------------------------------------------------

@@ -130,7 +130,7 @@ class _Lookup:
         )
 
     def run(self, keep: Keep, *, typical: bool = False) -> tuple[Floats, _Used]:
-        """The weighed times of all members, and what they compute.
+        """[situation, population] weighed times, of those that are weighed, and what is computed.
 
         Args:
             typical: whether to say how large slices of weighed runs are.
@@ -160,7 +160,7 @@ class _Lookup:
                 node.sizes.take(place[self._weighed]).max(axis=0, initial=0, out=usual[n])
             for parent, asks in node.asks:
                 np.maximum(level[parent], asks.take(place), out=level[parent])
-        return took.sum(axis=0), _Used(made, there, level > 0, _turned(slots), _turned(usual))
+        return took, _Used(made, there, level > 0, _turned(slots), _turned(usual))
 
     def one(self, s: int, there: NDArray[np.bool_]) -> tuple[Floats, NDArray[np.bool_]]:
         """A single situation: times of all members, and [node, population] what they compute.
@@ -247,8 +247,8 @@ class Model:
 
     def score(self, keep: Keep) -> Scores:
         """Time and memory of every member of a population."""
-        time, used = self._run(keep)
-        return Scores(time, self._memory(keep, used))
+        took, used = self._run(keep)
+        return Scores(took.sum(axis=0), self._memory(keep, used))
 
     def scored(self, keep: NDArray[np.bool_], budget_bytes: int) -> ScoredRetention | None:
         """One retention [turn, node]; None where it does not fit."""
@@ -281,11 +281,19 @@ class Model:
         found: Floats = total / max(len(self.tables.walk) - 1, 1)
         return found
 
+    def called_ns(self, keep: NDArray[np.bool_]) -> Floats:
+        """What the score has each call of the trace take, of one retention [turn, node]."""
+        weighed = self.weights > 0
+        each = np.zeros(len(self.weights))
+        each[weighed] = self._run(keep[None])[0][:, 0] / self.weights[weighed]
+        found: Floats = each[self.tables.walk]
+        return found
+
     def _run(self, keep: Keep) -> tuple[Floats, _Used]:
-        """The mean times; and what is computed where, and how large."""
+        """[situation, population] weighed times; and what is computed where, and how large."""
         there = keep
         for _ in range(MOST_PASSES):
-            time, used = self._whole.run(there, typical=self.whole)
+            took, used = self._whole.run(there, typical=self.whole)
             lost = self._lost(there, used.there, used.made)
             if not lost.any():
                 break
@@ -293,7 +301,7 @@ class Model:
         if self._cut is not None:
             slots = self._cut.run(keep)[1].slots
             used = replace(used, slots=np.maximum(slots, used.typical) if self.whole else slots)
-        return time, used
+        return took, used
 
     def _lost(self, keep: Keep, there: NDArray[np.bool_], made: NDArray[np.bool_]) -> Keep:
         """What is kept in name only: most runs that a turn begins with neither find nor make it."""

@@ -16,10 +16,10 @@ lasts through them.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import TypeAlias
 
 from tgbench.base.coords import Coord, Guard, record
 from tgbench.base.errors import TraceError
@@ -36,6 +36,8 @@ from tgbench.runs.rules import Rules
 from tgbench.runs.trace import require_of
 
 Valid = Mapping[Node, Region]
+Seen: TypeAlias = "tuple[float, tuple[int, ...]]"  # how often, and where last
+NEVER: Seen = (0.0, ())
 MOST_CLASSES = 12  # rarer classes must fit, and are not weighed
 MOST_TURNS = 12
 MOST_PAIRS = 64
@@ -80,7 +82,7 @@ class Workload:
     rows: tuple[Row, ...]
     calls: tuple[tuple[BucketClass, tuple[int, ...]], ...]
     told_by: tuple[int, ...]
-    seen: Mapping[BucketClass, tuple[float, tuple[int, ...]]]
+    seen: Mapping[BucketClass, Seen]
     alone: frozenset[BucketClass] = frozenset()
 
     @staticmethod
@@ -89,9 +91,8 @@ class Workload:
         calls = tuple(_calls(scheduled.graph, buckets))
         if not calls:
             raise TraceError("the trace is empty; run something first, or open one with trace=path")
-        counts = Counter(kind for kind, _ in calls)
-        seen = {kind: (float(counts[kind]), origin) for kind, origin in calls}
-        kinds = tuple(kind for kind, _ in counts.most_common(MOST_CLASSES))
+        seen = _seen(calls)
+        kinds = tuple(_most_frequent(seen))
         turns = _turns(calls, kinds)
         alone: set[BucketClass] = set()
         rows, told_by = _rows(scheduled, rules, calls, kinds, turns, alone)
@@ -126,6 +127,23 @@ def _calls(
             require_of(graph, bucket, f"call {number}")
             known[bucket] = bucket.classify(graph)
         yield known[bucket]
+
+
+def frequent(graph: Graph, buckets: Iterable[Bucket]) -> dict[BucketClass, Seen]:
+    """The classes that are weighed: how often each came, and where it came last."""
+    return _most_frequent(_seen(_calls(graph, buckets)))
+
+
+def _most_frequent(seen: Mapping[BucketClass, Seen]) -> dict[BucketClass, Seen]:
+    return dict(sorted(seen.items(), key=lambda one: -one[1][0])[:MOST_CLASSES])
+
+
+def _seen(calls: Iterable[tuple[BucketClass, tuple[int, ...]]]) -> dict[BucketClass, Seen]:
+    """Of every class how often it came, and where it came last."""
+    found: dict[BucketClass, Seen] = {}
+    for kind, origin in calls:
+        found[kind] = found.get(kind, NEVER)[0] + 1.0, origin
+    return found
 
 
 def _turns(

@@ -46,8 +46,8 @@ class Candidate:
 
     Fields:
         modelled_ns: mean run in the tabulated model.
-        time_ns: mean run of the replayed trace; modelled where hardly two of its runs are alike
-            and replaying them all would take too long.
+        time_ns: mean run of the replayed trace; where replaying all of it would take too long,
+            the modelled one, by as much longer or shorter as what was replayed is.
     """
 
     retention: Retention
@@ -63,16 +63,8 @@ class Candidate:
         return self.time_ns, self.placement.size_bytes
 
     def beats(self, other: Candidate) -> bool:
-        """Faster, or as fast and smaller; where not both were replayed to the end, by the better
-        of what model and replay say: one that only the model knows is no better than a replay
-        that was faster.
-        """
-        if self.replayed.is_whole == other.replayed.is_whole:
-            return self.key < other.key
-        mine, others = (
-            (min(one.time_ns, one.modelled_ns), one.placement.size_bytes) for one in (self, other)
-        )
-        return mine < others
+        """Faster, or as fast and smaller."""
+        return self.key < other.key
 
 
 class Judge:
@@ -154,6 +146,7 @@ class Judge:
         placement: Placement,
         *,
         modelled: bool = True,
+        most: int | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> Candidate | None:
         """A plan with its replayed trace; None if some call of the trace does not fit it.
@@ -163,13 +156,14 @@ class Judge:
         Args:
             modelled: without it the tables are not made for it, and the replay stands for the
                 model.
-            stop: ends the replay before its time; the model then says how fast the plan is.
+            most, stop: end the replay before its time (see `replay`); the model then says what
+                the rest takes.
         """
         try:
             replayed = replay(
                 self.scheduled, self.rules, placement, cut, self.workload.circle,
                 self._run_ns, self.device, self._known, self.planner.runs.before, self._alone,
-                self.classes, stop,
+                self.classes, most, stop,
             )  # fmt: skip
         except Misfit as found:
             self._places[found.kind, found.origin] = None
@@ -177,8 +171,26 @@ class Judge:
         self._cramped |= dict.fromkeys(replayed.cramped)
         tabulated = modelled or not replayed.is_whole
         modelled_ns = self.modelled_ns(retention) if tabulated else replayed.mean_ns
-        time_ns = replayed.mean_ns if replayed.is_whole else modelled_ns
+        time_ns = (
+            replayed.mean_ns
+            if replayed.is_whole
+            else modelled_ns * self._over_model(retention, replayed)
+        )
         return Candidate(retention, cut, placement, replayed, modelled_ns, time_ns)
+
+    def _over_model(self, retention: Retention, replayed: Replayed) -> float:
+        """How many times as long as in the model the calls took that were replayed: it knows
+        nothing of what pieces compute twice, and of values that survive.
+        """
+        told = [i for i, row in enumerate(self.workload.told_by, 1) if row >= 0]
+        modelled_ns = self.uncut.called_ns(self.bits(retention)).tolist()
+        both = [
+            (replayed.times_ns[i], time_ns)
+            for i, time_ns in zip(told, modelled_ns, strict=False)  # no more than are walked
+            if i < len(replayed.times_ns)
+        ]
+        known_ns = math.fsum(time_ns for _, time_ns in both)
+        return math.fsum(took_ns for took_ns, _ in both) / known_ns if known_ns else 1.0
 
     def instruction_ns(self, made: Instruction, origin: tuple[int, ...]) -> float:
         """The expected time of one instruction, at an origin."""

@@ -83,15 +83,27 @@ class Layouts:
         self, retention: Retention, cut: Cut, placement: Placement, *, modelled: bool = True
     ) -> Candidate | None:
         """The replay of the first plan may take some of the time, and of no other more than is
-        left; where it was not enough for the first, the model judges.
+        left; where it was not enough for the first, others are replayed as far as that one.
         """
         best, spending = self.incumbent.best, self.spending
         share = BEGINNING if best is None else 1.0
-        by_model = best is not None and not best.replayed.is_whole and spending.is_timed
+        is_short = best is not None and not best.replayed.is_whole and spending.is_timed
         return self.judge.candidate(
             retention, cut, placement, modelled=modelled,
-            stop=lambda: by_model or (spending.is_timed and spending.is_late(share)),
+            most=len(best.replayed.times_ns) if best is not None and is_short else None,
+            stop=lambda: spending.is_timed and spending.is_late(share),
         )  # fmt: skip
+
+    def replayed_on(self, found: Candidate, share: float) -> Candidate:
+        """The same, replayed as far as a share of the time suffices, if it was not to the end."""
+        spending = self.spending
+        if found.replayed.is_whole or not spending.is_timed or spending.is_late(share):
+            return found
+        further = self.judge.candidate(
+            found.retention, found.cut, found.placement, stop=lambda: spending.is_late(share)
+        )
+        gone = len(found.replayed.times_ns)
+        return further if further and len(further.replayed.times_ns) > gone else found
 
     def as_it_is(self, start: Decisions, *, modelled: bool) -> Candidate | None:
         """The map of an earlier plan, where it is for the same classes, schedule and budget."""

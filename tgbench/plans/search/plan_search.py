@@ -108,7 +108,7 @@ class PlanSearch:
         self.arms: Arms | None = None
         self.bounds: Bounds | None = None
         self.refused: BudgetError | None = None  # what greedy planning said, if nothing fitted
-        self.greedy_ns = 0.0
+        self.greedy: Candidate | None = None
 
     # --- beginning -------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ class PlanSearch:
                 return
             if found is None and len(self.judge.scenarios) == known:
                 raise PlanError("a run does not fit the plan made for it; this is an error of ours")
-        self.greedy_ns = found.time_ns
+        self.greedy = found
         self._take(found, "greedy")
 
     def _first(self) -> Candidate | None:
@@ -188,7 +188,22 @@ class PlanSearch:
         best = self.incumbent.best
         if best is None:
             return self._in_force()
+        best = self._last_word(best)
         return self._decisions_of(best, stop, explained=self.asked.mode != "greedy")
+
+    def _last_word(self, best: Candidate) -> Candidate:
+        """The best plan, replayed further; or the greedy one, if it was not so good after all."""
+        found = self._replayed_on(best, 1.0)
+        if self.greedy is None or found.key <= self.greedy.key:
+            return found
+        return min(found, self._replayed_on(self.greedy, 1.0), key=lambda one: one.key)
+
+    def _replayed_on(self, one: Candidate, share: float) -> Candidate:
+        """A plan, replayed as far as a share of the time suffices."""
+        found = self.layouts.replayed_on(one, share)
+        if one is self.greedy:
+            self.greedy = found
+        return found
 
     def _in_force(self) -> Decisions:
         """The plan that runs go by, where nothing holds all of them: it serves some as larger runs.
@@ -203,6 +218,8 @@ class PlanSearch:
     def _improve(self) -> StopReason:
         if self.arms is None:
             return StopReason.FITS
+        if self.incumbent.best is not None:
+            self.incumbent.best = self._replayed_on(self.incumbent.best, OPENING)
         self.bounds = Bounds(
             self.judge, self.arms, self.layouts, self.known.least_ns, self._proven_ns
         )
@@ -350,7 +367,7 @@ class PlanSearch:
             best_ns=best.time_ns,
             modelled_ns=best.modelled_ns,
             warm_up_ns=best.replayed.warm_up_ns,
-            greedy_ns=self.greedy_ns,
+            greedy_ns=0.0 if self.greedy is None else self.greedy.time_ns,
             bound_ns=self._bound_ns,
             history=tuple(self.incumbent.history),
             bound_of=self._about if self.bounds is not None and self._bound_ns else "",

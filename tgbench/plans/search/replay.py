@@ -27,6 +27,7 @@ from tgbench.runs.split import WHOLE, Cut
 RunCost: TypeAlias = Callable[[Spot, tuple[Instruction, ...]], float]  # ns
 
 MOST_DECIDED = 64  # each takes milliseconds
+FEWEST = 3  # calls after the first that are walked, however late it is
 
 
 class Misfit(TgbenchError):  # noqa: N818  (a signal to plan for it)
@@ -84,6 +85,7 @@ def replay(
     before: Before,
     alone: set[BucketClass],
     classes: Mapping[BucketClass, tuple[float, tuple[int, ...]]] | None = None,
+    most: int | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Replayed:
     """Walk a trace over a memory map; no further than `MOST_DECIDED` situations.
@@ -95,7 +97,8 @@ def replay(
         before: how runs were decided over other maps.
         alone: classes whose decisions held nowhere else: they are decided for numbers; those that
             turn out to be so are added.
-        stop: asked after each call; True ends the walk.
+        most: how many calls are walked; None for all.
+        stop: asked after each call but the first few; True ends the walk.
 
     Raises Misfit for a call that the map cannot hold.
     """
@@ -129,8 +132,8 @@ def replay(
 
     walk = Walk(decide, known.states)
     times, counts = list[float](), list[int]()
-    for kind, origin in calls:
-        if walk.decided >= MOST_DECIDED or (times and stop()):
+    for kind, origin in calls[:most]:
+        if walk.decided >= MOST_DECIDED or (len(times) > FEWEST and stop()):
             break
         instructions = walk.step(kind, origin)
         times.append(cost(Spot(kind, origin), instructions))
