@@ -120,20 +120,21 @@ def whole_numbers(rng: np.random.Generator, *shape: int) -> np.ndarray:
 @given(st.data())
 def test_convolutions_of_whole_numbers_are_exact(data: st.DataObject) -> None:
     """Any groups, strides, dilations and borders, of a whole image or a window of it; as wide as
-    asked for, or wider, as where the library has no code for that width.
+    asked for, or wider, or in strips, as where the library has no code for that width.
     """
     draw = data.draw
-    described_as, refuses = direct._described, draw(st.booleans())
+    described_as, refuses = direct._described, draw(st.sampled_from(["", "as wide", "any"]))
 
     def refused(site: Site, of: Any, by: Any) -> Any:
-        return None if refuses and of.part is None else described_as(site, of, by)
+        is_refused = refuses == "any" or (refuses and of.part is None)
+        return None if is_refused else described_as(site, of, by)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(direct, "_described", refused)
         assert_exact(draw, refuses)
 
 
-def assert_exact(draw: Any, refuses: bool) -> None:
+def assert_exact(draw: Any, refuses: str) -> None:
 
     def pick(low: int, high: int) -> int:
         return int(draw(st.integers(low, high)))
@@ -155,11 +156,28 @@ def assert_exact(draw: Any, refuses: bool) -> None:
     rows, columns = (sorted((pick(0, n - 1), pick(1, n))) for n in node.shape[2:])
     cut = Box((*Box.full(node.shape[:2]), *(((a, max(b, a + 1))) for a, b in (rows, columns))))
     for box in (Box.full(node.shape), cut):
-        for name in ("conv_direct", "conv_points_direct"):
+        for name in ("conv_direct", "conv_points_direct", "conv_strips_direct"):
             found = computed(node, box, arrays, name)
             if found is not None:
-                assert not refuses or name == "conv_direct"  # a point is no window
+                assert refuses != "any" or name == "conv_strips_direct"
+                assert refuses != "as wide" or name != "conv_points_direct"  # that is no window
                 np.testing.assert_array_equal(found, expected[box.slices()])
+
+
+@pytest.mark.parametrize("left", [0, 2, 8])
+def test_a_window_is_computed_in_strips_where_there_is_no_code_for_its_width(
+    left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At a border, with zeros around it, and inside."""
+    monkeypatch.setattr(direct, "_described", lambda site, of, by: None)
+    rng, g = np.random.default_rng(0), GraphBuilder()
+    arrays = [whole_numbers(rng, *shape) for shape in ((2, 16, 12, 20), (24, 16, 3, 3), (24,))]
+    x, weight = g.input("x", (2, 16, 12, 20)), g.parameter("w", (24, 16, 3, 3))
+    node = ops.conv(x, weight, g.parameter("b", (24,)), padding=1)
+    box = Box(((0, 2), (0, 24), (0, 12), (left, left + 12)))
+    found = computed(node, box, arrays, "conv_strips_direct")
+    expected = torch.conv2d(*map(torch.from_numpy, arrays), padding=1).numpy()
+    np.testing.assert_array_equal(found, expected[box.slices()])
 
 
 @pytest.mark.parametrize("rows", [2, 3, 17, 128])

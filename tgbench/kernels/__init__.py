@@ -2,7 +2,7 @@
 
 from tgbench.kernels import adapters, copied
 from tgbench.kernels.numba import rows, rowwise
-from tgbench.kernels.onednn import direct, heads
+from tgbench.kernels.onednn import direct, heads, strips
 from tgbench.kernels.onednn.library import library
 from tgbench.kernels.registry import (
     ARENA,
@@ -34,6 +34,7 @@ from tgbench.kernels.views import dense
 
 if library is not None:
     direct.register_direct()
+    strips.register_strips()
     heads.register_attention()
 elif packed.is_built_in():  # one layout of weights is enough
     packed.register_packed()
@@ -43,5 +44,5 @@ __all__ = [
     "ARENA", "KERNELS", "Kernel", "Scratch", "Site", "View", "adapters", "candidates", "conv",
     "copied", "copy_", "dense", "direct", "elementwise", "fill_", "fused", "heads", "layout",
     "opaque", "order", "packed", "pool", "products", "register", "rows", "rowwise",
-    "rowwise_triton", "scratch_bytes", "stepwise", "widening",
+    "rowwise_triton", "scratch_bytes", "stepwise", "strips", "widening",
 ]  # fmt: skip

@@ -109,7 +109,7 @@ class Means(NamedTuple):
 
 
 @once_a_site
-def _operands(site: Site) -> Operands:
+def operands_of(site: Site) -> Operands:
     if site.call.op.name != "conv":
         p = product_of(site)
         return _product(p.x, p.weights[0], p.bias, p.out)
@@ -129,7 +129,7 @@ def _convolution(site: Site) -> Operands:
     weights, out = _grouped(site, weight), as_image(site.out)
     if not is_ragged(margins):
         low, high = zip(*margins, strict=True)
-        return Operands(image, weights, given, out, _window(site, low, high))
+        return Operands(image, weights, given, out, window_of(site, low, high))
     around = ((0, 0),) * (SPATIAL - len(margins)) + tuple(margins)
     return _copied(site, Operands(image, weights, given, out, (), image, around))
 
@@ -138,11 +138,11 @@ def _copied(site: Site, of: Operands) -> Operands:
     """The same with an image that is copied to where its margins are zeros."""
     assert of.inside is not None
     none = (0,) * len(site.call.attrs["stride"])
-    padded = _unlaid(of.inside, padded_space(of.inside, of.margins))
-    return replace(of, x=padded, window=_window(site, none, none))
+    padded = unlaid(of.inside, padded_space(of.inside, of.margins))
+    return replace(of, x=padded, window=window_of(site, none, none))
 
 
-def _unlaid(image: View, space: Sequence[Coord]) -> View:
+def unlaid(image: View, space: Sequence[Coord]) -> View:
     """An image of this size that lies nowhere yet."""
     return replace(image, shape=(*image.shape[:2], *space), strides=(0,) * image.rank)
 
@@ -159,7 +159,7 @@ def _wider(site: Site, of: Operands) -> Iterator[Operands]:
     *space, width = of.out.shape[2:]
     for more in range(1, MOST_WIDER + 1):
         margins = (*lines, (left, right + more * stride))
-        out = _unlaid(of.out, (*space, width + more))
+        out = unlaid(of.out, (*space, width + more))
         yield _copied(site, replace(of, inside=image, margins=margins, out=out, part=of.out))
 
 
@@ -169,7 +169,7 @@ def as_image(view: View) -> View:
     return view
 
 
-def _window(site: Site, low: Sequence[int], high: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+def window_of(site: Site, low: Sequence[int], high: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     attrs, lines = site.call.attrs, SPATIAL - len(low)
     gaps = tuple(dilation - 1 for dilation in attrs["dilation"])
     none = (0,) * lines
@@ -237,7 +237,7 @@ def _room(view: View, window: Sequence[object], dtype: str = WIDE) -> Scratch:
     return (rows, view.shape[-1]), dtype
 
 
-def _in_room(room: View, window: Sequence[object]) -> View:
+def in_room(room: View, window: Sequence[object]) -> View:
     """The copy, as the library sees it."""
     return room.permute(0, -1, *range(1, room.rank - 1)) if window else room
 
@@ -245,7 +245,7 @@ def _in_room(room: View, window: Sequence[object]) -> View:
 # --- what is done to each number -----------------------------------------------------------------
 
 
-def _posts(site: Site, of: Operands) -> tuple[tuple[Post, ...], tuple[View, ...]] | None:
+def posts_of(site: Site, of: Operands) -> tuple[tuple[Post, ...], tuple[View, ...]] | None:
     """Posts and their second operands; None if there is one that the library does not have."""
     posts: list[Post] = []
     others: list[View] = []
@@ -288,7 +288,7 @@ def _usual(site: Site, of: Operands, dtype: str) -> Computation:
     x, out = _whole(site.call.in_shapes[0], dtype), _whole(site.call.out.shape, WIDE)
     weights = TensorForm(tuple(map(int, of.weight.shape)), None, dtype)
     return Computation(
-        x, weights, None, out, None, _window(site, low, high), (), torch.get_num_threads()
+        x, weights, None, out, None, window_of(site, low, high), (), torch.get_num_threads()
     )
 
 
@@ -304,10 +304,10 @@ def _whole(shape: Sequence[int], dtype: str) -> TensorForm:
     """A whole image, channels-last."""
     batch, channels, *space = shape
     lines = [1] * (SPATIAL - len(space))
-    return form_of(_in_room(dense((batch, *lines, *space, channels), dtype), (1,)))
+    return form_of(in_room(dense((batch, *lines, *space, channels), dtype), (1,)))
 
 
-def _computation(
+def computation_of(
     site: Site, of: Operands, by: Factors, x: View, out: View, posts: tuple[Post, ...] = ()
 ) -> Computation:
     bias, threads = None if of.bias is None else form_of(of.bias), torch.get_num_threads()
@@ -320,13 +320,13 @@ def _computation(
 def laid(view: View, window: Sequence[object], dtype: str = WIDE) -> View:
     """An operand where it lies, or as its copy in scratch memory will."""
     lies = _as_it_lies(view, window, dtype)
-    return lies or _in_room(dense(*_room(view, window, dtype)), window)
+    return lies or in_room(dense(*_room(view, window, dtype)), window)
 
 
 @once_a_site
-def _way(site: Site, by: Factors) -> Means | None:
+def way_of(site: Site, by: Factors) -> Means | None:
     """How the library would compute a site; None if it would not."""
-    own = _operands(site)
+    own = operands_of(site)
     for of in (own, *_wider(site, own)):
         found = _described(site, of, by)
         if found is not None:
@@ -335,14 +335,14 @@ def _way(site: Site, by: Factors) -> Means | None:
 
 
 def _described(site: Site, of: Operands, by: Factors) -> Description | None:
-    found = _posts(site, of)
+    found = posts_of(site, of)
     if found is None:
         return None
     reads_result = any(post.form for post in found[0])
     if reads_result and (of.part is not None or _as_it_lies(of.out, of.window) is None):
         return None
     x, out = laid(of.x, of.window, by.dtype), laid(of.out, of.window)
-    return described(_computation(site, of, by, x, out, found[0]))
+    return described(computation_of(site, of, by, x, out, found[0]))
 
 
 def _takes_narrow(site: Site) -> bool:
@@ -359,7 +359,7 @@ def own_room(found: Description) -> tuple[Scratch, ...]:
 
 
 def _scratch(site: Site, by: Factors) -> tuple[Scratch, ...]:
-    way = _way(site, by)
+    way = way_of(site, by)
     assert way is not None
     of, found = way
     return (*own_room(found), *copies(of.x, of.out, of.window, by.dtype))
@@ -380,15 +380,15 @@ def placed(
     if lies is not None:
         return lies, None, None
     room = pieces.pop(0)
-    seen = _in_room(room, window)
+    seen = in_room(room, window)
     return seen, seen if window else reshaped(room, view.shape), view
 
 
 def _bind(site: Site, scratch: tuple[View, ...], by: Factors) -> Bound:
-    way = _way(site, by)
+    way = way_of(site, by)
     assert way is not None
     of, found = way
-    with_posts = _posts(site, of)
+    with_posts = posts_of(site, of)
     assert with_posts is not None
     pieces = list(scratch)
     own = pieces.pop(0) if found.scratch_bytes else None
@@ -400,13 +400,13 @@ def _bind(site: Site, scratch: tuple[View, ...], by: Factors) -> Bound:
     out, result, target = placed(of.out, of.window, pieces)
     if of.part is not None and result is not None:
         result, target = result.narrow(result.rank - 1, 0, of.part.shape[-1]), of.part
-    weight = _weight(site, of, by)
+    weight = weight_of(site, of, by)
     bias = () if of.bias is None else (of.bias,)
     operands = (x, weight, *bias, out, *with_posts[1])
     return computed, (found.computation, padded, copy, source, target, result, own, *operands)
 
 
-def _weight(site: Site, of: Operands, by: Factors) -> View | Prepared:
+def weight_of(site: Site, of: Operands, by: Factors) -> View | Prepared:
     if not by.laid_out:
         return of.weight
     return Prepared(of.weight, laid_out, (_usual(site, of, by.dtype),))
@@ -446,8 +446,8 @@ def _gated(site: Site, by: Factors) -> Gated | None:
     gates = _room(p.out, ())
     room, x, out = dense(*gates), laid(p.x, (), by.dtype), laid(p.out, ())
     times = Post(MULTIPLY, form=form_of(room))
-    first = described(_computation(site, gate, by, x, room, (_activation(site.call),)))
-    second = described(_computation(site, up, by, x, out, (times,)))
+    first = described(computation_of(site, gate, by, x, room, (_activation(site.call),)))
+    second = described(computation_of(site, up, by, x, out, (times,)))
     return None if first is None or second is None else Gated(gate, up, first, second, gates)
 
 
@@ -470,7 +470,7 @@ def _bind_gated(site: Site, scratch: tuple[View, ...], by: Factors) -> Bound:
     gates = pieces.pop(0)
     x, copy, source = placed(found.up.x, (), pieces, by.dtype)
     out, result, target = placed(found.up.out, (), pieces)
-    first, second = (_weight(site, of, by) for of in (found.gate, found.up))
+    first, second = (weight_of(site, of, by) for of in (found.gate, found.up))
     whats = found.first.computation, found.second.computation
     copied = copy, source, target, result
     return _computed_gated, (*whats, *copied, *own, x, first, gates, second, out)
@@ -523,15 +523,15 @@ class Recipe:
 
 
 RECIPES = {
-    "conv_direct": Recipe("conv", takes_conv, _way, conv_cost, _bind, _scratch),
-    "conv_points_direct": Recipe("conv", takes_points, _way, conv_cost, _bind, _scratch),
-    "linear_direct": Recipe("linear", takes_rows, _way, rows_cost, _bind, _scratch),
+    "conv_direct": Recipe("conv", takes_conv, way_of, conv_cost, _bind, _scratch),
+    "conv_points_direct": Recipe("conv", takes_points, way_of, conv_cost, _bind, _scratch),
+    "linear_direct": Recipe("linear", takes_rows, way_of, rows_cost, _bind, _scratch),
     "gated_linear_direct": Recipe(
         "gated_linear", takes_rows, _gated, rows_cost, _bind_gated, _gated_scratch, (1, 2),
         frozenset(),
     ),
 }  # fmt: skip
-WIDENING = Recipe("widening_linear", _takes_narrow, _way, rows_cost, _bind, _scratch)
+WIDENING = Recipe("widening_linear", _takes_narrow, way_of, rows_cost, _bind, _scratch)
 
 
 def register_direct() -> None:
