@@ -91,8 +91,8 @@ def test_no_cut_brings_a_map_below_its_floor(
 
 
 @pytest.mark.parametrize("graph", [causal(rows=32), deep()], ids=["causal", "deep"])
-def test_what_later_pieces_have_to_compute_again_is_in_the_floor(graph: Graph) -> None:
-    """Without what later rows read of earlier ones, a last piece computes all of them again."""
+def test_so_it_is_of_runs_that_cuts_help(graph: Graph) -> None:
+    """Pieces read of earlier rows what is retained, or compute it again."""
     planner = planner_of(graph)
     frontier = planner.frontier(one_row(planner))
     for count in range(len(frontier) + 1):
