@@ -428,6 +428,9 @@ for _name, _build in {
 case("max_pool_int", lambda g: ops.max_pool(x(g, 1, 2, 7, dtype="int32"), 3, padding=1), "integers")
 for _name, _x, _options in (
     ("double", (1, 2, 4, 5), {"scale": 2.0}),
+    ("thrice", (2, 1, 4), {"scale": 3.0}),
+    ("by_size", (1, 2, 3, 4), {"size": (6, 4), "mode": "nearest_exact"}),
+    ("in_space", (1, 2, 2, 3, 2), {"scale": (1.0, 2.0, 4.0)}),
     ("sizes", (2, 2, 5), {"size": 7}),
     ("ints", (2, 2, 5), {"size": 7}),
     ("exact", (1, 2, 5, 4), {"size": (3, 9), "mode": "nearest_exact"}),
@@ -888,6 +891,30 @@ def scratch_at(kernel: Kernel, site: Site, memory: Memory, origin: tuple[int, ..
     for j, (shape, dtype) in enumerate(kernel.scratch(site)):
         size = int(np.prod([at(n, origin) for n in shape], dtype=int))
         memory.add(("scratch", j), max(size, 1), dtype)
+
+
+def test_elements_are_repeated_wherever_a_slice_begins() -> None:
+    """Behind the first copy of an element, before its last one; bit for bit, channels last too."""
+    node = ops.upsample(x(GraphBuilder(), 1, 2, 3, 4), scale=(2.0, 3.0))
+    source = np.random.default_rng(0).standard_normal((1, 2, 3, 4)).astype(np.float32)
+    expected = source.repeat(2, 2).repeat(3, 3)
+    (kernel,) = (one for one in KERNELS["upsample"] if one.name == "upsample_repeat")
+    rows, columns = (list(itertools.combinations(range(n + 1), 2)) for n in node.shape[2:])
+    for box in (Box(((0, 1), (0, 2), *sides)) for sides in itertools.product(rows, columns)):
+        for seed in range(2):
+            memory = Memory()
+            site = make_site(node, box, [source], memory, np.random.default_rng(seed))
+            assert kernel.takes(site)
+            np.testing.assert_array_equal(run(kernel, site, memory), expected[box.slices()])
+
+
+@pytest.mark.parametrize("scale", [1.5, 0.5])
+def test_what_is_not_repeated_as_often_everywhere_is_no_repetition(scale: float) -> None:
+    node = ops.upsample(x(GraphBuilder(), 1, 2, 4), scale=scale)
+    whole = Box.full(node.shape)
+    names = {one.name for one in candidates(plain_site(node.call, whole, (None,), "cpu"))}
+    assert "upsample_slice" in names
+    assert "upsample_repeat" not in names
 
 
 # --- no allocation -----------------------------------------------------------------------------

@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from session.test_session import causal, deep, share_of_examples
 from strategies import Maker, graphs
 
 from tgbench.base.errors import BudgetError
 from tgbench.base.regions import Box, Region
-from tgbench.graph.graph import Graph
+from tgbench.graph.graph import Graph, Node
 from tgbench.graph.simplify import simplify
 from tgbench.kernels.registry import Kernel, Site, candidates
+from tgbench.memory.placement import Retention
 from tgbench.memory.storage import ScheduledGraph
+from tgbench.plans.attempts import Attempt, Attempts
 from tgbench.plans.planner import Planner, unit_change
 from tgbench.plans.scenarios import Scenario
 from tgbench.programs.specialiser import Specialiser
 from tgbench.runs.buckets import Bucket
 from tgbench.runs.propagate import Propagator
 from tgbench.runs.rules import Rules
-from tgbench.runs.split import WHOLE, cuts
+from tgbench.runs.split import WHOLE, Cut, cuts
 
 
 def whole_run(graph: Graph) -> Bucket:
@@ -68,6 +71,32 @@ def test_no_map_is_below_its_bound_and_all_that_is_in_use_is_in_it(
             for node, room in tight.scratch.items():
                 assert roomy.scratch[node].size_bytes >= room.size_bytes
             assert budget is None or roomy.size_bytes <= max(budget, tight.size_bytes)
+
+
+def assert_no_cut_is_below_the_floor(planner: Planner, retained: list[Node]) -> None:
+    runs = runs_of(planner)
+    floor_bytes = planner.attempts.floor_bytes(retained, runs)
+    for cut in [WHOLE, *cuts(planner.runs.propagator(retained))]:
+        assert floor_bytes <= planner.attempts.always(retained, runs, cut).bound_bytes
+
+
+@share_of_examples(2)
+@given(graphs(most_ops=8), st.data())
+def test_no_cut_brings_a_map_below_its_floor(
+    case: tuple[Graph, Maker], data: st.DataObject
+) -> None:
+    planner = planner_of(case[0])
+    some = [node for node in planner.scheduled.stored if data.draw(st.booleans())]
+    assert_no_cut_is_below_the_floor(planner, some)
+
+
+@pytest.mark.parametrize("graph", [causal(rows=32), deep()], ids=["causal", "deep"])
+def test_so_it_is_of_runs_that_cuts_help(graph: Graph) -> None:
+    """Pieces read of earlier rows what is retained, or compute it again."""
+    planner = planner_of(graph)
+    frontier = planner.frontier(one_row(planner))
+    for count in range(len(frontier) + 1):
+        assert_no_cut_is_below_the_floor(planner, frontier[:count])
 
 
 @share_of_examples(2)
@@ -126,3 +155,29 @@ def test_however_many_trials_a_plan_takes_nothing_is_asked_twice(
     assert len(decided) > 5
     assert set(ranked.values()) == {1}
     assert set(decided.values()) == {1}
+
+
+def test_what_one_budget_asked_is_known_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A budget that is too small is refused after smaller ones: maps and worths are the same."""
+    asked: Counter[Hashable] = Counter()
+
+    def told(scenarios: Sequence[Scenario]) -> Hashable:
+        return tuple((one.kind, one.origin, one.cold, one.weight) for one in scenarios)
+
+    def of(self: Attempts, retention: Retention, runs: Any, cut: Cut, *rest: Any) -> Attempt:
+        demands = tuple(frozenset(self.runs.demand(one).items()) for one in runs)
+        asked[(self, frozenset(retention.nodes), told(runs), demands, cut)] += 1
+        return attempted(self, retention, runs, cut, *rest)
+
+    def worth(self: Planner, nodes: Any, runs: Any) -> dict[Node, float]:
+        asked[(self, nodes, told(runs))] += 1
+        return weighed(self, nodes, runs)
+
+    attempted, weighed = Attempts.of, Planner._new_worth
+    monkeypatch.setattr(Attempts, "of", of)
+    monkeypatch.setattr(Planner, "_new_worth", worth)
+    planner = planner_of(causal(rows=32))
+    with pytest.raises(BudgetError):
+        planner.plan(one_row(planner), 0)
+    assert len(asked) > 5
+    assert set(asked.values()) == {1}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 from tgbench.base.regions import Box
@@ -46,16 +47,24 @@ class Values:
         values = (_value(node, scheduled, placement, number, cost) for node in nodes)
         return Values(scheduled, nodes, Schedule(tuple(values)))
 
+    @cached_property
+    def _tightest(self) -> Tape:
+        return tightest(self.schedule)
+
+    @cached_property
+    def _least(self) -> ScheduledGraph:
+        return self._scheduled(self._tightest.sequence)
+
     def scheduled_graphs(self, budget_bytes: int) -> Iterator[ScheduledGraph]:
         """Cheap ones first that may fit; the last takes least and is the same for every budget."""
-        least = tightest(self.schedule)
         tapes: list[Tape] = []
         for share in SHARES:
             room = int(share * budget_bytes)
-            if least.peak_bytes <= room:
+            if self._tightest.peak_bytes <= room:
                 tapes.append(rematerialise(self.schedule, room, max_steps=STEPS).tape)
-        for sequence in dict.fromkeys(tape.sequence for tape in [*tapes, least]):
-            yield self._scheduled(sequence)
+        for sequence in dict.fromkeys(tape.sequence for tape in [*tapes, self._tightest]):
+            is_least = sequence == self._tightest.sequence
+            yield self._least if is_least else self._scheduled(sequence)
 
     def _scheduled(self, order: tuple[int, ...]) -> ScheduledGraph:
         writing = _Sequence(self.scheduled)

@@ -8,21 +8,24 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import product
+from math import prod
 from typing import TypeAlias
+
+import numpy as np
 
 from tgbench.base.coords import Coord, Footing, swept_symbol, value_of
 from tgbench.base.regions import EMPTY, Box, Region
 from tgbench.graph.graph import Node
 from tgbench.memory.draft import Draft, Passage
-from tgbench.memory.placement import Placement, Retention
+from tgbench.memory.placement import Placement, Retention, aligned, givers
 from tgbench.plans.scenarios import Runs, Scenario
 from tgbench.plans.tally import Computed, StepTally
 from tgbench.programs.lowering import Sizer
 from tgbench.runs.propagate import Step
 from tgbench.runs.rules import Rules
-from tgbench.runs.split import WHOLE, Cut
+from tgbench.runs.split import WHOLE, Cut, finest
 
 AT_HAND = 256  # at hand
 PARTS = 2, 4, 8  # of a tensor, one in so many
@@ -146,6 +149,7 @@ class Attempts:
         self.runs = runs
         self.sizer = sizer
         self._always = runs.rules.allowance.memo(AT_HAND)
+        self._floor = lru_cache(AT_HAND)(self._new_floor)
         self._tally = StepTally(runs.footprint_of)
 
     def always(self, retained: Iterable[Node], scenarios: Sequence[Scenario], cut: Cut) -> Attempt:
@@ -156,16 +160,40 @@ class Attempts:
         return found
 
     def floor_bytes(self, retained: Iterable[Node], scenarios: Sequence[Scenario]) -> int:
-        """However finely runs are cut, no map with these nodes retained is smaller.
+        """However finely runs are cut, no map with these nodes retained is smaller; remembered.
 
-        The last piece of a run computes what was asked for, where all that lasts is there.
+        The last piece of a run from nothing computes what depends on the last element of an input,
+        where no more is there than what lasts and does not. Beside that lies all that lasts.
         """
-        nodes = tuple(retained)
-        propagator = self.runs.propagator(nodes)
-        uses = self.runs.footprint(self.runs.last(propagator, one) for one in scenarios)
-        last = Draft.of(self.runs.scheduled, Retention.always(nodes), uses)
-        kept_bytes = self.always(nodes, scenarios, WHOLE).draft.kept_bytes
-        return kept_bytes + last.bound_bytes - last.kept_bytes
+        return self._floor(frozenset(retained), tuple(one for one in scenarios if one.cold))
+
+    def _new_floor(self, retained: frozenset[Node], scenarios: tuple[Scenario, ...]) -> int:
+        runs = self.runs
+        propagator, whole = runs.propagator(retained), list(map(runs.from_nothing, scenarios))
+        ways = [
+            [runs.latest(propagator, one, cut) for one in scenarios] for cut in finest(propagator)
+        ]
+        beside_bytes = min(self._beside_bytes(retained, steps) for steps in ways or [whole])
+        hulls = runs.footprint(whole).hulls
+        lasting = [(node, hulls[node].elements) for node in retained if node in hulls]
+        return beside_bytes + sum(aligned(n * node.type.itemsize) for node, n in lasting)
+
+    def _beside_bytes(self, retained: frozenset[Node], steps: Iterable[Step]) -> int:
+        """At least what there is beside retained nodes in these steps: inputs and states, and
+        slices, of which a result may lie on an operand.
+        """
+        scheduled, extents = self.runs.scheduled, self.runs.footprint(steps).extents
+        sizes = {
+            node: aligned(prod(sides) * node.type.itemsize)
+            for node, sides in extents.items()
+            if node not in retained
+        }
+        in_use = np.zeros(len(scheduled.schedule) + 1, np.int64)
+        for node, size in sizes.items():
+            live, given = scheduled.live[node], givers(scheduled, node)
+            in_use[live.start : live.stop] += size
+            in_use[live.start] -= max((min(size, sizes.get(one, 0)) for one in given), default=0)
+        return int(in_use.max()) + sum(aligned(leaf.type.size_bytes) for leaf in scheduled.kept)
 
     def of(
         self,

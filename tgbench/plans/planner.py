@@ -12,13 +12,14 @@ run does not fit all the same, some of its nodes are computed more than once in 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from itertools import accumulate
-from typing import NamedTuple
 
 from tgbench.base.coords import value_of
 from tgbench.base.errors import BudgetError
+from tgbench.base.memo import Latest, Memo
 from tgbench.base.regions import Box, Region
 from tgbench.base.switches import checks
 from tgbench.base.words import counted, format_bytes
@@ -46,19 +47,22 @@ Cost = Callable[[Call, Box], float]  # expected nanoseconds of one box of one ca
 DEAR = (
     1.5  # times what runs take whole: pieces and parts that cost more are weighed against dropping
 )
+AT_HAND = 16  # answers of each kind that a planner has at hand
+MOST_REFUSED = 512  # retained nodes and scenarios for which a budget was too small
 LOWER = 8  # where a budget does not work, one that is lower by this part of it is the next
 AS_LITTLE = 1.01  # times the operations that a change of one element takes
 LEAST_GAIN = 0.01  # a finer cut that saves less than this share of the arena is the last one tried
 
 
-class Tried(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Tried:
     """What did not fit: nodes that were retained to hold some scenarios, and who planned it."""
 
     planner: Planner
     retained: Sequence[Node]
     scenarios: Sequence[Scenario]
 
-    @property
+    @cached_property
     def placement(self) -> Placement:
         """The smallest map there was."""
         return self.planner._try_cuts(self.retained, self.scenarios, 0)[1]
@@ -192,6 +196,10 @@ class Planner:
         self.runs = Runs(scheduled, rules)
         self.attempts = Attempts(self.runs, Sizer(scheduled, rules, device, self.choices))
         self._in_parts: dict[frozenset[Node], Planner] = {}
+        at_hand = lru_cache(AT_HAND)
+        self._worth, self._afresh = at_hand(self._new_worth), at_hand(self._from_nothing)
+        self._values, self._orders = at_hand(self._new_values), Memo(AT_HAND)
+        self._too_small: Latest[Hashable, int] = Latest(MOST_REFUSED)
 
     def over(self, scheduled: ScheduledGraph) -> Planner:
         """The same for another order of the graph's nodes, or with other views copied."""
@@ -291,7 +299,14 @@ class Planner:
         )
 
     def worth(self, nodes: Sequence[Node], scenarios: Sequence[Scenario]) -> dict[Node, float]:
-        """Modelled nanoseconds a run saves by retaining each node, the others retained too."""
+        """Modelled nanoseconds a run saves by retaining each node, the others retained too;
+        remembered.
+        """
+        return self._worth(tuple(nodes), tuple(scenarios))
+
+    def _new_worth(
+        self, nodes: tuple[Node, ...], scenarios: tuple[Scenario, ...]
+    ) -> dict[Node, float]:
         weighted = [scenario for scenario in scenarios if scenario.weight]
         base = self.expected_ns(self.runs.propagator(nodes), weighted)
         result = {}
@@ -461,27 +476,36 @@ class Planner:
         if divided is not None:
             begun.append(divided._smallest(scenarios))
         smallest = min(begun, key=lambda one: one.placement.size_bytes)
-        return smallest.planner._again(smallest, scenarios, budget_bytes)
+        return smallest.planner._again(tuple(scenarios), budget_bytes)
 
-    def _again(self, smallest: Tried, scenarios: Sequence[Scenario], budget_bytes: int) -> Tried:
-        found = {self.scheduled.schedule: smallest}
-        values = Values.of(self.scheduled, smallest.placement, self.cost)
-        for scheduled in values.scheduled_graphs(budget_bytes):
-            if scheduled.schedule not in found:
-                found[scheduled.schedule] = self._over_least(scheduled, scenarios)
-            smallest = found[scheduled.schedule]
+    def _again(self, scenarios: tuple[Scenario, ...], budget_bytes: int) -> Tried:
+        smallest = self._smallest(scenarios)
+        for scheduled in self._values(scenarios).scheduled_graphs(budget_bytes):
+            smallest = self._over_least(scheduled, scenarios)
             if smallest.placement.size_bytes <= budget_bytes:
                 break
         return smallest
 
-    def _over_least(self, scheduled: ScheduledGraph, scenarios: Sequence[Scenario]) -> Tried:
-        self.tell(f"{len(scheduled.schedule)} steps instead of {len(self.scheduled.schedule)}")
-        return self.over(scheduled)._smallest(scenarios)
+    def _new_values(self, scenarios: tuple[Scenario, ...]) -> Values:
+        return Values.of(self.scheduled, self._smallest(scenarios).placement, self.cost)
 
     def _smallest(self, scenarios: Sequence[Scenario]) -> Tried:
         """The least that serves all scenarios, with nothing retained."""
-        *_, (_, held) = self._enough(self.runs.distinct(scenarios))
-        return Tried(self, (), held)
+        return self._over_least(self.scheduled, tuple(scenarios))
+
+    def _over_least(self, scheduled: ScheduledGraph, scenarios: tuple[Scenario, ...]) -> Tried:
+        """The same in some order; remembered."""
+        key = scheduled.schedule, scenarios
+        found: Tried = self._orders.get(key, self._new_least, scheduled, scenarios)
+        return found
+
+    def _new_least(self, scheduled: ScheduledGraph, scenarios: tuple[Scenario, ...]) -> Tried:
+        planner = self
+        if scheduled is not self.scheduled:
+            self.tell(f"{len(scheduled.schedule)} steps instead of {len(self.scheduled.schedule)}")
+            planner = self.over(scheduled)
+        *_, (_, held) = planner._enough(planner.runs.distinct(scenarios))
+        return Tried(planner, (), held)
 
     def _enough(
         self, scenarios: Sequence[Scenario]
@@ -495,10 +519,14 @@ class Planner:
         outer = self._outer(scenarios)
         if len(outer) < len(scenarios):
             yield outer, outer
+        yield outer, self._afresh(tuple(outer))
+
+    def _from_nothing(self, scenarios: tuple[Scenario, ...]) -> list[Scenario]:
+        """Each of them from nothing, computing what takes least."""
         afresh = self.runs.distinct(
-            [replace(one, weight=0.0, cold=True, of=None, before=None) for one in outer]
+            [replace(one, weight=0.0, cold=True, of=None, before=None) for one in scenarios]
         )
-        yield outer, [self._least(one, afresh) for one in afresh]
+        return [self._least(one, afresh) for one in afresh]
 
     def _outer(self, scenarios: Sequence[Scenario]) -> list[Scenario]:
         """Scenarios whose demand is no part of a larger one's that runs from nothing."""
@@ -600,12 +628,20 @@ class Planner:
         budget_bytes: int,
         is_cut: bool = True,
     ) -> tuple[Sequence[Node], Cut, Placement] | None:
+        """What fits with these nodes retained; where nothing does, nothing less does later."""
+        key = frozenset(retained), tuple(scenarios), is_cut
+        floor_bytes = self.attempts.floor_bytes(retained, scenarios)
+        if budget_bytes <= max(floor_bytes - 1, self._too_small.get(key, 0)):
+            return None
         if is_cut:
             cut, placed = self._try_cuts(retained, scenarios, budget_bytes)
         else:
             cut, placed = WHOLE, self._always(retained, scenarios, budget_bytes)
         self.tell(f"{len(retained)} retained: {format_bytes(placed.size_bytes)}")
-        return (retained, cut, placed) if placed.size_bytes <= budget_bytes else None
+        if placed.size_bytes <= budget_bytes:
+            return retained, cut, placed
+        self._too_small[key] = budget_bytes
+        return None
 
     def _try_cuts(
         self, retained: Sequence[Node], scenarios: Sequence[Scenario], budget_bytes: int

@@ -20,7 +20,7 @@ from tgbench.runs.buckets import BucketClass
 from tgbench.runs.propagate import Propagator, Step, changes, handed_out, joined
 from tgbench.runs.redeciding import Before, Redecider, key_of
 from tgbench.runs.rules import Rules
-from tgbench.runs.split import WHOLE, Cut, Demand, demands
+from tgbench.runs.split import WHOLE, Cut, Demand, demands, early
 
 REMEMBERED = 200_000  # regions, of each kind of answer
 RETENTIONS = 16  # of which propagators are at hand
@@ -71,7 +71,9 @@ class Runs:
         self._steps, self._footprints = memo(most), memo(most)
         self.before = Before(scheduled.graph, scheduled.schedule, rules)
         self._demands, self._begun = memo(most), memo(most)
+        self._distinct = lru_cache(RETENTIONS)(self._new_distinct)
         self._whole = {node: Region.full(node.shape) for node in scheduled.stored}
+        self._all_changed = {leaf: Region.full(leaf.shape) for leaf in scheduled.kept}
         self._propagator = lru_cache(RETENTIONS)(self._new_propagator)
 
     def propagator(self, retained: Iterable[Node]) -> Propagator:
@@ -118,9 +120,18 @@ class Runs:
             return whole
         return self.steps(propagator, scenario, cut)
 
-    def last(self, propagator: Propagator, scenario: Scenario) -> Step:
-        """What is left to a scenario's last piece, however finely it is cut."""
-        return propagator.step(self._everything(propagator), {}, self.demand(scenario))
+    def from_nothing(self, scenario: Scenario) -> Step:
+        """What a scenario runs uncut where nothing is there, whatever is retained."""
+        return self._begin(self.propagator(()), scenario).whole
+
+    def latest(self, propagator: Propagator, scenario: Scenario, cut: Cut) -> Step:
+        """What is left to the last piece from nothing, all that lasts made in one piece before."""
+        whole = self.from_nothing(scenario)
+        part = early(propagator, whole, cut, cut.parts - 2)
+        before = propagator.step({}, self._all_changed, part)
+        retained = propagator.storage.retained
+        valid = {node: region for node, region in before.valid.items() if node in retained}
+        return propagator.step(valid, {}, self.demand(scenario))
 
     def _begin(self, propagator: Propagator, scenario: Scenario) -> _Begun:
         key = propagator.storage.retained, scenario
@@ -131,7 +142,7 @@ class Runs:
         demand = self.demand(scenario)
         if scenario.cold:
             valid = {}
-            changed = {leaf: Region.full(leaf.shape) for leaf in self.scheduled.kept}
+            changed = self._all_changed
         else:
             valid = self._everything(propagator)
             changed = changes(self.scheduled.graph, scenario.kind, scenario.origin)
@@ -172,7 +183,13 @@ class Runs:
         return found
 
     def distinct(self, scenarios: Sequence[Scenario]) -> list[Scenario]:
-        """Each run once, with what it weighs in all; from nothing, only the demand counts."""
+        """Each run once, with what it weighs in all; from nothing, only the demand counts.
+
+        Remembered: what is known of scenarios is known of these very ones.
+        """
+        return list(self._distinct(tuple(scenarios)))
+
+    def _new_distinct(self, scenarios: tuple[Scenario, ...]) -> list[Scenario]:
         found: dict[Hashable, Scenario] = {}
         for one in scenarios:
             key: Hashable = one.kind, one.origin, one.of, one.before, id(one.valid)

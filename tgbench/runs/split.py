@@ -74,6 +74,12 @@ def cuts(propagator: Propagator) -> Iterator[Cut]:
         parts *= 2
 
 
+def finest(propagator: Propagator) -> Iterator[Cut]:
+    """Along each dimension of an input the cut into single elements."""
+    for name, node in propagator.graph.inputs.items():
+        yield from (Cut(name, axis, size) for axis, size in enumerate(node.shape) if size > 1)
+
+
 def demands(
     propagator: Propagator,
     whole: Step,
@@ -87,20 +93,25 @@ def demands(
     leaf = propagator.graph.inputs.get(cut.input)
     if leaf is None or cut.parts < 2:
         return [demand]
-    storage = propagator.storage
-    lasting = [node for node in whole.compute if node in storage.retained]
-    wanted = {node: whole.compute[node] for node in lasting if not storage.overlaps.get(node)}
     pieces: list[Mapping[Node, Region]] = []
     for part in range(cut.parts - 1):
-        late = propagator.forward({leaf: cut.later(leaf.shape, part)})
-        piece = {
-            node: early
-            for node, region in wanted.items()
-            if (early := propagator.rules.subtract(region, late.get(node, EMPTY))).boxes
-        }
+        piece = early(propagator, whole, cut, part)
         if piece and piece != (pieces[-1] if pieces else None):
             pieces.append(piece)
     return [*pieces, demand]
+
+
+def early(propagator: Propagator, whole: Step, cut: Cut, part: int) -> dict[Node, Region]:
+    """What lasts of a run and does not depend on the parts after this one."""
+    storage, leaf = propagator.storage, propagator.graph.inputs[cut.input]
+    lasting = [node for node in whole.compute if node in storage.retained]
+    late = propagator.forward({leaf: cut.later(leaf.shape, part)})
+    return {
+        node: region
+        for node in lasting
+        if not storage.overlaps.get(node)
+        if (region := propagator.rules.subtract(whole.compute[node], late.get(node, EMPTY))).boxes
+    }
 
 
 Demand: TypeAlias = "Mapping[Node, Region]"

@@ -7,6 +7,7 @@ that see padding are left out. Nothing is copied and nothing allocated, for any 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -16,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from tgbench.base.coords import moves_freely, same, value_of
+from tgbench.base.coords import Coord, moves_freely, same, smaller, value_of
 from tgbench.base.regions import Box
-from tgbench.graph.op_table import FLOATS
+from tgbench.graph.op_table import FLOATS, Call
 from tgbench.graph.ops.images.fold import tap_windows
 from tgbench.graph.ops.images.pool import least, pool_windows
 from tgbench.graph.ops.images.resample import changed_axes, linear_matrix, nearest_index
@@ -31,6 +32,7 @@ from tgbench.kernels.torch.elementwise import (
     pointwise,
     torch_dtype,
 )
+from tgbench.kernels.torch.layout import Pairs, copies
 from tgbench.kernels.views import Bound, inputs, is_complete, whole_reads
 
 # --- pools ---------------------------------------------------------------------------------------
@@ -190,6 +192,77 @@ register(
         _bind_resample,
         devices=("cpu",),
         allocates=lambda site: 2 * site.out.size_bytes,
+    )
+)
+
+
+Factors = list[tuple[int, int]]  # of each axis along which elements are repeated, how often
+
+
+def _factors(call: Call) -> Factors | None:
+    """How often every element is copied along each axis; None where not all as often."""
+    if call.attrs["mode"] == "linear":
+        return None
+    found = []
+    for axis, size, count, scale in changed_axes(call.attrs, call.in_shapes[0]):
+        times = count // size
+        index = nearest_index(size, count, scale, call.attrs["mode"] == "nearest_exact")
+        if count != times * size or not np.array_equal(index, np.arange(count) // times):
+            return None
+        found.append((axis, times))
+    return found
+
+
+def _each(view: View, axis: int, first: Coord, count: Coord, step: int) -> View:
+    """So many rows of a view, each so many behind the one before."""
+    rows = view.narrow(axis, first, count)
+    strides = (*rows.strides[:axis], rows.strides[axis] * step, *rows.strides[axis + 1 :])
+    return replace(rows, strides=strides)
+
+
+def _repeated(source: View, target: View, starts: Sequence[Coord], factors: Factors) -> Pairs:
+    """The first copy of every row, then the others from it. A slice may begin behind a first copy:
+
+    rows    0 0 0 1 1 1 2 2 2 3 3 3
+    slice         · F · F · · F        F: first in the slice, of row 1 (head) and of the others
+    """
+    if not factors:
+        return [(target, source)]
+    (axis, times), *others = factors
+    extent, gone = target.shape[axis], starts[axis] % times
+    head = smaller(times - gone, extent) if gone else 0
+    pairs: Pairs = []
+    if gone:
+        first, rest = target.narrow(axis, 0, 1), target.narrow(axis, 1, head - 1)
+        pairs += _repeated(source.narrow(axis, 0, 1), first, starts, others)
+        pairs += [(rest, first)] if head > 1 else []
+        source = source.narrow(axis, 1, source.shape[axis] - 1)
+    if head < extent:
+        counts = [(extent - head + times - 1 - i) // times for i in range(times)]
+        each = [_each(target, axis, head + i, n, times) for i, n in enumerate(counts) if n > 0]
+        pairs += _repeated(source.narrow(axis, 0, counts[0]), each[0], starts, others)
+        pairs += [(one, each[0].narrow(axis, 0, one.shape[axis])) for one in each[1:]]
+    return pairs
+
+
+def _bind_repeat(site: Site, scratch: tuple[View, ...]) -> Bound:
+    (x,), factors = inputs(site), _factors(site.call)
+    assert factors is not None
+    return copies(_repeated(x, site.out, site.out_box.starts, factors))
+
+
+def _repeat_cost(site: Site) -> float:
+    calls = sum(times for _, times in _factors(site.call) or ())
+    return calls * CALL_NS + 2 * site.out.size_bytes / BYTES_PER_NS
+
+
+register(
+    Kernel(
+        "upsample_repeat",
+        "upsample",
+        lambda site: is_complete(site) and _factors(site.call) is not None,
+        _repeat_cost,
+        _bind_repeat,
     )
 )
 
