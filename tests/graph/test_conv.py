@@ -443,7 +443,7 @@ def test_what_comes_again_in_pieces_is_planned_for_where_no_budget_is(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three places at once, by a plan without room for more than one, as a search makes it."""
-    monkeypatch.setattr(Attempt, "roomy", property(lambda attempt: attempt.within(None)))
+    monkeypatch.setattr(Attempt, "roomy", lambda attempt, budget_bytes=None: attempt.within(None))
     checked = _pooled(rng)
     checked.run()
     image = checked.values["x"]
