@@ -10,7 +10,6 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
-from math import prod
 from typing import TypeAlias
 
 import numpy as np
@@ -80,11 +79,13 @@ class Attempt:
             found = self._placed(2 * budget_bytes - found.size_bytes, self._wants)
         return found if found.size_bytes <= budget_bytes else least
 
-    def roomy(self, budget_bytes: float = math.inf) -> Placement:
+    def roomy(self, budget_bytes: int | None = None) -> Placement:
         """The map that fits a budget, with scratch memory besides for any part of what is computed
         in part, as far as there is room: for runs that nobody planned for.
         """
-        fits = self.within(None if math.isinf(budget_bytes) else int(budget_bytes))
+        fits = self.within(budget_bytes)
+        if budget_bytes is None:
+            return self._with_room(fits, math.inf)
         room_bytes = budget_bytes
         for _ in range(2):
             found = self._with_room(fits, room_bytes)
@@ -184,7 +185,7 @@ class Attempts:
         """
         scheduled, extents = self.runs.scheduled, self.runs.footprint(steps).extents
         sizes = {
-            node: aligned(prod(sides) * node.type.itemsize)
+            node: aligned(math.prod(sides) * node.type.itemsize)
             for node, sides in extents.items()
             if node not in retained
         }

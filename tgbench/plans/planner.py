@@ -11,7 +11,6 @@ run does not fit all the same, some of its nodes are computed more than once in 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -403,12 +402,15 @@ class Planner:
         """The same over a map with room for what may come and for other parts of what is computed,
         as far as the budget goes: runs that nobody planned for want some, too.
         """
-        planner, most_bytes = self._over(made.scheduled), budget_bytes or math.inf
+        if budget_bytes is None and not likely:
+            return made  # whose map has room for parts already
+        planner = self._over(made.scheduled)
         held = planner.runs.distinct(scenarios)
         for besides in [likely, ()] if likely else [()]:
             attempt = planner.attempts.of(made.retention, held, made.cut, besides=besides)
-            roomy = attempt.roomy(most_bytes)
-            if made.placement.size_bytes <= roomy.size_bytes <= most_bytes:
+            roomy = attempt.roomy(budget_bytes)
+            fits = budget_bytes is None or roomy.size_bytes <= budget_bytes
+            if fits and made.placement.size_bytes <= roomy.size_bytes:
                 return replace(made, placement=planner._checked(roomy))
         return made
 
