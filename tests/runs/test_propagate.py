@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -206,7 +205,7 @@ def test_what_becomes_of_a_value_is_the_same_node_by_node(data: st.DataObject) -
     step = decide.step({}, full, data.draw(demands(graph)))
     changed = {graph.inputs[name]: region for name, region in data.draw(changes(graph)).items()}
     dirty = decide.forward(changed)
-    left = decide.after(replace(step, dirty=dirty), there)
+    left = decide.after(step, there, dirty)
     for node in storage.retained:
         fate = decide.fate(node, dirty.get(node, EMPTY), [step])
         assert fate.after(there.get(node, EMPTY), (), ()) == left.get(node, EMPTY), node
@@ -341,3 +340,43 @@ def test_decode_rows_share_one_template() -> None:
     assert Domain(guards).holds([4])
     direct = decide.step(valid, {ids: rows(4, 5)}, {logits: rows(4, 5, 50)})
     assert {n: r.at([4]) for n, r in template.compute.items()} == dict(direct.compute)
+
+
+@given(st.data())
+def test_what_nothing_valid_depends_on_decides_nothing(data: st.DataObject) -> None:
+    graph, _ = data.draw(graphs())
+    decide = Propagator(graph, data.draw(storages(graph)), Rules())
+    full = {node: Region.full(node.shape) for node in graph.inputs.values()}
+    before = decide.step({}, full, data.draw(demands(graph)))
+    changed = {graph.inputs[name]: region for name, region in data.draw(changes(graph)).items()}
+    felt, demand = decide.felt(changed, before.valid), data.draw(demands(graph))
+    assert felt.items() <= changed.items()
+    one, other = (decide.step(before.valid, those, demand) for those in (changed, felt))
+    for name in ("needed", "compute", "reused", "valid", "unusable", "filled"):
+        assert getattr(one, name) == getattr(other, name), name
+    for node, there in before.valid.items():
+        dirty = (step.dirty.get(node, EMPTY).intersect(there) for step in (one, other))
+        assert there.subtract(next(dirty)) == there.subtract(next(dirty)), node
+
+
+def test_an_append_is_one_decision_from_the_window_to_the_end() -> None:
+    """How far a token reaches through windows, and where the text ends, is nothing to it."""
+    tokens, window = 40, 4
+    graph = attention_layers(tokens, window, layers=3)
+    kept = [node for node in graph.nodes if node.name.split(".")[-1] in "kv"]
+    storage = Storage(view_bases(graph, frozen_nodes(graph)), frozen_nodes(graph), frozenset(kept))
+    decide = Propagator(graph, storage, Rules())
+    ids, logits, u = graph.inputs["ids"], graph.outputs["logits"], origin_symbol(0)
+
+    def right(feels: bool) -> list[int]:
+        """Where the decision is right that is made at 10."""
+        with record([10]) as guards:
+            valid = {node: rows(0, u, 16) for node in kept}
+            changed = {ids: rows(u, u + 1)}
+            changed = dict(decide.felt(changed, valid)) if feels else changed
+            step = decide.step(valid, changed, {logits: rows(u, u + 1, 50)})
+        assert step.compute[kept[-1]] == rows(u, u + 1, 16)
+        return [at for at in range(tokens) if Domain(guards).holds([at])]
+
+    assert right(feels=True) == list(range(window - 1, tokens))
+    assert right(feels=False)[-1] < tokens - window

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, inf
 from random import Random
 from typing import Any
 
@@ -532,6 +532,44 @@ def test_where_runs_are_short_a_choice_stands_for_some_of_them() -> None:
         chooser.choose(full, lambda: [], {})
     chooser.took(FULL_NS // 10)
     assert [bool(chooser.again(full, {})) for _ in range(6)] == [True] * 5 + [False]
+
+
+def test_what_was_quick_and_is_not_right_any_more_is_news() -> None:
+    """A choice to compute everything, made for other runs, does not stand for such a class."""
+    world = Imagined(making_ns=2 * FULL_NS)
+    while world.run(1) is not EXACTLY:
+        pass
+    chooser, own = world.chooser, world._at(_offer(EXACTLY, 1))
+    other = _offer(EXACTLY, 2)
+    chooser._purse.left_ns = 10.0 * FULL_NS
+    chooser._rung, chooser._longest, chooser._skipped = AFRESH, 50, 0
+    assert serving.ANEW in chooser.again(other, {}), "it may as well be computed as everything"
+    assert serving.ANEW not in chooser.again(own._replace(program=None), {})
+    world._choice(own, {})
+    chooser._rung, chooser._longest, chooser._skipped = AFRESH, 50, 0
+    assert serving.ANEW in chooser.again(own._replace(program=None), {}), "once chosen it is none"
+
+
+def test_where_nothing_serves_what_will_serve_most_is_made() -> None:
+    """Programs for everything are that, until they turn out to be right at few places."""
+    chooser = Measured(_modelled)
+    own, full = _appended(EXACTLY), _appended(AFRESH)
+    planned = {own.spot.kind: (9.0, (5,))}
+    chooser._came[own.spot.kind] = Met()
+    assert chooser.choose(own, lambda: [full], {}) is full
+    assert chooser.choose(own, lambda: [full], planned) is own
+    made = Program((), frozenset({Guard(-6, ((0, 1),)), Guard(6, ((0, -1),))}), 0, {}, ())
+    own, seldom = _appended(EXACTLY), 3
+    for _ in range(seldom):
+        chooser._experience.made(full, made, MAKING_NS, inf)
+        chooser._came[own.spot.kind].note((5,), 1)
+    assert chooser.choose(own, lambda: [full], {}) is own
+
+
+def _appended(rung: Rung) -> Offer:
+    """A run of one element after others, of 64; nothing is there for it."""
+    kind = _spans(1)
+    return Offer(rung, kind.bucket((5,)), Spot(kind, (5,)), None, None, finds_nothing)
 
 
 # --- in a session ---------------------------------------------------------------------------------

@@ -437,3 +437,45 @@ def test_equal_sessions_make_equal_plans_byte_for_byte(folder: Any) -> None:
         session, _ = decoding(folder, memory="64KiB")
         plans.append(session.plan.to_json())
     assert plans[0] == plans[1]
+
+
+def test_a_decode_through_windows_makes_none_once_they_are_full(folder: Any) -> None:
+    """How far a token reaches, and where the text ends, is nothing to an append."""
+    graph, path, model = gemma_case(folder, "window shorter than the text")
+    session = GraphSession(graph, path, making="always", calibrate=False)
+    ids = np.zeros((1, T), np.int64)
+    ids[0, :2] = 7, 9
+    session.run({"ids": ids}, {"logits": np.s_[0, 1]})
+    made = []
+    for at in range(2, T):
+        ids[0, at] = 3 + 5 * at % 200
+        found = session.run({"ids": ids}, {"logits": np.s_[0, at]})["logits"]
+        with torch.no_grad():
+            assert close(found, model(torch.from_numpy(ids[:, : at + 1])).logits[0, at].numpy())
+        made.append(session.report().specialised)
+    assert not any(made[5:-1]), made
+
+
+def test_what_is_planned_for_is_ready_with_the_first_answer_of_a_searched_plan(
+    folder: Any,
+) -> None:
+    graph, path, _ = gemma_case(folder, "window shorter than the text")
+    session = GraphSession(graph, path, making="measured", calibrate=False)
+    session.runner._work_ns = lambda: 0  # as long as it takes
+    ids = np.zeros((1, T), np.int64)
+
+    def append(at: int) -> None:
+        ids[0, at] = 3 + at
+        session.run({"ids": ids}, {"logits": np.s_[0, at]})
+
+    for at in range(1, 10):
+        append(at)
+    session.optimize("greedy", steps=0)
+    append(10)
+    assert session.report().specialised
+    for at in range(11, 16):
+        append(at)
+        report = session.report()
+        assert not report.specialised
+        assert report.served == "exactly"
+        assert report.recomputed < 1 / 4

@@ -26,7 +26,7 @@ the only symbolic values; whatever is not linear is pinned to its number by two 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from math import gcd, lcm, prod
 from typing import NamedTuple, TypeAlias
@@ -594,6 +594,64 @@ def lookup(table: Table, index: Coord) -> Coord:
     return table.values[i] + (index - i) * slope
 
 
+def at_least(table: Table, index: Coord, bound: Coord) -> bool:
+    """`table.values[index] >= bound`, wherever around here it comes out the same.
+
+    >>> u, ends = origin_symbol(0), Table([2, 3, 4, 5, 5, 5])  # of a band of two, clipped
+    >>> with record([2]) as guards:
+    ...     so = lookup(ends, u) >= u + 1, Domain(guards).bounds
+    >>> so
+    (True, [(0, 0, 3)])
+    >>> with record([2]) as guards:
+    ...     so = at_least(ends, u, u + 1)
+    >>> so, guards
+    (True, {Guard(const=4, terms=((0, -1),), modulus=0)})
+    """
+    return _compared(table, index, bound, np.greater_equal)
+
+
+def at_most(table: Table, index: Coord, bound: Coord) -> bool:
+    """`table.values[index] <= bound`; see `at_least`."""
+    return _compared(table, index, bound, np.less_equal)
+
+
+def larger_in(table: Table, index: Coord, bound: Coord) -> Coord:
+    """The larger one of `table.values[index]` and a bound, wherever it is that one."""
+    if table.values[value_of(index)] <= value_of(bound):
+        at_most(table, index, bound)
+        return bound
+    at_least(table, index, bound)
+    return lookup(table, index)
+
+
+def smaller_in(table: Table, index: Coord, bound: Coord) -> Coord:
+    """The smaller one of `table.values[index]` and a bound, wherever it is that one."""
+    if table.values[value_of(index)] >= value_of(bound):
+        at_least(table, index, bound)
+        return bound
+    at_most(table, index, bound)
+    return lookup(table, index)
+
+
+def _compared(table: Table, index: Coord, bound: Coord, compare: np.ufunc) -> bool:
+    """Over all indices at once where they move with the bound, or that stands."""
+    here = bool(compare(table.values[value_of(index)], value_of(bound)))
+    if type(index) is int and type(bound) is int:
+        return here
+    further = bound - index if isinstance(bound, Moving) else 0
+    if type(index) is int or type(further) is not int:
+        found = lookup(table, index)
+        return found >= bound if compare is np.greater_equal else found <= bound
+    places = np.arange(len(table))
+    bounds = places + further if isinstance(bound, Moving) else bound
+    low, high = swept.around(compare(table.values, bounds) == here, value_of(index))
+    if low > 0:
+        _require(index - low)
+    if high < len(table) - 1:
+        _require(high - index)
+    return here
+
+
 class Domain:
     """The origins at which every guard holds; bounds on one symbol are folded into an interval."""
 
@@ -660,3 +718,37 @@ class Domain:
             if not low <= origin[index] <= high:
                 return False
         return not self.rest or all(guard.holds(origin) for guard in self.rest)
+
+
+def all_so(questions: Sequence[Callable[[], bool]]) -> bool:
+    """Whether all is so here; if not, only one of what is not has to stay so: the one that does
+    furthest on, as what moves mostly moves on.
+
+    >>> u = origin_symbol(0)
+    >>> with record([5]) as guards:
+    ...     so = all_so([lambda: u > 6, lambda: u > 8])
+    >>> so, guards
+    (False, {Guard(const=8, terms=((0, -1),), modulus=0)})
+    """
+    with unguarded():
+        failing = [ask for ask in questions if not ask()]
+    if not failing:
+        return all(ask() for ask in questions)
+    guards = STANDING.guards
+    if guards is not None:
+        guards |= max(map(_guards_of, failing), key=_reach)
+    return False
+
+
+def _guards_of(question: Callable[[], bool]) -> set[Guard]:
+    found = set[Guard]()
+    with Footing(STANDING.origin, found):
+        question()
+    return found
+
+
+def _reach(guards: Iterable[Guard]) -> tuple[int, int, int]:
+    """Up to where they hold, and from where on; the fewer go with several entries the better."""
+    domain = Domain(guards)
+    low = max((low for _, low, _ in domain.bounds), default=-FAR)
+    return -len(domain.rest), min((high for _, _, high in domain.bounds), default=FAR), -low

@@ -26,7 +26,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tgbench.base.coords import Coord, Moving, Table, lookup
+from tgbench.base.coords import (
+    Coord,
+    Moving,
+    Table,
+    all_so,
+    at_least,
+    at_most,
+    larger_in,
+    smaller_in,
+)
 from tgbench.base.memo import Memo, outlives
 from tgbench.base.regions import EMPTY, Box, Interval, Region, union
 
@@ -99,19 +108,23 @@ class _Rows:
             both = Box((rows,)).intersect(Box((self.used,)))
             if both is None:
                 return []
-            first, last = lookup(self.first, both[0][0]), lookup(self.last, both[0][1] - 1)
-            start = first if columns[0] <= first else columns[0]
-            stop = last if last <= columns[1] else columns[1]
+            top, bottom = both[0]
+            start = larger_in(self.first, top, columns[0])
+            stop = smaller_in(self.last, bottom - 1, columns[1])
             return [(start, stop)] if start < stop else []
         r0, r1, c0, c1 = (_pin(coord) for coord in (*rows, *columns))
         return intervals_of(np.asarray(self.matrix[r0:r1, c0:c1].any(axis=0)), c0)
 
     def all_open(self, rows: Interval, columns: Interval) -> bool:
         if self.monotone:
-            if rows[0] < self.used[0] or self.used[1] < rows[1]:
-                return False
-            last = lookup(self.last, rows[0])
-            return lookup(self.first, rows[1] - 1) <= columns[0] and columns[1] <= last
+            return all_so(
+                [
+                    lambda: self.used[0] <= rows[0],
+                    lambda: rows[1] <= self.used[1],
+                    lambda: at_most(self.first, rows[1] - 1, columns[0]),
+                    lambda: at_least(self.last, rows[0], columns[1]),
+                ]
+            )
         r0, r1, c0, c1 = (_pin(coord) for coord in (*rows, *columns))
         return bool(self.matrix[r0:r1, c0:c1].all())
 
@@ -234,8 +247,6 @@ class SparsityPattern:
         return union(Region((piece,)) for box in region for piece in self._pieces(box))
 
     def _pieces(self, box: Box) -> list[Box]:
-        if self.all_open(box):
-            return [box]
         pieces = self._split([box], self.varying)
         if len(pieces) > 1:  # a piece may have closed margins where its neighbours had none
             pieces = self._split(pieces, self.varying[:-1])

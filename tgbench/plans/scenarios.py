@@ -17,8 +17,8 @@ from tgbench.graph.graph import Node
 from tgbench.memory.placement import Footprint, Placement, Retention, footprint
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.runs.buckets import BucketClass
-from tgbench.runs.propagate import Propagator, Step, changes, handed_out, joined
-from tgbench.runs.redeciding import Before, Redecider, key_of
+from tgbench.runs.propagate import Propagator, Step, changes, handed_out, joined, key_of
+from tgbench.runs.redeciding import Before, Redecider
 from tgbench.runs.rules import Rules
 from tgbench.runs.split import WHOLE, Cut, Demand, demands, early
 

@@ -207,8 +207,9 @@ class Specialiser:
         with record(origin) as guards:
             held, symbols = _with(numbers, held, kind)
             demand = joined(handed_out(graph, kind, symbols).values())
-            changed = changes(graph, kind, symbols)
-            step = yield from self.propagator.stepping(_valid(held), changed, demand)
+            valid = _valid(held)
+            changed = self.propagator.felt(changes(graph, kind, symbols), valid)
+            step = yield from self.propagator.stepping(valid, changed, demand)
         return step, Domain(guards)
 
     def counting(
@@ -218,8 +219,9 @@ class Specialiser:
         graph = self.scheduled.graph
         with record(origin):
             demand = joined(handed_out(graph, kind, kind.symbols).values())
-            changed = changes(graph, kind, kind.symbols)
-            step = yield from self.propagator.stepping(_valid(held), changed, demand)
+            valid = _valid(held)
+            changed = self.propagator.felt(changes(graph, kind, kind.symbols), valid)
+            step = yield from self.propagator.stepping(valid, changed, demand)
             return (yield from self._looked_at(step, held, demand))
 
     @property
@@ -267,7 +269,7 @@ class Specialiser:
     ) -> Pausing[tuple[list[tuple[Step, Lowering]], State]]:
         numbers = dict(enumerate(origin)) if is_fixed else self.fixed_entries.of(kind, origin)
         held, symbols = taken_for(numbers, {} if way.afresh else held, kind)
-        changed: Mapping[Node, Region] = changes(self.scheduled.graph, kind, symbols)
+        changed = self.propagator.felt(changes(self.scheduled.graph, kind, symbols), _valid(held))
         named = handed_out(self.scheduled.graph, kind, symbols)
         demand: Demand = joined(named.values())
         if way.more:

@@ -1,5 +1,6 @@
 """One run, decided: what is dirty, what is needed, what is computed, what stays valid.
 
+    0  felt      what of the change anything valid depends on
     1  forward   dirty[n] from the inputs;               valid'[n] = valid[n] − dirty[n]
     2  backward  needed[outputs] = demand
                  compute[n] = needed[n] − valid'[n] − known[n]
@@ -7,6 +8,8 @@
     3  a cached value that an overlapping write destroys before its last read is unusable: repeat 2
     4  valid''[n] = valid'[n] ∪ compute[n], less what later writes destroyed
 
+Step 0 changes nothing but where a decision is right: a token behind all that is valid makes rows
+dirty as far as a window reaches, which ends where the text does, and nobody has to know (`felt`).
 A node computes when something needed is not there; nothing else is ever run. Where bits are to be
 the same in every run, what is dirty and what is computed are whole tiles (`base.tiles`): an element
 is then as dirty as its tile, for its last bits may follow from its neighbours' operands.
@@ -28,6 +31,7 @@ from tgbench.runs.buckets import BucketClass, Place
 from tgbench.runs.pausing import Pausing, at_once
 from tgbench.runs.rules import Rules, less_known
 
+MOST_FELT = 1_000  # states of which it is remembered what they follow from
 ALWAYS = 1 << 60  # later than every step: demanded outputs are read after the last one
 
 
@@ -53,7 +57,7 @@ class Step:
     """What one run does, before it is lowered to instructions.
 
     Fields:
-        dirty, needed: for every node where they are not empty.
+        dirty, needed: for every node where they are not empty; dirty as far as it was felt.
         compute: for every executed node, in schedule order.
         reused: parts that were needed and already there.
         valid: for every stored node, what holds its value afterwards.
@@ -130,6 +134,29 @@ class Propagator:
         self._ends = graph.ends
         self._over: dict[Node, list[tuple[int, Node]]] = {}
         self._read_bases: dict[Node, list[tuple[int, Node]]] = {}
+        self._depended_on = rules.allowance.memo(MOST_FELT)
+
+    def felt(
+        self, changed: Mapping[Node, Region], valid: Mapping[Node, Region]
+    ) -> Mapping[Node, Region]:
+        """The changes that anything valid depends on; all of them where nothing is, and in a sweep.
+
+        What is not dirty then, although it differs, is not valid; what is valid besides may be
+        dirty all the same.
+        """
+        if not valid or any(map(is_free, changed.values())):
+            return changed
+        needed = self._depended_on.get(key_of(valid), self._dependencies, valid)
+        return {
+            leaf: region
+            for leaf, region in changed.items()
+            if region == Region.full(leaf.shape) or region.intersects(needed.get(leaf, EMPTY))
+        }
+
+    def _dependencies(self, valid: Mapping[Node, Region]) -> dict[Node, Region]:
+        """What of the inputs and states these parts follow from."""
+        needed, _, _ = at_once(Propagator._going_back(self, {}, valid))
+        return {node: region for node, region in needed.items() if node.is_leaf}
 
     def forward(self, changed: Mapping[Node, Region]) -> dict[Node, Region]:
         """dirty[n] for every node that can differ when these leaves did."""
@@ -307,10 +334,12 @@ class Propagator:
             node for node in cached if self._is_destroyed(node, -1, last.get(node, ALWAYS), written)
         ]
 
-    def after(self, step: Step, valid: Mapping[Node, Region]) -> dict[Node, Region]:
+    def after(
+        self, step: Step, valid: Mapping[Node, Region], dirty: Mapping[Node, Region]
+    ) -> dict[Node, Region]:
         """What is retained after a step that was decided for less than what is valid here."""
         retained, compute = self.storage.retained, step.compute
-        left = {node: Left(region, step.dirty.get(node, EMPTY)) for node, region in valid.items()}
+        left = {node: Left(region, dirty.get(node, EMPTY)) for node, region in valid.items()}
         kept = {node: part for node, part in compute.items() if node in retained}
         found = self._valid_after(left, kept, compute.keys() | step.filled)
         return {node: region for node, region in found.items() if node in retained}
@@ -379,6 +408,11 @@ class Propagator:
             known = ((position[other], other) for other in over if other in position)
             found = self._over[node] = sorted(known, key=_place, reverse=True)
         return found
+
+
+def key_of(regions: Mapping[Node, Region]) -> Hashable:
+    """For dictionaries of the same regions of the same nodes."""
+    return frozenset(regions.items())
 
 
 Asked: TypeAlias = "dict[str, tuple[Node, Region]]"  # what is handed out, by name

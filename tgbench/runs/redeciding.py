@@ -20,7 +20,15 @@ from tgbench.base.regions import EMPTY, NOTHING, Left, Region
 from tgbench.graph.graph import Graph, Node
 from tgbench.runs.overlaps import Overlaps, WrittenOver
 from tgbench.runs.pausing import Pausing, at_once
-from tgbench.runs.propagate import ALWAYS, NO_PART, NodePart, Propagator, Step, Storage
+from tgbench.runs.propagate import (
+    ALWAYS,
+    NO_PART,
+    NodePart,
+    Propagator,
+    Step,
+    Storage,
+    key_of,
+)
 from tgbench.runs.rules import Rules
 
 MOST_PARTS = 200_000  # of all decisions that are remembered together
@@ -182,11 +190,6 @@ class Redecider(Propagator):
                 read = part.reads[i]
                 region = read if region is None else self.rules.union(region, read)
         return region
-
-
-def key_of(regions: Mapping[Node, Region]) -> Hashable:
-    """For dictionaries of the same regions of the same nodes."""
-    return frozenset(regions.items())
 
 
 def _differing(one: Mapping[Node, Left], other: Mapping[Node, Left]) -> set[Node]:

@@ -53,7 +53,7 @@ from tgbench.runs.pausing import Paused, Pausing, at_once
 from tgbench.runs.work import Place, Work
 from tgbench.session.experience import MOST_CLASSES, Asked, Decided, Experience, Modelled
 from tgbench.session.purse import Purse
-from tgbench.session.serving import AFRESH, THERE, Offer, Rung
+from tgbench.session.serving import AFRESH, CONTINUING, THERE, Offer, Rung
 
 CLEARLY = 4 / 5  # of a full run: what takes less is made with the first answer, if planned for
 FEW = 1 / 4  # of the places of a class: rather a program that stands than one that moves so far
@@ -195,8 +195,10 @@ class Chooser(Protocol):
     def stands(self, offer: Offer) -> bool:
         """Whether a program for a run that was rehearsed is right at few other places."""
 
-    def answered(self) -> None:
-        """The first answer is given, and what is planned for was looked at."""
+    def answered(self, is_free: bool) -> None:
+        """The first answer of a plan is given, and what is planned for was looked at; free of
+        charge, if somebody asked for that plan.
+        """
 
     def asking(self, offer: Offer, decided: Decided) -> Pausing[Asked]:
         """Ask the model what a run takes."""
@@ -271,7 +273,7 @@ class Own:
     def stands(self, offer: Offer) -> bool:
         return False
 
-    def answered(self) -> None:
+    def answered(self, is_free: bool) -> None:
         pass
 
     def asking(self, offer: Offer, decided: Decided) -> Pausing[Asked]:
@@ -356,6 +358,7 @@ class Measured:
         self._counts: tuple[Sequence[Seen], Offer, float] | None = None  # when the run is over
         self._full = Latest[BucketClass, Everything](MOST_CLASSES)
         self._lately: Everything | None = None  # of the last run
+        self._quick = Latest[BucketClass, None](MOST_MISSING)  # served by less than everything
         self._missing = Latest[tuple[Rung, BucketClass], None](MOST_MISSING)  # and asked about
         self._promising = Latest[tuple[Rung, BucketClass], int](MOST_MISSING)  # choices since then
         self._whole: Program | None = None  # what computes everything of anything
@@ -379,11 +382,13 @@ class Measured:
         for promising in list(self._promising):
             self._promising[promising] += 1
         kind, seen = own.spot.kind, self._seen(self._with_asked(own, larger()))
+        self._quick.pop(kind, None)
         unknown = self._compare(kind, seen)
         best, expected = self._least(seen, planned)
         if self._instead_ns == inf and (kind in self._came or kind not in planned):
-            fits = [one for one in seen if self._experience.plan(one[0]) == 0.0]
-            best, expected = fits[-1] if fits else (best, expected)  # what serves most other runs
+            fits = [one for one in reversed(seen) if self._experience.plan(one[0]) == 0.0]
+            serves = [self._serves(offer, planned) for offer, _ in fits]  # other runs
+            best, expected = fits[serves.index(max(serves))] if fits else (best, expected)
         paid = expected + (self._experience.making(best) if best.program is None else 0.0)
         self._counts = seen, best, paid
         missing = best if best.program is None else unknown
@@ -551,8 +556,9 @@ class Measured:
     def stands(self, offer: Offer) -> bool:
         return UNMET.share(offer, self._experience) < FEW
 
-    def answered(self) -> None:
-        self._purse.left_ns = 0.0  # what the first answer took is told apart: nothing is owed
+    def answered(self, is_free: bool) -> None:
+        if is_free:
+            self._purse.left_ns = max(self._purse.left_ns, 0.0)  # what it took is told apart
         self._look_at_once()
         self._looking.note(FIRST_NS)
 
@@ -587,13 +593,14 @@ class Measured:
     def again(self, own: Offer, planned: Classes) -> Sequence[Rung]:
         kind = own.spot.kind
         if self.waits():
-            return self._rungs
+            is_news = kind in self._quick and self._purse.holds(self._choosing_ns)
+            return CONTINUING if is_news else self._rungs  # what it had is not right here
         if kind in planned and kind not in self._came:
             return ()
         if self._skipped >= min(self._longest, self._chosen):
             return ()
         self._skipped += 1
-        return self._rungs
+        return self._rungs if self._rung.is_afresh else (self._rung, *CONTINUING)
 
     @property
     def _rungs(self) -> Sequence[Rung]:
@@ -638,6 +645,8 @@ class Measured:
                 purse.lost_ns += max(there_ns - least_ns, 0.0)
             else:
                 saved_ns = least_ns - took_ns
+                if saved_ns > 0.0:
+                    self._quick[kind] = None
             purse.ran(least_ns, saved_ns)
             if not self._passed:
                 self._found_ns += (max(saved_ns, 0.0) - self._found_ns) * LATELY
@@ -727,6 +736,13 @@ class Measured:
         times = self._came.get(kind, UNMET).count * self._share(offer)
         times += AGAIN * planned[kind][0] if kind in planned else 0.0
         return runs * self._experience.serves(offer, times / runs, self._runs)
+
+    def _serves(self, offer: Offer, planned: Classes) -> float:
+        """The same, also of one for everything, which serves any run where it is right."""
+        if offer.rung.goes_by_place:
+            return self._uses(offer, planned)
+        share = self._experience.anywhere(offer) if offer.rung.moves else 1.0
+        return max(self._chosen, 1) * share
 
     def _worth(self, offer: Offer, expected: float, planned: Classes) -> float:
         """What a program for an offer will save of what is paid for it, asking included."""

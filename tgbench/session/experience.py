@@ -236,8 +236,10 @@ class Experience:
         else:
             self._cold_ns = took_ns
         self._made_ns += took_ns
-        if instead_ns == inf:
-            return  # it had to be made: that says nothing about those that are worth it
+        if instead_ns == inf:  # it had to be made: that says nothing about those that are worth it
+            family = self._families.setdefault(offer.rung, Family())
+            family.shares.append(program.domain.share(offer.spot.kind.bounds))
+            return
         for key in _keys(offer):
             family = self._families.setdefault(key, Family())
             family.uses.append(program.use)

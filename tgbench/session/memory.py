@@ -33,10 +33,10 @@ from tgbench.programs.program import Program
 from tgbench.programs.specialiser import Specialiser
 from tgbench.programs.states import States, ValidityPattern
 from tgbench.programs.teamwork import Teamwork
-from tgbench.runs.buckets import BucketClass
+from tgbench.runs.buckets import BucketClass, Spot
 from tgbench.runs.difference import hull_of
 from tgbench.runs.pausing import Pausing
-from tgbench.runs.propagate import Propagator, Step, update_key
+from tgbench.runs.propagate import Propagator, Step, changes, update_key
 from tgbench.runs.rules import Rules
 
 MOST_AFTERS = 1_000  # states that a program is known to have begun with
@@ -384,26 +384,28 @@ class Memory:
             if not node.is_leaf and node not in self.scheduled.frozen
         )
 
-    def after(self, program: Program, state: int, origin: tuple[int, ...]) -> int:
-        """The state that a program leaves at an origin when it begins with another one."""
+    def after(self, program: Program, state: int, spot: Spot) -> int:
+        """The state that a program leaves in a run of its class when it begins with another one."""
         if program.renews or state == program.start:
             return program.after
         for domain, number in program.afters.get(state, ()):
-            if domain.holds(origin):
+            if domain.holds(spot.origin):
                 return number
         if len(program.afters) > MOST_AFTERS:
             program.afters.clear()
-        with record(origin) as guards:
-            number = self._number(self._left(program, state))
+        with record(spot.origin) as guards:
+            number = self._number(self._left(program, state, spot.kind))
         program.afters.setdefault(state, []).append((Domain(guards), number))
         return number
 
-    def _left(self, program: Program, state: int) -> State:
+    def _left(self, program: Program, state: int, kind: BucketClass) -> State:
         """What is kept of what was there, and what was computed."""
         held = self.states.patterns[state].state
         valid: Mapping[Node, Region] = {node: there.valid for node, there in held.items()}
+        changed = self.propagator.felt(changes(self.scheduled.graph, kind, kind.symbols), valid)
+        dirty: Mapping[Node, Region] = self.propagator.forward(changed)
         for step in program.steps:
-            valid = self.propagator.after(step, valid)
+            valid, dirty = self.propagator.after(step, valid, dirty), {}  # all in the first piece
         slots, kept = self.placement.slots, self.placement.retained
         return {n: Held(region, slots[n].start) for n, region in valid.items() if n in kept}
 

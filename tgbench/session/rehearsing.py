@@ -89,9 +89,11 @@ class Rehearser:
             self.scout.quickest(own.bucket, (own.rung, *THERE), own)
 
     def _planned(self) -> list[Spot]:
-        """The changes that are planned for, where they are expected next."""
+        """The changes that are planned for, where they are expected next, the most frequent ones
+        first.
+        """
         known = self.scout.server.classifier.known
-        classes = self.planning.classes.items()
+        classes = sorted(self.planning.classes.items(), key=lambda one: -one[1][0])
         return [known(Spot(kind, kind.ahead(at))) for kind, (_, at) in classes]
 
     def _own(self, spot: Spot) -> Offer:
@@ -105,7 +107,8 @@ class Rehearser:
         block was asked for; a change of all behind some element; and the changes that are planned
         for, one element on, or in the middle where they were at the end, as programs for an end are
         right there alone; of a class of few places, these ends as well. Where these are right at
-        few places, one for any place of an image, else bands that hold them anywhere.
+        few places, and did not come again and again, one for any place of an image, else bands that
+        hold them anywhere.
         """
         for rung, spot in likely:
             for bucket, one in self._ever_narrower(rung, spot):
@@ -117,8 +120,9 @@ class Rehearser:
             if own.program is not None:
                 continue
             larger = scout.larger(own)  # which is quicker from then on
-            yield own, (one for one in [own] if not stands(one))
-            if not stands(own):
+            comes_again = self.planning.classes[kind][0] > 1  # what follows lies where it was
+            yield own, (one for one in [own] if comes_again or not stands(one))
+            if comes_again or not stands(own):
                 yield from self._at_ends(ahead)
                 continue
             for offer in larger:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from tgbench.base.regions import EMPTY, Region
 from tgbench.base.words import counted, format_time
+from tgbench.graph.graph import Node
 from tgbench.kernels.registry import KERNELS, Site
 from tgbench.programs.exact.findings import told
 from tgbench.programs.program import Program
@@ -98,8 +100,13 @@ class Report:
     @property
     def dirty(self) -> dict[str, Region]:
         """Node name → elements that could differ from the run before; only where there are any."""
-        found = self.program.steps[0].dirty
-        return {node.name: region.at(self.at) for node, region in found.items()}
+        return {node.name: region for node, region in self._dirty.items()}
+
+    @cached_property
+    def _dirty(self) -> Mapping[Node, Region]:
+        graph = self.propagator.graph
+        leaves = {**graph.inputs, **graph.states}
+        return self.propagator.forward({leaves[n]: region for n, region in self.bucket.changed})
 
     @property
     def spread(self) -> Spread | None:
@@ -107,7 +114,7 @@ class Report:
 
         From there on nothing can be saved: every later node depends on something that changed.
         """
-        dirty = {n: r.at(self.at) for n, r in self.program.steps[0].dirty.items()}
+        dirty = self._dirty
         for node in self.propagator.schedule:
             if dirty.get(node, EMPTY) != Region.full(node.shape):
                 continue

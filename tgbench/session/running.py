@@ -185,6 +185,7 @@ class Runner:
         self._compiling = once.putting_off if planning.exactness is None else nullcontext
         self.finished: Finished | None = None
         self._ended: Request | None = None  # the last one that was carried out
+        self._rehearsed = self._bought = 0  # the last plan of which that is true
         calibrator = planning.calibrator
         self.tryer = None if calibrator is None else Tryer(calibrator)
         on_cpu = planning.device == "cpu"  # a thread that waits for another device does no work
@@ -210,25 +211,24 @@ class Runner:
 
     def run(self, request: Request, began_ns: int) -> dict[str, Any]:
         """The results of a request that came at `began_ns`."""
-        is_first = self.keeper.standing.memory is None
-        worked_ns = self._work_ns() if is_first else 0
-        decision = self.decide(request)
-        likely = decision.likely
+        decision = first = self.decide(request)
         while request.keeps is Keeps.NOTHING and self._lacks_a_start():
             self._start_again(request)
             decision = self.decide(request)
         results = self.carry_out(decision, began_ns)
-        if is_first and not self.chooser.strict:
-            now_ns = self._work_ns()  # and as long again, at most
-            self._rehearse(likely, now_ns + (now_ns - worked_ns))
+        if self._rehearsed != self.keeper.plans and not self.chooser.strict:
+            self._rehearse(first)
         return results
 
-    def _rehearse(self, likely: Likely, until_ns: int) -> None:
-        """See with the first answer what may come next, until this thread has worked so long."""
-        for _ in self.rehearser.rehearse(likely):
+    def _rehearse(self, first: Decision) -> None:
+        """See with the first answer of a plan what may come next: for as long again, at most."""
+        now_ns = self._work_ns()
+        until_ns = now_ns + (now_ns - first.found_ns)
+        for _ in self.rehearser.rehearse(first.likely):
             if self._work_ns() >= until_ns:
                 break
-        self.chooser.answered()
+        self._rehearsed = self.keeper.plans
+        self.chooser.answered(is_free=self._bought != self.keeper.plans)
 
     def _lacks_a_start(self) -> bool:
         """No value is left to differ from: after a new plan, an interrupt or `forget`."""
@@ -270,10 +270,10 @@ class Runner:
             except NeedsPlan as needs:
                 failure = str(needs)  # an error kept in its own frame keeps the session alive
                 self.planning.missed[needs.spot.kind] = None
-                self.plan_for([needs.spot])
+                self._buy_plan(needs.spot)
                 continue
             if self.planning.deserves_a_plan(served.spot.kind, served.program):
-                self.plan_for([spot])
+                self._buy_plan(spot)
                 continue
             if is_first and not self.chooser.strict:
                 compile_loops(self.keeper.memory.specialiser.lowerer)
@@ -326,6 +326,11 @@ class Runner:
         """Plan for some more runs; if that fails or is interrupted, all stays as it was."""
         with self.planning.adding(runs, fits):
             self.plan()
+
+    def _buy_plan(self, spot: Spot) -> None:
+        """Plan for one more run, which nobody asked for: what that takes is paid for."""
+        self.plan_for([spot])
+        self._bought = self.keeper.plans
 
     def plan(self) -> None:
         """Plan for the classes at hand, and put it in force."""

@@ -135,7 +135,8 @@ WIDER = Rung("as a wider one", is_there=True)
 AFRESH = Rung("afresh", is_afresh=True)
 WHOLE = Rung("afresh", None, Raster(1), is_afresh=True)
 ANEW = Rung("afresh", is_afresh=True, is_there=True)
-THERE = (SWEPT, WIDER, ANEW)  # where programs are that serve runs nobody made one for
+CONTINUING = (SWEPT, WIDER)
+THERE = (*CONTINUING, ANEW)  # where programs are that serve runs nobody made one for
 LARGER = (
     ONWARDS,
     SIZED,

@@ -76,6 +76,7 @@ class Keeper:
         standing: as it is now.
         states: the patterns that `standing.valid` counts.
         programs: what was made for this plan.
+        plans: how many were put in force.
         chooser: picks one of them for a run.
 
     Args:
@@ -90,6 +91,7 @@ class Keeper:
         self.states = States(planning.rules.allowance)
         self.programs, self.chooser = Library(program_bytes), chooser
         self.standing = Standing()
+        self.plans = 0
         self._reader: Reader | None = None
 
     @property
@@ -122,6 +124,7 @@ class Keeper:
         )  # fmt: skip
         memory.put(held, states)
         self.standing = Standing(memory, memory.held if held else NONE)
+        self.plans += 1
 
     def _stand_aside(self) -> None:
         """No plan is in force; inputs and states are copies."""
@@ -202,7 +205,7 @@ class Keeper:
         if program.renews:
             return program.after
         state = self.states.moved(before.valid, before.last, spot)
-        return self.memory.after(program, state, spot.origin)
+        return self.memory.after(program, state, spot)
 
     @property
     def earlier(self) -> Reader:

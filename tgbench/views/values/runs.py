@@ -22,7 +22,7 @@ from tgbench.plans.plan import Plan
 from tgbench.programs.lowering import DoesNotFit, State
 from tgbench.programs.specialiser import Specialiser
 from tgbench.runs.buckets import Boxes, Bucket, BucketClass
-from tgbench.runs.propagate import Step
+from tgbench.runs.propagate import Step, changes
 from tgbench.runs.rules import Rules
 
 Origins: TypeAlias = Mapping[BucketClass, tuple[int, ...]]  # where classes were seen last
@@ -139,7 +139,10 @@ def run_of(
     except DoesNotFit as error:
         raise WidgetError(f"{bucket}: this map cannot hold such a run ({error})") from error
     with standing(origin):
-        return _summed(bucket, str(place), made, before, [step for step, _ in run.pieces], held)
+        changed = changes(made.scheduled.graph, kind, kind.symbols)
+        dirty = specialiser.propagator.forward(changed)
+        steps = [step for step, _ in run.pieces]
+        return _summed(bucket, str(place), made, before, steps, held, dirty)
 
 
 def _whole(
@@ -151,7 +154,13 @@ def _whole(
 
 
 def _summed(
-    bucket: str, place: str, made: Decisions, before: State, steps: list[Step], after: State
+    bucket: str,
+    place: str,
+    made: Decisions,
+    before: State,
+    steps: list[Step],
+    after: State,
+    differ: Iterable[Node],
 ) -> ClassRun:
     slots, overlaps = made.placement.slots, made.placement.overlaps
     computed: dict[Node, int] = {}
@@ -160,7 +169,7 @@ def _summed(
             if node in slots:
                 computed[node] = computed.get(node, 0) + region.elements
     written = set(computed) | {node for step in steps for node in step.filled}
-    dirty = [node for node in steps[0].dirty if node in slots]
+    dirty = [node for node in differ if node in slots]
     destroyed = {
         node.name: tuple(other.name for other in overlaps.get(node, ()) if other in written)
         for node in before
