@@ -106,6 +106,11 @@ class Waiting:
         """Whether who waits for another thread sleeps."""
         return self._sitter is not None and self._sitter.is_there
 
+    def spin(self) -> None:
+        """Have threads spin until others are found to compute."""
+        if self._sitter is not None:
+            self._sitter.end()
+
     def begins(self) -> None:
         """A run is about to compute."""
         if self._before is None:
