@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tgbench as tg
@@ -19,7 +19,7 @@ from tgbench import ops
 from tgbench.base.machine import usable_cores
 from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.kernels import waiting
-from tgbench.kernels.waiting import FEWEST, LEAST_NS, MANY, OFTEN_NS, Sitter, Waiting
+from tgbench.kernels.waiting import LEAST_NS, MANY, SHARE, Sitter, Waiting
 
 TOLD = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & {*os.environ}
 IS_GNUS = waiting.runtime() is not None and not TOLD and usable_cores() > 1
@@ -59,58 +59,73 @@ class Sat:
 
 
 class Machine:
-    """Counts and sitters for a `Waiting`, in a test's hand."""
+    """What threads waited, and sitters, for a `Waiting` in a test's hand."""
 
     def __init__(self) -> None:
-        self.count, self.sat, self.seconds = 0, Sat(), list[float]()
-        self.waiting = Waiting(lambda: self.count, self.sit)  # type: ignore[arg-type]
+        self.waited_ns, self.sat, self.seconds = 0, Sat(), list[float]()
+        self.waiting = Waiting(lambda: self.waited_ns, self.sit)  # type: ignore[arg-type]
 
     def sit(self, seconds: float) -> Sat:
         self.sat = Sat()
         self.seconds.append(seconds)
         return self.sat
 
-    def run(self, took_ns: int, times: int) -> bool:
-        """Whether threads are asleep after a run that was put aside so often."""
+    def run(self, took_ns: int, waited_ns: int) -> bool:
+        """Whether threads are asleep after a run whose threads waited for so long."""
         self.waiting.begins()
-        self.count += times
+        self.waited_ns += waited_ns
         self.waiting.ends(took_ns)
         return self.waiting.is_asleep
 
 
-def test_asleep_where_a_run_is_put_aside_often() -> None:
+@pytest.fixture
+def restless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every run is looked at."""
+    monkeypatch.setattr(waiting, "REST_NS", 0)
+
+
+def test_asleep_where_threads_wait_for_processors() -> None:
     machine = Machine()
-    assert machine.run(400_000_000, 40)
+    assert machine.run(400_000_000, 500_000_000)
     assert machine.seconds == [MANY * 0.4]
 
 
-@pytest.mark.parametrize(("took_ns", "times"), [(LEAST_NS, 1), (400_000_000, 3), (10**9, 0)])
-def test_not_where_it_is_put_aside_seldom(took_ns: int, times: int) -> None:
+@pytest.mark.parametrize("waited_ns", [0, 10_000_000, 90_000_000])
+def test_not_where_they_wait_for_little(waited_ns: int, restless: None) -> None:
     machine = Machine()
-    assert not any(machine.run(took_ns, times) for _ in range(20))
+    assert not any(machine.run(400_000_000, waited_ns) for _ in range(20))
 
 
 def test_short_runs_are_judged_together() -> None:
     machine, took_ns = Machine(), LEAST_NS // 5 + 1
-    asleep = [machine.run(took_ns, 1) for _ in range(5)]
+    asleep = [machine.run(took_ns, took_ns) for _ in range(5)]
     assert asleep == [False] * 4 + [True]
     assert machine.seconds == [MANY * took_ns * 5 / 1e9]
 
 
-def test_what_happens_between_runs_does_not_count() -> None:
+def test_what_happens_between_runs_does_not_count(restless: None) -> None:
     machine = Machine()
     for _ in range(20):
-        machine.count += 1000
+        machine.waited_ns += 10**9
         assert not machine.run(LEAST_NS, 0)
 
 
-def test_awake_again_and_asleep_again() -> None:
+def test_not_looked_at_all_the_time() -> None:
+    machine, asked = Machine(), []
+    there = Waiting(lambda: asked.append(1) or machine.waited_ns, machine.sit)  # type: ignore
+    for _ in range(50):
+        there.begins()
+        there.ends(LEAST_NS)
+    assert len(asked) == 2
+
+
+def test_awake_again_and_asleep_again(restless: None) -> None:
     machine = Machine()
-    assert machine.run(10**9, 100)
-    assert machine.run(10**9, 100)
+    assert machine.run(10**9, 10**9)
+    assert machine.run(10**9, 10**9)
     machine.sat.end()
     assert not machine.run(10**9, 0)
-    assert machine.run(10**9, 100)
+    assert machine.run(10**9, 10**9)
     assert len(machine.seconds) == 2
     machine.waiting.spin()
     assert not machine.waiting.is_asleep
@@ -118,34 +133,40 @@ def test_awake_again_and_asleep_again() -> None:
 
 def test_one_thread_waits_for_nobody() -> None:
     torch.set_num_threads(1)
-    assert not Machine().run(10**9, 1000)
+    assert not Machine().run(10**9, 10**9)
 
 
 def test_another_runtime_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "runtime", lambda: None)
-    counts = iter(range(0, 10_000, 1000))
-    there = Waiting(lambda: next(counts))
+    waited = iter((0, 10**10))
+    there = Waiting(lambda: next(waited))
     there.begins()
     there.ends(10**9)
     assert not there.is_asleep
 
 
-@given(st.lists(st.tuples(st.integers(1, 10**9), st.integers(0, 50), st.booleans()), max_size=40))
-def test_asleep_for_a_share_of_what_was_bad(runs: list[tuple[int, int, bool]]) -> None:
-    """No sitter without as many times as are said, and none beside another."""
-    machine, since_ns, times_since = Machine(), 0, 0
-    for took_ns, times, ends in runs:
+RUNS = st.tuples(st.integers(1, 10**9), st.integers(0, 10**9), st.booleans())
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(RUNS, max_size=40))
+def test_asleep_for_a_share_of_what_was_bad(
+    restless: None, runs: list[tuple[int, int, bool]]
+) -> None:
+    """No sitter unless threads waited as long as is said, and none beside another."""
+    machine, since_ns, waited_ns = Machine(), 0, 0
+    for took_ns, waits_ns, ends in runs:
         if ends:
             machine.sat.end()
         was_asleep, known = machine.waiting.is_asleep, len(machine.seconds)
-        since_ns, times_since = since_ns + took_ns, times_since + times
-        machine.run(took_ns, times)
+        since_ns, waited_ns = since_ns + took_ns, waited_ns + waits_ns
+        machine.run(took_ns, waits_ns)
         if len(machine.seconds) > known:
             assert not was_asleep
-            assert times_since >= max(FEWEST, since_ns / OFTEN_NS)
+            assert waited_ns >= SHARE * since_ns
             assert machine.seconds[-1] == MANY * since_ns / 1e9
-        if since_ns >= LEAST_NS:
-            since_ns = times_since = 0
+        if was_asleep or since_ns >= LEAST_NS:
+            since_ns = waited_ns = 0
 
 
 # --- how -----------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ milliseconds before they sleep. On a quiet machine that is quickest. Where anoth
 of the processors, whoever spins uses up what the scheduler would give to the thread that is waited
 for: a run takes ten times as long as by one thread.
 
-    runs ──→ is this process put aside often? ── no ──→ threads spin
+    runs ──→ do our threads wait for processors? ── no ──→ threads spin
                    ↑                └── yes ──→ threads sleep, for as long as MANY such runs
                    └────────────────────────────────┘
 
@@ -19,8 +19,9 @@ Other runtimes than GNU's are left alone.
 
 from __future__ import annotations
 
-import resource
+import os
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from ctypes import CDLL, c_void_p, cast
@@ -31,14 +32,21 @@ import torch
 
 RUNTIME = "libgomp"
 LEAST_NS = 25_000_000  # of runs, that are judged together
-OFTEN_NS = 25_000_000  # of runs, for each time that they are put aside: then others compute
-FEWEST = 2  # times: once may be anybody
+REST_NS = 100_000_000  # between judgements: looking takes 0.1 ms or so
+SHARE = 0.25  # of what runs take, that their threads wait for processors: then others compute
 MANY = 32  # times what was judged: how long threads sleep, so that finding out takes little
 
 
-def put_aside() -> int:
-    """How often the scheduler took a processor from a thread of this process, for another one."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+def waited_ns() -> int:
+    """How long threads of this process waited for a processor that others had, all of them added
+    up; 0 where the system does not say.
+    """
+    found, folder = 0, "/proc/self/task"
+    with suppress(OSError):
+        for thread in os.listdir(folder):
+            with suppress(OSError), open(f"{folder}/{thread}/schedstat", "rb") as told:
+                found += int(told.read().split()[1])
+    return found
 
 
 @cache
@@ -87,19 +95,19 @@ class Waiting:
     """How threads wait in this process, by what happens to its runs.
 
     Args:
-        count: how often the process was put aside until now.
+        waited: how long threads of the process waited for processors until now.
         sit: has threads sleep for so many seconds; None where the runtime is another one.
     """
 
     def __init__(
         self,
-        count: Callable[[], int] = put_aside,
+        waited: Callable[[], int] = waited_ns,
         sit: Callable[[float], Sitter | None] | None = None,
     ) -> None:
-        self._count, self._sit = count, sit or _sitting
+        self._waited, self._sit = waited, sit or _sitting
         self._sitter: Sitter | None = None
-        self._before: int | None = None  # of the count, when the first of the runs began
-        self._took_ns = 0
+        self._before: int | None = None  # they had waited for so long; None while nobody looks
+        self._took_ns = self._judged_ns = 0
 
     @property
     def is_asleep(self) -> bool:
@@ -113,20 +121,22 @@ class Waiting:
 
     def begins(self) -> None:
         """A run is about to compute."""
-        if self._before is None:
-            self._before = self._count()
+        if self._before is None and self._looks():
+            self._before, self._took_ns = self._waited(), 0
+
+    def _looks(self) -> bool:
+        is_due = time.perf_counter_ns() - self._judged_ns >= REST_NS
+        return is_due and not self.is_asleep and torch.get_num_threads() > 1
 
     def ends(self, took_ns: int) -> None:
         """It computed for so long. Those that take little are judged together."""
         self._took_ns += took_ns
-        if self._took_ns < LEAST_NS:
+        if self._before is None or self._took_ns < LEAST_NS:
             return
-        before, judged_ns = self._before, self._took_ns
-        self._before, self._took_ns = None, 0
-        if before is None or self.is_asleep or torch.get_num_threads() == 1:
-            return
-        if self._count() - before >= max(FEWEST, judged_ns / OFTEN_NS):
-            self._sitter = self._sit(MANY * judged_ns / 1e9)
+        waited_ns = self._waited() - self._before
+        self._before, self._judged_ns = None, time.perf_counter_ns()
+        if waited_ns >= SHARE * self._took_ns:
+            self._sitter = self._sit(MANY * self._took_ns / 1e9)
 
 
 def _sitting(seconds: float) -> Sitter | None:
