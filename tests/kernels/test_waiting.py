@@ -81,7 +81,7 @@ class Machine:
 @pytest.fixture
 def restless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every run is looked at."""
-    monkeypatch.setattr(waiting, "REST_NS", 0)
+    monkeypatch.setattr(waiting, "RARELY", 0)
 
 
 def test_asleep_where_threads_wait_for_processors() -> None:
@@ -111,8 +111,13 @@ def test_what_happens_between_runs_does_not_count(restless: None) -> None:
 
 
 def test_not_looked_at_all_the_time() -> None:
-    machine, asked = Machine(), []
-    there = Waiting(lambda: asked.append(1) or machine.waited_ns, machine.sit)  # type: ignore
+    asked = []
+
+    def waited() -> int:
+        asked.append(sum(range(100_000)))  # a millisecond
+        return 0
+
+    there = Waiting(waited)
     for _ in range(50):
         there.begins()
         there.ends(LEAST_NS)

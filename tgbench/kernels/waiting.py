@@ -32,7 +32,7 @@ import torch
 
 RUNTIME = "libgomp"
 LEAST_NS = 25_000_000  # of runs, that are judged together
-REST_NS = 100_000_000  # between judgements: looking takes 0.1 ms or so
+RARELY = 500  # times what looking takes, which is more with more threads: until the next time
 SHARE = 0.25  # of what runs take, that their threads wait for processors: then others compute
 MANY = 32  # times what was judged: how long threads sleep, so that finding out takes little
 
@@ -107,7 +107,7 @@ class Waiting:
         self._waited, self._sit = waited, sit or _sitting
         self._sitter: Sitter | None = None
         self._before: int | None = None  # they had waited for so long; None while nobody looks
-        self._took_ns = self._judged_ns = 0
+        self._took_ns = self._looking_ns = self._due_ns = 0
 
     @property
     def is_asleep(self) -> bool:
@@ -121,20 +121,28 @@ class Waiting:
 
     def begins(self) -> None:
         """A run is about to compute."""
-        if self._before is None and self._looks():
-            self._before, self._took_ns = self._waited(), 0
+        if self._before is None and self._is_due():
+            self._took_ns = self._looking_ns = 0
+            self._before = self._look()
 
-    def _looks(self) -> bool:
-        is_due = time.perf_counter_ns() - self._judged_ns >= REST_NS
+    def _is_due(self) -> bool:
+        is_due = time.perf_counter_ns() >= self._due_ns
         return is_due and not self.is_asleep and torch.get_num_threads() > 1
+
+    def _look(self) -> int:
+        began_ns = time.thread_time_ns()
+        found = self._waited()
+        self._looking_ns += time.thread_time_ns() - began_ns
+        return found
 
     def ends(self, took_ns: int) -> None:
         """It computed for so long. Those that take little are judged together."""
         self._took_ns += took_ns
         if self._before is None or self._took_ns < LEAST_NS:
             return
-        waited_ns = self._waited() - self._before
-        self._before, self._judged_ns = None, time.perf_counter_ns()
+        waited_ns = self._look() - self._before
+        self._before = None
+        self._due_ns = time.perf_counter_ns() + RARELY * self._looking_ns
         if waited_ns >= SHARE * self._took_ns:
             self._sitter = self._sit(MANY * self._took_ns / 1e9)
 
