@@ -8,6 +8,9 @@
     compiled    `torch.compile` with freezing: weights are constants, in the layout that is wanted
     others      each in a process of its own (`benchmarks.peers`), which times its own runs
 
+With `--busy` so many other processes compute meanwhile, and PyTorch has a process of its own as
+well: how threads wait for each other is decided for a whole process (`tgbench.kernels.waiting`).
+
 Outputs are compared with PyTorch's. With one thread, what counts is the processor's time.
 
     python -m benchmarks.forward
@@ -26,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.measure import Clocked, Command, both_clocks, threads
+from benchmarks.measure import Clocked, Command, both_clocks, busy, threads
 from benchmarks.peers import processes
 from benchmarks.peers.compared import MINE, Compared
 from benchmarks.peers.processes import CLOSE, Peer, Process
@@ -68,6 +71,7 @@ class Amount:
     threads: Sequence[int] = THREADS
     repetitions: int = REPETITIONS
     steps: int = STEPS
+    eager: bool = True
     compiled: bool = True
     paths: bool = False
     peers: Sequence[Peer] = processes.FORWARD
@@ -85,16 +89,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--cache", type=Path, default=cache_folder(), help="keeps what is converted"
     )
     command.add_argument("--threads", type=int, nargs="+", default=THREADS, help="(2 1)")
+    command.add_argument("--busy", type=int, default=0, help="others that compute meanwhile")
     options, record = command.begin(argv)
-    peers = () if options.alone else processes.FORWARD
-    amount = SMALLEST if options.quick else Amount(options.threads, peers=peers)
+    is_quiet = not options.busy
+    others = processes.FORWARD if is_quiet else processes.BESIDE_OTHERS
+    amount = SMALLEST if options.quick else Amount(
+        options.threads, eager=is_quiet, compiled=is_quiet, peers=() if options.alone else others
+    )  # fmt: skip
     models = {name: make for name, make in MODELS.items() if options.only in (None, name)}
-    cases = [
-        case
-        for name, make in (QUICK if options.quick else models).items()
-        for case in measure(name, *make(), amount, options.cache / "peers")
-    ]
-    record.write({"cases": [case.to_dict() for case in cases]}, options.output)
+    with busy(options.busy):
+        cases = [
+            case
+            for name, make in (QUICK if options.quick else models).items()
+            for case in measure(name, *make(), amount, options.cache / "peers")
+        ]
+    found = {"busy": options.busy, "cases": [case.to_dict() for case in cases]}
+    record.write(found, options.output)
     if not all(case.agrees for case in cases):
         say("error: the outputs are not equal, see above")
         return 1
@@ -164,7 +174,7 @@ def measure(name: str, module: nn.Module, x: Tensor, amount: Amount, work: Path)
             ours = Ours(module, x, amount.paths)
             job = {"task": "forward", "threads": count, "work": str(work), **given}
             with processes.opened(amount.peers, _first_run, **job) as peers:
-                local = ours.works() | _theirs(module, x, amount.compiled)
+                local = ours.works() | _theirs(module, x, amount)
                 outputs = {key: np.asarray(work()) for key, work in local.items() if key != EDIT}
                 systems: dict[str, Clocked | Distant] = {k: Clocked(w) for k, w in local.items()}
                 for one in peers:
@@ -256,10 +266,12 @@ class Ours:
         return {**found, "path": self.path} if self.path else found
 
 
-def _theirs(module: nn.Module, x: Tensor, with_compiled: bool) -> dict[str, Callable[[], Array]]:
+def _theirs(module: nn.Module, x: Tensor, amount: Amount) -> dict[str, Callable[[], Array]]:
     """PyTorch as it is, and compiled for the threads of the moment."""
-    works: dict[str, Callable[[], Array]] = {EAGER: lambda: module(x).numpy()}
-    if with_compiled:
+    works: dict[str, Callable[[], Array]] = {}
+    if amount.eager:
+        works[EAGER] = lambda: module(x).numpy()
+    if amount.compiled:
         from torch._inductor import config
 
         config.freezing = True

@@ -61,6 +61,7 @@ FORWARD = (
     *_each("onnxruntime", "ONNX Runtime", "onnx_runtime", ("fp32",)),
     *_each("openvino", "OpenVINO", "open_vino", ("fp32", "bf16")),
 )
+BESIDE_OTHERS = (*_each("pytorch", "PyTorch", "pytorch", ("fp32",)), *FORWARD)
 
 
 class PeerError(Exception):

@@ -385,10 +385,14 @@ class Measured:
         self._quick.pop(kind, None)
         unknown = self._compare(kind, seen)
         best, expected = self._least(seen, planned)
-        if self._instead_ns == inf and (kind in self._came or kind not in planned):
+        if self._instead_ns == inf:
             fits = [one for one in reversed(seen) if self._experience.plan(one[0]) == 0.0]
-            serves = [self._serves(offer, planned) for offer, _ in fits]  # other runs
-            best, expected = fits[serves.index(max(serves))] if fits else (best, expected)
+            is_new = kind in planned and kind not in self._came
+            if fits and is_new and fits[-1][0] is own:
+                best, expected = fits[-1]  # there is room for it
+            elif fits and not is_new:
+                serves = [self._serves(offer, planned) for offer, _ in fits]  # other runs
+                best, expected = fits[serves.index(max(serves))]
         paid = expected + (self._experience.making(best) if best.program is None else 0.0)
         self._counts = seen, best, paid
         missing = best if best.program is None else unknown

@@ -26,6 +26,7 @@ from tgbench.base import once
 from tgbench.base.errors import KernelError
 from tgbench.base.regions import Region
 from tgbench.base.switches import RUNS, tell
+from tgbench.kernels.waiting import waiting
 from tgbench.plans.search.effort import Effort
 from tgbench.programs.ahead import compile_loops
 from tgbench.programs.lowering import DoesNotFit
@@ -188,6 +189,7 @@ class Runner:
         self._rehearsed = self._bought = 0  # the last plan of which that is true
         calibrator = planning.calibrator
         self.tryer = None if calibrator is None else Tryer(calibrator)
+        self.waiting = waiting()
         on_cpu = planning.device == "cpu"  # a thread that waits for another device does no work
         self._work_ns = time.thread_time_ns if on_cpu else time.perf_counter_ns
 
@@ -405,9 +407,11 @@ class Runner:
                 program.move_to(origin)
         turn = None if tryer is None else tryer.turn(program, memory)
         before, compiled_ns = self.keeper.standing, once.spent_ns()
+        self.waiting.begins()
         decided_ns, began_work = time.perf_counter_ns(), self._work_ns()
         outcome = self.execute(run, turn)
         ended_work, done_ns = self._work_ns(), time.perf_counter_ns()
+        self.waiting.ends(done_ns - decided_ns)
         compiled_ns = once.spent_ns() - compiled_ns
         worked, deciding = ended_work - began_work, began_work - run.found_ns
         after = self._standing_after(run, before, outcome)

@@ -1,0 +1,283 @@
+"""How threads of a library wait: asleep while others compute, spinning after it; equal bits."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import tgbench as tg
+from tgbench import ops
+from tgbench.base.machine import usable_cores
+from tgbench.graph.graph import Graph, GraphBuilder
+from tgbench.kernels import waiting
+from tgbench.kernels.waiting import LEAST_NS, MANY, SHARE, Sitter, Waiting
+
+TOLD = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & {*os.environ}
+IS_GNUS = waiting.runtime() is not None and not TOLD and usable_cores() > 1
+gnus = pytest.mark.skipif(not IS_GNUS, reason="another OpenMP, told how to wait, or one core")
+LONG_S, SPUN_NS, SLEPT_NS = 60.0, 600_000, 300_000
+
+
+@pytest.fixture(autouse=True)
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    waiting.waiting().spin()  # whatever ran before
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def busy() -> Iterator[None]:
+    """Two other processes compute."""
+    started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    yield
+    for one in started:
+        one.kill()
+        one.wait()
+
+
+# --- when ----------------------------------------------------------------------------------------
+
+
+class Sat:
+    """A sitter that is there as long as it is said to be."""
+
+    is_there = True
+
+    def end(self) -> None:
+        self.is_there = False
+
+
+class Machine:
+    """What threads waited, and sitters, for a `Waiting` in a test's hand."""
+
+    def __init__(self) -> None:
+        self.waited_ns, self.sat, self.seconds = 0, Sat(), list[float]()
+        self.waiting = Waiting(lambda: self.waited_ns, self.sit)  # type: ignore[arg-type]
+
+    def sit(self, seconds: float) -> Sat:
+        self.sat = Sat()
+        self.seconds.append(seconds)
+        return self.sat
+
+    def run(self, took_ns: int, waited_ns: int) -> bool:
+        """Whether threads are asleep after a run whose threads waited for so long."""
+        self.waiting.begins()
+        self.waited_ns += waited_ns
+        self.waiting.ends(took_ns)
+        return self.waiting.is_asleep
+
+
+@pytest.fixture
+def restless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every run is looked at."""
+    monkeypatch.setattr(waiting, "RARELY", 0)
+
+
+def test_asleep_where_threads_wait_for_processors() -> None:
+    machine = Machine()
+    assert machine.run(400_000_000, 500_000_000)
+    assert machine.seconds == [MANY * 0.4]
+
+
+@pytest.mark.parametrize("waited_ns", [0, 10_000_000, 90_000_000])
+def test_not_where_they_wait_for_little(waited_ns: int, restless: None) -> None:
+    machine = Machine()
+    assert not any(machine.run(400_000_000, waited_ns) for _ in range(20))
+
+
+def test_short_runs_are_judged_together() -> None:
+    machine, took_ns = Machine(), LEAST_NS // 5 + 1
+    asleep = [machine.run(took_ns, took_ns) for _ in range(5)]
+    assert asleep == [False] * 4 + [True]
+    assert machine.seconds == [MANY * took_ns * 5 / 1e9]
+
+
+def test_what_happens_between_runs_does_not_count(restless: None) -> None:
+    machine = Machine()
+    for _ in range(20):
+        machine.waited_ns += 10**9
+        assert not machine.run(LEAST_NS, 0)
+
+
+def test_not_looked_at_all_the_time() -> None:
+    asked = []
+
+    def waited() -> int:
+        asked.append(sum(range(100_000)))  # a millisecond
+        return 0
+
+    there = Waiting(waited)
+    for _ in range(50):
+        there.begins()
+        there.ends(LEAST_NS)
+    assert len(asked) == 2
+
+
+def test_awake_again_and_asleep_again(restless: None) -> None:
+    machine = Machine()
+    assert machine.run(10**9, 10**9)
+    assert machine.run(10**9, 10**9)
+    machine.sat.end()
+    assert not machine.run(10**9, 0)
+    assert machine.run(10**9, 10**9)
+    assert len(machine.seconds) == 2
+    machine.waiting.spin()
+    assert not machine.waiting.is_asleep
+
+
+def test_one_thread_waits_for_nobody() -> None:
+    torch.set_num_threads(1)
+    assert not Machine().run(10**9, 10**9)
+
+
+def test_another_runtime_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "runtime", lambda: None)
+    waited = iter((0, 10**10))
+    there = Waiting(lambda: next(waited))
+    there.begins()
+    there.ends(10**9)
+    assert not there.is_asleep
+
+
+RUNS = st.tuples(st.integers(1, 10**9), st.integers(0, 10**9), st.booleans())
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(RUNS, max_size=40))
+def test_asleep_for_a_share_of_what_was_bad(
+    restless: None, runs: list[tuple[int, int, bool]]
+) -> None:
+    """No sitter unless threads waited as long as is said, and none beside another."""
+    machine, since_ns, waited_ns = Machine(), 0, 0
+    for took_ns, waits_ns, ends in runs:
+        if ends:
+            machine.sat.end()
+        was_asleep, known = machine.waiting.is_asleep, len(machine.seconds)
+        since_ns, waited_ns = since_ns + took_ns, waited_ns + waits_ns
+        machine.run(took_ns, waits_ns)
+        if len(machine.seconds) > known:
+            assert not was_asleep
+            assert waited_ns >= SHARE * since_ns
+            assert machine.seconds[-1] == MANY * since_ns / 1e9
+        if was_asleep or since_ns >= LEAST_NS:
+            since_ns = waited_ns = 0
+
+
+# --- how -----------------------------------------------------------------------------------------
+
+
+def spun_ns() -> int:
+    """What threads of the runtime use of the processor after a call, while nobody computes."""
+    values = torch.zeros(1 << 18)
+    values.add_(1)
+    began = time.process_time_ns()
+    time.sleep(0.05)
+    return time.process_time_ns() - began
+
+
+def a_sitter(seconds: float) -> Sitter:
+    library = waiting.runtime()
+    assert library is not None
+    return Sitter(library, seconds)
+
+
+@gnus
+def test_threads_sleep_as_long_as_somebody_sits() -> None:
+    assert min(spun_ns() for _ in range(3)) > SPUN_NS
+    sitter = a_sitter(LONG_S)
+    assert max(spun_ns() for _ in range(3)) < SLEPT_NS
+    sitter.end()
+    assert not sitter.is_there
+    assert min(spun_ns() for _ in range(3)) > SPUN_NS
+
+
+@gnus
+def test_who_sits_goes_by_itself() -> None:
+    sitter = a_sitter(0.05)
+    assert sitter.is_there
+    time.sleep(0.5)
+    assert not sitter.is_there
+    assert spun_ns() > SPUN_NS
+
+
+def test_without_a_thread_nobody_sits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(waiting, "Sitter", refused)
+    monkeypatch.setattr(waiting, "runtime", object)
+    assert waiting._sitting(1.0) is None
+
+
+# --- sessions ------------------------------------------------------------------------------------
+
+
+def network() -> Graph:
+    """A convolution and products that threads share."""
+    g = GraphBuilder()
+    x = g.input("x", (1, 8, 32, 32))
+    x = ops.relu(ops.conv(x, g.parameter("k", (16, 8, 3, 3)), padding=((1, 1), (1, 1))))
+    x = x.reshape(64, 256)
+    for i in range(3):
+        x = ops.relu(ops.linear(x, g.parameter(f"w{i}", (256, 256)), g.parameter(f"b{i}", (256,))))
+    g.output("y", x)
+    return g.build()
+
+
+def session(graph: Graph, **more: object) -> tg.GraphSession:
+    rng = np.random.default_rng(0)
+    weights = {
+        name: rng.normal(0, 0.1, node.shape).astype(np.float32)
+        for name, node in graph.parameters.items()
+    }
+    return tg.GraphSession(graph, weights=weights, calibrate=False, making="always", **more)
+
+
+@gnus
+@pytest.mark.parametrize("exact", [{}, {"exact": "bitwise"}])
+def test_no_bit_depends_on_it(
+    exact: dict[str, str], busy: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Full runs and edits, beside others, threads asleep and not: as those that never slept."""
+    monkeypatch.setattr("tgbench.session.running.waiting", lambda: Waiting(lambda: 0))
+    graph, rng = network(), np.random.default_rng(1)
+    spinning, changing = session(graph, **exact), session(graph, **exact)
+    values = rng.normal(size=(1, 8, 32, 32)).astype(np.float32)
+    for turn in range(12):
+        values[0, :, turn : turn + 3, turn : turn + 3] += 1
+        if turn % 4 == 0:
+            spinning.forget()
+            changing.forget()
+        expected = spinning.run({"x": values})["y"]
+        sitter = a_sitter(LONG_S) if turn % 3 else None
+        found = changing.run({"x": values})["y"]
+        if sitter is not None:
+            sitter.end()
+        np.testing.assert_array_equal(found, expected)
+
+
+@gnus
+def test_a_session_beside_others_has_threads_sleep(
+    busy: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = Waiting()
+    monkeypatch.setattr("tgbench.session.running.waiting", lambda: there)
+    made, values = session(network()), np.zeros((1, 8, 32, 32), np.float32)
+    until = time.monotonic() + 60
+    while not there.is_asleep and time.monotonic() < until:
+        made.forget()
+        made.run({"x": values})
+    assert there.is_asleep
+    there.spin()
+    assert not there.is_asleep

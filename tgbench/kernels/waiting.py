@@ -1,0 +1,161 @@
+"""How the threads of libraries wait for each other: spinning, or asleep where others compute.
+
+Threads of OpenMP meet at a barrier after each call. There GNU's runtime has them spin for some
+milliseconds before they sleep. On a quiet machine that is quickest. Where another process has one
+of the processors, whoever spins uses up what the scheduler would give to the thread that is waited
+for: a run takes ten times as long as by one thread.
+
+    runs ──→ do our threads wait for processors? ── no ──→ threads spin
+                   ↑                └── yes ──→ threads sleep, for as long as MANY such runs
+                   └────────────────────────────────┘
+
+A runtime that has more threads than there are processors lets them spin for a microsecond or so
+(see GOMP_SPINCOUNT in its manual), and it looks at that whenever a thread begins to wait. So a
+*sitter*, a thread with idle threads of the runtime beside it, is all that it takes; when it ends,
+the others spin again. As many threads compute the same parts of everything: no bit depends on it.
+
+Other runtimes than GNU's are left alone.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from ctypes import CDLL, c_void_p, cast
+from functools import cache
+from pathlib import Path
+
+import torch
+
+RUNTIME = "libgomp"
+LEAST_NS = 25_000_000  # of runs, that are judged together
+RARELY = 500  # times what looking takes, which is more with more threads: until the next time
+SHARE = 0.25  # of what runs take, that their threads wait for processors: then others compute
+MANY = 32  # times what was judged: how long threads sleep, so that finding out takes little
+
+
+def waited_ns() -> int:
+    """How long threads of this process waited for a processor that others had, all of them added
+    up; 0 where the system does not say.
+    """
+    found, folder = 0, "/proc/self/task"
+    with suppress(OSError):
+        for thread in os.listdir(folder):
+            with suppress(OSError), open(f"{folder}/{thread}/schedstat", "rb") as told:
+                found += int(told.read().split()[1])
+    return found
+
+
+@cache
+def runtime() -> CDLL | None:
+    """GNU's OpenMP, if it is the one that this process has."""
+    try:
+        lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    files = {line.split(maxsplit=5)[-1] for line in lines if f"/{RUNTIME}" in line}
+    return CDLL(files.pop()) if len(files) == 1 else None
+
+
+class Sitter:
+    """A thread that has idle threads of the runtime beside it, for a while: so many that all are
+    more than the processors. Whoever waits for a thread meanwhile, sleeps.
+
+    Raises RuntimeError if the system gives no thread.
+    """
+
+    def __init__(self, library: CDLL, seconds: float) -> None:
+        self._library, self._seconds = library, seconds
+        self._over, self._sits = threading.Event(), threading.Event()
+        self._others = max(2, library.omp_get_num_procs() - torch.get_num_threads() + 2)
+        self._thread = threading.Thread(target=self._sit, name="tgbench sitter", daemon=True)
+        self._thread.start()
+        self._sits.wait()
+
+    def _sit(self) -> None:
+        nothing = cast(self._library.omp_get_level, c_void_p)  # each of them asks that, and is idle
+        self._library.GOMP_parallel(nothing, None, self._others, 0)
+        self._sits.set()
+        self._over.wait(self._seconds)
+
+    @property
+    def is_there(self) -> bool:
+        return self._thread.is_alive()
+
+    def end(self) -> None:
+        """Let threads spin again."""
+        self._over.set()
+        self._thread.join()
+
+
+class Waiting:
+    """How threads wait in this process, by what happens to its runs.
+
+    Args:
+        waited: how long threads of the process waited for processors until now.
+        sit: has threads sleep for so many seconds; None where the runtime is another one.
+    """
+
+    def __init__(
+        self,
+        waited: Callable[[], int] = waited_ns,
+        sit: Callable[[float], Sitter | None] | None = None,
+    ) -> None:
+        self._waited, self._sit = waited, sit or _sitting
+        self._sitter: Sitter | None = None
+        self._before: int | None = None  # they had waited for so long; None while nobody looks
+        self._took_ns = self._looking_ns = self._due_ns = 0
+
+    @property
+    def is_asleep(self) -> bool:
+        """Whether who waits for another thread sleeps."""
+        return self._sitter is not None and self._sitter.is_there
+
+    def spin(self) -> None:
+        """Have threads spin until others are found to compute."""
+        if self._sitter is not None:
+            self._sitter.end()
+
+    def begins(self) -> None:
+        """A run is about to compute."""
+        if self._before is None and self._is_due():
+            self._took_ns = self._looking_ns = 0
+            self._before = self._look()
+
+    def _is_due(self) -> bool:
+        is_due = time.perf_counter_ns() >= self._due_ns
+        return is_due and not self.is_asleep and torch.get_num_threads() > 1
+
+    def _look(self) -> int:
+        began_ns = time.thread_time_ns()
+        found = self._waited()
+        self._looking_ns += time.thread_time_ns() - began_ns
+        return found
+
+    def ends(self, took_ns: int) -> None:
+        """It computed for so long. Those that take little are judged together."""
+        self._took_ns += took_ns
+        if self._before is None or self._took_ns < LEAST_NS:
+            return
+        waited_ns = self._look() - self._before
+        self._before = None
+        self._due_ns = time.perf_counter_ns() + RARELY * self._looking_ns
+        if waited_ns >= SHARE * self._took_ns:
+            self._sitter = self._sit(MANY * self._took_ns / 1e9)
+
+
+def _sitting(seconds: float) -> Sitter | None:
+    """None as well where the system gives no thread."""
+    library = runtime()
+    with suppress(RuntimeError):
+        return None if library is None else Sitter(library, seconds)
+    return None
+
+
+@cache
+def waiting() -> Waiting:
+    """That of this process."""
+    return Waiting()
