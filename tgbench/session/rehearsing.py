@@ -73,7 +73,7 @@ class Rehearser:
         chooser, ready = self.keeper.chooser, list[Program]()
         for offer, made in self._expected(likely):
             yield
-            is_quick = chooser.rehearse(offer, self.maker.decided(offer))
+            is_quick = yield from chooser.rehearsing(offer, self.maker.decided(offer))
             for one in made if is_quick else ():
                 yield
                 ready += self._made_ready(one)

@@ -30,6 +30,7 @@ from tgbench.plans.search.effort import Effort
 from tgbench.programs.ahead import compile_loops
 from tgbench.programs.lowering import DoesNotFit
 from tgbench.runs.buckets import Bucket, Classifier, Spot, boxes_by_name
+from tgbench.runs.pausing import Paused
 from tgbench.runs.propagate import Propagator
 from tgbench.runs.trace import LoggedCall, Trace
 from tgbench.session.arguments import ArgumentReader
@@ -225,9 +226,7 @@ class Runner:
 
     def _rehearse(self, likely: Likely, until_ns: int) -> None:
         """See with the first answer what may come next, until this thread has worked so long."""
-        for _ in self.rehearser.rehearse(likely):
-            if self._work_ns() >= until_ns:
-                break
+        Paused(self.rehearser.rehearse(likely)).go_on(lambda: self._work_ns() >= until_ns)
         self.chooser.answered()
 
     def _lacks_a_start(self) -> bool:
