@@ -18,6 +18,7 @@ from tgbench.programs.lowering import DoesNotFit
 from tgbench.programs.program import Program
 from tgbench.runs.buckets import BucketClass
 from tgbench.runs.pausing import Pausing
+from tgbench.session import running
 from tgbench.session.choosing import Larger, Own
 from tgbench.session.making import Maker
 from tgbench.session.serving import SWEPT, Offer
@@ -229,6 +230,32 @@ def test_asking_what_may_come_next_ends_in_time_whatever_it_is_at() -> None:
     checked.run()
     assert endless.asked
     assert here() == ()
+
+
+def test_what_a_machine_compiled_once_is_no_reason_to_ask_for_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Slow(Endless):
+        def rehearsing(self, offer: Offer, decided: Any) -> Pausing[bool]:
+            for _ in super().rehearsing(offer, decided):
+                clock["works"] += 1
+                yield
+            raise AssertionError
+
+    def compiled(lowerer: Any) -> None:
+        clock["works"] += 1000
+        clock["once"] += 1000
+
+    clock = {"works": 0, "once": 0}
+    graph, values = _deep(56)
+    checked = _checked(graph, {**values, "x": np.zeros((1, 3, 56, 56), np.float32)})
+    runner = checked.session.runner
+    checked.session.keeper.chooser = runner.chooser = slow = Slow()
+    monkeypatch.setattr(running, "compile_loops", compiled)
+    monkeypatch.setattr(running.once, "spent_ns", lambda: clock["once"])
+    monkeypatch.setattr(runner, "_work_ns", lambda: clock["works"])
+    checked.run()
+    assert slow.asked < 10
 
 
 def test_what_is_computed_is_as_much_everywhere_and_no_more_than_somewhere_it_has_to_be() -> None:

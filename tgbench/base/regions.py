@@ -475,7 +475,7 @@ def _ordered(different: Collection[Coord]) -> Order:
     All that may be asked of two of them follows from it: whoever asks by rank writes no guards.
     """
     moves = Moving in map(type, different)
-    ordered: list[Coord] = sorted(different, key=_coord_key if moves else None)  # type: ignore[arg-type]
+    ordered: list[Coord] = sorted(different, key=_coord_key if moves else None)
     cuts, ranks = ordered[:1], {ordered[0]: 0}
     for coord in ordered[1:]:
         if cuts[-1] < coord:
@@ -572,8 +572,11 @@ def _is_same(a: Coord, b: Coord) -> bool:
 
 
 def _same_boxes(a: list[Box], b: list[Box]) -> bool:
-    return a == b or len(a) == len(b) and all(
-        _is_same(p, r) and _is_same(q, s)
-        for x, y in zip(a, b, strict=True)
-        for (p, q), (r, s) in zip(x, y, strict=True)
+    return a == b or (
+        len(a) == len(b)
+        and all(
+            _is_same(p, r) and _is_same(q, s)
+            for x, y in zip(a, b, strict=True)
+            for (p, q), (r, s) in zip(x, y, strict=True)
+        )
     )

@@ -212,7 +212,7 @@ class Runner:
     def run(self, request: Request, began_ns: int) -> dict[str, Any]:
         """The results of a request that came at `began_ns`."""
         is_first = self.keeper.standing.memory is None
-        worked_ns = self._work_ns() if is_first else 0
+        worked_ns = self._steady_ns() if is_first else 0
         decision = self.decide(request)
         likely = decision.likely
         while request.keeps is Keeps.NOTHING and self._lacks_a_start():
@@ -220,13 +220,19 @@ class Runner:
             decision = self.decide(request)
         results = self.carry_out(decision, began_ns)
         if is_first and not self.chooser.strict:
-            now_ns = self._work_ns()  # and as long again, at most
-            self._rehearse(likely, now_ns + (now_ns - worked_ns))
+            now_ns = self._steady_ns()  # and as long again, at most
+            self._rehearse(likely, self._work_ns() + (now_ns - worked_ns))
         return results
+
+    def _steady_ns(self) -> int:
+        """How long this thread worked, less what is done once: code that a machine compiles for
+        seconds, when it first needs it, is no reason to wait for as long again.
+        """
+        return self._work_ns() - once.spent_ns()
 
     def _rehearse(self, likely: Likely, until_ns: int) -> None:
         """See with the first answer what may come next, until this thread has worked so long."""
-        Paused(self.rehearser.rehearse(likely)).go_on(lambda: self._work_ns() >= until_ns)
+        Paused(self.rehearser.rehearsing(likely)).go_on(lambda: self._work_ns() >= until_ns)
         self.chooser.answered()
 
     def _lacks_a_start(self) -> bool:
