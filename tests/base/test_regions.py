@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from strategies import boxes, mask_of, regions
 
 from tgbench.base import regions as module
-from tgbench.base.coords import Domain, origin_symbol, record
+from tgbench.base.coords import Domain, Moving, origin_symbol, record, swept_symbol
 from tgbench.base.regions import EMPTY, Box, Left, Region, listed_region, union
 
 SHAPES = ((), (6,), (4, 5), (3, 4, 3))
@@ -201,6 +201,59 @@ def test_algebra_holds_at_every_origin_the_guards_allow(
         if Domain(guards).holds(origin):
             placed = [r.at(origin) if isinstance(r, Region) else r for r in found]
             assert placed == compute(*origin)
+
+
+def swept(kind: tuple[str, int], u: Any, v: Any) -> Any:
+    """Ends of a part that may stand anywhere: behind strides, and at borders."""
+    base, shift = kind
+    return {"number": 3, "u": u // 2, "v": v, "2u": (u + 1) // 2}[base] + shift
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+@given(specs, specs, st.integers(0, SIZE - 1), st.integers(0, SIZE - 1))
+def test_algebra_of_a_sweep_holds_at_every_place_the_guards_allow(
+    rank: int, left: Any, right: Any, u: int, v: int
+) -> None:
+    """The same elements, in boxes none of which is empty or meets another."""
+
+    def made(spec: Any, u: Any, v: Any) -> list[Box]:
+        sides = [[tuple(swept(end, u, v) for end in side) for side in box[:rank]] for box in spec]
+        return [Box(box) for box in sides if all(start < stop for start, stop in box)]
+
+    def compute(u: Any, v: Any) -> list[Region]:
+        a, b = Region.of(*made(left, u, v)), Region.of(*made(right, u, v))
+        return [a, b, a.union(b), a.intersect(b), a.subtract(b)]
+
+    with record((u, v)) as guards:
+        found = compute(swept_symbol(0, SIZE - 1), swept_symbol(1, SIZE - 1))
+    for origin in itertools.product(range(SIZE), repeat=2):
+        if Domain(guards).holds(origin):
+            for region, expected in zip(found, compute(*origin), strict=True):
+                placed = region.at(origin)
+                assert all(start < stop for box in placed for start, stop in box)
+                assert placed.elements == expected.elements
+                assert placed.contains(expected)
+
+
+def test_many_ends_that_move_are_put_in_order_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of n rows and n columns that meet each other, n · log n questions and not n³."""
+    n, asked = 24, 0
+
+    def counting(self: Moving, other: Any, found: Any = Moving.__sub__) -> Any:
+        nonlocal asked
+        asked += 1
+        return found(self, other)
+
+    monkeypatch.setattr(Moving, "__sub__", counting)
+    with record((5,)):
+        starts = [origin_symbol(0) + 4 * i for i in range(n)]
+        rows = [Box(((at, at + 1), (0, 1000))) for at in starts]
+        columns = [Box(((0, 1000), (at, at + 1))) for at in starts]
+        cross = Region.of(*rows, *columns)
+        assert len(cross) == (n + 1) * n + n
+        assert cross.union(Region.full((1000, 1000))) == Region.full((1000, 1000))
+        assert len(Region.full((1000, 1000)).subtract(cross)) == (n + 1) ** 2
+    assert asked < 10 * n**2
 
 
 def test_examples() -> None:

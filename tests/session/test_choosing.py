@@ -362,7 +362,7 @@ def test_before_any_was_made_a_program_costs_in_proportion_to_asking_about_it() 
         return _work(1.0)
 
     known.modelled = parts
-    world.chooser.rehearse(own, _nothing())
+    at_once(world.chooser.rehearsing(own, _nothing()))
     assert known.making(own) == 700 * OVER_MODEL
 
 

@@ -461,10 +461,14 @@ def test_what_is_planned_for_is_ready_with_the_first_answer_of_a_searched_plan(
 ) -> None:
     graph, path, _ = gemma_case(folder, "window shorter than the text")
     session = GraphSession(graph, path, making="measured", calibrate=False)
-    rehearse = session.runner.rehearser.rehearse
-    session.runner.rehearser.rehearse = lambda likely: iter(  # type: ignore[method-assign]
-        [*rehearse(likely)]  # as long as it takes
-    )
+    rehearsing = session.runner.rehearser.rehearsing
+
+    def to_the_end(likely: Any) -> Any:
+        for _ in rehearsing(likely):  # as long as it takes
+            pass
+        yield
+
+    session.runner.rehearser.rehearsing = to_the_end  # type: ignore[method-assign]
     ids = np.zeros((1, T), np.int64)
 
     def append(at: int) -> None:

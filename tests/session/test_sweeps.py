@@ -13,9 +13,12 @@ from hypothesis import strategies as st
 from session_cases import CheckedSession
 
 import tgbench as tg
+from tgbench.base.coords import here, origin_symbol, record
 from tgbench.programs.lowering import DoesNotFit
 from tgbench.programs.program import Program
 from tgbench.runs.buckets import BucketClass
+from tgbench.runs.pausing import Pausing
+from tgbench.session import running
 from tgbench.session.choosing import Larger, Own
 from tgbench.session.making import Maker
 from tgbench.session.serving import SWEPT, Offer
@@ -179,7 +182,8 @@ def test_a_patch_anywhere_is_served_in_little_memory(size: int, least_share: flo
 class Ready(Anywhere):
     """Has programs for any place of an image made with the first answer."""
 
-    def rehearse(self, offer: Offer, decided: Any) -> bool:
+    def rehearsing(self, offer: Offer, decided: Any) -> Pausing[bool]:
+        yield
         return offer.rung is SWEPT
 
 
@@ -204,6 +208,54 @@ def test_where_there_is_no_room_for_a_part_a_narrower_one_is_made_ready(
     monkeypatch.setattr(Maker, "make", made)
     checked.run()
     assert tried == expected
+
+
+class Endless(Anywhere):
+    """Never has enough of asking what may come next."""
+
+    asked = 0
+
+    def rehearsing(self, offer: Offer, decided: Any) -> Pausing[bool]:
+        with record((7,)):
+            while True:
+                self.asked += origin_symbol(0) < 8
+                yield
+
+
+def test_asking_what_may_come_next_ends_in_time_whatever_it_is_at() -> None:
+    """The first answer waits for it as long again as it took, at most."""
+    graph, values = _deep(56)
+    checked = _checked(graph, {**values, "x": np.zeros((1, 3, 56, 56), np.float32)})
+    checked.session.keeper.chooser = checked.session.runner.chooser = endless = Endless()
+    checked.run()
+    assert endless.asked
+    assert here() == ()
+
+
+def test_what_a_machine_compiled_once_is_no_reason_to_ask_for_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Slow(Endless):
+        def rehearsing(self, offer: Offer, decided: Any) -> Pausing[bool]:
+            for _ in super().rehearsing(offer, decided):
+                clock["works"] += 1
+                yield
+            raise AssertionError
+
+    def compiled(lowerer: Any) -> None:
+        clock["works"] += 1000
+        clock["once"] += 1000
+
+    clock = {"works": 0, "once": 0}
+    graph, values = _deep(56)
+    checked = _checked(graph, {**values, "x": np.zeros((1, 3, 56, 56), np.float32)})
+    runner = checked.session.runner
+    checked.session.keeper.chooser = runner.chooser = slow = Slow()
+    monkeypatch.setattr(running, "compile_loops", compiled)
+    monkeypatch.setattr(running.once, "spent_ns", lambda: clock["once"])
+    monkeypatch.setattr(runner, "_work_ns", lambda: clock["works"])
+    checked.run()
+    assert slow.asked < 10
 
 
 def test_what_is_computed_is_as_much_everywhere_and_no_more_than_somewhere_it_has_to_be() -> None:

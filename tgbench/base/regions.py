@@ -25,7 +25,7 @@ The banded form generalises the y-x bands of the X11 server's Region to any rank
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cmp_to_key
 from itertools import chain, pairwise
@@ -161,8 +161,8 @@ class Region:
     @staticmethod
     def of(*boxes: Box) -> Region:
         """The union of any boxes of one rank."""
-        if not any(box.moves for box in boxes):
-            return _banded(boxes)  # of numbers, bands join what overlaps
+        if len(boxes) >= MANY or not any(box.moves for box in boxes):
+            return _banded(boxes)  # bands join what overlaps
         disjoint: tuple[Box, ...] = ()
         for box in boxes:
             disjoint += tuple(_outside([box], Region(disjoint)))
@@ -209,6 +209,11 @@ class Region:
             return self
         if not self.boxes or self == other:
             return other
+        if len(self.boxes) + len(other.boxes) > MANY:
+            for one, more in ((self, other), (other, self)):
+                if len(one.boxes) == 1 and one.contains(more):
+                    return one
+            return _banded([*self.boxes, *other.boxes])
         extra = _outside(other.boxes, self)
         return _banded([*self.boxes, *extra]) if extra else self
 
@@ -225,20 +230,29 @@ class Region:
             return self
         if self is other or self == other:
             return EMPTY
+        if len(self.boxes) + len(other.boxes) > MANY and (self.moves or other.moves):
+            return Region(tuple(_bands(self.boxes, other.boxes)))
         return _banded(_outside(self.boxes, other))
 
     def contains(self, other: Region) -> bool:
         if len(self.boxes) == 1:
             return all(map(self.boxes[0].contains, other.boxes))
+        if len(self.boxes) >= MANY and self._sides.are_numbers and not other.moves:
+            return all(map(self._sides.cover, other.boxes))
         return not _outside(other.boxes, self)
 
     def near(self, box: Box) -> Sequence[Box]:
         """The boxes that may overlap one: of few, any may; most of hundreds lie apart from it."""
         if len(self.boxes) < MANY:
             return self.boxes
+        return [self.boxes[i] for i in self._sides.near(box)]
+
+    @property
+    def _sides(self) -> _Ends:
+        """Where its boxes start and stop."""
         if self._ends is None:
             self._ends = _Ends.of(self.boxes)
-        return [self.boxes[i] for i in self._ends.near(box)]
+        return self._ends
 
     def intersects(self, other: Region) -> bool:
         return any(a.intersect(b) is not None for a in self.boxes for b in other.near(a))
@@ -275,10 +289,12 @@ class _Ends:
     """Where many boxes start and stop, along the dimensions in which all of them are of numbers.
 
     Fields:
+        rank: how many dimensions there are.
         axes: these dimensions.
         starts, stops: [box, one of these dimensions].
     """
 
+    rank: int
     axes: Sequence[int]
     starts: NDArray[np.int64]
     stops: NDArray[np.int64]
@@ -288,7 +304,12 @@ class _Ends:
         dimensions = [list(chain.from_iterable(sides)) for sides in zip(*boxes, strict=True)]
         axes = [i for i, ends in enumerate(dimensions) if Moving not in map(type, ends)]
         ends = np.array([dimensions[i] for i in axes], np.int64).reshape(len(axes), len(boxes), 2)
-        return _Ends(axes, ends[:, :, 0].T, ends[:, :, 1].T)
+        return _Ends(len(dimensions), axes, ends[:, :, 0].T, ends[:, :, 1].T)
+
+    @property
+    def are_numbers(self) -> bool:
+        """Whether none of them moves in any dimension."""
+        return len(self.axes) == self.rank
 
     def near(self, box: Box) -> list[int]:
         """Which of them may overlap a box: what moves may be anywhere."""
@@ -298,6 +319,14 @@ class _Ends:
         meets = (self.starts < np.array(stop)) & (np.array(start) < self.stops)
         found: list[int] = np.flatnonzero(meets.all(axis=1)).tolist()
         return found
+
+    def cover(self, box: Box) -> bool:
+        """Whether they hold all of a box, where none moves: as they are disjoint, as many elements
+        as it has.
+        """
+        start, stop = np.array(box, np.int64).reshape(-1, 2).T
+        inside = np.minimum(self.stops, stop) - np.maximum(self.starts, start)
+        return bool(np.maximum(inside, 0).prod(axis=1).sum() == box.elements)
 
 
 EMPTY = Region(())
@@ -316,6 +345,11 @@ class Left:
 
     valid: Region
     dirty: Region
+
+    @property
+    def moves(self) -> bool:
+        """Whether any of the two follows the origin."""
+        return self.valid.moves or self.dirty.moves
 
     @property
     def region(self) -> Region:
@@ -402,7 +436,7 @@ def _band_count(boxes: Sequence[Sequence[Interval]], most: int) -> int:
     if len(boxes) == 1:
         return 1
     count = 0
-    for start, stop in pairwise(_cuts(coord for box in boxes for coord in box[0])):
+    for start, stop in pairwise(sorted({coord for box in boxes for coord in box[0]})):
         inside = [box[1:] for box in boxes if box[0][0] <= start and stop <= box[0][1]]
         count += _band_count(inside, most - count) if inside else 0
         if count > most:
@@ -432,21 +466,30 @@ def _order(a: Coord, b: Coord) -> int:
 _coord_key = cmp_to_key(_order)
 
 
-def _cuts(coords: Iterable[Coord]) -> list[Coord]:
-    """Coordinates in order, each number once."""
-    different = set(coords)
-    if Moving not in map(type, different):
-        return sorted(different)
-    ordered = sorted(different, key=_coord_key)
-    result = ordered[:1]
+Order: TypeAlias = "tuple[list[Coord], dict[Coord, int]]"
+
+
+def _ordered(different: Collection[Coord]) -> Order:
+    """Coordinates in order, each number once; and where each of them is in that order.
+
+    All that may be asked of two of them follows from it: whoever asks by rank writes no guards.
+    """
+    moves = Moving in map(type, different)
+    ordered: list[Coord] = sorted(different, key=_coord_key if moves else None)
+    cuts, ranks = ordered[:1], {ordered[0]: 0}
     for coord in ordered[1:]:
-        if result[-1] < coord:
-            result.append(coord)
-    return result
+        if cuts[-1] < coord:
+            cuts.append(coord)
+        ranks[coord] = len(cuts) - 1
+    return cuts, ranks
 
 
 def _banded(boxes: Sequence[Box]) -> Region:
-    """The canonical form of disjoint boxes; of boxes of numbers, they may overlap."""
+    """The canonical form of any boxes.
+
+    Of few that move, it is right at more places where they are disjoint already: then nothing is
+    compared with what another one covers.
+    """
     if not boxes:
         return EMPTY
     if len(boxes) == 1:
@@ -482,16 +525,40 @@ def _number_bands(boxes: Sequence[tuple[Interval, ...]], axis: int) -> list[tupl
     return [((start, stop), *rest) for start, stop, section in bands for rest in section]
 
 
-def _bands(boxes: Sequence[Box]) -> list[Box]:
-    if len(boxes) == 1 or not boxes[0]:
+def _bands(
+    boxes: Sequence[Box],
+    holes: Sequence[Box] = (),
+    orders: dict[frozenset[Coord], Order] | None = None,
+) -> list[Box]:
+    """The bands of boxes without some holes; any of them may overlap.
+
+    Ends are put in order once, and are numbers of that order from then on: bands of a cross meet
+    the same columns, so what is ordered is remembered in `orders`.
+    """
+    if not boxes[0]:
+        return [] if holes else [boxes[0]]
+    if len(boxes) == 1 and not holes:
         return [boxes[0]]
-    cuts = _cuts(coord for box in boxes for coord in box[0])
+    orders = {} if orders is None else orders
+    every = (*boxes, *holes)
+    ends = frozenset([end for box in every for end in box[0]])
+    if ends not in orders:
+        orders[ends] = _ordered(ends)
+    cuts, ranks = orders[ends]
+    beginning: list[list[tuple[int, bool, Box]]] = [[] for _ in cuts]
+    for i, box in enumerate(every):
+        (start, stop), *rest = box
+        beginning[ranks[start]].append((ranks[stop], i >= len(boxes), Box(rest)))
     bands: list[tuple[Coord, Coord, list[Box]]] = []
-    for start, stop in pairwise(cuts):
-        inside = [Box(box[1:]) for box in boxes if box[0][0] <= start and stop <= box[0][1]]
-        if not inside:
+    inside: list[tuple[int, bool, Box]] = []
+    for i, (start, stop) in enumerate(pairwise(cuts)):
+        inside = [one for one in inside if one[0] > i] + beginning[i]
+        filled = [box for _, is_hole, box in inside if not is_hole]
+        if not filled:
             continue
-        section = _bands(inside)
+        section = _bands(filled, [box for _, is_hole, box in inside if is_hole], orders)
+        if not section:
+            continue
         if bands and same(bands[-1][1], start) and _same_boxes(bands[-1][2], section):
             bands[-1] = (bands[-1][0], stop, section)
         else:
@@ -505,8 +572,11 @@ def _is_same(a: Coord, b: Coord) -> bool:
 
 
 def _same_boxes(a: list[Box], b: list[Box]) -> bool:
-    return len(a) == len(b) and all(
-        _is_same(p, r) and _is_same(q, s)
-        for x, y in zip(a, b, strict=True)
-        for (p, q), (r, s) in zip(x, y, strict=True)
+    return a == b or (
+        len(a) == len(b)
+        and all(
+            _is_same(p, r) and _is_same(q, s)
+            for x, y in zip(a, b, strict=True)
+            for (p, q), (r, s) in zip(x, y, strict=True)
+        )
     )

@@ -250,7 +250,13 @@ class Propagator:
         if not region.boxes:
             return NodePart(EMPTY, reused, ())
         region = rules.rounded(node.call, region)
-        region = covered(node.call, region, there if is_retained else NOTHING)
+        keep = there if is_retained else NOTHING
+        if len(region) > 1:
+            if region.moves or there.moves:  # how large they are depends on where one stands
+                region = covered(node.call, region, keep)
+            else:
+                key = node.call, region, keep
+                region = rules.covered.get(key, covered, *key)
         return NodePart(region, reused, rules.needed(node.call, region))
 
     def _anywhere(self, node: Node, region: Region, there: Left) -> NodePart:

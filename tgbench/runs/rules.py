@@ -48,6 +48,7 @@ class Rules:
         self._unions, self._differences, self._shown = memo(), memo(), memo()
         self._lacking, self._joined, self._rounded = memo(), memo(), memo()
         self.touched, self.seen = memo(), memo()  # by computing nodes of a schedule
+        self.covered = memo()  # what is computed of a region of numbers
 
     def rounded(self, call: Call, region: Region) -> Region:
         """The tiles of a call that a region touches; the region itself where it has no tiling."""

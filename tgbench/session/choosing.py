@@ -49,7 +49,7 @@ from tgbench.plans.decisions import Classes
 from tgbench.programs.program import Program, Use
 from tgbench.programs.states import NOTHING
 from tgbench.runs.buckets import BucketClass, Spot
-from tgbench.runs.pausing import Paused, Pausing, at_once
+from tgbench.runs.pausing import Paused, Pausing
 from tgbench.runs.work import Place, Work
 from tgbench.session.experience import MOST_CLASSES, Asked, Decided, Experience, Modelled
 from tgbench.session.purse import Purse
@@ -189,7 +189,7 @@ class Chooser(Protocol):
     def passes(self) -> None:
         """A run computes everything, and nothing else is looked for, as that does not pay."""
 
-    def rehearse(self, offer: Offer, decided: Decided) -> bool:
+    def rehearsing(self, offer: Offer, decided: Decided) -> Pausing[bool]:
         """Learn of a run that is planned for, and did not happen yet; whether to make it ready."""
 
     def stands(self, offer: Offer) -> bool:
@@ -267,7 +267,8 @@ class Own:
     def passes(self) -> None:
         pass
 
-    def rehearse(self, offer: Offer, decided: Decided) -> bool:
+    def rehearsing(self, offer: Offer, decided: Decided) -> Pausing[bool]:
+        yield
         return False
 
     def stands(self, offer: Offer) -> bool:
@@ -549,10 +550,10 @@ class Measured:
         self._skipped += waits
         return waits
 
-    def rehearse(self, offer: Offer, decided: Decided) -> bool:
+    def rehearsing(self, offer: Offer, decided: Decided) -> Pausing[bool]:
         known, whole = self._experience, self._whole
         began_ns = known.clock()
-        found = at_once(known.asking(offer, decided))
+        found = yield from known.asking(offer, decided)
         known.asked(offer, found, known.clock() - began_ns, is_cold=True)
         modelled_ns = found[0].at(offer.spot.origin)
         return whole is not None and modelled_ns < CLEARLY * whole.use.modelled_ns

@@ -144,6 +144,7 @@ class Planning:
     calibrated: Latest[BucketClass, None] = field(default_factory=_latest)
     missed: Latest[BucketClass, None] = field(default_factory=_latest)
     in_pieces: Latest[BucketClass, None] = field(default_factory=lambda: Latest(MOST_IN_PIECES))
+    _smallest: Latest[Bucket, list[Bucket]] = field(default_factory=lambda: Latest(1))
     _read: ReadTrace | None = None
 
     @cached_property
@@ -193,9 +194,14 @@ class Planning:
         return [spot, *following]
 
     def _lines(self, bucket: Bucket) -> list[Bucket]:
-        """The smallest changes that may follow a run."""
-        found = (unit_change(bucket, self.scheduled, name) for name in self.graph.inputs)
-        return [whole_lines(one, self.scheduled, self.rules) for one in found if one is not None]
+        """The smallest changes that may follow a run; of the last one they are remembered."""
+        known = self._smallest.get(bucket)
+        if known is None:
+            found = (unit_change(bucket, self.scheduled, name) for name in self.graph.inputs)
+            known = self._smallest[bucket] = [
+                whole_lines(one, self.scheduled, self.rules) for one in found if one is not None
+            ]
+        return known
 
     def windows(self, bucket: Bucket) -> list[Bucket]:
         """The same, as large as an eighth of what they do not fill, where inputs are images: how

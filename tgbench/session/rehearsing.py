@@ -18,6 +18,7 @@ from tgbench.programs.lowering import DoesNotFit
 from tgbench.programs.program import Program
 from tgbench.programs.states import NOTHING
 from tgbench.runs.buckets import Bucket, BucketClass, Spot
+from tgbench.runs.pausing import Pausing
 from tgbench.session.making import Maker
 from tgbench.session.planning import Planning
 from tgbench.session.scouting import Scout
@@ -66,14 +67,14 @@ class Rehearser:
             *((SWEPT, spot) for spot in windows),
         ]
 
-    def rehearse(self, likely: Sequence[tuple[Rung, Spot]]) -> Iterator[None]:
+    def rehearsing(self, likely: Sequence[tuple[Rung, Spot]]) -> Pausing[None]:
         """Look at what may come next, the `likely` first, make programs where they pay, and compile
-        code for them; a step at a time, for as long as somebody asks for the next one.
+        code for them.
         """
         chooser, ready = self.keeper.chooser, list[Program]()
         for offer, made in self._expected(likely):
             yield
-            is_quick = chooser.rehearse(offer, self.maker.decided(offer))
+            is_quick = yield from chooser.rehearsing(offer, self.maker.decided(offer))
             for one in made if is_quick else ():
                 yield
                 ready += self._made_ready(one)

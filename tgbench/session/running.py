@@ -31,6 +31,7 @@ from tgbench.plans.search.effort import Effort
 from tgbench.programs.ahead import compile_loops
 from tgbench.programs.lowering import DoesNotFit
 from tgbench.runs.buckets import Bucket, Classifier, Spot, boxes_by_name
+from tgbench.runs.pausing import Paused
 from tgbench.runs.propagate import Propagator
 from tgbench.runs.trace import LoggedCall, Trace
 from tgbench.session.arguments import ArgumentReader
@@ -213,22 +214,24 @@ class Runner:
 
     def run(self, request: Request, began_ns: int) -> dict[str, Any]:
         """The results of a request that came at `began_ns`."""
+        compiled_ns = once.spent_ns()
         decision = first = self.decide(request)
         while request.keeps is Keeps.NOTHING and self._lacks_a_start():
             self._start_again(request)
             decision = self.decide(request)
         results = self.carry_out(decision, began_ns)
         if self._rehearsed != self.keeper.plans and not self.chooser.strict:
-            self._rehearse(first)
+            self._rehearse(first, once.spent_ns() - compiled_ns)
         return results
 
-    def _rehearse(self, first: Decision) -> None:
-        """See with the first answer of a plan what may come next: for as long again, at most."""
+    def _rehearse(self, first: Decision, compiled_ns: int) -> None:
+        """See with the first answer of a plan what may come next: for as long again, at most.
+
+        Code that a machine compiles for seconds when it first needs it is no reason to wait longer.
+        """
         now_ns = self._work_ns()
-        until_ns = now_ns + (now_ns - first.found_ns)
-        for _ in self.rehearser.rehearse(first.likely):
-            if self._work_ns() >= until_ns:
-                break
+        until_ns = now_ns + (now_ns - first.found_ns - compiled_ns)
+        Paused(self.rehearser.rehearsing(first.likely)).go_on(lambda: self._work_ns() >= until_ns)
         self._rehearsed = self.keeper.plans
         self.chooser.answered(is_free=self._bought != self.keeper.plans)
 

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tgbench.base import once
 from tgbench.base.coords import Moving, at
 from tgbench.base.errors import KernelError
 from tgbench.base.swept import FIRST, Terms, entry
@@ -71,7 +72,8 @@ class Loop:
 def loop(function: Any, kinds: tuple[str, ...], by_team: bool = False) -> Loop:
     """A loop, compiled or loaded for arguments of these kinds."""
     made = Loop(function, kinds, by_team)
-    function.compile(entries.types_of(made.all_kinds))
+    with once.doing():
+        function.compile(entries.types_of(made.all_kinds))
     return made
 
 
