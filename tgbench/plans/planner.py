@@ -373,7 +373,8 @@ class Planner:
         BudgetError naming the least that worked.
 
         Args:
-            likely: runs that may come, and are held as well if that takes no more than the budget.
+            likely: runs that may come, and are held as well if that takes no more than the budget;
+                else without the first of them.
         """
         tried: list[Tried] = []
         found = self._found(scenarios, budget_bytes, keep_all, tried)
@@ -406,7 +407,7 @@ class Planner:
             return made  # whose map has room for parts already
         planner = self._over(made.scheduled)
         held = planner.runs.distinct(scenarios)
-        for besides in [likely, ()] if likely else [()]:
+        for besides in (likely[i:] for i in range(len(likely) + 1)):
             attempt = planner.attempts.of(made.retention, held, made.cut, besides=besides)
             roomy = attempt.roomy(budget_bytes)
             fits = budget_bytes is None or roomy.size_bytes <= budget_bytes

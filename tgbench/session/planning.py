@@ -63,6 +63,7 @@ SMALL_BYTES, SMALL_SHARE = 1 << 20, 16  # outputs that are held whole: so many, 
 WINDOW = Raster(8)  # of an image, of which a part changes
 MOST_IN_PIECES = 1000  # unplanned classes that are remembered to have run so
 MOST_CLASSES, MOST_PLACES = 256, 64  # that are planned for, and places of each
+AMPLY, MOST_AMPLE = 16, 2  # at least such a part of a dimension is asked for; the last ones
 
 Retain: TypeAlias = Literal["auto", "all"]
 Runs: TypeAlias = Sequence[Spot]
@@ -123,6 +124,8 @@ class Planning:
         places: where the runs of a class have to fit too.
         likely: classes that may come, and where: what they take decides what is made for them, and
             a plan holds them if there is room.
+        ample: classes that ask for more than those that came, and where: a plan holds them if there
+            is room, as a map for a row holds no second one.
         calibrated: classes whose calls were looked at.
         missed: classes whose runs fitted once in nothing but a new plan.
         in_pieces: unplanned classes that ran so.
@@ -141,6 +144,7 @@ class Planning:
     classes: Latest[BucketClass, tuple[float, Place]] = field(default_factory=_latest)
     places: Latest[BucketClass, Latest[Place, None]] = field(default_factory=_latest)
     likely: Latest[BucketClass, Place] = field(default_factory=_latest)
+    ample: Latest[BucketClass, Place] = field(default_factory=lambda: Latest(MOST_AMPLE))
     calibrated: Latest[BucketClass, None] = field(default_factory=_latest)
     missed: Latest[BucketClass, None] = field(default_factory=_latest)
     in_pieces: Latest[BucketClass, None] = field(default_factory=lambda: Latest(MOST_IN_PIECES))
@@ -233,6 +237,21 @@ class Planning:
     def behind(self, bucket: Bucket) -> list[Bucket]:
         """Changes of one element behind all that was asked for."""
         return self._of_inputs(change_behind, bucket)
+
+    def provide(self, bucket: Bucket) -> None:
+        """Have room in the next plan, if a budget leaves some, for runs that ask for more than one
+        did: from nothing, and after a change of as much.
+        """
+        if self.limit_bytes is None:
+            return
+        shapes = {name: node.shape for name, node in self.graph.outputs.items()}
+        demand = {name: _more(region, shapes[name]) for name, region in bucket.demand}
+        if demand == dict(bucket.demand):
+            return
+        afresh = self.afresh(demand)
+        for one in (*self.blocks(afresh), afresh):
+            kind, place = one.classify(self.graph)
+            self.ample[kind] = place
 
     def _of_inputs(
         self, change: Callable[[Bucket, ScheduledGraph, str], Bucket | None], bucket: Bucket
@@ -352,7 +371,7 @@ class Planning:
             scenarios += [Scenario(kind, at, 0.0) for at in sorted(places)]
         likely = [
             Scenario(kind, tuple([bound // 2 for bound in kind.bounds]), 0.0)
-            for kind in self.likely
+            for kind in (*reversed(self.ample), *self.likely)  # from nothing first
         ]
         with lasting():
             made = self.seat.choose(
@@ -473,6 +492,16 @@ def logged(how: str, made: Decisions, began_ns: int) -> Decisions:
 def parsed(memory: int | str | None, graph: Graph, arena: Arena, pool: Pool) -> int | None:
     """`memory=` in bytes, for a graph with these weights beside this arena."""
     return parse_bytes(memory, graph, arena.device, arena.compute_peak_bytes, pool.packed_bytes)
+
+
+def _more(part: Region, shape: Sequence[int]) -> Region:
+    """Twice as much of a part along the dimensions that it does not fill, at least a 16th of each."""
+    sides = []
+    for (start, stop), size in zip(part.hull(), shape, strict=True):
+        length = min(max(2 * (stop - start), -(-size // AMPLY)), size)
+        first = min(start, size - length)
+        sides.append((start, stop) if stop - start == size else (first, first + length))
+    return Region((Box(sides),))
 
 
 def _narrowed(part: Region, shape: Sequence[int]) -> Region:

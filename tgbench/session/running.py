@@ -297,6 +297,7 @@ class Runner:
             likely = self.rehearser.likely(bucket)
             for _, (kind, at) in likely:
                 self.planning.likely[kind] = at
+            self.planning.provide(bucket)
         self.plan_for(self.planning.first_runs(bucket, spot, self.reader), fits)
         return likely, fits
 
@@ -334,6 +335,7 @@ class Runner:
 
     def _buy_plan(self, spot: Spot) -> None:
         """Plan for one more run, which nobody asked for: what that takes is paid for."""
+        self.planning.provide(spot.kind.bucket(spot.origin))
         self.plan_for([spot])
         self._bought = self.keeper.plans
 
