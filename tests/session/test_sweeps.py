@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from session_cases import CheckedSession
 
 import tgbench as tg
 from tgbench.base.coords import here, origin_symbol, record
+from tgbench.kernels import KERNELS
+from tgbench.kernels.onednn import direct
+from tgbench.kernels.onednn.library import library
 from tgbench.programs.lowering import DoesNotFit
 from tgbench.programs.program import Program
 from tgbench.runs.buckets import BucketClass
@@ -303,3 +307,32 @@ def test_a_program_for_any_place_survives(tmp_path: Path) -> None:
         second.run({"x": x})
         assert second.session.report().served == SWEPT.name
     assert second.session.counters.specialised == before
+
+
+@pytest.mark.skipif(library is None, reason="the extra `onednn` is not installed")
+def test_strips_hold_no_program_to_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where zeros are around what is read at some places, they are copied around it at all."""
+    kernels = [replace(one, cost_ns=lambda site: 0.0) for one in KERNELS["conv"]
+               if one.name in ("conv", "conv_strips_direct")]  # fmt: skip
+    kernels[0] = replace(kernels[0], cost_ns=lambda site: 1e9)
+    monkeypatch.setitem(KERNELS, "conv", kernels)
+    monkeypatch.setattr(direct, "_described", lambda site, of, by: None)
+    random, g = np.random.default_rng(0), tg.GraphBuilder()
+    shapes = {"w0": (16, 16, 3, 3), "w1": (16, 16, 3, 3)}
+    values = {name: random.integers(-1, 2, shape) for name, shape in shapes.items()}
+    x = g.input("x", (1, 16, 24, 24))
+    for name, shape in shapes.items():
+        x = tg.ops.conv(x, g.parameter(name, shape), padding=1)
+    g.output("y", tg.ops.max_(x, (2, 3)))
+    image = random.integers(-4, 5, size=(1, 16, 24, 24)).astype(np.float32)
+    arrays = {name: value.astype(np.float32) for name, value in values.items()}
+    checked = _checked(g.build(), {**arrays, "x": image})
+    checked.run()
+    for place in ((9, 9), (0, 0), (0, 11), (20, 20), (13, 2)):
+        image = image.copy()
+        image[..., place[0] : place[0] + 4, place[1] : place[1] + 4] += 1
+        checked.run({"x": image})
+        program = checked.session.last.program
+        assert "conv_strips_direct" in {made.kernel for made in program.instructions}
+        assert program.domain.share((20, 20)) == 1.0
+    assert checked.session.counters.specialised == 2

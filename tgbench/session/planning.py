@@ -361,6 +361,14 @@ class Planning:
         for kind in new:
             self.calibrated[kind] = None
 
+    @property
+    def _may_come(self) -> list[Scenario]:
+        """Runs that a plan has room for, if there is some; those that take most first."""
+        return [
+            Scenario(kind, tuple([bound // 2 for bound in kind.bounds]), 0.0)
+            for kind in (*reversed(self.ample), *self.likely)
+        ]
+
     def quick(self) -> Decisions:
         """A plan for the classes at hand: what happened in which order does not count."""
         began_ns = time.perf_counter_ns()
@@ -369,13 +377,11 @@ class Planning:
         scenarios = planner.scenarios(self.classes)
         for kind, places in self.places.items():
             scenarios += [Scenario(kind, at, 0.0) for at in sorted(places)]
-        likely = [
-            Scenario(kind, tuple([bound // 2 for bound in kind.bounds]), 0.0)
-            for kind in (*reversed(self.ample), *self.likely)  # from nothing first
-        ]
         with lasting():
             made = self.seat.choose(
-                lambda budget: planner.plan(scenarios, budget, self.retain == "all", likely),
+                lambda budget: planner.plan(
+                    scenarios, budget, self.retain == "all", self._may_come
+                ),
                 self.budget_bytes,
             )
         made = replace(made, classes=dict(self.classes), records=self.costs.basis)
@@ -422,6 +428,7 @@ class Planning:
             self.scheduled, self.rules, workload, room, self.costs.time_ns, self.device,
             classes=self.classes, executor=search.executor, workers=search.workers,
             progress=self.progress, stop=search.stop, ranking=self.costs.kernels,
+            likely=self._may_come,
         )  # fmt: skip
 
     def task(self, happened: Iterable[Bucket], start: Plan | None) -> SearchTask:
@@ -495,7 +502,7 @@ def parsed(memory: int | str | None, graph: Graph, arena: Arena, pool: Pool) -> 
 
 
 def _more(part: Region, shape: Sequence[int]) -> Region:
-    """Twice as much of a part along the dimensions that it does not fill, at least a 16th of each."""
+    """Twice as much of a part along dimensions that it does not fill, at least a 16th of each."""
     sides = []
     for (start, stop), size in zip(part.hull(), shape, strict=True):
         length = min(max(2 * (stop - start), -(-size // AMPLY)), size)

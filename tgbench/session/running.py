@@ -92,7 +92,6 @@ class Decision(NamedTuple):
         spot: its class, and where it happens; None where nobody asked.
         served: by which program.
         found_ns: when it was known what differs, by the clock of this thread's work.
-        likely: what may follow the first run; nothing is said of others.
     """
 
     request: Request
@@ -103,7 +102,6 @@ class Decision(NamedTuple):
     served: Served
     found_ns: int
     came_as: Bucket
-    likely: Likely = ()
 
 
 class Outcome(NamedTuple):
@@ -188,6 +186,7 @@ class Runner:
         self.finished: Finished | None = None
         self._ended: Request | None = None  # the last one that was carried out
         self._rehearsed = self._bought = 0  # the last plan of which that is true
+        self._likely: Likely = ()  # what may follow the first run
         calibrator = planning.calibrator
         self.tryer = None if calibrator is None else Tryer(calibrator)
         self.waiting = waiting()
@@ -231,7 +230,7 @@ class Runner:
         """
         now_ns = self._work_ns()
         until_ns = now_ns + (now_ns - first.found_ns - compiled_ns)
-        Paused(self.rehearser.rehearsing(first.likely)).go_on(lambda: self._work_ns() >= until_ns)
+        Paused(self.rehearser.rehearsing(self._likely)).go_on(lambda: self._work_ns() >= until_ns)
         self._rehearsed = self.keeper.plans
         self.chooser.answered(is_free=self._bought != self.keeper.plans)
 
@@ -249,11 +248,10 @@ class Runner:
 
     def decide(self, request: Request) -> Decision:
         """What of the inputs differs, its bucket, and the program; plans if nothing fits."""
-        likely: Likely
         fits: Runs
         if self.keeper.states.size_bytes > STATE_BYTES:
             self.keeper.forget_states()
-        found_ns, came_as, likely, fits = 0, None, (), ()
+        found_ns, came_as, fits = 0, None, ()
         for _ in range(MOST_PLANS):
             arrays = self.reader.completed(request.given, self.keeper.standing.held)
             differ = self._differences(arrays, request)  # a plan moves what is held
@@ -267,7 +265,7 @@ class Runner:
             self.keeper.read_notes()
             spot = self.classifier.spot(bucket)
             if is_first:
-                likely, fits = self._plan_first(bucket, spot)
+                fits = self._plan_first(bucket, spot)
             try:
                 served = self.served(bucket, spot)
                 while self._goes_on(served, found_ns):
@@ -283,23 +281,20 @@ class Runner:
             if is_first and not self.chooser.strict:
                 compile_loops(self.keeper.memory.specialiser.lowerer)
                 self.rehearser.hold(whole for whole in fits if whole != spot)
-            return Decision(
-                request, arrays, differ, bucket, spot, served, found_ns, came_as, likely
-            )
+            return Decision(request, arrays, differ, bucket, spot, served, found_ns, came_as)
         raise KernelError(f"{spot.kind} fits no plan made for it: {failure}")
 
-    def _plan_first(self, bucket: Bucket, spot: Spot) -> tuple[Likely, Runs]:
-        """Plan for the first run; returns what may follow it, and runs that fit as well."""
-        likely: Likely = ()
+    def _plan_first(self, bucket: Bucket, spot: Spot) -> Runs:
+        """Plan for the first run, and for what may follow it; returns runs that fit as well."""
         fits: Runs = ()
         if not self.chooser.strict:
             fits = self.planning.whole_runs()
-            likely = self.rehearser.likely(bucket)
-            for _, (kind, at) in likely:
+            self._likely = self.rehearser.likely(bucket)
+            for _, (kind, at) in self._likely:
                 self.planning.likely[kind] = at
             self.planning.provide(bucket)
         self.plan_for(self.planning.first_runs(bucket, spot, self.reader), fits)
-        return likely, fits
+        return fits
 
     def _afresh(self, bucket: Bucket) -> Served | None:
         """A program for everything, where looking for others does not pay, or nothing else is there

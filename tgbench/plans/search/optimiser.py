@@ -13,7 +13,7 @@ for less: the result is as fast as the greedy plan at least, and as the plan it 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -24,6 +24,7 @@ from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.decisions import Classes, Decisions
 from tgbench.plans.planner import Cost
 from tgbench.plans.retention.workload import Workload
+from tgbench.plans.scenarios import Scenario
 from tgbench.plans.search import orders
 from tgbench.plans.search.chain import Submits
 from tgbench.plans.search.effort import MODES, Clock, Effort, Mode, Spending
@@ -48,6 +49,7 @@ class Optimiser:
         watch: shown every better plan, and the best one after every round.
         look: shown every plan that was laid out, and every window that was solved, if given.
         ranking: which kernels take a site, the best first; the same that runs use.
+        likely: runs that may come besides: what is found has room for them, if there is some.
         clock: what seconds are counted by.
 
     What a call of `run` proves holds for the next one within the same budget: orders, the ways of
@@ -71,6 +73,7 @@ class Optimiser:
         watch: Callable[[Decisions], None] | None = None,
         look: Callable[[Looked], None] | None = None,
         ranking: Ranking = candidates,
+        likely: Sequence[Scenario] = (),
         clock: Clock = time.monotonic,
     ) -> None:
         self.judge = Judge(
@@ -82,7 +85,7 @@ class Optimiser:
         self._asked = Asked(
             "search", budget_bytes, executor=executor, workers=workers,
             tell=progress or (lambda message: None), watch=watch or (lambda decisions: None),
-            look=look,
+            likely=likely, look=look,
         )  # fmt: skip
         self._known = Findings(self.judge)
         self._others: dict[int | None, Others] = {}

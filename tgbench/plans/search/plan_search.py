@@ -22,6 +22,7 @@ from tgbench.plans.plan import Plan
 from tgbench.plans.retention.exact import IntegerProgram
 from tgbench.plans.retention.neighbourhoods import SolvedWindow
 from tgbench.plans.retention.worth import worth_ns
+from tgbench.plans.scenarios import Scenario
 from tgbench.plans.search.arms import Arm, Arms
 from tgbench.plans.search.beginning import DEAR, AllKept, Beginning
 from tgbench.plans.search.bounds import Bounds
@@ -29,13 +30,12 @@ from tgbench.plans.search.chain import ROUND, Submits
 from tgbench.plans.search.effort import Mode, Spending
 from tgbench.plans.search.incumbent import Incumbent
 from tgbench.plans.search.judge import Candidate, Judge, is_alike
-from tgbench.plans.search.layouts import Layouts
+from tgbench.plans.search.layouts import SAMPLED, Layouts
 from tgbench.plans.search.rounds import Neighbourhood, Rounds, in_turn
 from tgbench.runs.split import Cut
 
 CLOSE = 1e-4  # a gap that counts as none
 ROUNDED = 1e-9  # of a bound: what a sum may be off by
-SAMPLED = 2e-3  # what examples of transitions may be off from all of them
 FAR = 1.5  # times what runs take where all is kept: more is much
 OPENING = 0.5  # of the time: for how long ways of cutting come before rounds
 LOOKED_AT_S = 0.05  # between two looks at what is solved, where nothing else is left to do
@@ -78,6 +78,7 @@ class Asked:
         start: a plan to go on from.
         proven_ns: a bound that was found elsewhere.
         executor, workers: what chains run on, and how many there are.
+        likely: runs that may come besides: what is found has room for them, if there is some.
         watch: shown every better plan, and the best one after every round.
         look: shown every plan that was laid out, and every window that was solved, if given.
     """
@@ -90,6 +91,7 @@ class Asked:
     executor: Submits | None = None
     workers: int = 1
     tell: Callable[[str], None] = lambda message: None
+    likely: Sequence[Scenario] = ()
     watch: Callable[[Decisions], None] = lambda decisions: None
     look: Callable[[Looked], None] | None = None
 
@@ -188,7 +190,7 @@ class PlanSearch:
         best = self.incumbent.best
         if best is None:
             return self._in_force()
-        best = self._last_word(best)
+        best = self.layouts.roomier(self._last_word(best), self.asked.likely)
         return self._decisions_of(best, stop, explained=self.asked.mode != "greedy")
 
     def _last_word(self, best: Candidate) -> Candidate:
