@@ -116,6 +116,26 @@ def _insertion(x: Array, random: np.random.Generator) -> Iterator[Step]:
         yield x, np.s_[:, -1]
 
 
+def _chat(x: Array, random: np.random.Generator) -> Iterator[Step]:
+    """A text that goes on word by word; now and then one before is changed, one is put in, or the
+    last eight rows are looked at.
+    """
+    at = x.shape[1] // 4
+    while True:
+        for _ in range(int(random.integers(5, 20))):
+            x, at = x.copy(), at + 1 if at + 1 < x.shape[1] else x.shape[1] // 4
+            x[0, at] = _fresh(x[0, at], random)
+            yield x, np.s_[:, at]
+        x, what, edited = x.copy(), int(random.integers(3)), int(random.integers(1, at))
+        if what == 0:
+            yield x, np.s_[:, max(at - 8, 0) : at]
+            continue
+        if what == 1:
+            x[0, edited + 1 : at + 1] = x[0, edited:at].copy()
+        x[0, edited] = _fresh(x[0, edited], random)
+        yield x, np.s_[:, at]
+
+
 def _patches(x: Array, random: np.random.Generator) -> Iterator[Step]:
     """A patch of a fourteenth of the width and height becomes another one."""
     size = max(x.shape[2] // 14, 1)
@@ -143,6 +163,7 @@ HISTORIES: Mapping[str, Callable[[Array, np.random.Generator], Iterator[Step]]] 
     "typing": _typing,
     "blocks": _blocks,
     "insertion": _insertion,
+    "chat": _chat,
     "patch": _patches,
 }
 TEXT = ("one edit", "two edits", "20 edits", "insertion", "one edit, one row", "typing")
@@ -179,6 +200,20 @@ def _gpt2() -> tuple[nn.Module, Array]:
     torch.manual_seed(0)
     model = transformers.GPT2LMHeadModel(config).eval()
     return Module(model, "input_ids", {"use_cache": False}).eval(), _ids(128)
+
+
+def _gemma() -> tuple[nn.Module, Array]:
+    """With windows that a text of its length is several times as long as."""
+    import transformers
+
+    config = transformers.Gemma3TextConfig(
+        num_hidden_layers=6, hidden_size=256, intermediate_size=1024, num_attention_heads=4,
+        num_key_value_heads=1, head_dim=64, vocab_size=1000, sliding_window=32,
+        max_position_embeddings=256,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.Gemma3TextModel(config).eval()
+    return Module(model, "input_ids", {"use_cache": False}).eval(), _ids(256)
 
 
 def _bert(width: int, layers: int, tokens: int) -> tuple[nn.Module, Array]:
@@ -222,7 +257,8 @@ BOTH_WAYS = ("BertModel", "DebertaV2Model", "ModernBertModel", "FNetModel")
 IMAGES = ("ViTModel", "SwinModel", "ConvNextModel", "ResNetModel", "MobileNetV2Model",
           "SegformerModel")  # fmt: skip
 SUBJECTS: Mapping[str, Subject] = {
-    "GPT-2, 6 × 256, 128 tokens": Subject(_gpt2, (*TEXT, "one edit, last row", "blocks")),
+    "GPT-2, 6 × 256, 128 tokens": Subject(_gpt2, (*TEXT, "one edit, last row", "blocks", "chat")),
+    "Gemma 3, 6 × 256, windows of 32, 256 tokens": Subject(_gemma, ("typing", "blocks", "chat")),
     "MiniLM's size, 6 × 384, 128 tokens": Subject(partial(_bert, 384, 6, 128), TEXT[:4]),
     "ResNet-18, 224²": Subject(partial(_resnet, (2, 2, 2, 2), "basic"), ("patch",)),
     "ResNet-50, 224²": Subject(partial(_resnet, (3, 4, 6, 3), "bottleneck"), ("patch",)),

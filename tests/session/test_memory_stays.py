@@ -191,7 +191,7 @@ def test_what_is_planned_for_has_bounds(monkeypatch: pytest.MonkeyPatch) -> None
     for name, value in made.run(values, want).items():
         np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6)
     assert len(known.classes) == 3
-    assert made.counters.planned > 3
+    assert made.counters.planned > 1
 
 
 def test_equal_graphs_share_no_calls_with_the_dead() -> None:

@@ -213,26 +213,27 @@ class Runner:
 
     def run(self, request: Request, began_ns: int) -> dict[str, Any]:
         """The results of a request that came at `began_ns`."""
-        compiled_ns = once.spent_ns()
         decision = first = self.decide(request)
         while request.keeps is Keeps.NOTHING and self._lacks_a_start():
             self._start_again(request)
             decision = self.decide(request)
         results = self.carry_out(decision, began_ns)
         if self._rehearsed != self.keeper.plans and not self.chooser.strict:
-            self._rehearse(first, once.spent_ns() - compiled_ns)
+            self._rehearse(first)
         return results
 
-    def _rehearse(self, first: Decision, compiled_ns: int) -> None:
-        """See with the first answer of a plan what may come next: for as long again, at most.
-
-        Code that a machine compiles for seconds when it first needs it is no reason to wait longer.
+    def _rehearse(self, first: Decision) -> None:
+        """See with the first answer of a plan what may come next: for as long again, at most, but
+        for code that a machine compiles when it first needs it. Runs to come would wait for that.
         """
-        now_ns = self._work_ns()
-        until_ns = now_ns + (now_ns - first.found_ns - compiled_ns)
-        Paused(self.rehearser.rehearsing(self._likely)).go_on(lambda: self._work_ns() >= until_ns)
+        until_ns = self._steady_ns() + self._work_ns() - first.found_ns
+        Paused(self.rehearser.rehearsing(self._likely)).go_on(lambda: self._steady_ns() >= until_ns)
         self._rehearsed = self.keeper.plans
         self.chooser.answered(is_free=self._bought != self.keeper.plans)
+
+    def _steady_ns(self) -> int:
+        """How long this thread worked, less what is done once."""
+        return self._work_ns() - once.spent_ns()
 
     def _lacks_a_start(self) -> bool:
         """No value is left to differ from: after a new plan, an interrupt or `forget`."""

@@ -121,7 +121,7 @@ def inspect_last(session: GraphSession) -> Inspection:
     last = session.last
     if last is None:
         raise PlanError("nothing ran yet; call `run` first, or inspect a planned class")
-    found = _joined(last.program.steps, last.origin)
+    found = _joined(last.program.steps, last.origin, last.dirty)
     return Inspection(f"last run, {last.bucket}", last.propagator.graph, found)
 
 
@@ -146,12 +146,15 @@ def inspect_class(
     cut = session.memory.decisions.cut
     steps = planner.runs.steps(propagator, Scenario(kind, place.origin, 1.0), cut)
     title = f"{kind} {place}".rstrip()
-    return Inspection(title, session.scheduled.graph, _joined(steps, place.origin))
+    dirty = {node.name: region.at(place.origin) for node, region in steps[0].dirty.items()}
+    return Inspection(title, session.scheduled.graph, _joined(steps, place.origin, dirty))
 
 
-def _joined(steps: Iterable[Step], origin: Sequence[int]) -> dict[str, dict[Kind, Region]]:
+def _joined(
+    steps: Iterable[Step], origin: Sequence[int], dirty: Mapping[str, Region]
+) -> dict[str, dict[Kind, Region]]:
     """All pieces of a run together; valid is what the last one leaves."""
-    found: dict[str, dict[Kind, Region]] = {}
+    found: dict[str, dict[Kind, Region]] = {name: {"dirty": part} for name, part in dirty.items()}
 
     def put(node: Node, kind: Kind, region: Region, *, adds: bool = True) -> None:
         kinds = found.setdefault(node.name, {})
@@ -160,8 +163,7 @@ def _joined(steps: Iterable[Step], origin: Sequence[int]) -> dict[str, dict[Kind
 
     for step in steps:
         sides: tuple[tuple[Kind, Mapping[Node, Region]], ...] = (
-            ("dirty", step.dirty), ("needed", step.needed), ("computed", step.compute),
-            ("reused", step.reused),
+            ("needed", step.needed), ("computed", step.compute), ("reused", step.reused),
         )  # fmt: skip
         for kind, regions in sides:
             for node, region in regions.items():
