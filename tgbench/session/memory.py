@@ -56,6 +56,7 @@ class Memory:
         ranking: Ranking,
         team: Teamwork | None,
     ) -> None:
+        self._dirty = rules.allowance.memo(MOST_AFTERS)  # by class
         self.scheduled = scheduled
         self.decisions = decisions
         self.pool = pool
@@ -398,12 +399,15 @@ class Memory:
         program.afters.setdefault(state, []).append((Domain(guards), number))
         return number
 
+    def _dirty_in(self, kind: BucketClass) -> dict[Node, Region]:
+        """What differs in runs of a class, felt or not: remembered, as each may begin anew."""
+        return self.propagator.forward(changes(self.scheduled.graph, kind, kind.symbols))
+
     def _left(self, program: Program, state: int, kind: BucketClass) -> State:
         """What is kept of what was there, and what was computed."""
         held = self.states.patterns[state].state
         valid: Mapping[Node, Region] = {node: there.valid for node, there in held.items()}
-        changed = self.propagator.felt(changes(self.scheduled.graph, kind, kind.symbols), valid)
-        dirty: Mapping[Node, Region] = self.propagator.forward(changed)
+        dirty: Mapping[Node, Region] = self._dirty.get(kind, self._dirty_in, kind)
         for step in program.steps:
             valid, dirty = self.propagator.after(step, valid, dirty), {}  # all in the first piece
         slots, kept = self.placement.slots, self.placement.retained
