@@ -557,10 +557,11 @@ class Table:
     run of equal steps around it, as indices of values.
     """
 
-    __slots__ = ("first", "last", "slope", "values")
+    __slots__ = ("array", "first", "last", "slope", "values")
 
     def __init__(self, values: Sequence[int] | NDArray[np.int64]) -> None:
         array = np.asarray(values, dtype=np.int64)
+        self.array = array
         self.values: list[int] = array.tolist()
         steps = np.diff(array)
         self.slope: list[int] = steps.tolist()
@@ -644,7 +645,7 @@ def _compared(table: Table, index: Coord, bound: Coord, compare: np.ufunc) -> bo
         return found >= bound if compare is np.greater_equal else found <= bound
     places = np.arange(len(table))
     bounds = places + further if isinstance(bound, Moving) else bound
-    low, high = swept.around(compare(table.values, bounds) == here, value_of(index))
+    low, high = swept.around(compare(table.array, bounds) == here, value_of(index))
     if low > 0:
         _require(index - low)
     if high < len(table) - 1:

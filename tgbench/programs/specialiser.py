@@ -207,9 +207,8 @@ class Specialiser:
         with record(origin) as guards:
             held, symbols = _with(numbers, held, kind)
             demand = joined(handed_out(graph, kind, symbols).values())
-            valid = _valid(held)
-            changed = self.propagator.felt(changes(graph, kind, symbols), valid)
-            step = yield from self.propagator.stepping(valid, changed, demand)
+            changed = self._felt(held, kind, symbols)
+            step = yield from self.propagator.stepping(_valid(held), changed, demand)
         return step, Domain(guards)
 
     def counting(
@@ -219,10 +218,15 @@ class Specialiser:
         graph = self.scheduled.graph
         with record(origin):
             demand = joined(handed_out(graph, kind, kind.symbols).values())
-            valid = _valid(held)
-            changed = self.propagator.felt(changes(graph, kind, kind.symbols), valid)
-            step = yield from self.propagator.stepping(valid, changed, demand)
+            changed = self._felt(held, kind, kind.symbols)
+            step = yield from self.propagator.stepping(_valid(held), changed, demand)
             return (yield from self._looked_at(step, held, demand))
+
+    def _felt(
+        self, held: State, kind: BucketClass, symbols: Sequence[Coord]
+    ) -> Mapping[Node, Region]:
+        """The changes of a run that anything held depends on."""
+        return self.propagator.felt(changes(self.scheduled.graph, kind, symbols), _valid(held))
 
     @property
     def _own_ways(self) -> list[Way]:
@@ -269,7 +273,7 @@ class Specialiser:
     ) -> Pausing[tuple[list[tuple[Step, Lowering]], State]]:
         numbers = dict(enumerate(origin)) if is_fixed else self.fixed_entries.of(kind, origin)
         held, symbols = taken_for(numbers, {} if way.afresh else held, kind)
-        changed = self.propagator.felt(changes(self.scheduled.graph, kind, symbols), _valid(held))
+        changed = self._felt(held, kind, symbols)
         named = handed_out(self.scheduled.graph, kind, symbols)
         demand: Demand = joined(named.values())
         if way.more:

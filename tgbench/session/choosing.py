@@ -387,13 +387,7 @@ class Measured:
         unknown = self._compare(kind, seen)
         best, expected = self._least(seen, planned)
         if self._instead_ns == inf:
-            fits = [one for one in reversed(seen) if self._experience.plan(one[0]) == 0.0]
-            is_new = kind in planned and kind not in self._came
-            if fits and is_new and fits[-1][0] is own:
-                best, expected = fits[-1]  # there is room for it
-            elif fits and not is_new:
-                serves = [self._serves(offer, planned) for offer, _ in fits]  # other runs
-                best, expected = fits[serves.index(max(serves))]
+            best, expected = self._to_make(seen, planned) or (best, expected)
         paid = expected + (self._experience.making(best) if best.program is None else 0.0)
         self._counts = seen, best, paid
         missing = best if best.program is None else unknown
@@ -405,6 +399,17 @@ class Measured:
         self._rung = AFRESH if counts_on_nothing else best.rung
         self._cost_ns = paid
         return best
+
+    def _to_make(self, seen: Sequence[Seen], planned: Classes) -> Seen | None:
+        """What is made where nothing serves a run: its own program in the first run of a class that
+        is planned for, as there is room for it; else the one that will serve most other runs. None
+        where that does not fit.
+        """
+        kind = seen[0][0].spot.kind
+        fits = [one for one in seen if self._experience.plan(one[0]) == 0.0]
+        if kind in planned and kind not in self._came:
+            return seen[0] if fits and fits[0] is seen[0] else None
+        return max(reversed(fits), key=lambda one: self._serves(one[0], planned), default=None)
 
     def _with_asked(self, own: Offer, larger: Sequence[Offer]) -> list[Offer]:
         """The offers, and those of other classes that the model was asked about and that do all of

@@ -12,7 +12,7 @@ are followed as one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from tgbench.base.coords import Footing
@@ -22,7 +22,7 @@ from tgbench.programs.lowering import Held
 from tgbench.programs.program import Program
 from tgbench.programs.states import NOTHING, ValidityPattern
 from tgbench.runs.buckets import Boxes, Bucket, BucketClass, Place, Spot
-from tgbench.runs.propagate import ValueFate, changes
+from tgbench.runs.propagate import ValueFate
 from tgbench.runs.raster import onwards
 from tgbench.session.memory import Memory
 
@@ -116,8 +116,7 @@ class Reader:
             return note.program.fates.get(spot.kind, self._followed, note.program, spot.kind)
 
     def _followed(self, program: Program, kind: BucketClass) -> Fates:
-        graph, propagator = self.memory.scheduled.graph, self.memory.propagator
-        dirty: Mapping[Node, Region] = propagator.forward(changes(graph, kind, kind.symbols))
+        dirty, propagator = self.memory.dirty_in(kind), self.memory.propagator
         numbers = dict[ValueFate, int]()
         which = []
         for node in self.kept:

@@ -56,7 +56,6 @@ class Memory:
         ranking: Ranking,
         team: Teamwork | None,
     ) -> None:
-        self._dirty = rules.allowance.memo(MOST_AFTERS)  # by class
         self.scheduled = scheduled
         self.decisions = decisions
         self.pool = pool
@@ -78,6 +77,7 @@ class Memory:
         self._inputs, self._writes = scheduled.graph.inputs, scheduled.graph.writes
         self._replaced: list[tuple[Node, Index, Any]] = []
         self._aside = torch.empty(0, dtype=torch.uint8)  # what runs that keep nothing write over
+        self._dirty = rules.allowance.memo(MOST_AFTERS)  # by class
 
     @property
     def propagator(self) -> Propagator:
@@ -399,15 +399,19 @@ class Memory:
         program.afters.setdefault(state, []).append((Domain(guards), number))
         return number
 
-    def _dirty_in(self, kind: BucketClass) -> dict[Node, Region]:
-        """What differs in runs of a class, felt or not: remembered, as each may begin anew."""
+    def dirty_in(self, kind: BucketClass) -> Mapping[Node, Region]:
+        """What differs in runs of a class, felt or not; remembered."""
+        found: Mapping[Node, Region] = self._dirty.get(kind, self._new_dirty, kind)
+        return found
+
+    def _new_dirty(self, kind: BucketClass) -> dict[Node, Region]:
         return self.propagator.forward(changes(self.scheduled.graph, kind, kind.symbols))
 
     def _left(self, program: Program, state: int, kind: BucketClass) -> State:
         """What is kept of what was there, and what was computed."""
         held = self.states.patterns[state].state
         valid: Mapping[Node, Region] = {node: there.valid for node, there in held.items()}
-        dirty: Mapping[Node, Region] = self._dirty.get(kind, self._dirty_in, kind)
+        dirty = self.dirty_in(kind)
         for step in program.steps:
             valid, dirty = self.propagator.after(step, valid, dirty), {}  # all in the first piece
         slots, kept = self.placement.slots, self.placement.retained

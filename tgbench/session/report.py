@@ -13,7 +13,7 @@ from tgbench.kernels.registry import KERNELS, Site
 from tgbench.programs.exact.findings import told
 from tgbench.programs.program import Program
 from tgbench.runs.buckets import Bucket, BucketClass
-from tgbench.runs.propagate import Propagator, Step, joined
+from tgbench.runs.propagate import Propagator, Step, changes, joined
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,8 @@ class Report:
 
     @cached_property
     def _dirty(self) -> Mapping[Node, Region]:
-        graph = self.propagator.graph
-        leaves = {**graph.inputs, **graph.states}
-        return self.propagator.forward({leaves[n]: region for n, region in self.bucket.changed})
+        changed = changes(self.propagator.graph, self.kind, self.origin)
+        return self.propagator.forward(changed)
 
     @property
     def spread(self) -> Spread | None:
