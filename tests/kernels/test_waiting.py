@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from statistics import median
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from tgbench.kernels.waiting import LEAST_NS, MANY, SHARE, Sitter, Waiting
 TOLD = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & {*os.environ}
 IS_GNUS = waiting.runtime() is not None and not TOLD and usable_cores() > 1
 gnus = pytest.mark.skipif(not IS_GNUS, reason="another OpenMP, told how to wait, or one core")
-LONG_S, SPUN_NS, SLEPT_NS = 60.0, 600_000, 300_000
+LONG_S, SPUN_NS = 60.0, 600_000
 
 
 @pytest.fixture(autouse=True)
@@ -177,13 +178,18 @@ def test_asleep_for_a_share_of_what_was_bad(
 # --- how -----------------------------------------------------------------------------------------
 
 
-def spun_ns() -> int:
-    """What threads of the runtime use of the processor after a call, while nobody computes."""
-    values = torch.zeros(1 << 18)
-    values.add_(1)
-    began = time.process_time_ns()
-    time.sleep(0.05)
-    return time.process_time_ns() - began
+def spins() -> bool:
+    """Whether threads of the runtime use a processor after a call, while nobody computes: some
+    milliseconds of it where they spin, a hundredth of that where they sleep. What most calls did:
+    a thread that had to wait for a processor, or is about to end, says nothing.
+    """
+    values, used = torch.zeros(1 << 18), []
+    for _ in range(9):
+        values.add_(1)
+        began = time.process_time_ns()
+        time.sleep(0.05)
+        used.append(time.process_time_ns() - began)
+    return median(used) > SPUN_NS
 
 
 def a_sitter(seconds: float) -> Sitter:
@@ -194,12 +200,12 @@ def a_sitter(seconds: float) -> Sitter:
 
 @gnus
 def test_threads_sleep_as_long_as_somebody_sits() -> None:
-    assert min(spun_ns() for _ in range(3)) > SPUN_NS
+    assert spins()
     sitter = a_sitter(LONG_S)
-    assert max(spun_ns() for _ in range(3)) < SLEPT_NS
+    assert not spins()
     sitter.end()
     assert not sitter.is_there
-    assert min(spun_ns() for _ in range(3)) > SPUN_NS
+    assert spins()
 
 
 @gnus
@@ -208,7 +214,7 @@ def test_who_sits_goes_by_itself() -> None:
     assert sitter.is_there
     time.sleep(0.5)
     assert not sitter.is_there
-    assert spun_ns() > SPUN_NS
+    assert spins()
 
 
 def test_without_a_thread_nobody_sits(monkeypatch: pytest.MonkeyPatch) -> None:
