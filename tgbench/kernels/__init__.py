@@ -1,7 +1,7 @@
 """Kernels: the registry, and importing this fills it."""
 
 from tgbench.kernels import adapters, copied
-from tgbench.kernels.numba import rows, rowwise
+from tgbench.kernels.numba import panels, rows, rowwise
 from tgbench.kernels.onednn import direct, heads, strips
 from tgbench.kernels.onednn.library import library
 from tgbench.kernels.registry import (
@@ -32,17 +32,19 @@ from tgbench.kernels.torch.elementwise import copy_, fill_
 from tgbench.kernels.triton import rowwise as rowwise_triton
 from tgbench.kernels.views import dense
 
+# One layout of a weight is enough, so a call has it from one of these.
+others = panels.register_panels()
 if library is not None:
-    direct.register_direct()
-    strips.register_strips()
+    direct.register_direct(others)
+    strips.register_strips(others)
     heads.register_attention()
-elif packed.is_built_in():  # one layout of weights is enough
-    packed.register_packed()
+elif packed.is_built_in():
+    packed.register_packed(others)
 adapters.register_adapters()
 
 __all__ = [
     "ARENA", "KERNELS", "Kernel", "Scratch", "Site", "View", "adapters", "candidates", "conv",
     "copied", "copy_", "dense", "direct", "elementwise", "fill_", "fused", "heads", "layout",
-    "opaque", "order", "packed", "pool", "products", "register", "rows", "rowwise",
+    "opaque", "order", "packed", "panels", "pool", "products", "register", "rows", "rowwise",
     "rowwise_triton", "scratch_bytes", "stepwise", "strips", "widening",
 ]  # fmt: skip

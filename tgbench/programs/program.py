@@ -250,7 +250,8 @@ class Program:
         for instruction in self.instructions:
             yield
             if isinstance(instruction.function, Loop):
-                self._chain(origin).add(instruction.function, instruction.arguments, buffers)
+                chain, given = self._chain(origin), instruction.arguments
+                chain.add(instruction.function, given, buffers, prepared)
                 continue
             arguments = _arguments(instruction, origin, tensor, prepared)
             places, arrays = [], []

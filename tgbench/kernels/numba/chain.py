@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -26,7 +26,7 @@ from tgbench.base.coords import Moving, at
 from tgbench.base.errors import KernelError
 from tgbench.base.swept import FIRST, Terms, entry
 from tgbench.graph.op_table import ITEMSIZE
-from tgbench.kernels.registry import Host
+from tgbench.kernels.registry import Host, Prepared
 from tgbench.kernels.views import Bound
 
 try:
@@ -108,13 +108,22 @@ class LoopChain:
         """How many words depend on the origin."""
         return self._moving
 
-    def add(self, one: Loop, arguments: Sequence[Any], buffers: Buffers) -> None:
-        """A call behind the others; its arguments are numbers, arrays, and `Host`s of buffers."""
+    def add(
+        self,
+        one: Loop,
+        arguments: Sequence[Any],
+        buffers: Buffers,
+        prepared: Callable[[Prepared], Any] | None = None,
+    ) -> None:
+        """A call behind the others; its arguments are numbers, arrays, `Host`s of buffers, and what
+        is `prepared`: arrays.
+        """
         self.loops.append(one)
         self._starts.append(len(self._words))
         self._words += entries.code(one.function, one.all_kinds)
         for argument in arguments:
-            self._add(argument, buffers)
+            is_made = prepared is not None and type(argument) is Prepared
+            self._add(prepared(argument) if is_made else argument, buffers)
 
     def _add(self, argument: Any, buffers: Buffers) -> None:
         if type(argument) is Host:
@@ -125,6 +134,7 @@ class LoopChain:
             self._word(view.offset, buffer.data_ptr(), itemsize)
             self._word(view.shape[0])
         elif isinstance(argument, np.ndarray):
+            self.size_bytes += argument.nbytes
             self._kept.append(argument)
             self._words += [argument.ctypes.data, argument.size]
         elif isinstance(argument, float):

@@ -534,14 +534,17 @@ RECIPES = {
 WIDENING = Recipe("widening_linear", _takes_narrow, way_of, rows_cost, _bind, _scratch)
 
 
-def register_direct() -> None:
+def register_direct(is_others: Callable[[Site], bool]) -> None:
     """Register these kernels; called where the library is there.
 
     Those that round are there where the processor does that: what may round is counted and told.
+
+    Args:
+        is_others: whether other kernels compute a call in float32, and lay its weights out.
     """
     rounds = multiplies(NARROW)
     for name, recipe in RECIPES.items():
-        register(_kernel(name, recipe, Factors(WIDE)))
+        register(_kernel(name, recipe, Factors(WIDE), is_others))
         if rounds:
             register(_kernel(f"{name}_bf16", recipe, Factors(NARROW)))
     if rounds:
@@ -550,11 +553,18 @@ def register_direct() -> None:
         register(_kernel("widening_linear_direct_bf16_there", WIDENING, there))
 
 
-def _kernel(name: str, recipe: Recipe, by: Factors) -> Kernel:
+def nobodys(site: Site) -> bool:
+    return False
+
+
+def _kernel(
+    name: str, recipe: Recipe, by: Factors, is_others: Callable[[Site], bool] = nobodys
+) -> Kernel:
     binds, wants, rounds = recipe.bind, recipe.scratch, "" if by.dtype == WIDE else by.dtype
 
     def accepts(site: Site) -> bool:
-        return recipe.takes(site) and recipe.describes(site, by) is not None
+        takes = not is_others(site) and recipe.takes(site)
+        return takes and recipe.describes(site, by) is not None
 
     def cost(site: Site) -> float:
         return recipe.cost(site) / (TIMES if rounds else 1.0)

@@ -13,7 +13,7 @@ The costs are a model of one machine; records replace them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -189,11 +189,15 @@ def computed_in_strips(
         rest[i].copy_(rest[i + 1])
 
 
-def register_strips() -> None:
-    """Register this kernel; called where the library is there."""
+def register_strips(is_others: Callable[[Site], bool]) -> None:
+    """Register this kernel; called where the library is there: see `register_direct`."""
+
+    def accepts(site: Site) -> bool:
+        return not is_others(site) and _strips(site) is not None
+
     register(
         Kernel(
-            "conv_strips_direct", "conv", lambda site: _strips(site) is not None, _cost, _bind,
-            _scratch, CPU, prepares=(1,), posts=POSTS,
+            "conv_strips_direct", "conv", accepts, _cost, _bind, _scratch, CPU,
+            prepares=(1,), posts=POSTS,
         )
     )  # fmt: skip

@@ -16,7 +16,7 @@ The costs are a model of one machine; records replace them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -223,29 +223,37 @@ def is_built_in() -> bool:
 _CPU = ("cpu",)
 
 
-def register_packed() -> None:
-    """Register these kernels; called where oneDNN itself is not there, which takes as many."""
+def register_packed(is_others: Callable[[Site], bool]) -> None:
+    """Register these kernels; called where oneDNN itself is not there, which takes as many.
+
+    Args:
+        is_others: whether other kernels compute a call, and lay its weights out.
+    """
+
+    def besides(takes: Callable[[Site], bool]) -> Callable[[Site], bool]:
+        return lambda site: not is_others(site) and takes(site)
+
     register(
         Kernel(
-            "conv_packed", "conv", takes_conv, conv_cost, _bind_conv, padded_scratch, _CPU,
-            conv_allocates, prepares=(1,),
+            "conv_packed", "conv", besides(takes_conv), conv_cost, _bind_conv, padded_scratch,
+            _CPU, conv_allocates, prepares=(1,),
         )
     )  # fmt: skip
     register(
         Kernel(
-            "conv_points", "conv", takes_points, conv_cost, _bind_points,
+            "conv_points", "conv", besides(takes_points), conv_cost, _bind_points,
             devices=_CPU, allocates=conv_allocates, prepares=(1,),
         )
     )  # fmt: skip
     register(
         Kernel(
-            "linear_packed", "linear", takes_rows, rows_cost, _bind_rows,
+            "linear_packed", "linear", besides(takes_rows), rows_cost, _bind_rows,
             devices=_CPU, allocates=_rows_allocate, prepares=(1,),
         )
     )  # fmt: skip
     register(
         Kernel(
-            "gated_linear_packed", "gated_linear", takes_rows, rows_cost, _bind_gated,
+            "gated_linear_packed", "gated_linear", besides(takes_rows), rows_cost, _bind_gated,
             devices=_CPU, allocates=_rows_allocate, prepares=(1, 2),
         )
     )  # fmt: skip

@@ -1,0 +1,229 @@
+"""Products and convolutions over panels: exact, the same bits wherever, and nothing else written.
+
+`test_kernels` puts these kernels, like all others, through small boxes that lie in odd ways. Here
+sizes are around those of blocks and panels, and operands lie with gaps, as windows of images do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+blocks = pytest.importorskip("tgbench.kernels.numba.blocks", reason="numba is not installed")
+
+Floats = NDArray[np.float32]
+FUNCTIONS = {
+    -1: lambda x: x,
+    blocks.ACTIVATIONS["relu"]: torch.relu,
+    blocks.ACTIVATIONS["silu"]: torch.nn.functional.silu,
+    blocks.ACTIVATIONS["gelu"]: torch.nn.functional.gelu,
+}
+EXACT = -1, blocks.ACTIVATIONS["relu"]  # of whole numbers
+POISON = np.float32(1e30)
+
+
+def whole_numbers(rng: np.random.Generator, *shape: int) -> Floats:
+    return rng.integers(-3, 4, shape).astype(np.float32)
+
+
+def apart(image: Floats, gap: int) -> Floats:
+    """The same numbers, lines and images of them further apart, poison in between."""
+    count, lines, points, channels = image.shape
+    room = np.full((count + 1, lines + gap, points + gap, channels + gap), POISON)
+    seen = room[:count, :lines, :points, :channels]
+    seen[...] = image
+    return seen
+
+
+@dataclass
+class Case:
+    """A convolution of images [count, lines, points, channels]."""
+
+    x: Floats
+    w: Floats
+    gate: Floats | None = None
+    bias: Floats | None = None
+    more: Floats | None = None
+    function: int = -1
+    stride: tuple[int, int] = (1, 1)
+    gaps: tuple[int, int] = (1, 1)
+    low: tuple[int, int] = (0, 0)
+    sizes: tuple[int, int] = (1, 1)  # of the result
+    gap: int = 0
+    threads: int = 1
+    group: int = blocks.MOST_ROWS
+
+    def compute(self) -> Floats:
+        x, count, columns = apart(self.x, self.gap), len(self.x), len(self.w)
+        out = apart(np.full((count, *self.sizes, columns), np.nan, np.float32), self.gap)
+        more = out if self.more is None else apart(self.more, self.gap)
+        strides = [one.strides[axis] // 4 for one in (x, out, more) for axis in range(3)]
+        taps = int(np.prod(self.w.shape[2:]))
+        words = blocks.words_of(self.threads, self.group, taps, columns, self.gate is not None)
+        memory = np.full(words + 16, -7, np.int64)
+        windows = zip(self.w.shape[2:], self.stride, self.gaps, self.low, strict=True)
+        pairs = [n for kind in zip(*windows, strict=True) for n in kind]
+        none = blocks.NONE
+        blocks.multiply(
+            memory[:words], flat(x), blocks.laid_out(self.w),
+            none if self.gate is None else blocks.laid_out(self.gate),
+            none if self.bias is None else self.bias, flat(out),
+            none if self.more is None else flat(more), blocks.ZEROS, *strides, *x.shape[1:3], count,
+            *self.sizes, *pairs, x.shape[3], columns, self.function, self.group, self.threads,
+            *blocks.runtime_addresses(), *blocks.computing(),
+        )  # fmt: skip
+        assert (memory[words:] == -7).all()
+        around = np.array(out.base)
+        around[:count, : self.sizes[0], : self.sizes[1], :columns] = POISON
+        assert (around == POISON).all() or self.gap == 0
+        return np.array(out)
+
+    def expected(self, dtype: torch.dtype = torch.float64) -> NDArray[Any]:
+        """By PyTorch, of the whole image and cut to what was asked for."""
+        found = self._sums(self.w, dtype)
+        if self.bias is not None:
+            found = found + torch.from_numpy(self.bias).to(dtype)
+        if self.more is not None:
+            found = found + torch.from_numpy(self.more).to(dtype)
+        if self.gate is not None:
+            found = found * FUNCTIONS[self.function](self._sums(self.gate, dtype))
+        else:
+            found = FUNCTIONS[self.function](found)
+        return np.asarray(found.numpy())
+
+    def _sums(self, w: Floats, dtype: torch.dtype) -> torch.Tensor:
+        x = torch.from_numpy(self.x).to(dtype).permute(0, 3, 1, 2)
+        reach = [(k - 1) * g + 1 for k, g in zip(w.shape[2:], self.gaps, strict=True)]
+        pads = []
+        for axis in (1, 0):
+            want = (self.sizes[axis] - 1) * self.stride[axis] + reach[axis]
+            low = self.low[axis]
+            pads += [low, max(0, want - low - x.shape[2 + axis])]
+        found = torch.nn.functional.conv2d(
+            torch.nn.functional.pad(x, pads), torch.from_numpy(w).to(dtype), None, self.stride,
+            dilation=self.gaps,
+        )  # fmt: skip
+        return found[:, :, : self.sizes[0], : self.sizes[1]].permute(0, 2, 3, 1)
+
+
+def flat(seen: Floats) -> Floats:
+    """From its first element on, as a kernel is given it."""
+    assert seen.base is not None
+    whole = np.asarray(seen.base).reshape(-1)
+    first = (seen.__array_interface__["data"][0] - whole.__array_interface__["data"][0]) // 4
+    return whole[first:]
+
+
+@st.composite
+def cases(draw: Any) -> Case:
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+
+    def pick(low: int, high: int) -> int:
+        return int(draw(st.integers(low, high)))
+
+    count, lines, points, depth = pick(1, 2), pick(1, 7), pick(1, 15), pick(1, 19)
+    columns = draw(st.sampled_from([1, blocks.PANEL - 1, blocks.PANEL, blocks.PANEL + 3, 40]))
+    window = pick(1, 3), pick(1, 3)
+    has = [draw(st.booleans()) for _ in range(2)]
+    sizes = pick(1, 6), pick(1, 15)
+    return Case(
+        whole_numbers(rng, count, lines, points, depth),
+        whole_numbers(rng, columns, depth, *window),
+        None,
+        whole_numbers(rng, columns) if has[0] else None,
+        whole_numbers(rng, count, *sizes, columns) if has[1] else None,
+        draw(st.sampled_from(EXACT)),
+        (pick(1, 2), pick(1, 2)),
+        (pick(1, 2), pick(1, 2)),
+        (pick(-1, 2), pick(-1, 2)),
+        sizes,
+        pick(0, 2),
+        pick(1, 3),
+        draw(st.sampled_from([1, 5, 6, blocks.MOST_ROWS])),
+    )
+
+
+@given(cases())
+def test_whole_numbers_are_exact(case: Case) -> None:
+    """Any window, stride, dilation and border, of images that lie anywhere, by several threads."""
+    if min(case.low) < 0:  # windows that begin behind the first line or point
+        down, right = (max(0, -low) for low in case.low)
+        seen = replace(case, x=case.x[:, down:, right:], low=tuple(max(0, n) for n in case.low))
+        if not seen.x.size:
+            return
+        expected = seen.expected()
+    else:
+        expected = case.expected()
+    np.testing.assert_array_equal(case.compute(), expected)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 6, 7, 13, blocks.MOST_ROWS, 2 * blocks.MOST_ROWS + 1])
+@pytest.mark.parametrize("columns", [blocks.PANEL, 3 * blocks.PANEL + 5])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_rows_of_any_number(rows: int, columns: int, threads: int) -> None:
+    rng = np.random.default_rng(rows)
+    x, w = whole_numbers(rng, 1, 1, rows, 300), whole_numbers(rng, columns, 300, 1, 1)
+    case = Case(x, w, bias=whole_numbers(rng, columns), sizes=(1, rows), threads=threads)
+    np.testing.assert_array_equal(case.compute(), case.expected())
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("columns", [blocks.PANEL, 2 * blocks.PANEL + 7])
+def test_functions_and_gates(function: int, gated: bool, columns: int) -> None:
+    if gated and function < 0:
+        return
+    rng = np.random.default_rng(0)
+    x, w, gate = (
+        rng.normal(0, 0.3, shape).astype(np.float32)
+        for shape in ((1, 1, 17, 64), (columns, 64, 1, 1), (columns, 64, 1, 1))
+    )
+    case = Case(x, w, gate if gated else None, function=function, sizes=(1, 17))
+    np.testing.assert_allclose(case.compute(), case.expected(), rtol=2e-5, atol=2e-6)
+
+
+@settings(max_examples=30)
+@given(st.data())
+def test_bits_do_not_depend_on_what_stands_beside(data: st.DataObject) -> None:
+    """Any rows of a product, computed alone, in groups of any size or by threads."""
+    rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
+    count, columns, depth = 40, data.draw(st.sampled_from([32, 50])), 701
+    assert count * columns * depth > blocks.SHARED
+    x = rng.normal(size=(1, 1, count, depth)).astype(np.float32)
+    w = rng.normal(size=(columns, depth, 1, 1)).astype(np.float32)
+    whole = Case(x, w, function=blocks.ACTIVATIONS["gelu"], sizes=(1, count), threads=2).compute()
+    first = data.draw(st.integers(0, count - 1))
+    last = data.draw(st.integers(first + 1, count))
+    part = Case(
+        x[:, :, first:last], w, function=blocks.ACTIVATIONS["gelu"], sizes=(1, last - first),
+        group=data.draw(st.sampled_from([1, 4, 12])),
+    )  # fmt: skip
+    np.testing.assert_array_equal(part.compute(), whole[:, :, first:last])
+
+
+def test_numbers_that_are_none_stay_so() -> None:
+    """NaN and infinities pass a sum and a rectifier; of a row beside them nothing is changed."""
+    x = np.ones((1, 1, 3, 8), np.float32)
+    x[0, 0, 0, 3], x[0, 0, 1, 2] = np.nan, np.inf
+    w = np.ones((blocks.PANEL, 8, 1, 1), np.float32)
+    found = Case(x, w, function=blocks.ACTIVATIONS["relu"], sizes=(1, 3)).compute()[0, 0]
+    assert np.isnan(found[0]).all()
+    assert np.isposinf(found[1]).all()
+    assert (found[2] == 8).all()
+
+
+def test_weights_are_laid_out_in_panels() -> None:
+    rng = np.random.default_rng(0)
+    w = whole_numbers(rng, blocks.PANEL + 2, 3, 2, 2)
+    found = blocks.laid_out(w).reshape(2, 2, 2, 3, blocks.PANEL)
+    for column in range(blocks.PANEL + 2):
+        panel, lane = divmod(column, blocks.PANEL)
+        np.testing.assert_array_equal(found[panel, ..., lane].transpose(2, 0, 1), w[column])
+    assert not found[1, ..., 2:].any()

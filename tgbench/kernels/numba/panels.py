@@ -1,0 +1,281 @@
+"""Numba kernels for products of any number of rows, and for convolutions, over panels of weights.
+
+    linear_panels   rows times a matrix; gated_linear_panels: times two
+    conv_panels     windows of any size, of images that lie anywhere in others
+
+Weights are laid out once, in one way for all sizes. Sizes, borders and places are arguments (see
+`blocks`), so a kernel serves every window of an image and every number of rows, and nothing is
+compiled for them. A residual, a bias and an activation (`Site.posts`) are part of the call.
+
+They are registered where no library has better code: see `kernels`. The costs are a model of one
+machine; records replace them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tgbench.base.coords import Coord, same
+from tgbench.kernels.numba.rows import SINGLE, STREAM, compiled, lines_of, span
+from tgbench.kernels.registry import (
+    OPENMP,
+    Kernel,
+    Prepared,
+    Scratch,
+    Site,
+    View,
+    once_a_site,
+    register,
+)
+from tgbench.kernels.torch.conv import overhang, sees_input
+from tgbench.kernels.torch.packed import SPATIAL, suits, takes_rows
+from tgbench.kernels.torch.products import product_of
+from tgbench.kernels.views import Bound, inputs
+
+try:
+    from tgbench.kernels.numba import blocks as blocks
+except ImportError:
+    blocks = None  # type: ignore[assignment]
+
+CALL_NS = 500.0
+FLOPS_PER_NS = 350.0
+LEAST_DEPTH = 8  # of an image: less is what a block begins and ends with
+ACTIVATIONS = frozenset({"relu", "silu", "gelu"})
+POSTS = ACTIVATIONS | {"add"}
+LINE, POINT = 2, 3  # dimensions of an image
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """What is done to each number of a result: something is added, then a function is applied.
+
+    Fields:
+        more: lies as an image does.
+        function: its code; −1 for none.
+    """
+
+    more: View | None = None
+    function: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What a call computes: a product is a line of points, and windows of one element.
+
+    Fields:
+        x, out: [images, channels, lines, points], channels side by side.
+        weights: one, or two of a gated layer, the gate's first.
+        window, stride, gaps, low: by lines and points; low: how far the first window of the result
+            reaches over the border.
+    """
+
+    x: View
+    out: View
+    weights: tuple[View, ...]
+    bias: View | None
+    ends: Ends
+    window: tuple[int, int] = (1, 1)
+    stride: tuple[int, int] = (1, 1)
+    gaps: tuple[int, int] = (1, 1)
+    low: tuple[Coord, Coord] = (0, 0)
+
+    @property
+    def depth(self) -> int:
+        return int(self.x.shape[1])
+
+    @property
+    def columns(self) -> int:
+        return int(self.out.shape[1])
+
+    @property
+    def group(self) -> int:
+        """Rows that are multiplied by one panel after the other."""
+        points = 1
+        for size in (self.out.shape[0], *self.out.shape[2:]):
+            points *= size if type(size) is int else blocks.MOST_ROWS
+        return max(1, min(points, blocks.MOST_ROWS))
+
+
+# --- what a site computes ------------------------------------------------------------------------
+
+
+def _as_line(rows: View) -> View:
+    """Rows [count, n] as the points of an image."""
+    return rows.transpose().insert(0).insert(2)
+
+
+def _as_image(view: View) -> View:
+    while view.rank < 2 + SPATIAL:
+        view = view.insert(2)
+    return view
+
+
+def _lies_well(view: View) -> bool:
+    """Whether channels are side by side."""
+    return same(view.strides[1], 1) or same(view.shape[1], 1)
+
+
+def _code(call: Any, name: str) -> int:
+    if call.attrs.get("approximate") == "tanh":
+        name = "gelu_tanh"
+    found: int = blocks.ACTIVATIONS[name]
+    return found
+
+
+def _ends(site: Site, as_image: Callable[[View], View | None]) -> Ends | None:
+    """None where more is done than there is room for, or in another order."""
+    found = Ends()
+    for post in site.posts:
+        name = post.call.op.name
+        if name in ACTIVATIONS and found.function < 0:
+            found = replace(found, function=_code(post.call, name))
+            continue
+        other = as_image(post.read[0]) if name == "add" and post.read else None
+        is_like = other is not None and all(map(same, post.read[0].shape, site.out.shape))
+        if other is None or not is_like or found.function >= 0 or found.more is not None:
+            return None
+        found = replace(found, more=other)
+    return found
+
+
+def _row_image(view: View) -> View | None:
+    flat = lines_of(view)
+    return None if flat is None else _as_line(flat)
+
+
+def _channels_last(view: View) -> View | None:
+    image = _as_image(view)
+    return image if _lies_well(image) else None
+
+
+@once_a_site
+def _product(site: Site) -> Image | None:
+    if site.out.dtype not in SINGLE or not takes_rows(site):
+        return None
+    p = product_of(site)
+    x, out, ends = _row_image(p.x), _row_image(p.out), _ends(site, _row_image)
+    if x is None or out is None or ends is None:
+        return None
+    if len(p.weights) > 1:
+        ends = Ends(function=_code(site.call, str(site.call.attrs["activation"])))
+    return Image(x, out, p.weights, p.bias, ends)
+
+
+@once_a_site
+def _convolution(site: Site) -> Image | None:
+    if not is_taken(site) or not suits(site) or not sees_input(site):
+        return None
+    x, weight, *bias = inputs(site)
+    image, out, ends = _channels_last(x), _channels_last(site.out), _ends(site, _channels_last)
+    if image is None or out is None or ends is None:
+        return None
+    attrs, low = site.call.attrs, [first for first, _ in overhang(site)]
+    return Image(
+        image, out, (weight,), bias[0] if bias else None, ends,
+        _both(tuple(map(int, weight.shape[2:])), 1), _both(attrs["stride"], 1),
+        _both(attrs["dilation"], 1), _both(low, 0),
+    )  # fmt: skip
+
+
+def is_taken(site: Site) -> bool:
+    """Whether these kernels compute such a call, where its operands lie well: all products, and
+    convolutions of lines or images that are deep enough.
+    """
+    if site.call.op.name != "conv":
+        return True
+    _, depth, *window = site.call.in_shapes[1]
+    is_deep = LEAST_DEPTH <= depth <= blocks.ZERO_COUNT
+    return is_deep and site.call.attrs["groups"] == 1 and len(window) <= SPATIAL
+
+
+def _both(sizes: Sequence[Any], one: int) -> tuple[Any, Any]:
+    """Of lines and points; a line is an image of one."""
+    lines, points = (*[one] * (SPATIAL - len(sizes)), *sizes)
+    return lines, points
+
+
+# --- kernels -------------------------------------------------------------------------------------
+
+
+def laid_out(weight: Tensor) -> NDArray[np.float32]:
+    found: NDArray[np.float32] = blocks.laid_out(weight.numpy())
+    return found
+
+
+def _threads() -> int:
+    return torch.get_num_threads() if all(blocks.runtime_addresses()) else 1
+
+
+def _scratch_of(image: Image) -> tuple[Scratch, ...]:
+    taps, is_gated = prod(image.window), len(image.weights) > 1
+    words = blocks.words_of(_threads(), image.group, taps, image.columns, is_gated)
+    return (((words,), "int64"),)
+
+
+def _bind(image: Image, scratch: tuple[View, ...]) -> Bound:
+    none, more = blocks.NONE, image.ends.more
+    *gate, weight = (Prepared(weight, laid_out) for weight in image.weights)
+    seen = [image.x, image.out, more or image.out]
+    strides = [view.strides[axis] for view in seen for axis in (0, LINE, POINT)]
+    sizes = *image.x.shape[2:], image.out.shape[0], *image.out.shape[2:]
+    windows = [n for pair in (image.window, image.stride, image.gaps, image.low) for n in pair]
+    return compiled(
+        blocks.multiply,
+        (
+            span(scratch[0]), span(image.x), weight, gate[0] if gate else none,
+            none if image.bias is None else span(image.bias), span(image.out),
+            none if more is None else span(more), blocks.ZEROS, *strides, *sizes, *windows,
+            image.depth, image.columns, image.ends.function, image.group, _threads(),
+            *blocks.runtime_addresses(), *blocks.computing(),
+        ),
+    )  # fmt: skip
+
+
+def _cost(site: Site) -> float:
+    weights = sum(site.operand(1 + i).size_bytes for i in range(1 + _is_gated(site)))
+    flops = site.call.op.flops(site.call, site.out_box)
+    return CALL_NS + max(flops / FLOPS_PER_NS, weights / STREAM)
+
+
+def _is_gated(site: Site) -> bool:
+    return site.call.op.name == "gated_linear"
+
+
+def _kernel(op: str, find: Callable[[Site], Image | None], posts: frozenset[str]) -> Kernel:
+    def image_of(site: Site) -> Image:
+        found = find(site)
+        assert found is not None
+        return found
+
+    return Kernel(
+        f"{op}_panels", op, lambda site: find(site) is not None, _cost,
+        lambda site, scratch: _bind(image_of(site), scratch),
+        lambda site: _scratch_of(image_of(site)), ("cpu",),
+        prepares=(1, 2) if op == "gated_linear" else (1,), posts=posts, threads=OPENMP,
+    )  # fmt: skip
+
+
+PANELS = (
+    _kernel("linear", _product, POSTS),
+    _kernel("gated_linear", _product, frozenset()),
+    _kernel("conv", _convolution, POSTS),
+)
+
+
+def register_panels() -> Callable[[Site], bool]:
+    """Register these kernels, where numba is there and libraries have no better code: they have
+    some of their own for AVX-512. Whether they are who computes a call of some site.
+    """
+    if blocks is None or blocks.IS_WIDE:
+        return lambda site: False
+    for kernel in PANELS:
+        register(kernel)
+    return is_taken
