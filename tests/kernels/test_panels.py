@@ -66,7 +66,8 @@ class Case:
         more = out if self.more is None else apart(self.more, self.gap)
         strides = [one.strides[axis] // 4 for one in (x, out, more) for axis in range(3)]
         taps = int(np.prod(self.w.shape[2:]))
-        words = blocks.words_of(self.threads, self.group, taps, columns, self.gate is not None)
+        room = blocks.room_of(self.group, taps, columns, self.gate is not None)
+        words = blocks.JOB + self.threads * room
         memory = np.full(words + 16, -7, np.int64)
         windows = zip(self.w.shape[2:], self.stride, self.gaps, self.low, strict=True)
         pairs = [n for kind in zip(*windows, strict=True) for n in kind]
@@ -77,7 +78,7 @@ class Case:
             none if self.bias is None else self.bias, flat(out),
             none if self.more is None else flat(more), blocks.ZEROS, *strides, *x.shape[1:3], count,
             *self.sizes, *pairs, x.shape[3], columns, self.function, self.group, self.threads,
-            *blocks.runtime_addresses(), *blocks.computing(),
+            room, *blocks.runtime_addresses(), *blocks.computing(),
         )  # fmt: skip
         assert (memory[words:] == -7).all()
         around = np.array(out.base)

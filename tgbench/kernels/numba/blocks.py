@@ -45,6 +45,7 @@ PANEL = VECTORS * LANES  # columns
 TALL = 6  # rows of a block: its sums are in 24 of 32 registers, or in 12 of 16
 LINE = 16  # elements of a line of a cache
 AHEAD = 2 * TALL  # rows: what a block some time later writes is asked for
+STEPS_AHEAD = 16  # of a panel, that are asked for before they are read
 UNROLLED = 4  # steps of a sum that are written out
 MOST_ROWS = 32 * TALL  # of a group: they stay in a cache while all panels go by
 SHARED = 1 << 19  # multiplications from which threads share them: some 10 µs
@@ -54,8 +55,7 @@ WORD, FLOAT, NUMBER = ir.IntType(64), ir.FloatType(), ir.IntType(32)
 VECTOR, NOTHING = ir.VectorType(FLOAT, LANES), WORD(0)
 
 
-@kernel
-def panels_of(columns):
+def panels_of(columns: int) -> int:
     return -(-columns // PANEL)
 
 
@@ -99,13 +99,17 @@ class Sums:
 
     def ask_ahead(self, words: Any, beside: Any, *, to_write: bool) -> None:
         """Have caches fetch what a block some rows later writes, or adds."""
-        byte, ahead = ir.IntType(8).as_pointer(), self.builder.gep(words, [WORD(AHEAD)])
+        for row in self.addresses(self.builder.gep(words, [WORD(AHEAD)]), beside):
+            self._fetch(row, to_write=to_write)
+
+    def _fetch(self, row: Any, *, to_write: bool = False) -> None:
+        """Have caches fetch as much as a panel is wide."""
+        byte = ir.IntType(8).as_pointer()
         taken = ir.FunctionType(ir.VoidType(), [byte, NUMBER, NUMBER, NUMBER])
         fetch = cgutils.get_or_insert_function(self.builder.module, taken, "llvm.prefetch.p0i8")
-        for row in self.addresses(ahead, beside):
-            for v in range(0, PANEL, LINE):
-                at = self.builder.bitcast(self.builder.gep(row, [WORD(v)]), byte)
-                self.builder.call(fetch, [at, NUMBER(int(to_write)), NUMBER(3), NUMBER(1)])
+        for v in range(0, PANEL, LINE):
+            at = self.builder.bitcast(self.builder.gep(row, [WORD(v)]), byte)
+            self.builder.call(fetch, [at, NUMBER(int(to_write)), NUMBER(3), NUMBER(1)])
 
     def vectors(self, row: Any) -> list[Any]:
         return [self.builder.load(at, align=4) for at in self._places(row)]
@@ -136,7 +140,9 @@ class Sums:
 
     def _step(self, rows: list[Any], panel: Any, i: Any, sums: list[Any]) -> list[Any]:
         builder = self.builder
-        w = self.vectors(builder.gep(panel, [builder.mul(i, WORD(PANEL))]))
+        behind = builder.mul(i, WORD(PANEL))
+        w = self.vectors(builder.gep(panel, [behind]))
+        self._fetch(builder.gep(panel, [builder.add(behind, WORD(STEPS_AHEAD * PANEL))]))
         x = [self.spread(builder.load(builder.gep(row, [i]), align=4)) for row in rows]
         pairs = [(a, b) for a in x for b in w]
         return [builder.call(self._add, [*p, s]) for p, s in zip(pairs, sums, strict=True)]
@@ -359,22 +365,18 @@ def _fork(context, function, computing, job, threads):
 JOB = 40
 ZERO_COUNT = 1 << 14  # so deep is a row of zeros
 ZEROS = np.zeros(ZERO_COUNT, np.float32)
-NONE = np.zeros(1, np.float32)
+NONE = np.zeros(0, np.float32)
 
 OWN_BIAS = PANEL // 2  # words of a thread's memory: a bias that is cut by the last column
 OWN, GATES, OWN_MORE = range(3)  # what there is besides where results are not written at once
 
 
-def words_of(threads: int, group: int, taps: int, columns: int, is_gated: bool) -> int:
-    """Words that a job and its threads write."""
-    return JOB + threads * int(_room_of(group, taps, columns, is_gated))
-
-
-@kernel
-def _room_of(group, taps, columns, is_gated):
-    """Words of a thread: a bias, where rows of a group are, rows of its own, where these are."""
+def room_of(group: int, taps: int, columns: int, is_gated: bool) -> int:
+    """Words of a thread: a bias, where rows of a group are, rows of its own, where these are; some
+    behind the last are read.
+    """
     own = 3 * (1 + OWN_BIAS) if is_gated or columns % PANEL else 0
-    return OWN_BIAS + group * (taps + 2 + own) + AHEAD + TALL  # words behind the last are read
+    return OWN_BIAS + group * (taps + 2 + own) + AHEAD + TALL
 
 
 @kernel
@@ -497,7 +499,8 @@ def _part(job, own, first, last, first_panel, last_panel):
 @kernel
 def _share(job, thread, threads):
     """What one of some threads computes: of points or of panels, of which there are more."""
-    last, last_panel = job[IMAGES] * job[LINES] * job[POINTS], panels_of(job[COLUMNS])
+    last = job[IMAGES] * job[LINES] * job[POINTS]
+    last_panel = (job[COLUMNS] + PANEL - 1) // PANEL
     first = first_panel = 0
     if last // TALL > last_panel:
         first, last = last * thread // threads, last * (thread + 1) // threads
@@ -548,7 +551,7 @@ def multiply(
     words, x, w, gate, bias, out, more, zeros, x_image, x_line, x_point, out_image, out_line,
     out_point, more_image, more_line, more_point, x_lines, x_points, images, lines, points,
     tap_lines, tap_points, step_lines, step_points, gap_lines, gap_points, low_lines, low_points,
-    depth, columns, activation, group, threads, fork, number, computing, blocks, functions,
+    depth, columns, activation, group, threads, room, fork, number, computing, blocks, functions,
 ):  # fmt: skip
     """A convolution, or a product, which is one of a line of points and windows of one element.
 
@@ -556,16 +559,16 @@ def multiply(
 
     x [images, x_lines, x_points, depth] and out and more [images, lines, points, columns] have
     distances between their images, lines and points; their last dimension is contiguous. w and
-    gate are laid out; an array of one element stands for none of bias, gate and more. lows: how far
-    the first window reaches over the border. words: memory for `words_of(…)`.
+    gate are laid out; an empty array stands for no bias, gate or more. lows: how far the first
+    window reaches over the border. words: `JOB`, and `room_of(…)` for each thread.
     """
     job = words[:JOB]
     job[X], job[OUT], job[W], job[ZERO_ROW] = (
         x.ctypes.data, out.ctypes.data, w.ctypes.data, zeros.ctypes.data
     )  # fmt: skip
-    job[MORE] = more.ctypes.data if len(more) > 1 else 0
-    job[GATE] = gate.ctypes.data if len(gate) > 1 else 0
-    job[BIAS] = bias.ctypes.data if len(bias) > 1 else 0
+    job[MORE] = more.ctypes.data if len(more) else 0
+    job[GATE] = gate.ctypes.data if len(gate) else 0
+    job[BIAS] = bias.ctypes.data if len(bias) else 0
     job[X_IMAGE], job[X_LINE], job[X_POINT] = 4 * x_image, 4 * x_line, 4 * x_point
     job[OUT_IMAGE], job[OUT_LINE], job[OUT_POINT] = 4 * out_image, 4 * out_line, 4 * out_point
     job[MORE_IMAGE], job[MORE_LINE], job[MORE_POINT] = (
@@ -580,7 +583,7 @@ def multiply(
     job[DEPTH], job[COLUMNS], job[ACTIVATION], job[GROUP] = depth, columns, activation, group
     job[THREAD_NUMBER], job[BLOCKS], job[FUNCTIONS] = number, blocks, functions
     job[ROOM] = words.ctypes.data + 8 * JOB
-    job[ROOM_BYTES] = 8 * _room_of(group, tap_lines * tap_points, columns, len(gate) > 1)
+    job[ROOM_BYTES] = 8 * room
     count = images * lines * points * tap_lines * tap_points * depth * columns
     job[THREADS] = threads if count >= SHARED else 1
     if job[THREADS] > 1:

@@ -158,7 +158,7 @@ def _channels_last(view: View) -> View | None:
 
 @once_a_site
 def _product(site: Site) -> Image | None:
-    if site.out.dtype not in SINGLE or not takes_rows(site):
+    if site.out.dtype not in SINGLE or not is_taken(site) or not takes_rows(site):
         return None
     p = product_of(site)
     x, out, ends = _row_image(p.x), _row_image(p.out), _ends(site, _row_image)
@@ -186,12 +186,14 @@ def _convolution(site: Site) -> Image | None:
 
 
 def is_taken(site: Site) -> bool:
-    """Whether these kernels compute such a call, where its operands lie well: all products, and
-    convolutions of lines or images that are deep enough.
+    """Whether these kernels compute such a call, where its operands lie well: products, and
+    convolutions of lines or images that are deep enough, whose columns fill half of their panels.
     """
+    columns, depth, *window = site.call.in_shapes[1]
+    if 2 * columns < blocks.panels_of(columns) * blocks.PANEL:
+        return False
     if site.call.op.name != "conv":
         return True
-    _, depth, *window = site.call.in_shapes[1]
     is_deep = LEAST_DEPTH <= depth <= blocks.ZERO_COUNT
     return is_deep and site.call.attrs["groups"] == 1 and len(window) <= SPATIAL
 
@@ -214,10 +216,13 @@ def _threads() -> int:
     return torch.get_num_threads() if all(blocks.runtime_addresses()) else 1
 
 
-def _scratch_of(image: Image) -> tuple[Scratch, ...]:
+def _room(image: Image) -> int:
     taps, is_gated = prod(image.window), len(image.weights) > 1
-    words = blocks.words_of(_threads(), image.group, taps, image.columns, is_gated)
-    return (((words,), "int64"),)
+    return blocks.room_of(image.group, taps, image.columns, is_gated)
+
+
+def _scratch_of(image: Image) -> tuple[Scratch, ...]:
+    return (((blocks.JOB + _threads() * _room(image),), "int64"),)
 
 
 def _bind(image: Image, scratch: tuple[View, ...]) -> Bound:
@@ -234,6 +239,7 @@ def _bind(image: Image, scratch: tuple[View, ...]) -> Bound:
             none if image.bias is None else span(image.bias), span(image.out),
             none if more is None else span(more), blocks.ZEROS, *strides, *sizes, *windows,
             image.depth, image.columns, image.ends.function, image.group, _threads(),
+            _room(image),
             *blocks.runtime_addresses(), *blocks.computing(),
         ),
     )  # fmt: skip
