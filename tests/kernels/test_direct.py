@@ -20,7 +20,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from library_cases import passes_with
+from library_cases import by_library, passes_with
 
 from tgbench import ops
 from tgbench.base import once
@@ -51,7 +51,10 @@ from tgbench.kernels.views import dense, part
 from tgbench.runs.rules import Rules
 from tgbench.session.session import GraphSession
 
-pytestmark = pytest.mark.skipif(library is None, reason="the extra `onednn` is not installed")
+pytestmark = [
+    pytest.mark.skipif(library is None, reason="the extra `onednn` is not installed"),
+    pytest.mark.usefixtures(by_library.__name__),
+]
 HIDDEN = """
 import importlib.metadata, ctypes, sys
 installed, load = importlib.metadata.files, ctypes.CDLL

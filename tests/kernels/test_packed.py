@@ -16,19 +16,21 @@ from tgbench import ops
 from tgbench.base.errors import GraphError
 from tgbench.base.safetensors import save
 from tgbench.graph.graph import Graph, GraphBuilder
-from tgbench.kernels.onednn.library import library
-from tgbench.kernels.registry import prepared_inputs
+from tgbench.kernels.registry import KERNELS, prepared_inputs
 from tgbench.kernels.torch.packed import is_built_in
 from tgbench.memory.placement import Slot
 from tgbench.memory.storage import ScheduledGraph
+from tgbench.programs.program import Instruction
 from tgbench.session.session import GraphSession
 
 pytestmark = pytest.mark.skipif(not is_built_in(), reason="PyTorch was built without oneDNN")
-WINDOWS, POINTS, ROWS = (
-    ("conv_direct", "conv_points_direct", "linear_direct")
-    if library is not None
-    else ("conv_packed", "conv_points", "linear_packed")
+NAMES = (
+    ("conv_panels", "conv_panels", "linear_panels"),
+    ("conv_direct", "conv_points_direct", "linear_direct"),
+    ("conv_packed", "conv_points", "linear_packed"),
 )
+THERE = {kernel.name for op in ("conv", "linear") for kernel in KERNELS[op]}
+WINDOWS, POINTS, ROWS = next(names for names in NAMES if THERE.issuperset(names))
 SIZE, WIDE = 12, 128  # pixels, channels: enough for the other layout to pay
 
 
@@ -51,8 +53,12 @@ def network(repeats: int = 2) -> tuple[Graph, dict[str, np.ndarray]]:
     return g.build(), arrays
 
 
+def instructions_of(session: GraphSession) -> list[Instruction]:
+    return [made for _, _, program in session.programs for made in program.instructions]
+
+
 def kernels_of(session: GraphSession) -> set[str]:
-    return {made.kernel for _, _, program in session.programs for made in program.instructions}
+    return {made.kernel for made in instructions_of(session)}
 
 
 def edited(session: GraphSession, count: int = 6) -> None:
@@ -132,7 +138,11 @@ def test_small_weights_go_first() -> None:
     session = GraphSession(graph, arrays, packed_bytes=limit, calibrate=False)
     edited(session)  # both windows are one call: all of them, or none
     assert kernels_of(session) >= {POINTS, ROWS}
-    assert WINDOWS not in kernels_of(session)
+    laid_out = {made.node.name for made in instructions_of(session) if made.kernel == WINDOWS}
+    convs = [node for node in graph.nodes if node.op == "conv"]
+    windows = {node.name for node in convs if node.inputs[1].shape[2:] == (3, 3)}
+    assert windows
+    assert not windows & laid_out
     assert session.estimate_memory()["cpu"].packed_bytes == small
     assert "packed, at most" in str(session.estimate_memory()["cpu"])
 

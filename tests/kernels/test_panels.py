@@ -57,14 +57,19 @@ class Case:
     low: tuple[int, int] = (0, 0)
     sizes: tuple[int, int] = (1, 1)  # of the result
     gap: int = 0
+    turned: bool = False  # whether channels of x are planes
     threads: int = 1
     group: int = blocks.MOST_ROWS
 
     def compute(self) -> Floats:
         x, count, columns = apart(self.x, self.gap), len(self.x), len(self.w)
+        if self.turned:
+            x = apart(self.x.transpose(0, 1, 3, 2), self.gap).transpose(0, 1, 3, 2)
+        copied = np.full(x.size if self.turned else 0, POISON)
         out = apart(np.full((count, *self.sizes, columns), np.nan, np.float32), self.gap)
         more = out if self.more is None else apart(self.more, self.gap)
         strides = [one.strides[axis] // 4 for one in (x, out, more) for axis in range(3)]
+        strides.insert(3, x.strides[3] // 4)
         taps = int(np.prod(self.w.shape[2:]))
         room = blocks.room_of(self.group, taps, columns, self.gate is not None)
         words = blocks.JOB + self.threads * room
@@ -73,7 +78,7 @@ class Case:
         pairs = [n for kind in zip(*windows, strict=True) for n in kind]
         none = blocks.NONE
         blocks.multiply(
-            memory[:words], flat(x), blocks.laid_out(self.w),
+            memory[:words], flat(x), copied, blocks.laid_out(self.w),
             none if self.gate is None else blocks.laid_out(self.gate),
             none if self.bias is None else self.bias, flat(out),
             none if self.more is None else flat(more), blocks.ZEROS, *strides, *x.shape[1:3], count,
@@ -81,7 +86,7 @@ class Case:
             room, *blocks.runtime_addresses(), *blocks.computing(),
         )  # fmt: skip
         assert (memory[words:] == -7).all()
-        around = np.array(out.base)
+        around = np.array(out.base).reshape(count + 1, *(n + self.gap for n in out.shape[1:]))
         around[:count, : self.sizes[0], : self.sizes[1], :columns] = POISON
         assert (around == POISON).all() or self.gap == 0
         return np.array(out)
@@ -116,8 +121,10 @@ class Case:
 
 def flat(seen: Floats) -> Floats:
     """From its first element on, as a kernel is given it."""
-    assert seen.base is not None
-    whole = np.asarray(seen.base).reshape(-1)
+    whole = seen
+    while whole.base is not None:
+        whole = np.asarray(whole.base)
+    whole = whole.reshape(-1)
     first = (seen.__array_interface__["data"][0] - whole.__array_interface__["data"][0]) // 4
     return whole[first:]
 
@@ -146,6 +153,7 @@ def cases(draw: Any) -> Case:
         (pick(-1, 2), pick(-1, 2)),
         sizes,
         pick(0, 2),
+        draw(st.booleans()),
         pick(1, 3),
         draw(st.sampled_from([1, 5, 6, blocks.MOST_ROWS])),
     )

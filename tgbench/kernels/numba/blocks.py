@@ -211,7 +211,8 @@ def _block(rows: int) -> Any:
             def tap(i: Any, sums: list[Any]) -> list[Any]:
                 row = made.addresses(builder.gep(table, [builder.mul(i, pitch)]))
                 behind = builder.mul(builder.mul(i, depth), WORD(PANEL))
-                return made.terms(row, builder.gep(weights, [behind]), depth, sums)
+                found: list[Any] = made.terms(row, builder.gep(weights, [behind]), depth, sums)
+                return found
 
             sums, floor = made.loop(WORD(0), taps, 1, sums, tap), made.spread(least)
             made.store(
@@ -546,30 +547,52 @@ def runtime_addresses() -> tuple[int, int]:
     return fork, number
 
 
+@kernel
+def _copy_image(x, strides, copied, sizes):
+    """An image without gaps, its channels side by side."""
+    images, lines, points, depth = sizes
+    to = 0
+    for image in range(images):
+        for line in range(lines):
+            at = image * strides[0] + line * strides[1]
+            for c in range(depth):
+                for i in range(points):
+                    copied[to + i * depth + c] = x[at + i * strides[2] + c * strides[3]]
+            to += points * depth
+
+
 @long
 def multiply(
-    words, x, w, gate, bias, out, more, zeros, x_image, x_line, x_point, out_image, out_line,
-    out_point, more_image, more_line, more_point, x_lines, x_points, images, lines, points,
-    tap_lines, tap_points, step_lines, step_points, gap_lines, gap_points, low_lines, low_points,
-    depth, columns, activation, group, threads, room, fork, number, computing, blocks, functions,
+    words, x, copied, w, gate, bias, out, more, zeros, x_image, x_line, x_point, x_channel,
+    out_image, out_line, out_point, more_image, more_line, more_point, x_lines, x_points, images,
+    lines, points, tap_lines, tap_points, step_lines, step_points, gap_lines, gap_points, low_lines,
+    low_points, depth, columns, activation, group, threads, room, fork, number, computing, blocks,
+    functions,
 ):  # fmt: skip
     """A convolution, or a product, which is one of a line of points and windows of one element.
 
         out = activation(x ∗ w + bias + more)     or, with gates,  activation(x · gate) · (x · w)
 
-    x [images, x_lines, x_points, depth] and out and more [images, lines, points, columns] have
-    distances between their images, lines and points; their last dimension is contiguous. w and
-    gate are laid out; an empty array stands for no bias, gate or more. lows: how far the first
-    window reaches over the border. words: `JOB`, and `room_of(…)` for each thread.
+    x [images, x_lines, x_points, depth], out and more [images, lines, points, columns] have
+    distances between their images, lines and points; their last dimension is contiguous, or that of
+    x is when it is `copied`, to an array of its size. w and gate are laid out; an empty array
+    stands for no bias, gate or more. lows: how far the first window reaches over the border.
+    words: `JOB`, and `room_of(…)` for each thread.
     """
     job = words[:JOB]
-    job[X], job[OUT], job[W], job[ZERO_ROW] = (
-        x.ctypes.data, out.ctypes.data, w.ctypes.data, zeros.ctypes.data
+    job[X], job[X_IMAGE], job[X_LINE], job[X_POINT] = (
+        x.ctypes.data, 4 * x_image, 4 * x_line, 4 * x_point
     )  # fmt: skip
+    if len(copied):
+        sizes = images, x_lines, x_points, depth
+        _copy_image(x, (x_image, x_line, x_point, x_channel), copied, sizes)
+        job[X], job[X_POINT] = copied.ctypes.data, 4 * depth
+        job[X_LINE] = x_points * job[X_POINT]
+        job[X_IMAGE] = x_lines * job[X_LINE]
+    job[OUT], job[W], job[ZERO_ROW] = out.ctypes.data, w.ctypes.data, zeros.ctypes.data
     job[MORE] = more.ctypes.data if len(more) else 0
     job[GATE] = gate.ctypes.data if len(gate) else 0
     job[BIAS] = bias.ctypes.data if len(bias) else 0
-    job[X_IMAGE], job[X_LINE], job[X_POINT] = 4 * x_image, 4 * x_line, 4 * x_point
     job[OUT_IMAGE], job[OUT_LINE], job[OUT_POINT] = 4 * out_image, 4 * out_line, 4 * out_point
     job[MORE_IMAGE], job[MORE_LINE], job[MORE_POINT] = (
         4 * more_image, 4 * more_line, 4 * more_point

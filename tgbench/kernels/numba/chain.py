@@ -122,8 +122,9 @@ class LoopChain:
         self._starts.append(len(self._words))
         self._words += entries.code(one.function, one.all_kinds)
         for argument in arguments:
-            is_made = prepared is not None and type(argument) is Prepared
-            self._add(prepared(argument) if is_made else argument, buffers)
+            if prepared is not None and type(argument) is Prepared:
+                argument = prepared(argument)
+            self._add(argument, buffers)
 
     def _add(self, argument: Any, buffers: Buffers) -> None:
         if type(argument) is Host:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tgbench.base.coords import Coord, same
-from tgbench.kernels.numba.rows import SINGLE, STREAM, compiled, lines_of, span
+from tgbench.kernels.numba.rows import SINGLE, STREAM, compiled, span
 from tgbench.kernels.registry import (
     OPENMP,
     Kernel,
@@ -71,7 +71,7 @@ class Image:
     """What a call computes: a product is a line of points, and windows of one element.
 
     Fields:
-        x, out: [images, channels, lines, points], channels side by side.
+        x, out: [images, channels, lines, points]; the result's channels are side by side.
         weights: one, or two of a gated layer, the gate's first.
         window, stride, gaps, low: by lines and points; low: how far the first window of the result
             reaches over the border.
@@ -107,9 +107,19 @@ class Image:
 # --- what a site computes ------------------------------------------------------------------------
 
 
-def _as_line(rows: View) -> View:
-    """Rows [count, n] as the points of an image."""
-    return rows.transpose().insert(0).insert(2)
+def _as_line(view: View) -> View | None:
+    """Rows [..., n] as the points of an image of one line; None where strides do not allow it."""
+    rows = view.rows()
+    return None if rows is None else rows.transpose().insert(0).insert(2)
+
+
+def _as_lines(view: View) -> View | None:
+    """Rows [..., n] that lie in several dimensions, as those of an image."""
+    if view.rank > 2 + SPATIAL:
+        return None
+    while view.rank < 2 + SPATIAL:
+        view = view.insert(0)
+    return view.permute(0, -1, 1, 2)
 
 
 def _as_image(view: View) -> View:
@@ -146,14 +156,17 @@ def _ends(site: Site, as_image: Callable[[View], View | None]) -> Ends | None:
     return found
 
 
-def _row_image(view: View) -> View | None:
-    flat = lines_of(view)
-    return None if flat is None else _as_line(flat)
+def _if_well(seen: Callable[[View], View | None]) -> Callable[[View], View | None]:
+    """An image, where its channels are side by side."""
+
+    def found(view: View) -> View | None:
+        image = seen(view)
+        return image if image is not None and _lies_well(image) else None
+
+    return found
 
 
-def _channels_last(view: View) -> View | None:
-    image = _as_image(view)
-    return image if _lies_well(image) else None
+_channels_last = _if_well(_as_image)
 
 
 @once_a_site
@@ -161,12 +174,14 @@ def _product(site: Site) -> Image | None:
     if site.out.dtype not in SINGLE or not is_taken(site) or not takes_rows(site):
         return None
     p = product_of(site)
-    x, out, ends = _row_image(p.x), _row_image(p.out), _ends(site, _row_image)
-    if x is None or out is None or ends is None:
-        return None
-    if len(p.weights) > 1:
-        ends = Ends(function=_code(site.call, str(site.call.attrs["activation"])))
-    return Image(x, out, p.weights, p.bias, ends)
+    for seen in (_as_line, _as_lines):
+        x, out, ends = seen(p.x), seen(p.out), _ends(site, _if_well(seen))
+        if x is None or out is None or not _lies_well(out) or ends is None:
+            continue
+        if len(p.weights) > 1:
+            ends = Ends(function=_code(site.call, str(site.call.attrs["activation"])))
+        return Image(x, out, p.weights, p.bias, ends)
+    return None
 
 
 @once_a_site
@@ -174,12 +189,12 @@ def _convolution(site: Site) -> Image | None:
     if not is_taken(site) or not suits(site) or not sees_input(site):
         return None
     x, weight, *bias = inputs(site)
-    image, out, ends = _channels_last(x), _channels_last(site.out), _ends(site, _channels_last)
-    if image is None or out is None or ends is None:
+    out, ends = _channels_last(site.out), _ends(site, _channels_last)
+    if out is None or ends is None:
         return None
     attrs, low = site.call.attrs, [first for first, _ in overhang(site)]
     return Image(
-        image, out, (weight,), bias[0] if bias else None, ends,
+        _as_image(x), out, (weight,), bias[0] if bias else None, ends,
         _both(tuple(map(int, weight.shape[2:])), 1), _both(attrs["stride"], 1),
         _both(attrs["dilation"], 1), _both(low, 0),
     )  # fmt: skip
@@ -200,8 +215,7 @@ def is_taken(site: Site) -> bool:
 
 def _both(sizes: Sequence[Any], one: int) -> tuple[Any, Any]:
     """Of lines and points; a line is an image of one."""
-    lines, points = (*[one] * (SPATIAL - len(sizes)), *sizes)
-    return lines, points
+    return (one, sizes[0]) if len(sizes) < SPATIAL else (sizes[0], sizes[1])
 
 
 # --- kernels -------------------------------------------------------------------------------------
@@ -222,20 +236,25 @@ def _room(image: Image) -> int:
 
 
 def _scratch_of(image: Image) -> tuple[Scratch, ...]:
-    return (((blocks.JOB + _threads() * _room(image),), "int64"),)
+    """What a job and its threads write, and a copy of an image that lies in another way."""
+    words: Scratch = ((blocks.JOB + _threads() * _room(image),), "int64")
+    images, depth, *space = image.x.shape
+    return (words,) if _lies_well(image.x) else (words, ((images, *space, depth), image.x.dtype))
 
 
 def _bind(image: Image, scratch: tuple[View, ...]) -> Bound:
     none, more = blocks.NONE, image.ends.more
+    words, *copied = map(span, scratch)
     *gate, weight = (Prepared(weight, laid_out) for weight in image.weights)
     seen = [image.x, image.out, more or image.out]
     strides = [view.strides[axis] for view in seen for axis in (0, LINE, POINT)]
+    strides.insert(3, image.x.strides[1])
     sizes = *image.x.shape[2:], image.out.shape[0], *image.out.shape[2:]
     windows = [n for pair in (image.window, image.stride, image.gaps, image.low) for n in pair]
     return compiled(
         blocks.multiply,
         (
-            span(scratch[0]), span(image.x), weight, gate[0] if gate else none,
+            words, span(image.x), copied[0] if copied else none, weight, gate[0] if gate else none,
             none if image.bias is None else span(image.bias), span(image.out),
             none if more is None else span(more), blocks.ZEROS, *strides, *sizes, *windows,
             image.depth, image.columns, image.ends.function, image.group, _threads(),
@@ -284,4 +303,4 @@ def register_panels() -> Callable[[Site], bool]:
         return lambda site: False
     for kernel in PANELS:
         register(kernel)
-    return is_taken
+    return lambda site: is_taken(site)

@@ -76,7 +76,7 @@ def span(view: View) -> Host:
     return Host(View(view.buffer, view.dtype, (size,), (1,), view.offset))
 
 
-def lines_of(view: View | None) -> View | None:
+def _lines(view: View | None) -> View | None:
     """[rows, n] with contiguous rows; a single number has no lines."""
     flat = view.rows() if view is not None and view.rank else None
     return flat if flat is not None and is_flat(flat) else None
@@ -135,7 +135,7 @@ def _product(site: Site) -> Rows | None:
         return None
     if p.weights[0].dtype == "float16" and not loops.CONVERTS_HALVES:
         return None
-    flat = lines_of(p.x), lines_of(p.out), *map(lines_of, p.weights)
+    flat = _lines(p.x), _lines(p.out), *map(_lines, p.weights)
     return None if None in flat else p
 
 
@@ -151,7 +151,7 @@ def _taken(site: Site) -> Rows:
 
 
 def _matrices(p: Rows) -> tuple[View, View, list[View]]:
-    x, out, *weights = (lines_of(view) for view in (p.x, p.out, *p.weights))
+    x, out, *weights = (_lines(view) for view in (p.x, p.out, *p.weights))
     assert x is not None
     assert out is not None
     return x, out, [weight for weight in weights if weight is not None]
@@ -243,7 +243,7 @@ def _line_views(site: Site, dtypes: tuple[str, ...]) -> tuple[View, ...] | None:
     if box is None or not same_box(box, site.out_box):
         return None
     x, *others = inputs(site)
-    flat, out = lines_of(x), lines_of(site.out)
+    flat, out = _lines(x), _lines(site.out)
     if flat is None or out is None or not all(o.rank == 1 and is_flat(o) for o in others):
         return None
     return flat, out, *others
@@ -307,7 +307,7 @@ Operand = tuple[View, bool]  # [rows, n], and whether it is one number
 def _operand(view: View, out: View) -> Operand | None:
     if all(map(is_one, view.shape)) and not all(map(is_one, out.shape)):
         return view, True
-    flat = lines_of(view.expand(*out.shape))
+    flat = _lines(view.expand(*out.shape))
     return None if flat is None else (flat, False)
 
 
@@ -319,7 +319,7 @@ def _pair(site: Site) -> tuple[Operand, Operand, View, bool] | None:
     """
     if site.out.dtype not in TYPES or site.out.elements > SMALL or not is_complete(site):
         return None
-    out = lines_of(site.out)
+    out = _lines(site.out)
     a, b = (_operand(view, site.out) for view in inputs(site))
     if out is None or a is None or b is None or (a[1] and b[1]):
         return None
