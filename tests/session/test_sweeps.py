@@ -15,7 +15,7 @@ from session_cases import CheckedSession
 
 import tgbench as tg
 from tgbench.base.coords import here, origin_symbol, record
-from tgbench.kernels import KERNELS
+from tgbench.kernels import KERNELS, panels
 from tgbench.kernels.onednn import direct
 from tgbench.kernels.onednn.library import library
 from tgbench.programs.lowering import DoesNotFit
@@ -312,17 +312,29 @@ def test_a_program_for_any_place_survives(tmp_path: Path) -> None:
 @pytest.mark.skipif(library is None, reason="the extra `onednn` is not installed")
 def test_strips_hold_no_program_to_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where zeros are around what is read at some places, they are copied around it at all."""
-    kernels = [replace(one, cost_ns=lambda site: 0.0) for one in KERNELS["conv"]
-               if one.name in ("conv", "conv_strips_direct")]  # fmt: skip
-    kernels[0] = replace(kernels[0], cost_ns=lambda site: 1e9)
-    monkeypatch.setitem(KERNELS, "conv", kernels)
+    monkeypatch.setattr(panels, "is_taken", lambda site: False)
     monkeypatch.setattr(direct, "_described", lambda site, of, by: None)
+    assert_holds_no_program("conv_strips_direct", monkeypatch)
+
+
+@pytest.mark.skipif(panels.blocks is None, reason="numba is not installed")
+def test_panels_hold_no_program_to_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Borders are arguments."""
+    assert_holds_no_program("conv_panels", monkeypatch)
+
+
+def assert_holds_no_program(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel, taken wherever it can be, serves all places of a window by one program."""
+    others = [one for one in (*KERNELS["conv"], *panels.PANELS) if one.name in ("conv", name)]
+    kernels = {one.name: replace(one, cost_ns=lambda site: 0.0) for one in others}
+    kernels["conv"] = replace(kernels["conv"], cost_ns=lambda site: 1e9)
+    monkeypatch.setitem(KERNELS, "conv", [*kernels.values()])
     random, g = np.random.default_rng(0), tg.GraphBuilder()
     shapes = {"w0": (16, 16, 3, 3), "w1": (16, 16, 3, 3)}
     values = {name: random.integers(-1, 2, shape) for name, shape in shapes.items()}
     x = g.input("x", (1, 16, 24, 24))
-    for name, shape in shapes.items():
-        x = tg.ops.conv(x, g.parameter(name, shape), padding=1)
+    for weight, shape in shapes.items():
+        x = tg.ops.conv(x, g.parameter(weight, shape), padding=1)
     g.output("y", tg.ops.max_(x, (2, 3)))
     image = random.integers(-4, 5, size=(1, 16, 24, 24)).astype(np.float32)
     arrays = {name: value.astype(np.float32) for name, value in values.items()}
@@ -333,6 +345,6 @@ def test_strips_hold_no_program_to_its_place(monkeypatch: pytest.MonkeyPatch) ->
         image[..., place[0] : place[0] + 4, place[1] : place[1] + 4] += 1
         checked.run({"x": image})
         program = checked.session.last.program
-        assert "conv_strips_direct" in {made.kernel for made in program.instructions}
+        assert name in {made.kernel for made in program.instructions}
         assert program.domain.share((20, 20)) == 1.0
     assert checked.session.counters.specialised == 2

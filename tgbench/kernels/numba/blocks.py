@@ -575,7 +575,7 @@ def multiply(
 
     x [images, x_lines, x_points, depth], out and more [images, lines, points, columns] have
     distances between their images, lines and points; their last dimension is contiguous, or that of
-    x is when it is `copied`, to an array of its size. w and gate are laid out; an empty array
+    x is when it is `copied`, to an array as large at least. w and gate are laid out; an empty array
     stands for no bias, gate or more. lows: how far the first window reaches over the border.
     words: `JOB`, and `room_of(…)` for each thread.
     """

@@ -73,8 +73,8 @@ class Image:
     Fields:
         x, out: [images, channels, lines, points]; the result's channels are side by side.
         weights: one, or two of a gated layer, the gate's first.
-        window, stride, gaps, low: by lines and points; low: how far the first window of the result
-            reaches over the border.
+        window, stride, gaps, over: by lines and points; over: how far windows of the result reach
+            over the borders, before the first and behind the last.
     """
 
     x: View
@@ -85,7 +85,7 @@ class Image:
     window: tuple[int, int] = (1, 1)
     stride: tuple[int, int] = (1, 1)
     gaps: tuple[int, int] = (1, 1)
-    low: tuple[Coord, Coord] = (0, 0)
+    over: tuple[tuple[Coord, Coord], tuple[Coord, Coord]] = ((0, 0), (0, 0))
 
     @property
     def depth(self) -> int:
@@ -94,6 +94,14 @@ class Image:
     @property
     def columns(self) -> int:
         return int(self.out.shape[1])
+
+    @property
+    def most_elements(self) -> Coord:
+        """Of x, and what windows reach over: as many wherever it stands."""
+        found: Coord = self.depth * self.x.shape[0]
+        for size, (low, high) in zip(self.x.shape[2:], self.over, strict=True):
+            found = found * (size + low + high)
+        return found
 
     @property
     def group(self) -> int:
@@ -192,11 +200,11 @@ def _convolution(site: Site) -> Image | None:
     out, ends = _channels_last(site.out), _ends(site, _channels_last)
     if out is None or ends is None:
         return None
-    attrs, low = site.call.attrs, [first for first, _ in overhang(site)]
+    attrs, over = site.call.attrs, overhang(site)
     return Image(
         _as_image(x), out, (weight,), bias[0] if bias else None, ends,
         _both(tuple(map(int, weight.shape[2:])), 1), _both(attrs["stride"], 1),
-        _both(attrs["dilation"], 1), _both(low, 0),
+        _both(attrs["dilation"], 1), _both(over, (0, 0)),
     )  # fmt: skip
 
 
@@ -213,7 +221,7 @@ def is_taken(site: Site) -> bool:
     return is_deep and site.call.attrs["groups"] == 1 and len(window) <= SPATIAL
 
 
-def _both(sizes: Sequence[Any], one: int) -> tuple[Any, Any]:
+def _both(sizes: Sequence[Any], one: Any) -> tuple[Any, Any]:
     """Of lines and points; a line is an image of one."""
     return (one, sizes[0]) if len(sizes) < SPATIAL else (sizes[0], sizes[1])
 
@@ -238,8 +246,7 @@ def _room(image: Image) -> int:
 def _scratch_of(image: Image) -> tuple[Scratch, ...]:
     """What a job and its threads write, and a copy of an image that lies in another way."""
     words: Scratch = ((blocks.JOB + _threads() * _room(image),), "int64")
-    images, depth, *space = image.x.shape
-    return (words,) if _lies_well(image.x) else (words, ((images, *space, depth), image.x.dtype))
+    return (words,) if _lies_well(image.x) else (words, ((image.most_elements,), image.x.dtype))
 
 
 def _bind(image: Image, scratch: tuple[View, ...]) -> Bound:
@@ -250,7 +257,8 @@ def _bind(image: Image, scratch: tuple[View, ...]) -> Bound:
     strides = [view.strides[axis] for view in seen for axis in (0, LINE, POINT)]
     strides.insert(3, image.x.strides[1])
     sizes = *image.x.shape[2:], image.out.shape[0], *image.out.shape[2:]
-    windows = [n for pair in (image.window, image.stride, image.gaps, image.low) for n in pair]
+    low = tuple(first for first, _ in image.over)
+    windows = [n for pair in (image.window, image.stride, image.gaps, low) for n in pair]
     return compiled(
         blocks.multiply,
         (
