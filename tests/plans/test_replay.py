@@ -18,6 +18,7 @@ from tgbench import ops
 from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.graph.simplify import simplify
+from tgbench.kernels.numba import panels
 from tgbench.kernels.registry import Site
 from tgbench.memory.placement import Placement
 from tgbench.plans.retention.walk import Walk
@@ -134,8 +135,11 @@ def convolutions(size: int) -> Graph:
 
 
 @pytest.mark.parametrize("share", [0.8, 1.1])
-def test_runs_between_the_extremes_of_a_class_have_room_as_well(share: float) -> None:
+def test_runs_between_the_extremes_of_a_class_have_room_as_well(
+    share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A patch in the middle is seen by more than one in a corner: its kernels want more scratch."""
+    monkeypatch.setattr(panels, "is_taken", lambda site: False)  # they want as much everywhere
     graph = convolutions(64)
     everything = {"features": Region.full(graph.outputs["features"].shape)}
 
@@ -184,7 +188,7 @@ def test_what_was_not_replayed_takes_as_much_longer_than_in_the_model_as_what_wa
     some = judge_.candidate(whole.retention, whole.cut, whole.placement, most=8)
     assert some is not None
     assert len(some.replayed.times_ns) == 8
-    assert some.modelled_ns < 0.8 * whole.time_ns
+    assert some.modelled_ns < 0.85 * whole.time_ns
     assert some.time_ns == pytest.approx(whole.time_ns, rel=0.1)
 
 

@@ -457,8 +457,9 @@ def test_a_decode_through_windows_makes_none_once_they_are_full(folder: Any) -> 
 
 
 def test_what_is_planned_for_is_ready_with_the_first_answer_of_a_searched_plan(
-    folder: Any,
+    folder: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("tgbench.session.choosing.CLEARLY", 1.0)  # of so few rows all is quick
     graph, path, _ = gemma_case(folder, "window shorter than the text")
     session = GraphSession(graph, path, making="measured", calibrate=False)
     rehearsing = session.runner.rehearser.rehearsing

@@ -156,13 +156,13 @@ def test_formulas_of_its_own_have_a_first_path_after_so_much_work(
     assert best[0].time_ns < best.given.time_ns
     assert best.gap == 0.0
     for most in ("MOST_WORK", "LESS_WORK"):
-        monkeypatch.setattr(ways, most, 30_000)
+        monkeypatch.setattr(ways, most, 3_000)
     looked, found = 0, Paths(space, CostModel())
     times = [path.time_ns for path in islice(found, 50)]
-    assert looked < 30_000
+    assert looked < 3_000
     assert times == sorted(times)
     assert 0.0 < found.gap < 0.1
-    assert best[0].time_ns <= times[0] <= best[0].time_ns * (1 + found.gap)
+    assert best[0].time_ns <= times[0] <= best[0].time_ns * (1 + found.gap + 1e-9)
 
 
 @given(case=graphs(most_ops=7))

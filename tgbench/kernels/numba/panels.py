@@ -45,8 +45,8 @@ try:
 except ImportError:
     blocks = None  # type: ignore[assignment]
 
-CALL_NS = 500.0
-FLOPS_PER_NS = 350.0
+CALL_NS = 800.0
+FLOPS_PER_NS = 220.0
 LEAST_DEPTH = 8  # of an image: less is what a block begins and ends with
 ACTIVATIONS = frozenset({"relu", "silu", "gelu"})
 POSTS = ACTIVATIONS | {"add"}
