@@ -34,7 +34,18 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from tgbench.kernels.numba.loops import ACTIVATIONS as ACTIVATIONS
-from tgbench.kernels.numba.loops import RELU, F, U, activated, kernel, long, native
+from tgbench.kernels.numba.loops import (
+    GELU,
+    GELU_TANH,
+    RELU,
+    SILU,
+    F,
+    U,
+    activated,
+    kernel,
+    long,
+    native,
+)
 from tgbench.kernels.waiting import runtime
 
 _FEATURES = binding.get_host_cpu_features()
@@ -313,15 +324,15 @@ def _call_blocks(
 
 
 @intrinsic
-def _call_functions(context, functions, outs, gates, beside, count, width, code):
+def _call_functions(context, functions, rows, beside, count, width, code):
     """Call `_all_functions` by its address."""
 
     def generate(context, builder, signature, arguments):
-        function = ir.FunctionType(ir.VoidType(), [WORD] * 6).as_pointer()
+        function = ir.FunctionType(ir.VoidType(), [WORD] * 5).as_pointer()
         builder.call(builder.inttoptr(arguments[0], function), arguments[1:])
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 7), generate
+    return types.void(*[types.int64] * 6), generate
 
 
 @intrinsic
@@ -422,18 +433,34 @@ def _copy(sources, beside, targets, behind, rows, width):
             target[i] = source[i]
 
 
-def _all_functions(outs, gates, beside, count, width, code):
-    """activation(out), or, with addresses of gates, out · activation(gate)."""
-    to, by = _words(outs), _words(gates if gates else outs)
-    for r in range(count):
-        row = _floats(to[r] + beside)
-        if gates:
-            gate = _floats(by[r])
-            for i in range(width):
-                row[i] *= activated(gate[i], code)
+@kernel
+def _activate(row, width, code):
+    for i in range(U(width)):
+        row[i] = activated(row[i], code)
+
+
+def _all_functions(rows, beside, count, width, code):
+    """Apply an activation to rows at addresses; of a known width it would not be vectors."""
+    there = _words(rows)
+    for r in range(U(count)):
+        row = _floats(there[r] + beside)
+        if code == GELU_TANH:
+            _activate(row, width, GELU_TANH)
+        elif code == SILU:
+            _activate(row, width, SILU)
+        elif code == GELU:
+            _activate(row, width, GELU)
         else:
-            for i in range(width):
-                row[i] = activated(row[i], code)
+            _activate(row, width, RELU)
+
+
+@kernel
+def _times(gates, outs, beside, count):
+    """out · gate"""
+    for r in range(count):
+        gate, row = _floats(gates[r]), _floats(outs[r] + beside)
+        for i in range(U(PANEL)):
+            row[i] *= gate[i]
 
 
 @kernel
@@ -470,8 +497,11 @@ def _panel(job, own, count, panel, least, code):
             job[BLOCKS], U(table), U(gates), U(0), U(0), U(job[GATE] + behind), U(count), U(taps),
             U(depth), U(job[ZERO_ROW]), F(-np.inf),
         )  # fmt: skip
-    if code != NO_ACTIVATION:
-        _call_functions(job[FUNCTIONS], outs, gates, beside, count, width, code)
+    if gates:
+        _call_functions(job[FUNCTIONS], gates, 0, count, PANEL, code)
+        _times(_words(gates), _words(outs), beside, count)
+    elif code != NO_ACTIVATION:
+        _call_functions(job[FUNCTIONS], outs, beside, count, PANEL, code)
     if width < PANEL:
         _copy(_words(outs), 0, _words(theirs), at, count, width)
 
@@ -528,7 +558,7 @@ def computing() -> tuple[int, int, int]:
     found = (
         native(types.CPointer(word))(_thread),
         native(*[number] * 9, types.float32)(_all_blocks),
-        native(*[word] * 6)(_all_functions),
+        native(*[word] * 5)(_all_functions),
     )
     job, blocks, functions = (int(one.address) for one in found)
     return job, blocks, functions
