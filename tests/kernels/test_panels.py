@@ -71,7 +71,8 @@ class Case:
         strides = [one.strides[axis] // 4 for one in (x, out, more) for axis in range(3)]
         strides.insert(3, x.strides[3] // 4)
         taps = int(np.prod(self.w.shape[2:]))
-        room = blocks.room_of(self.group, taps, columns, self.gate is not None)
+        gated = self.gate is not None
+        room = blocks.room_of(self.group, taps, columns, self.function, gated)
         words = blocks.JOB + self.threads * room
         memory = np.full(words + 16, -7, np.int64)
         windows = zip(self.w.shape[2:], self.stride, self.gaps, self.low, strict=True)

@@ -324,15 +324,15 @@ def _call_blocks(
 
 
 @intrinsic
-def _call_functions(context, functions, rows, beside, count, width, code):
+def _call_functions(context, functions, address, count, code):
     """Call `_all_functions` by its address."""
 
     def generate(context, builder, signature, arguments):
-        function = ir.FunctionType(ir.VoidType(), [WORD] * 5).as_pointer()
+        function = ir.FunctionType(ir.VoidType(), [WORD] * 3).as_pointer()
         builder.call(builder.inttoptr(arguments[0], function), arguments[1:])
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 6), generate
+    return types.void(*[types.int64] * 4), generate
 
 
 @intrinsic
@@ -383,11 +383,12 @@ OWN_BIAS = PANEL // 2  # words of a thread's memory: a bias that is cut by the l
 OWN, GATES, OWN_MORE = range(3)  # what there is besides where results are not written at once
 
 
-def room_of(group: int, taps: int, columns: int, is_gated: bool) -> int:
+def room_of(group: int, taps: int, columns: int, function: int, is_gated: bool) -> int:
     """Words of a thread: a bias, where rows of a group are, rows of its own, where these are; some
     behind the last are read.
     """
-    own = 3 * (1 + OWN_BIAS) if is_gated or columns % PANEL else 0
+    has_own = is_gated or columns % PANEL or function not in (NO_ACTIVATION, RELU)
+    own = 3 * (1 + PANEL // 2) if has_own else 0
     return OWN_BIAS + group * (taps + 2 + own) + AHEAD + TALL
 
 
@@ -433,53 +434,45 @@ def _copy(sources, beside, targets, behind, rows, width):
             target[i] = source[i]
 
 
-@kernel
-def _activate(row, width, code):
-    for i in range(U(width)):
-        row[i] = activated(row[i], code)
-
-
-def _all_functions(rows, beside, count, width, code):
-    """Apply an activation to rows at addresses; of a known width it would not be vectors."""
-    there = _words(rows)
-    for r in range(U(count)):
-        row = _floats(there[r] + beside)
-        if code == GELU_TANH:
-            _activate(row, width, GELU_TANH)
-        elif code == SILU:
-            _activate(row, width, SILU)
-        elif code == GELU:
-            _activate(row, width, GELU)
-        else:
-            _activate(row, width, RELU)
-
-
-@kernel
-def _times(gates, outs, beside, count):
-    """out · gate"""
-    for r in range(count):
-        gate, row = _floats(gates[r]), _floats(outs[r] + beside)
-        for i in range(U(PANEL)):
-            row[i] *= gate[i]
+def _all_functions(address, count, code):
+    """Apply an activation to so many numbers."""
+    there = _floats(address)
+    if code == GELU_TANH:
+        for i in range(U(count)):
+            there[i] = activated(there[i], GELU_TANH)
+    elif code == SILU:
+        for i in range(U(count)):
+            there[i] = activated(there[i], SILU)
+    elif code == GELU:
+        for i in range(U(count)):
+            there[i] = activated(there[i], GELU)
+    else:
+        for i in range(U(count)):
+            there[i] = activated(there[i], RELU)
 
 
 @kernel
 def _panel(job, own, count, panel, least, code):
-    """One panel of a group of rows, whose table is written; own: the address of memory."""
-    taps, depth = job[TAP_LINES] * job[TAP_POINTS], job[DEPTH]
-    behind, beside = 4 * PANEL * taps * depth * panel, 4 * PANEL * panel
+    """One panel of a group of rows, whose table is written; own: the address of memory.
+
+    What is cut by the last column, or goes on from its sums, is first computed into memory of the
+    thread's own, where rows lie one behind the other.
+    """
+    taps, depth, group = job[TAP_LINES] * job[TAP_POINTS], job[DEPTH], job[GROUP]
+    behind, at = 4 * PANEL * taps * depth * panel, 4 * PANEL * panel
     width, bias = min(PANEL, job[COLUMNS] - PANEL * panel), job[ZERO_ROW]
     table = own + 8 * OWN_BIAS
-    outs = table + 8 * taps * count
-    mores = outs + 8 * count if job[MORE] else 0
-    rows = table + 8 * (taps + 2) * job[GROUP]
-    theirs, at = outs, beside
+    theirs = table + 8 * taps * count
+    mores = theirs + 8 * count if job[MORE] else 0
+    rows = table + 8 * (taps + 2) * group
+    results = rows + 8 * 3 * group
+    outs, beside, is_own = theirs, at, width < PANEL or code != NO_ACTIVATION
     if job[BIAS]:
-        bias = job[BIAS] + beside
-    if width < PANEL:
-        outs, beside = rows + 8 * OWN * job[GROUP], 0
+        bias = job[BIAS] + at
+    if is_own:
+        outs, beside = rows + 8 * OWN * group, 0
         if mores:
-            own_mores = rows + 8 * OWN_MORE * job[GROUP]
+            own_mores = rows + 8 * OWN_MORE * group
             _copy(_words(mores), at, _words(own_mores), 0, count, width)
             mores = own_mores
         if job[BIAS]:
@@ -491,18 +484,19 @@ def _panel(job, own, count, panel, least, code):
         job[BLOCKS], U(table), U(outs), U(mores), U(beside), U(job[W] + behind), U(count), U(taps),
         U(depth), U(bias), least,
     )  # fmt: skip
-    gates = rows + 8 * GATES * job[GROUP] if job[GATE] else 0
-    if gates:
+    if job[GATE]:
         _call_blocks(
-            job[BLOCKS], U(table), U(gates), U(0), U(0), U(job[GATE] + behind), U(count), U(taps),
-            U(depth), U(job[ZERO_ROW]), F(-np.inf),
+            job[BLOCKS], U(table), U(rows + 8 * GATES * group), U(0), U(0), U(job[GATE] + behind),
+            U(count), U(taps), U(depth), U(job[ZERO_ROW]), F(-np.inf),
         )  # fmt: skip
-    if gates:
-        _call_functions(job[FUNCTIONS], gates, 0, count, PANEL, code)
-        _times(_words(gates), _words(outs), beside, count)
+        first, second = results, results + 4 * PANEL * GATES * group
+        _call_functions(job[FUNCTIONS], second, PANEL * count, code)
+        result, gate = _floats(first), _floats(second)
+        for i in range(U(PANEL * count)):
+            result[i] *= gate[i]
     elif code != NO_ACTIVATION:
-        _call_functions(job[FUNCTIONS], outs, beside, count, PANEL, code)
-    if width < PANEL:
+        _call_functions(job[FUNCTIONS], results, PANEL * count, code)
+    if is_own:
         _copy(_words(outs), 0, _words(theirs), at, count, width)
 
 
@@ -514,7 +508,7 @@ def _part(job, own, first, last, first_panel, last_panel):
     code, least = job[ACTIVATION], F(-np.inf)
     if code == RELU and not job[GATE]:
         code, least = NO_ACTIVATION, F(0)
-    if job[GATE] or job[COLUMNS] % PANEL:
+    if code != NO_ACTIVATION or job[COLUMNS] % PANEL:
         rows = _words(table + 8 * (taps + 2) * job[GROUP])
         for r in range(3 * job[GROUP]):
             rows[r] = table + 8 * (taps + 5) * job[GROUP] + 4 * PANEL * r
@@ -558,7 +552,7 @@ def computing() -> tuple[int, int, int]:
     found = (
         native(types.CPointer(word))(_thread),
         native(*[number] * 9, types.float32)(_all_blocks),
-        native(*[word] * 5)(_all_functions),
+        native(*[word] * 3)(_all_functions),
     )
     job, blocks, functions = (int(one.address) for one in found)
     return job, blocks, functions

@@ -240,7 +240,8 @@ def _threads() -> int:
 
 def _room(image: Image) -> int:
     taps, is_gated = prod(image.window), len(image.weights) > 1
-    return blocks.room_of(image.group, taps, image.columns, is_gated)
+    function = image.ends.function
+    return blocks.room_of(image.group, taps, image.columns, function, is_gated)
 
 
 def _scratch_of(image: Image) -> tuple[Scratch, ...]:
