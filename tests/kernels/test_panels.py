@@ -17,15 +17,16 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 blocks = pytest.importorskip("tgbench.kernels.numba.blocks", reason="numba is not installed")
+windows = pytest.importorskip("tgbench.kernels.numba.windows")
 
 Floats = NDArray[np.float32]
 FUNCTIONS = {
     -1: lambda x: x,
-    blocks.ACTIVATIONS["relu"]: torch.relu,
-    blocks.ACTIVATIONS["silu"]: torch.nn.functional.silu,
-    blocks.ACTIVATIONS["gelu"]: torch.nn.functional.gelu,
+    windows.ACTIVATIONS["relu"]: torch.relu,
+    windows.ACTIVATIONS["silu"]: torch.nn.functional.silu,
+    windows.ACTIVATIONS["gelu"]: torch.nn.functional.gelu,
 }
-EXACT = -1, blocks.ACTIVATIONS["relu"]  # of whole numbers
+EXACT = -1, windows.ACTIVATIONS["relu"]  # of whole numbers
 POISON = np.float32(1e30)
 
 
@@ -59,7 +60,7 @@ class Case:
     gap: int = 0
     turned: bool = False  # whether channels of x are planes
     threads: int = 1
-    group: int = blocks.MOST_ROWS
+    group: int = windows.MOST_ROWS
 
     def compute(self) -> Floats:
         x, count, columns = apart(self.x, self.gap), len(self.x), len(self.w)
@@ -72,19 +73,19 @@ class Case:
         strides.insert(3, x.strides[3] // 4)
         taps = int(np.prod(self.w.shape[2:]))
         gated = self.gate is not None
-        room = blocks.room_of(self.group, taps, columns, self.function, gated)
-        words = blocks.JOB + self.threads * room
+        room = windows.room_of(self.group, taps, columns, self.function, gated)
+        words = windows.JOB + self.threads * room
         memory = np.full(words + 16, -7, np.int64)
-        windows = zip(self.w.shape[2:], self.stride, self.gaps, self.low, strict=True)
-        pairs = [n for kind in zip(*windows, strict=True) for n in kind]
-        none = blocks.NONE
-        blocks.multiply(
+        kinds = zip(self.w.shape[2:], self.stride, self.gaps, self.low, strict=True)
+        pairs = [n for kind in zip(*kinds, strict=True) for n in kind]
+        none = windows.NONE
+        windows.multiply(
             memory[:words], flat(x), copied, blocks.laid_out(self.w),
             none if self.gate is None else blocks.laid_out(self.gate),
             none if self.bias is None else self.bias, flat(out),
             none if self.more is None else flat(more), blocks.ZEROS, *strides, *x.shape[1:3], count,
             *self.sizes, *pairs, x.shape[3], columns, self.function, self.group, self.threads,
-            room, *blocks.runtime_addresses(), *blocks.computing(),
+            room, *blocks.runtime_addresses(), *windows.computing(),
         )  # fmt: skip
         assert (memory[words:] == -7).all()
         around = np.array(out.base).reshape(count + 1, *(n + self.gap for n in out.shape[1:]))
@@ -156,7 +157,7 @@ def cases(draw: Any) -> Case:
         pick(0, 2),
         draw(st.booleans()),
         pick(1, 3),
-        draw(st.sampled_from([1, 5, 6, blocks.MOST_ROWS])),
+        draw(st.sampled_from([1, 5, 6, windows.MOST_ROWS])),
     )
 
 
@@ -174,7 +175,7 @@ def test_whole_numbers_are_exact(case: Case) -> None:
     np.testing.assert_array_equal(case.compute(), expected)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 5, 6, 7, 13, blocks.MOST_ROWS, 2 * blocks.MOST_ROWS + 1])
+@pytest.mark.parametrize("rows", [1, 2, 5, 6, 7, 13, windows.MOST_ROWS, 2 * windows.MOST_ROWS + 1])
 @pytest.mark.parametrize("columns", [blocks.PANEL, 3 * blocks.PANEL + 5])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_rows_of_any_number(rows: int, columns: int, threads: int) -> None:
@@ -208,11 +209,11 @@ def test_bits_do_not_depend_on_what_stands_beside(data: st.DataObject) -> None:
     assert count * columns * depth > blocks.SHARED
     x = rng.normal(size=(1, 1, count, depth)).astype(np.float32)
     w = rng.normal(size=(columns, depth, 1, 1)).astype(np.float32)
-    whole = Case(x, w, function=blocks.ACTIVATIONS["gelu"], sizes=(1, count), threads=2).compute()
+    whole = Case(x, w, function=windows.ACTIVATIONS["gelu"], sizes=(1, count), threads=2).compute()
     first = data.draw(st.integers(0, count - 1))
     last = data.draw(st.integers(first + 1, count))
     part = Case(
-        x[:, :, first:last], w, function=blocks.ACTIVATIONS["gelu"], sizes=(1, last - first),
+        x[:, :, first:last], w, function=windows.ACTIVATIONS["gelu"], sizes=(1, last - first),
         group=data.draw(st.sampled_from([1, 4, 12])),
     )  # fmt: skip
     np.testing.assert_array_equal(part.compute(), whole[:, :, first:last])
@@ -223,7 +224,7 @@ def test_numbers_that_are_none_stay_so() -> None:
     x = np.ones((1, 1, 3, 8), np.float32)
     x[0, 0, 0, 3], x[0, 0, 1, 2] = np.nan, np.inf
     w = np.ones((blocks.PANEL, 8, 1, 1), np.float32)
-    found = Case(x, w, function=blocks.ACTIVATIONS["relu"], sizes=(1, 3)).compute()[0, 0]
+    found = Case(x, w, function=windows.ACTIVATIONS["relu"], sizes=(1, 3)).compute()[0, 0]
     assert np.isnan(found[0]).all()
     assert np.isposinf(found[1]).all()
     assert (found[2] == 8).all()

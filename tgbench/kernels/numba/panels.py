@@ -41,7 +41,7 @@ from tgbench.kernels.torch.products import product_of
 from tgbench.kernels.views import Bound, inputs
 
 try:
-    from tgbench.kernels.numba import blocks as blocks
+    from tgbench.kernels.numba import blocks, windows
 except ImportError:
     blocks = None  # type: ignore[assignment]
 
@@ -108,8 +108,8 @@ class Image:
         """Rows that are multiplied by one panel after the other."""
         points = 1
         for size in (self.out.shape[0], *self.out.shape[2:]):
-            points *= size if type(size) is int else blocks.MOST_ROWS
-        return max(1, min(points, blocks.MOST_ROWS))
+            points *= size if type(size) is int else windows.MOST_ROWS
+        return max(1, min(points, windows.MOST_ROWS))
 
 
 # --- what a site computes ------------------------------------------------------------------------
@@ -144,7 +144,7 @@ def _lies_well(view: View) -> bool:
 def _code(call: Any, name: str) -> int:
     if call.attrs.get("approximate") == "tanh":
         name = "gelu_tanh"
-    found: int = blocks.ACTIVATIONS[name]
+    found: int = windows.ACTIVATIONS[name]
     return found
 
 
@@ -241,17 +241,17 @@ def _threads() -> int:
 def _room(image: Image) -> int:
     taps, is_gated = prod(image.window), len(image.weights) > 1
     function = image.ends.function
-    return blocks.room_of(image.group, taps, image.columns, function, is_gated)
+    return windows.room_of(image.group, taps, image.columns, function, is_gated)
 
 
 def _scratch_of(image: Image) -> tuple[Scratch, ...]:
     """What a job and its threads write, and a copy of an image that lies in another way."""
-    words: Scratch = ((blocks.JOB + _threads() * _room(image),), "int64")
+    words: Scratch = ((windows.JOB + _threads() * _room(image),), "int64")
     return (words,) if _lies_well(image.x) else (words, ((image.most_elements,), image.x.dtype))
 
 
 def _bind(image: Image, scratch: tuple[View, ...]) -> Bound:
-    none, more = blocks.NONE, image.ends.more
+    none, more = windows.NONE, image.ends.more
     words, *copied = map(span, scratch)
     *gate, weight = (Prepared(weight, laid_out) for weight in image.weights)
     seen = [image.x, image.out, more or image.out]
@@ -259,16 +259,16 @@ def _bind(image: Image, scratch: tuple[View, ...]) -> Bound:
     strides.insert(3, image.x.strides[1])
     sizes = *image.x.shape[2:], image.out.shape[0], *image.out.shape[2:]
     low = tuple(first for first, _ in image.over)
-    windows = [n for pair in (image.window, image.stride, image.gaps, low) for n in pair]
+    pairs = [n for pair in (image.window, image.stride, image.gaps, low) for n in pair]
     return compiled(
-        blocks.multiply,
+        windows.multiply,
         (
             words, span(image.x), copied[0] if copied else none, weight, gate[0] if gate else none,
             none if image.bias is None else span(image.bias), span(image.out),
-            none if more is None else span(more), blocks.ZEROS, *strides, *sizes, *windows,
+            none if more is None else span(more), blocks.ZEROS, *strides, *sizes, *pairs,
             image.depth, image.columns, image.ends.function, image.group, _threads(),
             _room(image),
-            *blocks.runtime_addresses(), *blocks.computing(),
+            *blocks.runtime_addresses(), *windows.computing(),
         ),
     )  # fmt: skip
 
