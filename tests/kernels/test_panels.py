@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 blocks = pytest.importorskip("tgbench.kernels.numba.blocks", reason="numba is not installed")
 windows = pytest.importorskip("tgbench.kernels.numba.windows")
+attending = pytest.importorskip("tgbench.kernels.numba.attending")
 
 Floats = NDArray[np.float32]
 FUNCTIONS = {
@@ -238,3 +239,106 @@ def test_weights_are_laid_out_in_panels() -> None:
         panel, lane = divmod(column, blocks.PANEL)
         np.testing.assert_array_equal(found[panel, ..., lane].transpose(2, 0, 1), w[column])
     assert not found[1, ..., 2:].any()
+
+
+# --- attention -----------------------------------------------------------------------------------
+
+
+@dataclass
+class Attention:
+    """Rows [batch, heads, rows, depth] over keys and values of shared heads."""
+
+    q: Floats
+    k: Floats
+    v: Floats
+    mask: NDArray[np.bool_] | None = None
+    start: int = 0
+    threads: int = 1
+
+    @staticmethod
+    def of(
+        rng: np.random.Generator, batch: int, heads: int, shared: int, rows: int, keys: int,
+        depth: int, wide: int,
+    ) -> Attention:  # fmt: skip
+        """Rows lie as layers write them: those of heads side by side."""
+        shapes = (rows, heads, depth), (keys, shared, depth), (keys, shared, wide)
+        q, k, v = (rng.normal(size=(batch, *shape)).astype(np.float32) for shape in shapes)
+        return Attention(*(one.transpose(0, 2, 1, 3) for one in (q, k, v)))
+
+    def compute(self) -> Floats:
+        (batch, heads, rows, depth), (_, shared, keys, wide) = self.q.shape, self.v.shape
+        out = np.full((batch, rows, heads, wide), np.nan, np.float32).transpose(0, 2, 1, 3)
+        room = attending.room_of(keys, depth, wide)
+        words = attending.JOB + 1 + self.threads * room
+        memory = np.full(words + 16, -7, np.int64)
+        places = [one for x in (self.q, self.k, self.v) for one in (flat(x), *steps(x)[:3])]
+        mask: list[Any] = [attending.NO_MASK, 0, 0, 0, -1]
+        if self.mask is not None:
+            seen = np.broadcast_to(self.mask, (batch, heads, rows, keys))
+            mask = [np.ascontiguousarray(self.mask).reshape(-1), *steps(seen)]
+        attending.attend(
+            memory[:words], *places, *mask, flat(out), *steps(out)[:3], blocks.ZEROS, batch, heads,
+            shared, rows, self.start, keys, depth, wide, float(depth**-0.5), self.threads, room,
+            *blocks.runtime_addresses(), *attending.computing(),
+        )  # fmt: skip
+        assert (memory[words:] == -7).all()
+        return np.array(out)
+
+    def expected(self) -> NDArray[Any]:
+        q, k, v = (torch.from_numpy(one).double() for one in (self.q, self.k, self.v))
+        k, v = (one.repeat_interleave(q.shape[1] // one.shape[1], 1) for one in (k, v))
+        mask = None if self.mask is None else torch.from_numpy(self.mask)
+        found = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask)
+        return np.asarray(found.numpy())
+
+
+def steps(x: NDArray[Any]) -> list[int]:
+    return [step // x.itemsize for step in x.strides]
+
+
+@given(st.data())
+def test_attention_is_pytorchs(data: st.DataObject) -> None:
+    """Any sizes, heads that share keys or not, any mask that leaves each row a key."""
+
+    def pick(low: int, high: int) -> int:
+        return int(data.draw(st.integers(low, high)))
+
+    rng = np.random.default_rng(pick(0, 2**32 - 1))
+    shared, group, rows, keys = pick(1, 3), pick(1, 3), pick(1, 60), pick(1, 90)
+    sizes = pick(1, 2), shared * group, shared, rows, keys, pick(1, 40), pick(1, 40)
+    case = Attention.of(rng, *sizes)
+    kind = data.draw(st.sampled_from(["none", "causal", "sparse", "by head"]))
+    if kind != "none":
+        shape = (sizes[1], rows, keys) if kind == "by head" else (rows, keys)
+        is_open = rng.random(shape) < 0.3
+        if kind == "causal":
+            is_open = np.tril(np.ones((rows, keys), bool), keys - rows)
+        is_open[..., rng.integers(keys)] = True
+        case.mask = is_open
+    case.start, case.threads = pick(0, 100), pick(1, 3)
+    np.testing.assert_allclose(case.compute(), case.expected(), rtol=1e-4, atol=2e-6)
+
+
+@given(st.integers(0, 1000), st.integers(1, 59), st.integers(1, 59))
+def test_bits_of_attention_do_not_depend_on_what_is_asked(seed: int, first: int, row: int) -> None:
+    """Some rows alone, and of a window the keys alone that it has, as of all."""
+    rng, keys = np.random.default_rng(seed), 150
+    case = Attention.of(rng, 1, 2, 2, 60, keys, 32, 20)
+    there = np.arange(keys)
+    case.mask = (there >= first) & (there <= first + np.arange(60)[:, None])
+    whole = case.compute()
+    last = first + row + 1
+    part = Attention(
+        case.q[:, :, :row], case.k[:, :, first:last], case.v[:, :, first:last],
+        np.ascontiguousarray(case.mask[:row, first:last]), first,
+    )  # fmt: skip
+    np.testing.assert_array_equal(part.compute(), whole[:, :, :row])
+
+
+def test_a_row_that_nothing_is_open_to_is_none() -> None:
+    case = Attention.of(np.random.default_rng(0), 1, 1, 1, 9, 20, 8, 8)
+    case.mask = np.ones((9, 20), bool)
+    case.mask[4] = False
+    found = case.compute()[0, 0]
+    assert np.isnan(found[4]).all()
+    assert np.isfinite(np.delete(found, 4, 0)).all()

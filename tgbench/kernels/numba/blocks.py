@@ -248,35 +248,34 @@ def all_blocks(table, outs, mores, beside, panel, count, taps, depth, bias, leas
 # --- memory --------------------------------------------------------------------------------------
 
 
-@intrinsic
-def _pointer_to_words(context, address):
-    kind = types.CPointer(types.int64)
+def _pointer(kind: Any) -> Any:
+    @intrinsic
+    def pointer(context, address):
+        def generate(context, builder, signature, arguments):
+            return builder.inttoptr(arguments[0], context.get_value_type(types.CPointer(kind)))
 
-    def generate(context, builder, signature, arguments):
-        return builder.inttoptr(arguments[0], context.get_value_type(kind))
+        return types.CPointer(kind)(types.int64), generate
 
-    return kind(types.int64), generate
+    return pointer
 
 
-@intrinsic
-def _pointer_to_floats(context, address):
-    kind = types.CPointer(types.float32)
-
-    def generate(context, builder, signature, arguments):
-        return builder.inttoptr(arguments[0], context.get_value_type(kind))
-
-    return kind(types.int64), generate
+_to_words, _to_floats, _to_bytes = map(_pointer, (types.int64, types.float32, types.uint8))
 
 
 @kernel
 def words_at(address):
     """The words at an address, whose end nobody checks."""
-    return numba.carray(_pointer_to_words(address), 1)
+    return numba.carray(_to_words(address), 1)
 
 
 @kernel
 def floats_at(address):
-    return numba.carray(_pointer_to_floats(address), 1)
+    return numba.carray(_to_floats(address), 1)
+
+
+@kernel
+def bytes_at(address):
+    return numba.carray(_to_bytes(address), 1)
 
 
 @intrinsic

@@ -213,7 +213,7 @@ def layer_norm(x, xs, w, bias, y, ys, rows, n, eps):
 def softmax(x, xs, y, ys, rows, n):
     copy_rows(x, xs, y, ys, rows, n)
     for r in range(U(rows)):
-        _softmax_row(y, r * U(ys), U(n))
+        softmax_row(y, r * U(ys), U(n))
 
 
 @_exact
@@ -223,7 +223,7 @@ def ordered(bits):
 
 
 @kernel
-def _softmax_row(y, b, n):
+def softmax_row(y, b, n):
     """One row in place.
 
     The maximum is taken of integers in the order of the floats, which the vectoriser can do. A NaN
@@ -559,7 +559,7 @@ def attention(q, qb, qh, qt, k, kb, kh, kt, v, vb, vh, vt, mask, mb, mh, mt, ms,
                         for i in range(keys):
                             if not mask[m + i * U(ms)]:
                                 score[s + lead + i] = F(-np.inf)
-                    _softmax_row(score, s, width)
+                    softmax_row(score, s, width)
                     yo = b * U(yb) + (first + g) * U(yh) + t * U(yt)
                     _weighted_sum(score, s, lead, v, vo, U(vt), y, yo, keys, U(wide))
 

@@ -1,11 +1,14 @@
 """Numba kernels for products of any number of rows, and for convolutions, over panels of weights.
 
-    linear_panels   rows times a matrix; gated_linear_panels: times two
-    conv_panels     windows of any size, of images that lie anywhere in others
+    linear_panels      rows times a matrix; gated_linear_panels: times two
+    conv_panels        windows of any size, of images that lie anywhere in others
+    attention_panels   many rows that attend to the same keys
 
 Weights are laid out once, in one way for all sizes. Sizes, borders and places are arguments (see
 `blocks`), so a kernel serves every window of an image and every number of rows, and nothing is
 compiled for them. A residual, a bias and an activation (`Site.posts`) are part of the call.
+
+Keys and values are laid out by the call itself (see `attending`).
 
 They are registered where no library has better code: see `kernels`. The costs are a model of one
 machine; records replace them.
@@ -23,8 +26,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tgbench.base.coords import Coord, same
-from tgbench.kernels.numba.rows import SINGLE, STREAM, compiled, span
+from tgbench.base.coords import Coord, same, value_of
+from tgbench.kernels.numba.rows import SINGLE, STREAM, compiled, plain_heads, span
 from tgbench.kernels.registry import (
     OPENMP,
     Kernel,
@@ -36,17 +39,20 @@ from tgbench.kernels.registry import (
     register,
 )
 from tgbench.kernels.torch.conv import overhang, sees_input
+from tgbench.kernels.torch.fused import Heads
 from tgbench.kernels.torch.packed import SPATIAL, suits, takes_rows
 from tgbench.kernels.torch.products import product_of
 from tgbench.kernels.views import Bound, inputs
 
 try:
-    from tgbench.kernels.numba import blocks, windows
+    from tgbench.kernels.numba import attending, blocks, windows
 except ImportError:
     blocks = None  # type: ignore[assignment]
 
 CALL_NS = 800.0
 FLOPS_PER_NS = 220.0
+MOVED_PER_NS = 1.0  # elements of keys and values, into panels
+SCORES_PER_NS = 1.0  # exponentials, and what is around them
 LEAST_DEPTH = 8  # of an image: less is what a block begins and ends with
 ACTIVATIONS = frozenset({"relu", "silu", "gelu"})
 POSTS = ACTIVATIONS | {"add"}
@@ -297,7 +303,64 @@ def _kernel(op: str, find: Callable[[Site], Image | None], posts: frozenset[str]
     )  # fmt: skip
 
 
+# --- attention -----------------------------------------------------------------------------------
+
+
+def _heads(site: Site) -> Heads:
+    found = plain_heads(site)
+    assert found is not None
+    return found
+
+
+def _room_of_heads(site: Site) -> int:
+    """Of as many keys as there are anywhere, where their number moves."""
+    h, most = _heads(site), int(site.call.in_shapes[1][2])
+    keys = h.k.shape[2]
+    return attending.room_of(
+        keys if type(keys) is int else most, int(h.k.shape[3]), int(h.v.shape[3])
+    )
+
+
+def _scratch_of_heads(site: Site) -> tuple[Scratch, ...]:
+    return (((attending.JOB + 1 + _threads() * _room_of_heads(site),), "int64"),)
+
+
+def _bind_heads(site: Site, scratch: tuple[View, ...]) -> Bound:
+    h, (words,) = _heads(site), scratch
+    batch, heads, rows, depth = h.q.shape
+    _, shared, keys, wide = h.v.shape
+    places = [one for view in (h.q, h.k, h.v) for one in (span(view), *view.strides[:3])]
+    mask: list[Any] = [attending.NO_MASK, 0, 0, 0, -1]
+    if h.mask is not None:
+        seen = h.mask.expand(batch, heads, rows, keys)
+        mask = [span(seen), *seen.strides]
+    box = site.in_boxes[1]
+    assert box is not None
+    return compiled(
+        attending.attend,
+        (
+            span(words), *places, *mask, span(h.out), *h.out.strides[:3], blocks.ZEROS, batch,
+            heads, shared, rows, box[2][0], keys, depth, wide, h.scale, _threads(),
+            _room_of_heads(site), *blocks.runtime_addresses(), *attending.computing(),
+        ),
+    )  # fmt: skip
+
+
+def _cost_of_heads(site: Site) -> float:
+    h = _heads(site)
+    rows, keys = value_of(h.q.shape[2]), value_of(h.k.shape[2])
+    scores = value_of(h.q.shape[0]) * value_of(h.q.shape[1]) * rows * keys
+    width = value_of(h.k.shape[3]) + value_of(h.v.shape[3])
+    laid_out = (h.k.elements + h.v.elements) / MOVED_PER_NS
+    return 2 * CALL_NS + laid_out + 2 * scores * width / FLOPS_PER_NS + scores / SCORES_PER_NS
+
+
+ATTENTION = Kernel(
+    "attention_panels", "attention", lambda site: plain_heads(site) is not None, _cost_of_heads,
+    _bind_heads, _scratch_of_heads, ("cpu",), threads=OPENMP,
+)  # fmt: skip
 PANELS = (
+    ATTENTION,
     _kernel("linear", _product, POSTS),
     _kernel("gated_linear", _product, frozenset()),
     _kernel("conv", _convolution, POSTS),

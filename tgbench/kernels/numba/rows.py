@@ -459,7 +459,7 @@ for _name in COPYING:
 
 
 @once_a_site
-def _heads(site: Site) -> Heads | None:
+def plain_heads(site: Site) -> Heads | None:
     """What attends to what, where keys and values are of the same rows and a mask is boolean."""
     h = heads_of(site)
     if h is None or site.out.dtype not in SINGLE or not all(map(is_flat, (h.q, h.k, h.v, h.out))):
@@ -470,7 +470,7 @@ def _heads(site: Site) -> Heads | None:
 
 
 def _attention_cost(site: Site) -> float:
-    h = _heads(site)
+    h = plain_heads(site)
     assert h is not None
     rows, count = value_of(h.q.shape[2]), value_of(h.k.shape[2])
     lines = value_of(h.q.shape[0]) * value_of(h.q.shape[1]) * rows
@@ -480,13 +480,13 @@ def _attention_cost(site: Site) -> float:
 
 
 def _attention_scratch(site: Site) -> tuple[Scratch, ...]:
-    h = _heads(site)
+    h = plain_heads(site)
     assert h is not None
     return (((h.group, h.k.shape[2] + 2 * loops.PAD), "float32"),)
 
 
 def _bind_attention(site: Site, scratch: tuple[View, ...]) -> Bound:
-    h = _heads(site)
+    h = plain_heads(site)
     assert h is not None
     batch, heads, rows, depth = h.q.shape
     _, shared_heads, count, wide = h.v.shape
@@ -508,7 +508,7 @@ def _bind_attention(site: Site, scratch: tuple[View, ...]) -> Bound:
 add_kernel(
     "attention_numba",
     "attention",
-    _heads,
+    plain_heads,
     _attention_cost,
     _bind_attention,
     scratch=_attention_scratch,
