@@ -22,7 +22,7 @@ from tgbench.kernels.numba.blocks import (
     PANEL,
     SHARED,
     TALL,
-    all_blocks,
+    address_of_blocks,
     by_threads,
     bytes_at,
     call_alone,
@@ -198,9 +198,7 @@ def _thread(job):
 @cache
 def computing() -> tuple[int, int]:
     """Addresses of what threads call, with a job, and of what computes blocks."""
-    word, number = types.int64, types.uint64
-    job = native(types.CPointer(word))(_thread).address
-    return int(job), int(native(*[number] * 9, types.float32)(all_blocks).address)
+    return int(native(types.CPointer(types.int64))(_thread).address), address_of_blocks()
 
 
 @long

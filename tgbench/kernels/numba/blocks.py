@@ -28,7 +28,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from tgbench.kernels.numba.loops import U, kernel
+from tgbench.kernels.numba.loops import U, kernel, native
 from tgbench.kernels.waiting import runtime
 
 _FEATURES = binding.get_host_cpu_features()
@@ -334,6 +334,14 @@ def by_threads(context, function, computing, job, threads):
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 4), generate
+
+
+@cache
+def address_of_blocks() -> int:
+    """Where `all_blocks` begins. It is called by that, as it is compiled once then, and not inside
+    of all who call it.
+    """
+    return int(native(*[types.uint64] * 9, types.float32)(all_blocks).address)
 
 
 @cache

@@ -22,7 +22,7 @@ from tgbench.kernels.numba.blocks import (
     SHARED,
     TALL,
     WORD,
-    all_blocks,
+    address_of_blocks,
     by_threads,
     call_alone,
     call_blocks,
@@ -236,18 +236,10 @@ def _thread(job):
 
 @cache
 def computing() -> tuple[int, int, int]:
-    """Addresses of what threads call, with a job; of what computes blocks, and of activations.
-
-    They are called by their addresses, as each is compiled once then, and not inside the others.
-    """
-    word, number = types.int64, types.uint64
-    found = (
-        native(types.CPointer(word))(_thread),
-        native(*[number] * 9, types.float32)(all_blocks),
-        native(*[word] * 3)(_all_functions),
-    )
-    job, blocks, functions = (int(one.address) for one in found)
-    return job, blocks, functions
+    """Addresses of what threads call, with a job; of what computes blocks, and of activations."""
+    job = native(types.CPointer(types.int64))(_thread).address
+    functions = native(*[types.int64] * 3)(_all_functions).address
+    return int(job), address_of_blocks(), int(functions)
 
 
 @kernel
