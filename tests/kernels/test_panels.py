@@ -74,7 +74,7 @@ class Case:
         strides.insert(3, x.strides[3] // 4)
         taps = int(np.prod(self.w.shape[2:]))
         gated = self.gate is not None
-        room = windows.room_of(self.group, taps, columns, self.function, gated)
+        room = windows.room_of(self.group, taps, columns, gated)
         words = windows.JOB + self.threads * room
         memory = np.full(words + 16, -7, np.int64)
         kinds = zip(self.w.shape[2:], self.stride, self.gaps, self.low, strict=True)

@@ -163,7 +163,7 @@ def _head(job, own, batch, head):
                 seen = _last_open(job, mask, count)
             for panel in range((seen + PANEL - 1) // PANEL):
                 call_blocks(
-                    job[BLOCKS], U(table), U(table + 8 * GROUP), U(0), U(4 * PANEL * panel),
+                    job[BLOCKS], U(table), U(table + 8 * GROUP), U(0), U(4 * PANEL * panel), U(0),
                     U(laid_keys + 4 * PANEL * depth * panel), U(count), U(1), U(depth), zero, least,
                 )  # fmt: skip
             width = (lead + seen + PAD - 1) // PAD * PAD
@@ -175,8 +175,8 @@ def _head(job, own, batch, head):
             for panel in range(across):
                 call_blocks(
                     job[BLOCKS], U(table + 16 * GROUP), U(table + 24 * GROUP), U(0),
-                    U(4 * PANEL * panel), U(laid_values + 4 * PANEL * keys * panel), U(count), U(1),
-                    U(seen), zero, least,
+                    U(4 * PANEL * panel), U(0), U(laid_values + 4 * PANEL * keys * panel),
+                    U(count), U(1), U(seen), zero, least,
                 )  # fmt: skip
             out = job[OUT] + batch * job[OUT_BATCH] + which * job[OUT_HEAD] + first * job[OUT_ROW]
             for r in range(count):

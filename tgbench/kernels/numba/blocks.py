@@ -174,13 +174,14 @@ def _block(rows: int) -> Any:
 
     All arguments but the last are addresses and numbers. At `xs`, `outs` and `mores` are words:
     where rows begin; those of x for the next tap lie `pitch` words behind. mores is 0 for nothing.
-    The panel is `beside` bytes behind the first column of the result.
+    The panel is `beside` bytes behind where rows of the result begin, and `behind` those that
+    are added.
     """
 
     @intrinsic
-    def block(context, xs, pitch, outs, mores, beside, panel, taps, depth, bias, least):
+    def block(context, xs, pitch, outs, mores, beside, behind, panel, taps, depth, bias, least):
         def generate(context, builder, signature, arguments):
-            xs, pitch, outs, mores, beside, panel, taps, depth, bias, least = arguments
+            xs, pitch, outs, mores, beside, behind, panel, taps, depth, bias, least = arguments
             made, words = Sums(builder, rows), WORD.as_pointer()
             results = builder.inttoptr(outs, words)
             made.ask_ahead(results, beside, to_write=True)
@@ -188,8 +189,8 @@ def _block(rows: int) -> Any:
             before = builder.block
             with builder.if_then(builder.icmp_unsigned("!=", mores, WORD(0))):
                 added = builder.inttoptr(mores, words)
-                made.ask_ahead(added, beside, to_write=False)
-                more = made.addresses(added, beside)
+                made.ask_ahead(added, behind, to_write=False)
+                more = made.addresses(added, behind)
                 there = [one for row in more for one in made.vectors(row)]
                 both = [builder.fadd(a, b) for a, b in zip(start, there, strict=True)]
                 inside = builder.block
@@ -204,8 +205,8 @@ def _block(rows: int) -> Any:
 
             def tap(i: Any, sums: list[Any]) -> list[Any]:
                 row = made.addresses(builder.gep(table, [builder.mul(i, pitch)]))
-                behind = builder.mul(builder.mul(i, depth), WORD(PANEL))
-                found: list[Any] = made.terms(row, builder.gep(weights, [behind]), depth, sums)
+                first = builder.mul(builder.mul(i, depth), WORD(PANEL))
+                found: list[Any] = made.terms(row, builder.gep(weights, [first]), depth, sums)
                 return found
 
             sums, floor = made.loop(WORD(0), taps, 1, sums, tap), made.spread(least)
@@ -215,7 +216,7 @@ def _block(rows: int) -> Any:
             )
             return context.get_dummy_value()
 
-        return types.void(*[types.uint64] * 9, types.float32), generate
+        return types.void(*[types.uint64] * 10, types.float32), generate
 
     return block
 
@@ -223,7 +224,7 @@ def _block(rows: int) -> Any:
 _B1, _B2, _B3, _B4, _B5, _B6 = map(_block, range(1, TALL + 1))
 
 
-def all_blocks(table, outs, mores, beside, panel, count, taps, depth, bias, least):
+def all_blocks(table, outs, mores, beside, behind, panel, count, taps, depth, bias, least):
     """One panel of a group of rows, block after block: see `_block`."""
     blocks, row = (count + U(TALL - 1)) // U(TALL), U(0)
     for block in range(blocks):
@@ -231,17 +232,17 @@ def all_blocks(table, outs, mores, beside, panel, count, taps, depth, bias, leas
         rows, xs, to = after - row, table + U(8) * row, outs + U(8) * row
         more = mores + U(8) * row if mores else U(0)
         if rows == U(6):
-            _B6(xs, count, to, more, beside, panel, taps, depth, bias, least)
+            _B6(xs, count, to, more, beside, behind, panel, taps, depth, bias, least)
         elif rows == U(5):
-            _B5(xs, count, to, more, beside, panel, taps, depth, bias, least)
+            _B5(xs, count, to, more, beside, behind, panel, taps, depth, bias, least)
         elif rows == U(4):
-            _B4(xs, count, to, more, beside, panel, taps, depth, bias, least)
+            _B4(xs, count, to, more, beside, behind, panel, taps, depth, bias, least)
         elif rows == U(3):
-            _B3(xs, count, to, more, beside, panel, taps, depth, bias, least)
+            _B3(xs, count, to, more, beside, behind, panel, taps, depth, bias, least)
         elif rows == U(2):
-            _B2(xs, count, to, more, beside, panel, taps, depth, bias, least)
+            _B2(xs, count, to, more, beside, behind, panel, taps, depth, bias, least)
         else:
-            _B1(xs, count, to, more, beside, panel, taps, depth, bias, least)
+            _B1(xs, count, to, more, beside, behind, panel, taps, depth, bias, least)
         row = after
 
 
@@ -292,17 +293,17 @@ def number_of_thread(context, function):
 
 @intrinsic
 def call_blocks(
-    context, blocks, table, outs, mores, beside, panel, count, taps, depth, bias, least
+    context, blocks, table, outs, mores, beside, behind, panel, count, taps, depth, bias, least
 ):
     """Call `all_blocks` by its address."""
 
     def generate(context, builder, signature, arguments):
-        kinds = [WORD] * 9 + [FLOAT]
+        kinds = [WORD] * 10 + [FLOAT]
         function = ir.FunctionType(ir.VoidType(), kinds).as_pointer()
         builder.call(builder.inttoptr(arguments[0], function), arguments[1:])
         return context.get_dummy_value()
 
-    return types.void(types.int64, *[types.uint64] * 9, types.float32), generate
+    return types.void(types.int64, *[types.uint64] * 10, types.float32), generate
 
 
 @intrinsic
@@ -341,7 +342,7 @@ def address_of_blocks() -> int:
     """Where `all_blocks` begins. It is called by that, as it is compiled once then, and not inside
     of all who call it.
     """
-    return int(native(*[types.uint64] * 9, types.float32)(all_blocks).address)
+    return int(native(*[types.uint64] * 10, types.float32)(all_blocks).address)
 
 
 @cache

@@ -246,8 +246,7 @@ def _threads() -> int:
 
 def _room(image: Image) -> int:
     taps, is_gated = prod(image.window), len(image.weights) > 1
-    function = image.ends.function
-    return windows.room_of(image.group, taps, image.columns, function, is_gated)
+    return windows.room_of(image.group, taps, image.columns, is_gated)
 
 
 def _scratch_of(image: Image) -> tuple[Scratch, ...]:

@@ -67,21 +67,20 @@ def _call_functions(context, functions, address, count, code):
 (X, X_IMAGE, X_LINE, X_POINT, OUT, OUT_IMAGE, OUT_LINE, OUT_POINT,
  MORE, MORE_IMAGE, MORE_LINE, MORE_POINT, W, GATE, BIAS, ZERO_ROW,
  X_LINES, X_POINTS, IMAGES, LINES, POINTS, TAP_LINES, TAP_POINTS, STEP_LINES, STEP_POINTS,
- GAP_LINES, GAP_POINTS, LOW_LINES, LOW_POINTS, DEPTH, COLUMNS, ACTIVATION,
- THREADS, GROUP, ROOM, ROOM_BYTES, THREAD_NUMBER, BLOCKS, FUNCTIONS) = range(39)  # fmt: skip
+ GAP_LINES, GAP_POINTS, LOW_LINES, LOW_POINTS, DEPTH, COLUMNS, ACTIVATION, THREADS, GROUP,
+ ROOM, ROOM_BYTES, THREAD_NUMBER, BLOCKS, FUNCTIONS, OWN_AREAS) = range(40)  # fmt: skip
 JOB = 40
 
 OWN_BIAS = PANEL // 2  # words of a thread's memory: a bias that is cut by the last column
 OWN, GATES, OWN_MORE = range(3)  # what there is besides where results are not written at once
 
 
-def room_of(group: int, taps: int, columns: int, function: int, is_gated: bool) -> int:
+def room_of(group: int, taps: int, columns: int, is_gated: bool) -> int:
     """Words of a thread: a bias, where rows of a group are, rows of its own, where these are; some
-    behind the last are read.
+    behind the last are read. As many with an activation as without: calls are put together later.
     """
-    has_own = is_gated or columns % PANEL or function not in (NO_ACTIVATION, RELU)
-    own = 3 * (1 + PANEL // 2) if has_own else 0
-    return OWN_BIAS + group * (taps + 2 + own) + AHEAD + TALL
+    own = 3 if is_gated or columns % PANEL else 1
+    return OWN_BIAS + group * (taps + 2 + own * (1 + PANEL // 2)) + AHEAD + TALL
 
 
 @kernel
@@ -151,35 +150,37 @@ def _panel(job, own, count, panel, least, code):
     thread's own, where rows lie one behind the other.
     """
     taps, depth, group = job[TAP_LINES] * job[TAP_POINTS], job[DEPTH], job[GROUP]
-    behind, at = 4 * PANEL * taps * depth * panel, 4 * PANEL * panel
+    laid_out, at = 4 * PANEL * taps * depth * panel, 4 * PANEL * panel
     width, bias = min(PANEL, job[COLUMNS] - PANEL * panel), job[ZERO_ROW]
     table = own + 8 * OWN_BIAS
     theirs = table + 8 * taps * count
     mores = theirs + 8 * count if job[MORE] else 0
     rows = table + 8 * (taps + 2) * group
-    results = rows + 8 * 3 * group
-    outs, beside, is_own = theirs, at, width < PANEL or code != NO_ACTIVATION
+    results = rows + 8 * job[OWN_AREAS] * group
+    outs, beside, behind = theirs, at, at
+    is_cut, is_own = width < PANEL, width < PANEL or code != NO_ACTIVATION
     if job[BIAS]:
         bias = job[BIAS] + at
     if is_own:
         outs, beside = rows + 8 * OWN * group, 0
+    if is_cut:
         if mores:
             own_mores = rows + 8 * OWN_MORE * group
             _copy(words_at(mores), at, words_at(own_mores), 0, count, width)
-            mores = own_mores
+            mores, behind = own_mores, 0
         if job[BIAS]:
             source, target = floats_at(bias), floats_at(own)
             for i in range(width):
                 target[i] = source[i]
             bias = own
     call_blocks(
-        job[BLOCKS], U(table), U(outs), U(mores), U(beside), U(job[W] + behind), U(count), U(taps),
-        U(depth), U(bias), least,
+        job[BLOCKS], U(table), U(outs), U(mores), U(beside), U(behind), U(job[W] + laid_out),
+        U(count), U(taps), U(depth), U(bias), least,
     )  # fmt: skip
     if job[GATE]:
         call_blocks(
-            job[BLOCKS], U(table), U(rows + 8 * GATES * group), U(0), U(0), U(job[GATE] + behind),
-            U(count), U(taps), U(depth), U(job[ZERO_ROW]), F(-np.inf),
+            job[BLOCKS], U(table), U(rows + 8 * GATES * group), U(0), U(0), U(0),
+            U(job[GATE] + laid_out), U(count), U(taps), U(depth), U(job[ZERO_ROW]), F(-np.inf),
         )  # fmt: skip
         first, second = results, results + 4 * PANEL * GATES * group
         _call_functions(job[FUNCTIONS], second, PANEL * count, code)
@@ -201,9 +202,10 @@ def _part(job, own, first, last, first_panel, last_panel):
     if code == RELU and not job[GATE]:
         code, least = NO_ACTIVATION, F(0)
     if code != NO_ACTIVATION or job[COLUMNS] % PANEL:
-        rows = words_at(table + 8 * (taps + 2) * job[GROUP])
-        for r in range(3 * job[GROUP]):
-            rows[r] = table + 8 * (taps + 5) * job[GROUP] + 4 * PANEL * r
+        rows, count = table + 8 * (taps + 2) * group, job[OWN_AREAS] * group
+        addresses = words_at(rows)
+        for r in range(count):
+            addresses[r] = rows + 8 * count + 4 * PANEL * r
     groups = (last - first + group - 1) // group
     for g in range(groups):
         start = first + (last - first) * g // groups
@@ -302,6 +304,7 @@ def multiply(
     job[THREAD_NUMBER], job[BLOCKS], job[FUNCTIONS] = number, blocks, functions
     job[ROOM] = words.ctypes.data + 8 * JOB
     job[ROOM_BYTES] = 8 * room
+    job[OWN_AREAS] = 3 if len(gate) or columns % PANEL else 1
     count = images * lines * points * tap_lines * tap_points * depth * columns
     job[THREADS] = threads if count >= SHARED else 1
     if job[THREADS] > 1:
