@@ -23,10 +23,9 @@ from tgbench.kernels.numba.blocks import (
     SHARED,
     TALL,
     address_of_blocks,
-    by_threads,
     bytes_at,
-    call_alone,
     call_blocks,
+    compute,
     floats_at,
     number_of_thread,
     words_at,
@@ -52,7 +51,7 @@ def room_of(keys: int, depth: int, wide: int) -> int:
     up = -(-keys // PANEL), -(-wide // PANEL)
     laid_out = PANEL * (up[0] * depth + up[1] * keys)
     scores = GROUP * (keys + 2 * PAD + PANEL)
-    return (laid_out + scores + GROUP * up[1] * PANEL) // 2 + 4 * GROUP + AHEAD + TALL + 1
+    return (laid_out + scores + GROUP * up[1] * PANEL) // 2 + 3 * GROUP + AHEAD + TALL + 1
 
 
 @kernel
@@ -140,11 +139,10 @@ def _head(job, own, batch, head):
     results = scores + GROUP * row_bytes
     table = (results + 4 * PANEL * GROUP * across + 7) // 8 * 8
     queries, rows = words_at(table), words_at(table + 8 * GROUP)
-    values, outs = words_at(table + 16 * GROUP), words_at(table + 24 * GROUP)
+    outs = words_at(table + 16 * GROUP)
     lead = job[START] % PAD
     for r in range(GROUP):
         rows[r] = scores + r * row_bytes + 4 * lead
-        values[r] = rows[r]
         outs[r] = results + 4 * PANEL * across * r
     _lay_out_keys(job, job[K] + batch * job[K_BATCH] + head * job[K_HEAD], laid_keys)
     _lay_out_values(job, job[V] + batch * job[V_BATCH] + head * job[V_HEAD], laid_values)
@@ -174,7 +172,7 @@ def _head(job, own, batch, head):
                 softmax_row(score, U(0), U(width))
             for panel in range(across):
                 call_blocks(
-                    job[BLOCKS], U(table + 16 * GROUP), U(table + 24 * GROUP), U(0),
+                    job[BLOCKS], U(table + 8 * GROUP), U(table + 16 * GROUP), U(0),
                     U(4 * PANEL * panel), U(0), U(laid_values + 4 * PANEL * keys * panel),
                     U(count), U(1), U(seen), zero, least,
                 )  # fmt: skip
@@ -240,7 +238,4 @@ def attend(
     job[ROOM_BYTES] = 8 * room
     is_shared = batch * heads * rows * keys * (depth + wide) >= SHARED
     job[THREADS] = threads if is_shared else 1
-    if job[THREADS] > 1:
-        by_threads(fork, computing, words.ctypes.data, threads)
-    else:
-        call_alone(computing, words.ctypes.data)
+    compute(job, job[THREADS], fork, computing)

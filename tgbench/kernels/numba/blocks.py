@@ -28,7 +28,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from tgbench.kernels.numba.loops import U, kernel, native
+from tgbench.kernels.numba.loops import U, kernel, looped, native
 from tgbench.kernels.waiting import runtime
 
 _FEATURES = binding.get_host_cpu_features()
@@ -129,8 +129,8 @@ class Sums:
             return emit
 
         whole = self.builder.and_(depth, WORD(-UNROLLED % 2**64))
-        sums = self.loop(WORD(0), whole, UNROLLED, sums, steps(UNROLLED))
-        return self.loop(whole, depth, 1, sums, steps(1))
+        sums = looped(self.builder, WORD(0), whole, UNROLLED, sums, steps(UNROLLED))
+        return looped(self.builder, whole, depth, 1, sums, steps(1))
 
     def _step(self, rows: list[Any], panel: Any, i: Any, sums: list[Any]) -> list[Any]:
         builder = self.builder
@@ -150,23 +150,6 @@ class Sums:
 
     def _plus(self, i: Any, more: int) -> Any:
         return self.builder.add(i, WORD(more)) if more else i
-
-    def loop(self, start: Any, stop: Any, by: int, init: list[Any], emit: Any) -> list[Any]:
-        """`emit(i, values)` for i from start to stop; the last values."""
-        builder, before = self.builder, self.builder.block
-        head, body, done = (builder.append_basic_block(n) for n in ("head", "body", "done"))
-        builder.branch(head)
-        builder.position_at_end(head)
-        i, values = builder.phi(WORD), [builder.phi(value.type) for value in init]
-        builder.cbranch(builder.icmp_unsigned("<", i, stop), body, done)
-        builder.position_at_end(body)
-        after = [*emit(i, values), self._plus(i, by)]
-        for phi, first, then in zip([*values, i], [*init, start], after, strict=True):
-            phi.add_incoming(first, before)
-            phi.add_incoming(then, builder.block)
-        builder.branch(head)
-        builder.position_at_end(done)
-        return values
 
 
 def _block(rows: int) -> Any:
@@ -209,7 +192,7 @@ def _block(rows: int) -> Any:
                 found: list[Any] = made.terms(row, builder.gep(weights, [first]), depth, sums)
                 return found
 
-            sums, floor = made.loop(WORD(0), taps, 1, sums, tap), made.spread(least)
+            sums, floor = looped(builder, WORD(0), taps, 1, sums, tap), made.spread(least)
             made.store(
                 [builder.select(builder.fcmp_ordered("<", s, floor), floor, s) for s in sums],
                 made.addresses(results, beside),
@@ -335,6 +318,15 @@ def by_threads(context, function, computing, job, threads):
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 4), generate
+
+
+@kernel
+def compute(job, threads, fork, computing):
+    """Have so many threads compute a job, or the caller's alone."""
+    if threads > 1:
+        by_threads(fork, computing, job.ctypes.data, threads)
+    else:
+        call_alone(computing, job.ctypes.data)
 
 
 @cache

@@ -314,6 +314,26 @@ TALL = 4 if _FEATURES.get("avx512f") else 2  # rows that registers hold
 CONVERTS_HALVES = any(map(_FEATURES.get, ("f16c", "avx512f", "neon", "fp-armv8")))
 
 
+def looped(
+    builder: Any, start: Any, stop: Any, by: int, init: list[Any], emit: Callable[..., list[Any]]
+) -> list[Any]:
+    """LLVM code for `emit(i, values)`, for i from start to stop; the last values."""
+    before = builder.block
+    head, body, done = (builder.append_basic_block(n) for n in ("head", "body", "done"))
+    builder.branch(head)
+    builder.position_at_end(head)
+    i, values = builder.phi(start.type), [builder.phi(value.type) for value in init]
+    builder.cbranch(builder.icmp_unsigned("<", i, stop), body, done)
+    builder.position_at_end(body)
+    after = [builder.add(i, _number(i, by)), *emit(i, values)]
+    for phi, first, then in zip([i, *values], [start, *init], after, strict=True):
+        phi.add_incoming(first, before)
+        phi.add_incoming(then, builder.block)
+    builder.branch(head)
+    builder.position_at_end(done)
+    return values
+
+
 class Dots:
     """LLVM code for the products of some rows of x with four rows of w, each element read once.
 
@@ -347,11 +367,11 @@ class Dots:
             stop = self.builder.add(first, _number(k, SPAN))
             is_last = self.builder.icmp_unsigned("<", end, stop)
             stop = self.builder.select(is_last, end, stop)
-            sums = self._loop(first, stop, self.lanes, zeros, self._step(self.vector))
+            sums = looped(self.builder, first, stop, self.lanes, zeros, self._step(self.vector))
             return [self.builder.fadd(t, s) for t, s in zip(totals, sums, strict=True)]
 
-        totals = self._loop(_number(k, 0), end, SPAN, zeros, span)
-        return self._loop(end, k, 1, [*map(self._added, totals)], self._step(self.scalar))
+        totals = looped(self.builder, _number(k, 0), end, SPAN, zeros, span)
+        return looped(self.builder, end, k, 1, [*map(self._added, totals)], self._step(self.scalar))
 
     def _step(self, kind: Any) -> Callable[[Any, list[Any]], list[Any]]:
         """What one element, or one of each lane, adds to the sums."""
@@ -396,23 +416,6 @@ class Dots:
             return builder.fpext(builder.bitcast(found, as_lanes(ir.HalfType())), kind)
         half = ir.Constant(whole, [16] * self.lanes if many else 16)
         return builder.bitcast(builder.shl(builder.zext(found, whole), half), kind)
-
-    def _loop(self, start: Any, stop: Any, by: int, init: list[Any], emit: Any) -> list[Any]:
-        """`emit(i, values)` for i from start to stop; the last values."""
-        builder, before = self.builder, self.builder.block
-        head, body, done = (builder.append_basic_block(n) for n in ("head", "body", "done"))
-        builder.branch(head)
-        builder.position_at_end(head)
-        i, values = builder.phi(start.type), [builder.phi(value.type) for value in init]
-        builder.cbranch(builder.icmp_unsigned("<", i, stop), body, done)
-        builder.position_at_end(body)
-        after = [builder.add(i, _number(i, by)), *emit(i, values)]
-        for phi, first, then in zip([i, *values], [start, *init], after, strict=True):
-            phi.add_incoming(first, before)
-            phi.add_incoming(then, builder.block)
-        builder.branch(head)
-        builder.position_at_end(done)
-        return values
 
     def _added(self, lanes: Any) -> Any:
         """The sum of a vector's lanes, half to half."""

@@ -23,9 +23,8 @@ from tgbench.kernels.numba.blocks import (
     TALL,
     WORD,
     address_of_blocks,
-    by_threads,
-    call_alone,
     call_blocks,
+    compute,
     floats_at,
     number_of_thread,
     words_at,
@@ -307,7 +306,4 @@ def multiply(
     job[OWN_AREAS] = 3 if len(gate) or columns % PANEL else 1
     count = images * lines * points * tap_lines * tap_points * depth * columns
     job[THREADS] = threads if count >= SHARED else 1
-    if job[THREADS] > 1:
-        by_threads(fork, computing, words.ctypes.data, threads)
-    else:
-        call_alone(computing, words.ctypes.data)
+    compute(job, job[THREADS], fork, computing)
