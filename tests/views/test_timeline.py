@@ -57,6 +57,16 @@ def test_columns_hold_every_rectangle(session: GraphSession) -> None:
     assert shown.facts()["steps"] == shown.steps
 
 
+def test_words_tell_what_is_there_and_nothing_else(session: GraphSession) -> None:
+    words = str(timeline_of_plan(session.plan, session.graph))
+    assert "retained" in words
+    assert "partial" not in words, "nothing is kept after some runs alone"
+    assert "0 B" not in words
+    assert str(Timeline((), 1, 0, 0)).startswith("0 rectangles over 1 step in 0 B; most in use")
+    one, two = (Rectangle("q", "slice", 0, 64, 3, stop, False, "q") for stop in (4, 6))
+    assert [one.when, two.when] == ["step 3", "steps 3 to 5"]
+
+
 def test_readers_are_steps_that_read_through_views_too(session: GraphSession) -> None:
     shown = {r.name: r for r in timeline_of_plan(session.plan, session.graph).rectangles}
     position = {node.name: step for step, node in enumerate(session.scheduled.schedule)}

@@ -79,7 +79,10 @@ class Rectangle:
         """The steps, in words."""
         if self.kind == "partial":
             return "always, while it is there"
-        return "always" if self.retained else f"steps {self.start} to {self.stop - 1}"
+        if self.retained:
+            return "always"
+        last = self.stop - 1
+        return f"step {last}" if last == self.start else f"steps {self.start} to {last}"
 
 
 @dataclass(frozen=True)
@@ -212,11 +215,12 @@ class Timeline:
 
     @cached_property
     def _said(self) -> str:
-        kinds = ", ".join(f"{kind} {format_bytes(self.bytes_of(kind))}" for kind in KINDS)
+        sizes = ((kind, self.bytes_of(kind)) for kind in KINDS)
+        kinds = ", ".join(f"{kind} {format_bytes(size)}" for kind, size in sizes if size)
         return (
             f"{counted(len(self.rectangles), 'rectangle')} over {counted(self.steps, 'step')} in "
-            f"{format_bytes(self.size_bytes)} ({kinds}); most in use at step {self.peak_step}: "
-            f"{format_bytes(self.peak_bytes)}"
+            f"{format_bytes(self.size_bytes)}{f' ({kinds})' if kinds else ''}; most in use at step "
+            f"{self.peak_step}: {format_bytes(self.peak_bytes)}"
         )
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
