@@ -38,9 +38,8 @@ class TextTable:
         return [bool(self.rows) and all(_is_number(row[i]) for row in self.rows) for i in columns]
 
     def to_html(self) -> str:
-        """Everything escaped; numbers stand to the right."""
-        left = f"text-align:left;{PADDING}"
-        head = "".join(f'<th style="{left}">{escape(cell)}</th>' for cell in self.header)
+        """Everything escaped; numbers, and what they are, stand to the right."""
+        head = "".join(map(_head, self.header, self._numeric))
         body = "".join(f"<tr>{''.join(map(_cell, row, self._numeric))}</tr>" for row in self.rows)
         return (
             f'<table style="{STYLE}"><caption style="text-align:left">{escape(self.caption)}'
@@ -69,6 +68,11 @@ def _is_number(text: str) -> bool:
     [True, True, True, False, False]
     """
     return NUMBER.fullmatch(text) is not None
+
+
+def _head(text: str, is_number: bool) -> str:
+    side = "right" if is_number else "left"
+    return f'<th style="text-align:{side};{PADDING}">{escape(text)}</th>'
 
 
 def _cell(text: str, is_number: bool) -> str:
