@@ -127,15 +127,16 @@ class Curve:
         byte, size_unit = _unit(columns["size"], BYTE_UNITS)
         ns, time_unit = _unit(columns["time"], TIME_UNITS)
         figure = graph_objects.Figure()
-        for name, key, dash in (("best plan", "time", "solid"), ("bound", "bound", "dash")):
+        lines = (("best plan", "size", "time", "solid"), ("bound", "budget", "bound", "dash"))
+        for name, across, key, dash in lines:
             known = np.where(columns[key] > 0, columns[key], np.nan)
             if np.isfinite(known).any():
                 figure.add_scatter(
-                    x=columns["size"] / byte, y=known / ns, name=name, text=columns["words"],
+                    x=columns[across] / byte, y=known / ns, name=name, text=columns["words"],
                     mode="lines+markers", line_dash=dash,
                 )  # fmt: skip
         figure.update_layout(
-            xaxis_title=f"arena, {size_unit}", yaxis_title=f"mean run, {time_unit}"
+            xaxis_title=f"memory, {size_unit}", yaxis_title=f"mean run, {time_unit}"
         )
         return figure
 
@@ -306,9 +307,9 @@ async def curve_async(
 def to_svg(shown: Curve) -> str:
     """The curve as one SVG."""
     points = [(p.plan.size_bytes, p.time_ns, str(p)) for p in shown.points]
-    bounds = [(p.plan.size_bytes, p.bound_ns, "") for p in shown.points if p.bound_ns]
+    bounds = [(p.budget_bytes, p.bound_ns, "") for p in shown.points if p.bound_ns]
     series = [Series("best plan", points)]
     if bounds:
         series.append(Series("bound", bounds, "b", is_dashed=True))
-    size = Axis("bytes of the arena", lambda b: format_bytes(int(b)), base=2)
+    size = Axis("memory", lambda b: format_bytes(int(b)), base=2)
     return chart("expected time by memory", series, size, Axis("mean run", format_time))
