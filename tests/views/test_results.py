@@ -222,14 +222,20 @@ def test_a_legend_names_the_colours_that_are_there(session: tg.GraphSession) -> 
         ]
         assert [c for c, _ in drawn[1:]] == [f"tg-r-{kind}" for kind in kinds]
         texts = [text.text for text in ElementTree.fromstring(svg).findall(".//{*}text")]
-        assert texts[-len(kinds) :] == kinds
+        counts = {"valid": full.subtract(reused).elements, "reused": reused.elements}
+        assert texts[-len(kinds) :] == [f"{kind} {counts[kind]}" for kind in kinds]
     assert f"valid {rest.boxes[0]}" in svg
 
 
 def test_every_kind_has_room_in_the_legend() -> None:
-    (last,) = (p for p in legend([*KINDS, "known"], 0.0) if "known" in p)
-    (at,) = {float(x) for x in re.findall(r'<text class="tg-text" x="(\d+)"', last)}
-    assert at + 6 * len("known") < WIDE + LEFT + 20
+    many = Region.full((3_000, 40_000))
+    told, _ = legend(dict.fromkeys(KINDS, many), 0.5, 0.0)
+    found = re.findall(r'<text class="tg-text" x="(\d+)" y="(\d+)">(.*?)<', "".join(told))
+    assert [words.split()[0] for _, _, words in found] == [*KINDS, "known"]
+    assert found[0][2] == "valid 120,000,000"
+    for (x, y, words), after in zip(found, [*found[1:], None], strict=True):
+        end = int(x) + 6 * len(words)
+        assert end < (int(after[0]) if after and after[1] == y else WIDE + LEFT + 20)
 
 
 def test_known_elements_are_shown(session: tg.GraphSession) -> None:
@@ -372,7 +378,7 @@ def test_a_curve_is_a_figure_of_plotly(session: tg.GraphSession) -> None:
     found = curve(session, [1 << 20], "greedy")
     figure = found.to_plotly()
     (best,) = figure.data  # no bound is known: none is drawn
-    assert figure.layout.xaxis.title.text == "arena, B", "some hundred bytes are no 0.0004 MiB"
+    assert figure.layout.xaxis.title.text == "memory, B", "some hundred bytes are no 0.0004 MiB"
     assert figure.layout.yaxis.title.text == "mean run, µs"
     assert list(best.x) == [point.plan.size_bytes for point in found.points]
     assert list(best.y) == [point.time_ns / 1e3 for point in found.points]

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from itertools import accumulate
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -279,7 +278,7 @@ def to_svg(shown: NodeRegions, title: str = "", cut: Plane | None = None) -> str
             if span is not None:
                 parts.append(rectangle(kind, span, f"{kind} {box}"))
     bottom, right = TOP + count[0] * down, LEFT + count[1] * across
-    height = bottom + 46
+    legend, height = _legend(apart, shown.known_share, bottom + 36)
     heads = [
         f'<text class="tg-strong" x="{LEFT}" y="16" font-size="13">{escape(node.name)}: '
         f"{escape(str(node.type))}</text>",
@@ -291,7 +290,7 @@ def to_svg(shown: NodeRegions, title: str = "", cut: Plane | None = None) -> str
         f'<text class="tg-text" x="{LEFT}" y="{bottom + 14:.0f}">0</text>',
         f'<text class="tg-text" x="{max(right, LEFT + 40):.0f}" y="{bottom + 14:.0f}" '
         f'text-anchor="end">{count[1]}</text>',
-        *_legend([*apart, *(["known"] if shown.known_share else [])], height - 10),
+        *legend,
     ]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE + LEFT + 20} {height:.0f}" '
@@ -348,10 +347,21 @@ def _apart(regions: Mapping[Kind, Region]) -> dict[Kind, Region]:
     return {kind: region for kind, region in found.items() if region.boxes}
 
 
-def _legend(kinds: Sequence[str], y: float) -> list[str]:
-    widths = [34 + 6.2 * len(kind) for kind in kinds]
-    return [
-        f'<rect class="tg-r-{kind}" x="{x:.0f}" y="{y - 9:.0f}" width="11" height="11"/>'
-        f'<text class="tg-text" x="{x + 16:.0f}" y="{y:.0f}">{kind}</text>'
-        for kind, x in zip(kinds, accumulate(widths, initial=LEFT), strict=False)
-    ]
+def _legend(apart: Mapping[Kind, Region], known_share: float, y: float) -> tuple[list[str], float]:
+    """What is drawn, with how many elements it is, in lines that are as wide as the picture; and
+    where they end.
+    """
+    told = [(kind, f"{kind} {r.elements:,}", MEANINGS[kind]) for kind, r in apart.items()]
+    known = [("known", f"known {known_share:.1%}", "follows from constants alone")]
+    parts, x = [], float(LEFT)
+    for kind, words, meaning in [*told, *(known if known_share else [])]:
+        wide = 34 + 6.2 * len(words)
+        if x > LEFT and x + wide > LEFT + WIDE:
+            x, y = LEFT, y + 18
+        parts.append(
+            f'<g><title>{escape(meaning)}</title><rect class="tg-r-{kind}" x="{x:.0f}" '
+            f'y="{y - 9:.0f}" width="11" height="11"/><text class="tg-text" x="{x + 16:.0f}" '
+            f'y="{y:.0f}">{words}</text></g>'
+        )
+        x += wide
+    return parts, y + 10

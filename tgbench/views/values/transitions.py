@@ -206,9 +206,9 @@ def to_svg(shown: Matrix) -> str:
         name = shown.classes[kind]
         parts.append(
             f'<text class="tg-strong" x="{LEFT - 8}" y="{y + 15}" text-anchor="end">'
-            f"<title>{escape(name)}</title>{escape(cut(name, LETTERS))}</text>"
-            f'<text class="tg-text" x="{LEFT - 8}" y="{y + 28}" text-anchor="end">'
-            f"{place}: {shown.counts[kind]:g} ×</text>"
+            f"<title>{escape(name)}</title>{place}: {escape(cut(_said(shown, kind), LETTERS))}"
+            f', {shown.counts[kind]:g} ×</text><text class="tg-text" x="{LEFT - 8}" y="{y + 28}" '
+            f'text-anchor="end">{escape(cut(name, LETTERS))}</text>'
             f'<text class="tg-text" x="{x + SIDE / 2}" y="{TOP - 8}" text-anchor="middle">'
             f"{place}</text>"
         )
@@ -237,9 +237,14 @@ def to_svg(shown: Matrix) -> str:
     size = len(kept) * SIDE
     head = (
         f'<text class="tg-text" x="{LEFT - 8}" y="{TOP - 8}" text-anchor="end">'
-        "class of a run ↓ next →</text>"
+        "a run ↓ the next one →</text>"
     )
     return _svg(LEFT + size + 20, TOP + size + 28, head + "".join(parts), str(shown))
+
+
+def _said(shown: Matrix, kind: int) -> str:
+    """A class for people, or in its own words where it has no others."""
+    return shown.names[kind] if shown.names else shown.classes[kind]
 
 
 def _square(cell: Transition, row: int, column: int, share: float) -> str:
