@@ -199,13 +199,13 @@ class Column:
 
 COLUMNS = (
     Column("step", 22, False),
-    Column("bucket class", 43, False),
+    Column("class of run", 43, False),
     Column("computed", 8),
     Column("time", 9),
     Column("arena", 9),
 )
 BESIDE = (Column("transformers", 12), Column("equal", 9))
-FLEXIBLE = "bucket class"
+FLEXIBLE = "class of run"
 
 
 class Terminal:
@@ -252,7 +252,7 @@ class Terminal:
     def row(self, run: Run, columns: Sequence[Column]) -> None:
         texts = {
             "step": run.step,
-            "bucket class": run.kind,
+            "class of run": run.kind,
             "computed": share(run.recomputed),
             "time": ms(run.time_ns) + ("*" if run.is_first else " "),
             "arena": format_bytes(run.arena_bytes),

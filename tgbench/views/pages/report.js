@@ -43,7 +43,7 @@ function timeline(number, data) {
 
   function describe(i) {
     const kind = data.kinds[data.kind[i]];
-    const when = kind === "input" || kind === "retained" ? "always" : kind === "partial" ? "always, while it is there" : `steps ${data.start[i]} to ${data.stop[i] - 1}`;
+    const when = kind === "input" || kind === "retained" ? "always" : kind === "partial" ? "always, while it is there" : data.start[i] === data.stop[i] - 1 ? `step ${data.start[i]}` : `steps ${data.start[i]} to ${data.stop[i] - 1}`;
     const shared = data.group[i] !== data.name[i] && kind === "slice" ? `, bytes taken over from ${data.group[i]}` : "";
     const runs = Object.entries(data.computed).filter(([, nodes]) => nodes.includes(i)).map(([run]) => run);
     const where = runs.length ? `; computed in: ${runs.join(", ")}` : "";
@@ -195,7 +195,8 @@ function timeline(number, data) {
     if (found >= 0) seen.textContent = describe(found);
     draw();
   });
-  canvas.addEventListener("wheel", (event) => {
+  canvas.addEventListener("wheel", (event) => { // alone it is the page's
+    if (!event.ctrlKey && !event.metaKey) return;
     event.preventDefault();
     const factor = Math.exp(event.deltaY * 0.0015);
     const x = stepAt(event.offsetX), y = bytesAt(event.offsetY);

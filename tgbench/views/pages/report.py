@@ -110,7 +110,7 @@ def page(
 ) -> str:
     """The report as one HTML document: no network, no other file, light and dark."""
     data = [study.timeline.payload() if study.timeline else None for study in studies]
-    facts = " · ".join(f"{escape(name)} {escape(value)}" for name, value in machine.items())
+    facts = "&nbsp;· ".join(f"{escape(name)} {escape(value)}" for name, value in machine.items())
     return "\n".join(
         [
             '<!doctype html><html lang="en"><head><meta charset="utf-8">',
@@ -150,7 +150,8 @@ def _study(study: Study, number: int) -> str:
     parts = [f"<section><h2>{escape(study.name)}</h2><p>{escape(study.words)}</p>", _tiles(study)]
     if study.runs:
         chart = time_chart(study.runs, study.other)
-        parts += ["<h3>Time of each step</h3>", f"<figure>{chart}</figure>", _runs(study)]
+        figure = f'<figure class="scroll">{chart}</figure>'
+        parts += ["<h3>Time of each step</h3>", figure, _runs(study)]
     parts += map(_table, study.tables)
     parts += (f"<h3>{escape(name)}</h3><figure>{svg}</figure>" for name, svg in study.figures)
     if study.sizes:
@@ -169,7 +170,7 @@ def _tiles(study: Study) -> str:
         beside = ""
         if middle.other_ns is not None:
             ratio = middle.other_ns / middle.time_ns
-            beside = f"{escape(study.other)}: {ms(middle.other_ns)} ({ratio:.2f} ×)"
+            beside = f"{escape(study.other)}: {ms(middle.other_ns)}, {ratio:.2f} × as long"
         count = "1 run" if middle.runs == 1 else f"median of {middle.runs} runs"
         tiles.append(
             f'<div class="tile"><span>{escape(middle.group)}</span>{value}'
@@ -179,12 +180,15 @@ def _tiles(study: Study) -> str:
 
 
 def _runs(study: Study) -> str:
-    header = ["step", "bucket class", "recomputed", "time", "arena"]
+    header = ["step", "class of run", "recomputed", "time", "arena"]
     if study.other:
         header += [study.other, "equal"]
     rows = [_run_cells(run, bool(study.other)) for run in study.runs]
     opened = " open" if len(rows) <= 12 else ""
-    note = "* first run of its class: planning or making the program is in its time"
+    note = (
+        "class: what changed → what was asked for, u0 standing for any place; * first run of its "
+        "class: planning or making the program is in its time"
+    )
     return (
         f"<details{opened}><summary>{counted(len(rows), 'run')} as a table</summary>"
         '<div class="scroll">'
@@ -250,7 +254,7 @@ def _timeline(shown: Timeline, number: int) -> str:
     rows = [
         (
             r.label, r.kind, r.detail, f"{r.size_bytes:,}", f"{r.offset_bytes:,}",
-            r.when.removeprefix("steps "),
+            r.when.removeprefix("steps ").removeprefix("step "),
         )
         for r in listed
     ]  # fmt: skip
@@ -261,7 +265,7 @@ def _timeline(shown: Timeline, number: int) -> str:
  <select data-run="{number}"><option value="">any run</option>{runs}</select></label>
  <button type="button" data-zoom="slices">slices only</button>
  <button type="button" data-zoom="all">all of it</button>
- <span>scroll to zoom, drag to move</span>
+ <span>ctrl and scroll to zoom, drag to move</span>
 </div>
 <figure class="timeline" data-timeline="{number}">
 <canvas hidden role="img" aria-label="{escape(str(shown))}"></canvas>
@@ -307,7 +311,7 @@ def time_chart(runs: Sequence[Run], other: str) -> str:
         f"<style>{THEME}</style>",
     ]
     for value in log_ticks(low, high):
-        y, label = at(0, value * 1e6)[1], f"{value:g} ms"
+        y, label = at(0, value * 1e6)[1], f"{value:g} ms" if value < 1000 else f"{value / 1000:g} s"
         parts.append(
             f'<line class="tg-grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
             f'<text class="tg-text" x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{label}</text>'
