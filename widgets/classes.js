@@ -13,7 +13,7 @@ export function classesPanel(scene, place) {
     const { facts } = data, order = [...data.class.keys()].sort((a, b) => data.times[b] - data.times[a]).slice(0, MOST_CLASSES);
     const cell = new Map([...data.before.keys()].map((c) => [`${data.before[c]} ${data.after[c]}`, c]));
     const isNow = (kind) => data.class[kind] === facts.at_hand;
-    const head = (kind) => make("th", { scope: "row" }, make("button", {
+    const head = (kind) => make("th", { scope: "row", class: "tg-what-changes" }, make("button", {
       type: "button", class: "tg-class", "aria-pressed": String(isNow(kind)), title: data.class[kind], onclick: () => choose(kind, `${data.class[kind]}: ${data.times[kind]} ×`),
     }, make("span", {}, data.words[kind] || data.class[kind]), make("span", { class: "tg-soft" }, data.class[kind])));
     const told = (c) => `${data.words[data.after[c]]} after ${data.words[data.before[c]]}: ${data.count[c]} ×, ${Math.round(100 * data.probability[c])}% of what followed; mean ${duration(data.mean[c])}, ` +
@@ -27,7 +27,7 @@ export function classesPanel(scene, place) {
     const mean = (kind) => { const mine = [...data.after.keys()].filter((c) => data.after[c] === kind), n = mine.reduce((a, c) => a + data.count[c], 0); return n ? duration(mine.reduce((a, c) => a + data.mean[c] * data.count[c], 0) / n) : "–"; };
     const rows = order.map((before, i) => make("tr", {}, make("td", { class: "tg-soft" }, String.fromCharCode(65 + (i % 26))), head(before), make("td", {}, `${data.times[before]} ×`),
       ...(facts.has_order ? [make("td", {}, mean(before)), ...order.map((after) => square(before, after))] : [])));
-    const title = make("tr", {}, make("th"), make("th", {}, "runs of the history, and what they change"), make("th", {}, "runs"),
+    const title = make("tr", {}, make("th"), make("th", {}, "what a run changes"), make("th", {}, "runs"),
       ...(facts.has_order ? [make("th", { title: "how long such runs took, with plans and programs that were made in them" }, "mean"), ...order.map((_, i) => make("th", { scope: "col", title: "came next" }, `→ ${String.fromCharCode(65 + (i % 26))}`))] : []));
     const alone = facts.alone.length ? make("label", { class: "tg-alone" }, "or if only this is new", make("select", { "aria-label": "only one input is new", onchange: (event) => event.target.value && scene.during(event.target.value) },
       make("option", { value: "" }, "…"), ...facts.alone.map((name) => make("option", { value: name, selected: name === facts.at_hand }, name.replace(/^only /, ""))))) : null;

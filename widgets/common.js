@@ -25,6 +25,9 @@ export function decoded(view) {
 // A number of things, as Python counts them: "1 node", "12,000 nodes".
 export function counted(count, what) { return `${count.toLocaleString("en-US")} ${what}${count === 1 ? "" : "s"}`; }
 
+// Steps in words, the last one included: "step 4", "steps 4 to 7".
+export function stepsOf(first, last) { return first === last ? `step ${last}` : `steps ${first} to ${last}`; }
+
 // An element. Children that are text stay text: nothing is ever read as markup.
 export function make(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);

@@ -1,7 +1,7 @@
 // Time by memory, which is the budget control; beneath it the search, what it decided anew, and what it laid out.
-import { bytes, duration, make, pressed, refill, shape, ticks } from "./common.js";
+import { bytes, counted, duration, framed, make, pressed, refill, shape, ticks } from "./common.js";
 
-const CHART_WIDE = 260, CHART_HIGH = 190, ROOM = { left: 54, right: 10, top: 14, bottom: 30 }, RUN_HIGH = 96, ROW_HIGH = 9, MOST_ROWS = 12;
+const CHART_HIGH = 190, LEAST_WIDE = 180, MOST_WIDE = 310, ROOM = { left: 54, right: 10, top: 14, bottom: 30 }, RUN_HIGH = 96, ROW_HIGH = 9, MOST_ROWS = 12;
 const PHASE_COLOURS = { spawn: "scratch", weigh: "input", bound: "slice", search: "retained" };
 
 export function frontierPanel(scene, place) {
@@ -10,11 +10,12 @@ export function frontierPanel(scene, place) {
   const start = button("search", "look for a better plan in the background", "start"), stop = button("stop", "end it, and put the best plan in force", "stop");
   const fork = button("fork", "go on from the best plan with another seed", "fork"), tries = button("try budgets", "a search for each of some budgets", "budgets");
   const controls = make("div", { class: "tg-bar" }, start, stop, fork, tries), numbers = make("p", { class: "tg-seen tg-soft" });
-  place.append(chart, controls, run, numbers, windows, list);
-  let order = "time";
+  place.append(make("div", {}, chart), make("div", {}, controls, run, numbers, windows), list);
+  let order = "time", chartWide = 260; // as wide as its place, so that letters keep their size
 
   const text = (x, y, anchor, said, more = {}) => shape("text", { x, y, "text-anchor": anchor, fill: "var(--tg-soft)", "font-size": 11, ...more }, said);
-  const svg = (high, label, ...inside) => shape("svg", { viewBox: `0 0 ${CHART_WIDE} ${high}`, role: "group", "aria-label": label, width: "100%" }, ...inside);
+  const legible = { stroke: "var(--tg-paper)", "stroke-width": 3, "paint-order": "stroke" }; // over lines
+  const svg = (high, label, ...inside) => shape("svg", { viewBox: `0 0 ${chartWide} ${high}`, role: "group", "aria-label": label, width: chartWide, height: high }, ...inside);
   const line = (points, colour, more = {}) => shape("polyline", { fill: "none", stroke: `var(--tg-${colour})`, "stroke-width": 2, points: points.map((p) => p.join()).join(" "), ...more });
 
   // --- the frontier -------------------------------------------------------------------------------
@@ -22,46 +23,46 @@ export function frontierPanel(scene, place) {
   // The smallest and the largest size, told where they are; away from each other where they are near.
   function ends(first, last, x) {
     const mark = (size) => shape("line", { x1: x(size), x2: x(size), y1: CHART_HIGH - ROOM.bottom, y2: CHART_HIGH - ROOM.bottom + 4, stroke: "var(--tg-soft)" });
-    const isNear = x(last) - x(first) < 62, told = (size, anchor) => [mark(size), text(isNear ? x(size) : Math.min(x(size), CHART_WIDE - 30), CHART_HIGH - 16, anchor, bytes(size))];
+    const isNear = x(last) - x(first) < 62, told = (size, anchor) => [mark(size), text(isNear ? x(size) : Math.min(x(size), chartWide - 30), CHART_HIGH - 16, anchor, bytes(size))];
     if (last - first < 64) return told(first, "middle");
     return [...told(first, isNear ? "end" : "middle"), ...told(last, isNear ? "start" : "middle")];
   }
 
   function frontier(data) {
-    const { facts } = data, sizes = [...data.point_size], times = [...data.point_time], bounds = [...data.point_bound];
+    const { facts } = data, sizes = [...data.point_size], times = [...data.point_time], bounds = [...data.point_bound], budgets = [...data.point_budget];
     const marks = [facts.now, facts.proposal].filter(Boolean);
-    const allSizes = [...sizes, ...marks.map(([size]) => size), facts.budget, facts.refused].filter(Boolean);
+    const allSizes = [...sizes, ...budgets.filter((_, i) => bounds[i] > 0), ...marks.map(([size]) => size), facts.budget, facts.refused].filter(Boolean);
     const allTimes = [...times, ...bounds.filter((ns) => ns > 0), ...marks.map(([, ns]) => ns), facts.greedy, facts.bound].filter((ns) => ns > 0);
     if (!allSizes.length) { chart.replaceChildren(make("p", { class: "tg-empty" }, "No budget was tried yet.")); return; }
     const [low, high] = [Math.min(...allSizes) * 0.8, Math.max(...allSizes) * 1.25], most = Math.max(...allTimes) * 1.06, least = Math.min(Math.min(...allTimes) * 0.94, 0.7 * most);
-    const x = (size) => ROOM.left + (Math.log(size / low) / Math.log(high / low)) * (CHART_WIDE - ROOM.left - ROOM.right), y = (ns) => CHART_HIGH - ROOM.bottom - ((ns - least) / (most - least)) * (CHART_HIGH - ROOM.top - ROOM.bottom);
-    const sizeAt = (px) => low * (high / low) ** ((px - ROOM.left) / (CHART_WIDE - ROOM.left - ROOM.right)), floor = CHART_HIGH - ROOM.bottom;
+    const x = (size) => ROOM.left + (Math.log(size / low) / Math.log(high / low)) * (chartWide - ROOM.left - ROOM.right), y = (ns) => CHART_HIGH - ROOM.bottom - ((ns - least) / (most - least)) * (CHART_HIGH - ROOM.top - ROOM.bottom);
+    const sizeAt = (px) => low * (high / low) ** ((px - ROOM.left) / (chartWide - ROOM.left - ROOM.right)), floor = CHART_HIGH - ROOM.bottom;
     const clip = (size) => Math.min(Math.max(Math.round(size / 64) * 64, 64), high);
     const ask = (size) => {
       if (size <= facts.refused) scene.say(`nothing fits in ${bytes(size)}; ${bytes(facts.least || facts.refused)} is the least that was found to work`, "no");
       else if (facts.can_search) scene.act("budget", { bytes: clip(size) });
     };
     const hatch = shape("pattern", { id: "tg-hatch", width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" }, shape("rect", { width: 2, height: 6, fill: "var(--tg-line)" }));
-    const pointer = shape("line", { y1: ROOM.top, y2: floor, stroke: "var(--tg-mark)", "stroke-dasharray": "2 2", visibility: "hidden", "pointer-events": "none" }), told = text(CHART_WIDE - ROOM.right, 11, "end", "", { "pointer-events": "none" });
+    const pointer = shape("line", { y1: ROOM.top, y2: floor, stroke: "var(--tg-mark)", "stroke-dasharray": "2 2", visibility: "hidden", "pointer-events": "none" }), told = text(chartWide - ROOM.right, 11, "end", "", { "pointer-events": "none" });
     const field = shape("rect", {
-      x: ROOM.left, y: ROOM.top, width: CHART_WIDE - ROOM.left - ROOM.right, height: floor - ROOM.top, fill: "transparent", class: "tg-field",
+      x: ROOM.left, y: ROOM.top, width: chartWide - ROOM.left - ROOM.right, height: floor - ROOM.top, fill: "transparent", class: "tg-field",
       onpointermove: (event) => { const px = at(event); pointer.setAttribute("x1", px); pointer.setAttribute("x2", px); pointer.setAttribute("visibility", "visible"); told.textContent = `${facts.can_search ? "search within " : ""}${bytes(sizeAt(px))}`; },
       onpointerleave: () => { pointer.setAttribute("visibility", "hidden"); told.textContent = ""; },
       onclick: (event) => ask(sizeAt(at(event))),
     });
-    const at = (event) => { const box = field.getBoundingClientRect(); return ROOM.left + ((event.clientX - box.left) / box.width) * (CHART_WIDE - ROOM.left - ROOM.right); };
+    const at = (event) => { const box = field.getBoundingClientRect(); return ROOM.left + ((event.clientX - box.left) / box.width) * (chartWide - ROOM.left - ROOM.right); };
     const points = sizes.map((size, i) => shape("circle", { cx: x(size), cy: y(times[i]), r: 5.5, fill: "var(--tg-mark)", tabindex: 0, role: "button", class: "tg-point", "aria-label": data.point_words[i], ...pressed(() => scene.act("point", { number: i })) }, shape("title", {}, data.point_words[i])));
     const mark = (where, name, title) => where && shape("path", { d: `M${x(where[0])} ${y(where[1]) - 9}l9 9l-9 9l-9 -9z`, fill: "none", stroke: `var(--tg-${name})`, "stroke-width": 2.5, "pointer-events": "none" }, shape("title", {}, title));
-    const reference = (ns, name, colour, dash, up = 3) => ns > 0 && shape("g", { "pointer-events": "none" }, shape("line", { x1: ROOM.left, x2: CHART_WIDE - ROOM.right, y1: y(ns), y2: y(ns), stroke: `var(--tg-${colour})`, "stroke-dasharray": dash }), text(CHART_WIDE - ROOM.right, y(ns) - up, "end", name, { "font-size": 10 }));
+    const reference = (ns, name, colour, dash, up = 3) => ns > 0 && shape("g", { "pointer-events": "none" }, shape("line", { x1: ROOM.left, x2: chartWide - ROOM.right, y1: y(ns), y2: y(ns), stroke: `var(--tg-${colour})`, "stroke-dasharray": dash }), text(chartWide - ROOM.right, y(ns) - up, "end", name, { "font-size": 10, ...legible }));
     const lines = [
       ...ticks(least / 1e3, most / 1e3, 4).map((us) => us * 1e3).concat(most < 4e3 ? ticks(least, most, 3) : []).filter((ns, i, all) => all.indexOf(ns) === i && ns >= least && ns <= most)
-        .map((ns) => shape("g", {}, shape("line", { x1: ROOM.left, x2: CHART_WIDE - ROOM.right, y1: y(ns), y2: y(ns), stroke: "var(--tg-line)" }), text(ROOM.left - 4, y(ns) + 4, "end", duration(ns)))),
-      ...ends(low / 0.8, high / 1.25, x), text((CHART_WIDE + ROOM.left) / 2, CHART_HIGH - 3, "middle", "bytes of the arena; ◇ in force"),
+        .map((ns) => shape("g", {}, shape("line", { x1: ROOM.left, x2: chartWide - ROOM.right, y1: y(ns), y2: y(ns), stroke: "var(--tg-line)" }), text(ROOM.left - 4, y(ns) + 4, "end", duration(ns)))),
+      ...ends(low / 0.8, high / 1.25, x), text((chartWide + ROOM.left) / 2, CHART_HIGH - 3, "middle", "memory; ◇ in force"),
     ];
     const budget = facts.budget && shape("line", { x1: x(facts.budget), x2: x(facts.budget), y1: ROOM.top, y2: floor, stroke: "var(--tg-bad)", "stroke-dasharray": "6 3", "pointer-events": "none" });
     chart.replaceChildren(svg(CHART_HIGH, facts.label, shape("defs", {}, hatch), ...lines,
       facts.refused > low && shape("rect", { x: ROOM.left, y: ROOM.top, width: Math.max(x(facts.refused) - ROOM.left, 0), height: floor - ROOM.top, fill: "url(#tg-hatch)" }, shape("title", {}, `nothing fits in ${bytes(facts.refused)}`)),
-      line(sizes.map((size, i) => [x(size), y(bounds[i])]).filter((_, i) => bounds[i] > 0), "bad", { "stroke-dasharray": "5 3" }), line(sizes.map((size, i) => [x(size), y(times[i])]), "mark"),
+      line(budgets.map((size, i) => [x(size), y(bounds[i])]).filter((_, i) => bounds[i] > 0), "bad", { "stroke-dasharray": "5 3" }), line(sizes.map((size, i) => [x(size), y(times[i])]), "mark"),
       reference(facts.greedy, "greedy", "soft", "3 3"), reference(facts.bound, "bound", "bad", "5 3", -9), budget, field, pointer, told, ...points, mark(facts.now, "ink", "in force"), mark(facts.proposal, "mark", "proposed")));
     place.style.setProperty("--tg-chart", "1");
     slider(low, high, facts, ask);
@@ -85,16 +86,16 @@ export function frontierPanel(scene, place) {
     run.hidden = !seconds.length && !facts.is_running;
     const gap = facts.bound ? `gap ${(100 * Math.max(facts.best / facts.bound - 1, 0)).toFixed(1)}%` : "";
     const rate = facts.rate ? `${facts.rate.toFixed(1)} steps a second` : "";
-    numbers.textContent = facts.is_running ? [`${facts.phase}: ${facts.message || "starting"}`, gap, rate].filter(Boolean).join(" · ") : [facts.state, facts.state ? "" : gap].filter(Boolean).join(" · ");
+    numbers.textContent = facts.is_running ? [`${facts.phase}: ${facts.message || "starting"}`, gap, rate].filter(Boolean).join(" · ") : facts.state || gap || scene.data.header?.facts.gap || "";
     numbers.title = numbers.textContent;
     if (!seconds.length) { run.replaceChildren(make("p", { class: "tg-soft" }, facts.is_running ? "the first plan is on its way" : "")); return; }
     const known = [...best, ...bound].filter((ns) => ns > 0), most = Math.max(...known), least = Math.min(...known, 0.75 * most), end = Math.max(seconds.at(-1), 1);
-    const x = (s) => ROOM.left + (s / end) * (CHART_WIDE - ROOM.left - ROOM.right), y = (ns) => RUN_HIGH - 24 - ((ns - least) / (most - least)) * (RUN_HIGH - 32);
+    const x = (s) => ROOM.left + (s / end) * (chartWide - ROOM.left - ROOM.right), y = (ns) => RUN_HIGH - 24 - ((ns - least) / (most - least)) * (RUN_HIGH - 32);
     const stepped = (values) => values.flatMap((ns, i) => (ns > 0 ? [[x(seconds[i]), y(values[i - 1] > 0 ? values[i - 1] : ns)], [x(seconds[i]), y(ns)]] : []));
     const phases = [...data.phase_from].map((s, i) => shape("rect", { x: x(s), y: RUN_HIGH - 20, width: Math.max(x(data.phase_from[i + 1] ?? end) - x(s), 1), height: 6, fill: `var(--tg-${PHASE_COLOURS[data.phase[i]] ?? "soft"})` }, shape("title", {}, data.phase[i])));
     run.replaceChildren(svg(RUN_HIGH, `search: ${facts.state}`, text(ROOM.left - 4, y(most) + 4, "end", duration(most)), text(ROOM.left - 4, y(least) + 2, "end", duration(least)),
       line(stepped(bound), "bad", { "stroke-dasharray": "5 3" }), line(stepped(best), "mark"), ...phases,
-      text(ROOM.left, RUN_HIGH - 3, "start", [...new Set(data.phase)].join(" → ")), text(CHART_WIDE - ROOM.right, RUN_HIGH - 3, "end", `${Number(end.toPrecision(3))} ${facts.unit}`)));
+      text(ROOM.left, RUN_HIGH - 3, "start", [...new Set(data.phase)].join(" → ")), text(chartWide - ROOM.right, RUN_HIGH - 3, "end", facts.unit === "s" ? `${Number(end.toPrecision(3))} s` : counted(end, "step"))));
   }
 
   // A row a window, the last one on top: the values that were decided anew, where the graph has them.
@@ -102,15 +103,15 @@ export function frontierPanel(scene, place) {
     const count = data.window_end.length, rows = Math.min(count, MOST_ROWS), values = data.value_name.length;
     windows.hidden = !rows;
     if (!rows) return;
-    const high = 14 + rows * ROW_HIGH, right = CHART_WIDE - 44, wide = Math.max((right - 4) / values, 1), most = Math.max(...data.window_gain, 1e-9);
+    const high = 14 + rows * ROW_HIGH, right = chartWide - 44, wide = Math.max((right - 4) / values, 1), most = Math.max(...data.window_gain, 1e-9);
     const freed = (i) => [...data.window_value.subarray(i ? data.window_end[i - 1] : 0, data.window_end[i])];
     const row = (i) => {
       const y = 14 + (count - 1 - i) * ROW_HIGH, gain = data.window_gain[i], words = data.window_words[i];
       const colour = gain > 0 ? `color-mix(in srgb, var(--tg-retained) ${Math.round(55 + (45 * gain) / most)}%, var(--tg-paper))` : "color-mix(in srgb, var(--tg-soft) 45%, var(--tg-paper))";
       const marks = freed(i).map((v) => `M${(4 + (v * (right - 4)) / values).toFixed(1)} ${y + 1}h${wide.toFixed(1)}v${ROW_HIGH - 2}h${-wide.toFixed(1)}z`).join("");
       return shape("g", { tabindex: 0, role: "button", class: "tg-window", "aria-label": words, ...pressed(() => { scene.say(words); scene.choose(freed(i).map((v) => data.value_name[v])); }) },
-        shape("rect", { class: "tg-row", x: 0, y, width: CHART_WIDE, height: ROW_HIGH, fill: "transparent" }), shape("path", { d: marks, fill: colour }), shape("title", {}, words),
-        gain > 0 && text(CHART_WIDE - 2, y + ROW_HIGH - 1, "end", `−${(100 * gain).toPrecision(2)}%`, { "font-size": 9 }));
+        shape("rect", { class: "tg-row", x: 0, y, width: chartWide, height: ROW_HIGH, fill: "transparent" }), shape("path", { d: marks, fill: colour }), shape("title", {}, words),
+        gain > 0 && text(chartWide - 2, y + ROW_HIGH - 1, "end", `−${(100 * gain).toPrecision(2)}%`, { "font-size": 9 }));
     };
     const shown = Array.from({ length: rows }, (_, k) => row(count - 1 - k));
     windows.replaceChildren(svg(high, `values decided anew: ${count} windows`, text(4, 10, "start", "decided anew, first value to last; the latest on top", { "font-size": 10 }), ...shown));
@@ -127,10 +128,12 @@ export function frontierPanel(scene, place) {
         make("td", {}, bytes(data.try_size[i])), make("td", {}, String(data.try_kept[i])), make("td", {}, String(data.try_parts[i]))))));
   }
 
+  const fitting = () => Math.min(Math.max(chart.clientWidth || chartWide, LEAST_WIDE), MOST_WIDE);
   function load() {
     const data = scene.data.frontier;
     place.hidden = !data;
     if (!data) return;
+    chartWide = fitting();
     const { facts } = data;
     controls.hidden = !facts.can_search;
     start.hidden = facts.is_running;
@@ -143,5 +146,8 @@ export function frontierPanel(scene, place) {
     candidates(data);
   }
   scene.on("frontier", load);
+  const sized = new ResizeObserver(framed(() => { if (fitting() !== chartWide) load(); }));
+  sized.observe(place);
+  scene.dispose.push(() => sized.disconnect());
   load();
 }

@@ -15,11 +15,11 @@ export function graphPanel(scene, place_) {
   let data = null, facts = {}, camera = null, reads = [], readBy = [], memberOf = new Map(), byLine = [], around = [], isPlaced = false, hovered = -1, most = 1;
   const look = scene.colours;
   const button = (name, title, call) => make("button", { type: "button", title, onclick: call }, name);
-  const seen = make("span", { class: "tg-soft tg-grow tg-line" }), canvas = make("canvas", { tabindex: 0, role: "application", class: "tg-fill" });
+  const seen = make("span", { class: "tg-soft tg-grow tg-line" }), canvas = make("canvas", { tabindex: 0, role: "application", class: "tg-fill" }), meanings = make("ul", { class: "tg-legend" });
   const fold = button("", "equal layers once, or each for itself", () => scene.act("fold"));
-  const colour = make("select", { "aria-label": "colours", onchange: () => draw() }, ...["kind", "time", "what a run does", "what is kept"].map((name) => make("option", {}, name)));
+  const colour = make("select", { "aria-label": "colours", onchange: () => { legend(); draw(); } }, ...["kind", "time", "what a run does", "what is kept"].map((name) => make("option", {}, name)));
   place_.append(make("div", { class: "tg-bar" }, colour, fold, button("all", "the whole graph (0)", () => { camera.all(); draw(); }),
-    button("copy DOT", "Graphviz source of the graph", () => scene.ask("dot").then((text) => copied(text, seen), (error) => scene.say(error.message, "no"))), seen), canvas);
+    button("copy DOT", "Graphviz source of the graph", () => scene.ask("dot").then((text) => copied(text, seen), (error) => scene.say(error.message, "no"))), seen), canvas, meanings);
 
   const size = fitted(canvas, () => { place(); draw(); }, scene.dispose);
   const draw = framed(paint);
@@ -53,6 +53,7 @@ export function graphPanel(scene, place_) {
     });
     hovered = -1;
     isPlaced = false;
+    legend();
     place();
     follow();
   }
@@ -80,7 +81,7 @@ export function graphPanel(scene, place_) {
     if (isPlaced && before && !isWhole) { camera.show({ ...before, y1: before.y0 + ((before.x1 - before.x0) * height) / width }); return; }
     isPlaced = true;
     camera.all();
-    if (scale > 2.2) { // too small to read: begin at the top
+    if (scale > 1.6) { // too small to read: begin at the top
       const middle = (every.x0 + every.x1) / 2, half = width * 0.65;
       camera.show({ x0: middle - half, x1: middle + half, y0: -20, y1: -20 + height * 1.3 });
     }
@@ -163,7 +164,8 @@ export function graphPanel(scene, place_) {
       pen.fillRect(x, y, Math.max(WIDE * scale, 1.5), Math.max(HIGH * scale, 1.5));
       return;
     }
-    pen.globalAlpha = kind === "view" && !isMarked ? 0.6 : 1;
+    const isPale = kind === "view" && !isMarked;
+    pen.globalAlpha = isPale ? 0.6 : 1;
     pen.beginPath();
     pen.roundRect(x, y, WIDE * scale, HIGH * scale, 4 * scale);
     const isWanted = scene.isWanted(data.name[i]) || Array.from(data.member.slice(data.first[i], data.first[i + 1])).some(scene.isWanted);
@@ -177,7 +179,8 @@ export function graphPanel(scene, place_) {
     pen.setLineDash([]);
     if (scale >= 0.45) {
       const many = data.first[i + 1] - data.first[i] > 1;
-      pen.fillStyle = look.colour("ink");
+      if (isWanted) pen.globalAlpha = 1; // words stay legible
+      pen.fillStyle = look.colour(isPale ? "soft" : "ink");
       pen.fillText(shortened(pen, data.name[i], (many ? 101 : WIDE - 14) * scale), x + 7 * scale, y + 12 * scale);
       pen.fillStyle = look.colour("soft");
       pen.fillText(titled(pen, data.title[i].replace(/, ×\d+$/, ""), (WIDE - 14) * scale), x + 7 * scale, y + 27 * scale);
@@ -185,6 +188,22 @@ export function graphPanel(scene, place_) {
     }
     pen.globalAlpha = 1;
     pen.lineWidth = 1;
+  }
+
+  // What the colours at hand tell.
+  function legend() {
+    if (!data) return;
+    const box = (name, style) => make("li", {}, make("i", { style }), name), line = (colour_, how = "solid") => `border:2px ${how} var(--tg-${colour_})`;
+    const kinds = new Set([...data.kind].map((k) => facts.kinds[k])), fates = new Set(data.member.map((name) => scene.fateOf.get(name)));
+    const shown = {
+      kind: () => [...Object.entries(LEAVES).filter(([kind]) => kinds.has(kind)).map(([kind, colour_]) => box(kind, line(colour_))),
+        kinds.has("parameter") && box("weight", line("soft", "dashed")), kinds.has("view") && make("li", { title: "the bytes of what it reads, seen otherwise" }, "pale: takes no bytes")],
+      time: () => [box("the darker, the longer it is modelled to take", "background:var(--tg-slice)")],
+      "what a run does": () => Object.entries(FATE_LOOKS).filter(([fate]) => fates.has(fate)).map(([fate, [colour_]]) => box(fate, `background:color-mix(in srgb,var(--tg-${colour_}) 55%,var(--tg-paper))`)),
+      "what is kept": () => [box("kept through every run", "background:color-mix(in srgb,var(--tg-retained) 60%,var(--tg-paper))")],
+    }[colour.value]();
+    if (facts.blocks.length && facts.is_folded) shown.push(make("li", {}, make("span", { style: "color:var(--tg-slice)" }, "╱╲"), " modelled time, layer by layer"));
+    meanings.replaceChildren(...shown.filter(Boolean));
   }
 
   const total = (values, i) => values.subarray(data.first[i], data.first[i + 1]).reduce((a, b) => a + b, 0);
@@ -284,6 +303,6 @@ export function graphPanel(scene, place_) {
   scene.on("graph", load);
   scene.on("chosen", follow);
   scene.on("wanted", find);
-  scene.on("fates memory theme", () => draw());
+  scene.on("fates memory theme", () => { legend(); draw(); });
   load();
 }

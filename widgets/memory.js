@@ -5,7 +5,7 @@
 //   layers         on the same axis
 //
 // What a gesture would do is drawn here at once; whether it may be done, Python says.
-import { Camera, bytes, counted, duration, fitted, framed, make, shortened, ticks } from "./common.js";
+import { Camera, bytes, counted, duration, fitted, framed, make, shortened, stepsOf, ticks } from "./common.js";
 import { blend, DIAGONAL, DOTS, LINES, PLAIN, Raster } from "./raster.js";
 
 const ALIGNMENT = 64, MOST_NAMES = 1500, MOST_ARROWS = 60, MOST_GHOSTS = 400, SLOW_MS = 20, BAND = 0.09;
@@ -141,7 +141,7 @@ export function memoryPanel(scene, place) {
   function describe(i) {
     const kind = kindOf(i), group = data.group[i], fate = isFate() && kind !== "scratch" ? `, ${fateOf(i)}` : "";
     const by = isFate() ? scene.data.fates.facts.destroyed[nodeOf(i)] : null;
-    const when = { input: "always", retained: "always", partial: "always, while it is there" }[kind] ?? `steps ${data.start[i]} to ${data.stop[i] - 1}`;
+    const when = { input: "always", retained: "always", partial: "always, while it is there" }[kind] ?? stepsOf(data.start[i], data.stop[i] - 1);
     const taken = group !== i && kind === "slice" ? `, bytes taken over from ${data.name[group]}` : "";
     return `${data.name[i]}: ${kind}, ${bytes(data.size[i])} at offset ${data.offset[i]}, ${when}${taken}${fate}${by ? `, destroyed by ${by.slice(0, 3).join(", ")}` : ""} (${data.detail[i]})`;
   }

@@ -12,7 +12,7 @@ import { programPanel } from "./program.js";
 const BUFFERS = ["header", "memory", "fates", "graph", "program", "paths", "compare", "frontier", "inspector", "classes"];
 const AREAS = { left: ["frontier"], centre: ["memory", "graph", "program", "paths", "compare"], bottom: ["classes"], right: ["inspector"] };
 const DRAWN = { memory: memoryPanel, graph: graphPanel, program: programPanel, paths: pathsPanel, compare: comparePanel, frontier: frontierPanel, inspector: inspectorPanel, classes: classesPanel };
-const HIGHEST = 720, ALONE = 440, NARROW = 900, SLIM = 560;
+const HIGHEST = 720, ALONE = 520, NARROW = 900, SLIM = 560;
 
 // What panels share: buffers, colours, who is chosen, questions, the line that says what came of one.
 function sceneOf(model, root, said, dispose) {
@@ -85,8 +85,8 @@ function headerPanel(scene, place, said) {
     const facts = scene.data.header?.facts;
     place.hidden = !facts;
     if (!facts) return;
-    const bold = (text, title) => make("b", { title }, text), soft = (text) => make("span", { class: "tg-soft" }, text);
-    const parts = [bold(facts.time, `mean run, ${facts.stale || "measured times"}`), bold(facts.size, "arena, and the budget"), facts.gap && make("span", {}, facts.gap)];
+    const soft = (text) => make("span", { class: "tg-soft" }, text), bold = (text, of, title) => make("span", { title }, make("b", {}, text), soft(of));
+    const parts = [bold(facts.time, " a run", `mean run, ${facts.stale || "measured times"}`), bold(facts.size, "", "memory that runs write to, of the budget"), facts.gap && make("span", { title: "how far from the best that is known to be possible" }, facts.gap)];
     refill(numbers, ...parts.filter(Boolean).flatMap((one, i) => (i ? [soft(" · "), one] : [one])),
       make("span", { class: `tg-badge${facts.is_proposal ? " tg-proposed" : ""}`, title: facts.words }, facts.state),
       ...(facts.is_proposal ? [soft(` ${facts.faster}, ${facts.smaller}`)] : []));
@@ -138,6 +138,7 @@ function sized(root, el, isBench, dispose) {
     const high = Math.max((frame?.clientHeight || innerHeight) - 12, 320), wide = root.clientWidth || el.clientWidth || SLIM;
     const isSlim = isBench && wide < SLIM;
     root.classList.toggle("tg-slim", isSlim);
+    root.classList.toggle("tg-strait", wide < NARROW);
     root.classList.toggle("tg-narrow", isBench && !isSlim && wide < NARROW);
     root.style.height = isSlim ? "" : `${Math.min(isBench ? HIGHEST : ALONE, high)}px`;
   };

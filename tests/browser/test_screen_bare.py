@@ -457,6 +457,36 @@ def test_a_search_alone_is_seen_whole(bare: browsers.Watched, files: str) -> Non
     assert max(widths) <= 310, "letters are as large as elsewhere"
 
 
+@pytest.mark.parametrize("width", [700, 900, 1300])
+def test_classes_and_words_are_seen_whole(bare: browsers.Watched, files: str, width: int) -> None:
+    """Every class that follows has its column; what is said has room; letters keep their size."""
+    bare.page.set_viewport_size({"width": width, "height": 760})
+    session = session_of(layered(4))
+    x = np.zeros((8, 4), np.float32)
+    for rows in (slice(2, 4), slice(0, 8), slice(5, 6), slice(1, 8)):
+        x[rows] += 1
+        session.run({"x": x}, want={"y": np.s_[:]})
+    page = show(bare, files, session)
+    table = page.locator(".tg-bottom .tg-scroll")
+    assert page.locator(".tg-class").count() >= 4
+    assert table.evaluate("(e) => e.scrollWidth - e.clientWidth") <= 1
+    for line in (".tg-said", ".tg-centre .tg-bar .tg-line"):
+        assert page.locator(line).first.evaluate("(e) => e.clientWidth") > 150, line
+    sizes = page.locator(".tg-left svg").evaluate_all(
+        "(all) => all.map((e) => e.getBoundingClientRect().width / e.viewBox.baseVal.width)"
+    )
+    assert sizes == pytest.approx([1.0] * len(sizes), abs=0.02)
+
+
+def test_a_graph_says_what_its_colours_are(bare: browsers.Watched, files: str) -> None:
+    page = show(bare, files, layered(4))
+    told = page.locator(".tg-page:not([hidden]) .tg-legend")
+    assert "input" in told.inner_text()
+    assert "layer by layer" in told.inner_text()
+    page.get_by_label("colours").select_option("time")
+    assert "modelled to take" in told.inner_text()
+
+
 def test_a_proposed_plan_has_the_one_in_force_behind_it(bare: browsers.Watched, files: str) -> None:
     from tgbench.views import explore
 
@@ -464,7 +494,7 @@ def test_a_proposed_plan_has_the_one_in_force_behind_it(bare: browsers.Watched, 
     assert screen._pin({"node": "layer_0.exp"})["is_valid"]
     page = show(bare, files, screen)
     assert said(page, ".tg-badge") == "changed by hand"
-    assert "dashed: in force" in page.locator(".tg-centre .tg-legend").inner_text()
+    assert "dashed: in force" in page.locator(".tg-centre .tg-legend").first.inner_text()
     tab(page, "compare")
     assert page.locator(".tg-two canvas").count() == 2
     page.locator(".tg-page:not([hidden]) .tg-list button").first.click()
