@@ -92,7 +92,7 @@ browser: setup ## the views in a real JupyterLab, where Chromium is there
 	@echo "== browser"
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV) -m pytest -p no:nbval tests/browser
 
-pictures: setup ## the README's pictures of the workbench, made anew in a browser
+pictures: setup ## the README's pictures, made anew in a browser
 	@OMP_NUM_THREADS=1 $(VENV) .ci/pictures.py
 
 lab: setup ## JupyterLab on the notebooks

@@ -1,12 +1,15 @@
-"""The README's pictures of the workbench, made anew by `make pictures`.
+"""The README's pictures, made anew by `make pictures`; `report` or `workbench` makes these alone.
 
-The decoder of a notebook in a real JupyterLab after a search, with a value chosen: in light, and in
-dark with a point of the frontier proposed.
+report      of the whole demo, down to the first memory map
+workbench   the decoder of a notebook in a real JupyterLab after a search, with a value chosen: in
+            light, and in dark with a point of the frontier proposed
 """
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -40,13 +43,22 @@ def shot(page: Any, screen: Any, name: str) -> None:
     print(f"docs/images/{name}.png")
 
 
-def main() -> int:
-    sys.path.insert(0, str(ROOT))
-    from benchmarks import browsers
+def report(browsers: Any) -> None:
+    """The demo runs with as many threads as it has for a user."""
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    with tempfile.TemporaryDirectory() as folder, browsers.browser() as chromium:
+        command = [sys.executable, "-m", "tgbench", "demo", "--output", folder]
+        subprocess.run(command, check=True, cwd=ROOT, env=environment)
+        page = chromium.new_context(viewport={"width": 1200, "height": 900}).new_page()
+        page.goto((Path(folder) / "report.html").as_uri())
+        end = page.locator(".seen").first.bounding_box()
+        name = "docs/images/report.png"
+        clip = {"x": 0, "y": 0, "width": 1200, "height": end["y"] + end["height"]}
+        page.screenshot(path=str(ROOT / name), full_page=True, clip=clip)
+        print(name)
 
-    if why := browsers.missing("playwright", "anywidget", "jupyterlab"):
-        print(why, file=sys.stderr)
-        return 1
+
+def workbench(browsers: Any) -> None:
     with (
         tempfile.TemporaryDirectory() as folder,
         browsers.browser() as chromium,
@@ -69,8 +81,22 @@ def main() -> int:
         screen.locator(".tg-point").last.click()
         screen.get_by_role("button", name="dismiss").wait_for()
         shot(page, screen, "workbench-dark")
+
+
+PICTURES = {"report": report, "workbench": workbench}
+
+
+def main(names: list[str]) -> int:
+    sys.path.insert(0, str(ROOT))
+    from benchmarks import browsers
+
+    if why := browsers.missing("playwright", "anywidget", "jupyterlab"):
+        print(why, file=sys.stderr)
+        return 1
+    for name in names or PICTURES:
+        PICTURES[name](browsers)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
