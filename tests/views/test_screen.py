@@ -322,6 +322,8 @@ def test_a_page_needs_no_server() -> None:
     assert len(found["classes"]) == len(plan.buckets)
     assert {"header", "memory", "fates", "frontier", "inspector"} <= set(found["state"]["panels"])
     assert not re.search(r"^import |^export default", text, re.MULTILINE)
+    (title,) = re.findall("<title>(.*)</title>", text)
+    assert title == "tgbench: 23.6 µs a run in 80.56 KiB", "a tab shows no more"
 
 
 def test_an_exported_notebook_has_the_picture() -> None:

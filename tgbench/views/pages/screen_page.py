@@ -11,6 +11,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from tgbench.base.words import format_bytes, format_time
 from tgbench.graph.graph import Graph
 from tgbench.plans.plan import Plan
 from tgbench.session.session import GraphSession
@@ -60,13 +61,21 @@ def page(
             '<!doctype html><html lang="en"><head><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width,initial-scale=1">',
             '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">',
-            f"<title>{escape(words)}</title>",
+            f"<title>{escape(_title(subject))}</title>",
             f"<style>{style()}html,body{{margin:0}}</style></head>",
             f'<body><div id="screen"></div><noscript>{escape(words)}</noscript>',
             f'<script type="application/json" id="written">{embedded(written)}</script>',
             f'<script type="module">{module("page.js")}</script></body></html>\n',
         ]
     )
+
+
+def _title(subject: Subject) -> str:
+    """As much as a browser shows of it: what is told of a plan is longer."""
+    plan = subject.shown
+    if plan is None:
+        return "tgbench"
+    return f"tgbench: {format_time(plan.expected_ns)} a run in {format_bytes(plan.size_bytes)}"
 
 
 def _json(subject: Subject) -> str:

@@ -79,7 +79,7 @@ def header(subject: Subject, _: Chosen) -> Payload | None:
         "time": format_time(plan.expected_ns),
         "size": size_words(plan),
         "gap": gap_words(plan),
-        "state": proposal.origin if proposal is not None else "in force",
+        "state": proposal.origin if proposal is not None else _where(subject),
         "is_proposal": proposal is not None,
         "faster": faster,
         "smaller": smaller,
@@ -90,6 +90,10 @@ def header(subject: Subject, _: Chosen) -> Payload | None:
         "words": str(plan),
         "stale": _elsewhere(plan),
     }
+
+
+def _where(subject: Subject) -> str:
+    return "in force" if subject.is_live else "saved"
 
 
 def size_words(plan: Plan) -> str:
@@ -376,8 +380,12 @@ def _overview(subject: Subject) -> list[list[str]]:
         spread = last.spread
         if spread is None:
             is_own = last.served == "exactly"
-            why = "no node makes all of a part" if is_own else "not known: a larger run served it"
-            rows.append(["spread", why, ""])
+            why = (
+                "nowhere: each node changed in part"
+                if is_own
+                else "not told: a larger run served it"
+            )
+            rows.append(["spreads at", why, ""])
         else:
             rows.append(["spreads at", str(spread), spread.node])
     plan = subject.shown
