@@ -33,6 +33,7 @@ export function frontierPanel(scene, place) {
     const marks = [facts.now, facts.proposal].filter(Boolean);
     const allSizes = [...sizes, ...budgets.filter((_, i) => bounds[i] > 0), ...marks.map(([size]) => size), facts.budget, facts.refused].filter(Boolean);
     const allTimes = [...times, ...bounds.filter((ns) => ns > 0), ...marks.map(([, ns]) => ns), facts.greedy, facts.bound].filter((ns) => ns > 0);
+    const proved = [...budgets.keys()].filter((i) => bounds[i] > 0); // of a budget, and so of smaller ones
     if (!allSizes.length) { chart.replaceChildren(make("p", { class: "tg-empty" }, "No budget was tried yet.")); return; }
     const [low, high] = [Math.min(...allSizes) * 0.8, Math.max(...allSizes) * 1.25], most = Math.max(...allTimes) * 1.06, least = Math.min(Math.min(...allTimes) * 0.94, 0.7 * most);
     const x = (size) => ROOM.left + (Math.log(size / low) / Math.log(high / low)) * (chartWide - ROOM.left - ROOM.right), y = (ns) => CHART_HIGH - ROOM.bottom - ((ns - least) / (most - least)) * (CHART_HIGH - ROOM.top - ROOM.bottom);
@@ -62,7 +63,8 @@ export function frontierPanel(scene, place) {
     const budget = facts.budget && shape("line", { x1: x(facts.budget), x2: x(facts.budget), y1: ROOM.top, y2: floor, stroke: "var(--tg-bad)", "stroke-dasharray": "6 3", "pointer-events": "none" });
     chart.replaceChildren(svg(CHART_HIGH, facts.label, shape("defs", {}, hatch), ...lines,
       facts.refused > low && shape("rect", { x: ROOM.left, y: ROOM.top, width: Math.max(x(facts.refused) - ROOM.left, 0), height: floor - ROOM.top, fill: "url(#tg-hatch)" }, shape("title", {}, `nothing fits in ${bytes(facts.refused)}`)),
-      line(budgets.map((size, i) => [x(size), y(bounds[i])]).filter((_, i) => bounds[i] > 0), "bad", { "stroke-dasharray": "5 3" }), line(sizes.map((size, i) => [x(size), y(times[i])]), "mark"),
+      line(proved.flatMap((i, k) => [[x(budgets[proved[k - 1] ?? i]), y(bounds[i])], [x(budgets[i]), y(bounds[i])]]), "bad", { "stroke-dasharray": "5 3" }),
+      line(sizes.flatMap((size, i) => [[x(size), y(times[i - 1] ?? times[i])], [x(size), y(times[i])]]), "mark"),
       reference(facts.greedy, "greedy", "soft", "3 3"), reference(facts.bound, "bound", "bad", "5 3", -9), budget, field, pointer, told, ...points, mark(facts.now, "ink", "in force"), mark(facts.proposal, "mark", "proposed")));
     place.style.setProperty("--tg-chart", "1");
     slider(low, high, facts, ask);

@@ -368,6 +368,10 @@ def test_more_memory_is_never_slower() -> None:
     assert times[0] > times[-1]
     assert all(p.plan.size_bytes <= p.budget_bytes for p in found.points)
     assert all(0 < p.bound_ns <= p.time_ns * 1.001 for p in found.points)
+    sizes, bounds = zip(*found.bounds, strict=True)
+    assert (sizes[0], sizes[-1]) == (8 << 10, 9344), "a bound is of its budget"
+    assert list(sizes) == sorted(sizes)
+    assert bounds[1::2] == bounds[2::2], "what is proved of a budget holds for smaller ones"
     assert "tg-dash" in found._repr_mimebundle_()["image/svg+xml"], "the bound of the caption"
     assert session.plan == before
     ElementTree.fromstring(found._repr_mimebundle_()["image/svg+xml"])

@@ -1,9 +1,9 @@
 """How fast the best plan is as the memory it may use grows: a point per budget, each with its plan.
 
-time │ ●
-     │  ╲
-     │   ●──●
-     │       ╲___●────●
+time │ ●──┐
+     │    ●──┐
+     │       │
+     │       ●─────●
      └──────────────────→ bytes of the arena
 """
 
@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain, pairwise
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -88,6 +89,15 @@ class Curve:
     points: tuple[Point, ...]
     least_bytes: int = 0
     refused_bytes: int = 0
+
+    @property
+    def bounds(self) -> list[tuple[int, float]]:
+        """(budget, nanoseconds) of a line that no plan is below: what is proved of a budget holds
+        for all smaller ones, down to the next of which something is known.
+        """
+        known = [(p.budget_bytes, p.bound_ns) for p in self.points if p.bound_ns]
+        falls = [(size, ns) for (size, _), (_, ns) in pairwise(known)]
+        return [known[0], *chain.from_iterable(zip(falls, known[1:], strict=True))] if known else []
 
     def columns(self) -> dict[str, Any]:
         """Plain columns for a script."""
@@ -307,9 +317,8 @@ async def curve_async(
 def to_svg(shown: Curve) -> str:
     """The curve as one SVG."""
     points = [(p.plan.size_bytes, p.time_ns, str(p)) for p in shown.points]
-    bounds = [(p.budget_bytes, p.bound_ns, "") for p in shown.points if p.bound_ns]
-    series = [Series("best plan", points)]
-    if bounds:
+    series = [Series("best plan", points, is_stepped=True)]
+    if bounds := [(size, ns, "") for size, ns in shown.bounds]:
         series.append(Series("bound", bounds, "b", is_dashed=True))
     size = Axis("memory", lambda b: format_bytes(int(b)), base=2)
     return chart("expected time by memory", series, size, Axis("mean run", format_time))
