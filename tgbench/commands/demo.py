@@ -180,11 +180,13 @@ def run(arguments: argparse.Namespace) -> int:
 def compared(time_ns: float, other_ns: float) -> str:
     """How a time compares with another one, in words.
 
-    >>> compared(50.0, 95.0), compared(95.0, 50.0)
-    ('1.90 × faster', '1.90 × slower')
+    >>> compared(50.0, 95.0), compared(95.0, 50.0), compared(500.0, 501.0)
+    ('1.90 × faster than', '1.90 × slower than', 'as fast as')
     """
-    slow, quick = max(time_ns, other_ns), min(time_ns, other_ns)
-    return f"{slow / quick:.2f} × {'faster' if time_ns <= other_ns else 'slower'}"
+    ratio = f"{max(time_ns, other_ns) / min(time_ns, other_ns):.2f}"
+    if ratio == "1.00":
+        return "as fast as"
+    return f"{ratio} × {'faster' if time_ns < other_ns else 'slower'} than"
 
 
 # --- the screen ---------------------------------------------------------------------------------
@@ -506,7 +508,7 @@ class Tour:
             beside = ""
             if middle.other_ns is not None:
                 said = compared(middle.time_ns, middle.other_ns)
-                beside = f"   {said} than {study.other} ({ms(middle.other_ns)})"
+                beside = f"   {said} {study.other} ({ms(middle.other_ns)})"
             count = f"median of {middle.runs}" if middle.runs > 1 else "1 run"
             self.screen.say(f"{middle.group:<22}{ms(middle.time_ns):>9} ({count}){beside}")
 

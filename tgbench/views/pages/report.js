@@ -12,7 +12,7 @@ function timeline(number, data) {
   const pen = canvas.getContext("2d");
   // The budget is drawn where it leaves the map large enough to read.
   const hasBudget = data.budget_bytes && data.budget_bytes <= 1.6 * data.size_bytes;
-  const top = () => (Math.max(data.size_bytes, hasBudget ? data.budget_bytes : 0) || 1) * 1.05;
+  const top = () => (Math.max(data.size_bytes, hasBudget ? data.budget_bytes : 0) || 1) * 1.06;
   const count = data.name.length;
   const every = { x0: 0, x1: data.steps, y0: 0, y1: top() };
   const margin = { left: 76, right: 10, top: 10, bottom: 26 };
@@ -65,8 +65,9 @@ function timeline(number, data) {
     pen.rect(margin.left, margin.top, width, height);
     pen.clip();
     for (let i = 0; i < count; i++) rectangle(i, colour);
-    level(data.size_bytes, `arena ${size(data.size_bytes)}`, colour.ink, [], -4);
-    if (hasBudget) level(data.budget_bytes, `budget ${size(data.budget_bytes)}`, colour.b, [6, 3], 12);
+    const arena = `arena ${size(data.size_bytes)}`, isClose = hasBudget && toY(data.size_bytes) - toY(data.budget_bytes) < 32;
+    level(data.size_bytes, arena, colour.ink, [], isClose ? 12 : -4);
+    if (hasBudget) level(data.budget_bytes, `budget ${size(data.budget_bytes)}`, colour.b, [6, 3], isClose ? -4 : 12);
     live(colour.ink);
     retained();
     pen.restore();
@@ -134,6 +135,9 @@ function timeline(number, data) {
     pen.beginPath(); pen.moveTo(margin.left, y); pen.lineTo(canvas.clientWidth, y); pen.stroke();
     pen.setLineDash([]);
     pen.textAlign = "right";
+    pen.strokeStyle = colours()["paper"];
+    pen.lineWidth = 3;
+    pen.strokeText(words, canvas.clientWidth - margin.right - 6, y + below);
     pen.fillText(words, canvas.clientWidth - margin.right - 6, y + below);
     pen.textAlign = "left";
   }

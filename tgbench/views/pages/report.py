@@ -110,7 +110,9 @@ def page(
 ) -> str:
     """The report as one HTML document: no network, no other file, light and dark."""
     data = [study.timeline.payload() if study.timeline else None for study in studies]
-    facts = "&nbsp;· ".join(f"{escape(name)} {escape(value)}" for name, value in machine.items())
+    facts = "&nbsp;· ".join(
+        f"{escape(name)}&nbsp;{escape(value)}" for name, value in machine.items()
+    )
     return "\n".join(
         [
             '<!doctype html><html lang="en"><head><meta charset="utf-8">',
