@@ -34,7 +34,7 @@ from tgbench.costs.model import (
 from tgbench.costs.records import Record, Records
 from tgbench.costs.signature import Signature, source_hash
 from tgbench.graph.graph import GraphBuilder, Node
-from tgbench.kernels.registry import Site, candidates
+from tgbench.kernels.registry import KERNELS, Site, candidates
 from tgbench.runs.propagate import rough_ns
 from tgbench.runs.rules import Rules
 
@@ -84,6 +84,58 @@ def test_without_records_everything_is_modelled() -> None:
     found = whole(CostModel(), node)
     assert (found.source, found.kernel) == ("modelled", kernel.name)
     assert found.time_ns == kernel.cost_ns(site(node))
+
+
+def image(size: int = 24) -> Node:
+    g = GraphBuilder()
+    x, w = g.input("x", (1, 16, size, size)), g.parameter("w", (8, 16, 3, 3))
+    return ops.conv(x, w, padding=1)
+
+
+def test_images_lie_with_their_channels_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they do in memory: a kernel that takes no others is what a convolution is priced by."""
+    node = image()
+    plain = next(one for one in KERNELS["conv"] if one.name == "conv")
+
+    def lies_so(where: Site) -> bool:
+        x, w = where.ins[:2]
+        lasts = [view.strides[1] for view in (x, where.out) if view is not None]
+        return lasts == [1, 1] and w is not None and w.strides == (144, 9, 3, 1)
+
+    picky = replace(plain, name="picky", accepts=lies_so, cost_ns=lambda where: 5.0)
+    monkeypatch.setitem(KERNELS, "conv", [plain, picky])
+    for box in (Box.full(node.shape), Box(((0, 1), (0, 8), (3, 9), (20, 24)))):
+        assert CostModel().estimate(node.call, box).kernel == "picky"
+
+
+def test_sizes_that_nobody_measured_go_by_those_around(
+    records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The quickest kernel at the half-octave above, of those that take these; where something was
+    measured at these very sizes, the quickest there.
+    """
+    node = product(96)
+    plain = next(one for one in KERNELS["linear"] if one.name == "linear_rows")
+
+    def rows(where: Site) -> int:
+        return int(where.out.shape[0])
+
+    few = replace(plain, name="few", cost_ns=lambda where: 10.0 if rows(where) < 40 else 900.0)
+    odd = replace(
+        plain, name="odd", accepts=lambda where: rows(where) % 2 == 1, cost_ns=lambda where: 100.0
+    )
+    monkeypatch.setitem(KERNELS, "linear", [replace(plain, cost_ns=lambda where: 500.0), few, odd])
+    asked = {count: Box(((7, 7 + count), (0, 64))) for count in (20, 33, 50, 64)}
+    model = CostModel()
+    names = {count: model.estimate(node.call, box).kernel for count, box in asked.items()}
+    assert names == {20: "few", 33: "linear_rows", 50: "linear_rows", 64: "linear_rows"}
+    met = site(node, asked[33])
+    found = replace(
+        measured(node, 7.0), kernel="odd", source_hash=source_hash(odd),
+        signature=Signature.of(met).text,
+    )  # fmt: skip
+    records.add([found])
+    assert CostModel(records).estimate(node.call, asked[33]).kernel == "few"
 
 
 def test_a_record_is_what_was_measured(records: Records) -> None:

@@ -16,6 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+import tgbench as tg
+from tgbench.kernels.numba import panels
+from tgbench.kernels.registry import KERNELS
+
 blocks = pytest.importorskip("tgbench.kernels.numba.blocks", reason="numba is not installed")
 windows = pytest.importorskip("tgbench.kernels.numba.windows")
 attending = pytest.importorskip("tgbench.kernels.numba.attending")
@@ -239,6 +243,35 @@ def test_weights_are_laid_out_in_panels() -> None:
         panel, lane = divmod(column, blocks.PANEL)
         np.testing.assert_array_equal(found[panel, ..., lane].transpose(2, 0, 1), w[column])
     assert not found[1, ..., 2:].any()
+
+
+def test_rows_whose_number_moves_find_room_in_that_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is planned for are all rows, of which a group of blocks has fewer than it may have."""
+    rows, others = 40, {one.name: one for one in (*KERNELS["linear"], *panels.PANELS)}
+    assert rows < windows.MOST_ROWS
+    quick, slow = others["linear_panels"], others["linear_rows"]
+    kernels = [replace(quick, cost_ns=lambda site: 1.0), replace(slow, cost_ns=lambda site: 1e9)]
+    monkeypatch.setitem(KERNELS, "linear", kernels)
+    g, w = tg.GraphBuilder(), np.eye(4 * blocks.PANEL, dtype=np.float32)
+    weight = g.parameter("w", w.shape)
+    total = tg.ops.cumsum(g.input("x", (rows, len(w))), axis=0)
+    g.output("y", tg.ops.linear(tg.ops.linear(total, weight), weight))
+    x = np.zeros((rows, len(w)), np.float32)
+    session = tg.GraphSession(g.build(), {"w": w}, calibrate=False, making="always")
+    session.run({"x": x})
+    for first in (10, 30, 21):
+        x = x.copy()
+        x[first] = first
+        found = session.run({"x": x})["y"]
+        np.testing.assert_array_equal(found, np.cumsum(x, axis=0))
+    moving = [
+        made
+        for _, _, program in session.programs
+        for made in program.instructions
+        if made.node.op == "linear" and made.box.moves
+    ]
+    assert moving
+    assert {made.kernel for made in moving} == {"linear_panels"}
 
 
 # --- attention -----------------------------------------------------------------------------------

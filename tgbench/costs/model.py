@@ -24,7 +24,7 @@ import numpy as np
 from tgbench.base.coords import Coord, Moving, unguarded, value_of
 from tgbench.base.errors import KernelError, UnreadableRecordsError
 from tgbench.base.machine import Machine
-from tgbench.base.regions import Box, row_major
+from tgbench.base.regions import Box, in_order, row_major
 from tgbench.base.words import counted, format_time
 from tgbench.costs.records import Record, Records
 from tgbench.costs.signature import Signature, numbers, source_hash, without_layout
@@ -39,6 +39,7 @@ from tgbench.kernels.registry import (
     candidates,
     prepared_inputs,
 )
+from tgbench.memory.storage import IMAGE_RANK, channels_last
 from tgbench.runs.propagate import Step, rough_ns
 from tgbench.runs.rules import Rules
 
@@ -199,6 +200,7 @@ class CostModel:
         self.version += 1
         memo = self.rules.allowance.memo
         self._asked, self._plain, self._sites, self._best = memo(), memo(), memo(), memo()
+        self._orders = memo()
 
     @property
     def basis(self) -> str:
@@ -215,9 +217,10 @@ class CostModel:
         self._know(known)
 
     def estimate(self, call: Call, box: Box) -> Estimate:
-        """What computing a box of a call takes, by the kernel that would be chosen.
+        """What computing a box of a call takes, by the kernel that would be chosen; at sizes that
+        nobody measured, by the one that is chosen at the half-octave above.
 
-        Operands are taken to lie row-major. A call that no kernel takes so is modelled roughly.
+        Operands are taken to lie as in `site`. A call that no kernel takes so is modelled roughly.
         """
         box = numbers(box)
         return self._asked.get((call, box), self._estimate, call, box)
@@ -325,18 +328,32 @@ class CostModel:
         reads = self.rules.reads(call, box)
         extents = tuple(None if read is None else read.extents for read in reads)
         key = (call, box.extents, extents, _open_masks(call, reads))
-        return self._plain.get(key, lambda: self._of_plain(self.site(call, box)))
+        return self._plain.get(key, self._of_plain, call, box)
 
     def site(self, call: Call, box: Box) -> Site:
-        """Where a box of a call is computed: operands row-major, weights at rest."""
-        site = plain_site(call, box, self.rules.reads(call, box), self.device)
+        """Where a box of a call is computed: operands row-major, images of ops on them with their
+        channels side by side, weights at rest.
+        """
+        site = _with_images(plain_site(call, box, self.rules.reads(call, box), self.device))
         return site if call not in self.rules.unpacked else replace(site, frozen=frozenset())
 
-    def _of_plain(self, site: Site) -> Estimate:
+    def _of_plain(self, call: Call, box: Box) -> Estimate:
+        site = self.site(call, box)
         try:
+            if not self.has_met(self.signature(site)):
+                around = _around(call, box)
+                order = self._orders.get((call, around), self._order_of, call, around)
+                if (kernel := next((k for k in order if k.takes(site)), None)) is not None:
+                    return self.of_site(site, kernel)
             return self._at_best(site)
         except KernelError:
-            return Estimate(rough_ns(site.call, site.out_box), "modelled", UNCERTAIN)
+            return Estimate(rough_ns(call, box), "modelled", UNCERTAIN)
+
+    def _order_of(self, call: Call, box: Box) -> Sequence[Kernel]:
+        try:
+            return tuple(self.kernels(self.site(call, box)))
+        except KernelError:
+            return ()
 
     def _of_site(self, site: Site, kernel: Kernel, alike: Hashable) -> Estimate:
         def modelled() -> float:
@@ -380,6 +397,24 @@ def _is_slower(one: Estimate, others: Sequence[Estimate]) -> bool:
     return one.time_ns - sum(found.time_ns for found in others) > max(off_ns, DRIFT * one.time_ns)
 
 
+def _around(call: Call, box: Box) -> Box:
+    """A box in the middle of the result, each side as long as the half-octave above, or as all.
+
+    >>> from tgbench.graph.graph import GraphBuilder
+    >>> y = GraphBuilder().input("x", (100, 8)) + 1.0
+    >>> _around(y.call, Box(((90, 99), (0, 7))))
+    [44:56, 0:8]
+    """
+    sides = []
+    for size, (start, stop) in zip(call.out.shape, box, strict=True):
+        extent = value_of(stop) - value_of(start)
+        octave = 1 << (extent - 1).bit_length()
+        most = min(octave if extent > octave * 3 // 4 else octave * 3 // 4, size)
+        first = (size - most) // 2
+        sides.append((first, first + most))
+    return Box(sides)
+
+
 def _open_masks(call: Call, reads: Sequence[Box | None]) -> tuple[bool, ...]:
     """Which inputs are masks that are open all over: kernels may leave those out."""
     if not any(fact is not None and fact.constant is not None for fact in call.facts):
@@ -402,6 +437,25 @@ def plain_site(call: Call, box: Box, reads: Sequence[Box | None], device: str) -
     )
     out, frozen = laid(OUT, box.extents, call.out.dtype), prepared_inputs(call, device)
     return Site(call, box, tuple(reads), out, ins, device, frozen)
+
+
+def _with_images(site: Site) -> Site:
+    """The same, its images lying as `memory.storage` has them: kernels for others are others."""
+    call, rank = site.call, site.out.rank
+    if not call.op.on_images or rank < IMAGE_RANK:
+        return site
+    order, weights = channels_last(rank), call.op.streams(call)
+    ins = tuple(
+        _in_order(view, order)
+        if view is not None and view.rank == rank and i not in weights
+        else view
+        for i, view in enumerate(site.ins)
+    )
+    return replace(site, out=_in_order(site.out, order), ins=ins)
+
+
+def _in_order(view: View, order: Sequence[int]) -> View:
+    return replace(view, strides=in_order(view.shape, order))
 
 
 def modelled_ns(site: Site, kernel: Kernel) -> float:

@@ -42,6 +42,15 @@ class LiveRange:
     stop: int
 
 
+def channels_last(rank: int) -> tuple[int, ...]:
+    """Dimensions from the outermost to the innermost where channels lie side by side.
+
+    >>> channels_last(4)
+    (0, 2, 3, 1)
+    """
+    return (0, *range(2, rank), 1)
+
+
 def identity_map(rank: int) -> ViewMap:
     return ViewMap(tuple((axis, 1) for axis in range(rank)), (0,) * rank)
 
@@ -219,7 +228,7 @@ class ScheduledGraph:
 
     def order(self, node: Node) -> tuple[int, ...]:
         """Dimensions of a stored node from the outermost to the innermost; () for row-major."""
-        return (0, *range(2, node.rank), 1) if node in self.channels_last else ()
+        return channels_last(node.rank) if node in self.channels_last else ()
 
     @cached_property
     def kept(self) -> tuple[Node, ...]:

@@ -81,6 +81,7 @@ class Image:
         weights: one, or two of a gated layer, the gate's first.
         window, stride, gaps, over: by lines and points; over: how far windows of the result reach
             over the borders, before the first and behind the last.
+        most: points of a result that is computed whole: no part of it has more.
     """
 
     x: View
@@ -88,6 +89,7 @@ class Image:
     weights: tuple[View, ...]
     bias: View | None
     ends: Ends
+    most: int
     window: tuple[int, int] = (1, 1)
     stride: tuple[int, int] = (1, 1)
     gaps: tuple[int, int] = (1, 1)
@@ -111,10 +113,11 @@ class Image:
 
     @property
     def group(self) -> int:
-        """Rows that are multiplied by one panel after the other."""
-        points = 1
-        for size in (self.out.shape[0], *self.out.shape[2:]):
-            points *= size if type(size) is int else windows.MOST_ROWS
+        """Rows that are multiplied by one panel after the other; where sizes move, no more than of
+        the whole, as whoever made room for that has no more.
+        """
+        sizes = [size for size in (self.out.shape[0], *self.out.shape[2:]) if type(size) is int]
+        points = prod(sizes) if len(sizes) == self.out.rank - 1 else self.most
         return max(1, min(points, windows.MOST_ROWS))
 
 
@@ -194,7 +197,7 @@ def _product(site: Site) -> Image | None:
             continue
         if len(p.weights) > 1:
             ends = Ends(function=_code(site.call, str(site.call.attrs["activation"])))
-        return Image(x, out, p.weights, p.bias, ends)
+        return Image(x, out, p.weights, p.bias, ends, prod(site.call.out.shape[:-1]))
     return None
 
 
@@ -207,8 +210,9 @@ def _convolution(site: Site) -> Image | None:
     if out is None or ends is None:
         return None
     attrs, over = site.call.attrs, overhang(site)
+    images, _, *sizes = site.call.out.shape
     return Image(
-        _as_image(x), out, (weight,), bias[0] if bias else None, ends,
+        _as_image(x), out, (weight,), bias[0] if bias else None, ends, images * prod(sizes),
         _both(tuple(map(int, weight.shape[2:])), 1), _both(attrs["stride"], 1),
         _both(attrs["dilation"], 1), _both(over, (0, 0)),
     )  # fmt: skip

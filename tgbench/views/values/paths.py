@@ -101,7 +101,8 @@ class PathTable:
 def kernels_of(session: GraphSession, name: str, box: Box | None = None) -> PathTable:
     """Every kernel that could compute a box of a node, the whole of it if none is given.
 
-    Operands are taken to lie row-major. Raises GraphError for an unknown name, and for a leaf.
+    Operands are taken to lie as in `CostModel.site`. Raises GraphError for an unknown name, and for
+    a leaf.
     """
     node = session.graph.node(name)
     if node.is_leaf:
