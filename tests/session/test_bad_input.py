@@ -435,7 +435,7 @@ def test_a_torn_trace_is_mended_and_a_damaged_one_named(tmp_path: Path) -> None:
 # --- budgets --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("memory", ["12 parsecs", -1, "MiB", True, "1.5.2 MB"])
+@pytest.mark.parametrize("memory", ["12 parsecs", -1, 0.5, "MiB", True, "1.5.2 MB"])
 def test_a_size_that_is_none_is_named(memory: Any) -> None:
     with pytest.raises(GraphError, match="is not a size; write 268435456, '256MiB' or 'auto'"):
         GraphSession(causal(ROWS), weights(), memory=memory)

@@ -161,7 +161,7 @@ class Budget:
                 return Budget(None, auto=True)
             if size is not None and size[2] in _UNITS:
                 return Budget(int(float(size[1]) * _UNITS[size[2]]), text.startswith("auto:"))
-        elif isinstance(memory, Real) and not isinstance(memory, bool) and 0 <= memory < inf:
+        elif isinstance(memory, Real) and not isinstance(memory, bool) and _is_count(memory):
             return Budget(int(memory))
         raise GraphError(f"memory={memory!r} is not a size; write 268435456, '256MiB' or 'auto'")
 
@@ -171,6 +171,11 @@ class Budget:
             return self.limit_bytes
         left = left_bytes(device, weights_bytes, peak_bytes)
         return left if self.limit_bytes is None else min(self.limit_bytes, left)
+
+
+def _is_count(size: Real) -> bool:
+    """Whether it is a number of bytes, not a share of something."""
+    return float(size) == 0 or 1 <= float(size) < inf
 
 
 def parse_bytes(

@@ -50,7 +50,7 @@ class Sweep:
 
     def __str__(self) -> str:
         why = f"; stopped by {self.stopped}, the same call goes on" if self.stopped else ""
-        return f"{counted(self.measured, 'kernel')} measured, {self.paths} paths known{why}"
+        return f"{counted(self.measured, 'kernel')} measured, {counted(self.paths, 'path')} known{why}"
 
 
 @dataclass(frozen=True)
