@@ -66,6 +66,7 @@ class Case:
     turned: bool = False  # whether channels of x are planes
     threads: int = 1
     group: int = windows.MOST_ROWS
+    held: str = "float32"  # what weights of one element are in
 
     def compute(self) -> Floats:
         x, count, columns = apart(self.x, self.gap), len(self.x), len(self.w)
@@ -78,19 +79,27 @@ class Case:
         strides.insert(3, x.strides[3] // 4)
         taps = int(np.prod(self.w.shape[2:]))
         gated = self.gate is not None
-        room = windows.room_of(self.group, taps, columns, gated)
+        w, held, apart_bytes = blocks.laid_out(self.w), windows.LAID_OUT, 0
+        if self.held != "float32":
+            rows = torch.from_numpy(self.w).reshape(columns, -1).to(getattr(torch, self.held))
+            bits = {"bfloat16": torch.uint16, "float16": torch.int16, "int8": torch.int8}[self.held]
+            w, held = rows.view(bits).numpy().reshape(-1), windows.HELD_AS[self.held]
+            apart_bytes = rows.stride(0) * rows.element_size()
+        widened = 0 if held == windows.LAID_OUT else x.shape[3]
+        room = windows.room_of(self.group, taps, columns, gated, widened)
         words = windows.JOB + self.threads * room
         memory = np.full(words + 16, -7, np.int64)
         kinds = zip(self.w.shape[2:], self.stride, self.gaps, self.low, strict=True)
         pairs = [n for kind in zip(*kinds, strict=True) for n in kind]
         none = windows.NONE
         windows.multiply(
-            memory[:words], flat(x), copied, blocks.laid_out(self.w),
+            memory[:words], flat(x), copied, w,
             none if self.gate is None else blocks.laid_out(self.gate),
             none if self.bias is None else self.bias, flat(out),
             none if self.more is None else flat(more), blocks.ZEROS, *strides, *x.shape[1:3], count,
-            *self.sizes, *pairs, x.shape[3], columns, self.function, self.group, self.threads,
-            room, *blocks.runtime_addresses(), *windows.computing(),
+            *self.sizes, *pairs, x.shape[3], columns, self.function, held, apart_bytes,
+            windows.widening() if widened else 0, self.group, self.threads, room,
+            *blocks.runtime_addresses(), *windows.computing(),
         )  # fmt: skip
         assert (memory[words:] == -7).all()
         around = np.array(out.base).reshape(count + 1, *(n + self.gap for n in out.shape[1:]))
@@ -203,6 +212,21 @@ def test_functions_and_gates(function: int, gated: bool, columns: int) -> None:
     )
     case = Case(x, w, gate if gated else None, function=function, sizes=(1, 17))
     np.testing.assert_allclose(case.compute(), case.expected(), rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("held", ["bfloat16", "float16", "int8"])
+@pytest.mark.parametrize("columns", [blocks.PANEL, 2 * blocks.PANEL + 7])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_weights_in_less_are_widened(held: str, columns: int, threads: int) -> None:
+    """Whole numbers of less than a byte are exact in all of them; their depth is no multiple of
+    what is widened together.
+    """
+    rng, depth, rows = np.random.default_rng(3), 9 * blocks.SIDE + 3, 250
+    x = whole_numbers(rng, 1, 1, rows, depth)
+    w = rng.integers(-127, 128, (columns, depth, 1, 1)).astype(np.float32)
+    case = Case(x, w, bias=whole_numbers(rng, columns), sizes=(1, rows), threads=threads, held=held)
+    assert rows * depth * columns > blocks.SHARED or threads == 1 or columns == blocks.PANEL
+    np.testing.assert_array_equal(case.compute(), case.expected())
 
 
 @settings(max_examples=30)

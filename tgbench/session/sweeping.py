@@ -50,7 +50,9 @@ class Sweep:
 
     def __str__(self) -> str:
         why = f"; stopped by {self.stopped}, the same call goes on" if self.stopped else ""
-        return f"{counted(self.measured, 'kernel')} measured, {counted(self.paths, 'path')} known{why}"
+        return (
+            f"{counted(self.measured, 'kernel')} measured, {counted(self.paths, 'path')} known{why}"
+        )
 
 
 @dataclass(frozen=True)

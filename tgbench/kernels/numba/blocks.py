@@ -262,6 +262,86 @@ def bytes_at(address):
     return numba.carray(_to_bytes(address), 1)
 
 
+# --- weights in less -----------------------------------------------------------------------------
+
+SIDE = 8  # of a square of weights that is widened and turned in registers
+UNPACKED = ([0, 8, 1, 9, 4, 12, 5, 13], [2, 10, 3, 11, 6, 14, 7, 15])  # of two rows of it
+PAIRED = ([0, 1, 8, 9, 4, 5, 12, 13], [2, 3, 10, 11, 6, 7, 14, 15])
+HALVED = ([0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15])
+
+
+def _widened(builder: Any, found: Any, is_half: bool) -> Any:
+    """Numbers in less than float32, or one: bfloat16, whose bits are a float32's upper half,
+    float16, or int8.
+    """
+    stored = found.type
+
+    def like(one: Any) -> Any:
+        return ir.VectorType(one, stored.count) if isinstance(stored, ir.VectorType) else one
+
+    width = getattr(stored, "element", stored).width
+    if width == 8:
+        return builder.sitofp(found, like(FLOAT))
+    if is_half:
+        return builder.fpext(builder.bitcast(found, like(ir.HalfType())), like(FLOAT))
+    bits, count = like(NUMBER), [16] * getattr(stored, "count", 1)
+    upper = ir.Constant(bits, count if len(count) > 1 else 16)
+    return builder.bitcast(builder.shl(builder.zext(found, bits), upper), like(FLOAT))
+
+
+def _turned(builder: Any, rows: list[Any]) -> list[Any]:
+    """The columns of a square."""
+
+    def mixed(a: Any, b: Any, masks: tuple[list[int], list[int]]) -> list[Any]:
+        kind = ir.VectorType(NUMBER, SIDE)
+        return [builder.shuffle_vector(a, b, ir.Constant(kind, mask)) for mask in masks]
+
+    ones = [one for i in range(0, SIDE, 2) for one in mixed(rows[i], rows[i + 1], UNPACKED)]
+    twos = [
+        one
+        for i in range(0, SIDE, 4)
+        for j in range(2)
+        for one in mixed(ones[i + j], ones[i + j + 2], PAIRED)
+    ]
+    halves = [mixed(twos[i], twos[i + SIDE // 2], HALVED) for i in range(SIDE // 2)]
+    return [low for low, _ in halves] + [high for _, high in halves]
+
+
+def _widening(bits: int, is_half: bool, side: int) -> Any:
+    """Elements of rows `apart` bytes apart as float32, one below the other in a panel."""
+
+    @intrinsic
+    def widen(context, rows, apart, to):
+        def generate(context, builder, signature, arguments):
+            rows, apart, to = arguments
+            number = ir.IntType(bits)
+            stored = ir.VectorType(number, side) if side > 1 else number
+            found = []
+            for r in range(side):
+                at = builder.add(rows, builder.mul(apart, WORD(r)))
+                one = builder.load(builder.inttoptr(at, stored.as_pointer()), align=bits // 8)
+                found.append(_widened(builder, one, is_half))
+            for r, one in enumerate(_turned(builder, found) if side > 1 else found):
+                at = builder.add(to, WORD(4 * PANEL * r))
+                builder.store(one, builder.inttoptr(at, one.type.as_pointer()), align=4)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 3), generate
+
+    return widen
+
+
+widen_bfloat16, widen_float16, widen_int8 = (
+    _widening(bits, is_half, SIDE) for bits, is_half in ((16, False), (16, True), (8, False))
+)
+widen_one_bfloat16, widen_one_float16, widen_one_int8 = (
+    _widening(bits, is_half, 1) for bits, is_half in ((16, False), (16, True), (8, False))
+)
+
+
+# --- threads -------------------------------------------------------------------------------------
+
+
 @intrinsic
 def number_of_thread(context, function):
     """Which thread of those that a call is shared by this is: `omp_get_thread_num`."""

@@ -1,6 +1,7 @@
 """Numba kernels for products of any number of rows, and for convolutions, over panels of weights.
 
-    linear_panels      rows times a matrix; gated_linear_panels: times two
+    linear_panels      rows times a matrix; gated_linear_panels: times two; widening_linear_panels:
+                       times one that is held in less than float32, and widened panel by panel
     conv_panels        windows of any size, of images that lie anywhere in others
     attention_panels   many rows that attend to the same keys
 
@@ -27,6 +28,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tgbench.base.coords import Coord, same, value_of
+from tgbench.graph.op_table import ITEMSIZE
 from tgbench.kernels.numba.rows import SINGLE, STREAM, compiled, plain_heads, span
 from tgbench.kernels.registry import (
     OPENMP,
@@ -41,7 +43,7 @@ from tgbench.kernels.registry import (
 from tgbench.kernels.torch.conv import overhang, sees_input
 from tgbench.kernels.torch.fused import Heads
 from tgbench.kernels.torch.packed import SPATIAL, suits, takes_rows
-from tgbench.kernels.torch.products import product_of
+from tgbench.kernels.torch.products import Rows, product_of
 from tgbench.kernels.views import Bound, inputs
 
 try:
@@ -102,6 +104,11 @@ class Image:
     @property
     def columns(self) -> int:
         return int(self.out.shape[1])
+
+    @property
+    def held(self) -> int:
+        """How its weights are held."""
+        return windows.HELD_AS.get(self.weights[0].dtype, windows.LAID_OUT)
 
     @property
     def most_elements(self) -> Coord:
@@ -190,7 +197,19 @@ _channels_last = _if_well(_as_image)
 def _product(site: Site) -> Image | None:
     if site.out.dtype not in SINGLE or not is_taken(site) or not takes_rows(site):
         return None
+    return _of_rows(site, product_of(site))
+
+
+@once_a_site
+def _widening(site: Site) -> Image | None:
+    if site.out.dtype not in SINGLE or not is_taken(site) or not takes_rows(site):
+        return None
     p = product_of(site)
+    return _of_rows(site, p) if p.weights[0].is_row_contiguous else None
+
+
+def _of_rows(site: Site, p: Rows) -> Image | None:
+    """A product as windows of one element."""
     for seen in (_as_line, _as_lines):
         x, out, ends = seen(p.x), seen(p.out), _ends(site, _if_well(seen))
         if x is None or out is None or not _lies_well(out) or ends is None:
@@ -250,7 +269,8 @@ def _threads() -> int:
 
 def _room(image: Image) -> int:
     taps, is_gated = prod(image.window), len(image.weights) > 1
-    return windows.room_of(image.group, taps, image.columns, is_gated)
+    widened = 0 if image.held == windows.LAID_OUT else image.depth
+    return windows.room_of(image.group, taps, image.columns, is_gated, widened)
 
 
 def _scratch_of(image: Image) -> tuple[Scratch, ...]:
@@ -262,7 +282,11 @@ def _scratch_of(image: Image) -> tuple[Scratch, ...]:
 def _bind(image: Image, scratch: tuple[View, ...]) -> Bound:
     none, more = windows.NONE, image.ends.more
     words, *copied = map(span, scratch)
-    *gate, weight = (Prepared(weight, laid_out) for weight in image.weights)
+    *gate, weight = (
+        Prepared(weight, laid_out) if image.held == windows.LAID_OUT else span(weight)
+        for weight in image.weights
+    )
+    apart = image.weights[0].strides[0] * ITEMSIZE[image.weights[0].dtype]
     seen = [image.x, image.out, more or image.out]
     strides = [view.strides[axis] for view in seen for axis in (0, LINE, POINT)]
     strides.insert(3, image.x.strides[1])
@@ -275,7 +299,8 @@ def _bind(image: Image, scratch: tuple[View, ...]) -> Bound:
             words, span(image.x), copied[0] if copied else none, weight, gate[0] if gate else none,
             none if image.bias is None else span(image.bias), span(image.out),
             none if more is None else span(more), blocks.ZEROS, *strides, *sizes, *pairs,
-            image.depth, image.columns, image.ends.function, image.group, _threads(),
+            image.depth, image.columns, image.ends.function, image.held, apart,
+            0 if image.held == windows.LAID_OUT else windows.widening(), image.group, _threads(),
             _room(image),
             *blocks.runtime_addresses(), *windows.computing(),
         ),
@@ -292,7 +317,9 @@ def _is_gated(site: Site) -> bool:
     return site.call.op.name == "gated_linear"
 
 
-def _kernel(op: str, find: Callable[[Site], Image | None], posts: frozenset[str]) -> Kernel:
+def _kernel(
+    op: str, find: Callable[[Site], Image | None], posts: frozenset[str], prepares: tuple[int, ...]
+) -> Kernel:
     def image_of(site: Site) -> Image:
         found = find(site)
         assert found is not None
@@ -302,7 +329,7 @@ def _kernel(op: str, find: Callable[[Site], Image | None], posts: frozenset[str]
         f"{op}_panels", op, lambda site: find(site) is not None, _cost,
         lambda site, scratch: _bind(image_of(site), scratch),
         lambda site: _scratch_of(image_of(site)), ("cpu",),
-        prepares=(1, 2) if op == "gated_linear" else (1,), posts=posts, threads=OPENMP,
+        prepares=prepares, posts=posts, threads=OPENMP,
     )  # fmt: skip
 
 
@@ -364,9 +391,10 @@ ATTENTION = Kernel(
 )  # fmt: skip
 PANELS = (
     ATTENTION,
-    _kernel("linear", _product, POSTS),
-    _kernel("gated_linear", _product, frozenset()),
-    _kernel("conv", _convolution, POSTS),
+    _kernel("linear", _product, POSTS, (1,)),
+    _kernel("gated_linear", _product, frozenset(), (1, 2)),
+    _kernel("conv", _convolution, POSTS, (1,)),
+    _kernel("widening_linear", _widening, POSTS, ()),
 )
 
 

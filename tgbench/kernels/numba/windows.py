@@ -20,6 +20,7 @@ from tgbench.kernels.numba.blocks import (
     AHEAD,
     PANEL,
     SHARED,
+    SIDE,
     TALL,
     WORD,
     address_of_blocks,
@@ -27,6 +28,12 @@ from tgbench.kernels.numba.blocks import (
     compute,
     floats_at,
     number_of_thread,
+    widen_bfloat16,
+    widen_float16,
+    widen_int8,
+    widen_one_bfloat16,
+    widen_one_float16,
+    widen_one_int8,
     words_at,
 )
 from tgbench.kernels.numba.loops import ACTIVATIONS as ACTIVATIONS
@@ -45,6 +52,8 @@ from tgbench.kernels.numba.loops import (
 
 MOST_ROWS = 32 * TALL  # of a group: they stay in a cache while all panels go by
 NO_ACTIVATION = -1
+LAID_OUT, BFLOAT16, FLOAT16, INT8 = range(4)  # how weights are held: in panels, or by rows
+HELD_AS = {"bfloat16": BFLOAT16, "float16": FLOAT16, "int8": INT8}
 NONE = np.zeros(0, np.float32)
 
 
@@ -60,6 +69,18 @@ def _call_functions(context, functions, address, count, code):
     return types.void(*[types.int64] * 4), generate
 
 
+@intrinsic
+def _call_widening(context, widening, held, first, line, depth, width, to):
+    """Call `_widen` by its address."""
+
+    def generate(context, builder, signature, arguments):
+        function = ir.FunctionType(ir.VoidType(), [WORD] * 6).as_pointer()
+        builder.call(builder.inttoptr(arguments[0], function), arguments[1:])
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 7), generate
+
+
 # --- a job ---------------------------------------------------------------------------------------
 
 # Words: addresses; distances in bytes, from image to image, line to line, and point to point; sizes
@@ -67,19 +88,24 @@ def _call_functions(context, functions, address, count, code):
  MORE, MORE_IMAGE, MORE_LINE, MORE_POINT, W, GATE, BIAS, ZERO_ROW,
  X_LINES, X_POINTS, IMAGES, LINES, POINTS, TAP_LINES, TAP_POINTS, STEP_LINES, STEP_POINTS,
  GAP_LINES, GAP_POINTS, LOW_LINES, LOW_POINTS, DEPTH, COLUMNS, ACTIVATION, THREADS, GROUP,
- ROOM, ROOM_BYTES, THREAD_NUMBER, BLOCKS, FUNCTIONS, OWN_AREAS) = range(40)  # fmt: skip
-JOB = 40
+ ROOM, ROOM_BYTES, THREAD_NUMBER, BLOCKS, FUNCTIONS, OWN_AREAS, HELD,
+ W_LINE, WIDENING) = range(43)  # fmt: skip
+JOB = 43
 
 OWN_BIAS = PANEL // 2  # words of a thread's memory: a bias that is cut by the last column
 OWN, GATES, OWN_MORE = range(3)  # what there is besides where results are not written at once
 
 
-def room_of(group: int, taps: int, columns: int, is_gated: bool) -> int:
+def room_of(group: int, taps: int, columns: int, is_gated: bool, widened: int = 0) -> int:
     """Words of a thread: a bias, where rows of a group are, rows of its own, where these are; some
     behind the last are read. As many with an activation as without: calls are put together later.
+
+    Args:
+        widened: as many elements of a row of weights have room as a panel of float32.
     """
     own = 3 if is_gated or columns % PANEL else 1
-    return OWN_BIAS + group * (taps + 2 + own * (1 + PANEL // 2)) + AHEAD + TALL
+    rows = group * (taps + 2 + own * (1 + PANEL // 2))
+    return OWN_BIAS + rows + AHEAD + TALL + widened * (PANEL // 2)
 
 
 @kernel
@@ -124,6 +150,36 @@ def _copy(sources, beside, targets, behind, rows, width):
             target[i] = source[i]
 
 
+def _widen(held, first, line, depth, width, to):
+    """Rows of weights in less than float32, `line` bytes apart, as a panel; by addresses."""
+    item = 1 if held == INT8 else 2
+    squares, rows = depth // SIDE * SIDE, width // SIDE * SIDE
+    for i in range(0, squares, SIDE):
+        for c in range(0, rows, SIDE):
+            at, there = first + c * line + i * item, to + 4 * (i * PANEL + c)
+            if held == BFLOAT16:
+                widen_bfloat16(at, line, there)
+            elif held == FLOAT16:
+                widen_float16(at, line, there)
+            else:
+                widen_int8(at, line, there)
+    for c in range(width):
+        for i in range(squares if c < rows else 0, depth):
+            at, there = first + c * line + i * item, to + 4 * (i * PANEL + c)
+            if held == BFLOAT16:
+                widen_one_bfloat16(at, line, there)
+            elif held == FLOAT16:
+                widen_one_float16(at, line, there)
+            else:
+                widen_one_int8(at, line, there)
+
+
+@cache
+def widening() -> int:
+    """Where `_widen` begins."""
+    return int(native(*[types.int64] * 6)(_widen).address)
+
+
 def _all_functions(address, count, code):
     """Apply an activation to so many numbers."""
     there = floats_at(address)
@@ -151,6 +207,11 @@ def _panel(job, own, count, panel, least, code):
     taps, depth, group = job[TAP_LINES] * job[TAP_POINTS], job[DEPTH], job[GROUP]
     laid_out, at = 4 * PANEL * taps * depth * panel, 4 * PANEL * panel
     width, bias = min(PANEL, job[COLUMNS] - PANEL * panel), job[ZERO_ROW]
+    weights = job[W] + laid_out
+    if job[HELD] != LAID_OUT:
+        weights = own + job[ROOM_BYTES] - 4 * PANEL * depth
+        rows = job[W] + PANEL * panel * job[W_LINE]
+        _call_widening(job[WIDENING], job[HELD], rows, job[W_LINE], depth, width, weights)
     table = own + 8 * OWN_BIAS
     theirs = table + 8 * taps * count
     mores = theirs + 8 * count if job[MORE] else 0
@@ -173,7 +234,7 @@ def _panel(job, own, count, panel, least, code):
                 target[i] = source[i]
             bias = own
     call_blocks(
-        job[BLOCKS], U(table), U(outs), U(mores), U(beside), U(behind), U(job[W] + laid_out),
+        job[BLOCKS], U(table), U(outs), U(mores), U(beside), U(behind), U(weights),
         U(count), U(taps), U(depth), U(bias), least,
     )  # fmt: skip
     if job[GATE]:
@@ -262,8 +323,8 @@ def multiply(
     words, x, copied, w, gate, bias, out, more, zeros, x_image, x_line, x_point, x_channel,
     out_image, out_line, out_point, more_image, more_line, more_point, x_lines, x_points, images,
     lines, points, tap_lines, tap_points, step_lines, step_points, gap_lines, gap_points, low_lines,
-    low_points, depth, columns, activation, group, threads, room, fork, number, computing, blocks,
-    functions,
+    low_points, depth, columns, activation, held, w_line, widening, group, threads, room, fork,
+    number, computing, blocks, functions,
 ):  # fmt: skip
     """A convolution, or a product, which is one of a line of points and windows of one element.
 
@@ -271,8 +332,9 @@ def multiply(
 
     x [images, x_lines, x_points, depth], out and more [images, lines, points, columns] have
     distances between their images, lines and points; their last dimension is contiguous, or that of
-    x is when it is `copied`, to an array as large at least. w and gate are laid out; an empty array
-    stands for no bias, gate or more. lows: how far the first window reaches over the border.
+    x is when it is `copied`, to an array as large at least. w and gate are laid out, or w is `held`
+    otherwise, its rows so many bytes apart; an empty array stands for no bias, gate or more. lows:
+    how far the first window reaches over the border.
     words: `JOB`, and `room_of(…)` for each thread.
     """
     job = words[:JOB]
@@ -300,6 +362,7 @@ def multiply(
     job[GAP_LINES], job[GAP_POINTS] = gap_lines, gap_points
     job[LOW_LINES], job[LOW_POINTS] = low_lines, low_points
     job[DEPTH], job[COLUMNS], job[ACTIVATION], job[GROUP] = depth, columns, activation, group
+    job[HELD], job[W_LINE], job[WIDENING] = held, w_line, widening
     job[THREAD_NUMBER], job[BLOCKS], job[FUNCTIONS] = number, blocks, functions
     job[ROOM] = words.ctypes.data + 8 * JOB
     job[ROOM_BYTES] = 8 * room
