@@ -28,6 +28,8 @@ import tgbench
 from tgbench.base.errors import BudgetError
 from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import Graph
+from tgbench.runs.buckets import Bucket
+from tgbench.runs.pausing import at_once
 from tgbench.runs.propagate import Propagator
 from tgbench.session.session import GraphSession
 from tgbench.sources.models import bert, gemma3
@@ -454,6 +456,34 @@ def test_a_decode_through_windows_makes_none_once_they_are_full(folder: Any) -> 
             assert close(found, model(torch.from_numpy(ids[:, : at + 1])).logits[0, at].numpy())
         made.append(session.report().specialised)
     assert not any(made[5:-1]), made
+
+
+def test_a_block_between_others_is_one_program_from_the_window_to_the_end(folder: Any) -> None:
+    """What it makes stale behind it is nothing to what it computes, also where that is all there:
+    how far it reaches differs from layer to layer, and where the text ends.
+    """
+    graph, path, _ = gemma_case(folder, "window shorter than the text")
+    session = GraphSession(graph, path, making="measured", calibrate=False)
+    ids = np.arange(T, dtype=np.int64)[None]
+    session.run({"ids": ids})
+    memory, count, first = session.keeper.memory, 2, 8
+    block = Box(((0, 1), (first, first + count)))
+    demand = Box((*block, (0, VOCAB)))
+    spot = Bucket.of({"ids": Region((block,))}, {"logits": Region((demand,))}).classify(graph)
+    state = session.keeper.standing.valid
+    made = at_once(memory.specialising(state, *spot, or_more=True, leftovers=False))
+    assert all(made.domain.holds((at,)) for at in range(5, T - count))
+    left = memory.states.patterns[memory.after(made, state, spot)].state
+    there = {node.name: held.valid.at(spot.origin) for node, held in left.items()}
+    stop, reach = first + count, 5 - 1  # of a window, behind the block
+    for name in ("layer_1.k", "layer_1.v"):
+        shape = graph.node(name).shape
+        rows = graph.node(name).shape.index(T)
+        parts = [
+            Box((span if axis == rows else (0, n)) for axis, n in enumerate(shape))
+            for span in ((0, stop), (stop + reach, T))
+        ]
+        assert there[name] == Region.of(*parts)
 
 
 def test_what_is_planned_for_is_ready_with_the_first_answer_of_a_searched_plan(

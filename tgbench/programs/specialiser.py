@@ -213,14 +213,19 @@ class Specialiser:
 
     def counting(
         self, held: State, kind: BucketClass, origin: tuple[int, ...]
-    ) -> Pausing[dict[Node, Held]]:
-        """What of what is held a run in one piece looks at here, said over the origin."""
+    ) -> Pausing[tuple[dict[Node, Held], bool]]:
+        """What of what is held a run in one piece looks at here, said over the origin; and whether
+        more changes than it computes.
+        """
         graph = self.scheduled.graph
         with record(origin):
             demand = joined(handed_out(graph, kind, kind.symbols).values())
             changed = self._felt(held, kind, kind.symbols)
             step = yield from self.propagator.stepping(_valid(held), changed, demand)
-            return (yield from self._looked_at(step, held, demand))
+            computed = step.compute.get
+            dirty = [(n, step.dirty[n]) for n in held if n in step.dirty and not n.is_leaf]
+            is_stale = any(not computed(n, EMPTY).contains(d) for n, d in dirty)
+            return (yield from self._looked_at(step, held, demand)), is_stale
 
     def _felt(
         self, held: State, kind: BucketClass, symbols: Sequence[Coord]

@@ -36,7 +36,7 @@ from tgbench.programs.teamwork import Teamwork
 from tgbench.runs.buckets import BucketClass, Spot
 from tgbench.runs.difference import hull_of
 from tgbench.runs.pausing import Pausing
-from tgbench.runs.propagate import Propagator, Step, changes, update_key
+from tgbench.runs.propagate import Propagator, Step, changes, handed_out, update_key
 from tgbench.runs.rules import Rules
 
 MOST_AFTERS = 1_000  # states that a program is known to have begun with
@@ -362,12 +362,26 @@ class Memory:
         """What of a state a run looks at, and what is there whole.
 
         How far the last run came is nothing to this one: whoever compares with that is right at few
-        places.
+        places. Neither is how far its own change comes, where that is not computed all the way: a
+        run that counts on nothing that changes need not follow it.
         """
         whole = {n: there for n, there in held.items() if there.valid == Region.full(n.shape)}
-        if len(whole) == len(held):
+        if len(whole) == len(held) and self._asks_for_all(kind, origin):
             return held
-        return (yield from self.specialiser.counting(held, kind, origin)) | whole
+        counted, stale = yield from self.specialiser.counting(held, kind, origin)
+        return counted if stale and not kind.is_swept else counted | whole
+
+    def _asks_for_all(self, kind: BucketClass, origin: tuple[int, ...]) -> bool:
+        """Whether a run hands out everything, so that nothing stays stale; in a sweep nobody knows
+        how far that is.
+        """
+        graph = self.scheduled.graph
+        with record(origin):
+            asked = handed_out(graph, kind, kind.symbols)
+            is_all = graph.outputs.keys() <= asked.keys() and all(
+                region == Region.full(node.shape) for node, region in asked.values()
+            )
+        return is_all or kind.is_swept
 
     def bind(self, program: Program, origin: tuple[int, ...]) -> None:
         """Make a program's tensors."""
