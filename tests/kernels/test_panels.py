@@ -79,13 +79,13 @@ class Case:
         strides.insert(3, x.strides[3] // 4)
         taps = int(np.prod(self.w.shape[2:]))
         gated = self.gate is not None
-        w, held, apart_bytes = blocks.laid_out(self.w), windows.LAID_OUT, 0
+        w, held, apart_bytes = blocks.laid_out(self.w), blocks.LAID_OUT, 0
         if self.held != "float32":
             rows = torch.from_numpy(self.w).reshape(columns, -1).to(getattr(torch, self.held))
             bits = {"bfloat16": torch.uint16, "float16": torch.int16, "int8": torch.int8}[self.held]
-            w, held = rows.view(bits).numpy().reshape(-1), windows.HELD_AS[self.held]
+            w, held = rows.view(bits).numpy().reshape(-1), blocks.HELD_AS[self.held]
             apart_bytes = rows.stride(0) * rows.element_size()
-        widened = 0 if held == windows.LAID_OUT else x.shape[3]
+        widened = 0 if held == blocks.LAID_OUT else x.shape[3]
         room = windows.room_of(self.group, taps, columns, gated, widened)
         words = windows.JOB + self.threads * room
         memory = np.full(words + 16, -7, np.int64)

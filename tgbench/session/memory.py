@@ -363,25 +363,24 @@ class Memory:
 
         How far the last run came is nothing to this one: whoever compares with that is right at few
         places. Neither is how far its own change comes, where that is not computed all the way: a
-        run that counts on nothing that changes need not follow it.
+        run that counts on nothing that changes need not follow it. In a sweep nobody knows how far
+        that is.
         """
         whole = {n: there for n, there in held.items() if there.valid == Region.full(n.shape)}
-        if len(whole) == len(held) and self._asks_for_all(kind, origin):
+        is_all_there = len(whole) == len(held)
+        if is_all_there and (kind.is_swept or self._asks_for_all(kind, origin)):
             return held
         counted, stale = yield from self.specialiser.counting(held, kind, origin)
         return counted if stale and not kind.is_swept else counted | whole
 
     def _asks_for_all(self, kind: BucketClass, origin: tuple[int, ...]) -> bool:
-        """Whether a run hands out everything, so that nothing stays stale; in a sweep nobody knows
-        how far that is.
-        """
+        """Whether a run hands out everything, so that nothing stays stale."""
         graph = self.scheduled.graph
         with record(origin):
             asked = handed_out(graph, kind, kind.symbols)
-            is_all = graph.outputs.keys() <= asked.keys() and all(
+            return graph.outputs.keys() <= asked.keys() and all(
                 region == Region.full(node.shape) for node, region in asked.values()
             )
-        return is_all or kind.is_swept
 
     def bind(self, program: Program, origin: tuple[int, ...]) -> None:
         """Make a program's tensors."""

@@ -28,7 +28,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from tgbench.kernels.numba.loops import U, kernel, looped, native
+from tgbench.kernels.numba.loops import U, kernel, looped, native, widened
 from tgbench.kernels.waiting import runtime
 
 _FEATURES = binding.get_host_cpu_features()
@@ -264,29 +264,13 @@ def bytes_at(address):
 
 # --- weights in less -----------------------------------------------------------------------------
 
+LAID_OUT, BFLOAT16, FLOAT16, INT8 = range(4)  # how weights are held: in panels, or by rows
+HELD_AS = {"bfloat16": BFLOAT16, "float16": FLOAT16, "int8": INT8}
+WIDTHS = {BFLOAT16: 16, FLOAT16: 16, INT8: 8}  # in bits
 SIDE = 8  # of a square of weights that is widened and turned in registers
 UNPACKED = ([0, 8, 1, 9, 4, 12, 5, 13], [2, 10, 3, 11, 6, 14, 7, 15])  # of two rows of it
 PAIRED = ([0, 1, 8, 9, 4, 5, 12, 13], [2, 3, 10, 11, 6, 7, 14, 15])
 HALVED = ([0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15])
-
-
-def _widened(builder: Any, found: Any, is_half: bool) -> Any:
-    """Numbers in less than float32, or one: bfloat16, whose bits are a float32's upper half,
-    float16, or int8.
-    """
-    stored = found.type
-
-    def like(one: Any) -> Any:
-        return ir.VectorType(one, stored.count) if isinstance(stored, ir.VectorType) else one
-
-    width = getattr(stored, "element", stored).width
-    if width == 8:
-        return builder.sitofp(found, like(FLOAT))
-    if is_half:
-        return builder.fpext(builder.bitcast(found, like(ir.HalfType())), like(FLOAT))
-    bits, count = like(NUMBER), [16] * getattr(stored, "count", 1)
-    upper = ir.Constant(bits, count if len(count) > 1 else 16)
-    return builder.bitcast(builder.shl(builder.zext(found, bits), upper), like(FLOAT))
 
 
 def _turned(builder: Any, rows: list[Any]) -> list[Any]:
@@ -307,36 +291,36 @@ def _turned(builder: Any, rows: list[Any]) -> list[Any]:
     return [low for low, _ in halves] + [high for _, high in halves]
 
 
-def _widening(bits: int, is_half: bool, side: int) -> Any:
+def _widening(side: int) -> Any:
     """Elements of rows `apart` bytes apart as float32, one below the other in a panel."""
 
     @intrinsic
-    def widen(context, rows, apart, to):
+    def widen(context, held, rows, apart, to):
         def generate(context, builder, signature, arguments):
-            rows, apart, to = arguments
-            number = ir.IntType(bits)
-            stored = ir.VectorType(number, side) if side > 1 else number
-            found = []
-            for r in range(side):
-                at = builder.add(rows, builder.mul(apart, WORD(r)))
-                one = builder.load(builder.inttoptr(at, stored.as_pointer()), align=bits // 8)
-                found.append(_widened(builder, one, is_half))
-            for r, one in enumerate(_turned(builder, found) if side > 1 else found):
-                at = builder.add(to, WORD(4 * PANEL * r))
-                builder.store(one, builder.inttoptr(at, one.type.as_pointer()), align=4)
+            held, rows, apart, to = arguments
+            for code, bits in WIDTHS.items():
+                number = ir.IntType(bits)
+                stored, kind = (
+                    ir.VectorType(one, side) if side > 1 else one for one in (number, FLOAT)
+                )
+                with builder.if_then(builder.icmp_signed("==", held, WORD(code))):
+                    found = []
+                    for r in range(side):
+                        at = builder.add(rows, builder.mul(apart, WORD(r)))
+                        at = builder.inttoptr(at, stored.as_pointer())
+                        one = builder.load(at, align=bits // 8)
+                        found.append(widened(builder, one, kind, code == FLOAT16))
+                    for r, one in enumerate(_turned(builder, found) if side > 1 else found):
+                        at = builder.add(to, WORD(4 * PANEL * r))
+                        builder.store(one, builder.inttoptr(at, kind.as_pointer()), align=4)
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 3), generate
+        return types.void(*[types.int64] * 4), generate
 
     return widen
 
 
-widen_bfloat16, widen_float16, widen_int8 = (
-    _widening(bits, is_half, SIDE) for bits, is_half in ((16, False), (16, True), (8, False))
-)
-widen_one_bfloat16, widen_one_float16, widen_one_int8 = (
-    _widening(bits, is_half, 1) for bits, is_half in ((16, False), (16, True), (8, False))
-)
+widen_square, widen_one = _widening(SIDE), _widening(1)
 
 
 # --- threads -------------------------------------------------------------------------------------

@@ -409,13 +409,7 @@ class Dots:
         at = builder.bitcast(builder.gep(row, [i]), as_lanes(stored).as_pointer())
         if not isinstance(stored, ir.IntType):
             return builder.load(at, align=4 if isinstance(stored, ir.FloatType) else 8)
-        found, whole = builder.load(at, align=stored.width // 8), as_lanes(ir.IntType(32))
-        if stored.width == 8:
-            return builder.sitofp(builder.sext(found, whole), kind)
-        if self.is_half:
-            return builder.fpext(builder.bitcast(found, as_lanes(ir.HalfType())), kind)
-        half = ir.Constant(whole, [16] * self.lanes if many else 16)
-        return builder.bitcast(builder.shl(builder.zext(found, whole), half), kind)
+        return widened(builder, builder.load(at, align=stored.width // 8), kind, self.is_half)
 
     def _added(self, lanes: Any) -> Any:
         """The sum of a vector's lanes, half to half."""
@@ -430,6 +424,22 @@ class Dots:
             low, high = (self.builder.shuffle_vector(lanes, none, half) for half in (low, high))
             lanes = self.builder.fadd(low, high)
         return self.builder.extract_element(lanes, ir.Constant(ir.IntType(32), 0))
+
+
+def widened(builder: Any, found: Any, kind: Any, is_half: bool) -> Any:
+    """A number in less than float32, or a vector of them, as one of this kind: see `Dots`."""
+    lanes = found.type.count if isinstance(found.type, ir.VectorType) else 0
+
+    def like(one: Any) -> Any:
+        return ir.VectorType(one, lanes) if lanes else one
+
+    whole = like(ir.IntType(32))
+    if (found.type.element if lanes else found.type).width == 8:
+        return builder.sitofp(builder.sext(found, whole), kind)
+    if is_half:
+        return builder.fpext(builder.bitcast(found, like(ir.HalfType())), kind)
+    upper = ir.Constant(whole, [16] * lanes if lanes else 16)
+    return builder.bitcast(builder.shl(builder.zext(found, whole), upper), kind)
 
 
 def _number(like: Any, value: int) -> Any:

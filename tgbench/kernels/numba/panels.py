@@ -108,7 +108,12 @@ class Image:
     @property
     def held(self) -> int:
         """How its weights are held."""
-        return windows.HELD_AS.get(self.weights[0].dtype, windows.LAID_OUT)
+        return blocks.HELD_AS.get(self.weights[0].dtype, blocks.LAID_OUT)
+
+    @property
+    def is_laid_out(self) -> bool:
+        """Whether they are in panels."""
+        return self.held == blocks.LAID_OUT
 
     @property
     def most_elements(self) -> Coord:
@@ -269,7 +274,7 @@ def _threads() -> int:
 
 def _room(image: Image) -> int:
     taps, is_gated = prod(image.window), len(image.weights) > 1
-    widened = 0 if image.held == windows.LAID_OUT else image.depth
+    widened = 0 if image.is_laid_out else image.depth
     return windows.room_of(image.group, taps, image.columns, is_gated, widened)
 
 
@@ -283,7 +288,7 @@ def _bind(image: Image, scratch: tuple[View, ...]) -> Bound:
     none, more = windows.NONE, image.ends.more
     words, *copied = map(span, scratch)
     *gate, weight = (
-        Prepared(weight, laid_out) if image.held == windows.LAID_OUT else span(weight)
+        Prepared(weight, laid_out) if image.is_laid_out else span(weight)
         for weight in image.weights
     )
     apart = image.weights[0].strides[0] * ITEMSIZE[image.weights[0].dtype]
@@ -300,7 +305,7 @@ def _bind(image: Image, scratch: tuple[View, ...]) -> Bound:
             none if image.bias is None else span(image.bias), span(image.out),
             none if more is None else span(more), blocks.ZEROS, *strides, *sizes, *pairs,
             image.depth, image.columns, image.ends.function, image.held, apart,
-            0 if image.held == windows.LAID_OUT else windows.widening(), image.group, _threads(),
+            0 if image.is_laid_out else windows.widening(), image.group, _threads(),
             _room(image),
             *blocks.runtime_addresses(), *windows.computing(),
         ),

@@ -18,6 +18,8 @@ from numba.extending import intrinsic
 
 from tgbench.kernels.numba.blocks import (
     AHEAD,
+    INT8,
+    LAID_OUT,
     PANEL,
     SHARED,
     SIDE,
@@ -28,12 +30,8 @@ from tgbench.kernels.numba.blocks import (
     compute,
     floats_at,
     number_of_thread,
-    widen_bfloat16,
-    widen_float16,
-    widen_int8,
-    widen_one_bfloat16,
-    widen_one_float16,
-    widen_one_int8,
+    widen_one,
+    widen_square,
     words_at,
 )
 from tgbench.kernels.numba.loops import ACTIVATIONS as ACTIVATIONS
@@ -52,8 +50,6 @@ from tgbench.kernels.numba.loops import (
 
 MOST_ROWS = 32 * TALL  # of a group: they stay in a cache while all panels go by
 NO_ACTIVATION = -1
-LAID_OUT, BFLOAT16, FLOAT16, INT8 = range(4)  # how weights are held: in panels, or by rows
-HELD_AS = {"bfloat16": BFLOAT16, "float16": FLOAT16, "int8": INT8}
 NONE = np.zeros(0, np.float32)
 
 
@@ -156,22 +152,10 @@ def _widen(held, first, line, depth, width, to):
     squares, rows = depth // SIDE * SIDE, width // SIDE * SIDE
     for i in range(0, squares, SIDE):
         for c in range(0, rows, SIDE):
-            at, there = first + c * line + i * item, to + 4 * (i * PANEL + c)
-            if held == BFLOAT16:
-                widen_bfloat16(at, line, there)
-            elif held == FLOAT16:
-                widen_float16(at, line, there)
-            else:
-                widen_int8(at, line, there)
+            widen_square(held, first + c * line + i * item, line, to + 4 * (i * PANEL + c))
     for c in range(width):
         for i in range(squares if c < rows else 0, depth):
-            at, there = first + c * line + i * item, to + 4 * (i * PANEL + c)
-            if held == BFLOAT16:
-                widen_one_bfloat16(at, line, there)
-            elif held == FLOAT16:
-                widen_one_float16(at, line, there)
-            else:
-                widen_one_int8(at, line, there)
+            widen_one(held, first + c * line + i * item, line, to + 4 * (i * PANEL + c))
 
 
 @cache
