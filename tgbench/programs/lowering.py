@@ -24,8 +24,9 @@ from tgbench.base.coords import (
     same,
     value_of,
 )
-from tgbench.base.errors import KernelError, TgbenchError
+from tgbench.base.errors import ExactnessError, KernelError, TgbenchError
 from tgbench.base.regions import EMPTY, NOTHING, Box, Left, Region, row_major
+from tgbench.base.sweeps import is_free
 from tgbench.base.swept import bases
 from tgbench.base.words import shorten
 from tgbench.graph.graph import Node
@@ -265,9 +266,18 @@ class Choices:
             yield self._options.get((key, kernel.name), _option, kernel, site)
 
     def _ranked(self, site: Site) -> Iterable[Kernel]:
-        """Where bits must agree, it is the one of the tiling."""
+        """Where bits must agree, it is the one of the tiling: none, where that takes each place by
+        itself, but no call that serves them all.
+        """
         tiling = self.rules.tilings.get(site.call)
-        return self.ranking(site) if tiling is None else [of_tiling(site, tiling)]
+        if tiling is None:
+            return self.ranking(site)
+        try:
+            return [of_tiling(site, tiling)]
+        except ExactnessError:
+            if is_free(Region((site.out_box,))):
+                return []
+            raise
 
     def named(self, site: Site, name: str) -> Option:
         """The kernel of a name, for a site; raises KernelError if it does not take that."""
