@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -107,7 +108,8 @@ class Draft:
     Fields:
         slots: of all that have some; those of what shares bytes begin at 0 until it is packed.
         retained: nodes in absolute coordinates, inputs and states among them.
-        partial: those of them that share bytes all the same.
+        sliding: nodes of which a window is kept, and along which dimension.
+        partial: those retained that share bytes all the same.
         donors: in-place result → the operand whose bytes it takes over; a chain is one buffer.
         live: of every buffer of slices, by the first owner of its bytes.
         spans: when a buffer is in use, in packing steps.
@@ -117,6 +119,7 @@ class Draft:
     scheduled: ScheduledGraph
     slots: Mapping[Node, Slot]
     retained: frozenset[Node]
+    sliding: Mapping[Node, int]
     partial: tuple[Node, ...]
     donors: Mapping[Node, Node]
     leader: Mapping[Node, Node]
@@ -138,7 +141,9 @@ class Draft:
         """
         keep = frozenset(node for node in retention.nodes if node in uses.hulls)
         partial = tuple(n for n in scheduled.stored if n in keep and retention.is_partial(n))
-        slots, kept_bytes = _kept(scheduled, keep, frozenset(partial), uses)
+        whole = keep.difference(partial)
+        sliding = dict(_sliding(sorted(whole & retention.may_slide, key=_index), uses))
+        slots, kept_bytes = _kept(scheduled, keep, frozenset(partial), uses, sliding)
         retained = frozenset([*scheduled.kept, *keep])
         pairs = donors(scheduled, keep, uses.extents)
         slices = _slices(scheduled, retained, uses, pairs)
@@ -148,7 +153,8 @@ class Draft:
         return Draft(
             scheduled,
             slots,
-            retained,
+            retained.difference(sliding),
+            sliding,
             partial,
             pairs,
             slices.leader,
@@ -202,12 +208,12 @@ class Draft:
             for node, size in wanting.items()
         }
         live_there = [(buffer.name, aligned(buffer.size_bytes)) for buffer in bound.buffers]
-        kept = self.retained.difference(self.partial)
+        kept = self.retained.union(self.sliding).difference(self.partial)
         live_there += [(node.name, aligned(self.size_of(node))) for node in kept]
         return Placement(
             slots, self.retained, scratch, self.donors, top + solution.height_bytes, top,
             top + bound.size_bytes, bound.step % (len(self.scheduled.schedule) + 1),
-            tuple(sorted(live_there, key=lambda item: (-item[1], item[0]))),
+            tuple(sorted(live_there, key=lambda item: (-item[1], item[0]))), self.sliding,
         )  # fmt: skip
 
     def _scratch(self, node: Node, size_bytes: int) -> Buffer:
@@ -218,8 +224,32 @@ class Draft:
         return _buffer(f"{node.name} (scratch)", size_bytes, in_use)
 
 
+LESS = 0.75  # of a node: a window of it that takes more is not worth moving
+
+_index = attrgetter("index")
+
+
+def _sliding(nodes: Iterable[Node], uses: Footprint) -> Iterator[tuple[Node, int]]:
+    """Nodes of which every run touches clearly less than all runs do, along one dimension.
+
+    They go on: what they read besides what they compute lies before that. Else it is not known
+    whether runs follow each other, and a window that jumps finds nothing.
+    """
+    for node in nodes:
+        if node not in uses.behind or node in uses.ahead:
+            continue
+        once, all_of_it = uses.extents[node], tuple(map(int, uses.hulls[node].extents))
+        axes = [i for i, (a, b) in enumerate(zip(once, all_of_it, strict=True)) if a < b]
+        if len(axes) == 1 and once[axes[0]] <= LESS * all_of_it[axes[0]]:
+            yield node, axes[0]
+
+
 def _kept(
-    scheduled: ScheduledGraph, keep: frozenset[Node], partial: frozenset[Node], uses: Footprint
+    scheduled: ScheduledGraph,
+    keep: frozenset[Node],
+    partial: frozenset[Node],
+    uses: Footprint,
+    sliding: Mapping[Node, int],
 ) -> tuple[dict[Node, Slot], int]:
     """The slots of inputs and retained nodes, and where those end that nobody else overlaps."""
     slots: dict[Node, Slot] = {}
@@ -227,6 +257,8 @@ def _kept(
     for node in [*scheduled.kept, *(n for n in scheduled.stored if n in keep)]:
         box = Box.full(node.shape) if node.is_leaf else uses.hulls[node]
         extents, start = tuple(int(b - a) for a, b in box), tuple(int(a) for a, _ in box)
+        if node in sliding:
+            extents = uses.extents[node]
         at = 0 if node in partial else top
         slots[node] = Slot(at, extents, start, scheduled.order(node))
         if node not in partial:

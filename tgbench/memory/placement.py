@@ -9,7 +9,11 @@
       └──────────────┘
 
 Retained nodes are laid out in absolute coordinates. One that is kept after the runs of some classes
-only (h) shares its bytes with others while it is not there.
+only (h) shares its bytes with others while it is not there. A sliding one keeps a window of itself,
+which moves along with what runs compute: what it still covers is copied to its front then.
+
+    earlier   ▓▓▓▓▓▓▓▓▓▓            rows t − 10 to t of as many as there may be
+    now         ▓▓▓▓▓▓▓▓░░          two more
 
 A slice is sized for the largest one that the planned buckets need, and holds one box at a time.
 An in-place result takes the bytes of an operand that dies there. Kernels' scratch memory is one
@@ -19,7 +23,7 @@ more buffer, live for one step.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from typing import TypeAlias
 
@@ -48,7 +52,8 @@ class Slot:
     Fields:
         offset_bytes: from the start of the arena.
         extents: elements per dimension that fit.
-        start: coordinates of the first element of a retained node; a slice's move with each run.
+        start: coordinates of the first element of a retained node; a slice's move with each run,
+            and of a sliding node they are the lowest there are.
         order: dimensions from the outermost to the innermost; () for row-major.
     """
 
@@ -90,6 +95,7 @@ class Placement:
     Fields:
         slots: for inputs, states and every stored node that a planned run touches.
         retained: nodes in absolute coordinates (inputs and states among them).
+        sliding: nodes that nobody writes over, of which a window is kept; along which dimension.
         scratch: per node whose kernel needs some.
         donors: in-place result → the operand whose bytes it takes over.
         size_bytes: the arena's size.
@@ -107,6 +113,7 @@ class Placement:
     bound_bytes: int
     bound_step: int
     bound_nodes: tuple[tuple[str, int], ...]
+    sliding: Mapping[Node, int] = field(default_factory=dict)
 
     @cached_property
     def overlaps(self) -> Overlaps:
@@ -122,9 +129,14 @@ class Placement:
         )
 
     @property
+    def lasting(self) -> frozenset[Node]:
+        """What is kept, whole or in a window."""
+        return self.retained.union(self.sliding)
+
+    @property
     def always(self) -> tuple[Node, ...]:
-        """Retained nodes that no run writes over."""
-        return tuple(node for node in self.retained if not self.overlaps.get(node))
+        """What is kept and no run writes over."""
+        return tuple(node for node in self.lasting if not self.overlaps.get(node))
 
     @property
     def reach_bytes(self) -> int:
@@ -143,12 +155,24 @@ class Placement:
             first = node if node in self.retained else self.group(node)
             boxes[first] = boxes[first].hull(box) if first in boxes else box
         return all(
-            node in self.slots
-            and self.slots[node].holds(
-                box, self.slots[node].start if node in self.retained else box.starts
-            )
+            node in self.slots and self.slots[node].holds(box, self.begins(node, box))
             for node, box in boxes.items()
         )
+
+    def begins(self, node: Node, box: Box) -> tuple[Coord, ...]:
+        """Where a node's bytes begin in a run that touches a box of it.
+
+        A window ends where the box does: behind it lies as much of what was as there is room for.
+        """
+        slot, axis = self.slots[node], self.sliding.get(node)
+        if node in self.retained:
+            return slot.start
+        if axis is None:
+            return box.starts
+        first = box[axis][1] - slot.extents[axis]
+        if first > slot.start[axis]:
+            return (*slot.start[:axis], first, *slot.start[axis + 1 :])
+        return slot.start
 
     def group(self, node: Node) -> Node:
         """The first owner of the bytes that an in-place result took over."""
@@ -158,7 +182,9 @@ class Placement:
 
     def storage(self, scheduled: ScheduledGraph) -> Storage:
         """What propagation has to know of this map."""
-        return Storage(scheduled.views, scheduled.frozen, self.retained, self.overlaps)
+        return Storage(
+            scheduled.views, scheduled.frozen, self.retained, self.overlaps, frozenset(self.sliding)
+        )
 
 
 @dataclass(frozen=True)
@@ -170,11 +196,15 @@ class Footprint:
         extents: the largest slice of any one run.
         made: per run, what it touches of each node that it writes: nodes that turn out to be one
             buffer hold all of theirs at once.
+        behind, ahead: nodes of which some run reads what lies before all that it computes of them,
+            and does not come to their end; and what lies after that.
     """
 
     hulls: Mapping[Node, Box]
     extents: Mapping[Node, tuple[int, ...]]
     made: tuple[Mapping[Node, Box], ...] = ()
+    behind: frozenset[Node] = frozenset()
+    ahead: frozenset[Node] = frozenset()
 
     @staticmethod
     def joined(parts: Iterable[Footprint]) -> Footprint:
@@ -182,15 +212,18 @@ class Footprint:
         boxes: dict[Node, dict[Box, None]] = {}
         sizes: dict[Node, dict[tuple[int, ...], None]] = {}
         made: list[Mapping[Node, Box]] = []
+        behind, ahead = set[Node](), set[Node]()
         for part in parts:
             for node, box in part.hulls.items():
                 boxes.setdefault(node, {})[box] = None
             for node, size in part.extents.items():
                 sizes.setdefault(node, {})[size] = None
             made += part.made
+            behind |= part.behind
+            ahead |= part.ahead
         hulls = {node: reduce(Box.hull, some) for node, some in boxes.items()}
         extents = {node: reduce(largest, some) for node, some in sizes.items()}
-        return Footprint(hulls, extents, tuple(made))
+        return Footprint(hulls, extents, tuple(made), frozenset(behind), frozenset(ahead))
 
 
 def largest(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
@@ -255,7 +288,27 @@ def footprint(step: Step, scheduled: ScheduledGraph, rules: Rules) -> Footprint:
     }
     sizes = {node: tuple(map(value_of, box.extents)) for node, box in hulls.items()}
     made = {n: box for n, box in hulls.items() if n in step.compute or n in step.filled}
-    return Footprint(hulls, sizes, (made,))
+    around = {node: _around(node, made[node], step.compute.get(node)) for node in made}
+    behind = frozenset(node for node, (is_behind, _) in around.items() if is_behind)
+    ahead = frozenset(node for node, (_, is_ahead) in around.items() if is_ahead)
+    return Footprint(hulls, sizes, (made,), behind, ahead)
+
+
+def _around(node: Node, box: Box, computed: Region | None) -> tuple[bool, bool]:
+    """Whether a box begins before what is computed of a node, and whether it ends after that.
+
+    Where it ends with the node, nobody knows what would be read there.
+    """
+    if computed is None:
+        return False, True
+    sides = [
+        (
+            value_of(start) < value_of(own[0]) and value_of(stop) < size,
+            value_of(stop) > value_of(own[1]),
+        )
+        for (start, stop), own, size in zip(box, computed.hull(), node.shape, strict=True)
+    ]
+    return any(before for before, _ in sides), any(after for _, after in sides)
 
 
 def donors(
@@ -345,11 +398,13 @@ class Retention:
         turns: what is told apart.
         shared: nodes kept after all turns that share their bytes all the same, while a run has
             not computed them yet.
+        may_slide: nodes of which a window is enough, where that takes less.
     """
 
     after: Mapping[Node, frozenset[int]]
     turns: tuple[Turn, ...] = ANY
     shared: frozenset[Node] = frozenset()
+    may_slide: frozenset[Node] = frozenset()
 
     @staticmethod
     def always(nodes: Iterable[Node], turns: tuple[Turn, ...] = ANY) -> Retention:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product
 from typing import TypeAlias
@@ -146,9 +146,11 @@ class Attempt:
 class Attempts:
     """Attempts over one order of a graph's nodes; what does not depend on an attempt is shared."""
 
-    def __init__(self, runs: Runs, sizer: Sizer) -> None:
+    def __init__(self, runs: Runs, sizer: Sizer, may_slide: bool = False) -> None:
+        """`may_slide` if of what is kept a window is enough, where that takes less."""
         self.runs = runs
         self.sizer = sizer
+        self.may_slide = may_slide
         self._always = runs.rules.allowance.memo(AT_HAND)
         self._floor = lru_cache(AT_HAND)(self._new_floor)
         self._tally = StepTally(runs.footprint_of)
@@ -157,14 +159,18 @@ class Attempts:
         """The maps with these nodes kept through everything; remembered."""
         nodes = tuple(retained)
         key = frozenset(nodes), tuple(scenarios), cut
-        found: Attempt = self._always.get(key, self.of, Retention.always(nodes), scenarios, cut)
+        retention = Retention.always(nodes)
+        if self.may_slide:
+            retention = replace(retention, may_slide=frozenset(nodes))
+        found: Attempt = self._always.get(key, self.of, retention, scenarios, cut)
         return found
 
     def floor_bytes(self, retained: Iterable[Node], scenarios: Sequence[Scenario]) -> int:
         """However finely runs are cut, no map with these nodes retained is smaller; remembered.
 
         The last piece of a run from nothing computes what depends on the last element of an input,
-        where no more is there than what lasts and does not. Beside that lies all that lasts.
+        where no more is there than what lasts and does not. Beside that lies all that lasts; of
+        what slides, as much as this piece touches.
         """
         return self._floor(frozenset(retained), tuple(one for one in scenarios if one.cold))
 
@@ -175,9 +181,11 @@ class Attempts:
             [runs.latest(propagator, one, cut) for one in scenarios] for cut in finest(propagator)
         ]
         beside_bytes = min(self._beside_bytes(retained, steps) for steps in ways or [whole])
+        if self.may_slide:
+            extents = [runs.footprint(steps).extents for steps in ways or [whole]]
+            return beside_bytes + min(_size_bytes(retained, found) for found in extents)
         hulls = runs.footprint(whole).hulls
-        lasting = [(node, hulls[node].elements) for node in retained if node in hulls]
-        return beside_bytes + sum(aligned(n * node.type.itemsize) for node, n in lasting)
+        return beside_bytes + _size_bytes(retained, {n: box.extents for n, box in hulls.items()})
 
     def _beside_bytes(self, retained: frozenset[Node], steps: Iterable[Step]) -> int:
         """At least what there is beside retained nodes in these steps: inputs and states, and
@@ -222,6 +230,12 @@ class Attempts:
         draft = Draft.of(self.runs.scheduled, retention, uses, passages)
         anywhere = [step for one, made in likely if one.kind.is_swept for step in made]
         return Attempt(draft, computed, self.sizer, anywhere)
+
+
+def _size_bytes(nodes: Iterable[Node], extents: Mapping[Node, Sequence[Coord]]) -> int:
+    """Of nodes, as far as there is something of them."""
+    sizes = ((n, math.prod(map(value_of, extents[n]))) for n in nodes if n in extents)
+    return sum(aligned(size * node.type.itemsize) for node, size in sizes)
 
 
 def _passages(

@@ -84,6 +84,10 @@ def check_placement(placement: Placement, scheduled: ScheduledGraph) -> None:
         donor = placement.donors.get(node)
         if donor is not None:
             _check_donor(node, donor, placement, scheduled)
+    for node in placement.sliding:
+        ends = placement.slots[node].offset_bytes + placement.size_of(node)
+        if node.is_leaf or ends > placement.kept_bytes:
+            raise PlanError(f"slots.{node.name}.slides: others may write there")
     for leaf in scheduled.kept:
         if leaf not in placement.slots or leaf not in placement.retained:
             raise PlanError(f"slots.{leaf.name}: missing; inputs are always kept")
@@ -94,8 +98,8 @@ def check_placement(placement: Placement, scheduled: ScheduledGraph) -> None:
 def _check_donor(node: Node, donor: Node, placement: Placement, scheduled: ScheduledGraph) -> None:
     legal = (
         donor in placement.slots
-        and node not in placement.retained
-        and donor not in placement.retained
+        and node not in placement.lasting
+        and donor not in placement.lasting
         and donor.type == node.type
         and any(node.inputs[i] is donor for i in OPS[node.op].inplace)
         and scheduled.live[donor].stop == scheduled.position[node] + 1

@@ -27,6 +27,8 @@ class PlanSlot:
         retained: laid out in absolute coordinates, and kept between runs.
         through: positions of the turns after whose runs a retained node is still there, where it
             shares its bytes; None: it has them for itself.
+        slides: the dimension along which a window is all that is kept of a retained node; None for
+            all of it. A file may leave it out.
     """
 
     node: str
@@ -39,6 +41,7 @@ class PlanSlot:
     scratch_bytes: int = 0
     donor: str = ""
     through: tuple[int, ...] | None = None
+    slides: int | None = None
 
 
 @dataclass(frozen=True)

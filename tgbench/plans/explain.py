@@ -20,7 +20,7 @@ from math import inf
 from typing import Literal, TypeAlias
 
 from tgbench.base.errors import PlanError
-from tgbench.base.words import format_bytes, format_time, listed, shorten
+from tgbench.base.words import counted, format_bytes, format_time, listed, shorten
 from tgbench.graph.graph import Graph
 from tgbench.graph.unfold import AGAIN
 from tgbench.memory.placement import aligned
@@ -92,6 +92,7 @@ class Explanation:
         remark: what else is to be said of it.
         source: the line of the user's code that it comes from, where the graph knows it.
         tile: what it computes together so that its bits are the same in every run, in words.
+        window: how much of it is retained, where that is a window that moves along, in words.
     """
 
     node: str
@@ -107,6 +108,7 @@ class Explanation:
     remark: str = ""
     tile: str = ""
     source: str = ""
+    window: str = ""
 
     def __str__(self) -> str:
         lines = [f"{self.node}: {_HEADS[self.role](self)}", *_classes(self), *_sharers(self)]
@@ -163,7 +165,15 @@ def _explained(plan: PlanFields, node: str, graph: Graph | None) -> Explanation:
         takers,
         found,
         "\n  ".join(filter(None, remarks)),
+        window=_window(slot),
     )
+
+
+def _window(slot: PlanSlot) -> str:
+    if slot.slides is None:
+        return ""
+    extent = counted(slot.extents[slot.slides], "element")
+    return f"a window of {extent} along dimension {slot.slides} that moves with them, "
 
 
 def _role(plan: PlanFields, slot: PlanSlot) -> Role:
@@ -304,7 +314,7 @@ def _where(e: Explanation) -> str:
 
 _HEADS: Mapping[Role, Callable[[Explanation], str]] = {
     "input": lambda e: f"an input or a state, {_where(e)}: always kept",
-    "retained": lambda e: f"retained through every run, {_where(e)}",
+    "retained": lambda e: f"retained through every run, {e.window}{_where(e)}",
     "partial": lambda e: f"retained after {_how_many(e)}, {_where(e)}",
     "slice": lambda e: f"not retained, {_where(e)}: room for the largest run's part",
     "unplaced": lambda e: "no bytes: a view, or not computed by any planned run",

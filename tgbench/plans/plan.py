@@ -155,7 +155,7 @@ class Plan(PlanFields):
         scheduled = scheduled_of(self, graph)
         nodes = {node.name: node for node in scheduled.graph.nodes}
         after: dict[Node, frozenset[int]] = {}
-        slots, scratch, donors = {}, {}, {}
+        slots, scratch, donors, sliding = {}, {}, {}, {}
         for slot in self.slots:
             node = node_of(nodes, slot.node)
             if node in slots:
@@ -169,13 +169,16 @@ class Plan(PlanFields):
                 scratch[node] = Scratch(slot.scratch_offset_bytes, slot.scratch_bytes)
             if slot.donor:
                 donors[node] = node_of(nodes, slot.donor)
+            if slot.slides is not None:
+                sliding[node] = slot.slides
             if slot.retained and not node.is_leaf:
                 through = range(len(self.turns)) if slot.through is None else slot.through
                 after[node] = frozenset(through)
         keep = frozenset(node_of(nodes, slot.node) for slot in self.slots if slot.retained)
+        keep = keep.difference(sliding)
         placement = Placement(
             slots, keep, scratch, donors, self.size_bytes, self.kept_bytes,
-            self.bound_bytes, self.bound_step, (),
+            self.bound_bytes, self.bound_step, (), sliding,
         )  # fmt: skip
         check_placement(placement, scheduled)
         check_cut(self.cut, graph)
@@ -191,7 +194,7 @@ class Plan(PlanFields):
         return Decisions(
             scheduled,
             placement,
-            Retention(after, self.turns, shared),
+            Retention(after, self.turns, shared, frozenset(sliding)),
             tuple(node_of(nodes, name, "dropped") for name in self.dropped),
             Cut(*self.cut),
             classes,
@@ -228,6 +231,10 @@ class Plan(PlanFields):
         if self.copied:
             copied = counted(len(self.copied), "view")
             lines.append(f"  bytes of their own, {copied}: {_some(self.copied)}")
+        slides = [slot.node for slot in self.slots if slot.slides is not None]
+        if slides:
+            nodes = counted(len(slides), "node")
+            lines.append(f"  in windows that move along, {nodes}: {_some(slides)}")
         if self.dropped:
             dropped = counted(len(self.dropped), "node")
             lines.append(f"  computed again when needed, {dropped}: {_some(self.dropped)}")
@@ -253,9 +260,10 @@ def _plan_slot(node: Node, placement: Placement, retention: Retention) -> PlanSl
         placement.size_of(node),
         slot.extents,
         slot.start,
-        node in placement.retained,
+        node in placement.lasting,
         scratch.offset_bytes if scratch is not None else 0,
         scratch.size_bytes if scratch is not None else 0,
         donor.name if donor is not None else "",
         tuple(sorted(retention.after[node])) if partial else None,
+        placement.sliding.get(node),
     )

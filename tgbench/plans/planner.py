@@ -37,7 +37,7 @@ from tgbench.plans.parts import parts_read_again
 from tgbench.plans.scenarios import Runs, Scenario
 from tgbench.programs.lowering import Choices, Held, Sizer, Surveyor
 from tgbench.runs.buckets import Bucket, BucketClass
-from tgbench.runs.propagate import Propagator, Step, rough_ns
+from tgbench.runs.propagate import BYTES_PER_NS, Propagator, Step, rough_ns
 from tgbench.runs.rules import Rules
 from tgbench.runs.split import WHOLE, Cut, contains, cuts, supersets
 
@@ -206,6 +206,19 @@ class Planner:
             scheduled, self.rules, self.device, self.cost, self.tell, choices=self.choices
         )
 
+    @cached_property
+    def in_windows(self) -> Planner | None:
+        """The same where windows of what is retained move along, if that takes less memory.
+
+        None on devices that have no call which moves them.
+        """
+        if self.device != "cpu":
+            return None
+        other = self.over(self.scheduled)
+        other.runs = self.runs  # what they compute is the same
+        other.attempts = Attempts(self.runs, self.attempts.sizer, may_slide=True)
+        return other
+
     def in_parts(self, scenarios: Sequence[Scenario]) -> Planner | None:
         """The same where views have bytes that show all that is read again of some nodes.
 
@@ -285,6 +298,8 @@ class Planner:
                 )
                 weight += scenario.weight
                 total += scenario.weight * sum(map(self.step_ns, steps))
+                if placement is not None and placement.sliding:
+                    total += scenario.weight * sum(_sliding_ns(placement, step) for step in steps)
         return total / weight if weight else 0.0
 
     def step_ns(self, step: Step) -> float:
@@ -458,15 +473,49 @@ class Planner:
             divides: look for parts of nodes to keep as well.
         """
         for weighed, held in self._enough(self.runs.distinct(scenarios)):
+            slid = None
+            if divides and self._is_too_much(weighed, held, budget_bytes, keep_all):
+                slid = self._in_windows(self, weighed, held, budget_bytes, keep_all)
+                if slid is not None and self._keeps_enough(slid, weighed):
+                    return slid
             found = self._planned(weighed, held, budget_bytes, keep_all, tried)
             if divides and (found is None or found.dropped or found.cut != WHOLE):
+                made = [found, slid]
                 other = self.in_parts(scenarios)
                 if other is not None:
-                    made = other._planned(weighed, held, budget_bytes, keep_all, tried)
-                    found = self._better([found, made], weighed)
+                    made.append(other._planned(weighed, held, budget_bytes, keep_all, tried))
+                    made.append(self._in_windows(other, weighed, held, budget_bytes, keep_all))
+                found = self._better(made, weighed)
             if found is not None:
                 return found
         return None
+
+    def _is_too_much(
+        self,
+        weighed: Sequence[Scenario],
+        held: Sequence[Scenario],
+        budget_bytes: int | None,
+        keep_all: bool,
+    ) -> bool:
+        """Whether all that is worth keeping cannot be kept whole, however runs are cut."""
+        if budget_bytes is None:
+            return False
+        wanted = self.everything(weighed) if keep_all else self.frontier(weighed)
+        return self.attempts.floor_bytes(wanted, held) > budget_bytes
+
+    @staticmethod
+    def _in_windows(
+        planner: Planner,
+        weighed: Sequence[Scenario],
+        held: Sequence[Scenario],
+        budget_bytes: int | None,
+        keep_all: bool,
+    ) -> Decisions | None:
+        """The best plan of a planner where windows move along; None if there is none."""
+        other = planner.in_windows
+        if other is None:
+            return None
+        return other._planned(weighed, held, budget_bytes, keep_all, [])
 
     def again(self, scenarios: Sequence[Scenario], budget_bytes: int) -> Tried:
         """An order that computes some nodes more than once in a run, and the least map for it.
@@ -572,7 +621,8 @@ class Planner:
         )
         found = self._fitting(ranked, held, budget_bytes)
         if found is None:
-            longest = _room_for(ranked, first, budget_bytes)
+            is_whole = not self.attempts.may_slide
+            longest = _room_for(ranked, first, budget_bytes) if is_whole else len(ranked)
             found = self._most_that_fit(ranked, longest, held, budget_bytes)
         if found is None:
             tried += [Tried(self, frontier, held), Tried(self, (), held)]
@@ -590,9 +640,13 @@ class Planner:
     ) -> Decisions | None:
         """The quickest; of those that keep all candidates, where that costs little."""
         there = [one for one in made if one is not None]
-        whole_ns = self.expected_ns(self.runs.propagator(self.frontier(scenarios)), scenarios)
-        keep = [one for one in there if not one.dropped and one.expected_ns <= DEAR * whole_ns]
+        keep = [one for one in there if self._keeps_enough(one, scenarios)]
         return min(keep or there, key=lambda one: one.expected_ns, default=None)
+
+    def _keeps_enough(self, made: Decisions, scenarios: Sequence[Scenario]) -> bool:
+        """Whether a plan keeps all candidates, and that costs little."""
+        whole_ns = self.expected_ns(self.runs.propagator(self.frontier(scenarios)), scenarios)
+        return not made.dropped and made.expected_ns <= DEAR * whole_ns
 
     def _most_that_fit(
         self,
@@ -655,7 +709,8 @@ class Planner:
         for cut in self._cuts(retained, scenarios, budget_bytes or best[1].size_bytes - 1):
             if best[1].size_bytes <= budget_bytes:
                 break
-            if (cut.input, cut.axis) in useless or 0 < budget_bytes < best[1].kept_bytes:
+            is_too_much = 0 < budget_bytes < best[1].kept_bytes and not self.attempts.may_slide
+            if (cut.input, cut.axis) in useless or is_too_much:
                 continue
             attempt = self.attempts.always(retained, scenarios, cut)
             if attempt.bound_bytes >= best[1].size_bytes:
@@ -686,9 +741,8 @@ class Planner:
     ) -> Decisions:
         expected = self.expected_ns(self.runs.propagator(retained), scenarios, cut, placement)
         dropped = tuple(node for node in frontier if node not in set(retained))
-        return Decisions(
-            self.scheduled, placement, Retention.always(retained), dropped, cut, {}, expected
-        )
+        retention = replace(Retention.always(retained), may_slide=frozenset(placement.sliding))
+        return Decisions(self.scheduled, placement, retention, dropped, cut, {}, expected)
 
     def too_small(
         self, budget_bytes: int, needed_bytes: int, scenarios: Sequence[Scenario]
@@ -707,6 +761,20 @@ class Planner:
             step=need.step,
             nodes=need.parts,
         )
+
+
+def moving_ns(size_bytes: int) -> float:
+    """The modelled time of moving so much of a window: it is read and written."""
+    return 2 * size_bytes / BYTES_PER_NS
+
+
+def _sliding_ns(placement: Placement, step: Step) -> float:
+    """The same of all windows that a step writes on."""
+    return sum(
+        moving_ns(step.reused[node].elements * node.type.itemsize)
+        for node in placement.sliding
+        if node in step.compute and node in step.reused
+    )
 
 
 def _reused(step: Step, roomy: Placement) -> dict[Node, Held]:

@@ -25,7 +25,7 @@ from tgbench.plans.decisions import (
 from tgbench.runs.buckets import SIZED
 
 # Fields that plans of before do not have.
-OPTIONAL = ("again", "copied", "records", "path", "bound_of")
+OPTIONAL = ("again", "copied", "records", "path", "bound_of", "slides")
 READ = (3, VERSION)  # a plan of version 3 has no path
 LONGEST_SIGNATURE = 1 << 16
 NO_PLAN = "not a plan; pass a file that `session.save_plan` wrote"
@@ -215,6 +215,7 @@ class _Reader:
             self._count(item, "scratch_bytes", where),
             self._text(item, "donor", where),
             self._through(item, where),
+            self._slides(item, where),
         )
 
     def _through(self, item: Mapping[str, Any], where: str) -> tuple[int, ...] | None:
@@ -229,6 +230,18 @@ class _Reader:
                 "which a retained node is there; delete the plan to plan anew"
             )
         return found
+
+    def _slides(self, item: Mapping[str, Any], where: str) -> int | None:
+        """Along which dimension a window is kept, or None where all of a node is."""
+        if item.get("slides") is None:
+            return None
+        axis = self._count(item, "slides", where)
+        if not item["retained"] or item["through"] is not None or axis >= len(item["extents"]):
+            raise PlanError(
+                f"{where}.slides: {axis} is no dimension of a node that is retained on bytes "
+                "of its own; delete the plan to plan anew"
+            )
+        return axis
 
     def _reason(self, item: Any, where: str) -> PlanReason:
         self._object(item, where, PlanReason)

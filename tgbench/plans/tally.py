@@ -103,4 +103,7 @@ class StepTally:
         self._sizes.put(self._extents, lambda sizes: reduce(largest, sizes))
         self._regions.put(self._computed, tuple)
         made = tuple([one for used in now.values() for one in used.made])
-        return Footprint(dict(self._hulls), dict(self._extents), made), self._computed
+        behind = frozenset[Node]().union(*(used.behind for used in now.values()))
+        ahead = frozenset[Node]().union(*(used.ahead for used in now.values()))
+        found = Footprint(dict(self._hulls), dict(self._extents), made, behind, ahead)
+        return found, self._computed

@@ -170,9 +170,10 @@ class Appraiser(Lowerer):
         touched, inside, filled, calls = map(_OfNodes, last)
         boxes = self._touched(step, touched)
         starts = self._begun(step, state, boxes, inside)
+        state, slid = self._slid(state, starts)
         fills = self._lacking(step, state, asked, boxes, touched, filled)
         self._addresser = Addresser(self.layout_of, starts)
-        made = list(self._calls(step, fills, {node for node, _ in asked}, starts, calls))
+        made = [*slid, *self._calls(step, fills, {node for node, _ in asked}, starts, calls)]
         after = self._after(step, made, starts)
         found = (touched.now, inside.now, filled.now, calls.now)
         self._known.lowered[run] = _Lowered(*found)
@@ -222,19 +223,20 @@ class Appraiser(Lowerer):
     ) -> Starts:
         """Where each node's bytes begin; raises as `_starts` does where something does not fit."""
         placement, made = self.placement, step.compute.keys() | step.filled
-        slots, retained = placement.slots, placement.retained
-        if not boxes.keys() <= slots.keys():
+        slots = placement.slots
+        if placement.sliding or not boxes.keys() <= slots.keys():
             return self._starts(step, state)
         groups: dict[Node, Box] = {}
         for node, box in boxes.items():
-            if node in made and node not in retained:
+            if node in made:
                 first = placement.group(node)
                 groups[first] = hull_of(groups[first], box) if first in groups else box
         starts: dict[Node, tuple[Coord, ...]] = dict(self._fixed)
+        retained = placement.retained
         starts |= {node: held.start for node, held in state.items() if node not in retained}
         for node in boxes:
-            if node in made and node not in retained:
-                starts[node] = groups[placement.group(node)].starts
+            if node in made:
+                starts[node] = placement.begins(node, groups[placement.group(node)])
         for node, box in boxes.items():
             slot, start = slots[node], starts[node]
             if not answers.of(node, (box, slot.extents, start), slot.holds, box, start):
@@ -255,6 +257,7 @@ class Appraiser(Lowerer):
     ) -> dict[tuple[Node | None, int], list[Instruction]]:
         """Fills, by who looks at them in which of its calls; nobody for those who asked."""
         retained, base_of = self.placement.retained, self.scheduled.base
+        sliding = self.placement.sliding
         handed: dict[Node, Asked] = {}
         for node, region in asked:
             handed[base_of[node]] = (*handed.get(base_of[node], ()), (node, region))
@@ -262,7 +265,9 @@ class Appraiser(Lowerer):
         for base in boxes:
             held, left = state.get(base), None
             if held is not None and (
-                base in retained or not (base in step.compute or base in step.filled)
+                base in retained
+                or base in sliding
+                or not (base in step.compute or base in step.filled)
             ):
                 left = held.valid, step.dirty.get(base, EMPTY)
             about = touched.now[base].asked, left, handed.get(base, ())

@@ -382,11 +382,14 @@ class Codec:
         return {"calls": calls, "sites": sites.rows, **tables.written()}
 
     def _call(self, made: Instruction, tables: CoordTables, sites: _SiteTable) -> Json:
-        """Nodes, a site and offsets; of a fill the box, as a negative number."""
+        """Nodes, a site and offsets; of a fill, or where a window slides, the box, as a negative
+        number.
+        """
         node, there = made.node, made.site
         if there is None:
-            offset = self._offset(node, made.arguments[0], tables)
-            return [[self.number[node]], -1 - tables.box(made.box), offset]
+            views = (one for one in made.arguments if isinstance(one, View))
+            offsets = [self._offset(node, view, tables) for view in views]
+            return [[self.number[node]], -1 - tables.box(made.box), *offsets]
         parts = [*zip((made.result, *node.inputs), (there.out, *there.ins), strict=True)]
         for one, done in zip(made.posts, there.posts, strict=True):
             parts += zip(one.inputs, done.ins, strict=True)
@@ -411,8 +414,11 @@ class Codec:
         numbers, which, offset, *offsets = row
         (node, *posts), lowerer = [self.nodes[number] for number in numbers], self.lowerer
         if which < 0:
-            out = self._view(node, -1 - which, offset, coords)
-            return lowerer.filled(node, coords.boxes[-1 - which], out)
+            box, out = coords.boxes[-1 - which], self._view(node, -1 - which, offset, coords)
+            if not offsets:
+                return lowerer.filled(node, box, out)
+            [begins] = offsets
+            return lowerer.slid(node, box, out, self._view(node, -1 - which, begins, coords))
         site, boxes, count = sites[which], coords.boxes, len(node.inputs)
         ins = tuple(
             None if box is None else self._view(one, box, at, coords)

@@ -94,6 +94,7 @@ class Folder:
             self.readers.get(before) == {after}
             and before not in asked
             and before not in self.placement.retained
+            and before not in self.placement.sliding
             and does_besides(chain[0][0].node.op, after.op)
             and _take(chain[-1], calls)
             and self._lies_clear([one[0].node for one in chain], after)

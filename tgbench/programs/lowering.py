@@ -53,6 +53,7 @@ from tgbench.kernels.registry import (
     scratch_views,
 )
 from tgbench.kernels.torch.elementwise import fill_
+from tgbench.kernels.torch.layout import slide_
 from tgbench.memory.draft import Draft
 from tgbench.memory.placement import Placement, Slot, touched
 from tgbench.memory.storage import ScheduledGraph
@@ -64,6 +65,7 @@ from tgbench.runs.propagate import Step
 from tgbench.runs.rules import Rules
 
 UNDECIDED = ""  # the kernel of a call before one is chosen
+SLIDE = "slide"  # of a call that moves a window
 
 
 class DoesNotFit(TgbenchError):  # noqa: N818  (a signal to split or plan anew)
@@ -144,13 +146,16 @@ class Written:
         self._boxes: dict[Node, list[Box]] = {}
 
     @staticmethod
-    def before(step: Step, state: State, retained: frozenset[Node]) -> Written:
-        """As it is when a run begins."""
+    def before(step: Step, state: State, placement: Placement) -> Written:
+        """As it is when a run begins, and windows lie where they do in it."""
+        retained, sliding = placement.retained, placement.sliding
         return Written(
             {
                 node: Left(held.valid, step.dirty.get(node, EMPTY))
                 for node, held in state.items()
-                if node in retained or not (node in step.compute or node in step.filled)
+                if node in retained
+                or node in sliding
+                or not (node in step.compute or node in step.filled)
             }
         )
 
@@ -382,8 +387,8 @@ class Lowerer:
     ) -> Pausing[Lowering]:
         starts = self._starts(step, state)
         addresser = Addresser(self.layout_of, starts)
-        written = Written.before(step, state, self.placement.retained)
-        instructions: list[Instruction] = []
+        state, instructions = self._slid(state, starts)
+        written = Written.before(step, state, self.placement)
         for node, region in step.compute.items():
             for box in self.rules.parts(node.call, region):
                 yield
@@ -406,11 +411,48 @@ class Lowerer:
         passed = {node for one in folded for node in (one.node, *one.posts[:-1])}
         if passed:
             passed -= {one.result for one in made}
-        return {
-            node: Held(region, starts[node])
+        after = {
+            node: self._in_window(node, Held(region, starts[node]))
             for node, region in step.valid.items()
             if node in starts and node not in passed  # a planner may retain what no run touches
         }
+        return {node: held for node, held in after.items() if held.valid.boxes}
+
+    # --- windows ----------------------------------------------------------------------------------
+
+    def _slid(self, state: State, starts: Starts) -> tuple[State, list[Instruction]]:
+        """What is there once windows lie where a run wants them, and the copies that this takes."""
+        there, made = dict(state), list[Instruction]()
+        for node in self.placement.sliding:
+            held = state.get(node)
+            if held is None or all(map(same, held.start, starts[node])):
+                continue
+            there[node] = now = self._in_window(node, Held(held.valid, starts[node]))
+            if now.valid.boxes:
+                made.append(self._moved(node, now.valid.hull(), held.start, now.start))
+        return there, made
+
+    def _in_window(self, node: Node, held: Held) -> Held:
+        """What of it lies in the window that begins there."""
+        axis = self.placement.sliding.get(node)
+        if axis is None:
+            return held
+        sides: list[tuple[Coord, Coord]] = [(0, size) for size in node.shape]
+        first = held.start[axis]
+        sides[axis] = first, first + self._slots[node].extents[axis]
+        return Held(held.valid.intersect(Region((Box(sides),))), held.start)
+
+    def _moved(
+        self, node: Node, box: Box, before: tuple[Coord, ...], now: tuple[Coord, ...]
+    ) -> Instruction:
+        source, target = (
+            Addresser(self.layout_of, {node: start}).view(node, box) for start in (before, now)
+        )
+        return self.slid(node, box, target, source)
+
+    def slid(self, node: Node, box: Box, target: View, source: View) -> Instruction:
+        """A call that copies what a window still covers to where it lies from now on."""
+        return Instruction(node, box, SLIDE, slide_, (target, source))
 
     def _starts(self, step: Step, state: State) -> dict[Node, tuple[Coord, ...]]:
         """Where each node's bytes begin in this run; checks that everything fits."""
@@ -422,7 +464,7 @@ class Lowerer:
                 continue
             if node not in placement.slots:
                 raise DoesNotFit(node, box, "no place for it")
-            if node not in placement.retained and (node in step.compute or node in step.filled):
+            if node in step.compute or node in step.filled:
                 first = placement.group(node)
                 groups[first] = groups[first].hull(box) if first in groups else box
         starts: dict[Node, tuple[Coord, ...]] = dict(self._fixed)
@@ -430,20 +472,25 @@ class Lowerer:
             if node not in placement.retained:
                 starts[node] = held.start
         for node in (*step.compute, *step.filled):
-            if node not in placement.retained and node in boxes:
-                starts[node] = groups[placement.group(node)].starts
+            if node in boxes:
+                starts[node] = placement.begins(node, groups[placement.group(node)])
         for node, box in boxes.items():
             if not node.is_leaf:
                 cached = node not in step.compute and node not in step.filled
+                if cached and node in placement.sliding and not self._is_inside(node, box, starts):
+                    starts[node] = placement.begins(node, box)
                 self._check_inside(node, box, starts[node], cached)
         self._check_donors(step, starts)
         return starts
+
+    def _is_inside(self, node: Node, box: Box, starts: Starts) -> bool:
+        return node in starts and self.placement.slots[node].holds(box, starts[node])
 
     def _check_inside(self, node: Node, box: Box, start: tuple[Coord, ...], cached: bool) -> None:
         slot = self.placement.slots[node]
         if slot.holds(box, start):
             return
-        if cached and node not in self.placement.retained:
+        if cached and node not in self.placement.retained and node not in self.placement.sliding:
             raise Unreadable(node)
         raise DoesNotFit(node, box, f"{list(slot.extents)} from {list(start)}")
 

@@ -43,13 +43,13 @@ class Instruction:
     """One call: what it computes, and how.
 
     Fields:
-        node: the value it computes, or fills a part of.
+        node: the value it computes, fills a part of, or moves a window of.
         box: which elements.
-        kernel: the kernel's name; `fill` puts a known value in place.
+        kernel: the kernel's name; `fill` puts a known value in place, and `slide` moves a window.
         function, arguments: `View`s among the arguments stand for tensors.
         scratch_bytes: temporary memory it was given.
         allocates: bytes the called library takes for itself.
-        site: where the kernel runs; None for a fill.
+        site: where the kernel runs; None for a fill, and where a window slides.
         posts: the values computed on the way to memory, in order: what is there in the end is the
             last one's, and no other's (see `folding`).
     """

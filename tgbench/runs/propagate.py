@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import cached_property
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
@@ -44,12 +45,19 @@ class Storage:
         frozen: nodes that depend on no input; they are computed once, before the first run.
         retained: nodes kept in absolute coordinates: what is computed adds to what is there.
         overlaps: for every stored node that shares bytes, those whose computation destroys it.
+        sliding: nodes of which a window is kept: the same, as far as that reaches.
     """
 
     views: Mapping[Node, Node] = field(default_factory=dict)
     frozen: frozenset[Node] = frozenset()
     retained: frozenset[Node] = frozenset()
     overlaps: Mapping[Node, tuple[Node, ...]] = field(default_factory=dict)
+    sliding: frozenset[Node] = frozenset()
+
+    @cached_property
+    def lasting(self) -> frozenset[Node]:
+        """Nodes of which what is computed adds to what is there."""
+        return self.retained | self.sliding
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,19 +246,19 @@ class Propagator:
             return NodePart(EMPTY, EMPTY, rules.needed(node.call, region))
         if is_free(there.dirty) or is_free(region):
             return self._anywhere(node, region, there)
-        is_retained = node in self.storage.retained
+        is_lasting = node in self.storage.lasting
         if there.valid.boxes:
             missing = rules.lacking(there, region)
             if not missing.boxes:
                 return NodePart(EMPTY, region, ())
-            if is_retained:
+            if is_lasting:
                 reused = rules.subtract(region, missing)
                 region = missing
         region = widened(node.call, less_known(node.call, region))
         if not region.boxes:
             return NodePart(EMPTY, reused, ())
         region = rules.rounded(node.call, region)
-        keep = there if is_retained else NOTHING
+        keep = there if is_lasting else NOTHING
         if len(region) > 1:
             if region.moves or there.moves:  # how large they are depends on where one stands
                 region = covered(node.call, region, keep)
@@ -268,7 +276,7 @@ class Propagator:
             missing = rules.lacking(there, region)
             if not missing.boxes:
                 return NodePart(EMPTY, region, ())
-            if node in self.storage.retained:
+            if node in self.storage.lasting:
                 reused, region = region, together(missing, there.dirty)
         region = widened(node.call, less_known(node.call, region))
         region = steadied(region, node.shape)
@@ -286,7 +294,7 @@ class Propagator:
         def is_bare(base: Node) -> bool:
             if base in compute or base in reused or base in found:
                 return False
-            return not (base in storage.retained and not storage.overlaps.get(base))
+            return not (base in storage.lasting and not storage.overlaps.get(base))
 
         for node, region in compute.items():
             for i, base in self._bases_of_inputs(node):
@@ -388,7 +396,7 @@ class Propagator:
         at = self.position[node]
         if self._is_destroyed(node, at, ALWAYS, written):
             return False, False
-        adds = node in self.storage.retained and not self._is_destroyed(node, -1, at, written)
+        adds = node in self.storage.lasting and not self._is_destroyed(node, -1, at, written)
         return adds, True
 
     def _is_destroyed(

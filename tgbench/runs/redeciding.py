@@ -1,6 +1,6 @@
 """Runs that are decided again and again, each time with a little else there: only that is redone.
 
-    decided before   usable, retained ──→ a part for every node that something is needed of
+    decided before   usable, lasting  ──→ a part for every node that something is needed of
     now              what of these differs ──→ its parts anew ──→ its operands' … while they differ
 
 What is needed of a node follows from what its readers ask for, and from nothing else; so going back
@@ -39,14 +39,15 @@ class _Decision:
     """How a run was decided.
 
     Fields:
-        usable, retained: what was there.
+        usable: what was there.
+        lasting: nodes of which what is computed adds to that.
         needed: of every node that something was needed of.
         parts: of every node of those that is computed, or looks at one.
         guards: that parts stand on, where there are any.
     """
 
     usable: Mapping[Node, Left] = field(default_factory=dict)
-    retained: frozenset[Node] = frozenset()
+    lasting: frozenset[Node] = frozenset()
     needed: Mapping[Node, Region] = field(default_factory=dict)
     parts: Mapping[Node, NodePart] = field(default_factory=dict)
     guards: Mapping[Node, set[Guard]] = field(default_factory=dict)
@@ -138,12 +139,12 @@ class Redecider(Propagator):
 
     def _decided(self, usable: Mapping[Node, Left], demand: Mapping[Node, Region]) -> _Decision:
         """What differs from the last time, decided anew, from the last node to the first."""
-        retained, position = self.storage.retained, self.position
+        lasting, position = self.storage.lasting, self.position
         last = self.before.decisions.get(self._run)
         if last is None:
             last, differ = _Decision(), set(demand)
         else:
-            differ = _differing(usable, last.usable) | (retained ^ last.retained)
+            differ = _differing(usable, last.usable) | (lasting ^ last.lasting)
             differ.intersection_update(last.parts)
         needed, parts, guards = dict(last.needed), dict(last.parts), dict(last.guards)
         waiting = [-position[node] for node in differ if node in position]
@@ -177,7 +178,7 @@ class Redecider(Propagator):
             needed.pop(node, None)
             if region is not None:
                 needed[node] = region
-        return _Decision(usable, retained, needed, parts, guards)
+        return _Decision(usable, lasting, needed, parts, guards)
 
     def _needed(
         self, node: Node, demand: Mapping[Node, Region], parts: Mapping[Node, NodePart]

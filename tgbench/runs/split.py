@@ -88,23 +88,31 @@ def demands(
 ) -> list[Mapping[Node, Region]]:
     """What each piece is asked for: lasting parts first, what was really asked for last.
 
-    Lasting are retained nodes that nobody writes over.
+    Lasting is what is retained, whole or in a window, and nobody writes over. Of what a window
+    leaves behind no later piece is asked for again.
     """
     leaf = propagator.graph.inputs.get(cut.input)
     if leaf is None or cut.parts < 2:
         return [demand]
+    rules, sliding = propagator.rules, propagator.storage.sliding
     pieces: list[Mapping[Node, Region]] = []
+    before: Mapping[Node, Region] = {}
     for part in range(cut.parts - 1):
         piece = early(propagator, whole, cut, part)
-        if piece and piece != (pieces[-1] if pieces else None):
-            pieces.append(piece)
+        if piece and piece != before:
+            new = {
+                node: rules.subtract(region, before.get(node, EMPTY)) if node in sliding else region
+                for node, region in piece.items()
+            }
+            pieces.append({node: region for node, region in new.items() if region.boxes})
+            before = piece
     return [*pieces, demand]
 
 
 def early(propagator: Propagator, whole: Step, cut: Cut, part: int) -> dict[Node, Region]:
     """What lasts of a run and does not depend on the parts after this one."""
     storage, leaf = propagator.storage, propagator.graph.inputs[cut.input]
-    lasting = [node for node in whole.compute if node in storage.retained]
+    lasting = [node for node in whole.compute if node in storage.lasting]
     late = propagator.forward({leaf: cut.later(leaf.shape, part)})
     return {
         node: region

@@ -101,7 +101,12 @@ class Reader:
                 known[key] = region
             if region.boxes:
                 left[node] = Held(region, slots[node].start)
-        return states.number(ValidityPattern.of(left))
+        return states.number(ValidityPattern.of(left | self._windows(notes[-1])))
+
+    def _windows(self, note: Note) -> dict[Node, Held]:
+        """What the last of the runs left in windows."""
+        there = self.memory.states.here(note.program.after, note.origin).state
+        return {node: held for node, held in there.items() if node in self.memory.placement.sliding}
 
     def _around(self, changed: Boxes) -> Spot:
         """All from what changed on: so that there are few classes."""

@@ -182,9 +182,10 @@ class Memory:
 
     def _spared(self, program: Program, origin: tuple[int, ...]) -> Spared:
         """Where those values lie, and where copies of them go."""
-        kept = self.placement.retained
-        boxes = {(made.result, made.box) for made in program.instructions if made.result in kept}
-        views = {self._part(node, box): None for node, box in boxes}
+        kept, sliding = self.placement.retained, self.placement.sliding
+        written = {(made.result, made.box): None for made in program.instructions}
+        views = {self._part(node, box): None for node, box in written if node in kept}
+        views |= {self._window(node): None for node, _ in written if node in sliding}
         found = Spared(views, self.buffers, origin)
         found.pairs = self._copies(found.places)
         return found
@@ -210,6 +211,12 @@ class Memory:
             offset = offset + (start - at) * step
         return View(ARENA, node.dtype, box.extents, slot.strides, offset)
 
+    def _window(self, node: Node) -> View:
+        """All bytes of a node."""
+        slot = self.placement.slots[node]
+        first = slot.offset_bytes // node.type.itemsize
+        return View(ARENA, node.dtype, slot.extents, slot.strides, first)
+
     def put_back(self, saved: Saved) -> None:
         """Undo what a run wrote into inputs and retained values; states it did not touch."""
         for place, copy in saved:
@@ -222,7 +229,7 @@ class Memory:
         Slices are given up even where no byte of theirs was written: fewer states, fewer programs.
         """
         written = {made.result for made in program.instructions}
-        kept, overlaps = self.placement.retained, self.placement.overlaps
+        kept, overlaps = self.placement.lasting, self.placement.overlaps
         left = [
             entry
             for entry in self.states.patterns[state].entries
@@ -332,7 +339,7 @@ class Memory:
             counts_on_all=leftovers,
         )  # fmt: skip
         yield
-        kept = self.placement.retained
+        kept = self.placement.lasting
         left = {n: held for n, held in made.after.items() if leftovers or n in kept}
         program = Program(
             instructions=made.instructions,
@@ -428,7 +435,23 @@ class Memory:
         for step in program.steps:
             valid, dirty = self.propagator.after(step, valid, dirty), {}  # all in the first piece
         slots, kept = self.placement.slots, self.placement.retained
-        return {n: Held(region, slots[n].start) for n, region in valid.items() if n in kept}
+        left = {n: Held(region, slots[n].start) for n, region in valid.items() if n in kept}
+        return left | self._windows_left(program, held, self.dirty_in(kind))
+
+    def _windows_left(
+        self, program: Program, held: State, dirty: Mapping[Node, Region]
+    ) -> dict[Node, Held]:
+        """What is in windows: as a program leaves those that it moves or writes, and the others as
+        they were.
+        """
+        touched = {made.result for made in program.instructions}
+        after = self.states.patterns[program.after].state
+        there = {node: after.get(node) for node in self.placement.sliding if node in touched}
+        for node in self.placement.sliding:
+            if node in held and node not in touched:
+                valid = held[node].valid.subtract(dirty.get(node, EMPTY))
+                there[node] = Held(valid, held[node].start) if valid.boxes else None
+        return {node: part for node, part in there.items() if part is not None}
 
 
 def _like(tensor: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:

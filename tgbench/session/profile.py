@@ -39,12 +39,15 @@ from tgbench.kernels.registry import (
     Function,
     Kernel,
     Site,
+    View,
     candidates,
     kernel_named,
     scratch_views,
 )
 from tgbench.kernels.torch.elementwise import calls_cost, fill_
+from tgbench.kernels.torch.layout import slide_
 from tgbench.programs.exact.findings import Finder
+from tgbench.programs.lowering import SLIDE
 from tgbench.programs.program import Instruction, Program, site_at
 from tgbench.runs.rules import Rules
 from tgbench.session.memory import Memory
@@ -69,7 +72,17 @@ def _silent(done: int, count: int, text: str) -> None:
 FILL = Kernel(
     "fill", "fill", lambda site: True, calls_cost(1), lambda site, scratch: (fill_, (site.out, 0.0))
 )
-_FILL_OP = OpDef("fill", lambda attrs, dtypes: "", lambda attrs: np.zeros(()))
+SLIDE_KERNEL = Kernel(
+    SLIDE,
+    SLIDE,
+    lambda site: True,
+    calls_cost(1),
+    lambda site, scratch: (slide_, (site.out, *site.ins)),
+)
+_BESIDES = {FILL.name: FILL, SLIDE: SLIDE_KERNEL}  # what programs call that computes nothing
+_BESIDE_OPS = {
+    name: OpDef(name, lambda attrs, dtypes: "", lambda attrs: np.zeros(())) for name in _BESIDES
+}
 
 
 @dataclass(frozen=True)
@@ -77,7 +90,7 @@ class ProfiledCall:
     """One call of a program, as records know it.
 
     Fields:
-        kernel: the one that runs; `FILL` puts known values in place.
+        kernel: the one that runs; `FILL` puts known values in place, `SLIDE_KERNEL` moves a window.
         site: where, in plain numbers at the program's origin.
     """
 
@@ -98,7 +111,7 @@ def survey(session: GraphSession, program: Program) -> tuple[ProfiledCall, ...]:
     streamed = streams(session.pool.parameter_bytes)
     found = []
     for made in program.instructions:
-        site = site_at(made.site or _fill_site(made, session.device), origin)
+        site = site_at(made.site or _besides_site(made, session.device), origin)
         kernel = _kernel(made, site, session.rules)
         found.append(ProfiledCall(kernel, site, Signature.of(site, streams=streamed)))
     return tuple(found)
@@ -106,18 +119,20 @@ def survey(session: GraphSession, program: Program) -> tuple[ProfiledCall, ...]:
 
 def _kernel(made: Instruction, site: Site, rules: Rules) -> Kernel:
     """The kernel of an instruction; in bit-exact mode in the form that its tiling has there."""
-    if made.kernel == FILL.name:
-        return FILL
+    if made.kernel in _BESIDES:
+        return _BESIDES[made.kernel]
     tiling = rules.tilings.get(site.call)
     if tiling is not None:
         return of_tiling(site, tiling)
     return kernel_named(made.node.op, made.kernel)
 
 
-def _fill_site(made: Instruction, device: str) -> Site:
-    view = made.arguments[0]
-    call = Call(_FILL_OP, {}, (), TensorType(view.shape, view.dtype))
-    return Site(call, made.box, (), view, (), device)
+def _besides_site(made: Instruction, device: str) -> Site:
+    """Where something is put or moved to, and where from."""
+    out, *ins = (one for one in made.arguments if isinstance(one, View))
+    what = TensorType(out.shape, out.dtype)
+    call = Call(_BESIDE_OPS[made.kernel], {}, (what,) * len(ins), what)
+    return Site(call, made.box, (made.box,) * len(ins), out, tuple(ins), device)
 
 
 # --- the clock ------------------------------------------------------------------------------------
@@ -315,7 +330,7 @@ class _Work:
             yield {i: rest.pop(0) for i, rest in others.items() if rest}
 
     def _others(self, place: ProfiledCall) -> list[ProfiledCall]:
-        if place.kernel is FILL:
+        if place.kernel.name in _BESIDES:
             return []
         limit = WITHIN * modelled_ns(place.site, place.kernel)
         found = [
@@ -349,7 +364,7 @@ class _Work:
         failure: str | None = None,
     ) -> Record:
         kernel, signature = place.kernel, place.signature
-        error = None if failure or kernel is FILL else self._error(place)
+        error = None if failure or kernel.name in _BESIDES else self._error(place)
         return Record(
             kernel.name,
             source_hash(kernel),

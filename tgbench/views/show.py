@@ -178,7 +178,7 @@ def _plan(plan: Plan) -> Bundle:
 def _placement(placement: Placement) -> Bundle:
     rows = [
         (
-            node.name, "kept" if node in placement.retained else "slice",
+            node.name, "kept" if node in placement.lasting else "slice",
             str(slot.offset_bytes), format_bytes(placement.size_of(node)), str(list(slot.extents)),
         )
         for node, slot in sorted(placement.slots.items(), key=lambda item: item[1].offset_bytes)

@@ -7,6 +7,7 @@ express is cut into several.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from ctypes import memmove
 from itertools import pairwise, product
 from math import prod
 from typing import Any
@@ -44,6 +45,23 @@ def copies(pairs: Pairs) -> Bound:
     if len(pairs) == 1:
         return copy_, pairs[0]
     return _copies, tuple(view for pair in pairs for view in pair)
+
+
+def slide_(target: Tensor, source: Tensor) -> None:
+    """Copy what may lie in part where it goes to: each element is read before it is written over.
+
+    Both lie in the same bytes, as wide, and one is further along one dimension than the other.
+    Stretches without a gap are moved one by one, those first that nothing else is to be put on.
+    """
+    size, first, goes_to = source.element_size(), source.data_ptr(), target.data_ptr()
+    sides = sorted(zip(source.stride(), source.shape, strict=True))
+    count = 1
+    while sides and (sides[0][1] == 1 or sides[0][0] == count):
+        count *= sides.pop(0)[1]
+    steps = [range(0, stride * length * size, stride * size) for stride, length in sides[::-1]]
+    begins = map(sum, product(*steps))
+    for at in begins if goes_to < first else reversed([*begins]):
+        memmove(goes_to + at, first + at, count * size)
 
 
 def _shifted(box: Box, by: Sequence[Coord], sign: int) -> Box:

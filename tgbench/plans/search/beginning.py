@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,6 +136,7 @@ class Beginning:
                 raise
             return None
         retention = Retention.always(made.retained, self.judge.workload.turns)
+        retention = replace(retention, may_slide=made.retention.may_slide)
         return self.layouts.candidate(retention, made.cut, made.placement)
 
 

@@ -28,7 +28,8 @@ def told_anew(start: Decisions, workload: Workload) -> Retention:
         for node, turns in old.after.items()
     }
     after |= {node: everything for node, turns in old.after.items() if len(turns) == len(theirs)}
-    return Retention({n: t for n, t in after.items() if t}, workload.turns, old.shared)
+    there = {n: t for n, t in after.items() if t}
+    return Retention(there, workload.turns, old.shared, old.may_slide)
 
 
 def _named(turn: Turn, kinds: Sequence[BucketClass]) -> Named:

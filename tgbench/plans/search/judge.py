@@ -23,7 +23,7 @@ from tgbench.kernels.registry import Ranking, candidates
 from tgbench.memory.placement import Placement, Retention
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.decisions import Classes
-from tgbench.plans.planner import Cost, Planner
+from tgbench.plans.planner import Cost, Planner, moving_ns
 from tgbench.plans.retention.ladder import Ladder
 from tgbench.plans.retention.model import Model
 from tgbench.plans.retention.tables import tabulate
@@ -31,6 +31,7 @@ from tgbench.plans.retention.workload import Workload
 from tgbench.plans.scenarios import Scenario
 from tgbench.plans.search.replay import Misfit, Replayed, replay
 from tgbench.programs.appraising import Appraisals
+from tgbench.programs.lowering import SLIDE
 from tgbench.programs.program import Instruction
 from tgbench.runs.buckets import BucketClass, Spot
 from tgbench.runs.rules import Rules
@@ -194,6 +195,8 @@ class Judge:
 
     def instruction_ns(self, made: Instruction, origin: tuple[int, ...]) -> float:
         """The expected time of one instruction, at an origin."""
+        if made.kernel == SLIDE:
+            return moving_ns(made.box.at(origin).elements * made.node.type.itemsize)
         if made.site is None:
             return FILL_NS
         where = origin if made.box.moves else ()

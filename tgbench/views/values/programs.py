@@ -119,7 +119,7 @@ def listing_of_session(session: GraphSession) -> ProgramLines:
     offsets = {node.name: slot.offset_bytes for node, slot in session.placement.slots.items()}
 
     def cost(made: Instruction, origin: tuple[int, ...]) -> float:
-        if made.kernel == "fill":
+        if made.site is None:
             return 0.0
         return session.costs.time_ns(made.node.call, made.box.at(origin))
 

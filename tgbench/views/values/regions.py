@@ -141,7 +141,7 @@ def inspect_class(
         place = Place(tuple(origin))
     placement = session.placement
     planner = Planner(session.scheduled, session.rules, session.device, session.costs.time_ns)
-    propagator = planner.runs.propagator(placement.retained)
+    propagator = planner.runs.propagator(placement.lasting)
     cut = session.memory.decisions.cut
     steps = planner.runs.steps(propagator, Scenario(kind, place.origin, 1.0), cut)
     title = f"{kind} {place}".rstrip()

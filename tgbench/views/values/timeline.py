@@ -383,7 +383,7 @@ def _next_use(plan: Plan, position: Mapping[str, int]) -> dict[str, int]:
 def _kind(node: Node, placement: Placement) -> Kind:
     if node.is_leaf:
         return "input"
-    if node not in placement.retained:
+    if node not in placement.lasting:
         return "slice"
     shared = placement.slots[node].offset_bytes >= placement.kept_bytes
     return "partial" if shared else "retained"
