@@ -32,6 +32,7 @@ from tgbench.sources.torch import from_torch
 
 RUNS, BUDGETS, FIRST, TOLERANCE = 60, 8, 10, 1e-4
 GPT2, RESNET = "GPT-2, 6 × 256, 128 tokens", "ResNet-18, 224²"
+GEMMA = "Gemma 3, 6 × 256, windows of 32, 256 tokens"
 
 
 def _decode(x: Array, random: np.random.Generator) -> Iterator[Step]:
@@ -48,6 +49,7 @@ CASES: Mapping[str, tuple[str, Callable[[Array, np.random.Generator], Iterator[S
     "GPT-2, decode": (GPT2, _decode),
     "GPT-2, one edit": (GPT2, HISTORIES["one edit"]),
     "GPT-2, chat": (GPT2, HISTORIES["chat"]),
+    "Gemma 3 with windows, decode": (GEMMA, _decode),
     "ResNet-18, patch": (RESNET, HISTORIES["patch"]),
     "toy GPT-2, decode": ("GPT2Model", _decode),
 }

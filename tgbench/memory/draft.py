@@ -142,7 +142,7 @@ class Draft:
         keep = frozenset(node for node in retention.nodes if node in uses.hulls)
         partial = tuple(n for n in scheduled.stored if n in keep and retention.is_partial(n))
         whole = keep.difference(partial)
-        sliding = dict(_sliding(sorted(whole & retention.may_slide, key=_index), uses))
+        sliding = dict(slide(sorted(whole & retention.may_slide, key=_index), uses))
         slots, kept_bytes = _kept(scheduled, keep, frozenset(partial), uses, sliding)
         retained = frozenset([*scheduled.kept, *keep])
         pairs = donors(scheduled, keep, uses.extents)
@@ -229,8 +229,8 @@ LESS = 0.75  # of a node: a window of it that takes more is not worth moving
 _index = attrgetter("index")
 
 
-def _sliding(nodes: Iterable[Node], uses: Footprint) -> Iterator[tuple[Node, int]]:
-    """Nodes of which every run touches clearly less than all runs do, along one dimension.
+def slide(nodes: Iterable[Node], uses: Footprint) -> Iterator[tuple[Node, int]]:
+    """Nodes of which every run touches clearly less than all runs do, along one dimension: which.
 
     They go on: what they read besides what they compute lies before that. Else it is not known
     whether runs follow each other, and a window that jumps finds nothing.

@@ -25,8 +25,8 @@ from tgbench.base.words import counted, format_bytes
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import Call
 from tgbench.kernels.registry import Ranking, Site, candidates
-from tgbench.memory.draft import Draft
-from tgbench.memory.placement import Placement, Retention, aligned
+from tgbench.memory.draft import Draft, slide
+from tgbench.memory.placement import Footprint, Placement, Retention, aligned
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.again import Values
 from tgbench.plans.attempts import Attempt, Attempts
@@ -511,9 +511,14 @@ class Planner:
         budget_bytes: int | None,
         keep_all: bool,
     ) -> Decisions | None:
-        """The best plan of a planner where windows move along; None if there is none."""
-        other = planner.in_windows
-        if other is None:
+        """The best plan of a planner where windows move along; None if there is none, or no run
+        that follows others would move any.
+        """
+        other, runs = planner.in_windows, planner.runs
+        everything = runs.propagator(planner.scheduled.stored)
+        warm = [runs.steps(everything, one, WHOLE) for one in weighed if not one.cold]
+        uses = Footprint.joined(runs.going_on(step) for steps in warm for step in steps)
+        if other is None or not any(slide(uses.hulls, uses)):
             return None
         return other._planned(weighed, held, budget_bytes, keep_all, [])
 

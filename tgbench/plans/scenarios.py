@@ -177,6 +177,15 @@ class Runs:
         """What these steps touch."""
         return Footprint.joined(map(self.footprint_of, steps))
 
+    def going_on(self, step: Step) -> Footprint:
+        """What a step touches of nodes that it computes a part of and finds another of."""
+        found = self.footprint_of(step)
+        nodes = step.compute.keys() & step.reused.keys() & found.hulls.keys()
+        return replace(
+            found, hulls={node: found.hulls[node] for node in nodes},
+            extents={node: found.extents[node] for node in nodes}, made=(),
+        )  # fmt: skip
+
     def footprint_of(self, step: Step) -> Footprint:
         """What one step touches."""
         found: Footprint = self._footprints.get(step, footprint, step, self.scheduled, self.rules)
