@@ -7,6 +7,8 @@ to hold is there, at the places where it lies by then.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,16 +17,22 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from session_cases import Array, CheckedSession
+from session_cases import Array, CheckedSession, smallest_budget
 
 from tgbench import ops
-from tgbench.base.errors import PlanError
-from tgbench.graph.graph import Graph, GraphBuilder
+from tgbench.base.errors import BudgetError, PlanError
+from tgbench.graph.graph import Graph, GraphBuilder, Node
+from tgbench.memory import draft
+from tgbench.memory.placement import Footprint
+from tgbench.plans.attempts import Attempts
 from tgbench.plans.plan import Plan
+from tgbench.plans.scenarios import Runs
+from tgbench.programs.lowering import Sizer
 from tgbench.session.session import GraphSession
 
 SIZE, WIDE, WORDS, WINDOW, LAYERS = 64, 16, 7, 5, 3
 NODES = [f"x{i}" for i in range(LAYERS)]
+SHORT = 14
 
 
 @cache
@@ -233,3 +241,79 @@ def test_what_runs_read_on_both_sides_of_a_change_does_not_move() -> None:
             ids[row] = (ids[row] + 1) % WORDS
             session.run({"ids": ids}, {"y": np.s_[row]})
         assert not session.session.placement.sliding
+
+
+@st.composite
+def rows_near_rows(draw: Any) -> Graph:
+    """Layers of rows that see some rows before and after them, and earlier layers."""
+    g = GraphBuilder()
+    x = ops.embedding(g.parameter("table", (WORDS, 4)), g.input("ids", (SHORT,), "int64"))
+    layers = [x]
+    for i in range(draw(st.integers(1, 5))):
+        what = draw(st.sampled_from(["near", "near", "product", "sum", "transposed"]))
+        if what == "near":
+            before, after = draw(st.integers(0, 4)), draw(st.sampled_from([0, 0, 1, 3]))
+            near = np.tri(SHORT, k=after) - np.tri(SHORT, k=-before - 1)
+            x = g.constant(near.astype("float32")) @ x
+        elif what == "product":
+            x = ops.relu(x @ g.parameter(f"w{i}", (4, 4)))
+        elif what == "sum":
+            x = x + draw(st.sampled_from(layers))
+        else:
+            x = ops.relu(x.permute(1, 0)).permute(1, 0)
+        x = ops.clamp(x, -3.0, 3.0)
+        layers.append(x)
+    g.output("y", x)
+    if draw(st.booleans()):
+        g.output("early", draw(st.sampled_from(layers)))
+    return g.build()
+
+
+def given_values(graph: Graph) -> dict[str, Array]:
+    random = np.random.default_rng(0)
+    weights = {
+        name: random.integers(-1, 2, node.shape).astype(node.dtype)
+        for name, node in graph.parameters.items()
+    }
+    return weights | {"ids": random.integers(WORDS, size=SHORT)}
+
+
+def test_any_map_with_windows_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all slides that can, also where no planner would let it: any rows, budgets, runs."""
+
+    def whatever(nodes: Iterable[Node], uses: Footprint) -> Iterator[tuple[Node, int]]:
+        for node in nodes:
+            sides = zip(uses.extents[node], uses.hulls[node].extents, strict=True)
+            axes = [axis for axis, (once, ever) in enumerate(sides) if once < ever]
+            if len(axes) == 1:
+                yield node, axes[0]
+
+    def always_slides(self: Attempts, runs: Runs, sizer: Sizer, may_slide: bool = True) -> None:
+        begin(self, runs, sizer, may_slide=True)
+
+    begin, moved = Attempts.__init__, list[str]()
+    monkeypatch.setattr(draft, "slide", whatever)
+    monkeypatch.setattr(Attempts, "__init__", always_slides)
+
+    @given(rows_near_rows(), st.data())
+    def any_map(graph: Graph, data: st.DataObject) -> None:
+        values = given_values(graph)
+        low = smallest_budget(graph, values, dict.fromkeys(graph.outputs, np.s_[3]))
+        budget = data.draw(st.sampled_from([None, None, low, low * 5 // 4, low * 2]))
+        options = {"retain": "all"} if budget is None and data.draw(st.booleans()) else {}
+        making = data.draw(st.sampled_from(["measured", "always"]))
+        session = CheckedSession(graph, values, memory=budget, making=making, **options)
+        at = 3
+        for _ in range(data.draw(st.integers(2, 10))):
+            ids = session.values["ids"].copy()
+            edits = data.draw(st.lists(st.integers(0, SHORT - 1), max_size=2))
+            ids[[at, *edits]] = data.draw(st.integers(0, WORDS - 1))
+            names = data.draw(st.sampled_from([[*graph.outputs], ["y"]]))
+            keep = data.draw(st.sampled_from([True, True, True, False]))
+            with suppress(BudgetError):
+                session.run({"ids": ids}, dict.fromkeys(names, np.s_[at]), keep=keep)
+                moved.extend(slides(session))
+            at = data.draw(st.sampled_from([(at + 1) % SHORT] * 3 + [*range(SHORT)]))
+
+    any_map()
+    assert moved
