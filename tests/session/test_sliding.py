@@ -81,7 +81,7 @@ def tight(share: float = 0.3, **options: Any) -> CheckedSession:
 def append(session: CheckedSession, row: int, count: int = 1) -> None:
     """New rows from here on, the last of which is looked at."""
     ids = session.values["ids"].copy()
-    ids[row : row + count] = np.random.default_rng(row).integers(WORDS, size=count)
+    ids[row : row + count] = 1 + np.random.default_rng(row).integers(WORDS - 1, size=count)
     session.run({"ids": ids}, {"y": np.s_[row + count - 1]})
 
 
@@ -120,6 +120,25 @@ def test_windows_take_no_more_programs_than_all_rows() -> None:
             append(session, row)
         made[bool(session.session.placement.sliding)] = session.session.counters.specialised
     assert made[True] == made[False] < SIZE / 4
+
+
+def test_behind_a_prompt_windows_end_where_the_next_run_begins() -> None:
+    """The prompt is another class of runs: counting on a number, the first program behind it would
+    be right nowhere else.
+    """
+    session = started(tight())
+    keeper = session.session.runner.keeper
+    valid, prompt = keeper.standing.valid, keeper.standing.last
+    append(session, SIZE // 2)
+    assert prompt is not None
+    assert keeper.standing.last is not None
+    moved = keeper.states.moved(valid, prompt, keeper.standing.last)
+    slots, further = session.session.placement.slots, (SIZE // 2 + 9,)
+    held = keeper.states.patterns[moved].state
+    assert [node.name for node in held if node in session.session.placement.sliding] == NODES
+    for node in session.session.placement.sliding:
+        assert held[node].start[0].at(further) == further[0] - slots[node].extents[0]
+        assert held[node].start[1] == 0
 
 
 def test_a_window_that_is_not_written_stays_where_it_is() -> None:

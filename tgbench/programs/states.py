@@ -141,10 +141,12 @@ class States:
     Fields:
         patterns: by number.
         size_bytes: what they take.
+        windows: of nodes that slide, along which dimension and how many elements.
     """
 
     def __init__(self, allowance: Allowance | None = None) -> None:
         self._allowance = Allowance() if allowance is None else allowance
+        self.windows: Mapping[Node, tuple[int, int]] = {}
         self._begin()
 
     def _begin(self) -> None:
@@ -206,7 +208,23 @@ class States:
             lambda form, size: at(form, before),
             lambda form, size: _recognised(at(form, before), now, size),
         )
+        if self.windows:
+            entries = [self._with_window(entry, now) for entry in pattern.entries]
+            pattern = ValidityPattern(tuple(entries))
         return self.number(pattern)
+
+    def _with_window(self, entry: Entry, now: Sequence[int]) -> Entry:
+        """A window that ends where the origin is begins so many elements before it, wherever that
+        is: as in runs of the same class.
+        """
+        node, region, start = entry
+        if node not in self.windows or not region.boxes:
+            return entry
+        axis, extent = self.windows[node]
+        end = region.boxes[-1][axis][1]
+        if type(end) is not Moving or at(end, now) - extent != start[axis]:
+            return entry
+        return node, region, (*start[:axis], end - extent, *start[axis + 1 :])
 
     def here(self, number: int, origin: Sequence[int]) -> ValidityPattern:
         """A state at one origin: numbers."""

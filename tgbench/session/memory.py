@@ -61,6 +61,8 @@ class Memory:
         self.pool = pool
         self.rules = rules
         self.states = states
+        slots, sliding = decisions.placement.slots, decisions.placement.sliding
+        states.windows = {n: (axis, slots[n].extents[axis]) for n, axis in sliding.items()}
         self.ranking, self.team = ranking, team
         self.seat, self.part = seat, seat.part
         self._layout: Occupancy | None = None  # the last one in which it was in place
