@@ -128,7 +128,7 @@ class Placement:
             nodes, [*nodes, *self.scratch], (low < stop[:, None]) & (start[:, None] < high)
         )
 
-    @property
+    @cached_property
     def lasting(self) -> frozenset[Node]:
         """What is kept, whole or in a window."""
         return self.retained.union(self.sliding)
@@ -407,9 +407,14 @@ class Retention:
     may_slide: frozenset[Node] = frozenset()
 
     @staticmethod
-    def always(nodes: Iterable[Node], turns: tuple[Turn, ...] = ANY) -> Retention:
+    def always(
+        nodes: Iterable[Node],
+        turns: tuple[Turn, ...] = ANY,
+        may_slide: frozenset[Node] = frozenset(),
+    ) -> Retention:
         """These nodes kept through everything."""
-        return Retention(dict.fromkeys(nodes, frozenset(range(len(turns)))), turns)
+        after = dict.fromkeys(nodes, frozenset(range(len(turns))))
+        return Retention(after, turns, may_slide=may_slide)
 
     @property
     def nodes(self) -> frozenset[Node]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
 from typing import TypeAlias
@@ -159,9 +159,7 @@ class Attempts:
         """The maps with these nodes kept through everything; remembered."""
         nodes = tuple(retained)
         key = frozenset(nodes), tuple(scenarios), cut
-        retention = Retention.always(nodes)
-        if self.may_slide:
-            retention = replace(retention, may_slide=frozenset(nodes))
+        retention = Retention.always(nodes, may_slide=frozenset(nodes if self.may_slide else ()))
         found: Attempt = self._always.get(key, self.of, retention, scenarios, cut)
         return found
 

@@ -475,7 +475,7 @@ class Planner:
         for weighed, held in self._enough(self.runs.distinct(scenarios)):
             slid = None
             if divides and self._is_too_much(weighed, held, budget_bytes, keep_all):
-                slid = self._in_windows(self, weighed, held, budget_bytes, keep_all)
+                slid = self._slid(weighed, held, budget_bytes, keep_all)
                 if slid is not None and self._keeps_enough(slid, weighed):
                     return slid
             found = self._planned(weighed, held, budget_bytes, keep_all, tried)
@@ -484,7 +484,7 @@ class Planner:
                 other = self.in_parts(scenarios)
                 if other is not None:
                     made.append(other._planned(weighed, held, budget_bytes, keep_all, tried))
-                    made.append(self._in_windows(other, weighed, held, budget_bytes, keep_all))
+                    made.append(other._slid(weighed, held, budget_bytes, keep_all))
                 found = self._better(made, weighed)
             if found is not None:
                 return found
@@ -503,22 +503,23 @@ class Planner:
         wanted = self.everything(weighed) if keep_all else self.frontier(weighed)
         return self.attempts.floor_bytes(wanted, held) > budget_bytes
 
-    @staticmethod
-    def _in_windows(
-        planner: Planner,
+    def _slid(
+        self,
         weighed: Sequence[Scenario],
         held: Sequence[Scenario],
         budget_bytes: int | None,
         keep_all: bool,
     ) -> Decisions | None:
-        """The best plan of a planner where windows move along; None if there is none, or no run
-        that follows others would move any.
+        """The best plan where windows move along; None if there is none, or no run that follows
+        others would move any.
         """
-        other, runs = planner.in_windows, planner.runs
-        everything = runs.propagator(planner.scheduled.stored)
+        other, runs = self.in_windows, self.runs
+        if other is None:
+            return None
+        everything = runs.propagator(self.scheduled.stored)
         warm = [runs.steps(everything, one, WHOLE) for one in weighed if not one.cold]
         uses = Footprint.joined(runs.going_on(step) for steps in warm for step in steps)
-        if other is None or not any(slide(uses.hulls, uses)):
+        if not any(slide(uses.hulls, uses)):
             return None
         return other._planned(weighed, held, budget_bytes, keep_all, [])
 
@@ -746,7 +747,7 @@ class Planner:
     ) -> Decisions:
         expected = self.expected_ns(self.runs.propagator(retained), scenarios, cut, placement)
         dropped = tuple(node for node in frontier if node not in set(retained))
-        retention = replace(Retention.always(retained), may_slide=frozenset(placement.sliding))
+        retention = Retention.always(retained, may_slide=frozenset(placement.sliding))
         return Decisions(self.scheduled, placement, retention, dropped, cut, {}, expected)
 
     def too_small(

@@ -446,14 +446,18 @@ class Memory:
         """What is in windows: as a program leaves those that it moves or writes, and the others as
         they were.
         """
+        if not self.placement.sliding:
+            return {}
         touched = {made.result for made in program.instructions}
         after = self.states.patterns[program.after].state
-        there = {node: after.get(node) for node in self.placement.sliding if node in touched}
+        there = dict[Node, Held]()
         for node in self.placement.sliding:
-            if node in held and node not in touched:
+            if node in touched:
+                there |= {node: after[node]} if node in after else {}
+            elif node in held:
                 valid = held[node].valid.subtract(dirty.get(node, EMPTY))
-                there[node] = Held(valid, held[node].start) if valid.boxes else None
-        return {node: part for node, part in there.items() if part is not None}
+                there |= {node: Held(valid, held[node].start)} if valid.boxes else {}
+        return there
 
 
 def _like(tensor: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,8 +135,8 @@ class Beginning:
             if is_needed:
                 raise
             return None
-        retention = Retention.always(made.retained, self.judge.workload.turns)
-        retention = replace(retention, may_slide=made.retention.may_slide)
+        turns, may_slide = self.judge.workload.turns, made.retention.may_slide
+        retention = Retention.always(made.retained, turns, may_slide)
         return self.layouts.candidate(retention, made.cut, made.placement)
 
 
