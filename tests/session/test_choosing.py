@@ -31,7 +31,7 @@ from tgbench.session.choosing import (
     Met,
     Wanted,
 )
-from tgbench.session.experience import COLD, OVER_MODEL, Experience
+from tgbench.session.experience import COLD, LACKING, OVER_MODEL, Experience
 from tgbench.session.purse import ADVANCE, SHARE, Purse
 from tgbench.session.serving import EXACTLY, LARGER, Offer, Rung, finds_nothing
 
@@ -703,6 +703,29 @@ def test_what_a_run_would_count_on_has_to_be_there_for_what_the_model_said_of_su
     known.asked(lacking, (_work(2 * OWN_NS), Domain(()), 8), 1.0)
     assert known.running(lacking) == 2 * OWN_NS
     assert known.running(there) == OWN_NS
+
+
+def test_a_model_is_asked_again_where_runs_go_on_without_what_it_was_asked_about() -> None:
+    """Something else may be there in each of them: nothing would ever say so."""
+    chooser, full = Measured(_modelled), _offer(AFRESH, 0, _ran(FULL_NS))
+    known = chooser._experience
+    known.reference = full.program
+    known.asked(_moving(3), (_work(OWN_NS), Domain(()), 7), 1.0)
+    lacking = _where(8, _moving(5))
+
+    def runs_until_hoped() -> int:
+        runs = 0
+        while known.lacks(lacking):
+            chooser._count(chooser._seen([lacking, full]), full, FULL_NS)
+            runs += 1
+        return runs
+
+    assert runs_until_hoped() == LACKING << 1
+    hoped = chooser._seen([lacking, full])[0]
+    assert chooser._is_hope(lacking)
+    assert hoped[1] < FULL_NS
+    known.asked(_where(9, _moving(5)), (_work(OWN_NS), Domain(()), 9), 1.0)
+    assert runs_until_hoped() == LACKING << 2  # in vain: ever more seldom
 
 
 def test_what_the_model_said_of_a_run_is_not_less_right_for_a_guess_at_another() -> None:

@@ -430,6 +430,8 @@ class Measured:
         for offer, one in seen:
             if offer.program is None and offer is not best:
                 self._aside[_account(offer)] += max(paid_ns - one, 0.0) * (1 + self._skipped)
+                if self._experience.lacks(offer):
+                    self._experience.lacked(offer, 1 + self._skipped)
         for kind, origin in {offer.spot for offer, _ in seen if offer.rung.goes_by_place}:
             self._came.setdefault(kind, Met()).note(origin, 1 + self._skipped)
         self._chosen += 1 + self._skipped

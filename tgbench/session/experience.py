@@ -31,6 +31,8 @@ MOST_ASKED = 8  # times that a model is asked about a class, as it computes othe
 MOST_STANDING = 1  # the same of one whose programs stand: asking takes as long as making one
 LAST_COUNTED = 8  # programs that tell how many runs the next one will serve
 HOPED_RUNS = 16  # that the hope before any was made counts for
+LACKING = 16  # runs without what a model was asked about, half of the first that it is asked of: of
+# every further one, twice as many
 LAST_MADE = 32  # programs that tell how often one of theirs is met again
 MOST_CLASSES = 10_000  # of runs, that something is known of
 COLD = 1.5  # times what making one takes, that making the first one does
@@ -55,6 +57,7 @@ class Family:
         uses: of the last ones made.
         making_ns: what making them took.
         shares: of the places of a class, at which the last ones asked about compute the same.
+        lacked: runs since it was asked, at which nothing that it was asked about was there.
     """
 
     asked: list[Asked] = field(default_factory=list)
@@ -63,6 +66,7 @@ class Family:
     uses: deque[Use] = field(default_factory=lambda: deque(maxlen=LAST_MADE))
     making_ns: deque[int] = field(default_factory=lambda: deque(maxlen=LAST_MADE))
     shares: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_ASKED))
+    lacked: int = 0
 
     @property
     def made_for_one_met(self) -> float:
@@ -82,14 +86,17 @@ class Family:
 
     def lacks(self, offer: Offer) -> bool:
         """Whether they were asked about at places like an offer's, and what they count on is not
-        there.
+        there. Not for good: it may be something else by now that is there in each run.
         """
         place = offer.spot.origin
         states = [state for _, domain, state in self.asked if domain.holds(place)]
-        return bool(states) and not any(offer.finds(state, place) for state in states)
+        if not states or self.lacked >= LACKING << len(self.asked):
+            return False
+        return not any(offer.finds(state, place) for state in states)
 
     def answered(self, place: Place, found: Asked) -> None:
         """A model was asked at a place."""
+        self.lacked = 0
         asked = ((domain, state) for _, domain, state in self.asked)
         if not any(domain.holds(place) and state == found[2] for domain, state in asked):
             self.asked = [found, *self.asked[: MOST_ASKED - 1]]
@@ -166,6 +173,10 @@ class Experience:
         ones do.
         """
         return self._families.get(_kind(offer), UNKNOWN).lacks(offer)
+
+    def lacked(self, offer: Offer, runs: int) -> None:
+        """So many runs lacked it."""
+        self._families[_kind(offer)].lacked += runs
 
     def domains(self, offer: Offer) -> Sequence[Domain]:
         """Where a run of an offer computes what it does where it is; if nobody knows, where ones
