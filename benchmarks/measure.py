@@ -34,6 +34,7 @@ import torch
 from benchmarks.peers.child import clocked
 from tgbench.base.atomic import atomic_path
 from tgbench.base.machine import cache_folder, processor_name
+from tgbench.base.switches import COMPILING
 from tgbench.commands.progress import say
 
 Step: TypeAlias = "Callable[[], int]"  # does one step; answers with the nanoseconds that count
@@ -416,7 +417,11 @@ class Command(argparse.ArgumentParser):
         self.add_argument("--output", type=Path, help=f"the JSON file ({self.results})")
 
     def begin(self, argv: Sequence[str] | None) -> tuple[argparse.Namespace, Record]:
-        """What was asked for, `output` settled, and the record that begins now."""
+        """What was asked for, `output` settled, and the record that begins now.
+
+        Times are of compiled kernels, in processes that this one starts too.
+        """
+        os.environ.setdefault(COMPILING, "first")
         words = list(sys.argv[1:] if argv is None else argv)
         options = self.parse_args(words)
         options.output = options.output or (None if options.quick else self.results)

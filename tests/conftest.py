@@ -27,6 +27,7 @@ _CACHE = tempfile.TemporaryDirectory(prefix="tgbench-tests-")
 os.environ["XDG_CACHE_HOME"] = _CACHE.name
 
 os.environ.setdefault("TGBENCH_MAKING", "always")  # what re-runs must not hang on how fast it is
+os.environ.setdefault("TGBENCH_COMPILING", "first")  # which kernels compute must not, either
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # many workers use every core already
 os.environ.setdefault("TGBENCH_CHECK", "1")  # every memory map that a planner makes is checked
 if not os.path.exists("/dev/nvidiactl"):  # no GPU; Triton looks at this where torch imports it

@@ -2,6 +2,7 @@
 
 TGBENCH_CHECK=1       every memory map is checked, the slow way, before it counts
 TGBENCH_MAKING=always every run has a program of its own, where `making=` says nothing
+TGBENCH_COMPILING=first kernels are compiled where they are first bound, and not beside
 TGBENCH_DEBUG=1..4    what goes on, a line each on standard error; read once, at the first line
 
 | level | tells of                                                            |
@@ -19,10 +20,11 @@ import sys
 from collections.abc import Callable
 from functools import cache
 
-from tgbench.base.errors import InputError
+from tgbench.base.errors import InputError, check_choice
 
 CHECK = "TGBENCH_CHECK"
 MAKING = "TGBENCH_MAKING"
+COMPILING = "TGBENCH_COMPILING"
 DEBUG = "TGBENCH_DEBUG"
 PLANS, RUNS, PROGRAMS, STEPS = LEVELS = (1, 2, 3, 4)
 
@@ -35,6 +37,15 @@ def checks() -> bool:
 def making() -> str:
     """When programs are made, where a session does not say."""
     return os.environ.get(MAKING) or "measured"
+
+
+def compiling() -> str:
+    """Where kernels are compiled of which no machine code is there yet; raises InputError for what
+    is no such place.
+    """
+    found = os.environ.get(COMPILING) or "beside"
+    check_choice(InputError, COMPILING, found, ("beside", "first"))
+    return found
 
 
 @cache

@@ -10,6 +10,7 @@
     tgbench export      a plan, graph or trace for other programs: JSON, SVG, DOT, CSV; a plan as a
                         page that needs no server
     tgbench kernel      a task for who writes a kernel; what was written, checked and kept
+    tgbench compile     the kernels of this processor, once
     tgbench pack        offsets for the buffers of a file
     tgbench occlusion, stream, edit, complete     applications of exact incremental runs
 
@@ -63,6 +64,7 @@ COMMANDS = (
     Command("plan", "plan", "check a plan file and show what it decides"),
     Command("export", "export", "a plan, graph or trace for other programs"),
     Command("kernel", "kernel", "a task for who writes a kernel; checks one, and keeps it"),
+    Command("compile", "compile", "compile the kernels of this processor, once"),
     Command("pack", "pack", "give the buffers of a file their offsets"),
 )
 

@@ -33,6 +33,7 @@ from tgbench.base.errors import InputError, TgbenchError, WeightsError
 from tgbench.base.machine import Machine, cache_folder
 from tgbench.base.safetensors import read_header
 from tgbench.base.words import format_bytes
+from tgbench.kernels import beside
 from tgbench.session.session import GraphSession
 from tgbench.sources.models import bert, gemma3
 from tgbench.sources.models.checkpoints import (
@@ -158,6 +159,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """`tgbench demo`; returns the exit status."""
+    beside.insist()  # its times are of compiled kernels
     options = Options(
         arguments.output,
         arguments.cache,

@@ -24,6 +24,7 @@ from tgbench.base.known import ConstantData, SparsityPattern
 from tgbench.base.memo import Memo, once_each, outlives
 from tgbench.base.regions import Box, row_major
 from tgbench.graph.op_table import ITEMSIZE, Call
+from tgbench.kernels import beside
 
 
 class Unnamed(Enum):
@@ -284,6 +285,8 @@ class Kernel:
             `arithmetic` allows that; "" for none.
         is_fixed: whether it takes no sizes that move, so that it cannot be the one for all tiles.
         is_asked: whether only sessions have it that ask for it by name (`costs.admission`).
+        compiles: whether it is compiled where it is first bound on a machine: nobody has it while
+            that is done beside.
     """
 
     name: str
@@ -301,6 +304,12 @@ class Kernel:
     rounds: str = ""
     is_fixed: bool = False
     is_asked: bool = False
+    compiles: bool = False
+
+    @property
+    def is_there(self) -> bool:
+        """Whether its machine code is, or would be made when it is bound."""
+        return not self.compiles or beside.is_there()
 
     def may(self, call: Call, device: str) -> bool:
         """Whether it computes calls of these attributes, on such a device."""
@@ -351,7 +360,7 @@ def kernel_named(op: str, name: str) -> Kernel:
 def by_team(site: Site) -> Kernel | None:
     """The kernel by which a team computes this site."""
     known = KERNELS.get(site.call.op.name, ())
-    return next((k for k in known if k.threads == TEAM and k.takes(site)), None)
+    return next((k for k in known if k.threads == TEAM and k.is_there and k.takes(site)), None)
 
 
 def is_by_team(site: Site, name: str) -> bool:
@@ -367,7 +376,7 @@ def candidates(site: Site, asked: Collection[str] = ()) -> list[Kernel]:
         asked: names of kernels that only who asks for them has.
     """
     known = (k for k in KERNELS.get(site.call.op.name, ()) if not k.is_asked or k.name in asked)
-    found = [kernel for kernel in known if kernel.threads != TEAM and kernel.takes(site)]
+    found = [k for k in known if k.threads != TEAM and k.is_there and k.takes(site)]
     if not found and not site.posts:
         raise KernelError(
             f"no kernel for {site.call.op.name} on {site.device} at {site.out_box} of "

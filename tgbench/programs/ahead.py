@@ -18,6 +18,7 @@ from tgbench.base.coords import Moving
 from tgbench.base.errors import TgbenchError
 from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import Node
+from tgbench.kernels import beside
 from tgbench.kernels.numba import rows
 from tgbench.kernels.onednn.library import Computation
 from tgbench.kernels.registry import KERNELS, Site, scratch_views
@@ -28,6 +29,8 @@ from tgbench.runs.propagate import widened
 
 def compile_loops(lowerer: Lowerer) -> None:
     """Compile or load what kernels written as loops need for one row of every kind of call."""
+    if not beside.is_there():
+        return
     rows.load()
     for site in _single_rows(lowerer):
         for kernel in KERNELS.get(site.call.op.name, ()):

@@ -881,7 +881,7 @@ class Surveyor(Lowerer):
     def _as_one(self, calls: Calls) -> Instruction | None:
         """Several calls as one are one more site, where some kernel takes that."""
         site = joined(calls)
-        if not any(kernel.takes(site) for kernel in KERNELS[site.call.op.name]):
+        if not any(k.is_there and k.takes(site) for k in KERNELS[site.call.op.name]):
             return None
         self.sites.append(site)
         return calls[0]

@@ -14,6 +14,7 @@ from tgbench.base.errors import (
     WeightsError,
     check_choice,
 )
+from tgbench.base.switches import telling
 from tgbench.base.words import cut, shorten
 from tgbench.costs.admission.admit import load
 from tgbench.costs.model import CostModel, CostTable
@@ -23,6 +24,7 @@ from tgbench.graph.graph import Graph, graph_of
 from tgbench.graph.holding import HeldGraph, allow_rounding, hold, products_of
 from tgbench.graph.op_table import FLOATS
 from tgbench.graph.simplify import simplify
+from tgbench.kernels import beside
 from tgbench.memory.arena import Arena, Seat
 from tgbench.memory.estimate import Budget
 from tgbench.memory.storage import ScheduledGraph
@@ -165,6 +167,10 @@ class Knowledge:
     ) -> Knowledge:
         """Find out about bits if that is asked for; times are looked up later, or those given."""
         pool, device = ground.pool, ground.arena.device
+        if exact:
+            beside.insist()
+        elif device == "cpu" and beside.awaits():
+            telling(progress)("kernels are compiled beside, once; until then libraries compute")
         known = records if isinstance(records, Records) or records is None else Records(records)
         found = None
         if exact:

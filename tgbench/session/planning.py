@@ -361,6 +361,12 @@ class Planning:
         for kind in new:
             self.calibrated[kind] = None
 
+    def know_anew(self) -> None:
+        """Other kernels may be taken than when it was last looked at them."""
+        self.costs.learn(())
+        self.team.forget()
+        self.calibrated.clear()
+
     @property
     def _may_come(self) -> list[Scenario]:
         """Runs that a plan has room for, if there is some; those that take most first."""

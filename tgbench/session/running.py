@@ -23,9 +23,10 @@ import torch
 from numpy.typing import NDArray
 
 from tgbench.base import once
-from tgbench.base.errors import KernelError
+from tgbench.base.errors import BudgetError, KernelError
 from tgbench.base.regions import Region
 from tgbench.base.switches import RUNS, tell
+from tgbench.kernels import beside
 from tgbench.kernels.waiting import waiting
 from tgbench.plans.search.effort import Effort
 from tgbench.programs.ahead import compile_loops
@@ -187,8 +188,9 @@ class Runner:
         self._ended: Request | None = None  # the last one that was carried out
         self._rehearsed = self._bought = 0  # the last plan of which that is true
         self._likely: Likely = ()  # what may follow the first run
-        calibrator = planning.calibrator
-        self.tryer = None if calibrator is None else Tryer(calibrator)
+        self._quick = 0  # the last plan that was made in a run
+        self._awaits_code = not beside.is_there()
+        self.tryer = self._new_tryer()
         self.waiting = waiting()
         on_cpu = planning.device == "cpu"  # a thread that waits for another device does no work
         self._work_ns = time.thread_time_ns if on_cpu else time.perf_counter_ns
@@ -250,6 +252,8 @@ class Runner:
     def decide(self, request: Request) -> Decision:
         """What of the inputs differs, its bucket, and the program; plans if nothing fits."""
         fits: Runs
+        if self._awaits_code and beside.has_come():
+            self._take_up_code()
         if self.keeper.states.size_bytes > STATE_BYTES:
             self.keeper.forget_states()
         found_ns, came_as, fits = 0, None, ()
@@ -329,6 +333,27 @@ class Runner:
         with self.planning.adding(runs, fits):
             self.plan()
 
+    def _take_up_code(self) -> None:
+        """Plan and make programs anew, with the kernels that were compiled beside meanwhile; a plan
+        that somebody asked for stays.
+        """
+        self.planning.know_anew()
+        memory = self.keeper.standing.memory
+        if memory is not None:
+            decisions = memory.decisions
+            if self._quick == self.keeper.plans:
+                with suppress(BudgetError):
+                    decisions = self.planning.quick()
+            self.keeper.install(decisions)
+            if not self.chooser.strict:
+                compile_loops(self.keeper.memory.specialiser.lowerer)
+        self.tryer = self._new_tryer()
+        self._awaits_code = False
+
+    def _new_tryer(self) -> Tryer | None:
+        calibrator = self.planning.calibrator
+        return None if calibrator is None else Tryer(calibrator)
+
     def _buy_plan(self, spot: Spot) -> None:
         """Plan for one more run, which nobody asked for: what that takes is paid for."""
         self.planning.provide(spot.kind.bucket(spot.origin))
@@ -339,6 +364,7 @@ class Runner:
         """Plan for the classes at hand, and put it in force."""
         began_ns = time.thread_time_ns()
         self.keeper.install(self.planning.quick())
+        self._quick = self.keeper.plans
         self.counters.planned += 1
         self.chooser.planned(time.thread_time_ns() - began_ns)
 

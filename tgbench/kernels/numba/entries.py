@@ -179,6 +179,14 @@ def _run(table, starts, first, stop, team, helpers):
 run, run_long = kernel(_run), long(_run)
 
 
+def compile_all() -> None:
+    """Compile, or load, what executes chains and moves them."""
+    words, number = types.Array(types.int64, 1, "C"), types.int64
+    for one in (run, run_long):
+        one.compile((words, words, number, number, words, number))
+    move.compile((words, words, words))
+
+
 @kernel
 def move(table, moves, origin):
     """Words that depend on the origin: see `moving`."""

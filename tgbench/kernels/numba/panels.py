@@ -334,7 +334,7 @@ def _kernel(
         f"{op}_panels", op, lambda site: find(site) is not None, _cost,
         lambda site, scratch: _bind(image_of(site), scratch),
         lambda site: _scratch_of(image_of(site)), ("cpu",),
-        prepares=prepares, posts=posts, threads=OPENMP,
+        prepares=prepares, posts=posts, threads=OPENMP, compiles=True,
     )  # fmt: skip
 
 
@@ -392,7 +392,7 @@ def _cost_of_heads(site: Site) -> float:
 
 ATTENTION = Kernel(
     "attention_panels", "attention", lambda site: plain_heads(site) is not None, _cost_of_heads,
-    _bind_heads, _scratch_of_heads, ("cpu",), threads=OPENMP,
+    _bind_heads, _scratch_of_heads, ("cpu",), threads=OPENMP, compiles=True,
 )  # fmt: skip
 PANELS = (
     ATTENTION,

@@ -48,8 +48,8 @@ from tgbench.kernels.views import (
 )
 
 try:
+    from tgbench.kernels.numba import entries, tiles
     from tgbench.kernels.numba import loops as loops
-    from tgbench.kernels.numba import tiles
     from tgbench.kernels.numba.team import LEAST_BYTES
     from tgbench.kernels.numba.team import gain as gain
 except ImportError:
@@ -96,6 +96,13 @@ def load() -> None:
         loops.load()
 
 
+def compile_chains() -> None:
+    """Compile, or load, what executes loops one behind the other, and what a team's helpers do."""
+    if loops is not None:
+        entries.compile_all()
+        gain(2)
+
+
 def compiled(function: Any, arguments: tuple[Any, ...], by_team: bool = False) -> Bound:
     """A loop, compiled for the kinds of these arguments."""
     return loop(function, tuple(map(_kind, arguments)), by_team), arguments
@@ -116,7 +123,7 @@ def add_kernel(
     if loops is None:
         return
     NAMES.add(name)
-    more |= {"devices": ("cpu",), "threads": threads}
+    more |= {"devices": ("cpu",), "threads": threads, "compiles": True}
     register(Kernel(name, op, lambda site: find(site) is not None, cost, bind, **more))
 
 

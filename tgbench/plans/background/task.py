@@ -15,6 +15,7 @@ from tgbench.graph.graph import Graph, Node
 from tgbench.graph.graph_file import graph_from_json, graph_to_json
 from tgbench.graph.op_table import LEAVES, OPS, Call
 from tgbench.graph.unfold import named
+from tgbench.kernels import beside
 from tgbench.kernels.registry import KERNELS
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.decisions import Classes, PlanBucket
@@ -38,6 +39,7 @@ class SearchTask:
         tilings: of every computed node by name, in bit-exact mode; None in the normal one.
         unpacked: nodes whose weights are read as they lie.
         copied: views that have bytes of their own.
+        is_compiled: whether kernels are there that a process beside compiles.
     """
 
     graph_json: str
@@ -52,6 +54,7 @@ class SearchTask:
     tilings: Mapping[str, Tiling] | None = None
     unpacked: tuple[str, ...] = ()
     copied: tuple[str, ...] = ()
+    is_compiled: bool = True
 
     @staticmethod
     def of(
@@ -86,10 +89,12 @@ class SearchTask:
             tilings,
             tuple(node.name for node in scheduled.once.schedule if node.call in unpacked),
             tuple(node.name for node in scheduled.folded.nodes if node in scheduled.copied),
+            beside.is_there(),
         )
 
     def optimiser(self, **more: Any) -> Optimiser:
         """The search over this process's own copy of the graph."""
+        beside.agree(self.is_compiled)
         for module in self.modules:
             importlib.import_module(module)
         graph = graph_from_json(self.graph_json)

@@ -1,0 +1,124 @@
+"""`tgbench compile`: compile the kernels of this processor, once, and say so.
+
+$ tgbench compile
+compiled in 48 s: /home/me/.venv/lib/python3.12/site-packages/tgbench/kernels/numba/__pycache__
+
+Sessions start this beside where nobody did, and until it is done they compute with what libraries
+have ready. In an image that containers start from, it is a line of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+import torch
+
+from tgbench.base.errors import TgbenchError
+from tgbench.base.regions import Box
+from tgbench.base.words import Progress, format_time
+from tgbench.commands.progress import bar, say
+from tgbench.costs.model import CostModel
+from tgbench.graph.graph import GraphBuilder, Node
+from tgbench.graph.ops.images.conv import conv
+from tgbench.graph.ops.index import gather
+from tgbench.graph.ops.nn import (
+    attention,
+    gated_linear,
+    gelu,
+    layer_norm,
+    linear,
+    relu,
+    rms_norm,
+    rope,
+    silu,
+    softmax,
+    widening_linear,
+)
+from tgbench.kernels import beside
+from tgbench.kernels.numba import rows
+from tgbench.kernels.registry import KERNELS, Kernel, Site, scratch_views
+
+WIDE, ROWS = 512, 4  # of samples: a matrix of so many columns is worth a team
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--again", action="store_true", help="look at all, though it was done")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0, also where there is nothing to do."""
+    mark = beside.mark()
+    if mark is None:
+        say("nothing is compiled here: numba is not installed, or no folder keeps what it makes")
+        return 0
+    beside.insist()
+    began = time.perf_counter()
+    with beside.alone(mark):
+        if mark.exists() and not arguments.again:
+            say(f"compiled already: {mark.parent}")
+            return 0
+        beside.be_modest()
+        with bar() as progress:
+            compile_all(progress)
+        mark.touch()
+    say(f"compiled in {format_time((time.perf_counter() - began) * 1e9)}: {mark.parent}")
+    return 0
+
+
+def compile_all(progress: Progress) -> None:
+    """Bind every kernel that compiles, at samples of what models ask for."""
+    if (os.cpu_count() or 1) > 1:
+        torch.set_num_threads(2)  # kernels for a team are there for more than one
+    found = list(bindings())
+    for i, (kernel, site) in enumerate(found):
+        progress(i, len(found), kernel.name)
+        with suppress(TgbenchError):
+            kernel.bind(site, scratch_views(kernel.scratch(site)))
+    progress(len(found), len(found), "chains")
+    rows.compile_chains()
+
+
+def bindings() -> Iterator[tuple[Kernel, Site]]:
+    """Kernels that compile, with the sites of samples that they take."""
+    costs = CostModel()
+    for node in samples():
+        site = costs.site(node.call, Box.full(node.shape))
+        for kernel in KERNELS.get(node.op, ()):
+            if kernel.compiles and kernel.takes(site):
+                yield kernel, site
+
+
+def samples() -> list[Node]:
+    """A call of every kind that loops compute, in the dtypes that models have; the commonest first:
+    whoever waits for all of them, what is half done serves the next process.
+    """
+    g = GraphBuilder()
+    x, w, bias = _of(g, ROWS, WIDE), _weight(g, WIDE, WIDE), _weight(g, WIDE)
+    q, keys = (_of(g, 1, heads, ROWS, 64) for heads in (4, 2))
+    image, window = _of(g, 1, 16, 8, 8), _weight(g, 32, 16, 3, 3)
+    mask = g.input("mask", (1, 1, ROWS, ROWS), "bool")
+    found = [
+        linear(x, w, bias), linear(x, w), layer_norm(x, bias, bias), attention(q, keys, keys),
+        gelu(x), conv(image, window, padding=1), relu(x), softmax(x), x + bias, rms_norm(x, bias),
+        gated_linear(x, w, w), silu(x), rope(q, _of(g, ROWS, 64), _of(g, ROWS, 64)),
+        attention(q, keys, keys, mask), q.permute(0, 2, 1, 3), x[:, 1:],
+    ]  # fmt: skip
+    for dtype in ("int64", "int32"):
+        ids = g.input(f"ids_{dtype}", (ROWS,), dtype)
+        found += [gather(w, ids), ids.reshape(2, ROWS // 2).permute(1, 0)]
+    for dtype in ("bfloat16", "float16", "int8"):
+        less = g.parameter(f"w_{dtype}", (WIDE, WIDE), dtype)
+        found += [widening_linear(x, less), widening_linear(x, less, bias)]
+    return found
+
+
+def _of(g: GraphBuilder, *shape: int) -> Node:
+    return g.input("x" + "_".join(map(str, (len(g.nodes), *shape))), shape)
+
+
+def _weight(g: GraphBuilder, *shape: int) -> Node:
+    return g.parameter("w" + "_".join(map(str, (len(g.nodes), *shape))), shape)
