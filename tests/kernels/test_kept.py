@@ -144,13 +144,13 @@ def test_a_source_that_is_cleared_away_meanwhile_is_compiled_all_the_same(
     def gone(*given: Any, **options: Any) -> Any:
         raise FileNotFoundError("the source")
 
-    plain, calls = written.scalars.plain, []
+    plain, calls = written.loops.plain, []
 
     def cleared(function: Any) -> Any:
         calls.append(function.__code__.co_filename)
         return plain(function) if calls[-1] == "<rowwise>" else gone()
 
-    monkeypatch.setattr(written.scalars, "plain", cleared)
+    monkeypatch.setattr(written.loops, "plain", cleared)
     assert computes(doubled(2.5), 2.5)
     assert calls[-1] == "<rowwise>"
 

@@ -111,6 +111,24 @@ NODES["gelu"] = lambda g: ops.gelu(x(g, 3, 1001))
 NODES["gelu_tanh"] = lambda g: ops.gelu(x(g, 3, 1001), "tanh")
 NODES["silu"] = lambda g: ops.silu(x(g, 3, 1001))
 NODES["relu"] = lambda g: ops.relu(x(g, 3, 1001))
+NODES["tanh"] = lambda g: ops.tanh(x(g, 3, 1001))
+NODES["sigmoid"] = lambda g: ops.sigmoid(x(g, 3, 1001))
+
+
+def windows(
+    g: GraphBuilder, image: tuple[int, ...], columns: int, *window: int, dtype: str = "float32",
+    bias: bool = True, **more: Any,
+) -> Node:  # fmt: skip
+    weight = g.parameter("w", (columns, image[1], *window), dtype)
+    vector = g.parameter("b", (columns,), dtype) if bias else None
+    return ops.conv(x(g, *image, dtype=dtype), weight, vector, **more)
+
+
+NODES["conv_line"] = lambda g: windows(g, (1, 33, 3), 65, 2, dilation=2)
+NODES["conv_over"] = lambda g: windows(g, (2, 17, 5), 7, 3, padding=1, bias=False)
+NODES["conv_image"] = lambda g: windows(g, (1, 16, 7, 6), 31, 3, 3, padding=1, stride=2)
+NODES["conv_far"] = lambda g: windows(g, (2, 5, 4, 6), 9, 2, 3, padding=(1, 2), stride=(4, 5))
+NODES["conv_64"] = lambda g: windows(g, (1, 9, 3, 4), 12, 2, 2, dtype="float64")
 NODES["rope"] = lambda g: ops.rope(
     x(g, 1, 3, 4, 70), x(g, 3, 1, 70, name="cos"), x(g, 3, 1, 70, name="sin")
 )
@@ -245,6 +263,18 @@ def test_a_query_row_alone_has_the_same_bits(window: int) -> None:
         assert keys is not None
         assert keys[2] == (max(0, row + 1 - window), row + 1)
         np.testing.assert_array_equal(bits(node, leaves, box, 1)[0, :, 0], whole[0, :, row])
+
+
+@pytest.mark.parametrize("name", ["conv_image", "conv_over"])
+def test_a_window_alone_has_the_same_bits(name: str) -> None:
+    node = NODES[name](GraphBuilder())
+    leaves = leaves_of(node, np.random.default_rng(0), "normal")
+    whole = bits(node, leaves, Box.full(node.shape), 0)
+    for place in np.ndindex(node.shape[0], *node.shape[2:]):
+        spatial = [(at, at + 1) for at in place[1:]]
+        box = Box([(place[0], place[0] + 1), (0, node.shape[1]), *spatial])
+        alone = bits(node, leaves, box, 1 + sum(place))
+        np.testing.assert_array_equal(alone, whole[box.slices()])
 
 
 # --- extremes ------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from tgbench.base.words import Progress, format_time
 from tgbench.commands.progress import bar, say
 from tgbench.costs.model import CostModel
 from tgbench.graph.graph import GraphBuilder, Node
+from tgbench.graph.ops.elementwise import sigmoid, tanh
 from tgbench.graph.ops.images.conv import conv
 from tgbench.graph.ops.index import gather
 from tgbench.graph.ops.nn import (
@@ -105,6 +106,7 @@ def samples() -> list[Node]:
         linear(x, w, bias), linear(x, w), layer_norm(x, bias, bias), attention(q, keys, keys),
         gelu(x), conv(image, window, padding=1), relu(x), softmax(x), x + bias, rms_norm(x, bias),
         gated_linear(x, w, w), silu(x), rope(q, _of(g, ROWS, 64), _of(g, ROWS, 64)),
+        conv(_of(g, 1, 16, 3, 3), window, bias[:32]), tanh(x), sigmoid(x),
         attention(q, keys, keys, mask), q.permute(0, 2, 1, 3), x[:, 1:],
     ]  # fmt: skip
     for dtype in ("int64", "int32"):

@@ -1,7 +1,7 @@
 """Kernels: the registry, and importing this fills it."""
 
 from tgbench.kernels import adapters, copied
-from tgbench.kernels.numba import panels, rows, rowwise
+from tgbench.kernels.numba import panels, points, rows, rowwise
 from tgbench.kernels.onednn import direct, heads, strips
 from tgbench.kernels.onednn.library import library
 from tgbench.kernels.registry import (
@@ -45,6 +45,6 @@ adapters.register_adapters()
 __all__ = [
     "ARENA", "KERNELS", "Kernel", "Scratch", "Site", "View", "adapters", "candidates", "conv",
     "copied", "copy_", "dense", "direct", "elementwise", "fill_", "fused", "heads", "layout",
-    "opaque", "order", "packed", "panels", "pool", "products", "register", "rows", "rowwise",
-    "rowwise_triton", "scratch_bytes", "stepwise", "strips", "widening",
+    "opaque", "order", "packed", "panels", "points", "pool", "products", "register", "rows",
+    "rowwise", "rowwise_triton", "scratch_bytes", "stepwise", "strips", "widening",
 ]  # fmt: skip

@@ -25,9 +25,12 @@ from numba.np.arrayobj import make_array
 
 F, U = np.float32, np.uint64
 
-SILU, GELU_TANH, GELU, RELU = range(4)
+SILU, GELU_TANH, GELU, RELU, TANH, SIGMOID = range(6)
 ADD, SUB, MUL, SUB_FROM = range(4)
-ACTIVATIONS = {"silu": SILU, "gelu_tanh": GELU_TANH, "gelu": GELU, "relu": RELU}
+ACTIVATIONS = {
+    "silu": SILU, "gelu_tanh": GELU_TANH, "gelu": GELU, "relu": RELU, "tanh": TANH,
+    "sigmoid": SIGMOID,
+}  # fmt: skip
 COMBINATIONS = {"add": ADD, "sub": SUB, "mul": MUL}
 
 
@@ -45,6 +48,7 @@ def jit(*flags: str, make: Any = numba.njit, **more: Any) -> Callable[[Any], Any
 
 
 kernel = jit("nsz", "reassoc")
+plain = jit()  # and zeros keep their signs
 _exact = jit("nsz")  # terms stay in the order they are written
 long = jit("nsz", "reassoc", nogil=True)  # worth letting go of Python for
 
@@ -124,6 +128,18 @@ def erf32(x):
     return result if x == x else x
 
 
+@plain
+def tanh32(x):
+    """tanh of a float32, within 2 units in the last place. Source: Cephes, tanhf."""
+    s = x * x
+    p = F(-5.70498872745e-3) * s + F(2.06390887954e-2)
+    p = (p * s - F(5.37397155531e-2)) * s + F(1.33314422036e-1)
+    near = (p * s - F(3.33332819422e-1)) * s * x + x if x != F(0) else x
+    far = F(1) - F(2) / (exp32(F(2) * abs(x)) + F(1))
+    far = -far if x < F(0) else far
+    return near if abs(x) < F(0.625) else far
+
+
 @kernel
 def activated(x, code):
     if code == GELU_TANH:
@@ -132,6 +148,10 @@ def activated(x, code):
         return x / (F(1) + exp32(-x))
     if code == GELU:
         return F(0.5) * x * (F(1) + erf32(x * F(0.7071067811865476)))
+    if code == TANH:
+        return tanh32(x)
+    if code == SIGMOID:
+        return F(1) / (F(1) + exp32(-x))
     return x if not x < F(0) else F(0)
 
 
@@ -173,6 +193,12 @@ def activate(x, xs, y, ys, rows, n, code):
         elif code == RELU:
             for i in range(U(n)):
                 y[b + i] = activated(y[b + i], RELU)
+        elif code == TANH:
+            for i in range(U(n)):
+                y[b + i] = activated(y[b + i], TANH)
+        elif code == SIGMOID:
+            for i in range(U(n)):
+                y[b + i] = activated(y[b + i], SIGMOID)
         else:
             for i in range(U(n)):
                 y[b + i] = activated(y[b + i], GELU)
@@ -532,6 +558,45 @@ def gated_linear(x, xs, gate, gs, up, us, y, ys, spare, rows, n, k, code):
     linear(x, xs, up, us, spare, n, rows, n, k)
     activate(y, ys, y, ys, rows, n, code)
     combine(y, ys, spare, n, 0, y, ys, rows, n, MUL)
+
+
+@kernel
+def few_windows(
+    x, xb, xc, xl, xp, w, ws, bias, y, yb, yc, yl, yp, rows, made, batch, channels, x_lines,
+    x_points, lines, points, columns, tall, wide, line_step, point_step, line_gap, point_gap, above,
+    before,
+):  # fmt: skip
+    """y[b, o, u, v] = the window of x[b] at line u and point v times w[o], and the bias.
+
+    `rows` takes a window a row, in the order of w, with 0 where it reaches over x: `above` its
+    first line so far, and `before` its first point. `made` takes the products.
+    """
+    depth, count, at = U(channels) * U(tall) * U(wide), U(columns), U(0)
+    for b in range(U(batch)):
+        for u in range(lines):
+            for v in range(points):
+                top, left = u * line_step - above, v * point_step - before
+                for c in range(U(channels)):
+                    for i in range(tall):
+                        line = top + i * line_gap
+                        first = b * U(xb) + c * U(xc) + U(max(line, 0)) * U(xl)
+                        for j in range(wide):
+                            point, value = left + j * point_gap, x.dtype.type(0)
+                            if 0 <= line < x_lines and 0 <= point < x_points:
+                                value = x[first + U(point) * U(xp)]
+                            rows[at] = value
+                            at += U(1)
+    windows = U(batch) * U(lines) * U(points)
+    products(rows, U(0), depth, w, U(0), U(ws), made, U(0), count, windows, U(0), count, depth)
+    at = U(0)
+    for b in range(U(batch)):
+        for u in range(U(lines)):
+            for v in range(U(points)):
+                first = b * U(yb) + u * U(yl) + v * U(yp)
+                for o in range(count):
+                    more = bias[o] if len(bias) else y.dtype.type(0)
+                    y[first + o * U(yc)] = made[at + o] + more
+                at += count
 
 
 NO_MASK = np.ones(1, np.bool_)

@@ -303,6 +303,8 @@ add_kernel("layer_norm_numba", "layer_norm", _whole_lines, per_element(0.15), _b
 add_kernel("softmax_numba", "softmax", _softmax_lines, per_element(0.25), _bind_softmax)
 add_kernel("silu_numba", "silu", _activation_lines, per_element(0.25), _bind_activation)
 add_kernel("gelu_numba", "gelu", _activation_lines, per_element(0.4), _bind_activation)
+add_kernel("tanh_numba", "tanh", _activation_lines, per_element(0.35), _bind_activation)
+add_kernel("sigmoid_numba", "sigmoid", _activation_lines, per_element(0.25), _bind_activation)
 add_kernel("relu_numba", "relu", _activation_lines, per_element(0.07), _bind_activation)
 
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from tgbench.kernels.numba.loops import F, U, erf32, exp32, jit, kernel, ordered
+from tgbench.kernels.numba.loops import F, U, erf32, exp32, kernel, ordered, plain, tanh32
 
 __all__ = ["F", "U", "erf32", "exp32", "larger", "log32", "plus", "smaller", "tanh32"]
 
-plain = jit()
 LOWEST, NAN = np.int32(-0x80000000), np.int32(0x7FC00000)
 
 
@@ -41,18 +40,6 @@ def larger(a, b):
 @plain
 def smaller(a, b):
     return a if a < b or a != a else b
-
-
-@plain
-def tanh32(x):
-    """tanh of a float32, within 2 units in the last place. Source: Cephes, tanhf."""
-    s = x * x
-    p = F(-5.70498872745e-3) * s + F(2.06390887954e-2)
-    p = (p * s - F(5.37397155531e-2)) * s + F(1.33314422036e-1)
-    near = (p * s - F(3.33332819422e-1)) * s * x + x if x != F(0) else x
-    far = F(1) - F(2) / (exp32(F(2) * abs(x)) + F(1))
-    far = -far if x < F(0) else far
-    return near if abs(x) < F(0.625) else far
 
 
 @plain

@@ -130,4 +130,4 @@ def function(rows: RowPasses) -> Any:
 def _made(source: str, file: str | Path) -> Any:
     names = dict(vars(scalars))
     exec(compile(source, file, "exec"), names)
-    return scalars.plain(names["rowwise"])
+    return loops.plain(names["rowwise"])
