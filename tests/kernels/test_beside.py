@@ -18,6 +18,7 @@ from tgbench.graph.ops.nn import layer_norm, linear
 from tgbench.kernels import beside
 from tgbench.kernels.numba import rows
 from tgbench.kernels.registry import kernel_named
+from tgbench.session import opening
 from tgbench.session.session import GraphSession
 
 pytestmark = pytest.mark.skipif(rows.loops is None, reason="nothing is compiled without numba")
@@ -30,7 +31,7 @@ def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A machine on which nothing is compiled, and whose compiler never comes to an end."""
     file = tmp_path / "cache" / "compiled"
     monkeypatch.setenv("TGBENCH_COMPILING", "beside")
-    monkeypatch.setattr(beside, "mark", lambda: file)
+    monkeypatch.setattr(opening, "mark", lambda: file)
     monkeypatch.setattr(beside, "COMMAND", FOREVER)
     monkeypatch.setattr(beside, "_CODE", beside._Code())
     yield file

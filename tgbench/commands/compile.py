@@ -41,6 +41,7 @@ from tgbench.graph.ops.nn import (
 )
 from tgbench.kernels import beside
 from tgbench.kernels.numba import rows
+from tgbench.kernels.numba.marking import mark
 from tgbench.kernels.registry import KERNELS, Kernel, Site, scratch_views
 
 WIDE, ROWS = 512, 4  # of samples: a matrix of so many columns is worth a team
@@ -52,21 +53,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """0, also where there is nothing to do."""
-    mark = beside.mark()
-    if mark is None:
+    done = mark()
+    if done is None:
         say("nothing is compiled here: numba is not installed, or no folder keeps what it makes")
         return 0
     beside.insist()
     began = time.perf_counter()
-    with beside.alone(mark):
-        if mark.exists() and not arguments.again:
-            say(f"compiled already: {mark.parent}")
+    with beside.alone(done):
+        if done.exists() and not arguments.again:
+            say(f"compiled already: {done.parent}")
             return 0
         beside.be_modest()
         with bar() as progress:
             compile_all(progress)
-        mark.touch()
-    say(f"compiled in {format_time((time.perf_counter() - began) * 1e9)}: {mark.parent}")
+        done.touch()
+    say(f"compiled in {format_time((time.perf_counter() - began) * 1e9)}: {done.parent}")
     return 0
 
 

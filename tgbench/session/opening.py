@@ -25,6 +25,7 @@ from tgbench.graph.holding import HeldGraph, allow_rounding, hold, products_of
 from tgbench.graph.op_table import FLOATS
 from tgbench.graph.simplify import simplify
 from tgbench.kernels import beside
+from tgbench.kernels.numba.marking import mark
 from tgbench.memory.arena import Arena, Seat
 from tgbench.memory.estimate import Budget
 from tgbench.memory.storage import ScheduledGraph
@@ -169,7 +170,7 @@ class Knowledge:
         pool, device = ground.pool, ground.arena.device
         if exact:
             beside.insist()
-        elif device == "cpu" and beside.awaits():
+        elif device == "cpu" and beside.awaits(mark()):
             telling(progress)("kernels are compiled beside, once; until then libraries compute")
         known = records if isinstance(records, Records) or records is None else Records(records)
         found = None
