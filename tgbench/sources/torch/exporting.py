@@ -21,6 +21,7 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from tgbench.base.errors import ImporterError
+from tgbench.sources.torch.apart import write_apart
 from tgbench.sources.torch.program import NO_CACHE, TorchProgram, read
 from tgbench.sources.torch.table import RULES
 
@@ -144,10 +145,13 @@ def lowered(
 ) -> TorchProgram:
     """A functional program whose ops have entries wherever PyTorch can give that.
 
-    Those in `whole` are not written in others.
+    Those in `whole` are not written in others. Calls that write over an operand are written apart
+    in the program itself, as far as that is easily seen to give the same.
     """
     tried: set[Any] = set()
-    must = any(_mutates(node.target) for node in exported.graph.nodes if node.op == "call_function")
+    if writes_over(exported):
+        write_apart(exported.graph_module)
+    must = bool(writes_over(exported))
     while True:
         program = None if must else read(exported, fixed)
         without = [] if program is None else _without_entry(program)
@@ -194,6 +198,12 @@ def _without_entry(program: TorchProgram) -> list[Any]:
     targets = [node.target for node in program.alive() if node in varying]
     overloads = [t for t in targets if isinstance(t, torch._ops.OpOverload)]
     return [op for op in dict.fromkeys(overloads) if str(op) not in RULES]
+
+
+def writes_over(exported: ExportedProgram) -> list[fx.Node]:
+    """The calls that write into an operand, or are blocks of code."""
+    calls = (node for node in exported.graph.nodes if node.op == "call_function")
+    return [node for node in calls if _mutates(node.target)]
 
 
 def _mutates(target: Any) -> bool:
