@@ -38,9 +38,9 @@ def _taken(site: Site) -> tuple[View, ...] | None:
     if site.out.dtype not in TYPES or site.call.attrs["groups"] != 1 or not sees_input(site):
         return None
     x, weight, *bias = inputs(site)
-    sizes = [size for view in (x, site.out) for size in view.shape]
     rows = weight.flatten(1, weight.rank)
-    if any(type(size) is not int for size in sizes) or x.rank > 2 + SPATIAL or rows is None:
+    moves = any(type(size) is not int for size in site.out.shape)  # what x has of it may: borders
+    if moves or x.rank > 2 + SPATIAL or rows is None:
         return None
     if prod(site.out.shape) > MOST_POINTS * site.out.shape[1] or not is_flat(rows):
         return None
