@@ -17,7 +17,7 @@ machine; records replace them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -29,6 +29,7 @@ from torch import Tensor
 
 from tgbench.base.coords import Coord, same, value_of
 from tgbench.graph.op_table import ITEMSIZE
+from tgbench.kernels.numba.points import as_image, both
 from tgbench.kernels.numba.rows import SINGLE, STREAM, compiled, plain_heads, span
 from tgbench.kernels.registry import (
     OPENMP,
@@ -151,12 +152,6 @@ def _as_lines(view: View) -> View | None:
     return view.permute(0, -1, 1, 2)
 
 
-def _as_image(view: View) -> View:
-    while view.rank < 2 + SPATIAL:
-        view = view.insert(2)
-    return view
-
-
 def _lies_well(view: View) -> bool:
     """Whether channels are side by side."""
     return same(view.strides[1], 1) or same(view.shape[1], 1)
@@ -195,7 +190,7 @@ def _if_well(seen: Callable[[View], View | None]) -> Callable[[View], View | Non
     return found
 
 
-_channels_last = _if_well(_as_image)
+_channels_last = _if_well(as_image)
 
 
 @once_a_site
@@ -236,9 +231,9 @@ def _convolution(site: Site) -> Image | None:
     attrs, over = site.call.attrs, overhang(site)
     images, _, *sizes = site.call.out.shape
     return Image(
-        _as_image(x), out, (weight,), bias[0] if bias else None, ends, images * prod(sizes),
-        _both(tuple(map(int, weight.shape[2:])), 1), _both(attrs["stride"], 1),
-        _both(attrs["dilation"], 1), _both(over, (0, 0)),
+        as_image(x), out, (weight,), bias[0] if bias else None, ends, images * prod(sizes),
+        both(tuple(map(int, weight.shape[2:])), 1), both(attrs["stride"], 1),
+        both(attrs["dilation"], 1), both(over, (0, 0)),
     )  # fmt: skip
 
 
@@ -253,11 +248,6 @@ def is_taken(site: Site) -> bool:
         return True
     is_deep = LEAST_DEPTH <= depth <= blocks.ZERO_COUNT
     return is_deep and site.call.attrs["groups"] == 1 and len(window) <= SPATIAL
-
-
-def _both(sizes: Sequence[Any], one: Any) -> tuple[Any, Any]:
-    """Of lines and points; a line is an image of one."""
-    return (one, sizes[0]) if len(sizes) < SPATIAL else (sizes[0], sizes[1])
 
 
 # --- kernels -------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from tgbench.base.coords import Coord
 from tgbench.kernels.numba.rows import (
     CALL_NS,
     DOTS,
@@ -24,11 +23,10 @@ from tgbench.kernels.numba.rows import (
     span,
 )
 from tgbench.kernels.registry import Scratch, Site, View, once_a_site
-from tgbench.kernels.torch.conv import overhang, sees_input
+from tgbench.kernels.torch.conv import MOST_POINTS, overhang, sees_input
+from tgbench.kernels.torch.packed import SPATIAL
 from tgbench.kernels.views import Bound, inputs, is_flat
 
-MOST_POINTS = 12
-SPATIAL = 2  # dimensions of an image, or one of a line
 COPIED_NS = 1.0  # an element of a window, which is looked at where it lies
 
 
@@ -73,10 +71,10 @@ def _scratch(site: Site) -> tuple[Scratch, ...]:
 
 def _bind(site: Site, scratch: tuple[View, ...]) -> Bound:
     x, weight, *bias, out = _found(site)
-    attrs, image, result = site.call.attrs, _as_image(x), _as_image(out)
-    window = _both(site.call.in_shapes[1][2:], 1)
-    over = _both([low for low, _ in overhang(site)], 0)
-    steps = *_both(attrs["stride"], 1), *_both(attrs["dilation"], 1)
+    attrs, image, result = site.call.attrs, as_image(x), as_image(out)
+    window = both(site.call.in_shapes[1][2:], 1)
+    over = both([low for low, _ in overhang(site)], 0)
+    steps = *both(attrs["stride"], 1), *both(attrs["dilation"], 1)
     arguments: tuple[Any, ...] = (
         span(image), *image.strides, span(weight), weight.strides[0],
         span(bias[0]) if bias else loops.NO_BIAS[out.dtype], span(result), *result.strides,
@@ -86,14 +84,14 @@ def _bind(site: Site, scratch: tuple[View, ...]) -> Bound:
     return compiled(loops.few_windows, arguments)
 
 
-def _as_image(view: View) -> View:
+def as_image(view: View) -> View:
     """[images, channels, lines, points]."""
     while view.rank < 2 + SPATIAL:
         view = view.insert(2)
     return view
 
 
-def _both(sizes: Sequence[Coord], one: Coord) -> tuple[Coord, Coord]:
+def both(sizes: Sequence[Any], one: Any) -> tuple[Any, Any]:
     """Of lines and points; a line is an image of one."""
     return (one, sizes[0]) if len(sizes) < SPATIAL else (sizes[0], sizes[1])
 

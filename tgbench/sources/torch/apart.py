@@ -19,43 +19,40 @@ from __future__ import annotations
 import torch
 from torch import fx
 
+
+def _op(name: str) -> torch._ops.OpOverload:
+    """`relu_`, or with its overload: `add_.Tensor`."""
+    packet, _, overload = name.partition(".")
+    found: torch._ops.OpOverload = getattr(getattr(torch.ops.aten, packet), overload or "default")
+    return found
+
+
 IN_PLACE = {
-    op: getattr(getattr(torch.ops.aten, op.overloadpacket.__name__[:-1]), op._overloadname)
-    for packet, overload in (
-        ("add_", "Tensor"), ("add_", "Scalar"), ("sub_", "Tensor"), ("sub_", "Scalar"),
-        ("mul_", "Tensor"), ("mul_", "Scalar"), ("div_", "Tensor"), ("div_", "Scalar"),
-        ("relu_", "default"), ("relu6_", "default"), ("hardtanh_", "default"),
-        ("hardswish_", "default"), ("hardsigmoid_", "default"), ("silu_", "default"),
-        ("leaky_relu_", "default"), ("elu_", "default"), ("sigmoid_", "default"),
-        ("tanh_", "default"), ("gelu_", "default"), ("clamp_", "default"), ("neg_", "default"),
+    _op(f"{packet}_{overload}"): _op(packet + overload)
+    for packets, overloads in (
+        (("add", "sub", "mul", "div"), (".Tensor", ".Scalar")),
+        (("relu", "relu6", "hardtanh", "hardswish", "hardsigmoid", "silu", "leaky_relu", "elu",
+          "sigmoid", "tanh", "gelu", "clamp", "neg"), ("",)),
     )
-    for op in (getattr(getattr(torch.ops.aten, packet), overload),)
+    for packet in packets
+    for overload in overloads
 }  # fmt: skip
 DROPOUT = {
-    getattr(torch.ops.aten, packet + end).default
+    _op(packet + end)
     for packet in ("dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout")
     for end in ("", "_")
 }
-EINSUM = torch.ops.aten.einsum.default
+EINSUM = _op("einsum")
 # Ops whose result is memory of its own, whatever their arguments are. Einsum is none of them:
 # there are calls that give their operand back, and no schema says so.
 FRESH = {
     *IN_PLACE.values(),
-    *(
-        getattr(torch.ops.aten, packet).default
-        for packet in (
-            "batch_norm", "instance_norm", "group_norm", "layer_norm", "linear", "matmul", "mm",
-            "bmm", "cat", "adaptive_avg_pool2d", "gelu", "softplus", "mish", "clone",
-        )
-    ),
-    *(
-        getattr(getattr(torch.ops.aten, packet), overload)
-        for packet in ("conv1d", "conv2d", "conv3d")
-        for overload in ("default", "padding")
-    ),
-    torch.ops.aten.conv_transpose1d.default, torch.ops.aten.conv_transpose2d.input,
-    torch.ops.aten.max_pool2d.default, torch.ops.aten.avg_pool2d.default,
-    torch.ops.aten.mean.dim,
+    *map(_op, (
+        "batch_norm", "instance_norm", "group_norm", "layer_norm", "linear", "matmul", "mm", "bmm",
+        "cat", "adaptive_avg_pool2d", "gelu", "softplus", "mish", "clone", "conv1d",
+        "conv1d.padding", "conv2d", "conv2d.padding", "conv3d", "conv3d.padding",
+        "conv_transpose1d", "conv_transpose2d.input", "max_pool2d", "avg_pool2d", "mean.dim",
+    )),
 }  # fmt: skip
 
 
@@ -100,14 +97,11 @@ def _is_alone(node: fx.Node, places: dict[fx.Node, int]) -> bool:
     Its result has the operand's dtype and shape, which an op that writes apart may not keep.
     """
     operand = node.args[0]
-    if not isinstance(operand, fx.Node) or operand.target not in FRESH or node.kwargs.get("out"):
+    if not isinstance(operand, fx.Node) or operand.target not in FRESH:
         return False
     earlier = (user for user in operand.users if places[user] < places[node])
     if any(user.target not in FRESH for user in earlier):
         return False
-    tensors = [one.meta.get("val") for one in node.all_input_nodes]
-    made = node.meta.get("val")
-    return all(
-        isinstance(one, torch.Tensor) and isinstance(made, torch.Tensor) and one.dtype == made.dtype
-        for one in tensors
-    )
+    values = [one.meta.get("val") for one in (node, *node.all_input_nodes)]
+    dtypes = {one.dtype if isinstance(one, torch.Tensor) else None for one in values}
+    return None not in dtypes and len(dtypes) == 1
