@@ -14,6 +14,7 @@ from tgbench.base.coords import at as number_at
 from tgbench.base.errors import PlanError
 from tgbench.base.memo import bytes_of
 from tgbench.base.regions import Box, Region
+from tgbench.programs.lowering import Held
 from tgbench.programs.program import Program
 from tgbench.programs.states import NOTHING, ValidityPattern
 from tgbench.runs.buckets import Bucket, BucketClass, Spot
@@ -434,7 +435,7 @@ def test_what_a_run_leaves_is_worked_out_once_for_all_places() -> None:
 def _pattern(session: tg.GraphSession, *parts: tuple[int, int]) -> ValidityPattern:
     node = session.graph.outputs["y"]
     region = Region(tuple(Box(((start, stop), (0, WIDTH))) for start, stop in parts))
-    return ValidityPattern(((node, region, (0, 0)),) if parts else ())
+    return ValidityPattern.of({node: Held(region, (0, 0))} if parts else {})
 
 
 def test_more_holds_less_and_nothing_empty_is_counted_on() -> None:

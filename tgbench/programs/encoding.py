@@ -28,7 +28,7 @@ from tgbench.kernels.registry import ARENA, Site, Unnamed, View, frozen_inputs
 from tgbench.programs.folding import post
 from tgbench.programs.lowering import BoundKernel, Lowerer
 from tgbench.programs.program import Instruction, Program
-from tgbench.programs.states import Entry, ValidityPattern
+from tgbench.programs.states import Alike, ValidityPattern
 from tgbench.runs.buckets import SIZED, BucketClass
 from tgbench.runs.propagate import Step, handed_out
 
@@ -331,7 +331,7 @@ class Codec:
         """Of what `patterns` wrote."""
         coords = CoordReader(document)
 
-        def entry(node: int, boxes: Json, start: Json) -> Entry:
+        def part(node: int, boxes: Json, start: Json) -> Alike:
             of, region = self.nodes[node], Region(tuple(map(coords.box, boxes)))
             first = tuple(map(coords.coord, start))
             if any(len(place) != of.rank for place in (*region.boxes, first)):
@@ -339,10 +339,10 @@ class Codec:
             sides = [side for box in region for interval in box for side in interval]
             if not all(type(coord) in (int, Moving) for coord in (*sides, *first)):
                 raise ValueError(f"{of.name}: a coordinate is no number")
-            return of, region, first
+            return Alike(region, first, (of,))
 
         return [
-            ValidityPattern(tuple(entry(*found) for found in pattern))
+            ValidityPattern.joined(part(*found) for found in pattern)
             for pattern in document["patterns"]
         ]
 

@@ -7,13 +7,13 @@ one small integer stands for it. Programs are keyed by that integer and the buck
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from tgbench.base.coords import Coord, Footing, Moving, at, origin_symbol, same
-from tgbench.base.memo import Allowance, bytes_of
+from tgbench.base.memo import Allowance
 from tgbench.base.regions import EMPTY, Box, Region
 from tgbench.base.swept import is_swept
 from tgbench.graph.graph import Node
@@ -26,106 +26,162 @@ Entry: TypeAlias = "tuple[Node, Region, Coords]"
 _Held: TypeAlias = "Mapping[tuple[int, Coords | None], Region]"  # by themselves and their starts
 Change: TypeAlias = Callable[[Coord, int], Coord]  # (coordinate, size of its dimension) → another
 
+# Of a pattern: a part of it, a box, one of its sides, and a node wherever it is looked up.
+PART_BYTES, BOX_BYTES, SIDE_BYTES, NODE_BYTES = 600, 100, 200, 200
+
+
+class Alike(NamedTuple):
+    """Nodes of one shape of which the same is there, as of equal layers.
+
+    Fields:
+        valid: what holds values.
+        start: where their slots start.
+        nodes: by index.
+    """
+
+    valid: Region
+    start: Coords
+    nodes: tuple[Node, ...]
+
 
 @dataclass(frozen=True)
 class ValidityPattern:
-    """What the arena holds, over some run's origin: (node, what is valid, slot start) entries."""
+    """What the arena holds, over some run's origin.
 
-    entries: tuple[Entry, ...]
+    Fields:
+        parts: no two of them alike, by their first nodes. Whatever is done to a pattern is done
+            once for the nodes of a part.
+    """
+
+    parts: tuple[Alike, ...]
 
     @staticmethod
     def of(state: State) -> ValidityPattern:
-        ordered = sorted(state.items(), key=lambda item: item[0].index)
-        return ValidityPattern(tuple((node, held.valid, held.start) for node, held in ordered))
+        return ValidityPattern.joined(
+            Alike(held.valid, held.start, (node,)) for node, held in state.items()
+        )
+
+    @staticmethod
+    def joined(parts: Iterable[Alike]) -> ValidityPattern:
+        """Of any parts that have no node in common."""
+        found = dict[tuple[Region, Coords, tuple[int, ...]], list[Node]]()
+        for valid, start, nodes in parts:
+            found.setdefault((valid, start, nodes[0].shape), []).extend(nodes)
+        alike = [
+            Alike(valid, start, tuple(sorted(nodes, key=_index)))
+            for (valid, start, _), nodes in found.items()
+        ]
+        return ValidityPattern(tuple(sorted(alike, key=_first)))
+
+    @property
+    def entries(self) -> list[Entry]:
+        """Each node, what of it is valid, and where its slot starts; by index."""
+        found = [(node, valid, start) for valid, start, nodes in self.parts for node in nodes]
+        return sorted(found, key=lambda entry: entry[0].index)
 
     @property
     def state(self) -> dict[Node, Held]:
         """The state this is, wherever the origin is."""
         return {node: Held(region, start) for node, region, start in self.entries}
 
+    @property
+    def size_bytes(self) -> int:
+        """What it takes, about."""
+        boxes = [box for valid, _, _ in self.parts for box in valid]
+        nodes = sum(len(nodes) for _, _, nodes in self.parts)
+        return (
+            PART_BYTES * (1 + len(self.parts)) + NODE_BYTES * nodes
+            + sum(BOX_BYTES + SIDE_BYTES * len(box) for box in boxes)
+        )  # fmt: skip
+
     @cached_property
     def is_fixed(self) -> bool:
         """Whether no run moves it: all boxes are numbers, and stop where their dimensions do."""
         return all(
             type(a) is int and type(b) is int and b == size
-            for node, region, _ in self.entries
-            for box in region
-            for (a, b), size in zip(box, node.shape, strict=True)
-        ) and all(type(form) is int for _, _, start in self.entries for form in start)
+            for valid, _, nodes in self.parts
+            for box in valid
+            for (a, b), size in zip(box, nodes[0].shape, strict=True)
+        ) and all(type(form) is int for _, start, _ in self.parts for form in start)
 
     @cached_property
     def is_swept(self) -> bool:
         """Whether tables are in it: what a run of another place moves has none."""
-        boxes = [box for _, region, _ in self.entries for box in region]
+        boxes = [box for valid, _, _ in self.parts for box in valid]
         forms = [form for box in boxes for side in box for form in side]
-        forms += [form for _, _, start in self.entries for form in start]
+        forms += [form for _, start, _ in self.parts for form in start]
         return any(isinstance(form, Moving) and is_swept(form.terms) for form in forms)
 
     def changed(self, change: Change, stop: Change | None = None) -> ValidityPattern:
-        """The same with every coordinate rewritten; where boxes stop, by `stop` if it is given.
-
-        Equal layers hold the same elements of nodes of the same shape: each is rewritten once.
-        """
-        ends, known = change if stop is None else stop, dict[Any, tuple[Region, Coords]]()
-        entries: list[Entry] = []
-        for node, region, start in self.entries:
-            key = region, start, node.shape
-            found = known.get(key)
-            if found is None:
-                boxes = [_rewritten(box, node.shape, change, ends) for box in region]
-                moved = [change(form, size) for form, size in zip(start, node.shape, strict=True)]
-                found = known[key] = Region(tuple(boxes)), tuple(moved)
-            entries.append((node, *found))
-        return ValidityPattern(tuple(entries))
+        """The same with every coordinate rewritten; where boxes stop, by `stop` if it is given."""
+        ends, parts = change if stop is None else stop, list[Alike]()
+        for valid, start, nodes in self.parts:
+            shape = nodes[0].shape
+            boxes = [_rewritten(box, shape, change, ends) for box in valid]
+            moved = [change(form, size) for form, size in zip(start, shape, strict=True)]
+            parts.append(Alike(Region(tuple(boxes)), tuple(moved), nodes))
+        return ValidityPattern.joined(parts)
 
     def at(self, origin: Sequence[int]) -> ValidityPattern:
         """The same at one origin: numbers."""
         return self.changed(lambda form, size: at(form, origin))
 
     @cached_property
-    def regions(self) -> dict[Node, tuple[Region, tuple[Coord, ...]]]:
-        """What is valid of every node, of a pattern of numbers, and where its slot starts."""
-        return {node: (region, start) for node, region, start in self.entries}
-
-    @cached_property
-    def alike(self) -> tuple[tuple[Region, Coords, tuple[Node, ...]], ...]:
-        """What is valid and where its slot starts, each with all nodes of which that is so."""
-        nodes = dict[tuple[Region, Coords], list[Node]]()
-        for node, region, start in self.entries:
-            nodes.setdefault((region, start), []).append(node)
-        return tuple((*key, tuple(those)) for key, those in nodes.items())
+    def regions(self) -> dict[Node, tuple[Region, Coords]]:
+        """What is valid of every node, and where its slot starts."""
+        return {node: (valid, start) for valid, start, nodes in self.parts for node in nodes}
 
     def holds(self, other: ValidityPattern) -> bool:
         """Whether all that another pattern counts on is there, where one stands.
 
         A pattern may name boxes that are empty elsewhere; it is not for such places.
         """
-        there, seen = self.regions, set[tuple[int, int]]()  # equal layers' regions are one object
-        for node, counted, start in other.entries:
-            region, first = there.get(node, _NOWHERE)
-            if first is None or not all(map(same, first, start)):
-                return False
-            pair = id(region), id(counted)
-            if pair in seen:
-                continue
-            if not all(a < b for box in counted for a, b in box) or not region.contains(counted):
-                return False
-            seen.add(pair)
+        there = self.regions
+        for counted, start, nodes in other.parts:
+            seen = set[int]()  # a part's regions are one object
+            for node in nodes:
+                region, first = there.get(node, _NOWHERE)
+                if id(region) in seen and first is not None:
+                    continue
+                if first is None or not all(map(same, first, start)):
+                    return False
+                if not all(a < b for box in counted for a, b in box):
+                    return False
+                if not region.contains(counted):
+                    return False
+                seen.add(id(region))
         return True
+
+    def of_those(self, are_kept: Callable[[Node], bool]) -> ValidityPattern:
+        """Of some of the nodes."""
+        left = []
+        for part in self.parts:
+            nodes = tuple(filter(are_kept, part.nodes))
+            if nodes:
+                left.append(part._replace(nodes=nodes))
+        return ValidityPattern.joined(left)
 
     def within(self, raster: Raster, kept: Container[Node]) -> ValidityPattern:
         """Less of a pattern of numbers: whole tiles of nodes that are kept."""
-        found: list[Entry] = []
-        for node, (region, start) in self.regions.items():
-            left = raster.within(region, node.shape) if node in kept else EMPTY
+        found = []
+        for valid, start, nodes in self.of_those(kept.__contains__).parts:
+            left = raster.within(valid, nodes[0].shape)
             if left.boxes:
-                found.append((node, left, start))
-        return ValidityPattern(tuple(found))
+                found.append(Alike(left, start, nodes))
+        return ValidityPattern.joined(found)
 
 
 def _rewritten(box: Box, shape: Sequence[int], change: Change, stop: Change) -> Box:
     sides = zip(box, shape, strict=True)
     return Box([(change(a, size), stop(b, size)) for (a, b), size in sides])
+
+
+def _index(node: Node) -> int:
+    return node.index
+
+
+def _first(part: Alike) -> int:
+    return part.nodes[0].index
 
 
 _NOWHERE: tuple[Region, None] = EMPTY, None
@@ -155,12 +211,12 @@ class States:
         self._here, self._held = memo(MOST_PLACES), memo(MOST_MOVES)
         self._numbers: dict[ValidityPattern, int] = {EMPTY_STATE: 0}
         self.patterns: list[ValidityPattern] = [EMPTY_STATE]
-        self.size_bytes = 0.0
+        self.size_bytes = 0
 
     def number(self, pattern: ValidityPattern) -> int:
         found = self._numbers.get(pattern)
         if found is None:
-            self.size_bytes += bytes_of(pattern)
+            self.size_bytes += pattern.size_bytes
             self.patterns.append(pattern)  # first: an interrupt in between wastes a number
             found = self._numbers[pattern] = len(self.patterns) - 1
         return found
@@ -209,22 +265,25 @@ class States:
             lambda form, size: _recognised(at(form, before), now, size),
         )
         if self.windows:
-            entries = [self._with_window(entry, now) for entry in pattern.entries]
-            pattern = ValidityPattern(tuple(entries))
+            pattern = ValidityPattern.joined(
+                self._with_window(part._replace(nodes=(node,)), now)
+                for part in pattern.parts
+                for node in part.nodes
+            )
         return self.number(pattern)
 
-    def _with_window(self, entry: Entry, now: Sequence[int]) -> Entry:
+    def _with_window(self, part: Alike, now: Sequence[int]) -> Alike:
         """A window that ends where the origin is begins so many elements before it, wherever that
         is: as in runs of the same class.
         """
-        node, region, start = entry
-        if node not in self.windows or not region.boxes:
-            return entry
+        valid, start, (node,) = part
+        if node not in self.windows or not valid.boxes:
+            return part
         axis, extent = self.windows[node]
-        end = region.boxes[-1][axis][1]
+        end = valid.boxes[-1][axis][1]
         if type(end) is not Moving or at(end, now) - extent != start[axis]:
-            return entry
-        return node, region, (*start[:axis], end - extent, *start[axis + 1 :])
+            return part
+        return part._replace(start=(*start[:axis], end - extent, *start[axis + 1 :]))
 
     def here(self, number: int, origin: Sequence[int]) -> ValidityPattern:
         """A state at one origin: numbers."""
@@ -273,7 +332,7 @@ class States:
             None where it is at no start.
         """  # fmt: skip
         there = self.here(number, last).regions
-        for counted, first, nodes in self.patterns[wanted].alike:
+        for counted, first, nodes in self.patterns[wanted].parts:
             parts = (there.get(node, _NOWHERE) for node in nodes)
             held = {(id(region), begins): region for region, begins in parts}
 

@@ -95,13 +95,17 @@ class ValueFate(NamedTuple):
     dirty: Region
     steps: tuple[tuple[bool, Region], ...]
 
-    def after(self, valid: Region, changed_at: Place, ran_at: Place) -> Region:
-        """What is valid then; of numbers, where the change and the run are."""
-        left = valid.subtract(self.dirty.at(changed_at)) if valid.boxes else valid
+    def at(self, changed_at: Place, ran_at: Place) -> ValueFate:
+        """The same in numbers, where the change and the run are."""
+        steps = tuple([(stays, computed.at(ran_at)) for stays, computed in self.steps])
+        return ValueFate(self.dirty.at(changed_at), steps)
+
+    def after(self, valid: Region) -> Region:
+        """What is valid then."""
+        left = Left(valid, self.dirty)
         for stays, computed in self.steps:
-            more = computed.at(ran_at)
-            left = left.union(more) if stays else more
-        return left
+            left = Left(left.joined(computed) if stays else computed, EMPTY)
+        return left.region
 
 
 _place = itemgetter(0)
@@ -347,16 +351,6 @@ class Propagator:
         return [
             node for node in cached if self._is_destroyed(node, -1, last.get(node, ALWAYS), written)
         ]
-
-    def after(
-        self, step: Step, valid: Mapping[Node, Region], dirty: Mapping[Node, Region]
-    ) -> dict[Node, Region]:
-        """What is retained after a step that was decided for less than what is valid here."""
-        retained, compute = self.storage.retained, step.compute
-        left = {node: Left(region, dirty.get(node, EMPTY)) for node, region in valid.items()}
-        kept = {node: part for node, part in compute.items() if node in retained}
-        found = self._valid_after(left, kept, compute.keys() | step.filled)
-        return {node: region for node, region in found.items() if node in retained}
 
     def _valid_after(
         self,

@@ -12,7 +12,6 @@ are followed as one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from tgbench.base.coords import Footing
@@ -21,10 +20,9 @@ from tgbench.graph.graph import Node
 from tgbench.programs.lowering import Held
 from tgbench.programs.program import Program
 from tgbench.programs.states import NOTHING, ValidityPattern
-from tgbench.runs.buckets import Boxes, Bucket, BucketClass, Place, Spot
-from tgbench.runs.propagate import ValueFate
+from tgbench.runs.buckets import Boxes, Bucket, Place, Spot
 from tgbench.runs.raster import onwards
-from tgbench.session.memory import Memory
+from tgbench.session.memory import Fates, Memory
 
 MOST_NOTES = 8  # past this the oldest is forgotten
 
@@ -46,9 +44,6 @@ class Note(NamedTuple):
 
 
 Notes: TypeAlias = "tuple[Note, ...]"  # the oldest first; each stands on what the one before left
-Fates: TypeAlias = (
-    "tuple[tuple[ValueFate, ...], Sequence[int]]"  # different ones; which, by kept node
-)
 
 
 class Reader:
@@ -60,9 +55,6 @@ class Reader:
 
     def __init__(self, memory: Memory) -> None:
         self.memory, self._leaves_all = memory, dict[int, bool]()
-        frozen, kept = memory.scheduled.frozen, memory.placement.retained
-        made = [node for node in kept if not node.is_leaf and node not in frozen]
-        self.kept = sorted(made, key=lambda node: node.index)
 
     def noted(self, notes: Notes, note: Note) -> Notes:
         """The notes with one more; none, where nothing stood before or all is there now."""
@@ -76,28 +68,29 @@ class Reader:
         if found is None:
             left = self.memory.states.patterns[program.after].regions
             found = self._leaves_all[program.after] = all(
-                node in left and left[node][0] == Region.full(node.shape) for node in self.kept
+                node in left and left[node][0] == Region.full(node.shape)
+                for node in self.memory.kept
             )
         return found
 
     def read(self, notes: Notes) -> int:
         """What is there after the last of them, a number of `States`."""
-        states, first = self.memory.states, notes[0]
+        states, kept, first = self.memory.states, self.memory.kept, notes[0]
         before = {} if first.last is None else states.here(first.valid, first.last.origin).regions
-        bases = [before[node][0] if node in before else EMPTY for node in self.kept]
+        bases = [before[node][0] if node in before else EMPTY for node in kept]
         spots = [self._around(note.changed) for note in notes]
         fates = [self._fates(note, spot) for note, spot in zip(notes, spots, strict=True)]
         places = [(spot.origin, note.origin) for note, spot in zip(notes, spots, strict=True)]
         known = dict[tuple[Region, tuple[int, ...]], Region]()
         left = dict[Node, Held]()
         slots = self.memory.placement.slots
-        for node, base, *which in zip(self.kept, bases, *(each for _, each in fates), strict=True):
+        for node, base, *which in zip(kept, bases, *(each for _, each in fates), strict=True):
             key = base, tuple(which)
             region = known.get(key)
             if region is None:
                 region = base
                 for (different, _), i, at in zip(fates, which, places, strict=True):
-                    region = different[i].after(region, *at)
+                    region = different[i].at(*at).after(region)
                 known[key] = region
             if region.boxes:
                 left[node] = Held(region, slots[node].start)
@@ -118,13 +111,4 @@ class Reader:
     def _fates(self, note: Note, spot: Spot) -> Fates:
         """What becomes of each node that is kept."""
         with Footing(spot.origin):
-            return note.program.fates.get(spot.kind, self._followed, note.program, spot.kind)
-
-    def _followed(self, program: Program, kind: BucketClass) -> Fates:
-        dirty, propagator = self.memory.dirty_in(kind), self.memory.propagator
-        numbers = dict[ValueFate, int]()
-        which = []
-        for node in self.kept:
-            fate = propagator.fate(node, dirty.get(node, EMPTY), program.steps)
-            which.append(numbers.setdefault(fate, len(numbers)))
-        return tuple(numbers), which
+            return self.memory.fates(note.program, spot.kind)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -31,15 +31,26 @@ from tgbench.programs.places import Saved, Spared
 from tgbench.programs.pool import Pool
 from tgbench.programs.program import Program
 from tgbench.programs.specialiser import Specialiser
-from tgbench.programs.states import States, ValidityPattern
+from tgbench.programs.states import Alike, Coords, States, ValidityPattern
 from tgbench.programs.teamwork import Teamwork
 from tgbench.runs.buckets import BucketClass, Spot
 from tgbench.runs.difference import hull_of
 from tgbench.runs.pausing import Pausing
-from tgbench.runs.propagate import Propagator, Step, changes, handed_out, update_key
+from tgbench.runs.propagate import (
+    Propagator,
+    Step,
+    ValueFate,
+    changes,
+    handed_out,
+    update_key,
+)
 from tgbench.runs.rules import Rules
 
 MOST_AFTERS = 1_000  # states that a program is known to have begun with
+
+Fates: TypeAlias = (
+    "tuple[tuple[ValueFate, ...], Sequence[int]]"  # different ones; which, by kept node
+)
 
 
 class Memory:
@@ -80,6 +91,9 @@ class Memory:
         self._replaced: list[tuple[Node, Index, Any]] = []
         self._aside = torch.empty(0, dtype=torch.uint8)  # what runs that keep nothing write over
         self._dirty = rules.allowance.memo(MOST_AFTERS)  # by class
+        made = (node for node in self.placement.retained if not node.is_leaf)
+        kept = (node for node in made if node not in scheduled.frozen)
+        self.kept = sorted(kept, key=lambda node: node.index)
 
     @property
     def propagator(self) -> Propagator:
@@ -129,10 +143,12 @@ class Memory:
 
     def outliving(self, state: int) -> int:
         """What of a state is left when another session has used the common part."""
-        placement = self.decisions.placement
-        entries = self.states.patterns[state].entries
-        fixed = [e for e in entries if placement.slots[e[0]].offset_bytes < placement.kept_bytes]
-        return self.states.number(ValidityPattern(tuple(fixed)))
+        slots, kept_bytes = self.decisions.placement.slots, self.decisions.placement.kept_bytes
+
+        def is_apart(node: Node) -> bool:
+            return slots[node].offset_bytes < kept_bytes
+
+        return self.states.number(self.states.patterns[state].of_those(is_apart))
 
     # --- what a run writes, and how it is undone --------------------------------------------------
     #
@@ -232,12 +248,11 @@ class Memory:
         """
         written = {made.result for made in program.instructions}
         kept, overlaps = self.placement.lasting, self.placement.overlaps
-        left = [
-            entry
-            for entry in self.states.patterns[state].entries
-            if entry[0] in kept and written.isdisjoint(overlaps.get(entry[0], ()))
-        ]
-        return self.states.number(ValidityPattern(tuple(left)))
+
+        def stays(node: Node) -> bool:
+            return node in kept and written.isdisjoint(overlaps.get(node, ()))
+
+        return self.states.number(self.states.patterns[state].of_those(stays))
 
     def state_values(self) -> dict[str, torch.Tensor]:
         """Copies of what the states hold."""
@@ -417,7 +432,7 @@ class Memory:
         if len(program.afters) > MOST_AFTERS:
             program.afters.clear()
         with record(spot.origin) as guards:
-            number = self._number(self._left(program, state, spot.kind))
+            number = self.states.number(self._left(program, state, spot.kind))
         program.afters.setdefault(state, []).append((Domain(guards), number))
         return number
 
@@ -429,16 +444,40 @@ class Memory:
     def _new_dirty(self, kind: BucketClass) -> dict[Node, Region]:
         return self.propagator.forward(changes(self.scheduled.graph, kind, kind.symbols))
 
-    def _left(self, program: Program, state: int, kind: BucketClass) -> State:
-        """What is kept of what was there, and what was computed."""
-        held = self.states.patterns[state].state
-        valid: Mapping[Node, Region] = {node: there.valid for node, there in held.items()}
-        dirty = self.dirty_in(kind)
-        for step in program.steps:
-            valid, dirty = self.propagator.after(step, valid, dirty), {}  # all in the first piece
-        slots, kept = self.placement.slots, self.placement.retained
-        left = {n: Held(region, slots[n].start) for n, region in valid.items() if n in kept}
-        return left | self._windows_left(program, held, self.dirty_in(kind))
+    def _left(self, program: Program, state: int, kind: BucketClass) -> ValidityPattern:
+        """What is kept of what was there, and what was computed; worked out once for all nodes of
+        which the same was there, and that fare alike.
+        """
+        before = self.states.patterns[state]
+        there, slots = before.regions, self.placement.slots
+        different, which = self.fates(program, kind)
+        alike = dict[tuple[int, int, Coords], tuple[Region, list[Node]]]()
+        for node, fate in zip(self.kept, which, strict=True):
+            valid = there[node][0] if node in there else EMPTY
+            key = id(valid), fate, slots[node].start
+            alike.setdefault(key, (valid, []))[1].append(node)
+        left = list[Alike]()
+        for (_, fate, start), (valid, nodes) in alike.items():
+            region = different[fate].after(valid)
+            if region.boxes:
+                left += [Alike(region, start, (node,)) for node in nodes]
+        windows = self._windows_left(program, before.state, self.dirty_in(kind))
+        left += [Alike(held.valid, held.start, (node,)) for node, held in windows.items()]
+        return ValidityPattern.joined(left)
+
+    def fates(self, program: Program, kind: BucketClass) -> Fates:
+        """What becomes of each node that is kept, where one stands, when a program runs after
+        changes of a class; remembered.
+        """
+        return program.fates.get(kind, self._fates, program, kind)
+
+    def _fates(self, program: Program, kind: BucketClass) -> Fates:
+        dirty, numbers = self.dirty_in(kind), dict[ValueFate, int]()
+        which = []
+        for node in self.kept:
+            fate = self.propagator.fate(node, dirty.get(node, EMPTY), program.steps)
+            which.append(numbers.setdefault(fate, len(numbers)))
+        return tuple(numbers), which
 
     def _windows_left(
         self, program: Program, held: State, dirty: Mapping[Node, Region]
