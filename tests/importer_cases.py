@@ -33,6 +33,8 @@ INPUTS = {
 }
 IMAGES = {"img": normal(1, 4, 8, 8), "sig": normal(1, 4, 12), "vol": normal(1, 4, 4, 4, 4)}
 W, V, CUBE = normal(4, 6), normal(6), normal(3, 6, 5)
+HIDDEN = normal(2, 2, 3)  # of both directions, two samples
+GATES = {n: [normal(3 * n, 6), normal(3 * n, 3), normal(3 * n), normal(3 * n)] for n in (1, 3, 4)}
 
 UNARY = [
     "abs", "ceil", "cos", "erf", "exp", "floor", "neg", "round", "sigmoid", "sign", "sin", "tanh",
@@ -287,6 +289,18 @@ NEURAL: dict[str, Case] = {
     "addmm, nothing added": lambda x, f, **_: torch.addmm(f, x[0].t(), W, beta=0.0),
     "baddbmm": lambda x, y, f, **_: torch.baddbmm(f, x.mT, y),
     "einsum": lambda x, y, **_: torch.einsum("bij,bkj->bik", x, y),
+    "lstm": lambda x, f, **_: torch.lstm(
+        x, (HIDDEN, 2 * HIDDEN), GATES[4] * 2, True, 1, 0.0, False, True, True
+    )[0],
+    "gru": lambda x, **_: torch.gru(x, HIDDEN[:1], GATES[3][:2], False, 1, 0.0, False, False, True)[
+        0
+    ],
+    "rnn of tanh": lambda x, **_: torch.rnn_tanh(
+        x, HIDDEN[:1], GATES[1], True, 1, 0.0, False, False, True
+    )[1],
+    "rnn of relu": lambda x, **_: torch.rnn_relu(
+        x, HIDDEN[:1], GATES[1], True, 1, 0.0, False, False, True
+    )[1],
     "silu": lambda x, **_: F.silu(x),
     "gelu": lambda x, **_: F.gelu(x),
     "gelu tanh": lambda x, **_: F.gelu(x, approximate="tanh"),

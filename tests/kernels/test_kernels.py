@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -521,6 +522,28 @@ for _axis in (0, 1):
                 ),
                 "integers",
             )
+
+
+def recurrent(op: str, reverse: bool, function: str, dtype: str, g: GraphBuilder) -> Node:
+    """Steps of a few samples, whose gates are a part of something wider."""
+    gates, states = {"lstm": (4, 2), "gru": (3, 1), "rnn": (1, 1)}[op]
+    more = {"function": function} if op == "rnn" else {}
+    return g.apply(
+        op, x(g, 7, 3, gates * 20 + 3, dtype=dtype)[1:6, :, 3:] * 0.5,
+        x(g, gates * 20, 20, dtype=dtype, name="w") * 0.25,
+        x(g, gates * 20, dtype=dtype, name="b"), x(g, states, 3, 20, dtype=dtype, name="s"),
+        reverse=reverse, **more,
+    )  # fmt: skip
+
+
+for _op in ("lstm", "gru", "rnn"):
+    for _reverse, _function, _dtype in itertools.product(
+        (False, True), ("tanh", "relu") if _op == "rnn" else ("tanh",), ("float32", "float64")
+    ):
+        case(
+            f"{_op}_{_reverse}_{_function}_{_dtype}",
+            partial(recurrent, _op, _reverse, _function, _dtype),
+        )
 case("cumsum_int", lambda g: ops.cumsum(x(g, 4, 5, dtype="int32"), 1), "integers")
 for _rows in ([0, 1, 1, 2, 3], [3, 0, 0, 2], [2], [1, 3, 3], [-1, 0]):
     case(

@@ -39,6 +39,7 @@ from tgbench.graph.ops.nn import (
     softmax,
     widening_linear,
 )
+from tgbench.graph.ops.recurrent import CELLS, CellKind
 from tgbench.kernels import beside
 from tgbench.kernels.numba import rows
 from tgbench.kernels.numba.marking import mark
@@ -110,6 +111,7 @@ def samples() -> list[Node]:
         conv(_of(g, 1, 16, 3, 3), window, bias[:32]), tanh(x), sigmoid(x),
         attention(q, keys, keys, mask), q.permute(0, 2, 1, 3), x[:, 1:],
     ]  # fmt: skip
+    found += [_steps(g, kind, cell) for kind, cell in CELLS.items()]
     for dtype in ("int64", "int32"):
         ids = g.input(f"ids_{dtype}", (ROWS,), dtype)
         found += [gather(w, ids), ids.reshape(2, ROWS // 2).permute(1, 0)]
@@ -117,6 +119,15 @@ def samples() -> list[Node]:
         less = g.parameter(f"w_{dtype}", (WIDE, WIDE), dtype)
         found += [widening_linear(x, less), widening_linear(x, less, bias)]
     return found
+
+
+def _steps(g: GraphBuilder, kind: str, cell: CellKind) -> Node:
+    """Of a recurrent layer."""
+    wide = cell.gates * WIDE
+    return g.apply(
+        kind, _of(g, ROWS, 1, wide), _weight(g, wide, WIDE), _weight(g, wide),
+        _of(g, cell.states, 1, WIDE), reverse=False, **cell.attrs,
+    )  # fmt: skip
 
 
 def _of(g: GraphBuilder, *shape: int) -> Node:

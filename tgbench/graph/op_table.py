@@ -152,6 +152,8 @@ class OpDef:
             None.
         undoes_itself: whether the op of the op of x is x.
         commutes: whether its two inputs may change places, bit for bit.
+        hands_on: whether such calls stand in a row, each beginning where the one before it ended:
+            a later change begins behind any of them.
         rounds: whether kernels may round what it multiplies, where the attribute `arithmetic` names
             a dtype to round to.
         widens: (call) → inputs, weights, that may be in less than its dtype if `in_less` is built.
@@ -189,6 +191,7 @@ class OpDef:
     merges: Callable[[Call, Call], Attrs | None] = field(default=lambda inner, call: None)
     undoes_itself: bool = False
     commutes: bool = False
+    hands_on: bool = False
     rounds: bool = False
     widens: Callable[[Call], tuple[int, ...]] = field(default=lambda call: ())
     in_less: Callable[..., Node] | None = None

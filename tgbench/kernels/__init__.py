@@ -2,6 +2,7 @@
 
 from tgbench.kernels import adapters, copied
 from tgbench.kernels.numba import panels, points, rows, rowwise
+from tgbench.kernels.numba import recurrent as recurrent_numba
 from tgbench.kernels.onednn import direct, heads, strips
 from tgbench.kernels.onednn.library import library
 from tgbench.kernels.registry import (
@@ -25,6 +26,7 @@ from tgbench.kernels.torch import (
     packed,
     pool,
     products,
+    recurrent,
     stepwise,
     widening,
 )
@@ -45,6 +47,7 @@ adapters.register_adapters()
 __all__ = [
     "ARENA", "KERNELS", "Kernel", "Scratch", "Site", "View", "adapters", "candidates", "conv",
     "copied", "copy_", "dense", "direct", "elementwise", "fill_", "fused", "heads", "layout",
-    "opaque", "order", "packed", "panels", "points", "pool", "products", "register", "rows",
-    "rowwise", "rowwise_triton", "scratch_bytes", "stepwise", "strips", "widening",
+    "opaque", "order", "packed", "panels", "points", "pool", "products", "recurrent",
+    "recurrent_numba", "register", "rows", "rowwise", "rowwise_triton", "scratch_bytes", "stepwise",
+    "strips", "widening",
 ]  # fmt: skip

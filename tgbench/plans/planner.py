@@ -262,14 +262,21 @@ class Planner:
         return found
 
     def frontier(self, scenarios: Sequence[Scenario]) -> list[Node]:
-        """Nodes whose earlier values are read again when everything is retained."""
+        """Nodes whose earlier values are read again when everything is retained; of calls that hand
+        on to one another all, where one is: the next change may begin behind another one.
+        """
         everything = self.runs.propagator(self.scheduled.stored)
         found: dict[Node, None] = {}
         for scenario in scenarios:
             if not scenario.cold and scenario.of is None:
                 for step in self.runs.steps(everything, scenario, WHOLE):
                     found.update(dict.fromkeys(step.reused))
-        return [node for node in self.scheduled.stored if node in found]
+        rows = {node.call for node in found if not node.is_leaf and node.call.op.hands_on}
+        return [
+            node
+            for node in self.scheduled.stored
+            if node in found or (not node.is_leaf and node.call in rows)
+        ]
 
     def everything(self, scenarios: Sequence[Scenario]) -> list[Node]:
         """Every stored node that another one reads, and the frontier.

@@ -94,6 +94,7 @@ from tgbench.graph.ops.opaque.op import opaque
 from tgbench.graph.ops.order import argmax, argmin, cumsum, sort, topk
 from tgbench.graph.ops.products.einsum import einsum
 from tgbench.graph.ops.products.matmul import matmul
+from tgbench.graph.ops.recurrent import recurrent
 from tgbench.graph.ops.reduce import max_, mean, min_, prod, std, sum_, var
 from tgbench.graph.ops.rowwise import rowwise
 
@@ -105,9 +106,10 @@ __all__ = [
     "glu", "group_norm", "hardsigmoid", "hardswish", "index_select", "iota", "isinf", "isnan",
     "layer_norm", "leaky_relu", "linear", "log", "log1p", "log2", "log10", "log_softmax",
     "logical_xor", "logsumexp", "matmul", "max_", "max_pool", "maximum", "mean", "min_",
-    "minimum", "mish", "opaque", "pad", "pad_with", "prod", "reciprocal", "relu", "relu6", "repeat",
-    "repeat_interleave", "rms_norm", "roll", "rope", "round_", "rowwise", "rsqrt", "scatter",
-    "scatter_add", "scatter_elements", "sigmoid", "sign", "silu", "sin", "sinh", "softmax",
-    "softplus", "sort", "split", "sqrt", "stack", "std", "sum_", "tan", "tanh", "topk", "tril",
-    "triu", "trunc", "update", "upsample", "upsample_nearest", "var", "where", "widening_linear",
+    "minimum", "mish", "opaque", "pad", "pad_with", "prod", "reciprocal", "recurrent", "relu",
+    "relu6", "repeat", "repeat_interleave", "rms_norm", "roll", "rope", "round_", "rowwise",
+    "rsqrt", "scatter", "scatter_add", "scatter_elements", "sigmoid", "sign", "silu", "sin", "sinh",
+    "softmax", "softplus", "sort", "split", "sqrt", "stack", "std", "sum_", "tan", "tanh", "topk",
+    "tril", "triu", "trunc", "update", "upsample", "upsample_nearest", "var", "where",
+    "widening_linear",
 ]  # fmt: skip

@@ -96,4 +96,4 @@ def both(sizes: Sequence[Any], one: Any) -> tuple[Any, Any]:
     return (one, sizes[0]) if len(sizes) < SPATIAL else (sizes[0], sizes[1])
 
 
-add_kernel("conv_numba", "conv", _taken, _cost, _bind, scratch=_scratch)
+add_kernel("conv_numba", "conv", _taken, _cost, _bind, scratch=_scratch, is_fixed=True)

@@ -26,6 +26,8 @@ from tgbench.sources.torch.program import NO_CACHE, TorchProgram, read
 from tgbench.sources.torch.table import RULES
 
 LONGEST = 400  # characters of PyTorch's own message
+# A list that recurrent layers keep of their parameters, and PyTorch takes for attributes.
+LAYERS_OWN = r"The tensor attributes? \S+_flat_weights"
 
 
 def exported_program(
@@ -52,6 +54,7 @@ def _quiet() -> Iterator[None]:
     try:
         with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore", FutureWarning)
+            warnings.filterwarnings("ignore", LAYERS_OWN, UserWarning)
             yield
     finally:
         logger.setLevel(level)

@@ -20,6 +20,7 @@ import tgbench.sources.torch.rows.elementwise
 import tgbench.sources.torch.rows.indexing
 import tgbench.sources.torch.rows.layout
 import tgbench.sources.torch.rows.neural
+import tgbench.sources.torch.rows.recurrent
 import tgbench.sources.torch.rows.reduction  # noqa: F401  (these five fill the table)
 from tgbench.base.errors import ImporterError, TgbenchError
 from tgbench.base.words import shorten

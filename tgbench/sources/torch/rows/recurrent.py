@@ -1,0 +1,108 @@
+"""Recurrent layers: each direction of each layer in a few ops, and what it leaves at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tgbench.graph import ops
+from tgbench.graph.graph import Node
+from tgbench.sources.torch.table import CallSite, Rule, lowers, refuse
+
+FORWARDS, BACKWARDS = (False,), (False, True)
+
+
+class Layers(NamedTuple):
+    """What PyTorch says of the layers of a call, in the order of its schema.
+
+    Fields:
+        weights: of each direction of each layer: of the input, of h, and with biases those of both.
+        has_biases, layers, dropout, trains, is_both_ways, has_batch_first: as PyTorch has them.
+    """
+
+    weights: Sequence[Node]
+    has_biases: bool
+    layers: int
+    dropout: float
+    trains: bool
+    is_both_ways: bool
+    has_batch_first: bool
+
+    @property
+    def directions(self) -> tuple[bool, ...]:
+        """Of each layer: whether it runs backwards."""
+        return BACKWARDS if self.is_both_ways else FORWARDS
+
+    def of(self, number: int) -> tuple[Node, Node, Node, Node]:
+        """The weights and biases of a direction of a layer."""
+        each = 4 if self.has_biases else 2
+        found = list(self.weights[number * each : (number + 1) * each])
+        while len(found) < 4:
+            found.append(_no_bias(found[0]))
+        of_input, of_state, input_bias, state_bias = found
+        return of_input, of_state, input_bias, state_bias
+
+
+def _no_bias(weight: Node) -> Node:
+    zeros = np.zeros(weight.shape[0], np.float32)
+    return weight.builder.constant(zeros).cast(weight.dtype)
+
+
+Begin = Callable[[int, bool], Node]  # (number of a direction, whether it runs backwards) → state
+
+
+def _run(
+    kind: str, x: Node, begins: Begin, given: Layers, attrs: dict[str, Any]
+) -> tuple[Node, list[Node]]:
+    """h of each step of the last layer, and what each direction of each layer leaves."""
+    x, left = x.permute(1, 0, 2) if given.has_batch_first else x, []
+    for layer in range(given.layers):
+        found = []
+        for side, reverse in enumerate(given.directions):
+            number = layer * len(given.directions) + side
+            made, state = ops.recurrent(
+                kind, x, begins(number, reverse), given.of(number), reverse=reverse, **attrs
+            )
+            found.append(made)
+            left.append(state)
+        x = ops.concat(found)
+    return x.permute(1, 0, 2) if given.has_batch_first else x, left
+
+
+@lowers("aten.lstm.input")
+def _lstm(site: CallSite, x: Node, first: Sequence[Node], *more: Any) -> tuple[Node, Node, Node]:
+    (h, c), given = first, Layers(*more)
+    refuse(h.shape != c.shape, "h of an LSTM is projected")
+
+    def begins(number: int, reverse: bool) -> Node:
+        states = [c, h] if reverse else [h, c]
+        return ops.concat([state[number : number + 1] for state in states], 0)
+
+    x, left = _run("lstm", x, begins, given, {})
+    return x, *_stacked(left, given)
+
+
+def _stacked(left: Sequence[Node], given: Layers) -> tuple[Node, Node]:
+    """h and the cell states, one behind the other as PyTorch has them."""
+    sides = [given.directions[i % len(given.directions)] for i in range(len(left))]
+    h = [state[1:2] if side else state[0:1] for state, side in zip(left, sides, strict=True)]
+    c = [state[0:1] if side else state[1:2] for state, side in zip(left, sides, strict=True)]
+    return ops.concat(h, 0), ops.concat(c, 0)
+
+
+def _one_state(kind: str, **attrs: Any) -> Rule:
+    def rule(site: CallSite, x: Node, first: Node, *more: Any) -> tuple[Node, Node]:
+        def begins(number: int, reverse: bool) -> Node:
+            return first[number : number + 1]
+
+        x, left = _run(kind, x, begins, Layers(*more), attrs)
+        return x, ops.concat(left, 0)
+
+    return rule
+
+
+lowers("aten.gru.input")(_one_state("gru"))
+lowers("aten.rnn_tanh.input")(_one_state("rnn", function="tanh"))
+lowers("aten.rnn_relu.input")(_one_state("rnn", function="relu"))
