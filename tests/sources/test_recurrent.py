@@ -54,7 +54,7 @@ def test_any_layers_are_those_of_pytorch_after_any_edits(kind: str, data: st.Dat
     }  # fmt: skip
     if kind == "RNN":
         options["nonlinearity"] = data.draw(st.sampled_from(["tanh", "relu"]))
-    steps, samples = data.draw(st.sampled_from([1, 3, 8, 9, 20])), data.draw(st.integers(1, 3))
+    steps, samples = data.draw(st.sampled_from([1, 3, 16, 17, 40])), data.draw(st.integers(1, 3))
     random = np.random.default_rng(data.draw(st.integers(0, 99)))
     shape = (samples, steps) if options["batch_first"] else (steps, samples)
     inputs = [random.standard_normal((*shape, FEATURES), np.float32)]
@@ -81,22 +81,22 @@ def steps_run(session: tg.GraphSession) -> list[str]:
     return [made.node.name for made in session.last.program.instructions if made.node.op == "lstm"]
 
 
-@pytest.mark.parametrize("edited", [0, 7, 8, 25, 39])
+@pytest.mark.parametrize("edited", [0, 15, 16, 40, 69])
 def test_what_comes_before_a_change_is_not_computed_again(edited: int) -> None:
-    """Of 40 steps in five ops, those from the one of the change on; all are kept, wherever the
+    """Of 70 steps in five ops, those from the one of the change on; all are kept, wherever the
     first runs were.
     """
     module = seeded("LSTM", batch_first=True)
-    x = np.random.default_rng(0).standard_normal((1, 40, FEATURES), np.float32)
+    x = np.random.default_rng(0).standard_normal((1, 70, FEATURES), np.float32)
     imported = tg.from_torch(module, (torch.tensor(x),))
     session = tg.GraphSession(imported)
     session.run(x)
-    assert len(steps_run(session)) == 40 // FEWEST_STEPS
+    assert len(steps_run(session)) == 5
     for _ in range(2):  # the first edit also finds out what is there
         x = x.copy()
         x[0, edited] += 1.0
         assert_equal(module, session.run(x), x)
-    assert len(steps_run(session)) == 40 // FEWEST_STEPS - edited // FEWEST_STEPS
+    assert len(steps_run(session)) == 5 - edited // FEWEST_STEPS
     y, *_ = imported.graph.outputs
     x = x.copy()
     x[0, edited] += 1.0

@@ -65,7 +65,7 @@ def _layer(
 
 def _draw(kind: str, d: Drawing) -> int:
     """Some steps, or so many that they are several ops."""
-    steps, units = d.integer(1, 3) if d.chance(0.4) else d.integer(9, 18), d.integer(1, 3)
+    steps, units = d.integer(1, 3) if d.chance(0.4) else d.integer(15, 18), d.integer(1, 3)
     x = d.exactly([steps, d.integer(1, 2), d.integer(1, 3)])
     _, samples, features = d.sample[x].shape
     wide = GATES[kind] * units

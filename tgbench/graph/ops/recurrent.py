@@ -1,7 +1,7 @@
 """Recurrent layers: some steps of one direction are one op.
 
     x ── linear, all steps ──→ what each step adds to its gates
-              │ steps 0..8      │ steps 8..16     │
+              │ steps 0..16     │ steps 16..32    │
     state ──→ lstm ───state───→ lstm ───state───→ …        h of each step, and the last cell state
 
 Who changes the input of a step changes all that follow, and nothing before: these are computed
@@ -32,7 +32,7 @@ from tgbench.graph.op_table import Array, Attrs, Call, OpDef, TensorType, regist
 from tgbench.graph.ops.layout import concat
 from tgbench.graph.ops.nn import linear
 
-FEWEST_STEPS, MOST_PARTS = 8, 32  # of an op; that a layer is cut into, but for few steps each
+FEWEST_STEPS, MOST_PARTS = 16, 16  # of an op; that a layer is cut into, if it is long
 GATES, WEIGHT, BIAS, STATE = range(4)  # inputs: [steps, samples, gates · units] and so on
 TIME, BATCH, UNIT = range(3)  # dimensions of a result
 
