@@ -147,6 +147,15 @@ def _patches(x: Array, random: np.random.Generator) -> Iterator[Step]:
         yield x, None
 
 
+def _readings(x: Array, random: np.random.Generator) -> Iterator[Step]:
+    """A row behind the last one, as a sensor gives them; its own result is looked at."""
+    at = x.shape[0] // 4
+    while True:
+        x, at = x.copy(), at + 1 if at + 1 < x.shape[0] else x.shape[0] // 4
+        x[at] = _fresh(x[at], random)
+        yield x, np.s_[at]
+
+
 def _fresh(old: Any, random: np.random.Generator) -> Any:
     shape = np.shape(old)
     if np.asarray(old).dtype == np.int64:
@@ -165,6 +174,7 @@ HISTORIES: Mapping[str, Callable[[Array, np.random.Generator], Iterator[Step]]] 
     "insertion": _insertion,
     "chat": _chat,
     "patch": _patches,
+    "readings": _readings,
 }
 TEXT = ("one edit", "two edits", "20 edits", "insertion", "one edit, one row", "typing")
 
@@ -247,6 +257,24 @@ def _rows() -> tuple[nn.Module, Array]:
     return nn.Sequential(*layers).eval(), x
 
 
+class Recurrent(nn.Module):
+    """Two layers over rows, one step each, and a line of numbers for every row."""
+
+    def __init__(self, kind: Callable[..., nn.Module], width: int) -> None:
+        super().__init__()
+        self.layers, self.head = kind(width, width, 2), nn.Linear(width, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.head(self.layers(x)[0])
+        return found
+
+
+def _recurrent(kind: Callable[..., nn.Module], width: int, steps: int) -> tuple[nn.Module, Array]:
+    torch.manual_seed(0)
+    x = np.random.default_rng(1).standard_normal((steps, width)).astype(np.float32)
+    return Recurrent(kind, width).eval(), x
+
+
 def _ids(tokens: int) -> Array:
     return np.random.default_rng(1).integers(WORDS, 60, (1, tokens))
 
@@ -263,6 +291,10 @@ SUBJECTS: Mapping[str, Subject] = {
     "ResNet-18, 224²": Subject(partial(_resnet, (2, 2, 2, 2), "basic"), ("patch",)),
     "ResNet-50, 224²": Subject(partial(_resnet, (3, 4, 6, 3), "bottleneck"), ("patch",)),
     "three layers, 512 rows": Subject(_rows, TEXT[:3]),
+    "LSTM, 2 × 256, 256 steps": Subject(partial(_recurrent, nn.LSTM, 256, 256),
+                                        ("one edit", "readings")),
+    "GRU, 2 × 128, 256 steps": Subject(partial(_recurrent, nn.GRU, 128, 256),
+                                       ("one edit", "readings")),
     **{name: Subject(partial(_of_zoo, name), ("one edit", "one edit, one row", "typing", "blocks"))
        for name in CAUSAL},
     **{name: Subject(partial(_of_zoo, name), ("one edit", "insertion")) for name in BOTH_WAYS},

@@ -158,6 +158,15 @@ class Propagator:
         """
         if not valid or any(map(is_free, changed.values())):
             return changed
+        first = min(valid, key=lambda node: self.position.get(node, ALWAYS))
+        felt = self._felt_by({first: valid[first]}, changed)
+        if len(felt) < len(changed):  # most are felt next to the inputs already
+            felt = self._felt_by(valid, changed)
+        return felt
+
+    def _felt_by(
+        self, valid: Mapping[Node, Region], changed: Mapping[Node, Region]
+    ) -> Mapping[Node, Region]:
         needed = self._depended_on.get(key_of(valid), self._dependencies, valid)
         return {
             leaf: region
