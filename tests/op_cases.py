@@ -806,51 +806,43 @@ case(
 # --- recurrent steps ------------------------------------------------------------------------------
 
 
-def _recurrent(op: str, reverse: bool, g: GraphBuilder) -> Node:
+def _recurrent(op: str, g: GraphBuilder) -> Node:
     gates, states = {"lstm": (4, 2), "gru": (3, 1), "rnn": (1, 1)}[op]
-    more = {"function": "tanh"} if op == "rnn" else {}
+    more = {"activation": "tanh"} if op == "rnn" else {}
     return g.apply(
         op, x_of(g, 3, 2, gates * 2) * 0.25, x_of(g, gates * 2, 2, name="w") * 0.25,
-        x_of(g, gates * 2, name="b") * 0.25, x_of(g, states, 2, 2, name="s") * 0.25,
-        reverse=reverse, **more,
+        x_of(g, gates * 2, name="b") * 0.25, x_of(g, 1, 2, states * 2, name="s") * 0.25, **more,
     )  # fmt: skip
 
 
-def _recurrent_by_torch(op: str, reverse: bool) -> Callable[..., Any]:
+def _recurrent_by_torch(op: str) -> Callable[..., Any]:
     """PyTorch's own layer, of which the weights of the input pass on what the gates are given."""
 
     def run(attrs: Any, *arrays: Array) -> Any:
         import torch
 
         gates, weight, bias, state = map(torch.tensor, arrays)
-        if reverse:
-            gates, state = gates.flip(0), state.flip(0)
-        passes_on, none = torch.eye(len(bias)), torch.zeros(len(bias))
+        passes_on, none, units = torch.eye(len(bias)), torch.zeros(len(bias)), weight.shape[1]
         weights, flags = [passes_on, weight, none, bias], (True, 1, 0.0, False, False, False)
-        if op == "lstm":
-            h, _, c = torch.lstm(gates, (state[:1], state[1:]), weights, *flags)
-            found = torch.cat([h, c])
-        else:
+        if op != "lstm":
             layer = torch.gru if op == "gru" else torch.rnn_tanh
-            found, _ = layer(gates, state, weights, *flags)
-        return (found.flip(0) if reverse else found).numpy()
+            return layer(gates, state, weights, *flags)[0].numpy()
+        h, c, rows = state[..., :units].contiguous(), state[..., units:].contiguous(), []
+        for row in gates:
+            _, h, c = torch.lstm(row[None], (h, c), weights, *flags)
+            rows.append(torch.cat([h[0], c[0]], -1))
+        return torch.stack(rows).numpy()
 
     return run
 
 
 for _op in ("lstm", "gru", "rnn"):
-    for _reverse in (False, True):
-        case(
-            f"{_op}{' backwards' if _reverse else ''}",
-            partial(_recurrent, _op, _reverse),
-            exact=False,
-            independent=_recurrent_by_torch(_op, _reverse),
-        )
+    case(_op, partial(_recurrent, _op), exact=False, independent=_recurrent_by_torch(_op))
 case(
     "rnn of relu",
     lambda g: g.apply(
         "rnn", x_of(g, 3, 1, 2), x_of(g, 2, 2, name="w"), x_of(g, 2, name="b"),
-        x_of(g, 1, 1, 2, name="s"), reverse=False, function="relu",
+        x_of(g, 1, 1, 2, name="s"), activation="relu",
     ),
     exact=False,
 )  # fmt: skip

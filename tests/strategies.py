@@ -21,7 +21,7 @@ from tgbench.base.regions import EMPTY, Box, Region
 from tgbench.graph.graph import Graph, GraphBuilder, Node
 from tgbench.graph.op_table import numpy_dtype
 from tgbench.runs.propagate import Step, Storage
-from tgbench.runs.rules import Rules
+from tgbench.runs.rules import Rules, row_before
 
 Array = np.ndarray[Any, Any]
 Maker = Callable[[int], dict[str, Array]]
@@ -483,6 +483,9 @@ class Memory:
         self.ran = []
         for node, region in step.compute.items():
             inputs = [self.read(parent) for parent in node.inputs]
+            if node.call.op.continues is not None:
+                self._go_on(node, region, inputs)
+                continue
             result = node.call.op.reference(node.call.attrs, *inputs)
             if node not in self.storage.retained:
                 self._poison(node)
@@ -491,6 +494,19 @@ class Memory:
             for other in self.storage.overlaps.get(node, ()):
                 self._poison(other)
             self.ran.append((node.name, region))
+
+    def _go_on(self, node: Node, region: Region, inputs: Sequence[Array]) -> None:
+        """Rows behind one that is there, each box by itself."""
+        for box in region:
+            parts = [array[read.slices()] for array, read in
+                     zip(inputs, Rules().reads(node.call, box), strict=True)]  # fmt: skip
+            before = row_before(node.call, box)
+            if before is not None:
+                parts[node.call.op.continues] = self.arrays[node][before.slices()]
+            self.arrays[node][box.slices()] = node.call.op.reference(node.call.attrs, *parts)
+        for other in self.storage.overlaps.get(node, ()):
+            self._poison(other)
+        self.ran.append((node.name, region))
 
     def _poison(self, node: Node) -> None:
         self.arrays[node] = garbage(self.rng, node.shape, node.dtype).copy()

@@ -17,6 +17,7 @@ from strategies import (
     edited,
     frozen_nodes,
     graphs,
+    maker,
     mask_of,
     storages,
     view_bases,
@@ -191,6 +192,66 @@ def test_random_runs_equal_full_recomputation(data: st.DataObject) -> None:
         moved = {graph.inputs[name]: region for name, region in change.items()}
         demand = data.draw(demands(graph))
         step = check_run(memory, decide, step.valid, moved, demand, values)
+
+
+@st.composite
+def recurrent(draw: Any) -> tuple[Graph, Any]:
+    """Two layers whose rows go on from those before, and what is done in between."""
+    g = GraphBuilder()
+    steps, samples, units = draw(st.tuples(*(st.integers(1, most) for most in (5, 3, 2))))
+    x, weights = g.input("x", (steps, samples, units)), g.parameter("w", (units, units))
+    bias, first = g.parameter("b", (units,)), g.input("s", (1, samples, units))
+
+    def layer(gates: Node) -> Node:
+        return g.apply("rnn", gates, weights, bias, first, activation="relu")
+
+    rows = layer(x)
+    between = draw(st.sampled_from([rows, rows * 2.0, ops.flip(rows, 0), rows - x]))
+    g.output("y", layer(between))
+    if draw(st.booleans()):
+        g.output("rows", rows)
+    graph = g.build()
+    return graph, maker(graph, {})
+
+
+@given(st.data())
+def test_rows_that_go_on_equal_full_recomputation(data: st.DataObject) -> None:
+    graph, make = data.draw(recurrent())
+    storage = data.draw(storages(graph))
+    decide, memory, values = Propagator(graph, storage, Rules()), Memory(graph, storage), make(0)
+    changed = {node: Region.full(node.shape) for node in graph.inputs.values()}
+    step = check_run(memory, decide, {}, changed, data.draw(demands(graph)), values)
+    for run in range(1, data.draw(st.integers(1, 5)) + 1):
+        change = data.draw(changes(graph))
+        values = edited(values, change, make(run))
+        moved = {graph.inputs[name]: region for name, region in change.items()}
+        step = check_run(memory, decide, step.valid, moved, data.draw(demands(graph)), values)
+
+
+def test_rows_go_on_where_one_is_there_and_begin_where_none_is() -> None:
+    g = GraphBuilder()
+    x, w = g.input("x", (9, 1, 2)), g.parameter("w", (2, 2))
+    bias, first = g.parameter("b", (2,)), g.parameter("s", (1, 1, 2))
+    y = g.apply("rnn", x, w, bias, first, activation="relu")
+    g.output("y", y)
+    graph = g.build()
+
+    def rows(start: int, stop: int) -> Region:
+        return Region.of(Box(((start, stop), (0, 1), (0, 2))))
+
+    def computed(valid: Region, changed: Region, asked: Region, *kept: Node) -> Region | None:
+        decide = Propagator(graph, Storage(retained=frozenset(kept)), Rules())
+        return decide.step({y: valid}, {x: changed}, {y: asked}).compute.get(y)
+
+    whole = rows(0, 9)
+    assert computed(whole, rows(4, 5), whole, y) == rows(4, 9)
+    assert computed(whole, rows(4, 5), rows(4, 6), y) == rows(4, 6)
+    assert computed(whole, rows(4, 5), rows(2, 3), y) is None
+    assert computed(whole, rows(4, 5), rows(7, 8), y) == rows(4, 8), "what lies between is stale"
+    assert computed(rows(3, 4), rows(4, 5), rows(4, 6), y) == rows(4, 6), "one row is enough"
+    assert computed(rows(2, 3), rows(4, 5), rows(4, 6), y) == rows(0, 6)
+    assert computed(whole, rows(0, 1), rows(0, 1), y) == rows(0, 1)
+    assert computed(whole, rows(4, 5), whole) == whole, "nothing is kept"
 
 
 @given(st.data())

@@ -126,7 +126,7 @@ def _steps(g: GraphBuilder, kind: str, cell: CellKind) -> Node:
     wide = cell.gates * WIDE
     return g.apply(
         kind, _of(g, ROWS, 1, wide), _weight(g, wide, WIDE), _weight(g, wide),
-        _of(g, cell.states, 1, WIDE), reverse=False, **cell.attrs,
+        _of(g, 1, 1, cell.states * WIDE), **cell.attrs,
     )  # fmt: skip
 
 

@@ -152,8 +152,8 @@ class OpDef:
             None.
         undoes_itself: whether the op of the op of x is x.
         commutes: whether its two inputs may change places, bit for bit.
-        hands_on: whether such calls stand in a row, each beginning where the one before it ended:
-            a later change begins behind any of them.
+        continues: the input that its rows, along the first dimension, begin with: where rows before
+            are there, the last of them takes its place. `needed` is what rows need beside that.
         rounds: whether kernels may round what it multiplies, where the attribute `arithmetic` names
             a dtype to round to.
         widens: (call) → inputs, weights, that may be in less than its dtype if `in_less` is built.
@@ -191,7 +191,7 @@ class OpDef:
     merges: Callable[[Call, Call], Attrs | None] = field(default=lambda inner, call: None)
     undoes_itself: bool = False
     commutes: bool = False
-    hands_on: bool = False
+    continues: int | None = None
     rounds: bool = False
     widens: Callable[[Call], tuple[int, ...]] = field(default=lambda call: ())
     in_less: Callable[..., Node] | None = None

@@ -61,7 +61,7 @@ def _read_again(step: Step, scheduled: ScheduledGraph, rules: Rules) -> Iterator
 
     for node, region in step.compute.items():
         if any(scheduled.base[parent] in step.reused for parent in node.inputs):
-            read = zip(node.inputs, rules.needed(node.call, region), strict=True)
+            read = zip(node.inputs, rules.needed_beside(node.call, region), strict=True)
             yield from (parent for parent, part in read if is_there(parent, part))
     for end in scheduled.graph.ends:
         if end in step.needed and is_there(end, step.needed[end]):
@@ -100,7 +100,8 @@ class _Looks:
             whole, divided = self._whole(node), _joined(inside)
             is_less = node not in self.again and divided.size_bytes < whole.size_bytes
             best[node] = divided if is_less else whole
-            if self.scheduled.base[node] is node and is_less:
+            goes_on = not node.is_leaf and node.call.op.continues is not None
+            if self.scheduled.base[node] is node and is_less and not goes_on:
                 found |= divided.views if divided.size_bytes <= LESS * whole.size_bytes else set()
         return frozenset(found)
 

@@ -97,7 +97,8 @@ def whole_lines(change: Bucket, scheduled: ScheduledGraph, rules: Rules) -> Buck
         return sum(n.call.op.flops(n.call, one) for n, region in computed.items() for one in region)
 
     most = AS_LITTLE * operations(box)
-    for axis, size in enumerate(leaf.shape):
+    for axis in reversed(range(leaf.rank)):  # a row sooner than a column, where both are as little
+        size = leaf.shape[axis]
         wider = Box((*box[:axis], (0, size), *box[axis + 1 :]))
         if wider not in (box, Box.full(leaf.shape)) and operations(wider) <= most:
             box = wider
@@ -262,21 +263,14 @@ class Planner:
         return found
 
     def frontier(self, scenarios: Sequence[Scenario]) -> list[Node]:
-        """Nodes whose earlier values are read again when everything is retained; of calls that hand
-        on to one another all, where one is: the next change may begin behind another one.
-        """
+        """Nodes whose earlier values are read again when everything is retained."""
         everything = self.runs.propagator(self.scheduled.stored)
         found: dict[Node, None] = {}
         for scenario in scenarios:
             if not scenario.cold and scenario.of is None:
                 for step in self.runs.steps(everything, scenario, WHOLE):
                     found.update(dict.fromkeys(step.reused))
-        rows = {node.call for node in found if not node.is_leaf and node.call.op.hands_on}
-        return [
-            node
-            for node in self.scheduled.stored
-            if node in found or (not node.is_leaf and node.call in rows)
-        ]
+        return [node for node in self.scheduled.stored if node in found]
 
     def everything(self, scenarios: Sequence[Scenario]) -> list[Node]:
         """Every stored node that another one reads, and the frontier.

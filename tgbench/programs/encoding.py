@@ -31,6 +31,7 @@ from tgbench.programs.program import Instruction, Program
 from tgbench.programs.states import Alike, ValidityPattern
 from tgbench.runs.buckets import SIZED, BucketClass
 from tgbench.runs.propagate import Step, handed_out
+from tgbench.runs.rules import row_before
 
 Json: TypeAlias = Any
 Outputs: TypeAlias = Mapping[str, tuple[tuple[Box, View], ...]]
@@ -390,7 +391,8 @@ class Codec:
             views = (one for one in made.arguments if isinstance(one, View))
             offsets = [self._offset(node, view, tables) for view in views]
             return [[self.number[node]], -1 - tables.box(made.box), *offsets]
-        parts = [*zip((made.result, *node.inputs), (there.out, *there.ins), strict=True)]
+        operands = (made.result, *_operands(node, there.out_box))
+        parts = [*zip(operands, (there.out, *there.ins), strict=True)]
         for one, done in zip(made.posts, there.posts, strict=True):
             parts += zip(one.inputs, done.ins, strict=True)
         return [
@@ -422,7 +424,9 @@ class Codec:
         site, boxes, count = sites[which], coords.boxes, len(node.inputs)
         ins = tuple(
             None if box is None else self._view(one, box, at, coords)
-            for one, box, at in zip(node.inputs, site.in_boxes, offsets[:count], strict=True)
+            for one, box, at in zip(
+                _operands(node, boxes[site.out_box]), site.in_boxes, offsets[:count], strict=True
+            )
         )
         reads = tuple(None if box is None else boxes[box] for box in site.in_boxes)
         out = self._view((node, *posts)[-1], site.out_box, offset, coords)
@@ -494,6 +498,13 @@ class Codec:
             maps = regions(dirty), regions(needed), regions(compute), regions(reused)
             found.append(Step(*maps, regions(valid), nodes(unusable), frozenset(nodes(fills))))
         return tuple(found)
+
+
+def _operands(node: Node, box: Box) -> list[Node]:
+    """Whose bytes computing a box reads: its own, where it goes on from what is there."""
+    goes_on = row_before(node.call, box) is not None
+    first = node.call.op.continues if goes_on else None
+    return [node if i == first else parent for i, parent in enumerate(node.inputs)]
 
 
 class _SiteTable:

@@ -62,7 +62,7 @@ from tgbench.programs.program import Instruction, site_at
 from tgbench.programs.teamwork import Teamwork
 from tgbench.runs.pausing import Pausing, at_once
 from tgbench.runs.propagate import Step
-from tgbench.runs.rules import Rules
+from tgbench.runs.rules import Rules, row_before
 
 UNDECIDED = ""  # the kernel of a call before one is chosen
 SLIDE = "slide"  # of a call that moves a window
@@ -210,6 +210,10 @@ def site_of(
         None if read is None else addresser.view(parent, read)
         for parent, read in zip(node.inputs, reads, strict=True)
     )
+    before = row_before(node.call, box)
+    if before is not None:
+        row = addresser.view(node, before)
+        ins = tuple(row if i == node.call.op.continues else view for i, view in enumerate(ins))
     frozen = frozen_inputs(ins) if prepares else frozenset()
     return Site(node.call, box, reads, addresser.view(node, box), ins, device, frozen)
 

@@ -27,7 +27,7 @@ from tgbench.runs.buckets import BucketClass
 from tgbench.runs.pausing import Pausing, at_once
 from tgbench.runs.propagate import Propagator, Step, changes, handed_out, joined
 from tgbench.runs.redeciding import Before, Redecider
-from tgbench.runs.rules import Rules
+from tgbench.runs.rules import Rules, row_before
 from tgbench.runs.split import WHOLE, Cut, Demand, cuts, demands, supersets
 
 MOST_SEEN = 4096  # extents and uses whose fixed entries are remembered
@@ -309,6 +309,8 @@ class Specialiser:
             for box in rules.parts(node.call, region):
                 reads = zip(node.inputs, rules.reads(node.call, box), strict=True)
                 parts += [base_box(one, read, rules) for one, read in reads if read is not None]
+                before = row_before(node.call, box)
+                parts += [] if before is None else [(node, before)]
             yield
         found: dict[Node, Region] = {}
         is_swept = any(map(is_free, step.dirty.values()))

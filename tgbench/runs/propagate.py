@@ -30,7 +30,7 @@ from tgbench.graph.graph import Graph, Node
 from tgbench.graph.op_table import Call
 from tgbench.runs.buckets import BucketClass, Place
 from tgbench.runs.pausing import Pausing, at_once
-from tgbench.runs.rules import Rules, less_known
+from tgbench.runs.rules import Rules, begun, less_known, row_before
 
 MOST_FELT = 1_000  # states of which it is remembered what they follow from
 ALWAYS = 1 << 60  # later than every step: demanded outputs are read after the last one
@@ -257,6 +257,8 @@ class Propagator:
         rules, reused = self.rules, EMPTY
         if node in self.storage.views:
             return NodePart(EMPTY, EMPTY, rules.needed(node.call, region))
+        if node.call.op.continues is not None:
+            return self._going_on(node, region, there)
         if is_free(there.dirty) or is_free(region):
             return self._anywhere(node, region, there)
         is_lasting = node in self.storage.lasting
@@ -279,6 +281,31 @@ class Propagator:
                 key = node.call, region, keep
                 region = rules.covered.get(key, covered, *key)
         return NodePart(region, reused, rules.needed(node.call, region))
+
+    def _going_on(self, node: Node, region: Region, there: Left) -> NodePart:
+        """The same of an op that goes on from row to row: what is needed and not there, behind a
+        row that is, or else from the first one that is not there on; all of it in a sweep.
+        """
+        rules, call, reused = self.rules, node.call, EMPTY
+        if is_free(there.dirty) or is_free(region):
+            whole = Region.full(node.shape)
+            return NodePart(whole, EMPTY, rules.needed(call, whole))
+        if there.valid.boxes and not rules.lacking(there, region).boxes:
+            return NodePart(EMPTY, region, ())
+        region = asked = widened(call, region)
+        if node in self.storage.lasting and there.valid.boxes:
+            compute = Region((rules.lacking(there, region).hull(),))
+            before = row_before(call, compute.boxes[0])
+            if before is not None and not rules.lacking(there, Region((before,))).boxes:
+                asked = rules.union(region, Region((before,)))
+            else:
+                asked = begun(call, region)
+                compute = Region((rules.lacking(there, asked).hull(),))
+            compute = rules.rounded(call, compute)
+            reused = rules.subtract(asked, compute)
+        else:
+            compute = rules.rounded(call, begun(call, region))
+        return NodePart(compute, reused, rules.needed_beside(call, compute))
 
     def _anywhere(self, node: Node, region: Region, there: Left) -> NodePart:
         """The same in a sweep: as large a box wherever it stands, and all that is dirty, so that

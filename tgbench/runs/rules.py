@@ -95,6 +95,10 @@ class Rules:
 
     def needed(self, call: Call, region: Region) -> tuple[Region, ...]:
         """What of each input must be right for this part of the output to be."""
+        return self.needed_beside(call, begun(call, region))
+
+    def needed_beside(self, call: Call, region: Region) -> tuple[Region, ...]:
+        """The same where rows before are there, of an op that goes on from them."""
         if not region.boxes:
             return (EMPTY,) * len(call.inputs)
         return self._needed.get((call, region), self._find_needed, call, region)
@@ -159,7 +163,7 @@ class Rules:
 
     def _find_reads(self, call: Call, box: Box) -> _Reads:
         """An atomic rule says what its kernel looks at, known elements that count among it."""
-        needed = self.needed(call, Region((box,)))
+        needed = self.needed_beside(call, Region((box,)))
         parts = self._parts(call, box) if call.op.needed else needed
         boxes: list[Box | None] = []
         for i, region in enumerate(parts):
@@ -179,6 +183,20 @@ class Rules:
         """What an atomic rule needs for one box."""
         assert call.op.needed is not None
         return self._atomic.get((call, box), call.op.needed, call, box)
+
+
+def begun(call: Call, region: Region) -> Region:
+    """Of an op that goes on from row to row: from the first one to the last of a region."""
+    if call.op.continues is None or not region.boxes:
+        return region
+    (_, stop), *sides = region.hull()
+    return Region((Box(((0, stop), *sides)),))
+
+
+def row_before(call: Call, box: Box) -> Box | None:
+    """Of such an op, the row that a box goes on from; None where it begins with an input."""
+    start, _ = box[0] if call.op.continues is not None else (0, 0)
+    return Box(((start - 1, start), *box[1:])) if start > 0 else None
 
 
 def _joined(region: Region, parts: Sequence[Region]) -> Region:

@@ -1,4 +1,4 @@
-"""Recurrent layers: all steps of one direction, which the engine cuts into a few ops."""
+"""Recurrent layers: all steps of one direction."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def _layer(
     reverse: bool,
 ) -> Bounded:  # fmt: skip
     gates, order = linear(x, w, b_w), list(range(x.shape[0]))
-    states = [_row(state, i) for i in range(STATES[kind])]
+    states = _split(_row(state, 0), STATES[kind])
     if reverse:
-        order, states = order[::-1], states[::-1]
+        order = order[::-1]
     found: dict[int, Bounded] = {}
     for t in order:
         row, product = _row(gates, t), linear(states[0], u, b_u)
@@ -64,13 +64,11 @@ def _layer(
 
 
 def _draw(kind: str, d: Drawing) -> int:
-    """Some steps, or so many that they are several ops."""
-    steps, units = d.integer(1, 3) if d.chance(0.4) else d.integer(15, 18), d.integer(1, 3)
-    x = d.exactly([steps, d.integer(1, 2), d.integer(1, 3)])
+    x, units = d.exactly([d.integer(1, 9), d.integer(1, 2), d.integer(1, 3)]), d.integer(1, 3)
     _, samples, features = d.sample[x].shape
     wide = GATES[kind] * units
     weights = [d.leaf([wide, features]), d.leaf([wide, units]), d.leaf([wide]), d.leaf([wide])]
-    state = d.leaf([STATES[kind], samples, units])
+    state = d.leaf([1, samples, STATES[kind] * units])
     return d.apply(kind, x, state, *weights, kind=kind, reverse=d.chance(0.4))
 
 
@@ -78,7 +76,7 @@ for _name in GATES:
     op(
         _name,
         "ops.recurrent({kind}, {0}, {1}, ({2}, {3}, {4}, {5}), reverse={reverse}"
-        + (', function="tanh")[0]' if _name == "rnn" else ")[0]"),
+        + (', activation="tanh")[0]' if _name == "rnn" else ")[0]"),
         _layer,
         lambda d, name=_name: _draw(name, d),  # type: ignore[misc]
         0.5,

@@ -1,16 +1,14 @@
-"""Recurrent layers: some steps of one direction are one op.
+"""Recurrent layers: all steps of one direction are one op, which goes on from what is there.
 
-    x ── linear, all steps ──→ what each step adds to its gates
-              │ steps 0..16     │ steps 16..32    │
-    state ──→ lstm ───state───→ lstm ───state───→ …        h of each step, and the last cell state
+    x ── linear ──→ what each step adds to its gates
+                    lstm │ · · · · · · · ·      a row: h behind a step, and an LSTM's cell state
+                         └───────┬────────
+                                 a change in step 4: from row 3, which is there, steps 4 to the end
 
-Who changes the input of a step changes all that follow, and nothing before: these are computed
-again from the first of the few steps that are one op. What an input adds to the gates follows from
-that input alone, and is an ordinary `linear`.
-
-A result holds h of each step along its first dimension, and for an LSTM the cell state behind the
-last of them: h and the cell state that the next op wants lie side by side. Backwards everything
-lies the other way round.
+Who changes the input of a step changes all that follow, and nothing before. A row is what the steps
+behind it begin with, in place of the state that the first one does (`OpDef.continues`): rows that
+are kept are not computed again. What an input adds to the gates follows from that input alone, and
+is an ordinary `linear`.
 
 Sources: long short-term memory (Hochreiter, Schmidhuber 1997; with a forget gate: Gers,
 Schmidhuber, Cummins 2000), gated recurrent units (Cho et al. 2014) in the form that PyTorch
@@ -26,13 +24,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tgbench.base.errors import GraphError
-from tgbench.base.regions import Box, Interval, Region
+from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import Array, Attrs, Call, OpDef, TensorType, register, same_dtype
-from tgbench.graph.ops.layout import concat
+from tgbench.graph.ops.layout import flip
 from tgbench.graph.ops.nn import linear
 
-FEWEST_STEPS, MOST_PARTS = 16, 16  # of an op; that a layer is cut into, if it is long
 GATES, WEIGHT, BIAS, STATE = range(4)  # inputs: [steps, samples, gates · units] and so on
 TIME, BATCH, UNIT = range(3)  # dimensions of a result
 
@@ -54,9 +51,9 @@ class CellKind(NamedTuple):
 CELLS = {
     "lstm": CellKind(4, 2),
     "gru": CellKind(3, 1),
-    "rnn": CellKind(1, 1, MappingProxyType({"function": "tanh"})),
+    "rnn": CellKind(1, 1, MappingProxyType({"activation": "tanh"})),
 }
-FUNCTIONS = ("tanh", "relu")  # of a plain cell
+ACTIVATIONS = ("tanh", "relu")  # of a plain cell
 
 
 def _check(name: str) -> Callable[[Attrs, tuple[TensorType, ...]], None]:
@@ -69,15 +66,17 @@ def _check(name: str) -> Callable[[Attrs, tuple[TensorType, ...]], None]:
         units = width // cell.gates
         shapes = (
             (steps, batch, cell.gates * units), (cell.gates * units, units),
-            (cell.gates * units,), (cell.states, batch, units),
+            (cell.gates * units,), (1, batch, cell.states * units),
         )  # fmt: skip
         found = tuple(type_.shape for type_ in types)
         if found != shapes:
             raise GraphError(f"{name} of {units} units takes {shapes}, got {found}")
         if types[GATES].dtype not in ("float64", "float32", "float16", "bfloat16"):
             raise GraphError(f"{name} computes floats, not {types[GATES].dtype}")
-        if name == "rnn" and attrs["function"] not in FUNCTIONS:
-            raise GraphError(f"an rnn's function is one of {FUNCTIONS}, not {attrs['function']!r}")
+        if name == "rnn" and attrs["activation"] not in ACTIVATIONS:
+            raise GraphError(
+                f"an rnn's activation is one of {ACTIVATIONS}, not {attrs['function']!r}"
+            )
 
     return check
 
@@ -85,49 +84,39 @@ def _check(name: str) -> Callable[[Attrs, tuple[TensorType, ...]], None]:
 # --- regions -------------------------------------------------------------------------------------
 
 
-def _extra(call: Call) -> int:
-    """How many rows of a result are no h of a step."""
-    return CELLS[call.op.name].states - 1
+def _width(call: Call) -> int:
+    """Of a row of the result."""
+    return int(call.in_shapes[STATE][UNIT])
 
 
 def _forward(call: Call, regions: tuple[Region, ...]) -> Region:
     """All that follows the first changed step, of the samples that changed."""
-    steps, batch, width = call.in_shapes[GATES]
-    units, extra = width // CELLS[call.op.name].gates, _extra(call)
-    whole = Region.full((steps + extra, batch, units))
+    (steps, batch, _), row = call.in_shapes[GATES], (0, _width(call))
     if regions[WEIGHT].boxes or regions[BIAS].boxes:
-        return whole
-    found = [Box(((0, steps + extra), box[BATCH], (0, units))) for box in regions[STATE].boxes]
-    for box in regions[GATES].boxes:
-        start, stop = box[TIME]
-        rows: Interval = (start, steps + extra)
-        if call.attrs["reverse"]:
-            rows = (0, stop + extra)
-        found.append(Box((rows, box[BATCH], (0, units))))
+        return Region.full((steps, batch, _width(call)))
+    found = [Box(((0, steps), samples, row)) for _, samples, _ in regions[STATE].boxes]
+    for (start, _), samples, _ in regions[GATES].boxes:
+        found.append(Box(((start, steps), samples, row)))
     return Region.of(*found)
 
 
 def _needed(call: Call, box: Box) -> tuple[Region, ...]:
-    """All steps up to the last one that is asked for, of the samples that are."""
-    steps, _, width = call.in_shapes[GATES]
-    (start, stop), extra = box[TIME], _extra(call)
-    rows: Interval = (0, steps if steps < stop else stop)
-    if call.attrs["reverse"]:
-        rows = (0 if start < extra else start - extra, steps)
+    """The steps of these rows, and the row before them."""
+    gates, weight, bias, state = call.in_shapes
+    rows, samples, _ = box
     return (
-        Region((Box((rows, box[BATCH], (0, width))),)),
-        Region.full(call.in_shapes[WEIGHT]),
-        Region.full(call.in_shapes[BIAS]),
-        Region((Box(((0, 1 + extra), box[BATCH], (0, width // CELLS[call.op.name].gates))),)),
+        Region((Box((rows, samples, (0, gates[UNIT]))),)),
+        Region.full(weight),
+        Region.full(bias),
+        Region((Box(((0, 1), samples, (0, state[UNIT]))),)),
     )
 
 
 def _flops(call: Call, box: Box) -> int:
     """Two a multiply–add, and about ten for what a unit does with each gate."""
-    steps, _, width = call.in_shapes[GATES]
-    units = width // CELLS[call.op.name].gates
-    samples = Box((box[BATCH],)).elements
-    return int(2 * steps * width * units + 10 * steps * width) * samples
+    wide, units = call.in_shapes[WEIGHT]
+    rows = Box(box[:UNIT]).elements
+    return int(rows * wide * (2 * units + 10))
 
 
 # --- what they compute ---------------------------------------------------------------------------
@@ -153,19 +142,17 @@ def _gru_step(attrs: Attrs, gates: Array, product: Array, states: list[Array]) -
 
 def _rnn_step(attrs: Attrs, gates: Array, product: Array, states: list[Array]) -> list[Array]:
     total = gates + product
-    return [np.tanh(total) if attrs["function"] == "tanh" else np.maximum(total, 0)]
+    return [np.tanh(total) if attrs["activation"] == "tanh" else np.maximum(total, 0)]
 
 
-def _reference(step: Callable[..., list[Array]]) -> Callable[..., Array]:
+def _reference(step: Callable[..., list[Array]], states: int) -> Callable[..., Array]:
     def run(attrs: Attrs, gates: Array, weight: Array, bias: Array, state: Array) -> Array:
-        """Forwards, on arrays that are turned round where time runs backwards."""
-        turn = slice(None, None, -1 if attrs["reverse"] else 1)
-        states, found = list(state[turn]), []
+        found, row = [], np.split(state[0], states, axis=-1)
         with np.errstate(over="ignore"):
-            for row in gates[turn]:
-                states = step(attrs, row, states[0] @ weight.T + bias, states)
-                found.append(states[0])
-        return np.ascontiguousarray(np.stack([*found, *states[1:]])[turn].astype(gates.dtype))
+            for one in gates:
+                row = step(attrs, one, row[0] @ weight.T + bias, row)
+                found.append(np.concatenate(row, axis=-1))
+        return np.stack(found).astype(gates.dtype)
 
     return run
 
@@ -175,14 +162,14 @@ for _name, _step in (("lstm", _lstm_step), ("gru", _gru_step), ("rnn", _rnn_step
         OpDef(
             _name,
             same_dtype,
-            _reference(_step),
+            _reference(_step, CELLS[_name].states),
             _forward,
             _needed,
             check=_check(_name),
-            whole=lambda call: (TIME, UNIT),
+            whole=lambda call: (UNIT,),
             flops=_flops,
             multiplies=True,
-            hands_on=True,
+            continues=STATE,
             streams=lambda call: (WEIGHT,),
         )
     )
@@ -203,10 +190,10 @@ def recurrent(
     """One direction of one recurrent layer.
 
     Args:
-        kind: "lstm", "gru", or "rnn" with `function="tanh"` or "relu".
+        kind: "lstm", "gru", or "rnn" with `activation="tanh"` or "relu".
         x: [steps, samples, features].
-        state: what it begins with, [states, samples, units]: h, and for an LSTM the cell state
-            behind it (before it, backwards).
+        state: what it begins with, [1, samples, states · units]: h, and for an LSTM the cell
+            state behind it.
         weights: of the input [gates · units, features] and of h [gates · units, units], and the
             biases of both [gates · units], in PyTorch's order of gates.
         reverse: from the last step to the first.
@@ -224,20 +211,8 @@ def recurrent(
     ((20, 1, 4), (1, 1, 4))
     """
     of_input, of_state, input_bias, state_bias = weights
-    gates, extra = linear(x, of_input, input_bias), CELLS[kind].states - 1
-    steps, found, attrs = x.shape[TIME], list[Node](), {**CELLS[kind].attrs, **attrs}
-    for start, stop in parts_of(steps, reverse):
-        made = x.builder.apply(
-            kind, gates[start:stop], of_state, state_bias, state, reverse=reverse, **attrs
-        )
-        rows = stop - start
-        found.append(made[extra:] if reverse else made[:rows])
-        state = made[: 1 + extra] if reverse else made[rows - 1 :]
-    return concat(found[::-1] if reverse else found, 0), state
-
-
-def parts_of(steps: int, reverse: bool) -> list[tuple[int, int]]:
-    """How the steps of a layer are cut, in the order in which they are computed."""
-    size = max(FEWEST_STEPS, -(-steps // MOST_PARTS))
-    parts = [(start, min(start + size, steps)) for start in range(0, steps, size)]
-    return parts[::-1] if reverse else parts
+    gates = linear(flip(x, TIME) if reverse else x, of_input, input_bias)
+    attrs = {**CELLS[kind].attrs, **attrs}
+    rows = x.builder.apply(kind, gates, of_state, state_bias, state, **attrs)
+    h = rows[..., : of_state.shape[1]]
+    return flip(h, TIME) if reverse else h, rows[-1:]

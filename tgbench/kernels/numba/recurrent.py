@@ -45,12 +45,12 @@ def _bind(site: Site, scratch: tuple[View, ...]) -> Bound:
     gates, weight, bias, state = inputs(site)
     rows, samples, _ = gates.shape
     more: list[Any] = []
-    if "function" in site.call.attrs:
-        more.append(loops.ACTIVATIONS[site.call.attrs["function"]])
+    if "activation" in site.call.attrs:
+        more.append(loops.ACTIVATIONS[site.call.attrs["activation"]])
     arguments = (
         span(gates), *gates.strides[:2], span(weight), weight.strides[0], span(bias), span(state),
-        *state.strides[:2], span(site.out), *site.out.strides[:2], span(scratch[0]), rows, samples,
-        weight.shape[1], int(site.call.attrs["reverse"]), *more,
+        state.strides[1], span(site.out), *site.out.strides[:2], span(scratch[0]), rows, samples,
+        weight.shape[1], *more,
     )  # fmt: skip
     return compiled(getattr(steps, site.call.op.name), arguments)
 

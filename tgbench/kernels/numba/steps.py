@@ -1,8 +1,9 @@
 """Recurrent steps as compiled loops: the products of `loops`, and the gates in passes of their own.
 
 Arrays are flat. x [steps, batch, gates · n] is what inputs add to the gates, w [gates · n, n] the
-weights of h, s the states to begin with, y the result as `graph.ops.recurrent` has it, made
-[batch, gates · n] what is worked with. xt and xb are strides of steps and samples, and so on.
+weights of h, s [batch, states · n] what the first step begins with, y [steps, batch, states · n]
+what each step leaves, made [batch, gates · n] what is worked with. xt and xb are strides of steps
+and samples, and so on.
 """
 
 from __future__ import annotations
@@ -45,50 +46,52 @@ def _copy(z, at, x, first, n):
 
 
 @kernel
-def _product(i, before, s, so, sb, y, yb, w, ws, made, batch, width, n):
-    """made = h before step i · wᵀ: h of the first one is among the states."""
+def _product(i, s, sb, y, yt, yb, w, ws, made, batch, width, n):
+    """made = h before step i · wᵀ"""
     if i == 0:
-        products(s, so, sb, w, U(0), ws, made, U(0), width, batch, U(0), width, n)
+        products(s, U(0), sb, w, U(0), ws, made, U(0), width, batch, U(0), width, n)
     else:
-        products(y, before, yb, w, U(0), ws, made, U(0), width, batch, U(0), width, n)
+        products(y, U(i - 1) * yt, yb, w, U(0), ws, made, U(0), width, batch, U(0), width, n)
 
 
 @kernel
-def lstm(x, xt, xb, w, ws, bias, s, st, sb, y, yt, yb, made, steps, batch, n, reverse):
+def _begin(i, y, at, yt, s, first, n):
+    """y[at:] = what is there before step i, to be made what is there behind it."""
+    if i == 0:
+        _copy(y, at, s, first, n)
+    else:
+        _copy(y, at, y, at - yt, n)
+
+
+@kernel
+def lstm(x, xt, xb, w, ws, bias, s, sb, y, yt, yb, made, steps, batch, n):
     units, samples, width = U(n), U(batch), U(4 * n)
-    cells = U(0) if reverse else U(steps) * U(yt)  # where y has the cell state
-    lead = U(yt) if reverse else U(0)  # where h of step 0 is
-    first_c, first_h = (U(0), U(st)) if reverse else (U(st), U(0))
-    for b in range(samples):
-        _copy(y, cells + b * U(yb), s, first_c + b * U(sb), units)
-    before = U(0)
     for i in range(steps):
-        t = U(steps - 1 - i) if reverse else U(i)
-        _product(i, before, s, first_h, U(sb), y, U(yb), w, U(ws), made, samples, width, units)
+        _product(i, s, U(sb), y, U(yt), U(yb), w, U(ws), made, samples, width, units)
         for b in range(samples):
-            z, c, h = b * width, cells + b * U(yb), lead + t * U(yt) + b * U(yb)
+            z, h = b * width, U(i) * U(yt) + b * U(yb)
+            c = h + units
             _add(made, z, bias, U(0), width)
-            _add(made, z, x, t * U(xt) + b * U(xb), width)
+            _add(made, z, x, U(i) * U(xt) + b * U(xb), width)
             _gate(made, z, U(2) * units, SIGMOID)
             _gate(made, z + U(2) * units, units, TANH)
             _gate(made, z + U(3) * units, units, SIGMOID)
+            _begin(i, y, c, U(yt), s, b * U(sb) + units, units)
             for j in range(units):
                 y[c + j] = made[z + units + j] * y[c + j] + made[z + j] * made[z + U(2) * units + j]
             _copy(y, h, y, c, units)
             _gate(y, h, units, TANH)
             for j in range(units):
                 y[h + j] *= made[z + U(3) * units + j]
-        before = lead + t * U(yt)
 
 
 @kernel
-def gru(x, xt, xb, w, ws, bias, s, st, sb, y, yt, yb, made, steps, batch, n, reverse):
-    units, samples, width, before = U(n), U(batch), U(3 * n), U(0)
+def gru(x, xt, xb, w, ws, bias, s, sb, y, yt, yb, made, steps, batch, n):
+    units, samples, width = U(n), U(batch), U(3 * n)
     for i in range(steps):
-        t = U(steps - 1 - i) if reverse else U(i)
-        _product(i, before, s, U(0), U(sb), y, U(yb), w, U(ws), made, samples, width, units)
+        _product(i, s, U(sb), y, U(yt), U(yb), w, U(ws), made, samples, width, units)
         for b in range(samples):
-            z, h, more = b * width, t * U(yt) + b * U(yb), t * U(xt) + b * U(xb)
+            z, h, more = b * width, U(i) * U(yt) + b * U(yb), U(i) * U(xt) + b * U(xb)
             new = z + U(2) * units
             _add(made, z, bias, U(0), width)
             _add(made, z, x, more, U(2) * units)
@@ -97,28 +100,22 @@ def gru(x, xt, xb, w, ws, bias, s, st, sb, y, yt, yb, made, steps, batch, n, rev
                 made[new + j] *= made[z + j]
             _add(made, new, x, more + U(2) * units, units)
             _gate(made, new, units, TANH)
-            if i == 0:
-                _copy(y, h, s, b * U(sb), units)
-            else:
-                _copy(y, h, y, before + b * U(yb), units)
+            _begin(i, y, h, U(yt), s, b * U(sb), units)
             for j in range(units):
                 y[h + j] -= made[new + j]
             for j in range(units):
                 y[h + j] *= made[z + units + j]
             _add(y, h, made, new, units)
-        before = t * U(yt)
 
 
 @kernel
-def rnn(x, xt, xb, w, ws, bias, s, st, sb, y, yt, yb, made, steps, batch, n, reverse, code):
-    units, samples, before = U(n), U(batch), U(0)
+def rnn(x, xt, xb, w, ws, bias, s, sb, y, yt, yb, made, steps, batch, n, code):
+    units, samples = U(n), U(batch)
     for i in range(steps):
-        t = U(steps - 1 - i) if reverse else U(i)
-        _product(i, before, s, U(0), U(sb), y, U(yb), w, U(ws), made, samples, units, units)
+        _product(i, s, U(sb), y, U(yt), U(yb), w, U(ws), made, samples, units, units)
         for b in range(samples):
-            z, h = b * units, t * U(yt) + b * U(yb)
+            z, h = b * units, U(i) * U(yt) + b * U(yb)
             _add(made, z, bias, U(0), units)
-            _add(made, z, x, t * U(xt) + b * U(xb), units)
+            _add(made, z, x, U(i) * U(xt) + b * U(xb), units)
             _copy(y, h, made, z, units)
             _gate(y, h, units, code)
-        before = t * U(yt)

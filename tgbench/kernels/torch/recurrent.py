@@ -19,41 +19,36 @@ FLOPS_PER_NS = 20.0  # of a product with one row
 CALLS = {"lstm": 8, "gru": 9, "rnn": 2}  # of a step
 
 
-def rows_of(op: str, reverse: bool, out: Any, state: Any) -> Iterator[tuple[int, Any, Any]]:
-    """Each step in its order: which it is, h before it, and where h behind it goes."""
-    extra = CELLS[op].states - 1
-    steps = out.shape[0] - extra
-    order = range(steps - 1, -1, -1) if reverse else range(steps)
-    first = state.select(0, extra) if reverse else state.select(0, 0)
-    places = [out.select(0, extra + t if reverse else t) for t in order]
-    for t, (before, after) in zip(order, pairwise([first, *places]), strict=True):
+def rows_of(out: Tensor, state: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Each step: which it is, the row before it, and its own."""
+    rows = [*state.unbind(0), *out.unbind(0)]
+    for t, (before, after) in enumerate(pairwise(rows)):
         yield t, before, after
 
 
 def _lstm(
-    reverse: bool, gates: Tensor, weight: Tensor, bias: Tensor, state: Tensor, total: Tensor,
-    out: Tensor,
-) -> None:  # fmt: skip
-    c, columns, units = out[0 if reverse else -1], weight.t(), weight.shape[1]
-    c.copy_(state[0 if reverse else 1])
+    gates: Tensor, weight: Tensor, bias: Tensor, state: Tensor, total: Tensor, out: Tensor
+) -> None:
+    columns, units = weight.t(), weight.shape[1]
     torch.add(gates, bias, out=total)
-    for t, before, after in rows_of("lstm", reverse, out, state):
-        row = total[t].addmm_(before, columns)
+    for t, before, after in rows_of(out, state):
+        row = total[t].addmm_(before[:, :units], columns)
         enters, stays = row[:, :units], row[:, units : 2 * units]
         row[:, : 2 * units].sigmoid_()
         new, leaves = row[:, 2 * units : 3 * units].tanh_(), row[:, 3 * units :].sigmoid_()
-        c.mul_(stays).addcmul_(enters, new)
-        torch.tanh(c, out=after)
-        after.mul_(leaves)
+        h, c = after[:, :units], after[:, units:]
+        torch.mul(before[:, units:], stays, out=c)
+        c.addcmul_(enters, new)
+        torch.tanh(c, out=h)
+        h.mul_(leaves)
 
 
 def _gru(
-    reverse: bool, gates: Tensor, weight: Tensor, bias: Tensor, state: Tensor, row: Tensor,
-    out: Tensor,
-) -> None:  # fmt: skip
+    gates: Tensor, weight: Tensor, bias: Tensor, state: Tensor, row: Tensor, out: Tensor
+) -> None:
     columns, units = weight.t(), weight.shape[1]
     new, both = row[:, 2 * units :], row[:, : 2 * units]
-    for t, before, after in rows_of("gru", reverse, out, state):
+    for t, before, after in rows_of(out, state):
         torch.addmm(bias, before, columns, out=row)
         both.add_(gates[t, :, : 2 * units]).sigmoid_()
         new.mul_(row[:, :units]).add_(gates[t, :, 2 * units :]).tanh_()
@@ -62,12 +57,12 @@ def _gru(
 
 
 def _rnn(
-    reverse: bool, gates: Tensor, weight: Tensor, bias: Tensor, state: Tensor, total: Tensor,
-    out: Tensor, function: str,
+    gates: Tensor, weight: Tensor, bias: Tensor, state: Tensor, total: Tensor, out: Tensor,
+    function: str,
 ) -> None:  # fmt: skip
     columns = weight.t()
     torch.add(gates, bias, out=total)
-    for t, before, after in rows_of("rnn", reverse, out, state):
+    for t, before, after in rows_of(out, state):
         row = total[t].addmm_(before, columns)
         if function == "tanh":
             torch.tanh(row, out=after)
@@ -89,8 +84,8 @@ def _scratch(site: Site) -> tuple[Scratch, ...]:
 
 
 def _bind(site: Site, scratch: tuple[View, ...]) -> Bound:
-    more = [site.call.attrs["function"]] if "function" in site.call.attrs else []
-    operands = (site.call.attrs["reverse"], *inputs(site), *scratch, site.out, *more)
+    more = [site.call.attrs["activation"]] if "activation" in site.call.attrs else []
+    operands = (*inputs(site), *scratch, site.out, *more)
     function: Any = FUNCTIONS[site.call.op.name]
     return function, operands
 

@@ -34,7 +34,7 @@ from tgbench.memory.placement import ALIGNMENT, aligned, donors
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.retention.workload import Workload, asked
 from tgbench.runs.propagate import Propagator, covered, widened
-from tgbench.runs.rules import Rules, less_known
+from tgbench.runs.rules import Rules, begun, less_known
 from tgbench.runs.split import Cut, demands
 
 Cost: TypeAlias = Callable[[Call, Box], float]  # nanoseconds
@@ -417,12 +417,14 @@ class _Maker:
             chain,
             [sum(self.cost(call, box) for box in rules.parts(call, region)) for region in computed],
             sizes,
-            [rules.needed(call, region) if region.boxes else () for region in computed],
+            [rules.needed_beside(call, region) if region.boxes else () for region in computed],
             reduce(Box.hull, looked) if looked else None,
         )
 
     def _computed(self, call: Call, region: Region, keep: Region) -> Region:
         region = widened(call, less_known(call, region))
+        if call.op.continues is not None and region.boxes:
+            region = Region((region.hull(),)) if keep.boxes else begun(call, region)
         region = self.rules.rounded(call, region)
         return covered(call, region, keep) if region.boxes else region
 

@@ -50,7 +50,7 @@ def _no_bias(weight: Node) -> Node:
     return weight.builder.constant(zeros).cast(weight.dtype)
 
 
-Begin = Callable[[int, bool], Node]  # (number of a direction, whether it runs backwards) → state
+Begin = Callable[[int], Node]  # (number of a direction) → [1, samples, states · units]
 
 
 def _run(
@@ -63,7 +63,7 @@ def _run(
         for side, reverse in enumerate(given.directions):
             number = layer * len(given.directions) + side
             made, state = ops.recurrent(
-                kind, x, begins(number, reverse), given.of(number), reverse=reverse, **attrs
+                kind, x, begins(number), given.of(number), reverse=reverse, **attrs
             )
             found.append(made)
             left.append(state)
@@ -73,36 +73,22 @@ def _run(
 
 @lowers("aten.lstm.input")
 def _lstm(site: CallSite, x: Node, first: Sequence[Node], *more: Any) -> tuple[Node, Node, Node]:
-    (h, c), given = first, Layers(*more)
+    h, c = first
     refuse(h.shape != c.shape, "h of an LSTM is projected")
-
-    def begins(number: int, reverse: bool) -> Node:
-        states = [c, h] if reverse else [h, c]
-        return ops.concat([state[number : number + 1] for state in states], 0)
-
-    x, left = _run("lstm", x, begins, given, {})
-    return x, *_stacked(left, given)
-
-
-def _stacked(left: Sequence[Node], given: Layers) -> tuple[Node, Node]:
-    """h and the cell states, one behind the other as PyTorch has them."""
-    sides = [given.directions[i % len(given.directions)] for i in range(len(left))]
-    h = [state[1:2] if side else state[0:1] for state, side in zip(left, sides, strict=True)]
-    c = [state[0:1] if side else state[1:2] for state, side in zip(left, sides, strict=True)]
-    return ops.concat(h, 0), ops.concat(c, 0)
+    x, left = _run("lstm", x, lambda i: ops.concat([h[i : i + 1], c[i : i + 1]]), Layers(*more), {})
+    units = h.shape[-1]
+    last = ops.concat(left, 0)
+    return x, last[..., :units], last[..., units:]
 
 
 def _one_state(kind: str, **attrs: Any) -> Rule:
-    def rule(site: CallSite, x: Node, first: Node, *more: Any) -> tuple[Node, Node]:
-        def begins(number: int, reverse: bool) -> Node:
-            return first[number : number + 1]
-
-        x, left = _run(kind, x, begins, Layers(*more), attrs)
+    def rule(site: CallSite, x: Node, h: Node, *more: Any) -> tuple[Node, Node]:
+        x, left = _run(kind, x, lambda i: h[i : i + 1], Layers(*more), attrs)
         return x, ops.concat(left, 0)
 
     return rule
 
 
 lowers("aten.gru.input")(_one_state("gru"))
-lowers("aten.rnn_tanh.input")(_one_state("rnn", function="tanh"))
-lowers("aten.rnn_relu.input")(_one_state("rnn", function="relu"))
+lowers("aten.rnn_tanh.input")(_one_state("rnn", activation="tanh"))
+lowers("aten.rnn_relu.input")(_one_state("rnn", activation="relu"))
