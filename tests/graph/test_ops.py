@@ -295,6 +295,8 @@ def test_regions_that_cut_into_too_many_pieces_are_covered(
 # --- checks ---------------------------------------------------------------------------------------
 
 X = ("x", (2, 3), "float32")
+STEPS = [("x", (4, 1, 6), "float32"), ("w", (6, 6), "float32"), ("b", (6,), "float32"),
+         ("s", (1, 1, 6), "float32")]  # fmt: skip
 BAD: dict[str, list[tuple[str, list[tuple[Any, ...]], dict[str, Any]]]] = {
     "arity": [
         *[(op, [X], {}) for op in ("add", "matmul", "where", "gather", "linear", "rms_norm")],
@@ -327,6 +329,9 @@ BAD: dict[str, list[tuple[str, list[tuple[Any, ...]], dict[str, Any]]]] = {
         ("update", [X, ("y", (1, 1), "int32")], {"start": (0, 0)}),
     ],
     "shape": [
+        ("lstm", STEPS, {}),
+        ("gru", STEPS[:3], {}),
+        ("rnn", [X, *STEPS[1:]], {"activation": "tanh"}),
         ("add", [X, ("y", (2,), "float32")], {}),
         ("matmul", [X, X], {}),
         ("matmul", [X, ("y", (3,), "float32")], {}),
@@ -360,6 +365,7 @@ BAD: dict[str, list[tuple[str, list[tuple[Any, ...]], dict[str, Any]]]] = {
          {"scale": 1.0}),
     ],
     "attribute": [
+        ("rnn", STEPS, {"activation": "gelu"}),
         ("gelu", [X], {"approximate": "sigmoid"}),
         ("gated_linear", [X, X, X], {"activation": "swish"}),
     ],

@@ -74,9 +74,7 @@ def _check(name: str) -> Callable[[Attrs, tuple[TensorType, ...]], None]:
         if types[GATES].dtype not in ("float64", "float32", "float16", "bfloat16"):
             raise GraphError(f"{name} computes floats, not {types[GATES].dtype}")
         if name == "rnn" and attrs["activation"] not in ACTIVATIONS:
-            raise GraphError(
-                f"an rnn's activation is one of {ACTIVATIONS}, not {attrs['function']!r}"
-            )
+            raise GraphError(f"{attrs['activation']!r} is none of {', '.join(ACTIVATIONS)}")
 
     return check
 

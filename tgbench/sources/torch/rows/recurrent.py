@@ -1,4 +1,4 @@
-"""Recurrent layers: each direction of each layer in a few ops, and what it leaves at the end."""
+"""Recurrent layers: an op for each direction of each layer, and what it leaves at the end."""
 
 from __future__ import annotations
 
