@@ -46,7 +46,7 @@ from tgbench.session.memory import Memory
 SHARE = 0.01  # of what runs take: what trying may take longer
 AT_ONCE = 100  # runs whose share may be spent at a time
 WARM = 4  # runs of a program before anything is tried
-LOOK_NS = 40_000.0  # a call, to find out what is not known of it, until one was looked at
+LOOK_NS = 400_000.0  # a call, to find out what is not known of it, until one was looked at
 SEEN = 64  # runs after which a call that was timed is timed again
 SAMPLES = 5  # of it
 DRIFT = 1.5  # times as long as it took, or as short: something else is going on
