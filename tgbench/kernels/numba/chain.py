@@ -169,6 +169,7 @@ class LoopChain:
         self._forms = np.array(self._moves, np.int64)
         self.by_team = any(one.by_team for one in self.loops)
         self._go = entries.run_long if self.size_bytes > LONG_BYTES else entries.run
+        _call_once(self._go)
         self.move_to(np.array(self._origin, np.int64))
 
     def move_to(self, origin: Words) -> None:
@@ -204,6 +205,14 @@ class LoopChain:
             word += width
         one(*arguments)
         raise KernelError(f"{one.function.__name__} failed in a chain, and does not alone")
+
+
+@cache
+def _call_once(go: Any) -> None:
+    """The first call of a compiled function takes milliseconds, which are no run's: of no loops."""
+    none = np.zeros(0, np.int64)
+    with once.doing():
+        go(none, none, 0, 0, NOBODY, 0)
 
 
 def _argument(kind: str, words: list[int]) -> Any:
