@@ -272,3 +272,19 @@ def test_arrays_that_numba_passes_in_another_way_are_refused() -> None:
     entries._check_passing(("int", "float"), ["i64 %a", "double %b"])
     with pytest.raises(KernelError, match=r"as \(i64, double\), not as \(double, i64\)"):
         entries._check_passing(("int", "float"), ["double %a", "i64 %b"])
+
+
+def test_what_executes_a_chain_was_called_before_its_first_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its first call takes milliseconds, and a small program would be put aside for that."""
+    made, called = LoopChain(()), list[Any]()
+    made.add(*copy(0, SIZE, 8), memory())
+    monkeypatch.setattr(chains, "_call_once", called.append)
+    made.close()
+    assert called == [made._go]
+    monkeypatch.undo()
+    chains._call_once.cache_clear()
+    ran: list[tuple[int, int]] = []
+    chains._call_once(lambda table, starts, first, stop, words, helpers: ran.append((first, stop)))
+    assert ran == [(0, 0)], "of no loops"
