@@ -177,7 +177,8 @@ class Tryer:
             return
         tryout = program.tryout
         if tryout is None or (tryout.version != self.version and not tryout.groups):
-            if self.left_ns > self._look_ns * len(program.instructions):
+            takes_ns = self._look_ns * len(program.instructions)
+            if self.left_ns >= min(takes_ns, AT_ONCE * share_ns):  # or all that may be saved up
                 self._paid(self._look, program, memory, most)
         elif not tryout.groups:
             if tryout.watched is not None and program.use.ran % SEEN == 0:
