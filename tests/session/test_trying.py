@@ -261,7 +261,7 @@ def test_a_kernel_that_alone_folds_is_timed_as_well(
 ) -> None:
     """What it takes is compared with one call after the other, by programs made from then on."""
     (own,) = folded_layers(monkeypatch, world, 1)
-    assert finish(opened(world, tmp_path / "found.db"), 400) == {own}
+    assert finish(opened(world, tmp_path / "found.db"), 800) == {own}
     found = [one for one in Records(tmp_path / "found.db").all() if "; then relu" in one.signature]
     assert {one.kernel for one in found} == {own}
 
