@@ -482,31 +482,30 @@ class Memory:
     def run(self, step: Step) -> None:
         self.ran = []
         for node, region in step.compute.items():
-            inputs = [self.read(parent) for parent in node.inputs]
-            if node.call.op.continues is not None:
-                self._go_on(node, region, inputs)
-                continue
-            result = node.call.op.reference(node.call.attrs, *inputs)
+            made = self._made(node, region)
             if node not in self.storage.retained:
                 self._poison(node)
-            for box in region:
-                self.arrays[node][box.slices()] = result[box.slices()]
+            for box, part in zip(region, made, strict=True):
+                self.arrays[node][box.slices()] = part
             for other in self.storage.overlaps.get(node, ()):
                 self._poison(other)
             self.ran.append((node.name, region))
 
-    def _go_on(self, node: Node, region: Region, inputs: Sequence[Array]) -> None:
-        """Rows behind one that is there, each box by itself."""
-        for box in region:
-            parts = [array[read.slices()] for array, read in
-                     zip(inputs, Rules().reads(node.call, box), strict=True)]  # fmt: skip
-            before = row_before(node.call, box)
+    def _made(self, node: Node, region: Region) -> list[Array]:
+        """What a step computes of a node, box by box."""
+        call, inputs = node.call, [self.read(parent) for parent in node.inputs]
+        if call.op.continues is None:
+            result = call.op.reference(call.attrs, *inputs)
+            return [result[box.slices()] for box in region]
+        found = []
+        for box in region:  # behind a row that is there
+            reads = zip(inputs, Rules().reads(call, box), strict=True)
+            parts = [array[read.slices()] for array, read in reads]
+            before = row_before(call, box)
             if before is not None:
-                parts[node.call.op.continues] = self.arrays[node][before.slices()]
-            self.arrays[node][box.slices()] = node.call.op.reference(node.call.attrs, *parts)
-        for other in self.storage.overlaps.get(node, ()):
-            self._poison(other)
-        self.ran.append((node.name, region))
+                parts[call.op.continues] = self.arrays[node][before.slices()]
+            found.append(call.op.reference(call.attrs, *parts))
+        return found
 
     def _poison(self, node: Node) -> None:
         self.arrays[node] = garbage(self.rng, node.shape, node.dtype).copy()

@@ -177,21 +177,25 @@ def check_run(
     return step
 
 
-@given(st.data())
-def test_random_runs_equal_full_recomputation(data: st.DataObject) -> None:
-    graph, make = data.draw(graphs())
+def check_runs(graph: Graph, make: Any, data: st.DataObject, most: int) -> None:
+    """Everything, then up to so many edits and looks, over a random storage."""
     storage = data.draw(storages(graph))
     decide = Propagator(graph, storage, Rules())
     memory = Memory(graph, storage)
     values = make(0)
     changed = {node: Region.full(node.shape) for node in graph.inputs.values()}
     step = check_run(memory, decide, {}, changed, data.draw(demands(graph)), values)
-    for run in range(1, data.draw(st.integers(1, 4)) + 1):
+    for run in range(1, data.draw(st.integers(1, most)) + 1):
         change = data.draw(changes(graph))
         values = edited(values, change, make(run))
         moved = {graph.inputs[name]: region for name, region in change.items()}
         demand = data.draw(demands(graph))
         step = check_run(memory, decide, step.valid, moved, demand, values)
+
+
+@given(st.data())
+def test_random_runs_equal_full_recomputation(data: st.DataObject) -> None:
+    check_runs(*data.draw(graphs()), data, most=4)
 
 
 @st.composite
@@ -216,16 +220,7 @@ def recurrent(draw: Any) -> tuple[Graph, Any]:
 
 @given(st.data())
 def test_rows_that_go_on_equal_full_recomputation(data: st.DataObject) -> None:
-    graph, make = data.draw(recurrent())
-    storage = data.draw(storages(graph))
-    decide, memory, values = Propagator(graph, storage, Rules()), Memory(graph, storage), make(0)
-    changed = {node: Region.full(node.shape) for node in graph.inputs.values()}
-    step = check_run(memory, decide, {}, changed, data.draw(demands(graph)), values)
-    for run in range(1, data.draw(st.integers(1, 5)) + 1):
-        change = data.draw(changes(graph))
-        values = edited(values, change, make(run))
-        moved = {graph.inputs[name]: region for name, region in change.items()}
-        step = check_run(memory, decide, step.valid, moved, data.draw(demands(graph)), values)
+    check_runs(*data.draw(recurrent()), data, most=5)
 
 
 def test_rows_go_on_where_one_is_there_and_begin_where_none_is() -> None:

@@ -6,7 +6,7 @@ program, and carries states from one run to the next.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -26,7 +26,7 @@ from tgbench.kernels.registry import ARENA, Ranking, View
 from tgbench.memory.arena import Occupancy, Seat
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.decisions import Decisions
-from tgbench.programs.lowering import Held, State
+from tgbench.programs.lowering import State
 from tgbench.programs.places import Saved, Spared
 from tgbench.programs.pool import Pool
 from tgbench.programs.program import Program
@@ -451,18 +451,18 @@ class Memory:
         before = self.states.patterns[state]
         there, slots = before.regions, self.placement.slots
         different, which = self.fates(program, kind)
-        alike = dict[tuple[int, int, Coords], tuple[Region, list[Node]]]()
+        alike = dict[Hashable, tuple[Region, ValueFate, list[Node]]]()
         for node, fate in zip(self.kept, which, strict=True):
             valid = there[node][0] if node in there else EMPTY
-            key = id(valid), fate, slots[node].start
-            alike.setdefault(key, (valid, []))[1].append(node)
+            key = id(valid), fate, slots[node].start, node.shape
+            alike.setdefault(key, (valid, different[fate], []))[2].append(node)
         left = list[Alike]()
-        for (_, fate, start), (valid, nodes) in alike.items():
-            region = different[fate].after(valid)
+        for valid, becomes, nodes in alike.values():
+            region = becomes.after(valid)
             if region.boxes:
-                left += [Alike(region, start, (node,)) for node in nodes]
-        windows = self._windows_left(program, before.state, self.dirty_in(kind))
-        left += [Alike(held.valid, held.start, (node,)) for node, held in windows.items()]
+                left.append(Alike(region, slots[nodes[0]].start, tuple(nodes)))
+        if self.placement.sliding:
+            left += self._windows_left(program, there, self.dirty_in(kind))
         return ValidityPattern.joined(left)
 
     def fates(self, program: Program, kind: BucketClass) -> Fates:
@@ -480,23 +480,25 @@ class Memory:
         return tuple(numbers), which
 
     def _windows_left(
-        self, program: Program, held: State, dirty: Mapping[Node, Region]
-    ) -> dict[Node, Held]:
+        self,
+        program: Program,
+        before: Mapping[Node, tuple[Region, Coords]],
+        dirty: Mapping[Node, Region],
+    ) -> list[Alike]:
         """What is in windows: as a program leaves those that it moves or writes, and the others as
         they were.
         """
-        if not self.placement.sliding:
-            return {}
         touched = {made.result for made in program.instructions}
-        after = self.states.patterns[program.after].state
-        there = dict[Node, Held]()
+        after = self.states.patterns[program.after].regions
+        left = list[Alike]()
         for node in self.placement.sliding:
-            if node in touched:
-                there |= {node: after[node]} if node in after else {}
-            elif node in held:
-                valid = held[node].valid.subtract(dirty.get(node, EMPTY))
-                there |= {node: Held(valid, held[node].start)} if valid.boxes else {}
-        return there
+            if node in touched and node in after:
+                left.append(Alike(*after[node], (node,)))
+            elif node not in touched and node in before:
+                valid, start = before[node]
+                valid = valid.subtract(dirty.get(node, EMPTY))
+                left += [Alike(valid, start, (node,))] if valid.boxes else []
+        return left
 
 
 def _like(tensor: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:

@@ -27,6 +27,7 @@ from tgbench.base.errors import GraphError
 from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import Array, Attrs, Call, OpDef, TensorType, register, same_dtype
+from tgbench.graph.ops.elementwise import _sigmoid
 from tgbench.graph.ops.layout import flip
 from tgbench.graph.ops.nn import linear
 
@@ -118,10 +119,6 @@ def _flops(call: Call, box: Box) -> int:
 
 
 # --- what they compute ---------------------------------------------------------------------------
-
-
-def _sigmoid(x: Array) -> Array:
-    return np.asarray(1 / (1 + np.exp(-x)))
 
 
 def _lstm_step(attrs: Attrs, gates: Array, product: Array, states: list[Array]) -> list[Array]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -19,11 +18,10 @@ FLOPS_PER_NS = 20.0  # of a product with one row
 CALLS = {"lstm": 8, "gru": 9, "rnn": 2}  # of a step
 
 
-def rows_of(out: Tensor, state: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Each step: which it is, the row before it, and its own."""
+def _steps(each: Tensor, state: Tensor, out: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Of each step: what there is of it, the row before it, and its own."""
     rows = [*state.unbind(0), *out.unbind(0)]
-    for t, (before, after) in enumerate(pairwise(rows)):
-        yield t, before, after
+    return zip(each.unbind(0), rows, rows[1:], strict=False)
 
 
 def _lstm(
@@ -31,8 +29,8 @@ def _lstm(
 ) -> None:
     columns, units = weight.t(), weight.shape[1]
     torch.add(gates, bias, out=total)
-    for t, before, after in rows_of(out, state):
-        row = total[t].addmm_(before[:, :units], columns)
+    for row, before, after in _steps(total, state, out):
+        row.addmm_(before[:, :units], columns)
         enters, stays = row[:, :units], row[:, units : 2 * units]
         row[:, : 2 * units].sigmoid_()
         new, leaves = row[:, 2 * units : 3 * units].tanh_(), row[:, 3 * units :].sigmoid_()
@@ -48,23 +46,23 @@ def _gru(
 ) -> None:
     columns, units = weight.t(), weight.shape[1]
     new, both = row[:, 2 * units :], row[:, : 2 * units]
-    for t, before, after in rows_of(out, state):
+    for given, before, after in _steps(gates, state, out):
         torch.addmm(bias, before, columns, out=row)
-        both.add_(gates[t, :, : 2 * units]).sigmoid_()
-        new.mul_(row[:, :units]).add_(gates[t, :, 2 * units :]).tanh_()
+        both.add_(given[:, : 2 * units]).sigmoid_()
+        new.mul_(row[:, :units]).add_(given[:, 2 * units :]).tanh_()
         torch.sub(before, new, out=after)
         after.mul_(row[:, units : 2 * units]).add_(new)
 
 
 def _rnn(
     gates: Tensor, weight: Tensor, bias: Tensor, state: Tensor, total: Tensor, out: Tensor,
-    function: str,
+    activation: str,
 ) -> None:  # fmt: skip
     columns = weight.t()
     torch.add(gates, bias, out=total)
-    for t, before, after in rows_of(out, state):
-        row = total[t].addmm_(before, columns)
-        if function == "tanh":
+    for row, before, after in _steps(total, state, out):
+        row.addmm_(before, columns)
+        if activation == "tanh":
             torch.tanh(row, out=after)
         else:
             torch.clamp_min(row, 0, out=after)

@@ -21,7 +21,7 @@ import tgbench.sources.torch.rows.indexing
 import tgbench.sources.torch.rows.layout
 import tgbench.sources.torch.rows.neural
 import tgbench.sources.torch.rows.recurrent
-import tgbench.sources.torch.rows.reduction  # noqa: F401  (these five fill the table)
+import tgbench.sources.torch.rows.reduction  # noqa: F401  (these fill the table)
 from tgbench.base.errors import ImporterError, TgbenchError
 from tgbench.base.words import shorten
 from tgbench.graph.ops.opaque.aten import refusal

@@ -11,8 +11,6 @@ from tgbench.graph import ops
 from tgbench.graph.graph import Node
 from tgbench.sources.torch.table import CallSite, Rule, lowers, refuse
 
-FORWARDS, BACKWARDS = (False,), (False, True)
-
 
 class Layers(NamedTuple):
     """What PyTorch says of the layers of a call, in the order of its schema.
@@ -33,7 +31,7 @@ class Layers(NamedTuple):
     @property
     def directions(self) -> tuple[bool, ...]:
         """Of each layer: whether it runs backwards."""
-        return BACKWARDS if self.is_both_ways else FORWARDS
+        return (False, True) if self.is_both_ways else (False,)
 
     def of(self, number: int) -> tuple[Node, Node, Node, Node]:
         """The weights and biases of a direction of a layer."""
