@@ -226,6 +226,16 @@ def _gemma() -> tuple[nn.Module, Array]:
     return Module(model, "input_ids", {"use_cache": False}).eval(), _ids(256)
 
 
+def _mamba() -> tuple[nn.Module, Array]:
+    """A state-space model, whose export writes out the loop over words."""
+    import transformers
+
+    config = transformers.MambaConfig(vocab_size=1000, hidden_size=256, num_hidden_layers=4)
+    torch.manual_seed(0)
+    model = transformers.MambaModel(config).eval()
+    return Module(model, "input_ids", {"use_cache": False}).eval(), _ids(128)
+
+
 def _bert(width: int, layers: int, tokens: int) -> tuple[nn.Module, Array]:
     import transformers
 
@@ -287,6 +297,7 @@ IMAGES = ("ViTModel", "SwinModel", "ConvNextModel", "ResNetModel", "MobileNetV2M
 SUBJECTS: Mapping[str, Subject] = {
     "GPT-2, 6 × 256, 128 tokens": Subject(_gpt2, (*TEXT, "one edit, last row", "blocks", "chat")),
     "Gemma 3, 6 × 256, windows of 32, 256 tokens": Subject(_gemma, ("typing", "blocks", "chat")),
+    "Mamba, 4 × 256, 128 tokens": Subject(_mamba, ("one edit", "one edit, one row", "typing")),
     "MiniLM's size, 6 × 384, 128 tokens": Subject(partial(_bert, 384, 6, 128), TEXT[:4]),
     "ResNet-18, 224²": Subject(partial(_resnet, (2, 2, 2, 2), "basic"), ("patch",)),
     "ResNet-50, 224²": Subject(partial(_resnet, (3, 4, 6, 3), "bottleneck"), ("patch",)),

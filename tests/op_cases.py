@@ -847,6 +847,33 @@ case(
     exact=False,
 )  # fmt: skip
 
+
+def _recurrence(attrs: Any, decay: Array, added: Array, state: Array) -> Array:
+    """By a matrix for each element: what each row adds to each that follows."""
+    rows, found = len(added), np.zeros(added.shape)
+    for element in np.ndindex(*added.shape[1:]):
+        a, b = decay[:, *element], np.concatenate([state[:, *element], added[:, *element]])
+        for i in range(rows):
+            found[i, *element] = sum(np.prod(a[j : i + 1]) * b[j] for j in range(i + 2))
+    return found
+
+
+case(
+    "linear_recurrence",
+    lambda g: g.apply(
+        "linear_recurrence", x_of(g, 4, 2, 3, name="a") * 0.25, x_of(g, 4, 2, 3),
+        x_of(g, 1, 2, 3, name="s"),
+    ),
+    independent=_recurrence,
+)  # fmt: skip
+case(
+    "linear_recurrence of one decay",
+    lambda g: ops.linear_recurrence(
+        x_of(g, 3, 1, name="a"), x_of(g, 3, 2), x_of(g, 1, 2, name="s")
+    ),
+    independent=_recurrence,
+)
+
 # --- order, elements by index ---------------------------------------------------------------------
 
 case("cumsum", lambda g: ops.cumsum(x_of(g, 3, 4), 1),

@@ -541,6 +541,28 @@ for _op in ("lstm", "gru", "rnn"):
         ("tanh", "relu") if _op == "rnn" else ("tanh",), ("float32", "float64")
     ):
         case(f"{_op}_{_function}_{_dtype}", partial(recurrent, _op, _function, _dtype))
+
+
+def recurrence(dtype: str, order: tuple[int, ...], wide: int, g: GraphBuilder) -> Node:
+    """Rows of a part of something wider, which lies in some order; decay may be one number."""
+    shape = [(7, 2, 5, 4)[i] for i in order]
+    back = [order.index(i) for i in range(4)]
+    decay = x(g, *shape[:3], wide, dtype=dtype, name="a") if order[3] == 3 else x(
+        g, *shape, dtype=dtype, name="a")  # fmt: skip
+    added = x(g, *shape, dtype=dtype).permute(*back)[1:6]
+    return ops.linear_recurrence(
+        decay.permute(*back)[1:6] * 0.5, added, x(g, 1, 2, 5, 4, dtype=dtype, name="s")
+    )
+
+
+for _dtype, _order, _wide in itertools.product(
+    ("float32", "float64"), ((0, 1, 2, 3), (1, 2, 0, 3), (3, 1, 0, 2)), (1, 4)
+):
+    case(f"linear_recurrence_{_dtype}_{_order}_{_wide}",
+         partial(recurrence, _dtype, _order, _wide))  # fmt: skip
+case("linear_recurrence_numbers",
+     lambda g: ops.linear_recurrence(x(g, 9, name="a"), x(g, 9), x(g, 1, name="s")), "integers"
+     )  # fmt: skip
 case("cumsum_int", lambda g: ops.cumsum(x(g, 4, 5, dtype="int32"), 1), "integers")
 for _rows in ([0, 1, 1, 2, 3], [3, 0, 0, 2], [2], [1, 3, 3], [-1, 0]):
     case(

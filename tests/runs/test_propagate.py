@@ -206,7 +206,11 @@ def recurrent(draw: Any) -> tuple[Graph, Any]:
     x, weights = g.input("x", (steps, samples, units)), g.parameter("w", (units, units))
     bias, first = g.parameter("b", (units,)), g.input("s", (1, samples, units))
 
+    is_linear = draw(st.booleans())
+
     def layer(gates: Node) -> Node:
+        if is_linear:
+            return ops.linear_recurrence(weights[:1], gates, first)
         return g.apply("rnn", gates, weights, bias, first, activation="relu")
 
     rows = layer(x)

@@ -81,3 +81,20 @@ for _name in GATES:
         lambda d, name=_name: _draw(name, d),  # type: ignore[misc]
         0.5,
     )
+
+
+def _scan(decay: Bounded, added: Bounded, state: Bounded) -> Bounded:
+    row, found = _row(state, 0), []
+    for i in range(added.shape[0]):
+        row = b.add(b.mul(_row(decay, i), row), _row(added, i))
+        found.append(row)
+    return b.moved(lambda *rows: torch.stack(rows), *found)
+
+
+def _draw_scan(d: Drawing) -> int:
+    shape = [d.integer(1, 9), *(d.integer(1, 3) for _ in range(d.integer(0, 3)))]
+    x, decay = d.exactly(shape), d.exactly(shape)
+    return d.apply("linear_recurrence", decay, x, d.leaf([1, *shape[1:]]))
+
+
+op("linear_recurrence", "ops.linear_recurrence({0}, {1}, {2})", _scan, _draw_scan, 0.5)

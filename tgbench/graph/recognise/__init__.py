@@ -1,6 +1,7 @@
 """Fused ops found in graphs that were written without them, such as imported ones.
 
-    graph ─→ cells   written out in atomic ops
+    graph ─→ loops   steps that were written out, all at once
+          ─→ cells   written out in atomic ops
           ─→ terms   one form for equal arithmetic
           ─→ forms   what each fused op of the table looks like
           ─→ cover   which of them replace what
@@ -19,6 +20,7 @@ from tgbench.graph.recognise.affine import into_weights
 from tgbench.graph.recognise.cover import cover, covered
 from tgbench.graph.recognise.layers import as_layers
 from tgbench.graph.recognise.layout import rows_first
+from tgbench.graph.recognise.loops import rolled_up
 from tgbench.graph.recognise.margins import into_windows
 from tgbench.graph.simplify import simplify
 
@@ -41,7 +43,8 @@ def recognise(graph: Graph) -> Graph:
     div: float32[2, 8] = silu(x)
     output y = div
     """
-    found = graph
+    found = rolled_up(graph)
+    found = found if found is graph else simplify(found)
     while taken := cover(found):
         found = simplify(covered(found, taken))
     moved = rows_first(as_layers(into_windows(found)))

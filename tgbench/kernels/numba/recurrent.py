@@ -6,13 +6,23 @@ call: 7 ms for 512 units, however few steps there are. Here weights are read as 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from tgbench.base.coords import value_of
+from tgbench.base.coords import same, value_of
 from tgbench.graph.ops.recurrent import CELLS, GATES
-from tgbench.kernels.numba.rows import CALL_NS, DOTS, SINGLE, add_kernel, compiled, loops, span
+from tgbench.kernels.numba.rows import (
+    CALL_NS,
+    DOTS,
+    SINGLE,
+    TYPES,
+    add_kernel,
+    compiled,
+    loops,
+    span,
+)
 from tgbench.kernels.registry import Scratch, Site, View, once_a_site
-from tgbench.kernels.views import Bound, inputs, is_complete, is_flat
+from tgbench.kernels.views import Bound, inputs, is_complete, is_flat, merged
 
 try:
     from tgbench.kernels.numba import steps
@@ -55,5 +65,51 @@ def _bind(site: Site, scratch: tuple[View, ...]) -> Bound:
     return compiled(getattr(steps, site.call.op.name), arguments)
 
 
+# --- linear recurrences --------------------------------------------------------------------------
+
+SCAN_NS = 0.5  # of an element
+
+
+@once_a_site
+def _scanned(site: Site) -> tuple[View, ...] | None:
+    """decay, added, state and rows, [rows, outer, middle, n] each, the last side by side; decay may
+    be one number for all of them.
+    """
+    if site.out.dtype not in TYPES or not is_complete(site):
+        return None
+    views = (*inputs(site), site.out)
+    if site.out.rank == 1:
+        views = tuple(view.insert(1) for view in views)
+    sides = merged([view.select(0, 0) for view in views])
+    if sides[0].rank > 3:
+        return None
+    decay, *others = sides
+    flat = all(map(is_flat, others)) and (is_flat(decay) or same(decay.strides[-1], 0))
+    rows = [v.strides[0] for v in views]
+    if not flat or any(step < 0 for step in (*rows, *decay.strides)):
+        return None
+    sizes = zip(views, sides, strict=True)
+    return tuple(
+        replace(side, shape=(view.shape[0], *side.shape), strides=(view.strides[0], *side.strides))
+        for view, side in sizes
+    )
+
+
+def _scan_cost(site: Site) -> float:
+    return CALL_NS + SCAN_NS * site.out.elements
+
+
+def _bind_scan(site: Site, scratch: tuple[View, ...]) -> Bound:
+    views = _scanned(site)
+    assert views is not None
+    decay, added, state, out = views
+    arguments = (
+        span(decay), *decay.strides, span(added), *added.strides[:3], span(state),
+        *state.strides[1:3], span(out), *out.strides[:3], *out.shape,
+    )  # fmt: skip
+    return compiled(steps.linear_recurrence, arguments)
+
+
 for _name in CELLS:
     add_kernel(f"{_name}_numba", _name, _taken, _cost, _bind, scratch=_scratch)
+add_kernel("linear_recurrence_numba", "linear_recurrence", _scanned, _scan_cost, _bind_scan)

@@ -119,3 +119,31 @@ def rnn(x, xt, xb, w, ws, bias, s, sb, y, yt, yb, made, steps, batch, n, code):
             _add(made, z, x, U(i) * U(xt) + b * U(xb), units)
             _copy(y, h, made, z, units)
             _gate(y, h, units, code)
+
+
+@kernel
+def _scaled(y, at, a, first, step, before, start, b, more, n):
+    """y[at:] = a · before + b; step is 0 where a is one number."""
+    if step == 0:
+        once = a[first]
+        for i in range(n):
+            y[at + i] = once * before[start + i] + b[more + i]
+    else:
+        for i in range(n):
+            y[at + i] = a[first + i] * before[start + i] + b[more + i]
+
+
+@kernel
+def linear_recurrence(
+    a, at, ao, am, step, b, bt, bo, bm, s, so, sm, y, yt, yo, ym, steps, outer, middle, n
+):
+    """y[t, i, j, :] = a[t, i, j, :] · y[t − 1, i, j, :] + b[t, i, j, :]; s is y[−1]."""
+    n = U(n)
+    for i in range(U(outer)):
+        for j in range(U(middle)):
+            first, more = i * U(ao) + j * U(am), i * U(bo) + j * U(bm)
+            here = i * U(yo) + j * U(ym)
+            _scaled(y, here, a, first, step, s, i * U(so) + j * U(sm), b, more, n)
+            for t in range(U(1), U(steps)):
+                to = here + t * U(yt)
+                _scaled(y, to, a, first + t * U(at), step, y, to - U(yt), b, more + t * U(bt), n)

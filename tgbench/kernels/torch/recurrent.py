@@ -68,6 +68,14 @@ def _rnn(
             torch.clamp_min(row, 0, out=after)
 
 
+def _scan(decay: Tensor, added: Tensor, state: Tensor, out: Tensor) -> None:
+    for row, more, before, after in zip(
+        decay.unbind(0), added.unbind(0), [*state.unbind(0), *out.unbind(0)], out.unbind(0),
+        strict=False,
+    ):  # fmt: skip
+        torch.addcmul(more, row, before, out=after)
+
+
 FUNCTIONS = {"lstm": _lstm, "gru": _gru, "rnn": _rnn}
 
 
@@ -95,5 +103,16 @@ def _cost(site: Site) -> float:
     return float(value_of(gates.shape[0]) * each + product)
 
 
+def _scan_cost(site: Site) -> float:
+    moved = sum(view.size_bytes for view in (site.out, site.out, *inputs(site)))
+    return float(value_of(site.out.shape[0]) * CALL_NS + moved / BYTES_PER_NS)
+
+
 for _name in CELLS:
     register(Kernel(_name, _name, is_complete, _cost, _bind, _scratch))
+register(
+    Kernel(
+        "linear_recurrence", "linear_recurrence", is_complete, _scan_cost,
+        lambda site, scratch: (_scan, (*inputs(site), site.out)),
+    )
+)  # fmt: skip
