@@ -6,8 +6,9 @@
 
 An export runs Python's loops: a hundred steps of a layer are a thousand nodes of a few numbers
 each. What the steps give is put together in the end, by a concat or one write after the other, and
-there their results are looked at: nodes that do the same with slices next to each other are one node that does it with all of them, and so
-are their inputs. A step that needs the one before it is a linear recurrence, if it is one.
+there their results are looked at: nodes that do the same with slices next to each other are one
+node that does it with all of them, and so are their inputs. A step that needs the one before it is
+a linear recurrence, if it is one.
 
 What is found is right by construction: it is built of nodes that are there, each as a stack
 [steps, …] of what the steps compute.
