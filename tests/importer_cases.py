@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
+from transformers.integrations import moe  # noqa: F401  (it registers an op)
 
 aten = torch.ops.aten
 Case = Callable[..., Any]
@@ -33,6 +34,7 @@ INPUTS = {
 }
 IMAGES = {"img": normal(1, 4, 8, 8), "sig": normal(1, 4, 12), "vol": normal(1, 4, 4, 4, 4)}
 W, V, CUBE = normal(4, 6), normal(6), normal(3, 6, 5)
+EXPERTS, OFFSETS = normal(3, 6, 4), torch.tensor([3, 3, 8], dtype=torch.int32)
 HIDDEN = normal(2, 2, 3)  # of both directions, two samples
 GATES = {n: [normal(3 * n, 6), normal(3 * n, 3), normal(3 * n), normal(3 * n)] for n in (1, 3, 4)}
 
@@ -289,6 +291,12 @@ NEURAL: dict[str, Case] = {
     "addmm, nothing added": lambda x, f, **_: torch.addmm(f, x[0].t(), W, beta=0.0),
     "baddbmm": lambda x, y, f, **_: torch.baddbmm(f, x.mT, y),
     "einsum": lambda x, y, **_: torch.einsum("bij,bkj->bik", x, y),
+    "_grouped_mm": lambda i, **_: aten._grouped_mm(  # whole numbers: only in bfloat16
+        i.reshape(6, 8).bfloat16(), torch.ones(3, 8, 8).bfloat16() * 0.5, OFFSETS.clamp(max=6)
+    ).float(),
+    "grouped_mm_fallback": lambda x, **_: torch.ops.transformers.grouped_mm_fallback(
+        x.reshape(8, 6), EXPERTS, OFFSETS
+    ),
     "lstm": lambda x, f, **_: torch.lstm(
         x, (HIDDEN, 2 * HIDDEN), GATES[4] * 2, True, 1, 0.0, False, True, True
     )[0],

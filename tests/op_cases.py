@@ -803,6 +803,28 @@ case(
     independent=lambda attrs, x, w: -x * w,
 )
 
+# --- products with matrices that an index names ---------------------------------------------------
+
+
+def _each_by_its_own(attrs: Any, weight: Array, x: Array, index: Array) -> Array:
+    return np.stack([np.einsum("k,nk->n", row, weight[i]) for row, i in zip(x, index, strict=True)])
+
+
+case(
+    "gather_linear",
+    lambda g: ops.gather_linear(
+        x_of(g, 5, 3), x_of(g, 4, 2, 3, name="w"), x_of(g, 5, dtype="int64", name="i")
+    ),
+    below=4, independent=_each_by_its_own,
+)  # fmt: skip
+case(
+    "gather_linear of a batch",
+    lambda g: ops.gather_linear(
+        x_of(g, 2, 3, 2), x_of(g, 4, 3, 2, name="w"), x_of(g, 2, 3, dtype="int32", name="i")
+    ),
+    below=4,
+)  # fmt: skip
+
 # --- recurrent steps ------------------------------------------------------------------------------
 
 

@@ -543,6 +543,23 @@ for _op in ("lstm", "gru", "rnn"):
         case(f"{_op}_{_function}_{_dtype}", partial(recurrent, _op, _function, _dtype))
 
 
+def named(dtype: str, index: str, shape: tuple[int, ...], turned: bool, g: GraphBuilder) -> Node:
+    """Rows of something wider, times matrices that lie one way or the other."""
+    weight = g.parameter("w", (4, 20, 9) if turned else (4, 9, 20), dtype)
+    rows = x(g, *shape, 23, dtype=dtype)[..., 3:]
+    weight = weight.permute(0, 2, 1) if turned else weight
+    return ops.gather_linear(rows, weight, g.input("index", shape, index))
+
+
+for _dtype, _index, _shape, _turned in itertools.product(
+    ("float32", "float64"), ("int64", "int32"), ((1,), (13,), (3, 4)), (False, True)
+):
+    case(
+        f"gather_linear_{_dtype}_{_index}_{_shape}_{_turned}",
+        partial(named, _dtype, _index, _shape, _turned),
+    )  # fmt: skip
+
+
 def recurrence(dtype: str, order: tuple[int, ...], wide: int, g: GraphBuilder) -> Node:
     """Rows of a part of something wider, which lies in some order; decay may be one number."""
     shape = [(7, 2, 5, 4)[i] for i in order]

@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+import tgbench as tg
 from benchmarks import zoo_models
 from benchmarks.zoo_models import MODELS, QUICK, TOLERANCE, edited, measured, row, totals
 
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -70,3 +72,51 @@ def test_a_process_says_why_it_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zoo_models, "measured", lambda model, edits: 1 / 0)
     zoo_models._tell(Pipe(), MODELS[QUICK[0]], 1)
     assert said == [{"error": "ZeroDivisionError: division by zero"}]
+
+
+MIXTURES: dict[str, Any] = {
+    "Qwen3Moe": {"num_experts": 4, "moe_intermediate_size": 12, "head_dim": 8},
+    "Mixtral": {"num_local_experts": 4},
+    "Olmoe": {"num_experts": 4, "pad_token_id": 0},
+    "GptOss": {"num_local_experts": 4, "head_dim": 8},
+}
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_mixtures_of_experts_row_by_row(name: str) -> None:
+    """A word behind the text is a row of every expert layer, wherever the others were sent."""
+    config = getattr(transformers, f"{name}Config")(
+        vocab_size=60, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=2, num_experts_per_tok=2, intermediate_size=12, **MIXTURES[name],
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{name}Model")(config).eval()
+    before = config._experts_implementation
+
+    class Text(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = self.model(input_ids=ids, use_cache=False)[0]
+            return found
+
+    module, ids = Text().eval(), np.random.default_rng(0).integers(3, 60, (1, 12))
+    imported = tg.from_torch(module, (torch.tensor(ids),))
+    assert config._experts_implementation == before
+    assert sum(node.op == "gather_linear" for node in imported.graph.nodes) == 4
+    session = tg.GraphSession(imported, making="always")
+    session.run(ids)
+    for t in (3, 9, 11, 10, 4):
+        ids = ids.copy()
+        ids[0, t] = ids[0, t] % 50 + 4
+        [found] = session.run(ids).values()
+        with torch.inference_mode():
+            expected = module(torch.tensor(ids)).numpy()
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+        assert session.last is not None
+        program = session.last.program
+        rows = [made.box.at(program.origin or ())[0] for made in program.instructions
+                if made.node.op == "gather_linear"]  # fmt: skip
+        assert set(rows) == {(2 * t, 24)}

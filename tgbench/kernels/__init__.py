@@ -1,6 +1,7 @@
 """Kernels: the registry, and importing this fills it."""
 
 from tgbench.kernels import adapters, copied
+from tgbench.kernels.numba import gathered as gathered_numba
 from tgbench.kernels.numba import panels, points, rows, rowwise
 from tgbench.kernels.numba import recurrent as recurrent_numba
 from tgbench.kernels.onednn import direct, heads, strips
@@ -20,6 +21,7 @@ from tgbench.kernels.torch import (
     conv,
     elementwise,
     fused,
+    gathered,
     layout,
     opaque,
     order,
@@ -46,8 +48,8 @@ adapters.register_adapters()
 
 __all__ = [
     "ARENA", "KERNELS", "Kernel", "Scratch", "Site", "View", "adapters", "candidates", "conv",
-    "copied", "copy_", "dense", "direct", "elementwise", "fill_", "fused", "heads", "layout",
-    "opaque", "order", "packed", "panels", "points", "pool", "products", "recurrent",
-    "recurrent_numba", "register", "rows", "rowwise", "rowwise_triton", "scratch_bytes", "stepwise",
-    "strips", "widening",
+    "copied", "copy_", "dense", "direct", "elementwise", "fill_", "fused", "gathered",
+    "gathered_numba", "heads", "layout", "opaque", "order", "packed", "panels", "points", "pool",
+    "products", "recurrent", "recurrent_numba", "register", "rows", "rowwise", "rowwise_triton",
+    "scratch_bytes", "stepwise", "strips", "widening",
 ]  # fmt: skip

@@ -67,6 +67,24 @@ def _linear(d: Drawing) -> int:
 op("linear", "ops.linear({all})", linear, _linear, 3)
 
 
+def _by_index(x: Bounded, weight: Bounded, index: Bounded) -> Bounded:
+    named = b.moved(lambda v: v[index.value], weight)
+    column = b.moved(lambda v: v[..., None], x)
+    return b.unknown(b.moved(lambda v: v[..., 0], b.matmul(named, column)), index)
+
+
+def _draw_by_index(d: Drawing) -> int:
+    x = d.floats(1, 3)
+    count = d.integer(1, 4)
+    *rows, depth = d.sample[x].shape
+    dtype = d.sample[x].dtype
+    weight = d.leaf([count, d.integer(1, 4), depth], dtype=dtype)
+    return d.apply("gather_linear", x, weight, d.indices(rows, count))
+
+
+op("gather_linear", "ops.gather_linear({0}, {1}, {2})", _by_index, _draw_by_index)
+
+
 def _widening(d: Drawing) -> int:
     x = d.floats(1, 4, lambda found: found.dtype == "float32")
     shape = [d.integer(1, 5), d.sample[x].shape[-1]]

@@ -93,6 +93,7 @@ from tgbench.graph.ops.nn import (
 from tgbench.graph.ops.opaque.op import opaque
 from tgbench.graph.ops.order import argmax, argmin, cumsum, sort, topk
 from tgbench.graph.ops.products.einsum import einsum
+from tgbench.graph.ops.products.gathered import gather_linear
 from tgbench.graph.ops.products.matmul import matmul
 from tgbench.graph.ops.recurrent import recurrent
 from tgbench.graph.ops.reduce import max_, mean, min_, prod, std, sum_, var
@@ -103,8 +104,8 @@ __all__ = [
     "adaptive_avg_pool", "arccos", "arcsin", "arctan", "arctan2", "argmax", "argmin", "attention",
     "avg_pool", "batch_norm", "ceil", "channel_affine", "clamp", "concat", "conv", "conv_transpose",
     "cos", "cosh", "cumsum", "einsum", "elu", "embedding", "erf", "exp", "exp2", "expm1", "flip",
-    "floor", "fold", "full", "gated_linear", "gather", "gather_elements", "gelu", "glu",
-    "group_norm", "hardsigmoid", "hardswish", "index_select", "iota", "isinf", "isnan",
+    "floor", "fold", "full", "gated_linear", "gather", "gather_elements", "gather_linear", "gelu",
+    "glu", "group_norm", "hardsigmoid", "hardswish", "index_select", "iota", "isinf", "isnan",
     "layer_norm", "leaky_relu", "linear", "linear_recurrence", "log", "log1p", "log2", "log10",
     "log_softmax", "logical_xor", "logsumexp", "matmul", "max_", "max_pool", "maximum", "mean",
     "min_", "minimum", "mish", "opaque", "pad", "pad_with", "prod", "reciprocal", "recurrent",

@@ -6,6 +6,7 @@
           ─→ forms   what each fused op of the table looks like
           ─→ cover   which of them replace what
           ─→ margins zeros around images, taken into convolutions
+          ─→ experts products with matrices that an index names
           ─→ layers  products with weights, whichever way these lie
           ─→ layout  permutes moved behind what works on rows
           ─→ affine  scales and shifts of channels moved into weights
@@ -18,6 +19,7 @@ from __future__ import annotations
 from tgbench.graph.graph import Graph
 from tgbench.graph.recognise.affine import into_weights
 from tgbench.graph.recognise.cover import cover, covered
+from tgbench.graph.recognise.experts import by_index
 from tgbench.graph.recognise.layers import as_layers
 from tgbench.graph.recognise.layout import rows_first
 from tgbench.graph.recognise.loops import rolled_up
@@ -47,5 +49,5 @@ def recognise(graph: Graph) -> Graph:
     found = found if found is graph else simplify(found)
     while taken := cover(found):
         found = simplify(covered(found, taken))
-    moved = rows_first(as_layers(into_windows(found)))
+    moved = rows_first(as_layers(by_index(into_windows(found))))
     return into_weights(found if moved is found else simplify(moved))

@@ -561,6 +561,39 @@ def gated_linear(x, xs, gate, gs, up, us, y, ys, spare, rows, n, k, code):
 
 
 @kernel
+def _named(ids, r, count):
+    index = np.int64(ids[r])
+    if index < 0:
+        index += count
+    return index
+
+
+@kernel
+def gather_linear(x, xs, w, we, ws, ids, y, ys, rows, count, n, k):
+    """y[r] = x[r] · w[ids[r]]ᵀ: x [rows, k], w [count, n, k], y [rows, n].
+
+    One matrix after the other, which is read from near memory then, two of its rows at a time.
+    """
+    for r in range(U(rows)):
+        if _named(ids, r, count) < 0 or _named(ids, r, count) >= count:
+            raise IndexError("gather_linear: an index names no matrix; check the input")
+    for e in range(count):
+        wo, r = U(e) * U(we), U(0)
+        while r < U(rows):
+            if _named(ids, r, count) == e:
+                other = r + U(1)
+                while other < U(rows) and _named(ids, other, count) != e:
+                    other += U(1)
+                both = U(2) if other < U(rows) else U(1)
+                products(
+                    x, r * U(xs), (other - r) * U(xs), w, wo, U(ws), y, r * U(ys),
+                    (other - r) * U(ys), both, U(0), U(n), U(k),
+                )  # fmt: skip
+                r = other
+            r += U(1)
+
+
+@kernel
 def few_windows(
     x, xb, xc, xl, xp, w, ws, bias, y, yb, yc, yl, yp, rows, made, batch, channels, x_lines,
     x_points, lines, points, columns, tall, wide, line_step, point_step, line_gap, point_gap, above,

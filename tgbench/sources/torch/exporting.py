@@ -37,7 +37,7 @@ def exported_program(
     checked = check_inputs(args, kwargs or {})
     check_module(module, pytree.tree_leaves((checked, dict(kwargs or {}))))
     try:
-        with torch.no_grad(), _quiet():
+        with torch.no_grad(), _quiet(), _row_by_row(module):
             return torch.export.export(module, checked, dict(kwargs or {}), strict=False)
     except Exception as error:
         raise ImporterError(_explained(module, error)) from error
@@ -58,6 +58,27 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
+
+
+@contextmanager
+def _row_by_row(module: nn.Module) -> Iterator[None]:
+    """Mixtures of experts of `transformers` with a product for each row, as long as this lasts.
+
+    Sorted by expert, as they are by default, every row lies elsewhere when one goes to another.
+    """
+    configs: list[Any] = [getattr(part, "config", None) for part in module.modules()]
+    before = [
+        (config, config._experts_implementation)
+        for config in {id(config): config for config in configs}.values()
+        if isinstance(getattr(config, "_experts_implementation", None), str)
+    ]
+    try:
+        for config, _ in before:
+            config._experts_implementation = "batched_mm"
+        yield
+    finally:
+        for config, implementation in before:
+            config._experts_implementation = implementation
 
 
 def check_inputs(args: Any, kwargs: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -28,6 +28,28 @@ def _linear(site: CallSite, x: Node, weight: Node, bias: Node | None = None) -> 
     return ops.linear(x, weight, bias)
 
 
+@lowers("aten._grouped_mm.default", "transformers.grouped_mm_fallback.default")
+def _grouped_mm(
+    site: CallSite,
+    x: Node,
+    weight: Node,
+    offs: Node | None = None,
+    bias: Node | None = None,
+    out_dtype: object = None,
+) -> Node:
+    """Rows sorted by matrix, of which each has those up to its offset."""
+    refuse(
+        offs is None or x.rank != 2 or weight.rank != 3 or bias is not None,
+        "is taken for rows [s, k], matrices [m, k, n] and offsets alone",
+    )
+    assert offs is not None
+    rows = ops.iota(site.builder, (x.shape[0], 1), 0, offs.dtype)
+    before = (offs.reshape(1, -1) <= rows).cast("int64")
+    last = site.builder.scalar(weight.shape[0] - 1, "int64")
+    which = ops.minimum(ops.sum_(before, 1), last)  # rows behind all offsets are anything
+    return ops.gather_linear(x, weight.permute(0, 2, 1), which)
+
+
 @lowers("aten.mm.default", "aten.bmm.default", "aten.matmul.default", "aten.mv.default",
         "aten.dot.default")  # fmt: skip
 def _matmul(site: CallSite, a: Node, b: Node) -> Node:
