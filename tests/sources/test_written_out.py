@@ -144,6 +144,21 @@ def test_nothing_before_an_edit_is_computed_again() -> None:
         assert [box[0] for box in rows_run(session)] == [(t, STEPS)] * 2
 
 
+def test_a_program_for_an_edit_is_right_at_other_places() -> None:
+    """No kernel of its lines of one channel per group is code for one length."""
+    module, imported = text("Mamba")
+    session = tg.GraphSession(imported, making="always")
+    ids = np.random.default_rng(0).integers(3, 60, (1, STEPS))
+    session.run(ids)
+    for t in (11, 8):
+        ids = ids.copy()
+        ids[0, t] = ids[0, t] % 50 + 4
+        [found] = session.run(ids).values()
+        np.testing.assert_allclose(found, expected(module, ids).numpy(), rtol=1e-4, atol=1e-5)
+        assert session.last is not None
+        assert not [*session.last.program.domain.fixed]
+
+
 @settings(max_examples=8)
 @given(data=st.data())
 def test_a_loop_of_ones_own_in_bits_and_budgets(data: st.DataObject) -> None:

@@ -405,7 +405,7 @@ register(Kernel("conv_rows", "conv", _takes_rows, _rows_cost, _bind_rows, _rows_
 # --- one channel per group: tap by tap -----------------------------------------------------------
 
 
-def _takes_taps(site: Site) -> bool:
+def takes_taps(site: Site) -> bool:
     outputs, per_group, *kernel = site.call.in_shapes[1]
     alone = per_group == 1 and outputs == site.call.attrs["groups"]
     return alone and prod(kernel) <= MOST_TAPS and sees_input(site)
@@ -486,7 +486,7 @@ def _bind_taps(site: Site, scratch: tuple[View, ...]) -> Bound:
     return _taps, (site.out, _spread_bias(site), *arguments)
 
 
-register(Kernel("conv_taps", "conv", _takes_taps, _taps_cost, _bind_taps))
+register(Kernel("conv_taps", "conv", takes_taps, _taps_cost, _bind_taps))
 
 
 # --- conv_transpose ------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from tgbench.kernels.torch.conv import (
     padded_scratch,
     sees_input,
     stepped,
+    takes_taps,
 )
 from tgbench.kernels.torch.elementwise import BYTES_PER_NS
 from tgbench.kernels.torch.products import ACTIVATIONS, product_of, rows_of
@@ -69,10 +70,19 @@ def takes_conv(site: Site) -> bool:
     """All output channels, at most two spatial dimensions."""
     return (
         len(site.call.in_shapes[1]) - 2 <= SPATIAL
+        and not _is_held_in_vain(site)
         and suits(site)
         and sees_input(site)
         and not takes_points(site)
     )
+
+
+def _is_held_in_vain(site: Site) -> bool:
+    """Whether code for a size would hold a program to a place where taps take any size: lines of
+    one channel per group, whose length moves.
+    """
+    is_line = len(site.call.in_shapes[1]) == 3
+    return is_line and type(site.out.shape[-1]) is not int and takes_taps(site)
 
 
 def conv_cost(site: Site) -> float:
