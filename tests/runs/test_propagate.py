@@ -248,7 +248,11 @@ def test_rows_go_on_where_one_is_there_and_begin_where_none_is() -> None:
     assert computed(whole, rows(4, 5), rows(2, 3), y) is None
     assert computed(whole, rows(4, 5), rows(7, 8), y) == rows(4, 8), "what lies between is stale"
     assert computed(rows(3, 4), rows(4, 5), rows(4, 6), y) == rows(4, 6), "one row is enough"
-    assert computed(rows(2, 3), rows(4, 5), rows(4, 6), y) == rows(0, 6)
+    assert computed(rows(2, 3), rows(4, 5), rows(4, 6), y) == rows(3, 6), "also one further back"
+    two = rows(1, 2).union(rows(3, 4))
+    assert computed(two, rows(6, 7), rows(6, 8), y) == rows(4, 8), "the last one of them"
+    half = Region.of(Box(((3, 4), (0, 1), (0, 1))))
+    assert computed(half, rows(4, 5), rows(4, 6), y) == rows(0, 6), "half a row is none"
     assert computed(whole, rows(0, 1), rows(0, 1), y) == rows(0, 1)
     assert computed(whole, rows(4, 5), whole) == whole, "nothing is kept"
 

@@ -30,7 +30,7 @@ from tgbench.graph.graph import Graph, Node
 from tgbench.graph.op_table import Call
 from tgbench.runs.buckets import BucketClass, Place
 from tgbench.runs.pausing import Pausing, at_once
-from tgbench.runs.rules import Rules, begun, less_known, row_before
+from tgbench.runs.rules import Rules, begun, less_known
 
 MOST_FELT = 1_000  # states of which it is remembered what they follow from
 ALWAYS = 1 << 60  # later than every step: demanded outputs are read after the last one
@@ -292,12 +292,14 @@ class Propagator:
             return NodePart(whole, EMPTY, rules.needed(call, whole))
         if there.valid.boxes and not rules.lacking(there, region).boxes:
             return NodePart(EMPTY, region, ())
-        region = asked = widened(call, region)
+        region = widened(call, region)
         if node in self.storage.lasting and there.valid.boxes:
-            compute = Region((rules.lacking(there, region).hull(),))
-            before = row_before(call, compute.boxes[0])
-            if before is not None and not rules.lacking(there, Region((before,))).boxes:
-                asked = rules.union(region, Region((before,)))
+            missing = rules.lacking(there, region).hull()
+            first = self._behind_what_is_there(there, missing)
+            if first is not None:
+                (_, stop), *sides = missing
+                compute = Region((Box(((first, stop), *sides)),))
+                asked = rules.union(region, Region((Box(((first - 1, first), *sides)),)))
             else:
                 asked = begun(call, region)
                 compute = Region((rules.lacking(there, asked).hull(),))
@@ -306,6 +308,19 @@ class Propagator:
         else:
             compute = rules.rounded(call, begun(call, region))
         return NodePart(compute, reused, rules.needed_beside(call, compute))
+
+    def _behind_what_is_there(self, there: Left, missing: Box) -> Coord | None:
+        """The first row that is computed where one before it is there, the last one that is: what
+        lies before that is none of anybody's business.
+        """
+        (start, _), *sides = missing
+        found: Coord | None = None
+        for (first, stop), *wide in self.rules.subtract(there.valid, there.dirty):
+            last = start if stop > start else stop
+            is_all = Box(wide).contains(Box(sides))
+            if is_all and first < last and (found is None or last > found):
+                found = last
+        return found
 
     def _anywhere(self, node: Node, region: Region, there: Left) -> NodePart:
         """The same in a sweep: as large a box wherever it stands, and all that is dirty, so that

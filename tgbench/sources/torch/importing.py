@@ -8,7 +8,9 @@ session.run({"input_ids": ids})["logits"]
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -75,7 +77,8 @@ def from_torch(
     input input: float32[3, 4]
     output output: float32[3, 2]
     """
-    built = _built(_exported(module, example_inputs, kwargs), fixed, names or {})
+    with _exported(module, example_inputs, kwargs) as exported:
+        built = _built(exported, fixed, names or {})
     Support.of(built).check()
     imported = _imported(built)
     weights = imported.weights if share else _copies(imported.weights)
@@ -124,17 +127,26 @@ def supported(
     aten.linalg_det.default opaque: recomputed whole
     aten.relu.default yes
     """
-    return Support.of(_built(_exported(module, example_inputs, kwargs), fixed, {}))
+    with _exported(module, example_inputs, kwargs) as exported:
+        return Support.of(_built(exported, fixed, {}))
 
 
+@contextmanager
 def _exported(
     module: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None
-) -> ExportedProgram:
+) -> Iterator[ExportedProgram]:
+    """The program of a module; or a given one, whose calls may be changed while this lasts."""
     if not isinstance(module, ExportedProgram):
-        return exported_program(module, args, kwargs)
+        yield exported_program(module, args, kwargs)
+        return
     if len(args) or kwargs:
         raise ImporterError("an exported program has its inputs already; leave example_inputs out")
-    return module
+    theirs = module.graph_module.graph
+    module.graph_module.graph = deepcopy(theirs)
+    try:
+        yield module
+    finally:
+        module.graph_module.graph = theirs
 
 
 def _copies(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
