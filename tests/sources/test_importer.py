@@ -678,3 +678,25 @@ def test_an_import_is_taken_where_its_graph_is(tmp_path: Path, dtype: torch.dtyp
 def test_what_is_no_graph_is_named(use: Callable[[Any], Any]) -> None:
     with pytest.raises(GraphError, match=r"the graph is a Linear; pass .*`tg\.from_torch"):
         use(nn.Linear(3, 4))
+
+
+def test_a_given_program_stays_as_it_was() -> None:
+    """Calls that write over their operand are written apart in a copy of it."""
+
+    class Over(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(3, 6)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(x).relu_().mul_(2.0)
+
+    program = torch.export.export(Over().eval(), (X,))
+    graph, text = program.graph, str(program.graph)
+    assert "relu_" in text
+    for _ in range(2):
+        assert "relu" in {node.op for node in from_torch(program).graph.nodes}
+        assert program.graph is graph
+        assert str(program.graph) == text
+    supported(program)
+    assert str(program.graph) == text
