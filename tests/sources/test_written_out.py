@@ -196,3 +196,83 @@ def test_a_long_loop_is_few_nodes() -> None:
     module = seeded(Gated)
     imported = tg.from_torch(module, (torch.zeros(1, 150, 5), torch.zeros(1, 4)))
     assert len(imported.graph.nodes) < 40
+
+
+class Cells(nn.Module):
+    """Layers of cells over time, all steps of both in one loop."""
+
+    def __init__(self, kind: str, layers: int, backwards: bool, **options: Any) -> None:
+        super().__init__()
+        make = getattr(nn, kind)
+        self.cells = nn.ModuleList(make(5 if i == 0 else 4, 4, **options) for i in range(layers))
+        self.is_pair, self.backwards = kind == "LSTMCell", backwards
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        zeros = torch.zeros(*x.shape[1:-1], 4)
+        states: list[Any] = [(zeros, zeros) if self.is_pair else zeros for _ in self.cells]
+        found, order = [], range(len(x))
+        for t in reversed(order) if self.backwards else order:
+            row = x[t]
+            for i, cell in enumerate(self.cells):
+                states[i] = cell(row, states[i])
+                row = states[i][0] if self.is_pair else states[i]
+            found.append(row)
+        last = states[0][1] if self.is_pair else states[0]
+        return torch.stack(found[::-1] if self.backwards else found), last
+
+
+CELLS: dict[str, tuple[str, dict[str, Any]]] = {
+    "lstm": ("LSTMCell", {}), "gru": ("GRUCell", {}), "rnn": ("RNNCell", {}),
+    "rnn of relu": ("RNNCell", {"nonlinearity": "relu"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CELLS)
+@settings(max_examples=6)
+@given(data=st.data())
+def test_cells_in_a_loop_are_layers(name: str, data: st.DataObject) -> None:
+    kind, options = CELLS[name]
+    layers, backwards = data.draw(st.integers(1, 2)), data.draw(st.booleans())
+    bias, samples = data.draw(st.booleans()), data.draw(st.sampled_from([(), (1,), (3,)]))
+    module = seeded(lambda: Cells(kind, layers, backwards, bias=bias, **options))
+    random = np.random.default_rng(data.draw(st.integers(0, 99)))
+    x = random.standard_normal((data.draw(st.integers(4, 12)), *samples, 5), np.float32)
+    imported = tg.from_torch(module, (torch.tensor(x),))
+    op = name.split()[0]
+    assert ops_of(imported)[op] == layers
+    assert ops_of(imported)["linear"] == layers
+    assert "concat" not in ops_of(imported) or op == "lstm"  # of its two states
+    session = tg.GraphSession(imported, making=data.draw(st.sampled_from(["always", "measured"])))
+    for _ in range(4):
+        found = session.run(x)
+        for mine, theirs in zip(found.values(), expected(module, x), strict=True):
+            np.testing.assert_allclose(mine, theirs.numpy(), rtol=1e-5, atol=1e-6)
+        x = x.copy()
+        x[data.draw(st.integers(0, len(x) - 1))] += 0.5
+
+
+class Peephole(nn.Module):
+    """Not PyTorch's: the gates look at what the cell holds, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of_x, self.of_h = nn.Linear(5, 16), nn.Linear(4, 16)
+        self.looks = nn.Parameter(torch.full((4,), 0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, c, found = torch.zeros(2, 4), torch.zeros(2, 4), []
+        for row in x:
+            i, f, g, o = (self.of_h(h) + self.of_x(row)).chunk(4, -1)
+            c = torch.sigmoid(f + self.looks * c) * c + torch.sigmoid(i) * torch.tanh(g)
+            h = torch.sigmoid(o) * torch.tanh(c)
+            found.append(h)
+        return torch.stack(found)
+
+
+def test_a_cell_of_another_kind_stays_as_it_is() -> None:
+    module = seeded(Peephole)
+    x = np.random.default_rng(0).standard_normal((7, 2, 5), np.float32)
+    imported = tg.from_torch(module, (torch.tensor(x),))
+    assert not {"lstm", "gru", "rnn", "linear_recurrence"} & set(ops_of(imported))
+    [found] = tg.GraphSession(imported).run(x).values()
+    np.testing.assert_allclose(found, expected(module, x).numpy(), rtol=1e-5, atol=1e-6)

@@ -2,6 +2,7 @@
 
     f(x[0]), f(x[1]), … put together             ─→  f'(x)              every step at once
     where       hᵢ = aᵢ · hᵢ₋₁ + bᵢ              ─→  linear_recurrence  all steps in one op
+    a step of a recurrent cell                   ─→  lstm, gru, rnn    the same
     hᵢ alone                                     ─→  a row of that
 
 An export runs Python's loops: a hundred steps of a layer are a thousand nodes of a few numbers
@@ -24,6 +25,7 @@ from tgbench.graph.graph import Graph, GraphBuilder, Node, copy_node, topologica
 from tgbench.graph.op_table import FLOATS
 from tgbench.graph.ops.layout import concat, flip, groups
 from tgbench.graph.ops.scan import linear_recurrence
+from tgbench.graph.recognise.cells import Cell, cell_of
 from tgbench.graph.recognise.layout import ELEMENTS, ROWS
 from tgbench.graph.recognise.normal_form import ELEMENTWISE
 
@@ -328,12 +330,17 @@ class _Loops:
         if nodes[0].dtype not in FLOATS:
             return None
         rows = self._forward(nodes)
-        if rows is None and _path(nodes[0], nodes[1]):  # from the last step to the first
+        if rows is None:  # from the last step to the first
             rows = self._forward(nodes[::-1])
             return None if rows is None else flip(rows, 0)
         return rows
 
     def _forward(self, nodes: Steps) -> Node | None:
+        rows = self._linear(nodes)
+        cell = cell_of(nodes) if rows is None else None
+        return rows if cell is None else self._cell(cell)
+
+    def _linear(self, nodes: Steps) -> Node | None:
         first, second, *_ = nodes
         path = _path(second, first)
         if not path:
@@ -356,6 +363,9 @@ class _Loops:
         factors, shape = [part.times for part in parts if part is not None], state.shape
         if len(factors) < len(nodes) or None in factors:
             return None
+        last = [part for part in parts[-1] or () if isinstance(part, Node)]
+        if not set(nodes).isdisjoint(topological(last)):
+            return None  # what is added follows from steps before
         decay = self._stack_of(state, factors)
         added = self._stack_of(state, [part.more for part in parts if part is not None])
         if decay is None or added is None:
@@ -364,6 +374,27 @@ class _Loops:
         rows = linear_recurrence(decay, added, state.reshape(1, *shape))
         self.rows |= {node: (rows, i) for i, node in enumerate(nodes)}
         return rows
+
+    def _cell(self, cell: Cell) -> Node | None:
+        """All steps of a recurrent cell: h of each."""
+        first = cell.steps[0]
+        gates, (h, *_) = self._stack(tuple([step.of_input for step in cell.steps])), first.before
+        if gates is None:
+            return None
+        samples, units = h.type.elements // h.shape[-1], h.shape[-1]
+        _, weight, *bias = first.of_state.inputs
+        gates = gates.expand(len(cell.steps), *first.of_input.shape)
+        gates = gates.reshape(len(cell.steps), samples, weight.shape[0])
+        none = h.builder.constant([0.0] * weight.shape[0], h.dtype)
+        states = [one.reshape(1, samples, units) for one in first.before]
+        attrs = {"activation": cell.activation} if cell.activation else {}
+        rows = h.builder.apply(
+            cell.kind, gates, weight, bias[0] if bias else none, concat(states, -1), **attrs
+        )
+        for i, state in enumerate(zip(*(step.after for step in cell.steps), strict=True)):
+            part = rows[..., i * units : (i + 1) * units].reshape(len(cell.steps), *h.shape)
+            self.rows |= {node: (part, t) for t, node in enumerate(state)}
+        return rows[..., :units].reshape(len(cell.steps), *h.shape)
 
     def _stack_of(self, state: Node, parts: Sequence[Number]) -> Node | None:
         """[steps or 1, …] of parts that are nodes, or all the same number."""
