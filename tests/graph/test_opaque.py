@@ -280,15 +280,11 @@ def rwkv(transformers: Any) -> nn.Module:
 
 
 def mixtral(transformers: Any) -> nn.Module:
-    """As it is made; the error of an import says what to do about its experts."""
     config = transformers.MixtralConfig(
         **WIDTHS, intermediate_size=24, num_attention_heads=4, num_key_value_heads=2,
         num_local_experts=4, num_experts_per_tok=2, max_position_embeddings=8,
     )  # fmt: skip
     model: nn.Module = transformers.MixtralForCausalLM(config).eval()
-    with pytest.raises(UnsupportedOpError, match=r"sorted by expert.*call `model.set_experts_"):
-        from_torch(model, (IDS.clone(),), kwargs={"use_cache": False})
-    model.set_experts_implementation("batched_mm")
     return model
 
 

@@ -143,6 +143,17 @@ case("matmul_rows", lambda g: x(g, 2, 3, 4, 6) @ x(g, 6, 5, name="y"), "integers
 case("matmul_batch", lambda g: x(g, 2, 3, 4, 6) @ x(g, 2, 3, 6, 5, name="y"), "integers")
 case("matmul_spread", lambda g: x(g, 2, 1, 4, 6) @ x(g, 3, 6, 5, name="y"), "integers")
 case("matmul_turned", lambda g: x(g, 3, 4, 6) @ x(g, 3, 5, 6, name="y").transpose(), "integers")
+for _dtype in ("float32", "float64"):
+    case(f"matmul_column_{_dtype}", lambda g, d=_dtype:
+         x(g, 3, 2, 20, 16, dtype=d) @ x(g, 3, 2, 16, 1, dtype=d, name="y"))  # fmt: skip
+    case(f"matmul_column_spread_{_dtype}", lambda g, d=_dtype:
+         x(g, 3, 1, 20, 16, dtype=d) @ x(g, 2, 16, 1, dtype=d, name="y"))  # fmt: skip
+    case(f"matmul_row_turned_{_dtype}", lambda g, d=_dtype:
+         x(g, 3, 4, 1, 7, dtype=d) @ x(g, 3, 4, 9, 7, dtype=d, name="y").transpose()
+         )  # fmt: skip
+    case(f"matmul_column_of_one_{_dtype}", lambda g, d=_dtype:
+         x(g, 20, 16, dtype=d) @ x(g, 16, 1, dtype=d, name="y"))  # fmt: skip
+case("exp_far", lambda g: ops.exp(ops.minimum(x(g, 4, 50) * 30.0, x(g, 1, name="m") * 0.0 + 88.5)))
 case("matmul_known", lambda g: masked(g, 0.0) @ x(g, 2, 6, 5, name="y"), "integers")
 case("matmul_cut", lambda g: ops.pad(x(g, 3, 4), (2, 1), (0, 1)) @ x(g, 6, 5, name="y"), "integers")
 case("matmul_64", lambda g: x(g, 3, 6, dtype="float64") @ x(g, 6, 5, dtype="float64", name="y"))

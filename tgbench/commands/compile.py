@@ -23,7 +23,7 @@ from tgbench.base.words import Progress, format_time
 from tgbench.commands.progress import bar, say
 from tgbench.costs.model import CostModel
 from tgbench.graph.graph import GraphBuilder, Node
-from tgbench.graph.ops.elementwise import sigmoid, tanh
+from tgbench.graph.ops.elementwise import exp, sigmoid, tanh
 from tgbench.graph.ops.images.conv import conv
 from tgbench.graph.ops.index import gather
 from tgbench.graph.ops.nn import (
@@ -39,7 +39,9 @@ from tgbench.graph.ops.nn import (
     softmax,
     widening_linear,
 )
+from tgbench.graph.ops.products.gathered import gather_linear
 from tgbench.graph.ops.recurrent import CELLS, CellKind
+from tgbench.graph.ops.scan import linear_recurrence
 from tgbench.kernels import beside
 from tgbench.kernels.numba import rows
 from tgbench.kernels.numba.marking import mark
@@ -109,12 +111,14 @@ def samples() -> list[Node]:
         gelu(x), conv(image, window, padding=1), relu(x), softmax(x), x + bias, rms_norm(x, bias),
         gated_linear(x, w, w), silu(x), rope(q, _of(g, ROWS, 64), _of(g, ROWS, 64)),
         conv(_of(g, 1, 16, 3, 3), window, bias[:32]), tanh(x), sigmoid(x),
-        attention(q, keys, keys, mask), q.permute(0, 2, 1, 3), x[:, 1:],
+        attention(q, keys, keys, mask), q.permute(0, 2, 1, 3), x[:, 1:], exp(x),
+        q @ _of(g, 1, 4, 64, 1), linear_recurrence(x, x, x[:1]),
     ]  # fmt: skip
     found += [_steps(g, kind, cell) for kind, cell in CELLS.items()]
     for dtype in ("int64", "int32"):
         ids = g.input(f"ids_{dtype}", (ROWS,), dtype)
         found += [gather(w, ids), ids.reshape(2, ROWS // 2).permute(1, 0)]
+        found += [gather_linear(x, _weight(g, 4, WIDE, WIDE), ids)]
     for dtype in ("bfloat16", "float16", "int8"):
         less = g.parameter(f"w_{dtype}", (WIDE, WIDE), dtype)
         found += [widening_linear(x, less), widening_linear(x, less, bias)]

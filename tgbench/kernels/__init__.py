@@ -2,7 +2,7 @@
 
 from tgbench.kernels import adapters, copied
 from tgbench.kernels.numba import gathered as gathered_numba
-from tgbench.kernels.numba import panels, points, rows, rowwise
+from tgbench.kernels.numba import panels, points, rows, rowwise, vectors
 from tgbench.kernels.numba import recurrent as recurrent_numba
 from tgbench.kernels.onednn import direct, heads, strips
 from tgbench.kernels.onednn.library import library
@@ -51,5 +51,5 @@ __all__ = [
     "copied", "copy_", "dense", "direct", "elementwise", "fill_", "fused", "gathered",
     "gathered_numba", "heads", "layout", "opaque", "order", "packed", "panels", "points", "pool",
     "products", "recurrent", "recurrent_numba", "register", "rows", "rowwise", "rowwise_triton",
-    "scratch_bytes", "stepwise", "strips", "widening",
+    "scratch_bytes", "stepwise", "strips", "vectors", "widening",
 ]  # fmt: skip

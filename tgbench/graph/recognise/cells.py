@@ -20,7 +20,7 @@ BETWEEN = ("add", "sub", "mul", "tanh", "sigmoid", "relu", "slice")
 KINDS = {4: "lstm", 3: "gru", 1: "rnn"}  # by numbers that a unit has in a product
 
 
-class Step(NamedTuple):
+class CellStep(NamedTuple):
     """One step: what the input adds, the product of h, and the states before and after."""
 
     of_input: Node
@@ -29,7 +29,7 @@ class Step(NamedTuple):
     after: tuple[Node, ...]
 
 
-class Cell(NamedTuple):
+class RecurrentCell(NamedTuple):
     """The steps of a loop, of one kind and with the same weights.
 
     Fields:
@@ -38,10 +38,10 @@ class Cell(NamedTuple):
 
     kind: str
     activation: str
-    steps: tuple[Step, ...]
+    steps: tuple[CellStep, ...]
 
 
-def cell_of(nodes: Sequence[Node]) -> Cell | None:
+def cell_of(nodes: Sequence[Node]) -> RecurrentCell | None:
     """The cell whose steps give these nodes, each from the one before; None for anything else."""
     first, second, *_ = nodes
     if first.dtype not in FLOATS or not 1 <= first.rank <= 2:
@@ -60,7 +60,7 @@ def cell_of(nodes: Sequence[Node]) -> Cell | None:
     )
     if len(found) < len(nodes) or not alike:
         return None
-    return Cell(kind, nodes[0].op if kind == "rnn" else "", tuple(found))
+    return RecurrentCell(kind, nodes[0].op if kind == "rnn" else "", tuple(found))
 
 
 def _products(node: Node) -> list[Node]:
@@ -76,7 +76,7 @@ def _products(node: Node) -> list[Node]:
     return list(found)
 
 
-def _step(kind: str, node: Node) -> Step | None:
+def _step(kind: str, node: Node) -> CellStep | None:
     """A step of a kind, if it gives this node."""
     for of_state in _products(node):
         units = node.shape[-1]
@@ -89,7 +89,7 @@ def _step(kind: str, node: Node) -> Step | None:
                 count = len(node.builder.nodes)
                 written = _written(kind, node.op, of_input, of_state, before)
                 if written is node and len(node.builder.nodes) == count:
-                    return Step(of_input, of_state, before, after)
+                    return CellStep(of_input, of_state, before, after)
     return None
 
 

@@ -36,7 +36,7 @@ def by_index(graph: Graph) -> Graph:
         rows, count = inputs[1 - side], len(builder.nodes)
         weight = weight if side == 0 else weight.permute(0, 2, 1)
         found = gather_linear(rows.reshape(*index.shape, weight.shape[2]), weight, index)
-        return builder.rename_new(found.reshape(*node.shape), node.name, since=count)
+        return builder.rename_new(found, node.name, since=count).reshape(*node.shape)
 
     return graph.rebuild(make)
 

@@ -18,19 +18,20 @@ What is found is right by construction: it is built of nodes that are there, eac
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import NamedTuple, TypeAlias, cast
 
 from tgbench.graph.graph import Graph, GraphBuilder, Node, copy_node, topological
 from tgbench.graph.op_table import FLOATS
 from tgbench.graph.ops.layout import concat, flip, groups
 from tgbench.graph.ops.scan import linear_recurrence
-from tgbench.graph.recognise.cells import Cell, cell_of
+from tgbench.graph.recognise.cells import RecurrentCell, cell_of
 from tgbench.graph.recognise.layout import ELEMENTS, ROWS
+from tgbench.graph.recognise.linear import Number, along, as_linear, path_to
 from tgbench.graph.recognise.normal_form import ELEMENTWISE
 
 LEAST = 4  # steps that are a loop
-DEEP = 6  # nodes between a step's result and that of the one before
 TWICE = 8  # what is computed twice, once by steps, is at least so much smaller than what needs it
 
 ALIKE = ELEMENTWISE | {*ELEMENTS, "where", "cast", "softplus"}
@@ -116,13 +117,6 @@ class _Line(NamedTuple):
         return self.start, self.start + self.length * self.step, self.step
 
 
-class _Linear(NamedTuple):
-    """A node as `times` · h + `more`, each None where it is 0; the first may be 1."""
-
-    times: Node | float | None
-    more: Node | None
-
-
 class _Loops:
     """Rolls up the loops of one graph while it is rebuilt.
 
@@ -144,8 +138,9 @@ class _Loops:
     def make(self, builder: GraphBuilder, node: Node, inputs: tuple[Node, ...]) -> Node:
         if node in self._together:
             axis, parts = self._together[node]
-            count = len(builder.nodes)
-            found = self._whole(tuple([self._new[part] for part in parts]), axis)
+            count, (scope, dot, _) = len(builder.nodes), node.name.rpartition(".")
+            with builder.scope(scope) if dot else nullcontext():
+                found = self._whole(tuple([self._new[part] for part in parts]), axis)
             if found is not None and found.type == node.type:
                 self.any_found = True
                 self._new[node] = builder.rename_new(found, node.name, since=count)
@@ -342,10 +337,10 @@ class _Loops:
 
     def _linear(self, nodes: Steps) -> Node | None:
         first, second, *_ = nodes
-        path = _path(second, first)
+        path = path_to(first, second)
         if not path:
             return None
-        state = _at(first, path, second)
+        state = along(path, first, second)
         rows = None
         if state is not None and state.type == first.type:
             rows = self._rows_of(state, nodes)
@@ -359,7 +354,7 @@ class _Loops:
         return None if rows is None else concat([state.reshape(1, *state.shape), rows], 0)
 
     def _rows_of(self, state: Node, nodes: Steps) -> Node | None:
-        parts = [_as_linear(node, before) for before, node in pairwise((state, *nodes))]
+        parts = [as_linear(node, before) for before, node in pairwise((state, *nodes))]
         factors, shape = [part.times for part in parts if part is not None], state.shape
         if len(factors) < len(nodes) or None in factors:
             return None
@@ -375,7 +370,7 @@ class _Loops:
         self.rows |= {node: (rows, i) for i, node in enumerate(nodes)}
         return rows
 
-    def _cell(self, cell: Cell) -> Node | None:
+    def _cell(self, cell: RecurrentCell) -> Node | None:
         """All steps of a recurrent cell: h of each."""
         first = cell.steps[0]
         gates, (h, *_) = self._stack(tuple([step.of_input for step in cell.steps])), first.before
@@ -457,77 +452,6 @@ def _in_front(x: Node, axis: int) -> Node:
 
 def _are_ones(node: Node, axes: Sequence[int], besides: int) -> bool:
     return all(axis == besides or node.shape[axis] == 1 for axis in axes)
-
-
-# --- steps that follow from the one before --------------------------------------------------------
-
-
-def _path(node: Node, before: Node) -> tuple[int, ...]:
-    """The way from a node to one that it follows from, by number of the input; () for none."""
-    ways: list[tuple[Node, tuple[int, ...]]] = [(node, ())]
-    while ways:
-        at, path = ways.pop()
-        if at is before:
-            return path
-        if at.op in LINEAR and len(path) < DEEP:
-            ways += [(operand, (*path, i)) for i, operand in enumerate(at.inputs)]
-    return ()
-
-
-def _at(node: Node, path: Sequence[int], like: Node) -> Node | None:
-    """What lies at the end of a way through the same ops as those of another node."""
-    for i in path:
-        if node.op != like.op:
-            return None
-        node, like = node.inputs[i], like.inputs[i]
-    return node
-
-
-LINEAR = ("add", "sub", "mul", "div", "neg")
-
-
-def _as_linear(node: Node, h: Node) -> _Linear | None:
-    """A node over one that it follows from; None where it is no linear function of it."""
-    if node is h:
-        return _Linear(1.0, None)
-    if not _path(node, h):
-        return _Linear(None, node)
-    parts = [_as_linear(operand, h) for operand in node.inputs]
-    if None in parts:
-        return None
-    left, *right = (part for part in parts if part is not None)
-    if node.op == "neg":
-        return _Linear(_negative(left.times), _negative(left.more))
-    [other] = right
-    if node.op == "sub":
-        other = _Linear(_negative(other.times), _negative(other.more))
-    if node.op in ("add", "sub"):
-        return _Linear(_sum(left.times, other.times), _sum(left.more, other.more))
-    if node.op == "mul" and left.times is None:
-        left, other = other, left
-    if other.times is not None or other.more is None:
-        return None  # h · h, and what is divided by h
-    scaled = _product if node.op == "mul" else _ratio
-    return _Linear(scaled(left.times, other.more), scaled(left.more, other.more))
-
-
-Number: TypeAlias = "Node | float | None"  # None is 0
-
-
-def _negative(x: Number) -> Any:
-    return None if x is None else -x
-
-
-def _sum(a: Number, b: Number) -> Any:
-    return a if b is None else b if a is None else a + b
-
-
-def _product(a: Number, b: Node) -> Any:
-    return None if a is None else b if a == 1.0 else a * b
-
-
-def _ratio(a: Number, b: Node) -> Any:
-    return None if a is None else a / b
 
 
 # --- what only one step's result is wanted of ---------------------------------------------------

@@ -25,11 +25,11 @@ from numba.np.arrayobj import make_array
 
 F, U = np.float32, np.uint64
 
-SILU, GELU_TANH, GELU, RELU, TANH, SIGMOID = range(6)
+SILU, GELU_TANH, GELU, RELU, TANH, SIGMOID, EXP = range(7)
 ADD, SUB, MUL, SUB_FROM = range(4)
 ACTIVATIONS = {
     "silu": SILU, "gelu_tanh": GELU_TANH, "gelu": GELU, "relu": RELU, "tanh": TANH,
-    "sigmoid": SIGMOID,
+    "sigmoid": SIGMOID, "exp": EXP,
 }  # fmt: skip
 COMBINATIONS = {"add": ADD, "sub": SUB, "mul": MUL}
 
@@ -140,8 +140,18 @@ def tanh32(x):
     return near if abs(x) < F(0.625) else far
 
 
+@_exact
+def full_exp32(x):
+    """exp of a float32 wherever it is one: far out as the square of what half of it gives."""
+    is_far = abs(x) > F(87.0)
+    found = exp32(x * F(0.5) if is_far else x)
+    return found * found if is_far else found
+
+
 @kernel
 def activated(x, code):
+    if code == EXP:
+        return full_exp32(x)
     if code == GELU_TANH:
         return x / (F(1) + exp32(F(-1.5957691216057308) * (x + F(0.044715) * x * x * x)))
     if code == SILU:
@@ -199,6 +209,9 @@ def activate(x, xs, y, ys, rows, n, code):
         elif code == SIGMOID:
             for i in range(U(n)):
                 y[b + i] = activated(y[b + i], SIGMOID)
+        elif code == EXP:
+            for i in range(U(n)):
+                y[b + i] = activated(y[b + i], EXP)
         else:
             for i in range(U(n)):
                 y[b + i] = activated(y[b + i], GELU)
@@ -537,6 +550,15 @@ def products(x, xo, xs, w, wo, ws, y, yo, ys, rows, start, stop, k):
         if r < rows:
             p, q = xo + r * xs, yo + r * ys
             _dots_1(x, p, xs, w, w0, w1, w2, w3, y, q, ys, o, o1, o2, o3, k)
+
+
+@kernel
+def vector_products(x, x0, x1, w, w0, w1, ws, y, y0, y1, outer, inner, n, k):
+    """y[i, j] = w[i, j] · x[i, j]: x [outer, inner, k], w [outer, inner, n, k], y without k."""
+    for i in range(U(outer)):
+        for j in range(U(inner)):
+            xo, wo, yo = i * U(x0) + j * U(x1), i * U(w0) + j * U(w1), i * U(y0) + j * U(y1)
+            products(x, xo, U(0), w, wo, U(ws), y, yo, U(0), U(1), U(0), U(n), U(k))
 
 
 @kernel

@@ -38,13 +38,6 @@ from tgbench.sources.torch.rows.whole import (
 from tgbench.sources.torch.table import RULES, CallSite, UnsupportedCallError, refuse
 
 NO_ENTRY = "no entry"
-# what to do about operators of other libraries that models in use are made of
-INSTEAD = {
-    "transformers.grouped_mm_fallback.default": (
-        "tokens are sorted by expert, and how many each one gets depends on values: call "
-        "`model.set_experts_implementation('batched_mm')` before, so that a token has its own"
-    ),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +210,7 @@ class Builder:
         return CallWriter(self._regions, self.values, self._as_node)
 
     def _refused(self, node: fx.Node, reason: str) -> Any:
-        name = str(node.target)
-        self.gaps.append(Gap(name, INSTEAD.get(name, reason), SourceLine.of(node.meta)))
+        self.gaps.append(Gap(str(node.target), reason, SourceLine.of(node.meta)))
         self.refused.add(node)
         return self._stand_in(node)
 
