@@ -18,11 +18,12 @@ from tgbench.graph.simplify import simplify
 COUNT, WIDE, DEEP = 5, 6, 4
 
 
-def experts(rows: tuple[int, ...], turned: bool) -> Graph:
+def experts(rows: tuple[int, ...], turned: bool, last: int = COUNT) -> Graph:
+    """As an importer has it, where negative indices count from the end."""
     g = GraphBuilder()
     x, index = g.input("x", (*rows, DEEP)), g.input("index", rows, "int64")
     weight = g.parameter("w", (COUNT, DEEP, WIDE) if turned else (COUNT, WIDE, DEEP))
-    named = ops.gather(weight, index)
+    named = ops.gather(weight, ops.where(index < 0, index + last, index))
     y = x.reshape(*rows, 1, DEEP) @ named if turned else named @ x.reshape(*rows, DEEP, 1)
     g.output("y", y.reshape(*rows, WIDE) * 2.0)
     return g.build()
@@ -31,7 +32,7 @@ def experts(rows: tuple[int, ...], turned: bool) -> Graph:
 def values(graph: Graph, random: np.random.Generator) -> dict[str, np.ndarray]:
     leaves = {**graph.inputs, **graph.parameters}
     return {
-        name: random.integers(0, COUNT, node.shape)
+        name: np.asarray(random.integers(-COUNT, COUNT, node.shape))
         if name == "index"
         else random.integers(-3, 4, node.shape).astype("float32")
         for name, node in leaves.items()
@@ -39,15 +40,20 @@ def values(graph: Graph, random: np.random.Generator) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("turned", [False, True])
-@pytest.mark.parametrize("rows", [(1,), (7,), (2, 3)])
+@pytest.mark.parametrize("rows", [(), (1,), (7,), (2, 3)])
 def test_both_ways_of_writing_it_are_found(rows: tuple[int, ...], turned: bool) -> None:
     graph = simplify(experts(rows, turned))
     found = recognise(graph)
-    assert {n.op for n in found.nodes} & {"gather", "matmul"} == set()
+    assert {n.op for n in found.nodes} & {"gather", "matmul", "where", "less"} == set()
     assert "gather_linear" in {n.op for n in found.nodes}
     given_values = values(graph, np.random.default_rng(0))
     expected, mine = evaluate(graph, given_values), evaluate(found, given_values)
     np.testing.assert_array_equal(mine["y"], expected["y"])
+
+
+def test_an_index_that_is_moved_otherwise_stays() -> None:
+    found = recognise(simplify(experts((7,), False, last=2)))
+    assert {"gather_linear", "where"} <= {n.op for n in found.nodes}
 
 
 @pytest.mark.parametrize(

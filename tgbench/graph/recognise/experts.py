@@ -33,12 +33,28 @@ def by_index(graph: Graph) -> Graph:
         if side is None:
             return copy_node(builder, node, inputs)
         weight, index = inputs[side].inputs
+        index = _as_given(index, weight.shape[0])
         rows, count = inputs[1 - side], len(builder.nodes)
         weight = weight if side == 0 else weight.permute(0, 2, 1)
         found = gather_linear(rows.reshape(*index.shape, weight.shape[2]), weight, index)
         return builder.rename_new(found, node.name, since=count).reshape(*node.shape)
 
     return graph.rebuild(make)
+
+
+def _as_given(index: Node, count: int) -> Node:
+    """An index without what counts negative ones from the end: the op does that itself."""
+    if index.op != "where":
+        return index
+    is_negative, from_end, plain = index.inputs
+    wraps = is_negative.op == "less" and is_negative.inputs[0] is plain and from_end.op == "add"
+    if not wraps or plain not in from_end.inputs or not _is_all(is_negative.inputs[1], 0):
+        return index
+    return plain if any(_is_all(one, count) for one in from_end.inputs) else index
+
+
+def _is_all(node: Node, value: int) -> bool:
+    return node.op == "constant" and bool((node.attrs["data"].array == value).all())
 
 
 def _named(node: Node) -> int | None:
