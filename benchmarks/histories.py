@@ -236,6 +236,20 @@ def _mamba() -> tuple[nn.Module, Array]:
     return Module(model, "input_ids", {"use_cache": False}).eval(), _ids(128)
 
 
+def _mixture() -> tuple[nn.Module, Array]:
+    """A mixture of experts, two of which each word goes to."""
+    import transformers
+
+    config = transformers.Qwen3MoeConfig(
+        vocab_size=1000, hidden_size=256, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=64, num_experts=8, num_experts_per_tok=2,
+        moe_intermediate_size=256,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.Qwen3MoeModel(config).eval()
+    return Module(model, "input_ids", {"use_cache": False}).eval(), _ids(128)
+
+
 def _bert(width: int, layers: int, tokens: int) -> tuple[nn.Module, Array]:
     import transformers
 
@@ -298,6 +312,7 @@ SUBJECTS: Mapping[str, Subject] = {
     "GPT-2, 6 × 256, 128 tokens": Subject(_gpt2, (*TEXT, "one edit, last row", "blocks", "chat")),
     "Gemma 3, 6 × 256, windows of 32, 256 tokens": Subject(_gemma, ("typing", "blocks", "chat")),
     "Mamba, 4 × 256, 128 tokens": Subject(_mamba, ("one edit", "one edit, one row", "typing")),
+    "Qwen3-MoE, 4 × 256, 8 experts, 128 tokens": Subject(_mixture, ("one edit", "typing")),
     "MiniLM's size, 6 × 384, 128 tokens": Subject(partial(_bert, 384, 6, 128), TEXT[:4]),
     "ResNet-18, 224²": Subject(partial(_resnet, (2, 2, 2, 2), "basic"), ("patch",)),
     "ResNet-50, 224²": Subject(partial(_resnet, (3, 4, 6, 3), "bottleneck"), ("patch",)),
