@@ -23,6 +23,7 @@ from tgbench.runs.work import Work
 from tgbench.session import serving
 from tgbench.session.choosing import (
     FIRST_NS,
+    FIRST_TIMES,
     HOPES,
     LEAST_PART,
     LONGEST_RUN,
@@ -216,6 +217,22 @@ def test_runs_too_short_to_choose_for_are_computed_as_everything_for_a_while() -
     saved_up = 1 + ADVANCE + (1 - ADVANCE * SHARE) / SHARE
     assert waited.index(False) == pytest.approx(saved_up, abs=1)
     assert not any(waited[waited.index(False) :])
+
+
+def test_a_first_choice_waits_for_longer_where_choosing_with_the_first_answer_took_longer() -> None:
+    """On a slow processor it is dearer than any constant says."""
+    waited = []
+    for took_ns in (FIRST_NS // FIRST_TIMES, 2 * FIRST_NS):
+        chooser, full, own = Measured(_modelled), _program(), _offer(EXACTLY, 1)
+        chooser.took(took_ns)  # nothing was there
+        full.use.modelled_ns = FIRST_NS
+        runs = 0
+        while chooser.waits():
+            full.use.note(FIRST_NS)
+            chooser.ran(own.spot.kind, full, FIRST_NS)
+            runs += 1
+        waited.append(runs)
+    assert waited[1] - waited[0] == pytest.approx((2 * FIRST_TIMES - 1) / SHARE, abs=2)
 
 
 def test_nothing_is_chosen_before_it_is_known_what_computing_everything_takes() -> None:

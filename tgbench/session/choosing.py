@@ -71,6 +71,7 @@ LATELY = 1 / 8  # of what places of runs count for, that the last one does
 LOOKING = 1 / 64  # of computing everything, that looking for programs may take in vain
 HOPES = 16  # runs that look for something new, whether it brings anything or not
 FIRST_NS = 500_000  # what is saved up for the first choice, or look, as none was timed yet
+FIRST_TIMES = 3  # as long as where nothing is there yet, a first choice among several takes
 
 
 Making: TypeAlias = Literal["measured", "always"]
@@ -624,6 +625,8 @@ class Measured:
         if self._instead_ns < inf:  # where nothing is there, there is little to choose from
             self._choosing_ns = took_ns
             self._let_stand(self._cost_ns)
+        elif not self._chosen:  # slower processors take longer for that as well
+            self._choosing_ns = max(self._choosing_ns, FIRST_TIMES * took_ns)
 
     def _let_stand(self, running_ns: float) -> None:
         """How many runs of such a length a choice stands for at most; fewer while few were made."""
