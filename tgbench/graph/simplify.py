@@ -108,7 +108,7 @@ def _folded(room: _Room, node: Node) -> Node | None:
     return node.builder.constant(result, node.dtype)
 
 
-def _is_all(node: Node, value: float) -> bool:
+def is_all(node: Node, value: float) -> bool:
     """Whether a node is a constant, or a cast of one, with one value throughout."""
     converted = not node.is_leaf and node.call.op.converts
     array = _constant(node.inputs[0] if converted else node)
@@ -130,7 +130,7 @@ def _neutral(node: Node) -> Node | None:
     """x + (−0), x · 1, x − 0, x / 1, x¹ are x; of integers x + 0 as well."""
     for place, value in node.call.op.neutral:
         found = _same(node, node.inputs[1 - place])
-        if found is not None and _is_all(node.inputs[place], value):
+        if found is not None and is_all(node.inputs[place], value):
             return found
     return None
 

@@ -6,7 +6,7 @@ x₂ ── linear ──┘                            same node, or it is no s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -63,17 +63,19 @@ def cell_of(nodes: Sequence[Node]) -> RecurrentCell | None:
     return RecurrentCell(kind, nodes[0].op if kind == "rnn" else "", tuple(found))
 
 
-def _products(node: Node) -> list[Node]:
-    """The products with weights that a node follows from, without another product between."""
-    found: dict[Node, None] = {}
+def _between(node: Node) -> Iterator[Node]:
+    """What a node follows from, up to products with weights, and itself; some of it twice."""
     todo = [(node, 0)]
     while todo:
         at, deep = todo.pop()
-        if at.op == "linear":
-            found[at] = None
-        elif at.op in BETWEEN and deep < DEEP:
+        yield at
+        if at.op in BETWEEN and deep < DEEP:
             todo += [(operand, deep + 1) for operand in at.inputs]
-    return list(found)
+
+
+def _products(node: Node) -> list[Node]:
+    """The products with weights that a node follows from, without another product between."""
+    return list(dict.fromkeys(at for at in _between(node) if at.op == "linear"))
 
 
 def _step(kind: str, node: Node) -> CellStep | None:
@@ -84,8 +86,7 @@ def _step(kind: str, node: Node) -> CellStep | None:
             continue
         for of_input in _added(node, of_state):
             before, after = _states(kind, node, of_state)
-            wanted = (*of_state.shape[:-1], of_state.shape[-1])
-            if before and of_input.shape == wanted:
+            if before and of_input.shape == of_state.shape:
                 count = len(node.builder.nodes)
                 written = _written(kind, node.op, of_input, of_state, before)
                 if written is node and len(node.builder.nodes) == count:
@@ -96,17 +97,12 @@ def _step(kind: str, node: Node) -> CellStep | None:
 def _added(node: Node, product: Node) -> list[Node]:
     """What is added to a product of h, or to slices of it, on the way to a node."""
     found: dict[Node, None] = {}
-    todo = [(node, 0)]
-    while todo:
-        at, deep = todo.pop()
-        if at.op == "add":
-            for one, other in (at.inputs, at.inputs[::-1]):
-                if one is product:
-                    found[other] = None
-                elif one.op == "slice" and one.inputs[0] is product and other.op == "slice":
-                    found[other.inputs[0]] = None
-        if at.op in BETWEEN and deep < DEEP:
-            todo += [(operand, deep + 1) for operand in at.inputs]
+    for at in _between(node):
+        for one, other in (at.inputs, at.inputs[::-1]) if at.op == "add" else ():
+            if one is product:
+                found[other] = None
+            elif one.op == "slice" and one.inputs[0] is product and other.op == "slice":
+                found[other.inputs[0]] = None
     return list(found)
 
 

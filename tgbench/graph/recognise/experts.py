@@ -12,6 +12,7 @@ from __future__ import annotations
 from tgbench.graph.graph import Graph, GraphBuilder, Node, copy_node
 from tgbench.graph.op_table import FLOATS
 from tgbench.graph.ops.products.gathered import gather_linear
+from tgbench.graph.simplify import is_all
 
 
 def by_index(graph: Graph) -> Graph:
@@ -48,13 +49,9 @@ def _as_given(index: Node, count: int) -> Node:
         return index
     is_negative, from_end, plain = index.inputs
     wraps = is_negative.op == "less" and is_negative.inputs[0] is plain and from_end.op == "add"
-    if not wraps or plain not in from_end.inputs or not _is_all(is_negative.inputs[1], 0):
+    if not wraps or plain not in from_end.inputs or not is_all(is_negative.inputs[1], 0):
         return index
-    return plain if any(_is_all(one, count) for one in from_end.inputs) else index
-
-
-def _is_all(node: Node, value: int) -> bool:
-    return node.op == "constant" and bool((node.attrs["data"].array == value).all())
+    return plain if any(is_all(one, count) for one in from_end.inputs) else index
 
 
 def _named(node: Node) -> int | None:

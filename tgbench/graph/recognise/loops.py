@@ -127,10 +127,7 @@ class _Loops:
     def __init__(self, graph: Graph, together: Mapping[Node, _Parts]) -> None:
         self.any_found = False
         self.rows: dict[Node, tuple[Node, int]] = {}
-        self._readers: dict[Node, set[Node]] = {node: {node} for node in graph.ends}
-        for node in graph.nodes:
-            for parent in node.inputs:
-                self._readers.setdefault(parent, set()).add(node)
+        self._readers, self._ends = graph.consumers, frozenset(graph.ends)
         self._together = together
         self._old, self._new = dict[Node, Node](), dict[Node, Node]()
         self._stacks: dict[Steps, Node | None] = {}
@@ -236,11 +233,8 @@ class _Loops:
         return None if x is None else _raised(x, nodes[0].rank).expand(x.shape[0], *nodes[0].shape)
 
     def _part(self, nodes: Steps) -> Node | None:
-        x, attrs = self._first_input(nodes), nodes[0].attrs
-        if x is None:
-            return None
-        ranges = zip(attrs["starts"], attrs["stops"], attrs["steps"], strict=True)
-        return _cut(x, [(0, x.shape[0], 1), *ranges])
+        x = self._first_input(nodes)
+        return None if x is None else _cut(x, [(0, x.shape[0], 1), *_ranges(nodes[0])])
 
     def _reduced(self, nodes: Steps) -> Node | None:
         x = self._first_input(nodes)
@@ -268,8 +262,7 @@ class _Loops:
         wide = first.shape[axis]
         if not as_expected or first.attrs["steps"][axis] != 1 or (wide > 1 and step != wide):
             return None
-        [base], attrs = first.inputs, first.attrs
-        ranges = list(zip(attrs["starts"], attrs["stops"], attrs["steps"], strict=True))
+        [base], ranges = first.inputs, _ranges(first)
         if wide > 1:
             start = ranges[axis][0]
             ranges[axis] = (start, start + wide * len(nodes), 1)
@@ -289,7 +282,9 @@ class _Loops:
         it, that is done with its inputs, and it is computed in that order.
         """
         old = self._old.get(node)
-        is_theirs = old is not None and users.issuperset(self._readers.get(old, ()))
+        is_theirs = (
+            old is not None and old not in self._ends and users.issuperset(self._readers[old])
+        )
         if node.is_leaf or not (is_theirs or TWICE * node.type.elements <= most):
             return _led_by(node, line)
         mine = {old} if old is not None else set[Node]()
@@ -425,6 +420,12 @@ def _raised(stack: Node, rank: int) -> Node:
 
 def _again(node: Node, inputs: Sequence[Node], **attrs: object) -> Node:
     return node.builder.apply(node.op, *inputs, **{**node.attrs, **attrs})
+
+
+def _ranges(node: Node) -> list[tuple[int, int, int]]:
+    """Start, stop and step of a slice, by dimension."""
+    attrs = node.attrs
+    return list(zip(attrs["starts"], attrs["stops"], attrs["steps"], strict=True))
 
 
 def _cut(x: Node, ranges: Sequence[tuple[int, int, int]]) -> Node:
