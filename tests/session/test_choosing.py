@@ -33,7 +33,7 @@ from tgbench.session.choosing import (
     Wanted,
 )
 from tgbench.session.experience import COLD, LACKING, OVER_MODEL, Experience
-from tgbench.session.purse import ADVANCE, SHARE, Purse
+from tgbench.session.purse import ADVANCE, LEAST_SHARE, SHARE, Purse
 from tgbench.session.serving import EXACTLY, LARGER, Offer, Rung, finds_nothing
 
 AFRESH = LARGER[-1]
@@ -428,6 +428,19 @@ def test_at_no_time_more_was_spent_than_full_runs_take_and_a_share(seed: int) ->
         assert world.spent <= FULL_NS * (run + 2 + max(ADVANCE, run + 1) * SHARE)
 
 
+@pytest.mark.parametrize("finding", [0, FULL_NS // 50, FULL_NS // 20, FULL_NS])
+def test_what_finding_changes_takes_is_left_out_of_the_share(finding: int) -> None:
+    world, share_ns = Imagined(), max(SHARE * FULL_NS - finding, LEAST_SHARE * FULL_NS)
+    full, purse = world._at(_offer(AFRESH, 0)), world.chooser._purse
+    for _ in range(100):  # until that is the average
+        world.chooser.found(finding)
+    assert purse.finding_ns == pytest.approx(finding, rel=0.01)
+    before_ns = purse.room_ns() - purse.ahead * purse.share_ns
+    for _ in range(100):
+        world.ran(full)
+    assert purse.room_ns() - before_ns == pytest.approx(100 * share_ns, rel=0.01)
+
+
 def _is_wanted(world: Imagined, planned: Any) -> bool:
     """Whether the first run makes a part of its program."""
     assert world.run(1, planned) is AFRESH
@@ -648,6 +661,28 @@ def test_the_change_that_is_planned_for_is_ready_with_the_first_answer() -> None
             assert session.counters.specialised == made
             assert session.report().served == served
             assert session.report().recomputed < 1
+
+
+@pytest.mark.parametrize("rows", [np.s_[:], np.s_[1:]])
+def test_what_computes_everything_is_known_where_rows_depend_on_no_input(rows: Any) -> None:
+    """As with the row of a class before an image's patches, which is never dirty."""
+    random, g = np.random.default_rng(0), tg.GraphBuilder()
+    first = g.constant(random.standard_normal((1, 1, 1, 32)).astype(np.float32))
+    x = tg.ops.concat([first, g.input("x", (1, 1, 63, 32))], 2)
+    weights = random.standard_normal((32, 32)).astype(np.float32)
+    kept = x @ g.parameter("w", (32, 32))
+    x = tg.ops.attention(kept, kept, kept, scale=0.1)
+    g.output("y", x[0, 0, rows])
+    session = tg.GraphSession(g.build(), {"w": weights}, making="measured", calibrate=False)
+    given = random.standard_normal((1, 1, 63, 32)).astype(np.float32)
+    for row in range(SURE + 2):
+        given = given.copy()
+        given[0, 0, row] += 1
+        session.run({"x": given})
+    chooser = session.keeper.chooser
+    assert isinstance(chooser, Measured)
+    assert chooser._purse.full_ns > 0
+    assert chooser._purse.finding_ns > 0
 
 
 @pytest.mark.parametrize("sizes", [{1}, {3}, {1, 3}])

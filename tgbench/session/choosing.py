@@ -184,6 +184,9 @@ class Chooser(Protocol):
     def waits(self) -> bool:
         """Whether nothing is chosen for this run, as it cannot be paid for."""
 
+    def found(self, took_ns: int) -> None:
+        """How long a run took to find what changed."""
+
     def looks(self) -> bool:
         """Whether looking for what is quicker than computing everything pays."""
 
@@ -261,6 +264,9 @@ class Own:
 
     def waits(self) -> bool:
         return False
+
+    def found(self, took_ns: int) -> None:
+        pass
 
     def looks(self) -> bool:
         return True
@@ -557,6 +563,9 @@ class Measured:
         waits = stands or not self._purse.holds(self._choosing_ns)
         self._skipped += waits
         return waits
+
+    def found(self, took_ns: int) -> None:
+        self._purse.found(took_ns)
 
     def rehearsing(self, offer: Offer, decided: Decided) -> Pausing[bool]:
         known, whole = self._experience, self._whole

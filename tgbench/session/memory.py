@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tgbench.base.collector import lasting
 from tgbench.base.coords import Coord, Domain, record
 from tgbench.base.errors import KernelError
-from tgbench.base.regions import EMPTY, Box, Index, Region
+from tgbench.base.regions import EMPTY, Box, Index, Region, union
 from tgbench.base.safetensors import TORCH_DTYPES
 from tgbench.base.switches import PROGRAMS, tell
 from tgbench.graph.graph import Node, Write
@@ -367,7 +367,7 @@ class Memory:
             made_at=origin,
             start=state,
             counts_on=state if leftovers else self._number(made.counts_on),
-            renews=self._renews(made.pieces[0][0]),
+            renews=self._renews([step for step, _ in made.pieces]),
         )
         yield from program.binding(self.buffers, origin, self.pool.prepared)
         tell(PROGRAMS, lambda: f"program for {kind}: {program.summary}")
@@ -414,10 +414,22 @@ class Memory:
     def _number(self, state: State) -> int:
         return self.states.number(ValidityPattern.of(state))
 
-    def _renews(self, step: Step) -> bool:
-        """Whether all that is kept is dirty."""
+    def _renews(self, steps: Sequence[Step]) -> bool:
+        """Whether all that is kept is dirty or computed: rows before the first of an image's
+        patches depend on no input, and are never dirty.
+        """
+
+        def is_new(node: Node) -> bool:
+            full, dirty = Region.full(node.shape), steps[0].dirty.get(node, EMPTY)
+            if dirty == full:
+                return True
+            computed = [step.compute.get(node, EMPTY) for step in steps]
+            if any(region.moves for region in (dirty, *computed)):
+                return full in computed
+            return not full.subtract(union([dirty, *computed])).boxes
+
         return all(
-            step.dirty.get(node) == Region.full(node.shape)
+            is_new(node)
             for node in self.placement.retained
             if not node.is_leaf and node not in self.scheduled.frozen
         )

@@ -2,9 +2,10 @@
 
 Into it goes what runs were quicker than computing everything, and a sixteenth of what that takes;
 out of it are paid programs, plans, models, choosing, and what runs take besides their calls that
-computing everything does not. The share of the first runs is there at once. What finding changes
-takes comes on top, and a 64th for looking for programs in vain, so that at any time beyond ten runs
-all together took at most a tenth more than they would have without any of this.
+computing everything does not. The share of the first runs is there at once. Finding out what
+changed is done in every run: the share is less by what that takes, but a 64th is left. A 64th comes
+on top for looking for programs in vain, so that at any time beyond ten runs all together took at
+most a tenth more than they would have without any of this.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SHARE = 1 / 16  # of computing everything, that may be spent on hopes
+LEAST_SHARE = 1 / 64  # of it, where finding changes takes more than the rest
+LATELY = 1 / 8  # of what finding changes takes on average, that the last run counts for
 ADVANCE = 14  # runs whose share is in the purse from the first one on: less than a tenth of eleven
 
 
@@ -25,6 +28,7 @@ class Purse:
             It may be spent on one for no more: as often as it is lost, and not oftener.
         ahead: runs to come whose share may be spent already.
         full_ns: what computing everything takes that is asked for now; 0 before that is known.
+        finding_ns: what finding changes takes, on average of late.
         paid_ns: what was paid out of it in the run that goes on.
     """
 
@@ -32,7 +36,17 @@ class Purse:
     lost_ns: float = 0.0
     ahead: int = ADVANCE
     full_ns: float = 0.0
+    finding_ns: float = 0.0
     paid_ns: float = 0.0
+
+    @property
+    def share_ns(self) -> float:
+        """What a run may add to what computing everything takes, and finding changes does not."""
+        return max(SHARE * self.full_ns - self.finding_ns, LEAST_SHARE * self.full_ns)
+
+    def found(self, took_ns: float) -> None:
+        """How long it took to find what changed."""
+        self.finding_ns += (took_ns - self.finding_ns) * LATELY
 
     def open(self, full_ns: float) -> None:
         """Begin, unless it did; a first answer had to be made, whatever it took."""
@@ -42,8 +56,8 @@ class Purse:
     def ran(self, full_ns: float, saved_ns: float) -> None:
         """A run is over; what it saved, and a share of what computing everything takes."""
         if self.full_ns:
-            self.left_ns += saved_ns + SHARE * full_ns
             self.ahead, self.full_ns = max(self.ahead - 1, 0), full_ns
+            self.left_ns += saved_ns + self.share_ns
 
     def pay(self, took_ns: float, is_afresh: bool = False) -> None:
         """Pay for something; for what computes everything, first from what its lack has cost."""
@@ -57,5 +71,5 @@ class Purse:
 
     def room_ns(self, is_afresh: bool = False) -> float:
         """What may be spent now; on what computes everything, what its lack has cost as well."""
-        room_ns = self.left_ns + self.ahead * SHARE * self.full_ns
+        room_ns = self.left_ns + self.ahead * self.share_ns
         return room_ns + (self.lost_ns if is_afresh else 0.0)

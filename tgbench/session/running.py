@@ -325,7 +325,9 @@ class Runner:
             for name, array in arrays.items():
                 self.reader.check_values(name, array, Region.full(array.shape))
             return self.planning.everything
+        began_ns = self._work_ns()
         found = self.reader.differences(arrays, standing.held, request.changed, request.check)
+        self.chooser.found(self._work_ns() - began_ns)
         return {**standing.pending, **found}
 
     def plan_for(self, runs: Runs, fits: Runs = ()) -> None:
