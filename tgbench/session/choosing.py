@@ -52,6 +52,7 @@ from tgbench.runs.buckets import BucketClass, Spot
 from tgbench.runs.pausing import Paused, Pausing
 from tgbench.runs.work import Place, Work
 from tgbench.session.experience import MOST_CLASSES, Asked, Decided, Experience, Modelled
+from tgbench.session.glances import HOPES, Glances
 from tgbench.session.purse import Purse
 from tgbench.session.serving import AFRESH, CONTINUING, THERE, Offer, Rung
 
@@ -69,7 +70,6 @@ LEAST_PART = 1 / 4  # of computing everything, that is spent on it at a time: af
 # processor's caches hold nothing of it, and ever smaller parts would take ever longer together
 LATELY = 1 / 8  # of what places of runs count for, that the last one does
 LOOKING = 1 / 64  # of computing everything, that looking for programs may take in vain
-HOPES = 16  # runs that look for something new, whether it brings anything or not
 FIRST_NS = 500_000  # what is saved up for the first choice, or look, as none was timed yet
 FIRST_TIMES = 3  # as long as where nothing is there yet, a first choice among several takes
 
@@ -193,11 +193,20 @@ class Chooser(Protocol):
     def passes(self) -> None:
         """A run computes everything, and nothing else is looked for, as that does not pay."""
 
+    def glances(self) -> bool:
+        """Whether to see if a run's own program was made ready, where nothing is looked for."""
+
+    def glanced(self, took_ns: int, is_ready: bool) -> None:
+        """It was seen, and whether there is one that is right."""
+
     def rehearsing(self, offer: Offer, decided: Decided) -> Pausing[bool]:
         """Learn of a run that is planned for, and did not happen yet; whether to make it ready."""
 
     def stands(self, offer: Offer) -> bool:
         """Whether a program for a run that was rehearsed is right at few other places."""
+
+    def made_ready(self, took_ns: int) -> None:
+        """A program was made before a run needs it; seeing that it is there took so long."""
 
     def answered(self, is_free: bool) -> None:
         """The first answer of a plan is given, and what is planned for was looked at; free of
@@ -274,12 +283,21 @@ class Own:
     def passes(self) -> None:
         pass
 
+    def glances(self) -> bool:
+        return False
+
+    def glanced(self, took_ns: int, is_ready: bool) -> None:
+        pass
+
     def rehearsing(self, offer: Offer, decided: Decided) -> Pausing[bool]:
         yield
         return False
 
     def stands(self, offer: Offer) -> bool:
         return False
+
+    def made_ready(self, took_ns: int) -> None:
+        pass
 
     def answered(self, is_free: bool) -> None:
         pass
@@ -371,6 +389,7 @@ class Measured:
         self._promising = Latest[tuple[Rung, BucketClass], int](MOST_MISSING)  # choices since then
         self._whole: Program | None = None  # what computes everything of anything
         self._ready: list[Program] = []  # made with the first answer, before that was measured
+        self._glances, self._glanced_ns = Glances(), 0.0  # what the one of this run took
         self._look_at_once()
 
     def _look_at_once(self) -> None:
@@ -578,6 +597,9 @@ class Measured:
     def stands(self, offer: Offer) -> bool:
         return UNMET.share(offer, self._experience) < FEW
 
+    def made_ready(self, took_ns: int) -> None:
+        self._glances.takes_ns = took_ns
+
     def answered(self, is_free: bool) -> None:
         if is_free:
             self._purse.left_ns = max(self._purse.left_ns, 0.0)  # what it took is told apart
@@ -672,7 +694,10 @@ class Measured:
                 if saved_ns > 0.0:
                     self._quick[kind] = None
             purse.ran(least_ns, saved_ns)
-            if not self._passed:
+            if self._glanced_ns:
+                self._glances.note(self._glanced_ns, max(saved_ns, 0.0))
+                self._glanced_ns = 0.0
+            elif not self._passed:
                 self._found_ns += (max(saved_ns, 0.0) - self._found_ns) * LATELY
                 self._hopes = max(self._hopes - 1, 0)
 
@@ -697,6 +722,16 @@ class Measured:
     def passes(self) -> None:
         self._skipped += 1
 
+    def glances(self) -> bool:
+        return self._glances.pay(self._purse)
+
+    def glanced(self, took_ns: int, is_ready: bool) -> None:
+        if is_ready:
+            self._glanced_ns = took_ns
+        else:
+            self._glances.note(took_ns, 0.0)
+            self._purse.pay(took_ns)
+
     def looks(self) -> bool:
         """It brings as much as it takes, on average of late, or may bring something new."""
         looking_ns = self._looking.time_ns
@@ -716,14 +751,16 @@ class Measured:
         rest_ns = unpaid_ns - looked_ns
         if renews and rest_ns:
             self._plain.note(rest_ns)
+            purse.plain_ns = self._plain.time_ns
         more_ns = looked_ns + max(rest_ns - self._plain.time_ns, 0.0)
         if not renews:
             purse.pay(more_ns)
         elif looked_ns:
             purse.pay(max(looked_ns - self._free_ns, 0.0))
         purse.paid_ns = 0.0
-        self._passed = 0 if looked_ns else self._passed + 1
-        if looked_ns:
+        has_looked = looked_ns and not self._glanced_ns
+        self._passed = 0 if has_looked else self._passed + 1
+        if has_looked:
             self._looking.note(looked_ns)
         return 0.0 if renews else more_ns
 

@@ -3,9 +3,9 @@
 Into it goes what runs were quicker than computing everything, and a sixteenth of what that takes;
 out of it are paid programs, plans, models, choosing, and what runs take besides their calls that
 computing everything does not. The share of the first runs is there at once. Finding out what
-changed is done in every run: the share is less by what that takes, but a 64th is left. A 64th comes
-on top for looking for programs in vain, so that at any time beyond ten runs all together took at
-most a tenth more than they would have without any of this.
+changed is done in every run: the share is less by what that takes, but half of it is left. A 64th
+comes on top for looking for programs in vain, so that at any time beyond ten runs all together took
+at most a tenth more than they would have without any of this.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SHARE = 1 / 16  # of computing everything, that may be spent on hopes
-LEAST_SHARE = 1 / 64  # of it, where finding changes takes more than the rest
+LEAST_SHARE = SHARE / 2  # of it, where finding changes takes more than the rest
 LATELY = 1 / 8  # of what finding changes takes on average, that the last run counts for
 ADVANCE = 14  # runs whose share is in the purse from the first one on: less than a tenth of eleven
 
@@ -28,6 +28,7 @@ class Purse:
             It may be spent on one for no more: as often as it is lost, and not oftener.
         ahead: runs to come whose share may be spent already.
         full_ns: what computing everything takes that is asked for now; 0 before that is known.
+        plain_ns: what that takes besides the calls.
         finding_ns: what finding changes takes, on average of late.
         paid_ns: what was paid out of it in the run that goes on.
     """
@@ -36,13 +37,15 @@ class Purse:
     lost_ns: float = 0.0
     ahead: int = ADVANCE
     full_ns: float = 0.0
+    plain_ns: float = 0.0
     finding_ns: float = 0.0
     paid_ns: float = 0.0
 
     @property
     def share_ns(self) -> float:
         """What a run may add to what computing everything takes, and finding changes does not."""
-        return max(SHARE * self.full_ns - self.finding_ns, LEAST_SHARE * self.full_ns)
+        all_ns = self.full_ns + self.plain_ns
+        return max(SHARE * all_ns - self.finding_ns, LEAST_SHARE * all_ns)
 
     def found(self, took_ns: float) -> None:
         """How long it took to find what changed."""

@@ -83,11 +83,17 @@ class Rehearser:
         yield from self._looked_for([spot for _, spot in likely])
 
     def _looked_for(self, likely: Iterable[Spot]) -> Iterator[None]:
-        """Look for programs as runs will: the first time takes several times as long."""
+        """Look for programs as runs will, and at what these leave: the first time takes many times
+        as long. See how long it takes to find one that is ready.
+        """
         for spot in (*likely, *self._planned()):
             yield
-            own = self._own(spot)
-            self.scout.quickest(own.bucket, (own.rung, *THERE), own)
+            self.scout.quickest(spot.kind.bucket(spot.origin), THERE, own := self._own(spot))
+            program = own.program
+            if program is not None and program.is_good(spot.origin):
+                self.keeper.left_by(program, spot, self.keeper.standing)
+                began_ns, _ = time.thread_time_ns(), self._own(spot)
+                self.keeper.chooser.made_ready(time.thread_time_ns() - began_ns)
 
     def _planned(self) -> list[Spot]:
         """The changes that are planned for, where they are expected next, the most frequent ones

@@ -264,9 +264,10 @@ class Runner:
             bucket = self.classifier.bucket(boxes_by_name(differ), request.wanted.boxes)
             came_as = came_as or bucket
             is_first = self.keeper.standing.memory is None
-            afresh = None if is_first else self._afresh(bucket)
-            if afresh is not None and not self._goes_on(afresh, found_ns):
-                return Decision(request, arrays, differ, bucket, None, afresh, found_ns, came_as)
+            known = None if is_first else self._unlooked(bucket)
+            if known is not None and not self._goes_on(known, found_ns):
+                asked = None if known.rung is ANEW else known.spot
+                return Decision(request, arrays, differ, bucket, asked, known, found_ns, came_as)
             self.keeper.read_notes()
             spot = self.classifier.spot(bucket)
             if is_first:
@@ -301,16 +302,30 @@ class Runner:
         self.plan_for(self.planning.first_runs(bucket, spot, self.reader), fits)
         return fits
 
-    def _afresh(self, bucket: Bucket) -> Served | None:
-        """A program for everything, where looking for others does not pay, or nothing else is there
-        and nothing can be bought.
+    def _unlooked(self, bucket: Bucket) -> Served | None:
+        """A run's own program, if it was made ready, or one for everything, where looking for
+        others does not pay; that too where nothing else is there and nothing can be bought.
         """
         is_alone, looks = self.keeper.programs.continue_nothing, self.chooser.looks()
+        ready = None if is_alone or looks else self._at_a_glance(bucket)
+        if ready is not None:
+            return ready
         found = self.scout.quickest(bucket, (ANEW,)) if is_alone or not looks else None
         if found is not None and not looks:
             self.chooser.passes()
             return found
         return found if found is not None and self.chooser.waits() else None
+
+    def _at_a_glance(self, bucket: Bucket) -> Served | None:
+        """A run's own program, if it was made ready and seeing that pays."""
+        if not self.chooser.glances():
+            return None
+        began_ns = time.thread_time_ns()
+        own = self.scout.own(bucket, self.classifier.spot(bucket), self.keeper.standing)
+        program, spot = own.program, own.spot
+        ready = program is not None and program.is_good(spot.origin)
+        self.chooser.glanced(time.thread_time_ns() - began_ns, ready)
+        return Served(EXACTLY, spot, program, False) if program is not None and ready else None
 
     def _goes_on(self, served: Served, began_ns: int) -> bool:
         """Do a part of what is wanted besides; whether there is more to choose from then."""
