@@ -618,6 +618,16 @@ class Lowerer:
         assert made.site is not None
         if is_by_team(made.site, made.kernel):  # chosen for the whole program
             return made
+        return self._by_itself(made)
+
+    def all_again(self, made: Sequence[Instruction]) -> list[Instruction]:
+        """All calls of a program by the kernels that would be chosen now, a team's included."""
+        return at_once(self._teaming([self._by_itself(one) for one in made]))
+
+    def _by_itself(self, made: Instruction) -> Instruction:
+        """A call by the kernel that is chosen for it, whatever computes the others."""
+        if made.site is None:
+            return made
         with suppress(DoesNotFit, KernelError):
             site = self._chosen_at(made.node, made.site, made.posts)
             bound = self._fastest(site, made.node)

@@ -176,6 +176,7 @@ class Program:
         pace: what runs take beside that.
         binds: makes the tensors at the first move, where they are not made with the program.
         tryout: what is being found out about the kernels of its calls.
+        regained: how often threads gained something else when these were last chosen together.
         shown: of `results`, where it stands, what was handed out, as views.
         size_bytes: what keeping it takes, about; known once it is kept.
     """
@@ -200,6 +201,7 @@ class Program:
     pace: Pace = field(default_factory=Pace)
     binds: Callable[[Program, tuple[int, ...]], None] | None = None
     tryout: Any = None
+    regained: int = 0
     shown: dict[Any, Any] = field(default_factory=dict)
     size_bytes: int = 0
     _tensors: dict[View, torch.Tensor] = field(default_factory=dict)

@@ -7,6 +7,9 @@ took ten times as long as alone. So a program has the one or the other, never bo
 there is the fastest kernel of all, and the fastest of those whose threads do not meet; whichever
 take less in all, compute the program.
 
+What threads gain is measured, and little where others use the processors just then: it is measured
+again while runs go on (`session.regaining`).
+
 Threads that meet are worth a sixteenth of the program at least: with two other processes at work on
 two cores, 18 small attentions on two threads among 310 calls on one, expected to save a two
 hundredth, took the time of ten such programs.
@@ -48,10 +51,14 @@ class Teamwork:
         costs: what kernels take; of a team's that were not measured, what one thread takes, less
             what so many threads gain.
         gain: of so many threads over one; measured if left out.
+
+    Fields:
+        counted_on: what threads were taken to gain when programs were made; 0 for none that asked.
     """
 
     def __init__(self, costs: CostModel, gain: Callable[[int], float] | None = None) -> None:
         self.costs, self._gain = costs, gain
+        self.counted_on = 0.0
         self._choices: dict[tuple[str, str, int], _Choice] = {}
 
     @property
@@ -109,5 +116,5 @@ class Teamwork:
         measured = self.costs.of_site(site, shared)
         if measured.source == "measured":
             return measured.time_ns
-        gain = self._gain or rows.gain
-        return alone_ns / gain(torch.get_num_threads())
+        self.counted_on = (self._gain or rows.gain)(torch.get_num_threads())
+        return alone_ns / self.counted_on

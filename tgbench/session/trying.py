@@ -17,7 +17,7 @@ the time it may take is an amount, and that what it finds is a record.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -42,6 +42,7 @@ from tgbench.programs.calibrate import (
 from tgbench.programs.lowering import DoesNotFit
 from tgbench.programs.program import Instruction, Program, called, site_at
 from tgbench.session.memory import Memory
+from tgbench.session.regaining import Regainer
 
 SHARE = 0.01  # of what runs take: what trying may take longer
 AT_ONCE = 100  # runs whose share may be spent at a time
@@ -145,6 +146,7 @@ class Tryer:
         tried, settled, exchanged: calls of runs that were another kernel's; of how many kinds of
             calls the quickest kernel is known by that; calls of programs that have another kernel.
         drift: of calls that take other times than they did, by signature: how many times as long.
+        regainer: measures what threads gain.
     """
 
     def __init__(self, calibrator: Calibrator, clock: Callable[[], int] | None = None) -> None:
@@ -153,6 +155,7 @@ class Tryer:
         self.left_ns = 0.0
         self.tried = self.settled = self.exchanged = self.version = 0
         self.drift = Latest[str, float](MOST_KNOWN)
+        self.regainer = Regainer()
         self._look_ns = LOOK_NS
         # A course keeps weights as its kernels want them: it goes with the programs that have it.
         self._courses = WeakValueDictionary[str, Course]()
@@ -174,6 +177,9 @@ class Tryer:
         share_ns = SHARE * use.time_ns
         self.left_ns = min(self.left_ns + share_ns, AT_ONCE * share_ns)
         if use.ran < WARM or program.origin is None:
+            return
+        if self.regainer.is_stale(program, memory):
+            self._exchange_all(program, memory, most)
             return
         tryout = program.tryout
         if tryout is None or (tryout.version != self.version and not tryout.groups):
@@ -379,12 +385,35 @@ class Tryer:
             made = program.instructions[i]
             with record(program.origin) as guards:
                 other = lowerer.again(made)
-            if other.kernel == made.kernel:
-                continue
-            if all(one in program.guards or program.domain.implies(one, most) for one in guards):
+            if other.kernel != made.kernel and _hold(guards, program, most):
                 changed[i] = other
                 found |= guards
+        self._put(program, changed, found, memory)
+
+    def _exchange_all(self, program: Program, memory: Memory, most: Sequence[int]) -> None:
+        """The same of all calls together: whether a team computes them is decided for all."""
+        assert program.origin is not None
+        with record(program.origin) as guards:
+            others = memory.specialiser.lowerer.all_again(program.instructions)
+        pairs = enumerate(zip(others, program.instructions, strict=True))
+        changed = {i: other for i, (other, made) in pairs if other.kernel != made.kernel}
+        if _hold(guards, program, most):
+            self._put(program, changed, guards, memory)
+
+    def _put(
+        self,
+        program: Program,
+        changed: Mapping[int, Instruction],
+        guards: Iterable[Guard],
+        memory: Memory,
+    ) -> None:
+        """Other calls in place of some."""
         if changed:
             self.exchanged += len(changed)
-            program.exchange(changed, found, memory.bind)
+            program.exchange(changed, guards, memory.bind)
             tell(STEPS, lambda: f"{counted(len(changed), 'call')} by other kernels from now on")
+
+
+def _hold(guards: Iterable[Guard], program: Program, most: Sequence[int]) -> bool:
+    """Whether guards say no more than a program's own, at all places up to `most`."""
+    return all(one in program.guards or program.domain.implies(one, most) for one in guards)

@@ -52,6 +52,7 @@ try:
     from tgbench.kernels.numba import loops as loops
     from tgbench.kernels.numba.team import LEAST_BYTES
     from tgbench.kernels.numba.team import gain as gain
+    from tgbench.kernels.numba.team import measure_gain as measure_gain
 except ImportError:
     loops = None  # type: ignore[assignment]
 

@@ -96,11 +96,18 @@ def _team(process: int) -> Team:
     return Team(max(1, (os.cpu_count() or 1) - 1))
 
 
-@cache
-def gain(threads: int) -> float:
-    """How much faster so many threads read weights than one does: measured, once a process.
+GAINS: dict[int, float] = {}  # by number of threads
 
-    Weights are more than caches hold; where others use the processors there is nothing to gain.
+
+def gain(threads: int) -> float:
+    """How much faster so many threads read weights than one does, as it was measured last."""
+    found = GAINS.get(threads)
+    return measure_gain(threads) if found is None else found
+
+
+def measure_gain(threads: int) -> float:
+    """The same, measured now: weights are more than caches hold. Where others use the processors
+    there is nothing to gain.
     """
     columns, depth = COLD_BYTES // 4 // 1024, 1024
     x, w = np.ones(depth, np.float32), np.ones(columns * depth, np.float32)
@@ -118,7 +125,8 @@ def gain(threads: int) -> float:
             )
             spent = time.perf_counter_ns() - began
             took[helpers] = min(spent, took.get(helpers, spent))
-    return max(1.0, took[0] / took[threads - 1])
+    found = GAINS[threads] = max(1.0, took[0] / took[threads - 1])
+    return found
 
 
 def together(product: Callable[..., int], *arguments: Any) -> None:
