@@ -88,7 +88,7 @@ def test_programs_follow_what_threads_gain(
     assert regainer.changes == (1 if 1.0 in (first, then) else 0)
 
 
-def test_measuring_takes_a_hundredth_of_what_runs_take(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measuring_takes_little_of_what_runs_take(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "gain", lambda threads: 2.0)
     session = tg.GraphSession(layers(), WEIGHTS, packed_bytes=0, making="always")
     go_on(session, 10)

@@ -194,10 +194,10 @@ class Chooser(Protocol):
         """A run computes everything, and nothing else is looked for, as that does not pay."""
 
     def glances(self) -> bool:
-        """Whether to see if a run's own program was made ready, where nothing is looked for."""
+        """Whether to see if a program was made ready for a run, where nothing is looked for."""
 
-    def glanced(self, took_ns: int, is_ready: bool) -> None:
-        """It was seen, and whether there is one that is right."""
+    def glanced(self, took_ns: int, takes_ns: float | None) -> bool:
+        """It was seen, and what the run takes with it, if there is one; whether to take that."""
 
     def rehearsing(self, offer: Offer, decided: Decided) -> Pausing[bool]:
         """Learn of a run that is planned for, and did not happen yet; whether to make it ready."""
@@ -286,8 +286,8 @@ class Own:
     def glances(self) -> bool:
         return False
 
-    def glanced(self, took_ns: int, is_ready: bool) -> None:
-        pass
+    def glanced(self, took_ns: int, takes_ns: float | None) -> bool:
+        return False
 
     def rehearsing(self, offer: Offer, decided: Decided) -> Pausing[bool]:
         yield
@@ -584,6 +584,7 @@ class Measured:
         return waits
 
     def found(self, took_ns: int) -> None:
+        self._glanced_ns = 0.0  # the run before may have come to no end
         self._purse.found(took_ns)
 
     def rehearsing(self, offer: Offer, decided: Decided) -> Pausing[bool]:
@@ -598,7 +599,7 @@ class Measured:
         return UNMET.share(offer, self._experience) < FEW
 
     def made_ready(self, took_ns: int) -> None:
-        self._glances.takes_ns = took_ns
+        self._glances.takes_ns = min(self._glances.takes_ns, took_ns)
 
     def answered(self, is_free: bool) -> None:
         if is_free:
@@ -695,7 +696,7 @@ class Measured:
                     self._quick[kind] = None
             purse.ran(least_ns, saved_ns)
             if self._glanced_ns:
-                self._glances.note(self._glanced_ns, max(saved_ns, 0.0))
+                self._glances.note(self._glanced_ns, took_ns)
                 self._glanced_ns = 0.0
             elif not self._passed:
                 self._found_ns += (max(saved_ns, 0.0) - self._found_ns) * LATELY
@@ -725,12 +726,13 @@ class Measured:
     def glances(self) -> bool:
         return self._glances.pay(self._purse)
 
-    def glanced(self, took_ns: int, is_ready: bool) -> None:
-        if is_ready:
+    def glanced(self, took_ns: int, takes_ns: float | None) -> bool:
+        if takes_ns is not None and takes_ns < self._purse.full_ns:
             self._glanced_ns = took_ns
-        else:
-            self._glances.note(took_ns, 0.0)
-            self._purse.pay(took_ns)
+            return True
+        self._glances.note(took_ns, None)
+        self._purse.pay(took_ns)
+        return False
 
     def looks(self) -> bool:
         """It brings as much as it takes, on average of late, or may bring something new."""

@@ -5,7 +5,7 @@ reading weights. That is measured when it is first asked. Where others had the p
 it said that there is nothing to gain, and one thread read all weights for as long as the process
 lived: 270M parameters a token in 60 ms, where a team takes 40.
 
-    runs for a hundred times what measuring takes ─→ measured ─→ other ─→ calls are exchanged
+    runs for fifty times what measuring takes ─→ measured ─→ other ─→ calls are exchanged
               ↑                                         │
               └──── four times as long the next time ───┘
 """
@@ -21,7 +21,7 @@ from tgbench.kernels.numba import rows
 from tgbench.programs.program import Program
 from tgbench.session.memory import Memory
 
-SHARE = 0.01  # of what runs take, that measuring does
+SHARE = 0.02  # of what runs take, that measuring does
 FIRST_NS = 150e6  # what it takes, until it was timed
 RARER = 4  # times as long until the next time
 CLEARLY = 1.2  # times as much, or as little, is another gain

@@ -86,14 +86,16 @@ class Rehearser:
         """Look for programs as runs will, and at what these leave: the first time takes many times
         as long. See how long it takes to find one that is ready.
         """
+        scout, standing = self.scout, self.keeper.standing
         for spot in (*likely, *self._planned()):
             yield
-            self.scout.quickest(spot.kind.bucket(spot.origin), THERE, own := self._own(spot))
-            program = own.program
-            if program is not None and program.is_good(spot.origin):
-                self.keeper.left_by(program, spot, self.keeper.standing)
-                began_ns, _ = time.thread_time_ns(), self._own(spot)
+            bucket = spot.kind.bucket(spot.origin)
+            scout.quickest(bucket, THERE, self._own(spot))
+            began_ns, one = time.thread_time_ns(), scout.server.classifier.spot(bucket)
+            served = scout.ready(scout.own(bucket, one, standing))
+            if served is not None:
                 self.keeper.chooser.made_ready(time.thread_time_ns() - began_ns)
+                self.keeper.left_by(served.program, served.spot, standing)
 
     def _planned(self) -> list[Spot]:
         """The changes that are planned for, where they are expected next, the most frequent ones

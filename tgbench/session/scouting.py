@@ -13,7 +13,7 @@ from tgbench.programs.program import Program
 from tgbench.programs.states import NOTHING
 from tgbench.runs.buckets import Bucket, Spot
 from tgbench.session.planning import Planning
-from tgbench.session.serving import EXACTLY, Around, Offer, Rung, Server
+from tgbench.session.serving import CONTINUING, EXACTLY, Around, Offer, Rung, Server
 from tgbench.session.standing import Keeper, Standing
 
 
@@ -67,6 +67,13 @@ class Scout:
         state = self.keeper.states.moved(standing.valid, standing.last, spot)
         program = self.keeper.programs.find(state, spot.kind, spot.origin)
         return Offer(EXACTLY, bucket, spot, state, program, finds)
+
+    def ready(self, own: Offer) -> Served | None:
+        """What was made ready for a run: its own program, or one that does all of it and more."""
+        program = own.program
+        if program is not None and program.is_good(own.spot.origin):
+            return Served.by(own, program)
+        return self.quickest(own.bucket, CONTINUING, own)
 
     def larger(self, own: Offer) -> Sequence[Offer]:
         """The run as larger ones than its `own`."""
