@@ -143,19 +143,28 @@ NODES["attention_mask"] = lambda g: attend(g, 4, 2, 130, random_mask(1, 130))
 NODES["attention_masks"] = lambda g: attend(g, 4, 2, 130, random_mask(1, 4, 1, 130))
 
 
-def of_numba(site: Site) -> Kernel | None:
+COLUMNS = "linear_columns_numba"  # takes others: weights whose columns lie side by side
+
+
+def of_numba(site: Site, name: str | None = None) -> Kernel | None:
     found = [kernel for kernel in candidates(site) if kernel.name.endswith("_numba")]
-    return found[0] if found else None
+    named = (one for one in found if one.name == name or (name is None and one.name != COLUMNS))
+    return next(named, None)
 
 
 def placed(
-    node: Node, leaves: dict[str, Array], box: Box, memory: Memory, seed: int
+    node: Node,
+    leaves: dict[str, Array],
+    box: Box,
+    memory: Memory,
+    seed: int,
+    name: str | None = None,
 ) -> tuple[Site, Kernel]:
     """A site in random layouts that the numba kernel takes."""
     values = [evaluate(parent, leaves) for parent in node.inputs]
     for attempt in range(100):
         site = make_site(node, box, values, memory, np.random.default_rng((seed, attempt)))
-        kernel = of_numba(site)
+        kernel = of_numba(site, name)
         if kernel is not None:
             return site, kernel
     raise AssertionError(f"{node.op} at {box}: no layout suits numba")
@@ -219,10 +228,30 @@ def test_few_rows_are_modelled_faster_here_than_by_mm(rows: int) -> None:
 # --- slices have the bits of the whole -----------------------------------------------------------
 
 
-def bits(node: Node, leaves: dict[str, Array], box: Box, seed: int) -> Array:
+def bits(
+    node: Node, leaves: dict[str, Array], box: Box, seed: int, name: str | None = None
+) -> Array:
     memory = Memory()
-    site, kernel = placed(node, leaves, box, memory, seed)
+    site, kernel = placed(node, leaves, box, memory, seed, name)
     return run(kernel, site, memory)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("rows", "columns", "depth"), [(1, 1, 1), (3, 67, 6), (9, 1100, 75)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_weights_whose_columns_lie_side_by_side(
+    rows: int, columns: int, depth: int, dtype: str, bias: bool
+) -> None:
+    """A sum has the same bits whichever rows and columns are computed with it."""
+    node = linear(GraphBuilder(), rows, columns, depth, bias, dtype)
+    leaves = leaves_of(node, np.random.default_rng(0), "normal")
+    whole = bits(node, leaves, Box.full(node.shape), 0, COLUMNS)
+    expected, tolerance = evaluate(node, leaves), 4 * TOLERANCE[dtype]
+    np.testing.assert_allclose(whole, expected, tolerance, tolerance * np.abs(expected).max())
+    half = max(columns // 2, 1)
+    for row in range(rows):
+        part = bits(node, leaves, Box([(row, row + 1), (0, half)]), row, COLUMNS)
+        np.testing.assert_array_equal(part[0], whole[row, :half])
 
 
 ROWWISE = (

@@ -145,19 +145,19 @@ def change_behind(bucket: Bucket, scheduled: ScheduledGraph, name: str) -> Bucke
             at = (stop + shape[axis]) // 2
             sides[axis] = at, at + 1
             demand = {
-                output: _before(region, scheduled.graph.outputs[output].shape, shape[axis])
+                output: _before(region, _alike(shape, scheduled.graph.outputs[output].shape)[axis])
                 for output, region in bucket.demand
             }
             return Bucket.of({name: Region((Box(sides),))}, demand)
     return None
 
 
-def _before(region: Region, shape: Sequence[int], size: int) -> Region:
-    """A region one element before, in dimensions of a size, as far as there is one."""
-    sides = [
-        (start - 1, stop - 1) if length == size and start > 0 else (start, stop)
-        for (start, stop), length in zip(region.hull(), shape, strict=True)
-    ]
+def _before(region: Region, axis: int | None) -> Region:
+    """A region one element before along a dimension, as far as there is one."""
+    sides = list(region.hull())
+    if axis is not None and sides[axis][0] > 0:
+        start, stop = sides[axis]
+        sides[axis] = start - 1, stop - 1
     return Region((Box(sides),))
 
 
@@ -165,13 +165,32 @@ def _asked(bucket: Bucket, scheduled: ScheduledGraph, name: str) -> list[tuple[i
     """Between which elements of each dimension of an input an output dimension of the same size is
     asked for; all of it where there is none. Nothing of a number, or where nothing is asked for.
     """
+    shape = scheduled.graph.inputs[name].shape
     found: dict[int, tuple[int, int]] = {}
     for output, region in bucket.demand:
-        shape = scheduled.graph.outputs[output].shape
-        for (start, stop), size in zip(region.hull(), shape, strict=True):
-            first, last = found.get(size, (size, 0))
-            found[size] = min(first, value_of(start)), max(last, value_of(stop))
-    return [found.get(n, (0, n)) for n in scheduled.graph.inputs[name].shape if bucket.demand]
+        hull = region.hull()
+        for axis, other in enumerate(_alike(shape, scheduled.graph.outputs[output].shape)):
+            if other is not None:
+                start, stop = hull[other]
+                first, last = found.get(axis, (shape[axis], 0))
+                found[axis] = min(first, value_of(start)), max(last, value_of(stop))
+    return [found.get(i, (0, size)) for i, size in enumerate(shape) if bucket.demand]
+
+
+def _alike(shape: Sequence[int], other: Sequence[int]) -> list[int | None]:
+    """For each dimension of a shape the one of another that is as long; of several in order.
+
+    >>> _alike((1, 512), (1, 512, 512)), _alike((8, 8), (8, 3))
+    ([0, 1], [0, None])
+    """
+    left = list(enumerate(other))
+    found: list[int | None] = []
+    for size in shape:
+        same = next((one for one in left if one[1] == size), None)
+        found.append(None if same is None else same[0])
+        if same is not None:
+            left.remove(same)
+    return found
 
 
 class Planner:

@@ -266,7 +266,7 @@ class Runner:
             is_first = self.keeper.standing.memory is None
             known = None if is_first else self._unlooked(bucket)
             if known is not None and not self._goes_on(known, found_ns):
-                asked = None if known.rung is ANEW else known.spot
+                asked = None if known.rung.is_afresh else known.spot
                 return Decision(request, arrays, differ, bucket, asked, known, found_ns, came_as)
             self.keeper.read_notes()
             spot = self.classifier.spot(bucket)

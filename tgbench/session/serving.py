@@ -36,7 +36,7 @@ from tgbench.base.regions import Region
 from tgbench.graph.graph import Graph, Node
 from tgbench.programs.program import Program
 from tgbench.programs.states import MOST_PLACES, NOTHING, States
-from tgbench.runs.buckets import Boxes, Bucket, Classifier, Extents, Spans, Spot
+from tgbench.runs.buckets import Boxes, Bucket, BucketClass, Classifier, Extents, Spans, Spot
 from tgbench.runs.raster import Raster, as_one, by_image, onwards
 from tgbench.runs.work import Place
 from tgbench.session.library import Library
@@ -225,6 +225,7 @@ class Server:
         self._on_images = graph.is_of_images
         self._rounded = allowance.memo(MOST_PLACES)
         self._known_anew = Latest[Boxes, Offer](MOST_DEMANDS)
+        self._ways = Latest[BucketClass, Rung](MOST_DEMANDS)  # in which a class is
         self._anew_at = 0  # how many programs had come and gone then
 
     def larger(self, own: Offer, run: Around) -> list[Offer]:
@@ -277,24 +278,31 @@ class Server:
 
     def _anew(self, run: Around) -> Offer | None:
         """The quickest program that is there and computes all that is demanded, whatever changed;
-        remembered until programs come or go, and compared again now and then.
+        remembered until programs come or go, and compared again now and then. What a class demands
+        elsewhere is computed in the same way.
         """
         if self._anew_at != self.programs.changes:
             self._known_anew.clear()
+            self._ways.clear()
             self._anew_at = self.programs.changes
         demand = run.bucket.demand
         known = self._known_anew.get(demand)
-        if known is None or known.program is None or known.program.use.ran % COMPARED == 0:
-            offers = self.offer(run, AFRESH), self._wider(run, anew=True), self.offer(run, WHOLE)
-            known = min(
-                (offer for offer in offers if offer is not None and offer.program is not None),
-                key=_takes_ns,
-                default=None,
-            )
-            if known is None:
-                return None
-            self._known_anew[demand] = known
+        if _stays(known):
+            return known
+        kind = self.classifier.spot(self._around(run.bucket, AFRESH, run.everything)).kind
+        way = self._ways.get(kind)
+        known = None if way is None else self._by(way, run)
+        if way is None or not _stays(known):
+            offers = [(self._by(one, run), one) for one in (AFRESH, ANEW, WHOLE)]
+            known, way = min(offers, key=lambda one: _takes_ns(one[0]))
+        if known is None or known.program is None:
+            return None
+        self._known_anew[demand], self._ways[kind] = known, way
         return known
+
+    def _by(self, way: Rung, run: Around) -> Offer | None:
+        """What computes everything in one of three ways."""
+        return self._wider(run, anew=True) if way is ANEW else self.offer(run, way)
 
     def _wider(self, run: Around, anew: bool) -> Offer | None:
         """The run as the quickest one that a program is there for, and that does all of it; of
@@ -384,8 +392,15 @@ class Server:
         return Bucket.of(changed, _enlarged(bucket.demand, rung.rounds_demand, self.outputs))
 
 
-def _takes_ns(offer: Offer) -> float:
-    return inf if offer.program is None else offer.program.takes_ns(offer.spot.origin)
+def _takes_ns(offer: Offer | None) -> float:
+    if offer is None or offer.program is None:
+        return inf
+    return offer.program.takes_ns(offer.spot.origin)
+
+
+def _stays(offer: Offer | None) -> bool:
+    """Whether a program is there that need not be compared with others again now."""
+    return offer is not None and offer.program is not None and offer.program.use.ran % COMPARED != 0
 
 
 def _enlarged(

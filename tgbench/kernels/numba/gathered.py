@@ -8,6 +8,7 @@ from tgbench.kernels.numba.rows import (
     STREAM,
     TYPES,
     add_kernel,
+    ahead_of,
     compiled,
     loops,
     span,
@@ -40,7 +41,7 @@ def _bind(site: Site, scratch: tuple[View, ...]) -> Bound:
     x, weight, index, out = found.x, found.weight, found.named, found.out
     arguments = (
         span(x), x.strides[0], span(weight), *weight.strides[:2], span(index), span(out),
-        out.strides[0], out.shape[0], *weight.shape[:2], weight.shape[2],
+        out.strides[0], out.shape[0], *weight.shape[:2], weight.shape[2], ahead_of(weight),
     )  # fmt: skip
     return compiled(loops.gather_linear, arguments)
 

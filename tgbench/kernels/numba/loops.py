@@ -347,7 +347,6 @@ def gather(table, ts, ids, y, ys, count, height, n):
 
 LANES = {types.float32: 16, types.float64: 8}  # terms that are added side by side
 SPAN = 128  # elements of a row after which the lanes are added to their totals
-AHEAD_BYTES = 2048  # of a row of w that are asked for before they are read
 _FEATURES = binding.get_host_cpu_features()
 TALL = 4 if _FEATURES.get("avx512f") else 2  # rows that registers hold
 CONVERTS_HALVES = any(map(_FEATURES.get, ("f16c", "avx512f", "neon", "fp-armv8")))
@@ -388,12 +387,15 @@ class Dots:
 
     Fields:
         is_half: whether 16 bits are a float16's.
+        ahead: how many bytes of a row of w are asked for before they are read.
     """
 
     def __init__(
-        self, builder: Any, scalar: Any, lanes: int, x: list[Any], w: list[Any], is_half: bool
-    ) -> None:
+        self, builder: Any, scalar: Any, lanes: int, x: list[Any], w: list[Any], is_half: bool,
+        ahead: Any,
+    ) -> None:  # fmt: skip
         self.builder, self.scalar, self.lanes, self.is_half = builder, scalar, lanes, is_half
+        self.ahead = ahead
         self.vector = ir.VectorType(scalar, lanes)
         self.x, self.w = x, w
 
@@ -437,7 +439,7 @@ class Dots:
         to_read, for_long, data = bit(0), bit(3), bit(1)
         for row in self.w:
             at = self.builder.bitcast(self.builder.gep(row, [i]), byte)
-            at = self.builder.gep(at, [ir.Constant(i.type, AHEAD_BYTES)])
+            at = self.builder.gep(at, [self.ahead])
             self.builder.call(fetch, [at, to_read, for_long, data])
 
     def _read(self, row: Any, i: Any, kind: Any) -> Any:
@@ -489,9 +491,9 @@ def _dots(rows: int) -> Any:
     """y[q + r · ys + o] = x[p + r · xs] · w[o]: a number of rows, and four rows w at w0 to w3."""
 
     @intrinsic
-    def dots(context, x, p, xs, w, w0, w1, w2, w3, y, q, ys, o0, o1, o2, o3, k):
+    def dots(context, x, p, xs, w, w0, w1, w2, w3, y, q, ys, o0, o1, o2, o3, k, ahead):
         def generate(context, builder, signature, arguments):
-            x, p, xs, w, w0, w1, w2, w3, y, q, ys, o0, o1, o2, o3, k = arguments
+            x, p, xs, w, w0, w1, w2, w3, y, q, ys, o0, o1, o2, o3, k, ahead = arguments
             places = dict(zip((0, 3, 8), (x, w, y), strict=True))
             x, w, y = (
                 make_array(signature.args[i])(context, builder, array).data
@@ -507,7 +509,7 @@ def _dots(rows: int) -> Any:
                 builder, x.type.pointee, LANES[signature.args[0].dtype],
                 [row(x, p, xs, r) for r in range(rows)],
                 [builder.gep(w, [at]) for at in (w0, w1, w2, w3)],
-                signature.args[3].dtype == types.int16,
+                signature.args[3].dtype == types.int16, ahead,
             )  # fmt: skip
             sums = iter(made.emit(k))
             for column in (o0, o1, o2, o3):
@@ -516,7 +518,7 @@ def _dots(rows: int) -> Any:
             return context.get_dummy_value()
 
         n = types.uint64
-        return types.void(x, n, n, w, *[n] * 4, y, *[n] * 7), generate
+        return types.void(x, n, n, w, *[n] * 4, y, *[n] * 8), generate
 
     return dots
 
@@ -525,13 +527,14 @@ _dots_1, _dots_2, _dots_4 = map(_dots, (1, 2, 4))
 
 
 @kernel
-def products(x, xo, xs, w, wo, ws, y, yo, ys, rows, start, stop, k):
+def products(x, xo, xs, w, wo, ws, y, yo, ys, rows, start, stop, k, ahead):
     """y[r, o] = x[r] · w[o] for o in start..stop, a weight row of each quarter at a time.
 
         w   ├─o──→     ├─o1─→     ├─o2─→     ├─o3─→     four streams, each read from end to end
 
     So the processor sees four long streams; four rows side by side would each end after a row.
-    Where there is no quarter's last row, the last one of all is computed again.
+    Where there is no quarter's last row, the last one of all is computed again. What is `ahead`, in
+    bytes, is asked for: see `ahead`, the module.
     """
     last, quarter = stop - U(1), (stop - start + U(3)) // U(4)
     for o in range(start, start + quarter):
@@ -541,43 +544,76 @@ def products(x, xo, xs, w, wo, ws, y, yo, ys, rows, start, stop, k):
         r = U(0)
         while TALL == 4 and r + U(4) <= rows:
             p, q = xo + r * xs, yo + r * ys
-            _dots_4(x, p, xs, w, w0, w1, w2, w3, y, q, ys, o, o1, o2, o3, k)
+            _dots_4(x, p, xs, w, w0, w1, w2, w3, y, q, ys, o, o1, o2, o3, k, ahead)
             r += U(4)
         while r + U(2) <= rows:
             p, q = xo + r * xs, yo + r * ys
-            _dots_2(x, p, xs, w, w0, w1, w2, w3, y, q, ys, o, o1, o2, o3, k)
+            _dots_2(x, p, xs, w, w0, w1, w2, w3, y, q, ys, o, o1, o2, o3, k, ahead)
             r += U(2)
         if r < rows:
             p, q = xo + r * xs, yo + r * ys
-            _dots_1(x, p, xs, w, w0, w1, w2, w3, y, q, ys, o, o1, o2, o3, k)
+            _dots_1(x, p, xs, w, w0, w1, w2, w3, y, q, ys, o, o1, o2, o3, k, ahead)
 
 
 @kernel
-def vector_products(x, x0, x1, w, w0, w1, ws, y, y0, y1, outer, inner, n, k):
+def vector_products(x, x0, x1, w, w0, w1, ws, y, y0, y1, outer, inner, n, k, ahead):
     """y[i, j] = w[i, j] · x[i, j]: x [outer, inner, k], w [outer, inner, n, k], y without k."""
     for i in range(U(outer)):
         for j in range(U(inner)):
             xo, wo, yo = i * U(x0) + j * U(x1), i * U(w0) + j * U(w1), i * U(y0) + j * U(y1)
-            products(x, xo, U(0), w, wo, U(ws), y, yo, U(0), U(1), U(0), U(n), U(k))
+            products(x, xo, U(0), w, wo, U(ws), y, yo, U(0), U(1), U(0), U(n), U(k), U(ahead))
 
 
 @kernel
-def linear(x, xs, w, ws, y, ys, rows, n, k):
+def linear(x, xs, w, ws, y, ys, rows, n, k, ahead):
     """y = x · wᵀ: x [rows, k], w [n, k], y [rows, n]."""
-    products(x, U(0), U(xs), w, U(0), U(ws), y, U(0), U(ys), U(rows), U(0), U(n), U(k))
+    products(x, U(0), U(xs), w, U(0), U(ws), y, U(0), U(ys), U(rows), U(0), U(n), U(k), U(ahead))
 
 
 @kernel
-def linear_bias(x, xs, w, ws, bias, y, ys, rows, n, k):
-    linear(x, xs, w, ws, y, ys, rows, n, k)
+def linear_bias(x, xs, w, ws, bias, y, ys, rows, n, k, ahead):
+    linear(x, xs, w, ws, y, ys, rows, n, k, ahead)
     combine(y, ys, bias, 0, 0, y, ys, rows, n, ADD)
 
 
 @kernel
-def gated_linear(x, xs, gate, gs, up, us, y, ys, spare, rows, n, k, code):
+def linear_columns(x, xs, w, ws, y, ys, rows, n, k):
+    """y = x · w: x [rows, k], w [k, n], y [rows, n]; a row of each quarter of w at a time.
+
+    Numbers of y that are added to at a time stay in the first cache.
+    """
+    quarter, wide = U(k) // U(4), max(U(512), U(4096) // U(rows))
+    for block in range((U(n) + wide - U(1)) // wide):
+        start, stop = block * wide, min(block * wide + wide, U(n))
+        for r in range(U(rows)):
+            for i in range(start, stop):
+                y[r * U(ys) + i] = y.dtype.type(0)
+        for t in range(quarter):
+            t1, t2, t3 = t + quarter, t + U(2) * quarter, t + U(3) * quarter
+            w0, w1, w2, w3 = t * U(ws), t1 * U(ws), t2 * U(ws), t3 * U(ws)
+            for r in range(U(rows)):
+                p, q = r * U(xs), r * U(ys)
+                x0, x1, x2, x3 = x[p + t], x[p + t1], x[p + t2], x[p + t3]
+                for i in range(start, stop):
+                    y[q + i] += x0 * w[w0 + i] + x1 * w[w1 + i] + x2 * w[w2 + i] + x3 * w[w3 + i]
+        for t in range(U(4) * quarter, U(k)):
+            for r in range(U(rows)):
+                q, one = r * U(ys), x[r * U(xs) + t]
+                for i in range(start, stop):
+                    y[q + i] += one * w[t * U(ws) + i]
+
+
+@kernel
+def linear_columns_bias(x, xs, w, ws, bias, y, ys, rows, n, k):
+    linear_columns(x, xs, w, ws, y, ys, rows, n, k)
+    combine(y, ys, bias, 0, 0, y, ys, rows, n, ADD)
+
+
+@kernel
+def gated_linear(x, xs, gate, gs, up, us, y, ys, spare, rows, n, k, code, ahead):
     """y = activation(x · gateᵀ) · (x · upᵀ); spare [rows, n] takes the second product."""
-    linear(x, xs, gate, gs, y, ys, rows, n, k)
-    linear(x, xs, up, us, spare, n, rows, n, k)
+    linear(x, xs, gate, gs, y, ys, rows, n, k, ahead)
+    linear(x, xs, up, us, spare, n, rows, n, k, ahead)
     activate(y, ys, y, ys, rows, n, code)
     combine(y, ys, spare, n, 0, y, ys, rows, n, MUL)
 
@@ -591,7 +627,7 @@ def _named(ids, r, count):
 
 
 @kernel
-def gather_linear(x, xs, w, we, ws, ids, y, ys, rows, count, n, k):
+def gather_linear(x, xs, w, we, ws, ids, y, ys, rows, count, n, k, ahead):
     """y[r] = x[r] · w[ids[r]]ᵀ: x [rows, k], w [count, n, k], y [rows, n].
 
     One matrix after the other, which is read from near memory then, two of its rows at a time.
@@ -609,7 +645,7 @@ def gather_linear(x, xs, w, we, ws, ids, y, ys, rows, count, n, k):
                 both = U(2) if other < U(rows) else U(1)
                 products(
                     x, r * U(xs), (other - r) * U(xs), w, wo, U(ws), y, r * U(ys),
-                    (other - r) * U(ys), both, U(0), U(n), U(k),
+                    (other - r) * U(ys), both, U(0), U(n), U(k), U(ahead),
                 )  # fmt: skip
                 r = other
             r += U(1)
@@ -642,7 +678,9 @@ def few_windows(
                             rows[at] = value
                             at += U(1)
     windows = U(batch) * U(lines) * U(points)
-    products(rows, U(0), depth, w, U(0), U(ws), made, U(0), count, windows, U(0), count, depth)
+    products(
+        rows, U(0), depth, w, U(0), U(ws), made, U(0), count, windows, U(0), count, depth, U(0)
+    )
     at = U(0)
     for b in range(U(batch)):
         for u in range(U(lines)):
@@ -661,7 +699,8 @@ PAD = 64  # keys stand in a row of scores at their number modulo this, so that s
 
 @kernel
 def attention(q, qb, qh, qt, k, kb, kh, kt, v, vb, vh, vt, mask, mb, mh, mt, ms, y, yb, yh, yt,
-              score, batch, heads, shared, rows, start, count, depth, wide, scale):  # fmt: skip
+              score, batch, heads, shared, rows, start, count, depth, wide, ahead,
+              scale):  # fmt: skip
     """Attention of every query row, the heads that share keys one after another.
 
     Strides: b batch, h head, t row; ms of the mask's columns, or −1 for no mask. start: the number
@@ -677,8 +716,9 @@ def attention(q, qb, qh, qt, k, kb, kh, kt, v, vb, vh, vt, mask, mb, mh, mt, ms,
                 ko, vo = b * U(kb) + h * U(kh), b * U(vb) + h * U(vh)
                 qo = b * U(qb) + first * U(qh) + t * U(qt)
                 products(
-                    q, qo, U(qh), k, ko, U(kt), score, lead, width, group, U(0), keys, U(depth)
-                )
+                    q, qo, U(qh), k, ko, U(kt), score, lead, width, group, U(0), keys, U(depth),
+                    U(ahead),
+                )  # fmt: skip
                 for g in range(group):
                     s = g * width
                     for i in range(lead):

@@ -12,6 +12,7 @@ function serves every layout whose rows are contiguous. It is compiled, or loade
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,7 @@ from tgbench.kernels.views import (
 try:
     from tgbench.kernels.numba import entries, tiles
     from tgbench.kernels.numba import loops as loops
+    from tgbench.kernels.numba.ahead import ahead_of as ahead_of
     from tgbench.kernels.numba.team import LEAST_BYTES
     from tgbench.kernels.numba.team import gain as gain
     from tgbench.kernels.numba.team import measure_gain as measure_gain
@@ -147,6 +149,17 @@ def _product(site: Site) -> Rows | None:
     return None if None in flat else p
 
 
+def _columns(site: Site) -> Rows | None:
+    """A product with a weight whose columns lie side by side, as of layers that multiply x · w."""
+    p = rows_of(site)
+    if p is None or p.dtype not in TYPES or p.weights[0].dtype != p.dtype:
+        return None
+    if p.bias is not None and not is_flat(p.bias):
+        return None
+    flat = _lines(p.x), _lines(p.out), _lines(p.weights[0].transpose())
+    return None if None in flat else p
+
+
 def _single_product(site: Site) -> Rows | None:
     return _product(site) if site.out.dtype in SINGLE else None
 
@@ -166,23 +179,35 @@ def _matrices(p: Rows) -> tuple[View, View, list[View]]:
 
 
 def _linear_cost(site: Site) -> float:
-    p = _taken(site)
+    p = rows_of(site)
+    assert p is not None
     count = value_of(p.rows) * value_of(p.depth) * value_of(p.columns) * len(p.weights)
     return CALL_NS + p.weight_bytes / STREAM + count / DOTS
 
 
 def _bind_linear(site: Site, scratch: tuple[View, ...]) -> Bound:
     p = _taken(site)
-    sizes = p.rows, p.columns, p.depth
+    sizes = p.rows, p.columns, p.depth, ahead_of(p.weights[0])
     if p.bias is None:
         return compiled(loops.linear, (*_operands(p), *sizes))
     return compiled(loops.linear_bias, (*_operands(p, span(p.bias)), *sizes))
 
 
+def _bind_columns(site: Site, scratch: tuple[View, ...]) -> Bound:
+    p = _columns(site)
+    assert p is not None
+    turned = replace(p, weights=(p.weights[0].transpose(),))
+    sizes = p.rows, p.columns, p.depth
+    if p.bias is None:
+        return compiled(loops.linear_columns, (*_operands(turned), *sizes))
+    return compiled(loops.linear_columns_bias, (*_operands(turned, span(p.bias)), *sizes))
+
+
 def _bind_linear_by_team(site: Site, scratch: tuple[View, ...]) -> Bound:
     p = _taken(site)
     bias = loops.NO_BIAS[p.dtype] if p.bias is None else span(p.bias)
-    return _by_team(tiles.shared_linear, p, (*_operands(p, bias), p.rows, p.columns, p.depth))
+    sizes = p.rows, p.columns, p.depth, ahead_of(p.weights[0])
+    return _by_team(tiles.shared_linear, p, (*_operands(p, bias), *sizes))
 
 
 def _operands(p: Rows, *besides: Any) -> tuple[Any, ...]:
@@ -204,7 +229,8 @@ def _bind_gated_by_team(site: Site, scratch: tuple[View, ...]) -> Bound:
 def _gated(site: Site, scratch: tuple[View, ...]) -> tuple[Any, ...]:
     p = _taken(site)
     code = loops.ACTIVATIONS[site.call.attrs["activation"]]
-    return (*_operands(p), span(scratch[0]), p.rows, p.columns, p.depth, code)
+    sizes = p.rows, p.columns, p.depth, code, ahead_of(p.weights[0])
+    return (*_operands(p), span(scratch[0]), *sizes)
 
 
 def _by_team(function: Any, p: Rows, arguments: tuple[Any, ...]) -> Bound:
@@ -234,6 +260,7 @@ def _add_product(op: str, find: Any, bind: Any, bind_by_team: Any, **more: Any) 
 
 
 _add_product("linear", _product, _bind_linear, _bind_linear_by_team)
+add_kernel("linear_columns_numba", "linear", _columns, _linear_cost, _bind_columns)
 _add_product("widening_linear", _single_product, _bind_linear, _bind_linear_by_team)
 _add_product(
     "gated_linear", _single_product, _bind_gated, _bind_gated_by_team, scratch=_gated_scratch
@@ -512,8 +539,8 @@ def _bind_attention(site: Site, scratch: tuple[View, ...]) -> Bound:
     arguments += [span(h.out), *h.out.strides[:3], span(scratch[0])]
     keys = site.in_boxes[1]
     assert keys is not None
-    sizes = (batch, heads, shared_heads, rows, keys[2][0], count, depth, wide, h.scale)
-    return compiled(loops.attention, (*arguments, *sizes))
+    sizes = (batch, heads, shared_heads, rows, keys[2][0], count, depth, wide)
+    return compiled(loops.attention, (*arguments, *sizes, ahead_of(h.k), h.scale))
 
 
 add_kernel(

@@ -49,9 +49,9 @@ def _copy(z, at, x, first, n):
 def _product(i, s, sb, y, yt, yb, w, ws, made, batch, width, n):
     """made = h before step i · wᵀ"""
     if i == 0:
-        products(s, U(0), sb, w, U(0), ws, made, U(0), width, batch, U(0), width, n)
+        products(s, U(0), sb, w, U(0), ws, made, U(0), width, batch, U(0), width, n, U(0))
     else:
-        products(y, U(i - 1) * yt, yb, w, U(0), ws, made, U(0), width, batch, U(0), width, n)
+        products(y, U(i - 1) * yt, yb, w, U(0), ws, made, U(0), width, batch, U(0), width, n, U(0))
 
 
 @kernel

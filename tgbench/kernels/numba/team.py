@@ -31,6 +31,7 @@ import torch
 from numpy.typing import NDArray
 
 from tgbench.kernels.numba import loops, tiles
+from tgbench.kernels.numba.ahead import measured_ahead
 
 IDLE_NS = 200_000  # without work, after which a helper sleeps: decoding leaves it less
 PATIENCE_NS = 200  # for a KiB of the weights of a tile: 5 GB/s, what the slowest memory gives
@@ -112,17 +113,21 @@ def measure_gain(threads: int) -> float:
     columns, depth = COLD_BYTES // 4 // 1024, 1024
     x, w = np.ones(depth, np.float32), np.ones(columns * depth, np.float32)
     y, bias = np.empty(columns, np.float32), np.zeros(0, np.float32)
-    kinds = "int64", "int", "int", *("float32", "int") * 2, *("float32",) * 2, *("int",) * 4
+    kinds = "int64", "int", "int", *("float32", "int") * 2, *("float32",) * 2, *("int",) * 5
     product = loops.compiled(tiles.shared_linear, *kinds)
-    address = tiles.computing("float32", "float32", is_gated=False)
+    address, distance = (
+        tiles.computing("float32", "float32", is_gated=False),
+        measured_ahead("float32"),
+    )
     took: dict[int, int] = {}
     time.sleep(QUIET_S)
     for _ in range(TIMES):
         for helpers in (0, threads - 1):
             began = time.perf_counter_ns()
             _together(
-                helpers, product, address, x, depth, w, depth, bias, y, columns, 1, columns, depth
-            )
+                helpers, product, address, x, depth, w, depth, bias, y, columns, 1, columns, depth,
+                distance,
+            )  # fmt: skip
             spent = time.perf_counter_ns() - began
             took[helpers] = min(spent, took.get(helpers, spent))
     found = GAINS[threads] = max(1.0, took[0] / took[threads - 1])

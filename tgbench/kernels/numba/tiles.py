@@ -46,7 +46,7 @@ from tgbench.kernels.numba.loops import (
 # A team sets the first three: polls that a helper may take for a KiB of weights before its tile is
 # taken back, polls without work after which a helper returns, bytes of a tile's weights.
 PATIENCE, IDLE, LEAST, LAST, NUMBER, TASK, TILES = 0, 1, 2, 3, 16, 32, 64
-JOB = 19  # words of a job
+JOB = 20  # words of a job
 MOST_TILES = 256
 HELPERS = TILES + MOST_TILES
 LINE = 16  # words of two cache lines, which are fetched together
@@ -162,7 +162,7 @@ def _call(context, address, words, index, start, stop, out, stride, spare):
 
 # Words of every job, then those of a product: addresses, distances between rows in elements
 COMPUTED_BY, COUNT, WIDE, OUT, OUT_STRIDE, ITEM, ROWS, SPARE, ALLOWED, POLLS = range(10)
-X, X_STRIDE, W, W_STRIDE, DEPTH, BIAS, SECOND, SECOND_STRIDE, ACTIVATION = range(10, 19)
+X, X_STRIDE, W, W_STRIDE, DEPTH, BIAS, SECOND, SECOND_STRIDE, ACTIVATION, AHEAD = range(10, 20)
 
 
 # What computes a tile is given the job's words; the first column and the one behind the last; where
@@ -174,7 +174,7 @@ X, X_STRIDE, W, W_STRIDE, DEPTH, BIAS, SECOND, SECOND_STRIDE, ACTIVATION = range
 def _columns(task, x, w, w_stride, start, stop, y, stride):
     products(
         x, U(0), U(task[X_STRIDE]), w, U(0), U(w_stride), y, U(0) - U(start), U(stride),
-        U(task[ROWS]), U(start), U(stop), U(task[DEPTH]),
+        U(task[ROWS]), U(start), U(stop), U(task[DEPTH]), U(task[AHEAD]),
     )  # fmt: skip
 
 
@@ -324,7 +324,7 @@ def are_busy(words: NDArray[np.int64]) -> bool:
 
 
 @kernel
-def _job(words, helpers, address, x, xs, w, ws, y, ys, rows, n, k, weight_bytes):
+def _job(words, helpers, address, x, xs, w, ws, y, ys, rows, n, k, ahead, weight_bytes):
     """A product as the job at TASK, if there are tiles to share; weight_bytes: of a column."""
     least = max(words[LEAST] // weight_bytes, (n + MOST_TILES - 1) // MOST_TILES)
     wide = (least + 3) // 4 * 4
@@ -346,17 +346,20 @@ def _job(words, helpers, address, x, xs, w, ws, y, ys, rows, n, k, weight_bytes)
     _write(words, TASK + W, w.ctypes.data)
     _write(words, TASK + W_STRIDE, ws)
     _write(words, TASK + DEPTH, k)
+    _write(words, TASK + AHEAD, ahead)
     return True
 
 
 @long
-def shared_linear(words, helpers, address, x, xs, w, ws, bias, y, ys, rows, n, k):
+def shared_linear(words, helpers, address, x, xs, w, ws, bias, y, ys, rows, n, k, ahead):
     """y = x · wᵀ + bias by several threads; bias [n], or [0] for none."""
     weight_bytes = k * w.itemsize
-    if helpers and _job(words, helpers, address, x, xs, w, ws, y, ys, rows, n, k, weight_bytes):
+    if helpers and _job(
+        words, helpers, address, x, xs, w, ws, y, ys, rows, n, k, ahead, weight_bytes
+    ):
         _write(words, TASK + BIAS, bias.ctypes.data if len(bias) == n else 0)
         return share(words)
-    linear(x, xs, w, ws, y, ys, rows, n, k)
+    linear(x, xs, w, ws, y, ys, rows, n, k, ahead)
     if len(bias) == n:
         combine(y, ys, bias, 0, 0, y, ys, rows, n, ADD)
     return 0
@@ -364,15 +367,17 @@ def shared_linear(words, helpers, address, x, xs, w, ws, bias, y, ys, rows, n, k
 
 @long
 def shared_gated_linear(
-    words, helpers, address, x, xs, gate, gs, up, us, y, ys, spare, rows, n, k, code
+    words, helpers, address, x, xs, gate, gs, up, us, y, ys, spare, rows, n, k, code, ahead
 ):  # fmt: skip
     """y = activation(x · gateᵀ) · (x · upᵀ) by several threads; spare: rows · n elements."""
     weight_bytes = 2 * k * gate.itemsize
-    if helpers and _job(words, helpers, address, x, xs, gate, gs, y, ys, rows, n, k, weight_bytes):
+    if helpers and _job(
+        words, helpers, address, x, xs, gate, gs, y, ys, rows, n, k, ahead, weight_bytes
+    ):
         _write(words, TASK + SECOND, up.ctypes.data)
         _write(words, TASK + SECOND_STRIDE, us)
         _write(words, TASK + SPARE, spare.ctypes.data)
         _write(words, TASK + ACTIVATION, code)
         return share(words)
-    gated_linear(x, xs, gate, gs, up, us, y, ys, spare, rows, n, k, code)
+    gated_linear(x, xs, gate, gs, up, us, y, ys, spare, rows, n, k, code, ahead)
     return 0

@@ -15,6 +15,7 @@ from tgbench.kernels.numba.rows import (
     STREAM,
     TYPES,
     add_kernel,
+    ahead_of,
     compiled,
     loops,
     span,
@@ -72,7 +73,7 @@ def _bind(site: Site, scratch: tuple[View, ...]) -> Bound:
     x, w, y = (stack.strides for stack in found.stacks)
     arguments = (
         span(vector), *x, span(rows), *w, rows.strides[-2], span(out), *y,
-        *found.stacks[0].shape, *rows.shape[-2:],
+        *found.stacks[0].shape, *rows.shape[-2:], ahead_of(rows),
     )  # fmt: skip
     return compiled(loops.vector_products, arguments)
 
