@@ -21,7 +21,7 @@ from tgbench.kernels.registry import by_team, kernel_named
 
 pytest.importorskip("numba")
 
-from kernels.test_numba_kernels import NODES
+from kernels.test_numba_kernels import COLUMNS, NODES, linear, placed
 
 from tgbench.kernels.numba import loops, rows, team, tiles
 
@@ -56,6 +56,25 @@ def test_several_threads_have_the_bits_of_one(name: str, monkeypatch: pytest.Mon
     alone = run(kernel_named(node.op, f"{node.op}_numba"), site, memory)
     for _ in range(20):
         np.testing.assert_array_equal(run(shared, site, memory), alone)
+
+
+@pytest.mark.parametrize(("rows_", "columns", "bias"), [(1, 1101, True), (3, 600, False)])
+def test_threads_share_the_rows_of_weights_whose_columns_lie_side_by_side(
+    rows_: int, columns: int, bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sum is cut in the same places whoever computes what."""
+    monkeypatch.setattr(rows, "LEAST_BYTES", 0)
+    node = linear(GraphBuilder(), rows_, columns, 70, bias)
+    leaves = leaves_of(node, np.random.default_rng(0), "normal")
+    memory = Memory()
+    site, kernel = placed(node, leaves, Box.full(node.shape), memory, 0, COLUMNS)
+    shared = by_team(site)
+    assert shared is not None
+    assert shared.name == "linear_columns_team_numba"
+    alone, first = run(kernel, site, memory), run(shared, site, memory)
+    np.testing.assert_allclose(first, alone, 1e-5, 1e-5 * np.abs(alone).max())
+    for _ in range(20):
+        np.testing.assert_array_equal(run(shared, site, memory), first)
 
 
 def test_with_one_thread_there_is_no_team(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +118,7 @@ class Product:
         flat = (self.x.reshape(-1), self.w.reshape(-1), np.zeros(0, np.float32))
         x, w, bias = flat
         (rows, depth), columns = self.x.shape, len(self.w)
-        address = tiles.computing("float32", "float32", is_gated=False)
+        address = tiles.computing("float32", "float32")
         behind: int = tiles.shared_linear(
             self.words, helpers, address, x, depth, w, depth, bias, self.y.reshape(-1), columns,
             rows, columns, depth, 512,
@@ -212,7 +231,7 @@ def call(n: int = 403, k: int = 200) -> tuple[Any, ...]:
     rng = np.random.default_rng(n)
     x, w = (rng.standard_normal(size).astype(np.float32) for size in (k, n * k))
     y, bias = np.zeros(n, np.float32), np.zeros(0, np.float32)
-    address = tiles.computing("float32", "float32", is_gated=False)
+    address = tiles.computing("float32", "float32")
     return (tiles.shared_linear, address, x, k, w, k, bias, y, n, 1, n, k, 0), y, x, w
 
 

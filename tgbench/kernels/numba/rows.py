@@ -65,6 +65,7 @@ STREAM = 45.0  # bytes of a weight matrix a nanosecond
 DOTS = 70.0  # multiplications a nanosecond beside that, one core
 CACHED = 250.0  # of keys and values, which the last cache holds
 PRODUCTS = 80.0  # multiplications a nanosecond, one core
+MOST_PARTS = 8  # of a weight, that threads share: what they add is added up at the end
 SMALL = 1 << 19  # elements, up to which one core is worth considering for element-wise work
 
 
@@ -194,20 +195,45 @@ def _bind_linear(site: Site, scratch: tuple[View, ...]) -> Bound:
 
 
 def _bind_columns(site: Site, scratch: tuple[View, ...]) -> Bound:
-    p = _columns(site)
-    assert p is not None
-    turned = replace(p, weights=(p.weights[0].transpose(),))
+    p = _turned(site)
     sizes = p.rows, p.columns, p.depth
     if p.bias is None:
-        return compiled(loops.linear_columns, (*_operands(turned), *sizes))
-    return compiled(loops.linear_columns_bias, (*_operands(turned, span(p.bias)), *sizes))
+        return compiled(loops.linear_columns, (*_operands(p), *sizes))
+    return compiled(loops.linear_columns_bias, (*_operands(p, span(p.bias)), *sizes))
+
+
+def _bind_columns_by_team(site: Site, scratch: tuple[View, ...]) -> Bound:
+    p = _turned(site)
+    bias = loops.NO_BIAS[p.dtype] if p.bias is None else span(p.bias)
+    sizes = span(scratch[0]), _parts(p), p.rows, p.columns, p.depth
+    return _by_team(tiles.shared_columns, "columns", p, (*_operands(p, bias), *sizes))
+
+
+def _columns_scratch(site: Site) -> tuple[Scratch, ...]:
+    """Room for what parts of the weight add; one thread needs none, but may stand for several."""
+    if _long(_columns)(site) is None:
+        return ()
+    p = _turned(site)
+    return (((p.rows, _parts(p) * p.columns), p.dtype),)
+
+
+def _parts(p: Rows) -> int:
+    """Into how many parts the rows of a weight are cut for a team."""
+    return max(2, min(MOST_PARTS, p.weight_bytes // max(LEAST_BYTES, 1)))
+
+
+def _turned(site: Site) -> Rows:
+    """The product of a site that is taken, with its weight turned: a row for each number of x."""
+    p = _columns(site)
+    assert p is not None
+    return replace(p, weights=(p.weights[0].transpose(),))
 
 
 def _bind_linear_by_team(site: Site, scratch: tuple[View, ...]) -> Bound:
     p = _taken(site)
     bias = loops.NO_BIAS[p.dtype] if p.bias is None else span(p.bias)
     sizes = p.rows, p.columns, p.depth, ahead_of(p.weights[0])
-    return _by_team(tiles.shared_linear, p, (*_operands(p, bias), *sizes))
+    return _by_team(tiles.shared_linear, "linear", p, (*_operands(p, bias), *sizes))
 
 
 def _operands(p: Rows, *besides: Any) -> tuple[Any, ...]:
@@ -223,7 +249,7 @@ def _bind_gated(site: Site, scratch: tuple[View, ...]) -> Bound:
 
 def _bind_gated_by_team(site: Site, scratch: tuple[View, ...]) -> Bound:
     p = _taken(site)
-    return _by_team(tiles.shared_gated_linear, p, _gated(site, scratch))
+    return _by_team(tiles.shared_gated_linear, "gated", p, _gated(site, scratch))
 
 
 def _gated(site: Site, scratch: tuple[View, ...]) -> tuple[Any, ...]:
@@ -233,9 +259,9 @@ def _gated(site: Site, scratch: tuple[View, ...]) -> tuple[Any, ...]:
     return (*_operands(p), span(scratch[0]), *sizes)
 
 
-def _by_team(function: Any, p: Rows, arguments: tuple[Any, ...]) -> Bound:
+def _by_team(function: Any, product: str, p: Rows, arguments: tuple[Any, ...]) -> Bound:
     """A product by several threads: the function, and what computes a tile."""
-    address = tiles.computing(p.dtype, p.weights[0].dtype, len(p.weights) > 1)
+    address = tiles.computing(p.dtype, p.weights[0].dtype, product)
     return compiled(function, (address, *arguments), by_team=True)
 
 
@@ -254,13 +280,19 @@ def _gated_scratch(site: Site) -> tuple[Scratch, ...]:
     return (((p.rows, p.columns), p.dtype),)
 
 
-def _add_product(op: str, find: Any, bind: Any, bind_by_team: Any, **more: Any) -> None:
-    add_kernel(f"{op}_numba", op, find, _linear_cost, bind, **more)
-    add_kernel(f"{op}_team_numba", op, _long(find), _linear_cost, bind_by_team, TEAM, **more)
+def _add_product(
+    op: str, find: Any, bind: Any, bind_by_team: Any, name: str | None = None, **more: Any
+) -> None:
+    name, shared = name or op, _long(find)
+    add_kernel(f"{name}_numba", op, find, _linear_cost, bind, **more)
+    add_kernel(f"{name}_team_numba", op, shared, _linear_cost, bind_by_team, TEAM, **more)
 
 
 _add_product("linear", _product, _bind_linear, _bind_linear_by_team)
-add_kernel("linear_columns_numba", "linear", _columns, _linear_cost, _bind_columns)
+_add_product(
+    "linear", _columns, _bind_columns, _bind_columns_by_team, "linear_columns",
+    scratch=_columns_scratch,
+)  # fmt: skip
 _add_product("widening_linear", _single_product, _bind_linear, _bind_linear_by_team)
 _add_product(
     "gated_linear", _single_product, _bind_gated, _bind_gated_by_team, scratch=_gated_scratch

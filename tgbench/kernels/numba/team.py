@@ -116,7 +116,7 @@ def measure_gain(threads: int) -> float:
     kinds = "int64", "int", "int", *("float32", "int") * 2, *("float32",) * 2, *("int",) * 5
     product = loops.compiled(tiles.shared_linear, *kinds)
     address, distance = (
-        tiles.computing("float32", "float32", is_gated=False),
+        tiles.computing("float32", "float32"),
         measured_ahead("float32"),
     )
     took: dict[int, int] = {}

@@ -38,6 +38,7 @@ from tgbench.kernels.numba.loops import (
     gated_linear,
     kernel,
     linear,
+    linear_columns,
     long,
     native,
     products,
@@ -201,14 +202,30 @@ def _gated_tile(job, start, stop, out, stride, spare, element, weight):
     combine(y, stride, up, width, 0, y, stride, rows, width, MUL)
 
 
+def _partial_tile(job, start, stop, out, stride, spare, element, weight):
+    """What a part of the rows of w adds to each column: a tile is as wide as w."""
+    task, y = numba.carray(job, JOB), _elements(out, element)
+    width, depth = task[WIDE], task[DEPTH]
+    part, parts = start // width, task[COUNT] // width
+    first, last = depth * part // parts, depth * (part + 1) // parts
+    x = _elements(task[X] + first * task[ITEM], element)
+    w = _elements(task[W] + first * task[W_STRIDE] * task[ITEM], weight)
+    linear_columns(
+        x, task[X_STRIDE], w, task[W_STRIDE], y, stride, task[ROWS], width, last - first
+    )  # fmt: skip
+
+
+TILES_OF = {"linear": _linear_tile, "gated": _gated_tile, "columns": _partial_tile}
+
+
 @cache
-def computing(kind: str, stored: str, is_gated: bool) -> int:
-    """The address of the function that computes a tile, of x and of weights of these dtypes."""
+def computing(kind: str, stored: str, product: str = "linear") -> int:
+    """The address of the function that computes a tile of a product, of x and of weights of these
+    dtypes.
+    """
     element, weight = (types.CPointer(loops.scalar(dtype)) for dtype in (kind, stored))
     numbers = [types.int64] * 5
-    compiled = native(types.CPointer(types.int64), *numbers, element, weight)(
-        _gated_tile if is_gated else _linear_tile
-    )
+    compiled = native(types.CPointer(types.int64), *numbers, element, weight)(TILES_OF[product])
     found: int = compiled.address
     return found
 
@@ -363,6 +380,40 @@ def shared_linear(words, helpers, address, x, xs, w, ws, bias, y, ys, rows, n, k
     if len(bias) == n:
         combine(y, ys, bias, 0, 0, y, ys, rows, n, ADD)
     return 0
+
+
+@long
+def shared_columns(
+    words, helpers, address, x, xs, w, ws, bias, y, ys, spare, parts, rows, n, k
+):  # fmt: skip
+    """y = x · w + bias by several threads, w [k, n]; bias [n], or [0] for none.
+
+    A tile is a part of the rows of w, which lie one behind the other; spare [rows, parts · n] takes
+    what each adds. Pieces of rows would be read at half the speed.
+    """
+    all_parts, weight_bytes = parts * n, max(k * w.itemsize // parts, 1)
+    if not (
+        helpers
+        and _job(
+            words, helpers, address, x, xs, w, ws, spare, all_parts, rows, all_parts, k, 0,
+            weight_bytes,
+        )
+    ):  # fmt: skip
+        linear_columns(x, xs, w, ws, y, ys, rows, n, k)
+        if len(bias) == n:
+            combine(y, ys, bias, 0, 0, y, ys, rows, n, ADD)
+        return 0
+    _write(words, TASK + WIDE, n)
+    busy = share(words)
+    for r in range(U(rows)):
+        q, first = r * U(ys), r * U(all_parts)
+        for i in range(U(n)):
+            y[q + i] = bias[i] if len(bias) == n else y.dtype.type(0)
+        for part in range(U(parts)):
+            at = first + part * U(n)
+            for i in range(U(n)):
+                y[q + i] += spare[at + i]
+    return busy
 
 
 @long
