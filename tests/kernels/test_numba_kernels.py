@@ -348,3 +348,36 @@ def test_gather_refuses_an_index_outside() -> None:
     function, arguments = kernel.bind(site, ())
     with pytest.raises(IndexError, match="outside the table"):
         function(*memory.bound(arguments))
+
+
+@pytest.mark.parametrize(("heads", "shared"), [(4, 4), (6, 2), (3, 1)])
+@pytest.mark.parametrize(("start", "keys"), [(0, 1), (0, 130), (67, 45)])
+@pytest.mark.parametrize("masked", [False, True])
+def test_all_heads_together_have_the_bits_of_one_after_another(
+    heads: int, shared: int, start: int, keys: int, masked: bool
+) -> None:
+    """Where queries, keys and values of a row lie side by side, as one product leaves them."""
+    depth = 24
+    row = (heads + 2 * shared) * depth
+    rng = np.random.default_rng(0)
+    qkv = rng.standard_normal(keys * row).astype(np.float32)
+    q, k, v = qkv[(keys - 1) * row :], qkv[heads * depth :], qkv[(heads + shared) * depth :]
+    mask = rng.random(keys) < 0.8
+    mask[0], found = True, []
+    for together in (0, 1):
+        score = np.full(heads * (keys + 2 * loops.PAD), np.nan, np.float32)
+        y = np.full(heads * depth, np.nan, np.float32)
+        loops.attention(
+            q, 0, depth, row, k, 0, depth, row, v, 0, depth, row,
+            mask if masked else loops.NO_MASK, 0, 0, 0, 1 if masked else -1, y, 0, depth, 0, score,
+            1, heads, shared, 1, start, keys, depth, depth, 0, together, depth**-0.5,
+        )  # fmt: skip
+        found.append(y)
+    np.testing.assert_array_equal(*found)
+    parts = qkv.reshape(keys, heads + 2 * shared, depth).astype(float)
+    for head in range(heads):
+        there = head * shared // heads
+        scores = parts[:, heads + there] @ parts[-1, head] * depth**-0.5
+        weights = np.exp(scores - scores.max()) * (mask if masked else 1)
+        right = weights @ parts[:, heads + shared + there] / weights.sum()
+        np.testing.assert_allclose(found[1][head * depth :][:depth], right, 1e-4, 1e-5)

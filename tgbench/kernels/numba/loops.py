@@ -540,19 +540,25 @@ def products(x, xo, xs, w, wo, ws, y, yo, ys, rows, start, stop, k, ahead):
     for o in range(start, start + quarter):
         o1, o2 = min(o + quarter, last), min(o + U(2) * quarter, last)
         o3 = min(o + U(3) * quarter, last)
-        w0, w1, w2, w3 = wo + o * ws, wo + o1 * ws, wo + o2 * ws, wo + o3 * ws
-        r = U(0)
-        while TALL == 4 and r + U(4) <= rows:
-            p, q = xo + r * xs, yo + r * ys
-            _dots_4(x, p, xs, w, w0, w1, w2, w3, y, q, ys, o, o1, o2, o3, k, ahead)
-            r += U(4)
-        while r + U(2) <= rows:
-            p, q = xo + r * xs, yo + r * ys
-            _dots_2(x, p, xs, w, w0, w1, w2, w3, y, q, ys, o, o1, o2, o3, k, ahead)
-            r += U(2)
-        if r < rows:
-            p, q = xo + r * xs, yo + r * ys
-            _dots_1(x, p, xs, w, w0, w1, w2, w3, y, q, ys, o, o1, o2, o3, k, ahead)
+        _by_four(x, xo, xs, w, wo, ws, y, yo, ys, rows, o, o1, o2, o3, k, ahead)
+
+
+@kernel
+def _by_four(x, xo, xs, w, wo, ws, y, yo, ys, rows, o, o1, o2, o3, k, ahead):
+    """Some rows of x times four rows of w."""
+    w0, w1, w2, w3 = wo + o * ws, wo + o1 * ws, wo + o2 * ws, wo + o3 * ws
+    r = U(0)
+    while TALL == 4 and r + U(4) <= rows:
+        p, q = xo + r * xs, yo + r * ys
+        _dots_4(x, p, xs, w, w0, w1, w2, w3, y, q, ys, o, o1, o2, o3, k, ahead)
+        r += U(4)
+    while r + U(2) <= rows:
+        p, q = xo + r * xs, yo + r * ys
+        _dots_2(x, p, xs, w, w0, w1, w2, w3, y, q, ys, o, o1, o2, o3, k, ahead)
+        r += U(2)
+    if r < rows:
+        p, q = xo + r * xs, yo + r * ys
+        _dots_1(x, p, xs, w, w0, w1, w2, w3, y, q, ys, o, o1, o2, o3, k, ahead)
 
 
 @kernel
@@ -699,27 +705,29 @@ PAD = 64  # keys stand in a row of scores at their number modulo this, so that s
 
 @kernel
 def attention(q, qb, qh, qt, k, kb, kh, kt, v, vb, vh, vt, mask, mb, mh, mt, ms, y, yb, yh, yt,
-              score, batch, heads, shared, rows, start, count, depth, wide, ahead,
+              score, batch, heads, shared, rows, start, count, depth, wide, ahead, together,
               scale):  # fmt: skip
-    """Attention of every query row, the heads that share keys one after another.
+    """Attention of every query row, the heads that share keys one after another, or all `together`:
+    where all that a row has for its heads lies side by side, it is read from end to end once.
 
     Strides: b batch, h head, t row; ms of the mask's columns, or −1 for no mask. start: the number
-    of the first key. score: (heads / shared) · (count + 2 · PAD) elements.
+    of the first key. score: (heads at a time) · (count + 2 · PAD) elements.
     """
     group = U(heads) // U(shared)
+    at_a_time = U(shared) if together else U(1)
     lead, keys = U(start) % U(PAD), U(count)
     width = (lead + keys + U(PAD - 1)) // U(PAD) * U(PAD)
     for b in range(U(batch)):
-        for h in range(U(shared)):
+        for h in range(U(0), U(shared), at_a_time):
             for t in range(U(rows)):
                 first = h * group
                 ko, vo = b * U(kb) + h * U(kh), b * U(vb) + h * U(vh)
                 qo = b * U(qb) + first * U(qh) + t * U(qt)
-                products(
-                    q, qo, U(qh), k, ko, U(kt), score, lead, width, group, U(0), keys, U(depth),
-                    U(ahead),
+                _scores(
+                    q, qo, U(qh), k, ko, U(kh), U(kt), score, lead, width, at_a_time, group, keys,
+                    U(depth), U(ahead),
                 )  # fmt: skip
-                for g in range(group):
+                for g in range(at_a_time * group):
                     s = g * width
                     for i in range(lead):
                         score[s + i] = F(-np.inf)
@@ -733,22 +741,47 @@ def attention(q, qb, qh, qt, k, kb, kh, kt, v, vb, vh, vt, mask, mb, mh, mt, ms,
                             if not mask[m + i * U(ms)]:
                                 score[s + lead + i] = F(-np.inf)
                     softmax_row(score, s, width)
-                    yo = b * U(yb) + (first + g) * U(yh) + t * U(yt)
-                    _weighted_sum(score, s, lead, v, vo, U(vt), y, yo, keys, U(wide))
+                yo = b * U(yb) + first * U(yh) + t * U(yt)
+                _weighted_sums(
+                    score, width, lead, v, vo, U(vh), U(vt), y, yo, U(yh), at_a_time, group, keys,
+                    U(wide),
+                )  # fmt: skip
 
 
 @kernel
-def _weighted_sum(p, po, lead, v, vo, vs, y, yo, count, wide):
-    """y = Σ p[lead + t] · v[t], four rows at a time; weights before and behind them are 0."""
-    for i in range(wide):
-        y[yo + i] = F(0)
+def _scores(q, qo, qh, k, ko, kh, kt, score, lead, width, shared, group, keys, depth, ahead):
+    """Queries times keys, by four keys: of all heads before the next four."""
+    last, quarter = keys - U(1), (keys + U(3)) // U(4)
+    for o in range(quarter):
+        o1, o2 = min(o + quarter, last), min(o + U(2) * quarter, last)
+        o3 = min(o + U(3) * quarter, last)
+        for h in range(shared):
+            _by_four(
+                q, qo + h * group * qh, qh, k, ko + h * kh, kt, score, h * group * width + lead,
+                width, group, o, o1, o2, o3, depth, ahead,
+            )  # fmt: skip
+
+
+@kernel
+def _weighted_sums(p, width, lead, v, vo, vh, vs, y, yo, yh, shared, group, count, wide):
+    """y = Σ p[lead + t] · v[t] of each head, four rows at a time: of all heads before the next
+    four; weights before and behind them are 0.
+    """
+    for g in range(shared * group):
+        for i in range(wide):
+            y[yo + g * yh + i] = F(0)
     for block in range(lead // U(4), (lead + count + U(3)) // U(4)):
         t = U(4) * block
-        v0, v1 = vo + _row(t, lead, count) * vs, vo + _row(t + U(1), lead, count) * vs
-        v2, v3 = vo + _row(t + U(2), lead, count) * vs, vo + _row(t + U(3), lead, count) * vs
-        p0, p1, p2, p3 = p[po + t], p[po + t + U(1)], p[po + t + U(2)], p[po + t + U(3)]
-        for i in range(wide):
-            y[yo + i] += p0 * v[v0 + i] + p1 * v[v1 + i] + p2 * v[v2 + i] + p3 * v[v3 + i]
+        r0, r1 = _row(t, lead, count) * vs, _row(t + U(1), lead, count) * vs
+        r2, r3 = _row(t + U(2), lead, count) * vs, _row(t + U(3), lead, count) * vs
+        for h in range(shared):
+            first = vo + h * vh
+            v0, v1, v2, v3 = first + r0, first + r1, first + r2, first + r3
+            for g in range(h * group, (h + U(1)) * group):
+                po, to = g * width + t, yo + g * yh
+                p0, p1, p2, p3 = p[po], p[po + U(1)], p[po + U(2)], p[po + U(3)]
+                for i in range(wide):
+                    y[to + i] += p0 * v[v0 + i] + p1 * v[v1 + i] + p2 * v[v2 + i] + p3 * v[v3 + i]
 
 
 @kernel

@@ -552,7 +552,18 @@ def _attention_cost(site: Site) -> float:
 def _attention_scratch(site: Site) -> tuple[Scratch, ...]:
     h = plain_heads(site)
     assert h is not None
-    return (((h.group, h.k.shape[2] + 2 * loops.PAD), "float32"),)
+    heads = h.q.shape[1] if _lie_together(h) else h.group
+    return (((heads, h.k.shape[2] + 2 * loops.PAD), "float32"),)
+
+
+def _lie_together(h: Heads) -> bool:
+    """Whether keys and values that a row has for all heads lie closer than those of other rows, and
+    are read once: several queries rather have those of one head in a near cache.
+    """
+    return is_one(h.q.shape[2]) and all(
+        value_of(one.shape[1]) > 1 and value_of(one.strides[1]) < value_of(one.strides[2])
+        for one in (h.k, h.v)
+    )
 
 
 def _bind_attention(site: Site, scratch: tuple[View, ...]) -> Bound:
@@ -572,7 +583,8 @@ def _bind_attention(site: Site, scratch: tuple[View, ...]) -> Bound:
     keys = site.in_boxes[1]
     assert keys is not None
     sizes = (batch, heads, shared_heads, rows, keys[2][0], count, depth, wide)
-    return compiled(loops.attention, (*arguments, *sizes, ahead_of(h.k), h.scale))
+    is_together = int(_lie_together(h))
+    return compiled(loops.attention, (*arguments, *sizes, ahead_of(h.k), is_together, h.scale))
 
 
 add_kernel(
