@@ -10,6 +10,7 @@ from tgbench.programs.program import SURE
 from tgbench.session.choosing import FIRST_NS, Measured
 from tgbench.session.glances import HOPES, Glances
 from tgbench.session.purse import Purse
+from tgbench.session.serving import EXACTLY, WIDER
 from tgbench.sources.models import gemma3
 from tgbench.sources.models.checkpoints import gemma3_checkpoint, gemma3_reduced
 
@@ -48,13 +49,14 @@ def test_glances_that_save_more_than_they_take_go_on_whatever_is_owed() -> None:
 def test_what_is_slower_than_everything_is_not_taken() -> None:
     chooser = Measured(lambda *_: iter(()))  # type: ignore[arg-type, return-value]
     chooser._purse = _purse(1_000.0)
-    assert not chooser.glances()
-    chooser.made_ready(50)
-    assert chooser.glances()
-    assert not chooser.glanced(50, None)
-    assert not chooser.glanced(50, 1_000.0)
+    assert not chooser.glances(EXACTLY)
+    chooser.made_ready(EXACTLY, 50)
+    assert chooser.glances(EXACTLY)
+    assert not chooser.glances(WIDER)  # each rung for itself
+    assert not chooser.glanced(EXACTLY, 50, None)
+    assert not chooser.glanced(EXACTLY, 50, 1_000.0)
     assert chooser._purse.left_ns == 900.0
-    assert chooser.glanced(50, 999.0)
+    assert chooser.glanced(EXACTLY, 50, 999.0)
 
 
 @pytest.mark.parametrize("memory", [None, "4MiB"])

@@ -54,7 +54,7 @@ from tgbench.runs.work import Place, Work
 from tgbench.session.experience import MOST_CLASSES, Asked, Decided, Experience, Modelled
 from tgbench.session.glances import HOPES, Glances
 from tgbench.session.purse import Purse
-from tgbench.session.serving import AFRESH, CONTINUING, THERE, Offer, Rung
+from tgbench.session.serving import AFRESH, CONTINUING, EXACTLY, THERE, WIDER, Offer, Rung
 
 CLEARLY = 4 / 5  # of a full run: what takes less is made with the first answer, if planned for
 FEW = 1 / 4  # of the places of a class: rather a program that stands than one that moves so far
@@ -193,10 +193,12 @@ class Chooser(Protocol):
     def passes(self) -> None:
         """A run computes everything, and nothing else is looked for, as that does not pay."""
 
-    def glances(self) -> bool:
-        """Whether to see if a program was made ready for a run, where nothing is looked for."""
+    def glances(self, rung: Rung) -> bool:
+        """Whether to see if a program on a rung was made ready for a run, where nothing is looked
+        for.
+        """
 
-    def glanced(self, took_ns: int, takes_ns: float | None) -> bool:
+    def glanced(self, rung: Rung, took_ns: int, takes_ns: float | None) -> bool:
         """It was seen, and what the run takes with it, if there is one; whether to take that."""
 
     def rehearsing(self, offer: Offer, decided: Decided) -> Pausing[bool]:
@@ -205,7 +207,7 @@ class Chooser(Protocol):
     def stands(self, offer: Offer) -> bool:
         """Whether a program for a run that was rehearsed is right at few other places."""
 
-    def made_ready(self, took_ns: int) -> None:
+    def made_ready(self, rung: Rung, took_ns: int) -> None:
         """A program was made before a run needs it; seeing that it is there took so long."""
 
     def answered(self, is_free: bool) -> None:
@@ -283,10 +285,10 @@ class Own:
     def passes(self) -> None:
         pass
 
-    def glances(self) -> bool:
+    def glances(self, rung: Rung) -> bool:
         return False
 
-    def glanced(self, took_ns: int, takes_ns: float | None) -> bool:
+    def glanced(self, rung: Rung, took_ns: int, takes_ns: float | None) -> bool:
         return False
 
     def rehearsing(self, offer: Offer, decided: Decided) -> Pausing[bool]:
@@ -296,7 +298,7 @@ class Own:
     def stands(self, offer: Offer) -> bool:
         return False
 
-    def made_ready(self, took_ns: int) -> None:
+    def made_ready(self, rung: Rung, took_ns: int) -> None:
         pass
 
     def answered(self, is_free: bool) -> None:
@@ -389,7 +391,8 @@ class Measured:
         self._promising = Latest[tuple[Rung, BucketClass], int](MOST_MISSING)  # choices since then
         self._whole: Program | None = None  # what computes everything of anything
         self._ready: list[Program] = []  # made with the first answer, before that was measured
-        self._glances, self._glanced_ns = Glances(), 0.0  # what the one of this run took
+        self._glances = {EXACTLY: Glances(), WIDER: Glances()}
+        self._glanced: tuple[Rung, float] | None = None  # what the one of this run took
         self._look_at_once()
 
     def _look_at_once(self) -> None:
@@ -584,7 +587,7 @@ class Measured:
         return waits
 
     def found(self, took_ns: int) -> None:
-        self._glanced_ns = 0.0  # the run before may have come to no end
+        self._glanced = None  # the run before may have come to no end
         self._purse.found(took_ns)
 
     def rehearsing(self, offer: Offer, decided: Decided) -> Pausing[bool]:
@@ -598,8 +601,9 @@ class Measured:
     def stands(self, offer: Offer) -> bool:
         return UNMET.share(offer, self._experience) < FEW
 
-    def made_ready(self, took_ns: int) -> None:
-        self._glances.takes_ns = min(self._glances.takes_ns, took_ns)
+    def made_ready(self, rung: Rung, took_ns: int) -> None:
+        glances = self._glances[rung]  # when runs come, less of all that is in near caches
+        glances.takes_ns = min(glances.takes_ns, FIRST_TIMES * took_ns)
 
     def answered(self, is_free: bool) -> None:
         if is_free:
@@ -695,9 +699,10 @@ class Measured:
                 if saved_ns > 0.0:
                     self._quick[kind] = None
             purse.ran(least_ns, saved_ns)
-            if self._glanced_ns:
-                self._glances.note(self._glanced_ns, took_ns)
-                self._glanced_ns = 0.0
+            if self._glanced is not None:
+                rung, glanced_ns = self._glanced
+                self._glances[rung].note(glanced_ns, took_ns)
+                self._glanced = None
             elif not self._passed:
                 self._found_ns += (max(saved_ns, 0.0) - self._found_ns) * LATELY
                 self._hopes = max(self._hopes - 1, 0)
@@ -723,14 +728,14 @@ class Measured:
     def passes(self) -> None:
         self._skipped += 1
 
-    def glances(self) -> bool:
-        return self._glances.pay(self._purse)
+    def glances(self, rung: Rung) -> bool:
+        return self._glances[rung].pay(self._purse)
 
-    def glanced(self, took_ns: int, takes_ns: float | None) -> bool:
+    def glanced(self, rung: Rung, took_ns: int, takes_ns: float | None) -> bool:
         if takes_ns is not None and takes_ns < self._purse.full_ns:
-            self._glanced_ns = took_ns
+            self._glanced = rung, took_ns
             return True
-        self._glances.note(took_ns, None)
+        self._glances[rung].note(took_ns, None)
         self._purse.pay(took_ns)
         return False
 
@@ -760,7 +765,10 @@ class Measured:
         elif looked_ns:
             purse.pay(max(looked_ns - self._free_ns, 0.0))
         purse.paid_ns = 0.0
-        has_looked = looked_ns and not self._glanced_ns
+        if self._glanced is not None:  # what follows from it is a part of what it takes
+            rung, glanced_ns = self._glanced
+            self._glanced = rung, max(more_ns, glanced_ns)
+        has_looked = looked_ns and self._glanced is None
         self._passed = 0 if has_looked else self._passed + 1
         if has_looked:
             self._looking.note(looked_ns)

@@ -91,11 +91,13 @@ class Rehearser:
             yield
             bucket = spot.kind.bucket(spot.origin)
             scout.quickest(bucket, THERE, self._own(spot))
-            began_ns, one = time.thread_time_ns(), scout.server.classifier.spot(bucket)
-            served = scout.ready(scout.own(bucket, one, standing))
-            if served is not None:
-                self.keeper.chooser.made_ready(time.thread_time_ns() - began_ns)
-                self.keeper.left_by(served.program, served.spot, standing)
+            for rung in (EXACTLY, WIDER):
+                began_ns, one = time.thread_time_ns(), scout.server.classifier.spot(bucket)
+                served = scout.ready(scout.own(bucket, one, standing), rung)
+                if served is not None:
+                    self.keeper.chooser.made_ready(rung, time.thread_time_ns() - began_ns)
+                    self.keeper.left_by(served.program, served.spot, standing)
+                    break
 
     def _planned(self) -> list[Spot]:
         """The changes that are planned for, where they are expected next, the most frequent ones

@@ -43,7 +43,7 @@ from tgbench.session.rehearsing import Rehearser
 from tgbench.session.report import Counters, Report, taken_bytes
 from tgbench.session.results import Wishes, gather
 from tgbench.session.scouting import Scout, Served
-from tgbench.session.serving import ANEW, EXACTLY, Offer, Rung
+from tgbench.session.serving import ANEW, EXACTLY, WIDER, Offer, Rung
 from tgbench.session.standing import NONE, Keeper, Standing
 from tgbench.session.trying import TriedCall, Tryer
 
@@ -264,9 +264,11 @@ class Runner:
             bucket = self.classifier.bucket(boxes_by_name(differ), request.wanted.boxes)
             came_as = came_as or bucket
             is_first = self.keeper.standing.memory is None
-            known = None if is_first else self._unlooked(bucket)
+            looks = is_first or self.chooser.looks()
+            ready = None if looks else self._at_a_glance(bucket)
+            known = ready or (None if is_first else self._afresh(bucket, looks))
             if known is not None and not self._goes_on(known, found_ns):
-                asked = None if known.rung.is_afresh else known.spot
+                asked = None if ready is None else ready.spot
                 return Decision(request, arrays, differ, bucket, asked, known, found_ns, came_as)
             self.keeper.read_notes()
             spot = self.classifier.spot(bucket)
@@ -302,30 +304,30 @@ class Runner:
         self.plan_for(self.planning.first_runs(bucket, spot, self.reader), fits)
         return fits
 
-    def _unlooked(self, bucket: Bucket) -> Served | None:
-        """A run's own program, if it was made ready, or one for everything, where looking for
-        others does not pay; that too where nothing else is there and nothing can be bought.
+    def _at_a_glance(self, bucket: Bucket) -> Served | None:
+        """What was made ready for a run, if it is quicker, where seeing that pays."""
+        own = None
+        for rung in (EXACTLY, WIDER):
+            if self.chooser.glances(rung):
+                began_ns = time.thread_time_ns()
+                spot = self.classifier.spot(bucket)
+                own = own or self.scout.own(bucket, spot, self.keeper.standing)
+                found = self.scout.ready(own, rung)
+                takes_ns = None if found is None else found.takes_ns
+                if self.chooser.glanced(rung, time.thread_time_ns() - began_ns, takes_ns):
+                    return found
+        return None
+
+    def _afresh(self, bucket: Bucket, looks: bool) -> Served | None:
+        """A program for everything, where looking for others does not pay, or nothing else is there
+        and nothing can be bought.
         """
-        is_alone, looks = self.keeper.programs.continue_nothing, self.chooser.looks()
-        ready = None if is_alone or looks else self._at_a_glance(bucket)
-        if ready is not None:
-            return ready
+        is_alone = self.keeper.programs.continue_nothing
         found = self.scout.quickest(bucket, (ANEW,)) if is_alone or not looks else None
         if found is not None and not looks:
             self.chooser.passes()
             return found
         return found if found is not None and self.chooser.waits() else None
-
-    def _at_a_glance(self, bucket: Bucket) -> Served | None:
-        """What was made ready for a run, if seeing that pays, and if it is quicker."""
-        if not self.chooser.glances():
-            return None
-        began_ns = time.thread_time_ns()
-        own = self.scout.own(bucket, self.classifier.spot(bucket), self.keeper.standing)
-        found = self.scout.ready(own)
-        takes_ns = None if found is None else found.takes_ns
-        is_taken = self.chooser.glanced(time.thread_time_ns() - began_ns, takes_ns)
-        return found if is_taken else None
 
     def _goes_on(self, served: Served, began_ns: int) -> bool:
         """Do a part of what is wanted besides; whether there is more to choose from then."""

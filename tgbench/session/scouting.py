@@ -68,12 +68,13 @@ class Scout:
         program = self.keeper.programs.find(state, spot.kind, spot.origin)
         return Offer(EXACTLY, bucket, spot, state, program, finds)
 
-    def ready(self, own: Offer) -> Served | None:
+    def ready(self, own: Offer, rung: Rung) -> Served | None:
         """What was made ready for a run: its own program, or one that does all of it and more."""
+        if rung is not EXACTLY:
+            return self.quickest(own.bucket, CONTINUING, own)
         program = own.program
-        if program is not None and program.is_good(own.spot.origin):
-            return Served.by(own, program)
-        return self.quickest(own.bucket, CONTINUING, own)
+        is_right = program is not None and program.is_good(own.spot.origin)
+        return Served.by(own, program) if program is not None and is_right else None
 
     def larger(self, own: Offer) -> Sequence[Offer]:
         """The run as larger ones than its `own`."""

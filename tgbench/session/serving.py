@@ -151,7 +151,8 @@ LARGER = (
     WHOLE,
 )
 MOST_DEMANDS = 256  # of which is remembered what computes all of them
-COMPARED = 16  # runs after which such programs are compared again
+NOT_KNOWN = None, None
+COMPARED = 32  # runs after which such programs are compared again
 MOST_KINDS = 32  # of programs, that a run is compared with
 
 
@@ -207,6 +208,14 @@ class Around(NamedTuple):
     everything: Sequence[str]
 
 
+@dataclass
+class _Way:
+    """How a class is computed from nothing: on which rung, and for how many runs it was."""
+
+    rung: Rung | None = None
+    runs: int = 0
+
+
 class Server:
     """Finds the programs that may serve a run, made and not made.
 
@@ -224,8 +233,8 @@ class Server:
         self.outputs = {name: node.shape for name, node in graph.outputs.items()}
         self._on_images = graph.is_of_images
         self._rounded = allowance.memo(MOST_PLACES)
-        self._known_anew = Latest[Boxes, Offer](MOST_DEMANDS)
-        self._ways = Latest[BucketClass, Rung](MOST_DEMANDS)  # in which a class is
+        self._known_anew = Latest[Boxes, tuple[Offer | None, _Way | None]](MOST_DEMANDS)
+        self._ways = Latest[BucketClass, _Way](MOST_DEMANDS)  # in which a class is
         self._anew_at = 0  # how many programs had come and gone then
 
     def larger(self, own: Offer, run: Around) -> list[Offer]:
@@ -286,18 +295,20 @@ class Server:
             self._ways.clear()
             self._anew_at = self.programs.changes
         demand = run.bucket.demand
-        known = self._known_anew.get(demand)
-        if _stays(known):
-            return known
+        known, way = self._known_anew.get(demand, NOT_KNOWN)
+        if known is not None and way is not None:
+            way.runs += 1
+            if way.runs % COMPARED:
+                return known
         kind = self.classifier.spot(self._around(run.bucket, AFRESH, run.everything)).kind
-        way = self._ways.get(kind)
-        known = None if way is None else self._by(way, run)
-        if way is None or not _stays(known):
+        way = way or self._ways.setdefault(kind, _Way())
+        known = self._by(way.rung, run) if known is None and way.rung is not None else None
+        if known is None or known.program is None:
             offers = [(self._by(one, run), one) for one in (AFRESH, ANEW, WHOLE)]
-            known, way = min(offers, key=lambda one: _takes_ns(one[0]))
+            known, way.rung = min(offers, key=lambda one: _takes_ns(one[0]))
         if known is None or known.program is None:
             return None
-        self._known_anew[demand], self._ways[kind] = known, way
+        self._known_anew[demand] = known, way
         return known
 
     def _by(self, way: Rung, run: Around) -> Offer | None:
@@ -396,11 +407,6 @@ def _takes_ns(offer: Offer | None) -> float:
     if offer is None or offer.program is None:
         return inf
     return offer.program.takes_ns(offer.spot.origin)
-
-
-def _stays(offer: Offer | None) -> bool:
-    """Whether a program is there that need not be compared with others again now."""
-    return offer is not None and offer.program is not None and offer.program.use.ran % COMPARED != 0
 
 
 def _enlarged(

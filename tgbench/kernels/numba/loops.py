@@ -540,25 +540,19 @@ def products(x, xo, xs, w, wo, ws, y, yo, ys, rows, start, stop, k, ahead):
     for o in range(start, start + quarter):
         o1, o2 = min(o + quarter, last), min(o + U(2) * quarter, last)
         o3 = min(o + U(3) * quarter, last)
-        _by_four(x, xo, xs, w, wo, ws, y, yo, ys, rows, o, o1, o2, o3, k, ahead)
-
-
-@kernel
-def _by_four(x, xo, xs, w, wo, ws, y, yo, ys, rows, o, o1, o2, o3, k, ahead):
-    """Some rows of x times four rows of w."""
-    w0, w1, w2, w3 = wo + o * ws, wo + o1 * ws, wo + o2 * ws, wo + o3 * ws
-    r = U(0)
-    while TALL == 4 and r + U(4) <= rows:
-        p, q = xo + r * xs, yo + r * ys
-        _dots_4(x, p, xs, w, w0, w1, w2, w3, y, q, ys, o, o1, o2, o3, k, ahead)
-        r += U(4)
-    while r + U(2) <= rows:
-        p, q = xo + r * xs, yo + r * ys
-        _dots_2(x, p, xs, w, w0, w1, w2, w3, y, q, ys, o, o1, o2, o3, k, ahead)
-        r += U(2)
-    if r < rows:
-        p, q = xo + r * xs, yo + r * ys
-        _dots_1(x, p, xs, w, w0, w1, w2, w3, y, q, ys, o, o1, o2, o3, k, ahead)
+        w0, w1, w2, w3 = wo + o * ws, wo + o1 * ws, wo + o2 * ws, wo + o3 * ws
+        r = U(0)
+        while TALL == 4 and r + U(4) <= rows:
+            p, q = xo + r * xs, yo + r * ys
+            _dots_4(x, p, xs, w, w0, w1, w2, w3, y, q, ys, o, o1, o2, o3, k, ahead)
+            r += U(4)
+        while r + U(2) <= rows:
+            p, q = xo + r * xs, yo + r * ys
+            _dots_2(x, p, xs, w, w0, w1, w2, w3, y, q, ys, o, o1, o2, o3, k, ahead)
+            r += U(2)
+        if r < rows:
+            p, q = xo + r * xs, yo + r * ys
+            _dots_1(x, p, xs, w, w0, w1, w2, w3, y, q, ys, o, o1, o2, o3, k, ahead)
 
 
 @kernel
@@ -714,59 +708,86 @@ def attention(q, qb, qh, qt, k, kb, kh, kt, v, vb, vh, vt, mask, mb, mh, mt, ms,
     of the first key. score: (heads at a time) · (count + 2 · PAD) elements.
     """
     group = U(heads) // U(shared)
-    at_a_time = U(shared) if together else U(1)
     lead, keys = U(start) % U(PAD), U(count)
     width = (lead + keys + U(PAD - 1)) // U(PAD) * U(PAD)
     for b in range(U(batch)):
-        for h in range(U(0), U(shared), at_a_time):
+        for t in range(U(rows) if together else U(0)):
+            ko, vo, m = b * U(kb), b * U(vb), b * U(mb) + t * U(mt)
+            qo, yo = b * U(qb) + t * U(qt), b * U(yb) + t * U(yt)
+            _scores_together(
+                q, qo, U(qh), k, ko, U(kh), U(kt), score, lead, width, U(shared), group, keys,
+                U(depth), U(ahead),
+            )  # fmt: skip
+            for g in range(U(heads)):
+                _weights(score, g * width, lead, keys, width, mask, m + g * U(mh), ms, F(scale))
+            _weighted_together(
+                score, width, lead, v, vo, U(vh), U(vt), y, yo, U(yh), U(shared), group, keys,
+                U(wide),
+            )  # fmt: skip
+        for h in range(U(0) if together else U(shared)):
             for t in range(U(rows)):
                 first = h * group
                 ko, vo = b * U(kb) + h * U(kh), b * U(vb) + h * U(vh)
                 qo = b * U(qb) + first * U(qh) + t * U(qt)
-                _scores(
-                    q, qo, U(qh), k, ko, U(kh), U(kt), score, lead, width, at_a_time, group, keys,
-                    U(depth), U(ahead),
+                products(
+                    q, qo, U(qh), k, ko, U(kt), score, lead, width, group, U(0), keys, U(depth),
+                    U(ahead),
                 )  # fmt: skip
-                for g in range(at_a_time * group):
-                    s = g * width
-                    for i in range(lead):
-                        score[s + i] = F(-np.inf)
-                    for i in range(lead, lead + keys):
-                        score[s + i] *= F(scale)
-                    for i in range(lead + keys, width):
-                        score[s + i] = F(-np.inf)
-                    if ms >= 0:
-                        m = b * U(mb) + (first + g) * U(mh) + t * U(mt)
-                        for i in range(keys):
-                            if not mask[m + i * U(ms)]:
-                                score[s + lead + i] = F(-np.inf)
-                    softmax_row(score, s, width)
-                yo = b * U(yb) + first * U(yh) + t * U(yt)
-                _weighted_sums(
-                    score, width, lead, v, vo, U(vh), U(vt), y, yo, U(yh), at_a_time, group, keys,
-                    U(wide),
-                )  # fmt: skip
+                for g in range(group):
+                    m = b * U(mb) + (first + g) * U(mh) + t * U(mt)
+                    _weights(score, g * width, lead, keys, width, mask, m, ms, F(scale))
+                    yo = b * U(yb) + (first + g) * U(yh) + t * U(yt)
+                    _weighted_sum(score, g * width, lead, v, vo, U(vt), y, yo, keys, U(wide))
 
 
 @kernel
-def _scores(q, qo, qh, k, ko, kh, kt, score, lead, width, shared, group, keys, depth, ahead):
-    """Queries times keys, by four keys: of all heads before the next four."""
+def _weights(score, s, lead, keys, width, mask, m, ms, scale):
+    """A row of scores as weights: scaled, 0 where a key is masked and before and behind them."""
+    for i in range(lead):
+        score[s + i] = F(-np.inf)
+    for i in range(lead, lead + keys):
+        score[s + i] *= scale
+    for i in range(lead + keys, width):
+        score[s + i] = F(-np.inf)
+    if ms >= 0:
+        for i in range(keys):
+            if not mask[m + i * U(ms)]:
+                score[s + lead + i] = F(-np.inf)
+    softmax_row(score, s, width)
+
+
+@kernel
+def _weighted_sum(p, po, lead, v, vo, vs, y, yo, count, wide):
+    """y = Σ p[lead + t] · v[t], four rows at a time; weights before and behind them are 0."""
+    for i in range(wide):
+        y[yo + i] = F(0)
+    for block in range(lead // U(4), (lead + count + U(3)) // U(4)):
+        t = U(4) * block
+        v0, v1 = vo + _row(t, lead, count) * vs, vo + _row(t + U(1), lead, count) * vs
+        v2, v3 = vo + _row(t + U(2), lead, count) * vs, vo + _row(t + U(3), lead, count) * vs
+        p0, p1, p2, p3 = p[po + t], p[po + t + U(1)], p[po + t + U(2)], p[po + t + U(3)]
+        for i in range(wide):
+            y[yo + i] += p0 * v[v0 + i] + p1 * v[v1 + i] + p2 * v[v2 + i] + p3 * v[v3 + i]
+
+
+@kernel
+def _scores_together(q, qo, qh, k, ko, kh, kt, score, lead, width, shared, group, keys, depth,
+                     ahead):  # fmt: skip
+    """Queries times keys as `products` does, by four keys: of all heads before the next four."""
     last, quarter = keys - U(1), (keys + U(3)) // U(4)
     for o in range(quarter):
         o1, o2 = min(o + quarter, last), min(o + U(2) * quarter, last)
         o3 = min(o + U(3) * quarter, last)
-        for h in range(shared):
-            _by_four(
-                q, qo + h * group * qh, qh, k, ko + h * kh, kt, score, h * group * width + lead,
-                width, group, o, o1, o2, o3, depth, ahead,
-            )  # fmt: skip
+        for g in range(shared * group):
+            first, p = ko + g // group * kh, qo + g * qh
+            w0, w1, w2, w3 = first + o * kt, first + o1 * kt, first + o2 * kt, first + o3 * kt
+            to = g * width + lead
+            _dots_1(q, p, qh, k, w0, w1, w2, w3, score, to, width, o, o1, o2, o3, depth, ahead)
 
 
 @kernel
-def _weighted_sums(p, width, lead, v, vo, vh, vs, y, yo, yh, shared, group, count, wide):
-    """y = Σ p[lead + t] · v[t] of each head, four rows at a time: of all heads before the next
-    four; weights before and behind them are 0.
-    """
+def _weighted_together(p, width, lead, v, vo, vh, vs, y, yo, yh, shared, group, count, wide):
+    """The sums of all heads, as `_weighted_sum` does: of all before the next four rows."""
     for g in range(shared * group):
         for i in range(wide):
             y[yo + g * yh + i] = F(0)
@@ -774,14 +795,12 @@ def _weighted_sums(p, width, lead, v, vo, vh, vs, y, yo, yh, shared, group, coun
         t = U(4) * block
         r0, r1 = _row(t, lead, count) * vs, _row(t + U(1), lead, count) * vs
         r2, r3 = _row(t + U(2), lead, count) * vs, _row(t + U(3), lead, count) * vs
-        for h in range(shared):
-            first = vo + h * vh
+        for g in range(shared * group):
+            first, po, to = vo + g // group * vh, g * width + t, yo + g * yh
             v0, v1, v2, v3 = first + r0, first + r1, first + r2, first + r3
-            for g in range(h * group, (h + U(1)) * group):
-                po, to = g * width + t, yo + g * yh
-                p0, p1, p2, p3 = p[po], p[po + U(1)], p[po + U(2)], p[po + U(3)]
-                for i in range(wide):
-                    y[to + i] += p0 * v[v0 + i] + p1 * v[v1 + i] + p2 * v[v2 + i] + p3 * v[v3 + i]
+            p0, p1, p2, p3 = p[po], p[po + U(1)], p[po + U(2)], p[po + U(3)]
+            for i in range(wide):
+                y[to + i] += p0 * v[v0 + i] + p1 * v[v1 + i] + p2 * v[v2 + i] + p3 * v[v3 + i]
 
 
 @kernel
