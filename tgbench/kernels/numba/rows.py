@@ -49,9 +49,8 @@ from tgbench.kernels.views import (
 )
 
 try:
-    from tgbench.kernels.numba import entries, tiles
+    from tgbench.kernels.numba import ahead, entries, tiles
     from tgbench.kernels.numba import loops as loops
-    from tgbench.kernels.numba.ahead import ahead_of as ahead_of
     from tgbench.kernels.numba.team import LEAST_BYTES
     from tgbench.kernels.numba.team import gain as gain
     from tgbench.kernels.numba.team import measure_gain as measure_gain
@@ -118,6 +117,11 @@ def _kind(argument: Any) -> str:
     if isinstance(argument, np.ndarray):
         return str(argument.dtype)
     return "float" if isinstance(argument, float) else "int"
+
+
+def ahead_of(weight: View) -> int:
+    """How many bytes ahead a matrix is asked for."""
+    return ahead.ahead_of(weight)
 
 
 def add_kernel(
