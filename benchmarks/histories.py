@@ -96,6 +96,15 @@ def _typing(x: Array, random: np.random.Generator) -> Iterator[Step]:
         yield x, np.s_[:, at]
 
 
+def _decoding(x: Array, random: np.random.Generator) -> Iterator[Step]:
+    """A word behind the other, each looked at; at the end of the text it begins anew."""
+    at = x.shape[1] // 4
+    while True:
+        x, at = x.copy(), at + 1 if at + 1 < x.shape[1] else x.shape[1] // 4
+        x[0, at] = _fresh(x[0, at], random)
+        yield x, np.s_[:, at]
+
+
 def _blocks(x: Array, random: np.random.Generator) -> Iterator[Step]:
     """A stream: blocks of one to eight words, one behind the other; each block is looked at."""
     at = x.shape[1] // 4
@@ -170,6 +179,7 @@ HISTORIES: Mapping[str, Callable[[Array, np.random.Generator], Iterator[Step]]] 
     "one edit, last row": _single_last,
     "one edit, one row": _look,
     "typing": _typing,
+    "decoding": _decoding,
     "blocks": _blocks,
     "insertion": _insertion,
     "chat": _chat,
@@ -200,16 +210,16 @@ def _of_zoo(name: str) -> tuple[nn.Module, Array]:
     return Module(model.module(), argument, model.given or {}).eval(), example.numpy()
 
 
-def _gpt2() -> tuple[nn.Module, Array]:
+def _gpt2(layers: int = 6, width: int = 256, tokens: int = 128) -> tuple[nn.Module, Array]:
     import transformers
 
     config = transformers.GPT2Config(
-        n_layer=6, n_embd=256, n_head=8, vocab_size=1000, n_positions=128,
+        n_layer=layers, n_embd=width, n_head=width // 32, vocab_size=1000, n_positions=tokens,
         bos_token_id=0, eos_token_id=0,
     )  # fmt: skip
     torch.manual_seed(0)
     model = transformers.GPT2LMHeadModel(config).eval()
-    return Module(model, "input_ids", {"use_cache": False}).eval(), _ids(128)
+    return Module(model, "input_ids", {"use_cache": False}).eval(), _ids(tokens)
 
 
 def _gemma() -> tuple[nn.Module, Array]:
@@ -310,6 +320,9 @@ IMAGES = ("ViTModel", "SwinModel", "ConvNextModel", "ResNetModel", "MobileNetV2M
           "SegformerModel")  # fmt: skip
 SUBJECTS: Mapping[str, Subject] = {
     "GPT-2, 6 × 256, 128 tokens": Subject(_gpt2, (*TEXT, "one edit, last row", "blocks", "chat")),
+    "GPT-2, 2 × 64, 384 tokens": Subject(partial(_gpt2, 2, 64, 384),
+                                         ("decoding", "typing", "one edit")),
+    "GPT-2, 4 × 128, 128 tokens": Subject(partial(_gpt2, 4, 128, 128), ("decoding", "typing")),
     "Gemma 3, 6 × 256, windows of 32, 256 tokens": Subject(_gemma, ("typing", "blocks", "chat")),
     "Mamba, 4 × 256, 128 tokens": Subject(_mamba, ("one edit", "one edit, one row", "typing")),
     "Qwen3-MoE, 4 × 256, 8 experts, 128 tokens": Subject(_mixture, ("one edit", "typing")),
