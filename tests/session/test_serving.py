@@ -191,7 +191,7 @@ def test_blocks_of_any_length_are_served_by_one_program(rung: Rung, most: int) -
 
 
 def test_blocks_of_any_size_are_ready_with_the_first_answer_where_a_block_was_asked_for() -> None:
-    graph, weights = _decoder(tokens=256, width=128)
+    graph, weights = _decoder(tokens=256, width=384)
     session = tg.GraphSession(graph, weights, making="measured", calibrate=False)
     random, ids = np.random.default_rng(0), np.zeros(256, np.int64)
     session.run({"ids": ids}, want=np.s_[60:70])

@@ -304,10 +304,13 @@ class Server:
         way = way or self._ways.setdefault(kind, _Way())
         known = self._by(way.rung, run) if known is None and way.rung is not None else None
         if known is None or known.program is None:
-            offers = [(self._by(one, run), one) for one in (AFRESH, ANEW, WHOLE)]
-            known, way.rung = min(offers, key=lambda one: _takes_ns(one[0]))
-        if known is None or known.program is None:
-            return None
+            ways = [(self._by(rung, run), rung) for rung in (AFRESH, ANEW, WHOLE)]
+            there = [
+                (one, rung) for one, rung in ways if one is not None and one.program is not None
+            ]
+            if not there:
+                return None
+            known, way.rung = min(there, key=lambda one: _takes_ns(one[0]))
         self._known_anew[demand] = known, way
         return known
 
@@ -403,10 +406,8 @@ class Server:
         return Bucket.of(changed, _enlarged(bucket.demand, rung.rounds_demand, self.outputs))
 
 
-def _takes_ns(offer: Offer | None) -> float:
-    if offer is None or offer.program is None:
-        return inf
-    return offer.program.takes_ns(offer.spot.origin)
+def _takes_ns(offer: Offer) -> float:
+    return inf if offer.program is None else offer.program.takes_ns(offer.spot.origin)
 
 
 def _enlarged(
