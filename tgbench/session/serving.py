@@ -288,7 +288,8 @@ class Server:
     def _anew(self, run: Around) -> Offer | None:
         """The quickest program that is there and computes all that is demanded, whatever changed;
         remembered until programs come or go, and compared again now and then. What a class demands
-        elsewhere is computed in the same way.
+        elsewhere is computed in the same way. A class is first computed by its own program, if that
+        is there: comparing takes as long as short runs do.
         """
         if self._anew_at != self.programs.changes:
             self._known_anew.clear()
@@ -302,7 +303,7 @@ class Server:
                 return known
         kind = self.classifier.spot(self._around(run.bucket, AFRESH, run.everything)).kind
         way = way or self._ways.setdefault(kind, _Way())
-        known = self._by(way.rung, run) if known is None and way.rung is not None else None
+        known = self._by(way.rung or AFRESH, run) if known is None else None
         if known is None or known.program is None:
             ways = [(self._by(rung, run), rung) for rung in (AFRESH, ANEW, WHOLE)]
             there = [
