@@ -210,6 +210,15 @@ def _of_zoo(name: str) -> tuple[nn.Module, Array]:
     return Module(model.module(), argument, model.given or {}).eval(), example.numpy()
 
 
+def _of_words(
+    kind: Callable[[Any], nn.Module], config: Any, tokens: int
+) -> tuple[nn.Module, Array]:
+    """A model with random weights, always the same ones, and a text."""
+    torch.manual_seed(0)
+    model = kind(config).eval()
+    return Module(model, "input_ids", {"use_cache": False}).eval(), _ids(tokens)
+
+
 def _gpt2(layers: int = 6, width: int = 256, tokens: int = 128) -> tuple[nn.Module, Array]:
     import transformers
 
@@ -217,9 +226,7 @@ def _gpt2(layers: int = 6, width: int = 256, tokens: int = 128) -> tuple[nn.Modu
         n_layer=layers, n_embd=width, n_head=width // 32, vocab_size=1000, n_positions=tokens,
         bos_token_id=0, eos_token_id=0,
     )  # fmt: skip
-    torch.manual_seed(0)
-    model = transformers.GPT2LMHeadModel(config).eval()
-    return Module(model, "input_ids", {"use_cache": False}).eval(), _ids(tokens)
+    return _of_words(transformers.GPT2LMHeadModel, config, tokens)
 
 
 def _gemma() -> tuple[nn.Module, Array]:
@@ -231,9 +238,7 @@ def _gemma() -> tuple[nn.Module, Array]:
         num_key_value_heads=1, head_dim=64, vocab_size=1000, sliding_window=32,
         max_position_embeddings=256,
     )  # fmt: skip
-    torch.manual_seed(0)
-    model = transformers.Gemma3TextModel(config).eval()
-    return Module(model, "input_ids", {"use_cache": False}).eval(), _ids(256)
+    return _of_words(transformers.Gemma3TextModel, config, 256)
 
 
 def _mamba() -> tuple[nn.Module, Array]:
@@ -241,9 +246,7 @@ def _mamba() -> tuple[nn.Module, Array]:
     import transformers
 
     config = transformers.MambaConfig(vocab_size=1000, hidden_size=256, num_hidden_layers=4)
-    torch.manual_seed(0)
-    model = transformers.MambaModel(config).eval()
-    return Module(model, "input_ids", {"use_cache": False}).eval(), _ids(128)
+    return _of_words(transformers.MambaModel, config, 128)
 
 
 def _mixture() -> tuple[nn.Module, Array]:
@@ -255,9 +258,7 @@ def _mixture() -> tuple[nn.Module, Array]:
         num_key_value_heads=2, head_dim=64, num_experts=8, num_experts_per_tok=2,
         moe_intermediate_size=256,
     )  # fmt: skip
-    torch.manual_seed(0)
-    model = transformers.Qwen3MoeModel(config).eval()
-    return Module(model, "input_ids", {"use_cache": False}).eval(), _ids(128)
+    return _of_words(transformers.Qwen3MoeModel, config, 128)
 
 
 def _bert(width: int, layers: int, tokens: int) -> tuple[nn.Module, Array]:

@@ -310,8 +310,9 @@ class Runner:
         for rung in (EXACTLY, WIDER):
             if self.chooser.glances(rung):
                 began_ns = time.thread_time_ns()
-                spot = self.classifier.spot(bucket)
-                own = own or self.scout.own(bucket, spot, self.keeper.standing)
+                if own is None:
+                    spot = self.classifier.spot(bucket)
+                    own = self.scout.own(bucket, spot, self.keeper.standing)
                 found = self.scout.ready(own, rung)
                 takes_ns = None if found is None else found.takes_ns
                 if self.chooser.glanced(rung, time.thread_time_ns() - began_ns, takes_ns):

@@ -208,9 +208,8 @@ def _bind_columns(site: Site, scratch: tuple[View, ...]) -> Bound:
 
 def _bind_columns_by_team(site: Site, scratch: tuple[View, ...]) -> Bound:
     p = _turned(site)
-    bias = loops.NO_BIAS[p.dtype] if p.bias is None else span(p.bias)
     sizes = span(scratch[0]), _parts(p), p.rows, p.columns, p.depth
-    return _by_team(tiles.shared_columns, "columns", p, (*_operands(p, bias), *sizes))
+    return _by_team(tiles.shared_columns, "columns", p, (*_operands(p, _bias(p)), *sizes))
 
 
 def _columns_scratch(site: Site) -> tuple[Scratch, ...]:
@@ -235,9 +234,8 @@ def _turned(site: Site) -> Rows:
 
 def _bind_linear_by_team(site: Site, scratch: tuple[View, ...]) -> Bound:
     p = _taken(site)
-    bias = loops.NO_BIAS[p.dtype] if p.bias is None else span(p.bias)
     sizes = p.rows, p.columns, p.depth, ahead_of(p.weights[0])
-    return _by_team(tiles.shared_linear, "linear", p, (*_operands(p, bias), *sizes))
+    return _by_team(tiles.shared_linear, "linear", p, (*_operands(p, _bias(p)), *sizes))
 
 
 def _operands(p: Rows, *besides: Any) -> tuple[Any, ...]:
@@ -245,6 +243,11 @@ def _operands(p: Rows, *besides: Any) -> tuple[Any, ...]:
     x, out, weights = _matrices(p)
     read = [argument for view in (x, *weights) for argument in _rows(view)]
     return (*read, *besides, *_rows(out))
+
+
+def _bias(p: Rows) -> Any:
+    """What a team adds: none of no length."""
+    return loops.NO_BIAS[p.dtype] if p.bias is None else span(p.bias)
 
 
 def _bind_gated(site: Site, scratch: tuple[View, ...]) -> Bound:
