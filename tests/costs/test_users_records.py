@@ -9,6 +9,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 import torch
 
 from tgbench.base.errors import RecordsError, RecordsWarning, UnreadableRecordsError
+from tgbench.base.locks import locked
 from tgbench.base.machine import Machine
 from tgbench.costs.records import Record, Records
 from tgbench.costs.users_records import asked_users, default_records, users_records
@@ -155,3 +157,33 @@ def test_many_processes_mend_it_at_once(path: Path) -> None:
         assert any(done)
         assert all(r == replace(record(r.kernel), measured_at=r.measured_at)
                    for r in users_records().all())  # fmt: skip
+
+
+def test_another_process_that_mends_it_is_waited_for(path: Path) -> None:
+    DAMAGES["no database"](path)
+    with ThreadPoolExecutor(1) as threads:
+        with path.with_name("records.db.mending").open("a") as held, locked(held):
+            asked = threads.submit(asked_users, stored)
+            with pytest.raises(TimeoutError):
+                asked.result(timeout=0.3)
+            path.unlink()
+            Records(path).add([record("theirs")], MACHINE)  # as another process does
+        assert asked.result(timeout=60) == 2
+    assert not list(path.parent.glob("*unreadable*"))
+
+
+def test_what_lies_beside_it_may_be_gone_meanwhile(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    DAMAGES["no database"](path)
+    Path(f"{path}-wal").write_bytes(b"left by one that was killed")
+    rename = Path.rename
+
+    def late(self: Path, target: str) -> Path:
+        if self.name.endswith("-wal"):
+            self.unlink()
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", late)
+    with pytest.warns(RecordsWarning):
+        assert asked_users(stored) == 1

@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 from tgbench.base.errors import RecordsWarning, UnreadableRecordsError
+from tgbench.base.locks import locked
 from tgbench.base.machine import cache_folder
 from tgbench.costs.records import TIMEOUT_S, Records
 
@@ -47,8 +49,9 @@ def asked_users(question: Callable[[Records], Answer], *, timeout_s: float = TIM
     try:
         return question(Records(path, timeout_s=timeout_s))
     except UnreadableRecordsError as error:
-        if seen is not None and _file(path) == seen:  # no other process was quicker
-            _put_aside(path, error)
+        with path.with_name(f"{path.name}.mending").open("a") as one, locked(one):
+            if seen is not None and _file(path) == seen:  # no other process was quicker
+                _put_aside(path, error)
     return question(Records(path, timeout_s=timeout_s))
 
 
@@ -61,8 +64,8 @@ def _put_aside(path: Path, error: UnreadableRecordsError) -> None:
     """Rename a database, what SQLite keeps beside it first: the next one must not find that."""
     aside = path.with_name(f"{path.name}.unreadable-{os.urandom(4).hex()}")
     for end in (*BESIDE, ""):
-        if (there := Path(f"{path}{end}")).exists():
-            there.rename(f"{aside}{end}")
+        with suppress(FileNotFoundError):  # SQLite removes what it kept when the last one closes
+            Path(f"{path}{end}").rename(f"{aside}{end}")
     fault = str(error).partition(";")[0]
     warnings.warn(
         f"measured times of kernels cannot be read ({fault}); the database is {aside} from now "

@@ -24,10 +24,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from tgbench.base.locks import is_locked, locked
 from tgbench.base.switches import compiling
-
-if sys.platform != "win32":
-    import fcntl
 
 COMMAND = (sys.executable, "-P", "-m", "tgbench", "compile")  # -P: nothing of the current folder
 
@@ -110,25 +108,17 @@ def _begin(mark: Path) -> None:
 @contextmanager
 def alone(mark: Path) -> Iterator[None]:
     """One process at a time compiles; another one waits, and finds it done."""
-    with _opened(mark) as held:
-        if sys.platform != "win32":
-            with suppress(OSError):  # a file system without locks: both compile
-                fcntl.flock(held, fcntl.LOCK_EX)
+    with _opened(mark) as held, locked(held):
         yield
 
 
 def _is_held(mark: Path) -> bool:
     """Whether some process is at it."""
-    if sys.platform == "win32":
-        return False
     try:
         with _opened(mark) as held:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+            return is_locked(held)
     except OSError:
         return False
-    return False
 
 
 def _opened(mark: Path) -> IO[str]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import atexit
 import io
 import os
-import sys
 import threading
 import time
 import warnings
@@ -29,13 +28,11 @@ from typing import IO
 
 from tgbench.base.errors import TraceError
 from tgbench.base.files import open_regular
+from tgbench.base.locks import locked
 from tgbench.base.strict_json import parsed
 from tgbench.base.words import counted
 from tgbench.runs.buckets import Bucket
 from tgbench.runs.entry import MOST_LINE_BYTES, LoggedCall
-
-if sys.platform != "win32":
-    import fcntl
 
 HEAD = b'{"v":1,"changed":{'  # how every line that tgbench writes begins
 LINGER_S = 0.1  # the writer lets a batch gather this long
@@ -65,7 +62,7 @@ def read(path: Path) -> tuple[list[LoggedCall], str | None]:
 
 def _lines_of(path: Path) -> Iterator[bytes]:
     """The lines of a file, with their ends; of one that is too long, the beginning."""
-    with explained(path, "read"), open_regular(path) as plain, _locked(plain, shared=True):
+    with explained(path, "read"), open_regular(path) as plain, locked(plain, shared=True):
         file = io.BufferedReader(plain)
         while line := file.readline(MOST_LINE_BYTES + 1):
             yield line
@@ -91,7 +88,7 @@ def _is_torn(tail: bytes) -> bool:
 
 def append(path: Path, lines: bytes) -> str | None:
     """Add whole lines at the end, all or none; returns the torn text that had to be cut first."""
-    with open(path, "a+b", buffering=0) as file, _locked(file):
+    with open(path, "a+b", buffering=0) as file, locked(file):
         end, torn = _mend(file)
         rest = memoryview(lines)
         try:
@@ -120,21 +117,6 @@ def _mend(file: IO[bytes]) -> tuple[int, str | None]:
         return end - len(tail), tail.decode(errors="replace")
     LoggedCall.from_json(tail)  # only its line end is missing, or it is no trace
     return end + file.write(b"\n"), None
-
-
-@contextmanager
-def _locked(file: IO[bytes], *, shared: bool = False) -> Iterator[None]:
-    """Hold off other processes; does nothing where the file system has no locks."""
-    if sys.platform == "win32":
-        yield
-        return
-    with suppress(OSError):
-        fcntl.flock(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def _sync(path: Path) -> None:
