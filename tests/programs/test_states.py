@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 from random import Random
 
 import numpy as np
@@ -15,7 +15,7 @@ from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import Graph, GraphBuilder, Node
 from tgbench.programs.lowering import Held
 from tgbench.programs.states import EMPTY_STATE, States, ValidityPattern, describe
-from tgbench.runs.buckets import Bucket, BucketClass
+from tgbench.runs.buckets import Bucket, BucketClass, Spot
 
 SIZE = 12
 
@@ -159,6 +159,72 @@ def test_wherever_runs_go_the_numbers_stay(path: list[tuple[int, bool]]) -> None
         now = append(t) if same_class else Bucket.of({}, {"y": row}).classify(GRAPH)
         number, before = states.moved(number, before, now), now
         assert rows(states.patterns[number], now[1]) == (0, first + 1)
+
+
+def block(start: int, size: int) -> Spot:
+    rows = Region((Box(((start, start + size), (0, 4))),))
+    return Bucket.of({"x": rows}, {"y": rows}).classify(GRAPH, "sized")
+
+
+def after_block(more: int = 0) -> dict[Node, Held]:
+    """Rows up to the end of a block are valid, and some that lie further on."""
+    u, size = origin_symbol(0), origin_symbol(1)
+    boxes = [Box(((0, u + size), (0, 4)))]
+    boxes += [Box(((u + size + 1, u + size + more), (0, 4)))] if more else []
+    return {K: Held(Region(tuple(boxes)), (0, 0))}
+
+
+def test_block_after_block_finds_the_same_state_whatever_their_sizes() -> None:
+    states = States()
+    number = states.number(ValidityPattern.of(after_block()))
+    runs = [block(0, 3), block(3, 1), block(4, 5), block(9, 2)]
+    moved = [states.moved(number, before, now) for before, now in pairwise(runs)]
+    assert len(set(moved)) == 1
+    ((_, region, _),) = states.patterns[moved[0]].entries
+    assert region.boxes[0][0] == (0, origin_symbol(0))
+
+
+def test_what_lies_further_on_does_not_go_with_the_runs() -> None:
+    states = States()
+    number = states.number(ValidityPattern.of(after_block(more=6)))
+    first = states.moved(number, block(1, 2), block(3, 1))
+    assert states.patterns[first].entries[0][1].boxes[1][0] == (origin_symbol(0) + 1, 9)
+    # one row further on follows: it is in reach of the next run
+    near = states.number(ValidityPattern.of(after_append()))
+    again = states.moved(states.moved(near, append(5), append(4)), append(4), append(5))
+    assert again == states.moved(near, append(5), append(5)) == near
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, SIZE - 3), st.integers(1, 3)), min_size=2, max_size=8),
+    st.integers(0, 5),
+)
+def test_wherever_blocks_go_the_numbers_stay(path: list[tuple[int, int]], more: int) -> None:
+    """The same of runs of any size, and of what lies further on than they do."""
+    states, before = States(), block(*path[0])
+    number = states.number(ValidityPattern.of(after_block(more + 2 if more else 0)))
+    end = sum(path[0])
+    expected = {*range(end), *(range(end + 1, end + more + 2) if more else ())}
+    for start, size in path[1:]:
+        now = block(start, size)
+        number, before = states.moved(number, before, now), now
+        valid = states.patterns[number].state[K].valid.at(now.origin)
+        rows = [row for box in valid for row in range(*box[0])]
+        assert sorted(rows) == sorted(expected)
+
+
+def test_ways_of_moving_are_not_mistaken_for_each_other() -> None:
+    """A state is remembered by how far a run of its class moves it, and by another run's place."""
+    states = States()
+    number = states.number(ValidityPattern.of(after_append()))
+    whole = Bucket.of({"x": Region.full((SIZE, 4))}, {"y": Region.full((SIZE, 4))})
+    moved = [
+        states.moved(number, append(2), append(4)),
+        states.moved(number, append(2), whole.classify(GRAPH)),
+    ]
+    assert [rows(states.patterns[n], at)[1] for n, at in zip(moved, ((4,), ()), strict=True)] == [
+        3, 3
+    ]  # fmt: skip
 
 
 def test_a_pattern_gives_back_the_forms_it_was_made_of() -> None:

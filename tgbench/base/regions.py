@@ -372,6 +372,53 @@ class Left:
 NOTHING = Left(EMPTY, EMPTY)
 
 
+Sides: TypeAlias = "tuple[Interval | None, ...]"  # None: not the same everywhere
+
+
+def common_sides(regions: Iterable[Region]) -> Sides:
+    """For each dimension, the side there of all boxes of some regions, if it is the same one.
+
+    Whatever is made of such regions has that side too, so it is made without the dimension:
+
+    >>> rows, more = (Region((Box(((0, stop), (0, 5))),)) for stop in (2, 3))
+    >>> sides = common_sides((rows, more))
+    >>> sides
+    (None, (0, 5))
+    >>> thinned(more, sides).subtract(thinned(rows, sides))
+    {[2:3]}
+    >>> widened(thinned(more, sides).subtract(thinned(rows, sides)), sides)
+    {[2:3, 0:5]}
+    """
+    boxes = [box for region in regions for box in region.boxes]
+    return tuple(
+        [
+            sides[0] if all(side == sides[0] for side in sides) else None
+            for sides in zip(*boxes, strict=True)
+        ]
+    )
+
+
+def thinned(region: Region, sides: Sides) -> Region:
+    """A region without the dimensions that have a common side."""
+    return Region(
+        tuple(
+            [
+                Box([side for side, common in zip(box, sides, strict=True) if common is None])
+                for box in region.boxes
+            ]
+        )
+    )
+
+
+def widened(region: Region, sides: Sides) -> Region:
+    """A region with those dimensions."""
+    found = []
+    for box in region.boxes:
+        rest = iter(box)
+        found.append(Box([next(rest) if common is None else common for common in sides]))
+    return Region(tuple(found))
+
+
 def row_major(shape: Sequence[Size]) -> tuple[Size, ...]:
     """Strides, in elements, of a contiguous array of this shape.
 

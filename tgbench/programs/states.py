@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 from tgbench.base.coords import Coord, Footing, Moving, at, origin_symbol, same
 from tgbench.base.memo import Allowance
 from tgbench.base.regions import EMPTY, Box, Region
-from tgbench.base.swept import is_swept
+from tgbench.base.swept import FIRST, is_swept
 from tgbench.graph.graph import Node
 from tgbench.programs.lowering import Held, State
 from tgbench.runs.buckets import Spot
@@ -24,6 +24,7 @@ from tgbench.runs.raster import Raster
 Coords: TypeAlias = "tuple[Coord, ...]"
 Entry: TypeAlias = "tuple[Node, Region, Coords]"
 _Held: TypeAlias = "Mapping[tuple[int, Coords | None], Region]"  # by themselves and their starts
+Gaps: TypeAlias = "tuple[tuple[int, int], ...]"  # (symbol of a start, how far behind an end)
 Change: TypeAlias = Callable[[Coord, int], Coord]  # (coordinate, size of its dimension) → another
 
 # Of a pattern: a part of it, a box, one of its sides, and a node wherever it is looked up.
@@ -111,6 +112,35 @@ class ValidityPattern:
         forms = [form for box in boxes for side in box for form in side]
         forms += [form for _, start, _ in self.parts for form in start]
         return any(isinstance(form, Moving) and is_swept(form.terms) for form in forms)
+
+    @cached_property
+    def ahead(self) -> tuple[tuple[int, int], ...]:
+        """Where boxes stop beyond a symbol of the origin, and by how much at most."""
+        found = dict[int, int]()
+        for valid, _, _ in self.parts:
+            for box in valid:
+                for _, end in box:
+                    symbol, more = _ahead(end) or (0, 0)
+                    if more:
+                        found[symbol] = max(found.get(symbol, 0), more)
+        return tuple(found.items())
+
+    @cached_property
+    def apart(self) -> frozenset[int]:
+        """The symbols of the origin that some number has and the next symbol not, or less often: it
+        is none that lies behind what begins at the one and is as large as the other.
+        """
+        forms = [
+            form for valid, _, _ in self.parts for box in valid for side in box for form in side
+        ]
+        forms += [form for _, start, _ in self.parts for form in start]
+        found = set[int]()
+        for form in forms:
+            if isinstance(form, Moving):
+                terms = dict(form.terms)
+                found |= {i for i, k in form.terms if terms.get(i + 1) != k}
+                found |= {i - 1 for i, k in form.terms if terms.get(i - 1) != k}
+        return frozenset(found)
 
     def changed(self, change: Change, stop: Change | None = None) -> ValidityPattern:
         """The same with every coordinate rewritten; where boxes stop, by `stop` if it is given."""
@@ -241,9 +271,15 @@ class States:
         if self.patterns[number].is_fixed:
             return number
         if before.kind is now.kind or before.kind == now.kind:
-            ends = zip(before.origin, now.origin, strict=True)
-            delta = tuple([b - a for a, b in ends])
-            return self._moves.get((number, delta), self._shifted, number, delta)
+            gaps = _gaps(now.kind.sized, before.origin, now.origin)
+            pattern, ends = self.patterns[number], zip(before.origin, now.origin, strict=True)
+            delta = [b - a for a, b in ends]
+            for i, _ in gaps:
+                if i not in pattern.apart:  # then it does not matter where that began before
+                    delta[i : i + 2] = 0, 0
+            way = tuple(delta), gaps
+            moved = self._moves.get((number, way), self._shifted, number, *way)
+            return self._left_behind(moved, before.origin, now)
         key = number, before.origin, now.origin
         return self._moves.get(key, self._carried, number, before.origin, now.origin)
 
@@ -254,9 +290,29 @@ class States:
             return number
         return self.number(self.here(number, origin))
 
-    def _shifted(self, number: int, delta: Sequence[int]) -> int:
+    def _shifted(self, number: int, delta: Sequence[int], gaps: Gaps) -> int:
         """To a run of the same class."""
-        return self.number(self.patterns[number].changed(lambda form, size: _shifted(form, delta)))
+        pattern = self.patterns[number]
+        return self.number(pattern.changed(lambda form, size: _shifted(form, delta, gaps)))
+
+    def _left_behind(self, number: int, before: Sequence[int], now: Spot) -> int:
+        """What lies further on than a run that goes forwards does not go with it: it stops at a
+        number from then on, the same for every run to come.
+        """
+        further = {i for i, more in self.patterns[number].ahead if _is_ahead(i, more, before, now)}
+        if not further:
+            return number
+        key = number, frozenset(further), now.origin
+        return self._moves.get(key, self._standing, number, further, now.origin)
+
+    def _standing(self, number: int, further: Container[int], origin: Sequence[int]) -> int:
+        """A state whose boxes stop at numbers if they stop beyond some symbols of an origin."""
+
+        def stop(form: Coord, size: int) -> Coord:
+            more = _ahead(form)
+            return at(form, origin) if more is not None and more[0] in further else form
+
+        return self.number(self.patterns[number].changed(lambda form, size: form, stop))
 
     def _carried(self, number: int, before: Sequence[int], now: Sequence[int]) -> int:
         """To a run of another class."""
@@ -370,12 +426,41 @@ class States:
         return self.number(self.here(number, origin).within(raster, kept))
 
 
-def _shifted(form: Coord, delta: Sequence[int]) -> Coord:
-    """The same number, over an origin that lies `delta` further."""
+def _gaps(sized: Sequence[int], before: Sequence[int], now: Sequence[int]) -> Gaps:
+    """Of what has any size and begins further on than before: how far behind where that ended."""
+    return tuple([(i, now[i] - before[i] - before[i + 1]) for i in sized if now[i] > before[i]])
+
+
+def _shifted(form: Coord, delta: Sequence[int], gaps: Gaps) -> Coord:
+    """The same number, over an origin that lies `delta` further.
+
+    Where something ended that has any size is written over where it begins now: block after block
+    finds the same state, whatever their sizes.
+    """
     if not isinstance(form, Moving):
         return form
-    const = form.const - sum(k * delta[i] for i, k in form.terms)
-    return Moving(const, form.terms, form.per)
+    const, terms = form.const, dict(form.terms)
+    for i, gap in gaps:
+        if terms.get(i) == terms.get(i + 1):
+            const -= terms.get(i, 0) * (gap - delta[i])
+            terms.pop(i + 1, None)
+    const -= sum(k * delta[i] for i, k in terms.items())
+    return Moving(const, tuple(terms.items()), form.per)
+
+
+def _ahead(form: Coord) -> tuple[int, int] | None:
+    """By how much a number lies beyond a symbol of the origin; None where it does not."""
+    if type(form) is not Moving or form.per != 1 or form.const <= 0 or len(form.terms) != 1:
+        return None
+    ((symbol, coefficient),) = form.terms
+    return (symbol, form.const) if coefficient == 1 and symbol < FIRST else None
+
+
+def _is_ahead(symbol: int, more: int, before: Sequence[int], now: Spot) -> bool:
+    """Whether that is further on than a run that goes forwards changes, or asks for."""
+    kind, origin = now
+    extent = origin[symbol + 1] if symbol in kind.sized else kind.longest[symbol]
+    return origin[symbol] > before[symbol] and more > extent > 0
 
 
 def _further(form: Coord, count: int) -> Coord:

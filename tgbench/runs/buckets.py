@@ -188,6 +188,18 @@ class BucketClass:
         return tuple(sorted(set(found)))
 
     @cached_property
+    def longest(self) -> tuple[int, ...]:
+        """For each symbol of a start, the largest extent from there; SIZED where any, or none."""
+        found = [SIZED] * len(self.bounds)
+        spans = [
+            span for _, boxes in (*self.changed, *self.demand) for box in boxes for span in box
+        ]
+        for symbol, extent in spans:
+            if symbol is not None:
+                found[symbol] = max(found[symbol], extent)
+        return tuple(found)
+
+    @cached_property
     def reaching(self) -> int | None:
         """The symbol of the start of what changes, if that may begin earlier and end where it did:
         what goes on to the end, or has any size. None where there are several, or is none.

@@ -24,7 +24,7 @@ from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
 from tgbench.base.coords import Coord
-from tgbench.base.regions import EMPTY, NOTHING, Box, Left, Region
+from tgbench.base.regions import EMPTY, NOTHING, Box, Left, Region, Sides, thinned
 from tgbench.base.sweeps import is_free, steadied, together
 from tgbench.graph.graph import Graph, Node
 from tgbench.graph.op_table import Call
@@ -106,6 +106,16 @@ class ValueFate(NamedTuple):
         for stays, computed in self.steps:
             left = Left(left.joined(computed) if stays else computed, EMPTY)
         return left.region
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        """All that it is made of."""
+        return self.dirty, *(computed for _, computed in self.steps)
+
+    def thinned(self, sides: Sides) -> ValueFate:
+        """The same without the dimensions that have a common side."""
+        steps = tuple([(stays, thinned(computed, sides)) for stays, computed in self.steps])
+        return ValueFate(thinned(self.dirty, sides), steps)
 
 
 _place = itemgetter(0)

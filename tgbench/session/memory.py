@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tgbench.base.collector import lasting
 from tgbench.base.coords import Coord, Domain, record
 from tgbench.base.errors import KernelError
-from tgbench.base.regions import EMPTY, Box, Index, Region, union
+from tgbench.base.regions import EMPTY, Box, Index, Region, common_sides, thinned, union, widened
 from tgbench.base.safetensors import TORCH_DTYPES
 from tgbench.base.switches import PROGRAMS, tell
 from tgbench.graph.graph import Node, Write
@@ -468,9 +468,13 @@ class Memory:
             valid = there[node][0] if node in there else EMPTY
             key = id(valid), fate, slots[node].start, node.shape
             alike.setdefault(key, (valid, different[fate], []))[2].append(node)
-        left = list[Alike]()
+        left, known = list[Alike](), dict[Hashable, Region]()
         for valid, becomes, nodes in alike.values():
-            region = becomes.after(valid)
+            sides = common_sides((valid, *becomes.regions))
+            what = thinned(valid, sides), becomes.thinned(sides)  # of rows of any width, mostly
+            if what not in known:
+                known[what] = what[1].after(what[0])
+            region = widened(known[what], sides)
             if region.boxes:
                 left.append(Alike(region, slots[nodes[0]].start, tuple(nodes)))
         if self.placement.sliding:
