@@ -389,25 +389,15 @@ def common_sides(regions: Iterable[Region]) -> Sides:
     >>> widened(thinned(more, sides).subtract(thinned(rows, sides)), sides)
     {[2:3, 0:5]}
     """
-    boxes = [box for region in regions for box in region.boxes]
-    return tuple(
-        [
-            sides[0] if all(side == sides[0] for side in sides) else None
-            for sides in zip(*boxes, strict=True)
-        ]
-    )
+    boxes = (box for region in regions for box in region.boxes)
+    sides = (set(there) for there in zip(*boxes, strict=True))
+    return tuple(there.pop() if len(there) == 1 else None for there in sides)
 
 
 def thinned(region: Region, sides: Sides) -> Region:
     """A region without the dimensions that have a common side."""
-    return Region(
-        tuple(
-            [
-                Box([side for side, common in zip(box, sides, strict=True) if common is None])
-                for box in region.boxes
-            ]
-        )
-    )
+    kept = [axis for axis, common in enumerate(sides) if common is None]
+    return Region(tuple(Box([box[axis] for axis in kept]) for box in region.boxes))
 
 
 def widened(region: Region, sides: Sides) -> Region:

@@ -7,7 +7,7 @@ one small integer stands for it. Programs are keyed by that integer and the buck
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 from tgbench.base.coords import Coord, Footing, Moving, at, origin_symbol, same
 from tgbench.base.memo import Allowance
 from tgbench.base.regions import EMPTY, Box, Region
-from tgbench.base.swept import FIRST, is_swept
+from tgbench.base.swept import is_swept
 from tgbench.graph.graph import Node
 from tgbench.programs.lowering import Held, State
 from tgbench.runs.buckets import Spot
@@ -108,10 +108,14 @@ class ValidityPattern:
     @cached_property
     def is_swept(self) -> bool:
         """Whether tables are in it: what a run of another place moves has none."""
-        boxes = [box for valid, _, _ in self.parts for box in valid]
-        forms = [form for box in boxes for side in box for form in side]
-        forms += [form for _, start, _ in self.parts for form in start]
-        return any(isinstance(form, Moving) and is_swept(form.terms) for form in forms)
+        return any(is_swept(form.terms) for form in self._moving)
+
+    @property
+    def _moving(self) -> Iterator[Moving]:
+        """Whatever follows the origin: where boxes start and stop, and slots."""
+        for valid, start, _ in self.parts:
+            sides = (form for box in valid for side in box for form in side)
+            yield from (form for form in (*sides, *start) if isinstance(form, Moving))
 
     @cached_property
     def ahead(self) -> tuple[tuple[int, int], ...]:
@@ -127,19 +131,15 @@ class ValidityPattern:
 
     @cached_property
     def apart(self) -> frozenset[int]:
-        """The symbols of the origin that some number has and the next symbol not, or less often: it
-        is none that lies behind what begins at the one and is as large as the other.
+        """The symbols of the origin that some number has without the next symbol, as often, or the
+        other way round: of one that begins at the one and is as large as the other, it is not
+        where that stops, or so far from there.
         """
-        forms = [
-            form for valid, _, _ in self.parts for box in valid for side in box for form in side
-        ]
-        forms += [form for _, start, _ in self.parts for form in start]
         found = set[int]()
-        for form in forms:
-            if isinstance(form, Moving):
-                terms = dict(form.terms)
-                found |= {i for i, k in form.terms if terms.get(i + 1) != k}
-                found |= {i - 1 for i, k in form.terms if terms.get(i - 1) != k}
+        for form in self._moving:
+            terms = dict(form.terms)
+            found |= {i for i, k in form.terms if terms.get(i + 1) != k}
+            found |= {i - 1 for i, k in form.terms if terms.get(i - 1) != k}
         return frozenset(found)
 
     def changed(self, change: Change, stop: Change | None = None) -> ValidityPattern:
@@ -453,7 +453,7 @@ def _ahead(form: Coord) -> tuple[int, int] | None:
     if type(form) is not Moving or form.per != 1 or form.const <= 0 or len(form.terms) != 1:
         return None
     ((symbol, coefficient),) = form.terms
-    return (symbol, form.const) if coefficient == 1 and symbol < FIRST else None
+    return (symbol, form.const) if coefficient == 1 else None
 
 
 def _is_ahead(symbol: int, more: int, before: Sequence[int], now: Spot) -> bool:

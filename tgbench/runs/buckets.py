@@ -178,23 +178,23 @@ class BucketClass:
             found[symbol + 1] = min(max(origin[symbol + 1], 1), room)
         return tuple(found)
 
+    @property
+    def _spans(self) -> list[Span]:
+        """Of all that changes and is asked for."""
+        every = (*self.changed, *self.demand)
+        return [span for _, boxes in every for box in boxes for span in box]
+
     @cached_property
     def sized(self) -> tuple[int, ...]:
         """The symbols of starts of which the next one is a size."""
-        spans = [
-            span for _, boxes in (*self.changed, *self.demand) for box in boxes for span in box
-        ]
-        found = (symbol for symbol, extent in spans if symbol is not None and extent == SIZED)
+        found = (symbol for symbol, extent in self._spans if symbol is not None and extent == SIZED)
         return tuple(sorted(set(found)))
 
     @cached_property
     def longest(self) -> tuple[int, ...]:
         """For each symbol of a start, the largest extent from there; SIZED where any, or none."""
         found = [SIZED] * len(self.bounds)
-        spans = [
-            span for _, boxes in (*self.changed, *self.demand) for box in boxes for span in box
-        ]
-        for symbol, extent in spans:
+        for symbol, extent in self._spans:
             if symbol is not None:
                 found[symbol] = max(found[symbol], extent)
         return tuple(found)
