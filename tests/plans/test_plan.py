@@ -221,7 +221,7 @@ def test_a_plan_with_everything_comes_back_as_it_was() -> None:
     assert made.price_ns == 0.25
     assert made.search is not None
     assert made.search.history == ((0, 2e5), (12, 1e5))
-    assert made.search.gap == pytest.approx(1.1e5 / 9e4 - 1)
+    assert made.search.gap == pytest.approx(1e5 / 9e4 - 1)
     slots = {slot.node: slot for slot in Plan.from_json(saved_plan()).slots}
     assert slots["k0"].through == (0,)
     assert slots["k1"].through is None

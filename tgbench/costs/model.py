@@ -334,14 +334,14 @@ class CostModel:
         """Where a box of a call is computed: operands row-major, images of ops on them with their
         channels side by side, weights at rest.
         """
-        site = _with_images(plain_site(call, box, self.rules.reads(call, box), self.device))
+        site = lying_site(call, box, self.rules, self.device)
         return site if call not in self.rules.unpacked else replace(site, frozen=frozenset())
 
     def _of_plain(self, call: Call, box: Box) -> Estimate:
         site = self.site(call, box)
         try:
             if not self.has_met(self.signature(site)):
-                around = _around(call, box)
+                around = half_octave_box(call, box)
                 order = self._orders.get((call, around), self._order_of, call, around)
                 if (kernel := next((k for k in order if k.takes(site)), None)) is not None:
                     return self.of_site(site, kernel)
@@ -397,12 +397,12 @@ def _is_slower(one: Estimate, others: Sequence[Estimate]) -> bool:
     return one.time_ns - sum(found.time_ns for found in others) > max(off_ns, DRIFT * one.time_ns)
 
 
-def _around(call: Call, box: Box) -> Box:
+def half_octave_box(call: Call, box: Box) -> Box:
     """A box in the middle of the result, each side as long as the half-octave above, or as all.
 
     >>> from tgbench.graph.graph import GraphBuilder
     >>> y = GraphBuilder().input("x", (100, 8)) + 1.0
-    >>> _around(y.call, Box(((90, 99), (0, 7))))
+    >>> half_octave_box(y.call, Box(((90, 99), (0, 7))))
     [44:56, 0:8]
     """
     sides = []
@@ -439,9 +439,10 @@ def plain_site(call: Call, box: Box, reads: Sequence[Box | None], device: str) -
     return Site(call, box, tuple(reads), out, ins, device, frozen)
 
 
-def _with_images(site: Site) -> Site:
-    """The same, its images lying as `memory.storage` has them: kernels for others are others."""
-    call, rank = site.call, site.out.rank
+def lying_site(call: Call, box: Box, rules: Rules, device: str) -> Site:
+    """The same, but that images lie as `memory.storage` has them: kernels for others are others."""
+    site = plain_site(call, box, rules.reads(call, box), device)
+    rank = site.out.rank
     if not call.op.on_images or rank < IMAGE_RANK:
         return site
     order, weights = channels_last(rank), call.op.streams(call)

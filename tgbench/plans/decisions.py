@@ -63,11 +63,10 @@ class SearchRecord:
         stop: why it stopped.
         best_ns: mean run of the replayed trace, and
         warm_up_ns: its first run, which finds nothing.
-        modelled_ns: mean run in the tabulated model, which `bound_ns` is about.
+        modelled_ns: mean run in the tabulated model.
         greedy_ns: what `best_ns` was for the greedy plan.
-        bound_ns: no plan of the tabulated model within the budget has a faster mean run; 0 where
-            that is not known, or where some replay was faster: values that survive in shared bytes
-            are not in the model.
+        bound_ns: no plan of the tabulated model within the budget has a faster mean run, and no
+            replay of the search had; 0 where that is not known.
         history: (step, best_ns) whenever a better plan was found.
         bound_of: digest of the tables and the budget that `bound_ns` holds for: another search
             over the same need not prove it again; "" where nothing is proven.
@@ -87,8 +86,8 @@ class SearchRecord:
 
     @property
     def gap(self) -> float:
-        """How far the plan may be from the best one in the model, as a share of the bound."""
-        return max(self.modelled_ns / self.bound_ns - 1.0, 0.0) if self.bound_ns else math.inf
+        """How far the plan may be from the best one, as a share of the bound."""
+        return max(self.best_ns / self.bound_ns - 1.0, 0.0) if self.bound_ns else math.inf
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from tgbench.graph.graph import Node
 from tgbench.graph.op_table import Call
 from tgbench.memory.placement import ALIGNMENT, aligned, donors
 from tgbench.memory.storage import ScheduledGraph
+from tgbench.plans.retention.along import Along
 from tgbench.plans.retention.workload import Workload, asked
 from tgbench.runs.propagate import Propagator, covered, widened
 from tgbench.runs.rules import Rules, begun, less_known
@@ -152,6 +153,7 @@ def tabulate(
     workload: Workload,
     cost: Cost,
     scratch_bytes: Mapping[Node, int] | None = None,
+    along: Along | None = None,
 ) -> Tables:
     """Ask the region rules about every node in every situation of a workload, uncut.
 
@@ -161,6 +163,7 @@ def tabulate(
     Args:
         cost: nanoseconds for one box of one op application.
         scratch_bytes: temporary memory per node, where it is known.
+        along: knows what takes no time of its own; None: nothing is.
     """
     whole = scheduled.propagator(rules, scheduled.stored)
     weighed = [
@@ -172,8 +175,9 @@ def tabulate(
     told_by = [row for row in workload.told_by if row >= 0]
     most = max(MOST_WALKED // max(len(scheduled.stored), 1), LEAST_WALKED)
     return _tables(
-        scheduled, rules, workload, [*weighed, *cold], cost, scratch_bytes or {}, told_by[:most]
-    )
+        scheduled, rules, workload, [*weighed, *cold], cost, scratch_bytes or {}, told_by[:most],
+        along,
+    )  # fmt: skip
 
 
 def tabulate_pieces(
@@ -205,8 +209,9 @@ def _tables(
     cost: Cost,
     scratch_bytes: Mapping[Node, int],
     walk: Sequence[int] = (),
+    along: Along | None = None,
 ) -> Tables:
-    maker = _Maker(scheduled, rules, cost, settings)
+    maker = _Maker(scheduled, rules, cost, settings, along)
     tables = maker.tables()
     nodes = scheduled.stored
     slots = {node: tuple(value_of(b - a) for a, b in maker.hulls[node]) for node in maker.hulls}
@@ -339,8 +344,14 @@ class _Maker:
     """
 
     def __init__(
-        self, scheduled: ScheduledGraph, rules: Rules, cost: Cost, settings: Sequence[_Setting]
+        self,
+        scheduled: ScheduledGraph,
+        rules: Rules,
+        cost: Cost,
+        settings: Sequence[_Setting],
+        along: Along | None,
     ) -> None:
+        self.along = along
         self.scheduled = scheduled
         self.rules = rules
         self.cost = cost
@@ -399,7 +410,13 @@ class _Maker:
     def _answered(self, node: Node, chain: Levels, left: Region) -> _Answers:
         if not chain:
             return NONE
-        key = (node.call, self.scheduled.dense[node], chain, left)
+        key = (
+            node.call,
+            self.scheduled.dense[node],
+            chain,
+            left,
+            self.along and self.along.chain(node),
+        )
         found = self._answers.get(key)
         if found is None:
             found = self._answers[key] = self._answer(node, chain, left)
@@ -415,10 +432,18 @@ class _Maker:
         looked = [box for box in (self._stored(node, chain[-1]), *boxes) if box is not None]
         return _Answers(
             chain,
-            [sum(self.cost(call, box) for box in rules.parts(call, region)) for region in computed],
+            [self._time_ns(node, region) for region in computed],
             sizes,
             [rules.needed_beside(call, region) if region.boxes else () for region in computed],
             reduce(Box.hull, looked) if looked else None,
+        )
+
+    def _time_ns(self, node: Node, region: Region) -> float:
+        call, along = node.call, self.along
+        return sum(
+            self.cost(call, box)
+            for box in self.rules.parts(call, region)
+            if along is None or not along.has(node, box)
         )
 
     def _computed(self, call: Call, region: Region, keep: Region) -> Region:

@@ -4,7 +4,9 @@
                  └─ hopeful? ─→ integer program ─→ retention ─→ laid out
 
 What they bound is said once every way of cutting has a bound: one that some plan of the search may
-be below is none. Until then there is that of a program in which slices take no memory.
+be below is none. Until then there is that of a program in which slices take no memory. Where values
+survive in bytes that nobody else wants, replays may be faster than any of these; what bounds them
+still is the program with all the memory that there could be use for.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ class Bounds:
     """Those of one search.
 
     Args:
-        least_ns: by budget, what no plan is faster than, however runs are cut; added to.
+        least_ns: by budget, what no plan is faster than, however runs are cut; added to. It holds
+            for smaller ones too.
         proven_ns: a bound that was found elsewhere.
     """
 
@@ -51,6 +54,20 @@ class Bounds:
         self._proofs = Proofs(self.spending.is_timed)
 
     @property
+    def known(self) -> Iterator[float]:
+        """What no plan of the model is faster than, by one proof or another."""
+        yield self.bound_ns
+        for size_bytes, time_ns in self.least_ns.items():
+            if size_bytes >= self.arms.budget_bytes:
+                yield time_ns
+
+    @property
+    def _ample_bytes(self) -> int:
+        """So much memory that the model could not use more."""
+        tables = self.judge.uncut.tables
+        return max(tables.base_bytes + int(tables.kept_bytes.sum()), self.arms.budget_bytes)
+
+    @property
     def are_open(self) -> bool:
         """Whether something is asked and not answered."""
         return self._proofs.open > 0
@@ -61,9 +78,10 @@ class Bounds:
     def opening(self) -> Iterator[Arm]:
         """The ways of going by all cuts, coarse ones first; each is asked for its bound."""
         budget_bytes, best = self.arms.budget_bytes, self.incumbent.best
-        if budget_bytes not in self.least_ns and not self.allowance.is_spent:
-            uncut = IntegerProgram(self.judge.uncut, budget_bytes, has_slices=False)
-            self._proofs.ask(Question(None, uncut, self.allowance))
+        for size_bytes in (self._ample_bytes, budget_bytes):
+            if size_bytes not in self.least_ns and not self.allowance.is_spent:
+                uncut = IntegerProgram(self.judge.uncut, size_bytes, has_slices=False)
+                self._proofs.ask(Question(size_bytes, uncut, self.allowance))
         for cut in self.arms.cuts(best.cut if best is not None else WHOLE):
             for arm in self.arms.of(cut):
                 self.opened.append(arm)
@@ -77,17 +95,16 @@ class Bounds:
     def hear(self, seconds: float = 0.0) -> None:
         """Take what was answered: bounds, and what to try; waits so long for the first."""
         for answer in self._proofs.answers(seconds):
-            arm: Arm | None = answer.question.about
-            if arm is not None and answer.question.integer:
-                self._proposed(arm, answer)
-            elif not answer.found.bound_ns:
-                continue  # limits came first: another search may ask again
-            elif arm is None:
-                self.least_ns[self.arms.budget_bytes] = answer.found.bound_ns
-            else:
-                arm.relaxed = answer.found
-                if self._is_promising(arm):
-                    self._examine(arm)
+            about: Arm | int = answer.question.about
+            if isinstance(about, int):
+                if answer.found.bound_ns:  # else limits came first: another search may ask again
+                    self.least_ns[about] = answer.found.bound_ns
+            elif answer.question.integer:
+                self._proposed(about, answer)
+            elif answer.found.bound_ns:
+                about.relaxed = answer.found
+                if self._is_promising(about):
+                    self._examine(about)
         known = self._is_complete and all(arm.relaxed is not None for arm in self.opened)
         over_all = min(arm.bound_ns for arm in self.opened) if known and self.opened else 0.0
         least_ns = self.least_ns.get(self.arms.budget_bytes, 0.0)

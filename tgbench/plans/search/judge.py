@@ -24,6 +24,7 @@ from tgbench.memory.placement import Placement, Retention
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.decisions import Classes
 from tgbench.plans.planner import Cost, Planner, moving_ns
+from tgbench.plans.retention.along import Along
 from tgbench.plans.retention.ladder import Ladder
 from tgbench.plans.retention.model import Model
 from tgbench.plans.retention.tables import tabulate
@@ -224,7 +225,8 @@ class Judge:
     def uncut(self) -> Model:
         """The model with whole runs; its times hold for every cut."""
         if self.tabulated is None:
-            tables = tabulate(self.scheduled, self.rules, self.workload, self.cost)
+            along = Along(self.scheduled, self.rules, self.planner.choices.ranking, self.device)
+            tables = tabulate(self.scheduled, self.rules, self.workload, self.cost, along=along)
             self.tabulated = Model(tables)
         return self.tabulated
 

@@ -35,7 +35,6 @@ from tgbench.plans.search.rounds import Neighbourhood, Rounds, in_turn
 from tgbench.runs.split import Cut
 
 CLOSE = 1e-4  # a gap that counts as none
-ROUNDED = 1e-9  # of a bound: what a sum may be off by
 FAR = 1.5  # times what runs take where all is kept: more is much
 OPENING = 0.5  # of the time: for how long ways of cutting come before rounds
 LOOKED_AT_S = 0.05  # between two looks at what is solved, where nothing else is left to do
@@ -353,12 +352,17 @@ class PlanSearch:
 
     @property
     def _bound_ns(self) -> float:
-        """What no plan of the model is faster than; 0 while that is not known, and where a replay
-        was faster: values that survive in shared bytes are not in the model, nor bounded by it.
+        """What no plan is faster than; 0 while that is not known.
+
+        Of what is proved of the model it is the most that no replay contradicts: values that
+        survive in shared bytes are not in the model. Examples stand for transitions there, so it
+        may be a little above a replay, and is not said to be.
         """
-        found_ns = self.asked.proven_ns if self.bounds is None else self.bounds.bound_ns
-        is_true = math.isfinite(found_ns) and found_ns <= self.incumbent.least_ns * (1 + ROUNDED)
-        return found_ns if is_true else 0.0
+        known = [self.asked.proven_ns] if self.bounds is None else self.bounds.known
+        least_ns = self.incumbent.least_ns
+        most_ns = least_ns * (1 + SAMPLED)
+        true = [time_ns for time_ns in known if math.isfinite(time_ns) and time_ns <= most_ns]
+        return min(max(true, default=0.0), least_ns)
 
     def _decisions_of(self, best: Candidate, stop: StopReason, *, explained: bool) -> Decisions:
         record = SearchRecord(
