@@ -25,6 +25,7 @@ from tgbench.costs.model import (
     Estimate,
     Fit,
     Measurement,
+    Scales,
     modelled_ns,
     nonnegative,
     plain_site,
@@ -216,6 +217,34 @@ def test_estimates_are_positive_and_repeatable(
     assert 0 < found.time_ns < math.inf
     assert 0 <= found.spread < math.inf
     assert found == Fit(tuple(known)).at(asked, lambda: 100.0)
+
+
+def told(op: str, modelled_ns: float, ratio: float) -> Measurement:
+    return Measurement("k", "a", f"{op}() x", ratio * modelled_ns, 0.1, 1.0, 1, modelled_ns)
+
+
+def test_what_nobody_timed_is_off_as_others_of_its_op_and_size_are() -> None:
+    small = [told("linear", 500.0 + i, 0.5) for i in range(9)]
+    large = [told("linear", 5e4 + i, 4.0) for i in range(9)]
+    scales = Scales([*small, *large, told("add", 1e3, 7.0)])
+    assert scales.at("linear", 400.0) == 0.5
+    assert scales.at("linear", 1e6) == 4.0
+    assert scales.at("add", 1e6) == 7.0
+    assert scales.at("softmax", 600.0) == 0.5  # as all ops are
+    assert Scales(()).at("linear", 1e3) == 1.0
+
+
+def test_a_kernel_that_nobody_timed_is_not_ahead_of_the_best_by_its_model_alone() -> None:
+    """All that were timed take four times as long as their models say: so would it."""
+    node = product(64)
+    where = site(node)
+    best, other, *_ = sorted(candidates(where), key=lambda kernel: modelled_ns(where, kernel))
+    best_ns, other_ns = modelled_ns(where, best), modelled_ns(where, other)
+    record = replace(measured(node, 4 * other_ns), modelled_ns=other_ns)
+    record = replace(record, kernel=other.name, source_hash=source_hash(other))
+    model = CostModel()
+    model.learn([record])
+    assert model.of_site(where, best).time_ns == pytest.approx(4 * best_ns)
 
 
 few = st.sampled_from([1.0, 2.0, 3.0, 1e6])  # so that many are equally far

@@ -29,12 +29,20 @@ from tgbench.costs.signature import source_hash
 from tgbench.costs.users_records import default_records, users_records
 from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.kernels.numba import rows as numba_rows
+from tgbench.kernels.numba.chain import is_part
 from tgbench.kernels.onednn.library import library
 from tgbench.kernels.registry import KERNELS, Kernel, Site, View
 from tgbench.kernels.views import Bound
 from tgbench.plans.retention.workload import frequent
 from tgbench.programs import calibrate
-from tgbench.programs.calibrate import LEAST_TURNS, MOST_TURNS, Race, heaviest
+from tgbench.programs.calibrate import (
+    LEAST_TURNS,
+    MOST_IN_A_ROW,
+    MOST_TURNS,
+    Race,
+    heaviest,
+    rows_of,
+)
 from tgbench.session.session import GraphSession
 
 LINEAR = tuple(KERNELS["linear"])
@@ -562,9 +570,56 @@ def test_turns_go_over_the_weights_of_all_equal_layers(monkeypatch: pytest.Monke
         return really(self, name)
 
     monkeypatch.setattr(Race, "call", call)
+    monkeypatch.setattr(calibrate, "ROW_NS", 0.0)  # one call at a time
     one_row(session(layers()))
     assert read
     assert all(len(places) == LAYERS for places in read.values())
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 16])
+def test_rows_of_short_calls_go_over_all_of_them_too(count: int) -> None:
+    made = list[int]()
+    calls = [(made.append, (i,)) for i in range(6)]
+    rows = rows_of(calls, count)
+    for function, arguments in rows:
+        before = len(made)
+        function(*arguments)
+        assert len(made) - before == count
+    assert made == [i % 6 for i in range(len(made))]
+    assert len(made) >= min(6, count * (6 // count))
+
+
+def test_loops_in_a_row_are_one_call_of_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As programs execute them: what Python takes to call one is no part of what is measured."""
+    pytest.importorskip("numba")
+    rows = dict[str, Any]()
+    really = Race.bind
+
+    def bind(self: Race, kernel: Kernel) -> None:
+        really(self, kernel)
+        rows[kernel.name] = self._calls[kernel.name][0]
+
+    monkeypatch.setattr(Race, "bind", bind)
+    monkeypatch.setattr(calibrate, "ROW_NS", 1e9)
+    one_row(session(layers()))
+    loops = [call for name, call in rows.items() if name == "linear_numba"]
+    assert loops
+    assert all(is_part(call) and call[1] == (0, MOST_IN_A_ROW) for call in loops)
+    assert any(not is_part(call) for call in rows.values())
+
+
+def test_a_row_says_what_one_call_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = session(layers(), calibrate=False)
+    one_row(run)
+    planner = run.planning.planner(run.scheduled)
+    task = heaviest(planner.survey(planner.scenarios(run.planning.classes)), run.costs)[0]
+    task.expected_ns = calibrate.ROW_NS / 10
+    one = Race(task, run.pool, "cpu")
+    one.bind(task.kernels[0])
+    clock = iter((0, 5_000))
+    one._clock = lambda: next(clock)
+    assert task.in_a_row == 10
+    assert one.call(task.kernels[0].name) == 500
 
 
 def test_what_is_timed_carries_the_run() -> None:

@@ -145,6 +145,36 @@ def test_a_quicker_pair_of_calls_stays_a_pair(monkeypatch: pytest.MonkeyPatch) -
     assert last_calls(checked.session) == {"conv": 1, "relu": 1}
 
 
+def test_there_is_scratch_memory_for_what_only_calls_of_several_want(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where there is room for it; calls are apart where there is none."""
+
+    def together(site: Any) -> float:
+        return 1.0 if site.posts else 1e9
+
+    for op in ("conv", "linear"):
+        others = [replace(one, cost_ns=together) if one.posts else one for one in KERNELS[op]]
+        monkeypatch.setitem(KERNELS, op, others)
+    net = Net(1)
+    x = net.rows(64, 32)
+    graph = net.graph(net.linear(ops.relu(net.linear(x, 32)), 32) + x)
+    checked = CheckedSession(graph, net.values, calibrate=False)
+    checked.run()
+    assert last_calls(checked.session) == {"linear + relu": 1, "linear + add": 1}
+    placement = checked.session.placement
+    scratch = sum(room.size_bytes for room in placement.scratch.values())
+    if not scratch:
+        pytest.skip("no kernel here wants any")
+    edited(checked, net.rng)
+    tight = CheckedSession(
+        graph, net.values, calibrate=False, memory=placement.size_bytes - scratch
+    )
+    tight.run()
+    assert sum(last_calls(tight.session).values()) > 2
+    edited(tight, net.rng)
+
+
 def test_a_call_that_does_more_has_a_signature_of_its_own() -> None:
     net = Net(6)
     x = net.rows(6, 16)

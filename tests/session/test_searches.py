@@ -28,9 +28,9 @@ class Counted:
     def __init__(self, function: Any) -> None:
         self.function, self.calls = function, 0
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: Any, **more: Any) -> Any:
         self.calls += 1
-        return self.function(*arguments)
+        return self.function(*arguments, **more)
 
 
 def test_the_same_runs_are_read_and_tabulated_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,7 @@ from tgbench.runs.rules import Rules
 Source: TypeAlias = Literal["measured", "interpolated", "modelled"]
 ORDER: tuple[Source, ...] = ("measured", "interpolated", "modelled")  # less and less sure
 NEIGHBOURS = 4  # measurements that correct the fitted line
+AROUND = 5  # that say what is modelled is off by
 REACH = math.log(2.0)  # how far outside the measured work a line is still called interpolation
 ROUNDING = 1e-9  # of a square of a distance
 LEAST_POINTS = 3  # the line has three coefficients
@@ -192,7 +193,7 @@ class CostModel:
         """Start from what a table knows; nothing that was estimated before is remembered."""
         self._table = known
         self._curves = _curves(known)
-        self._everywhere = _scale(known.points)
+        self._scales = Scales(known.points)
         self._failures = frozenset(known.failures)
         self._failing = frozenset(name for name, *_ in known.failures)
         texts = chain((p.signature for p in known.points), (text for *_, text in known.failures))
@@ -363,7 +364,9 @@ class CostModel:
         curve = self._curves.get((kernel.name, source_hash(kernel)))
         if curve is None:
             spread = UNCERTAIN
-            return Estimate(modelled() * self._everywhere, "modelled", spread, kernel.name)
+            time_ns = modelled()
+            scale = self._scales.at(site.call.op.name, time_ns)
+            return Estimate(time_ns * scale, "modelled", spread, kernel.name)
         signature = self._signatures.get(alike, self._signature, site)
         return curve.at(signature, modelled, kernel.name)
 
@@ -486,6 +489,31 @@ def _numbers(coords: tuple[Coord, ...]) -> tuple[Coord, ...]:
 
 
 # --- curves ---------------------------------------------------------------------------------------
+
+
+class Scales:
+    """How much longer calls take than their kernels' own models say, where a kernel was not timed.
+
+    Others of the same op were, or of other ops, at about these sizes: where a few rows fit a cache,
+    or a call is mostly its dispatch, models are off by other factors than of large calls. So a
+    kernel that nobody timed is compared with those that were as their models compare.
+    """
+
+    def __init__(self, points: Sequence[Measurement]) -> None:
+        self._of: dict[str, list[tuple[float, float]]] = {}
+        for point in points:
+            told = math.log(point.modelled_ns), point.time_ns / point.modelled_ns
+            for op in ("", point.signature.partition("(")[0]):
+                self._of.setdefault(op, []).append(told)
+
+    def at(self, op: str, modelled_ns: float) -> float:
+        """The median of the nearest ones, by what is modelled; 1 where nothing was measured."""
+        known = self._of.get(op) or self._of.get("")
+        if known is None:
+            return 1.0
+        about = math.log(max(modelled_ns, 1.0))
+        near = sorted(known, key=lambda one: abs(one[0] - about))[:AROUND]
+        return statistics.median(ratio for _, ratio in near)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import cycle, islice
 from typing import Any, TypeAlias, TypeVar
 
 import torch
@@ -41,12 +42,14 @@ from tgbench.costs.users_records import asked_users
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import FLOATS
 from tgbench.kernels.binding import bound
+from tgbench.kernels.numba.chain import in_a_row
 from tgbench.kernels.registry import ARENA, KERNELS, Kernel, Prepared, Site, candidates
 from tgbench.kernels.views import Bound
 from tgbench.programs.lowering import canonical
 from tgbench.programs.pool import Pool
 
-LEAST_NS = 20_000.0  # shorter calls are mostly dispatch, and a clock disturbs them
+LEAST_NS = 20_000.0  # shorter calls are not worth a plan that waits, nor a clock in a run
+ROW_NS, MOST_IN_A_ROW = 200_000.0, 64  # what calls take that are timed together, and how many
 REST = 0.02  # of a run: lighter calls are not timed
 WITHIN = 8.0  # kernels modelled at most so many times as slow as the best are timed
 LOSER = 1.5  # times the best: gets no second turn
@@ -68,11 +71,20 @@ class Task:
     Fields:
         sites: one for each place, in schedule order; only their weights differ.
         kernels: those worth timing, the modelled fastest first.
+        expected_ns: what one call is expected to take.
     """
 
     signature: str
     sites: list[Site] = field(default_factory=list)
     kernels: tuple[Kernel, ...] = ()
+    expected_ns: float = LEAST_NS
+
+    @property
+    def in_a_row(self) -> int:
+        """How many calls are timed together: a short one takes less than reading a clock does, and
+        the one before it leaves its code and operands in the cache, as those around it do in a run.
+        """
+        return min(max(round(ROW_NS / max(self.expected_ns, 1.0)), 1), MOST_IN_A_ROW)
 
     def __str__(self) -> str:
         return self.signature.partition(" = ")[0]
@@ -274,7 +286,7 @@ def heaviest(runs: Sequence[Sequence[Site]], costs: CostModel) -> list[Task]:
         tasks, once = _grouped(sites, costs)
         counts = {text: len(task.sites) for text, task in tasks.items()}
         for text in heavy(once, counts):
-            found.setdefault(text, tasks[text])
+            found.setdefault(text, tasks[text]).expected_ns = once[text].time_ns
             weights[text] += once[text].time_ns * counts[text]
     known = [found[text] for text in sorted(found, key=lambda text: -weights[text])]
     for task in known:
@@ -282,9 +294,11 @@ def heaviest(runs: Sequence[Sequence[Site]], costs: CostModel) -> list[Task]:
     return [task for task in known if task.kernels]
 
 
-def heavy(once: Mapping[Key, Estimate], counts: Mapping[Key, int]) -> Iterator[Key]:
+def heavy(
+    once: Mapping[Key, Estimate], counts: Mapping[Key, int], least_ns: float = 0.0
+) -> Iterator[Key]:
     """Of equal calls, so many and of such times, those that make up nearly all of a run and may be
-    long enough to be timed; the heaviest first.
+    as long as that; the heaviest first.
     """
     weights = {key: one.time_ns * counts[key] for key, one in once.items()}
     total = left = sum(weights.values())
@@ -292,7 +306,7 @@ def heavy(once: Mapping[Key, Estimate], counts: Mapping[Key, int]) -> Iterator[K
         if left < REST * total:
             return
         left -= weights[key]
-        if once[key].time_ns * (1 + once[key].spread) >= LEAST_NS:
+        if once[key].time_ns * (1 + once[key].spread) >= least_ns:
             yield key
 
 
@@ -401,15 +415,14 @@ class Race(Score):
         _touch(self.weights.values())
         self._calls: dict[str, list[Bound]] = {}
         self._clock = clock_of(device)
-        self._turn = 0
+        self._turn, self._count = 0, task.in_a_row if device == "cpu" else 1
 
     def bind(self, kernel: Kernel) -> None:
         """Compile or load a kernel, and prepare weights for it: nothing of that is timed."""
         made, buffers = self.prepared[kernel.name], self._buffers
         with self._or_out(kernel.name):
-            self._calls[kernel.name] = [
-                bound(kernel, site, buffers, self.device, made) for site in self._sites
-            ]
+            calls = [bound(kernel, site, buffers, self.device, made) for site in self._sites]
+            self._calls[kernel.name] = calls if self._count == 1 else rows_of(calls, self._count)
 
     @contextmanager
     def _or_out(self, name: str) -> Iterator[None]:
@@ -427,7 +440,9 @@ class Race(Score):
                 self.times[name].append(took)
 
     def call(self, name: str) -> int:
-        """One call, with the weights that were used longest ago; its nanoseconds."""
+        """One call, with the weights that were used longest ago, or a row of them with those of all
+        layers in turn; the nanoseconds of one.
+        """
         calls = self._calls[name]
         function, arguments = calls[self._turn % len(calls)]
         self._turn += 1
@@ -437,7 +452,14 @@ class Race(Score):
         finish(self.device)
         took = self._clock() - began
         self.spent_ns += max(took, 0)
-        return took
+        return took // self._count
+
+
+def rows_of(calls: Sequence[Bound], count: int) -> list[Bound]:
+    """All calls in turn, so many in each row; some again where there are not enough for one."""
+    rows = max(len(calls) // count, 1)
+    others = cycle(calls)
+    return [in_a_row([*islice(others, count)]) for _ in range(rows)]
 
 
 def race(races: Sequence[Race], flushed: Sequence[torch.Tensor]) -> Iterator[int]:

@@ -32,6 +32,25 @@ def does_besides(op: str, other: str) -> bool:
     return any(other in kernel.posts for kernel in KERNELS.get(op, ()))
 
 
+def chains_in(scheduled: ScheduledGraph) -> Iterator[tuple[Node, ...]]:
+    """Nodes that may be one call wherever their bytes lie: computed one after the other, each of
+    which alone reads the one before it, number by number, once. Beginnings come before the whole.
+    """
+    readers, found = Folder.readers_in(scheduled), dict[Node, tuple[Node, ...]]()
+    for before, node in pairwise(scheduled.stored):
+        if (
+            readers.get(before) == {node}
+            and before.inputs
+            and node.inputs.count(before) == 1
+            and before.shape == node.shape
+            and not any(fact is not None for fact in node.call.facts)
+        ):
+            chain = *found.get(before, (before,)), node
+            if does_besides(chain[0].op, node.op):
+                found[node] = chain
+                yield chain
+
+
 def joined(calls: Calls) -> Site:
     """The site of calls that are one: the first one's, with the others as what is done besides."""
     first, last = calls[0].site, calls[-1].site

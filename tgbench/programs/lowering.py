@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from itertools import count
+from itertools import count, pairwise
 from typing import Any, NamedTuple
 
 from tgbench.base.coords import (
@@ -57,7 +57,7 @@ from tgbench.kernels.torch.layout import slide_
 from tgbench.memory.draft import Draft
 from tgbench.memory.placement import Placement, Slot, touched
 from tgbench.memory.storage import ScheduledGraph
-from tgbench.programs.folding import Calls, Folder, joined
+from tgbench.programs.folding import Calls, Folder, chains_in, joined, post
 from tgbench.programs.program import Instruction, site_at
 from tgbench.programs.teamwork import Teamwork
 from tgbench.runs.pausing import Pausing, at_once
@@ -786,7 +786,7 @@ class _Wanted(NamedTuple):
     """What calls of a node want, which compute these regions and whose operands lie so."""
 
     regions: tuple[Region, ...]
-    how: int
+    how: Hashable
     wanted: frozenset[tuple[int, ...]]
 
 
@@ -807,6 +807,9 @@ class Sizer:
         self._wants = rules.allowance.memo()
         self._hows: dict[Hashable, int] = {}
         self._last: dict[Node, _Wanted] = {}
+        self._chains: dict[Node, list[tuple[Node, ...]]] = {}  # by the node that they begin with
+        for chain in () if rules.tilings else chains_in(scheduled):
+            self._chains.setdefault(chain[0], []).append(chain)
 
     def wants(
         self, computed: Iterable[tuple[Node, tuple[Region, ...]]], draft: Draft
@@ -815,7 +818,7 @@ class Sizer:
         views = _Unplaced(self.scheduled, draft, self._hows)
         found: dict[Node, frozenset[tuple[int, ...]]] = {}
         for node, regions in computed:
-            last, how = self._last.get(node), views.how(node)
+            last, how = self._last.get(node), self._how(node, views)
             if last is None or last.regions is not regions or last.how != how:
                 wanted = frozenset[tuple[int, ...]]().union(
                     *(
@@ -827,16 +830,35 @@ class Sizer:
             found[node] = found[node] | last.wanted if node in found else last.wanted
         return found
 
-    def _wanted(self, node: Node, region: Region, views: _Unplaced) -> frozenset[tuple[int, ...]]:
-        boxes = self.rules.parts(node.call, region)
-        return frozenset(self._asked(node, box, views) for box in boxes)
+    def _how(self, node: Node, views: _Unplaced) -> Hashable:
+        chains = self._chains.get(node)
+        return tuple(map(views.how, chains[-1])) if chains else views.how(node)
 
-    def _asked(self, node: Node, box: Box, views: _Unplaced) -> tuple[int, ...]:
-        prepares = node.call not in self.rules.unpacked
-        there = site_of(node, box, views.addresser, self.rules, self.device, prepares=prepares)
-        site = canonical(there, taken(node, self.scheduled, views.draft.donors))
+    def _wanted(self, node: Node, region: Region, views: _Unplaced) -> frozenset[tuple[int, ...]]:
+        found = set[tuple[int, ...]]()
+        for box in self.rules.parts(node.call, region):
+            found.add(self._asked((node,), box, views))
+            for chain in self._chains.get(node, ()):
+                if all(one in views.draft.slots for one in chain):
+                    found.add((*self._asked(chain, box, views), 0))  # or they are calls apart
+        return frozenset(found)
+
+    def _asked(self, chain: Sequence[Node], box: Box, views: _Unplaced) -> tuple[int, ...]:
+        """What kernels want that compute a box of all these nodes at once, the best one first."""
+        first, *others = (self._site(node, box, views) for node in chain)
+        posts = tuple(
+            post(site, tuple(one is before for one in node.inputs))
+            for site, (before, node) in zip(others, pairwise(chain), strict=True)
+        )
+        there = replace(first, out=others[-1].out, posts=posts) if posts else first
+        donors = views.draft.donors
+        site = canonical(there, *(taken(node, self.scheduled, donors) for node in chain))
         options = self.choices.at(self.choices.key(site), site)
         return tuple(value_of(option.used_bytes) for option in options)
+
+    def _site(self, node: Node, box: Box, views: _Unplaced) -> Site:
+        prepares = node.call not in self.rules.unpacked
+        return site_of(node, box, views.addresser, self.rules, self.device, prepares=prepares)
 
 
 class _Unplaced:

@@ -31,6 +31,7 @@ from tgbench.kernels.binding import once
 from tgbench.kernels.registry import Kernel, Prepared, Site, is_by_team, kernel_named
 from tgbench.kernels.views import Bound
 from tgbench.programs.calibrate import (
+    LEAST_NS,
     Calibrator,
     Score,
     Task,
@@ -339,7 +340,8 @@ class Tryer:
                 key: costs.of_site(site, kernel_named(site.call.op.name, key[1]))
                 for key, site in sites.items()
             }
-        for key in heavy(once, {key: len(indices) for key, indices in alike.items()}):
+        counts = {key: len(indices) for key, indices in alike.items()}
+        for key in heavy(once, counts, LEAST_NS):
             yield Task(key[0], [site_at(sites[key], origin)]), alike[key]
 
     # --- what was found --------------------------------------------------------------------------

@@ -229,13 +229,24 @@ def _argument(kind: str, words: list[int]) -> Any:
 
 def apart(call: Bound) -> Bound:
     """A call that is executed as in a chain, by itself."""
-    function, arguments = call
-    if not isinstance(function, Loop):
-        return call
+    return in_a_row([call]) if isinstance(call[0], Loop) else call
+
+
+def in_a_row(calls: Sequence[Bound]) -> Bound:
+    """Calls one after another, as one: loops in a chain, as programs execute them."""
+    if not all(isinstance(function, Loop) for function, _ in calls):
+        return _one_by_one, (calls,)
     chain = LoopChain(())
-    chain.add(function, arguments, {})
+    for function, arguments in calls:
+        assert isinstance(function, Loop)
+        chain.add(function, arguments, {})
     chain.close()
-    return chain.execute, (0, 1)
+    return chain.execute, (0, len(calls))
+
+
+def _one_by_one(calls: Sequence[Bound]) -> None:
+    for function, arguments in calls:
+        function(*arguments)
 
 
 def is_part(call: Bound) -> bool:

@@ -10,7 +10,7 @@ take is then no longer than in a replay, and what bounds the one bounds the othe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TypeAlias
@@ -21,7 +21,7 @@ from tgbench.graph.graph import Node
 from tgbench.graph.op_table import Call
 from tgbench.kernels.registry import Ranking, Site, View
 from tgbench.memory.storage import ScheduledGraph
-from tgbench.programs.folding import Folder, does_besides, post
+from tgbench.programs.folding import chains_in, post
 from tgbench.runs.rules import Rules
 
 Chain: TypeAlias = "tuple[Call, ...]"
@@ -43,10 +43,7 @@ class Along:
     _known: dict[tuple[Chain, Box], bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for before, node in _followed(self.scheduled):
-            chain = *self._chains.get(before, (before,)), node
-            if does_besides(chain[0].op, node.op):
-                self._chains[node] = chain
+        self._chains.update({chain[-1]: chain for chain in chains_in(self.scheduled)})
 
     def chain(self, node: Node) -> Chain:
         """The calls that may be one with a node's, the first one first; none where none may."""
@@ -80,19 +77,3 @@ class Along:
 
 def _lying(view: View, other: View) -> View:
     return replace(view, strides=other.strides) if view.shape == other.shape else view
-
-
-def _followed(scheduled: ScheduledGraph) -> Iterator[tuple[Node, Node]]:
-    """Nodes that are computed one after the other, of which the second alone reads the first,
-    number by number, once.
-    """
-    readers = Folder.readers_in(scheduled)
-    for before, node in pairwise(scheduled.stored):
-        if (
-            readers.get(before) == {node}
-            and before.inputs
-            and node.inputs.count(before) == 1
-            and before.shape == node.shape
-            and not any(fact is not None for fact in node.call.facts)
-        ):
-            yield before, node
