@@ -54,6 +54,7 @@ OFF = 1 / 3  # of a spread, that a median is off by: nine samples, the root of t
 DRIFT = 0.1  # of a time, that a machine is slower at another moment
 LEAST_SAMPLES = 3  # fewer say nothing of how far they spread
 UNCERTAIN = 0.5  # relative spread where nothing is known of it
+SCALED = 0.25  # where one measurement says what a kernel's own model is off by
 SENTINEL_NS = 1e11  # kernels that are only ever a last resort put such a cost into their model
 
 
@@ -275,8 +276,9 @@ class CostModel:
         Where nothing was measured of any of them at about this size, their own models rank them:
         what large calls take over their models says nothing of small ones. Of those that were
         measured as fast as the fastest, less what noise may make of it, the models rank as well.
-        Last resorts stay last, unless they were measured: their models say nothing else. Only those
-        come after them that raised when they were measured.
+        What nobody timed has to be ahead by as much as models are off by: runs try it, where it may
+        pay, and know then. Last resorts stay last, unless they were measured: their models say
+        nothing else. Only those come after them that raised when they were measured.
         """
         alike = _alike(site)
         found = [(k, self._told(site, k, alike)) for k in candidates(site, self.asked)]
@@ -284,7 +286,9 @@ class CostModel:
         modelled = sorted(found, key=lambda pair: pair[0].name in failed)
         if all(estimate.source == "modelled" for _, estimate in found):
             return modelled
-        timed = sorted(found, key=lambda p: (p[0].name in failed, _is_last(site, *p), p[1].time_ns))
+        timed = sorted(
+            found, key=lambda p: (p[0].name in failed, _is_last(site, *p), _cautious_ns(p[1]))
+        )
         level = [pair for pair in modelled if _is_level(pair[1], timed[0][1])]
         return level + [pair for pair in timed if pair not in level]
 
@@ -381,6 +385,11 @@ def boxes_of(steps: Iterable[Step]) -> Iterator[tuple[Node, Box]]:
 def _is_last(site: Site, kernel: Kernel, found: Estimate) -> bool:
     """Whether a kernel is a last resort that nothing is known of."""
     return found.source != "measured" and kernel.cost_ns(site) >= SENTINEL_NS
+
+
+def _cautious_ns(found: Estimate) -> float:
+    """A time to rank by beside others that were measured."""
+    return found.time_ns * (1 + found.spread if found.source == "modelled" else 1.0)
 
 
 def _is_level(one: Estimate, best: Estimate) -> bool:
@@ -522,7 +531,7 @@ class Fit:
 
     The line `launch + flops · a + bytes · b`, no coefficient negative, is the one with the least
     relative squared error; the nearest measurements say how far off it is around there. With fewer
-    than three measurements the kernel's own model is scaled instead.
+    than three measurements the kernel's own model is scaled instead, as the nearest say.
     """
 
     points: tuple[Measurement, ...]
@@ -536,8 +545,9 @@ class Fit:
         if point is not None:
             return Estimate(point.time_ns, "measured", point.spread, kernel)
         if not self._reaches(signature):
-            time_ns = modelled_ns() * self._scale
-            return Estimate(time_ns, "modelled", self._disagreement, kernel)
+            time_ns = modelled_ns()
+            scale = self._scale_at(time_ns)
+            return Estimate(time_ns * scale, "modelled", self._disagreement, kernel)
         return self._between(signature, kernel)
 
     def has(self, text: str) -> bool:
@@ -580,9 +590,16 @@ class Fit:
         """For each measurement, the logarithm of its time over the line's."""
         return [math.log(p.time_ns / self._on_line(p.flops, p.size_bytes)) for p in self.points]
 
-    @cached_property
-    def _scale(self) -> float:
-        return _scale(self.points)
+    def _scale_at(self, modelled_ns: float) -> float:
+        """What measurements took over the model, the more the nearer they are by what is modelled:
+        a model may be right of one row and off by three of a hundred.
+        """
+        about, total, whole = math.log(modelled_ns), 0.0, 0.0
+        for point in self.points:
+            weight = 1.0 / ((math.log(point.modelled_ns) - about) ** 2 + 1e-4)
+            total += weight * math.log(point.time_ns / point.modelled_ns)
+            whole += weight
+        return math.exp(total / whole)
 
     @cached_property
     def _logs(self) -> Any:
@@ -593,7 +610,7 @@ class Fit:
     def _disagreement(self) -> float:
         """Relative spread of measured over modelled times."""
         ratios = [math.log(point.time_ns / point.modelled_ns) for point in self.points]
-        return statistics.pstdev(ratios) if len(ratios) > 1 else UNCERTAIN
+        return statistics.pstdev(ratios) if len(ratios) > 1 else SCALED
 
     def _on_line(self, flops: float, size_bytes: float) -> float:
         launch, per_flop, per_byte = self._line
@@ -659,11 +676,6 @@ def work_of(flops: float, size_bytes: float) -> tuple[float, float]:
 def _middle(points: Sequence[Measurement]) -> Measurement:
     ordered = sorted(points, key=lambda point: (point.time_ns, point.signature))
     return ordered[len(ordered) // 2]
-
-
-def _scale(points: Sequence[Measurement]) -> float:
-    """Measured over modelled times, the median; 1 where nothing was measured."""
-    return statistics.median([p.time_ns / p.modelled_ns for p in points] or [1.0])
 
 
 def _curves(table: CostTable) -> dict[tuple[str, str], Fit]:
