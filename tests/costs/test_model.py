@@ -35,7 +35,7 @@ from tgbench.costs.model import (
 from tgbench.costs.records import Record, Records
 from tgbench.costs.signature import Signature, source_hash
 from tgbench.graph.graph import GraphBuilder, Node
-from tgbench.kernels.registry import KERNELS, Site, candidates
+from tgbench.kernels.registry import KERNELS, Kernel, Site, candidates
 from tgbench.runs.propagate import rough_ns
 from tgbench.runs.rules import Rules
 
@@ -245,6 +245,35 @@ def test_a_kernel_that_nobody_timed_is_not_ahead_of_the_best_by_its_model_alone(
     model = CostModel()
     model.learn([record])
     assert model.of_site(where, best).time_ns == pytest.approx(4 * best_ns)
+
+
+@pytest.mark.parametrize(("share", "first"), [(0.5, "untried"), (0.9, "timed"), (1.1, "timed")])
+def test_a_kernel_that_nobody_timed_has_to_be_clearly_ahead(
+    share: float, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = ops.relu(GraphBuilder().input("x", (64, 64)))
+    where = site(node)
+    timed, untried = (
+        Kernel(name, "relu", lambda s: True, lambda s, cost=cost: cost, lambda s, _: (print, ()))
+        for name, cost in (("timed", 1e4), ("untried", share * 1e4))
+    )
+    monkeypatch.setitem(KERNELS, "relu", [timed, untried])
+    record = replace(measured(node, 3e4), modelled_ns=1e4)
+    model = CostModel()
+    model.learn([replace(record, kernel="timed", source_hash=source_hash(timed))])
+    assert model.ranked(where)[0][0].name == first
+    assert model.of_site(where, untried).time_ns == pytest.approx(3e4 * share)
+
+
+def test_a_kernels_model_is_off_as_at_the_sizes_near_it() -> None:
+    row = Measurement("k", "a", "s1", 1e3, 0.1, 1.0, 1, 1e3)
+    many = Measurement("k", "a", "s2", 3e5, 0.1, 1e3, 1000, 1e5)
+    fit, asked = Fit((row, many)), Signature("s", 1e9, 1 << 30)
+    assert fit.at(asked, lambda: 1e3).time_ns == pytest.approx(1e3, rel=0.01)
+    assert fit.at(asked, lambda: 9e4).time_ns == pytest.approx(2.7e5, rel=0.01)
+    between = fit.at(asked, lambda: 1e4)
+    assert 1e4 < between.time_ns < 3e4
+    assert between.source == "modelled"
 
 
 few = st.sampled_from([1.0, 2.0, 3.0, 1e6])  # so that many are equally far
