@@ -57,8 +57,8 @@ SMALLEST_NS = 5e6  # of a run of PyTorch: models below are told together
 def measured(folder: Path = RESULTS) -> str:
     """The whole section, from the results in a folder."""
     parts = (
-        _decode, _forward, _zoo, _engine, _histories, _budgets, _modules, _sweep, _timeline, _trust,
-        _stays,
+        _decode, _forward, _zoo, _engine, _predicted, _histories, _budgets, _modules, _sweep,
+        _timeline, _trust, _stays,
     )  # fmt: skip
     return "\n\n".join(part(Files(folder)) for part in parts)
 
@@ -404,6 +404,20 @@ def _budgets(files: Files) -> str:
             f"{found['totals']['worst_over_full']:.2f} × at most:",
             table(["", "budgets, MiB", "least", *middle, "ample"], rows),
         )
+    )
+
+
+def _predicted(files: Files) -> str:
+    """What a session that knows nothing of the machine says its runs take."""
+    found = files["predict"]
+    close = [model["close"] for model in found["models"].values()]
+    ratios = [b["planner"]["ratio"] for m in found["models"].values() for b in m["buckets"]]
+    counts = " and ".join(f"{one['buckets']} of {one['of']}" for one in close)
+    return (
+        "What prompts, tokens and edits take, predicted by a session that knew nothing of the "
+        f"machine, over what it was: {min(ratios):.2f} to {max(ratios):.2f}; within "
+        f"{close[0]['within']:.0%} for {counts} buckets of Gemma 3 270M and of a toy of width 64; "
+        f"{_where(found)} ({files.link('predict')}, `make bench-predict`)."
     )
 
 
