@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from tgbench import ops
 from tgbench.costs.signature import Signature
 from tgbench.graph.graph import Graph, GraphBuilder, Node
 from tgbench.kernels.onednn.library import library
-from tgbench.kernels.registry import KERNELS, apart
+from tgbench.kernels.registry import KERNELS, Site, apart
 from tgbench.session.session import GraphSession
 
 pytestmark = pytest.mark.skipif(library is None, reason="the extra `onednn` is not installed")
@@ -91,6 +90,13 @@ def edited(checked: CheckedSession, rng: np.random.Generator, count: int = 4) ->
         checked.run({"x": x})
 
 
+def several_cost(monkeypatch: pytest.MonkeyPatch, cost_ns: Callable[[Site], float]) -> None:
+    """What kernels are modelled at that may do something besides."""
+    for op in ("conv", "linear"):
+        others = [replace(one, cost_ns=cost_ns) if one.posts else one for one in KERNELS[op]]
+        monkeypatch.setitem(KERNELS, op, others)
+
+
 def test_a_residual_block_is_one_call_a_convolution() -> None:
     net = Net(0)
     checked = CheckedSession(residual(net), net.values, calibrate=False)
@@ -133,12 +139,7 @@ def test_bits_that_must_agree_are_those_of_single_calls() -> None:
 
 
 def test_a_quicker_pair_of_calls_stays_a_pair(monkeypatch: pytest.MonkeyPatch) -> None:
-    def slow(site: Any) -> float:
-        return 1e9 if site.posts else 1.0
-
-    for op in ("conv", "linear"):
-        slower = [replace(one, cost_ns=slow) if one.posts else one for one in KERNELS[op]]
-        monkeypatch.setitem(KERNELS, op, slower)
+    several_cost(monkeypatch, lambda site: 1e9 if site.posts else 1.0)
     net = Net(5)
     checked = CheckedSession(net.graph(ops.relu(net.conv(net.image(8), 8))), net.values)
     checked.run()
@@ -149,13 +150,7 @@ def test_there_is_scratch_memory_for_what_only_calls_of_several_want(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Where there is room for it; calls are apart where there is none."""
-
-    def together(site: Any) -> float:
-        return 1.0 if site.posts else 1e9
-
-    for op in ("conv", "linear"):
-        others = [replace(one, cost_ns=together) if one.posts else one for one in KERNELS[op]]
-        monkeypatch.setitem(KERNELS, op, others)
+    several_cost(monkeypatch, lambda site: 1.0 if site.posts else 1e9)
     net = Net(1)
     x = net.rows(64, 32)
     graph = net.graph(net.linear(ops.relu(net.linear(x, 32)), 32) + x)

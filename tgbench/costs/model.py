@@ -16,6 +16,7 @@ import statistics
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from heapq import nsmallest
 from itertools import chain, combinations
 from typing import Any, Literal, TypeAlias
 
@@ -521,7 +522,7 @@ class Scales:
         if known is None:
             return 1.0
         about = math.log(max(modelled_ns, 1.0))
-        near = sorted(known, key=lambda one: abs(one[0] - about))[:AROUND]
+        near = nsmallest(AROUND, known, key=lambda one: abs(one[0] - about))
         return statistics.median(ratio for _, ratio in near)
 
 
@@ -595,11 +596,16 @@ class Fit:
         a model may be right of one row and off by three of a hundred.
         """
         about, total, whole = math.log(modelled_ns), 0.0, 0.0
-        for point in self.points:
-            weight = 1.0 / ((math.log(point.modelled_ns) - about) ** 2 + 1e-4)
-            total += weight * math.log(point.time_ns / point.modelled_ns)
+        for told, ratio in self._off:
+            weight = _weight((told - about) ** 2)
+            total += weight * ratio
             whole += weight
         return math.exp(total / whole)
+
+    @cached_property
+    def _off(self) -> list[tuple[float, float]]:
+        """For each measurement, the logarithms of what is modelled, and of its time over that."""
+        return [(math.log(p.modelled_ns), math.log(p.time_ns / p.modelled_ns)) for p in self.points]
 
     @cached_property
     def _logs(self) -> Any:
@@ -609,7 +615,7 @@ class Fit:
     @cached_property
     def _disagreement(self) -> float:
         """Relative spread of measured over modelled times."""
-        ratios = [math.log(point.time_ns / point.modelled_ns) for point in self.points]
+        ratios = [ratio for _, ratio in self._off]
         return statistics.pstdev(ratios) if len(ratios) > 1 else SCALED
 
     def _on_line(self, flops: float, size_bytes: float) -> float:
@@ -639,7 +645,7 @@ class Fit:
         """Weights go by distance."""
         flops, size = work_of(signature.flops, signature.size_bytes)
         squares, near = zip(*self._nearest(flops, size), strict=True)
-        weights = [1.0 / (square + 1e-4) for square in squares]
+        weights = [_weight(square) for square in squares]
         whole = sum(weights)
         offset = sum(w * self._residuals[i] for w, i in zip(weights, near, strict=True)) / whole
         spread = sum(
@@ -649,6 +655,11 @@ class Fit:
         time_ns = self._on_line(signature.flops, signature.size_bytes) * math.exp(offset)
         spread = math.hypot(math.sqrt(spread / whole), own)
         return Estimate(time_ns, "interpolated", spread, kernel)
+
+
+def _weight(square: float) -> float:
+    """Of a measurement, by the square of how far off it is."""
+    return 1.0 / (square + 1e-4)
 
 
 def nonnegative(rows: Any, right: Any) -> Any:

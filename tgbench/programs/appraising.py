@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from tgbench.base.coords import STANDING, Coord, Guard, record
@@ -28,7 +27,7 @@ from tgbench.kernels.registry import ARENA, KERNELS, Site, View
 from tgbench.kernels.torch.elementwise import fill_
 from tgbench.memory.placement import Placement, hull_of, touched_by
 from tgbench.memory.storage import ScheduledGraph
-from tgbench.programs.folding import Calls, Folder, joined
+from tgbench.programs.folding import Calls, Folder, joined_site
 from tgbench.programs.lowering import (
     UNDECIDED,
     Addresser,
@@ -426,9 +425,9 @@ class Appraiser(Lowerer):
 
     def _kernel_for_all(self, calls: Calls) -> str | None:
         """The kernel that does all of them at once; None where there is none."""
-        first, *posts = (made.node for made in calls)
-        sites = (self._site(made.node, made.box, self._addresser) for made in calls)
-        there = joined([replace(made, site=at) for made, at in zip(calls, sites, strict=True)])
+        first, *posts = nodes = [made.node for made in calls]
+        sites = [self._site(made.node, made.box, self._addresser) for made in calls]
+        there = joined_site(nodes, sites)
         with suppress(DoesNotFit):
             return self._best(first, there, posts).kernel
         return None

@@ -53,18 +53,18 @@ def chains_in(scheduled: ScheduledGraph) -> Iterator[tuple[Node, ...]]:
 
 def joined(calls: Calls) -> Site:
     """The site of calls that are one: the first one's, with the others as what is done besides."""
-    first, last = calls[0].site, calls[-1].site
-    assert first is not None
-    assert last is not None
-    posts = tuple(_besides(one, before.node) for before, one in pairwise(calls))
-    return replace(first, out=last.out, posts=posts)
+    sites = [made.site for made in calls if made.site is not None]
+    return joined_site([made.node for made in calls], sites)
 
 
-def _besides(made: Instruction, before: Node) -> Site:
-    """A call on what the one before it gives, wherever it is."""
-    site = made.site
-    assert site is not None
-    return post(site, tuple(one is before for one in made.node.inputs))
+def joined_site(nodes: Sequence[Node], sites: Sequence[Site]) -> Site:
+    """The same of nodes at their sites, each on what the one before it gives, wherever it is."""
+    first, *others = sites
+    posts = tuple(
+        post(site, tuple(one is before for one in node.inputs))
+        for site, (before, node) in zip(others, pairwise(nodes), strict=True)
+    )
+    return replace(first, out=sites[-1].out, posts=posts)
 
 
 def post(site: Site, is_result: Sequence[bool]) -> Site:

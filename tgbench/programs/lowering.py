@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from itertools import count, pairwise
+from itertools import count
 from typing import Any, NamedTuple
 
 from tgbench.base.coords import (
@@ -57,7 +57,7 @@ from tgbench.kernels.torch.layout import slide_
 from tgbench.memory.draft import Draft
 from tgbench.memory.placement import Placement, Slot, touched
 from tgbench.memory.storage import ScheduledGraph
-from tgbench.programs.folding import Calls, Folder, chains_in, joined, post
+from tgbench.programs.folding import Calls, Folder, chains_in, joined, joined_site
 from tgbench.programs.program import Instruction, site_at
 from tgbench.programs.teamwork import Teamwork
 from tgbench.runs.pausing import Pausing, at_once
@@ -845,12 +845,7 @@ class Sizer:
 
     def _asked(self, chain: Sequence[Node], box: Box, views: _Unplaced) -> tuple[int, ...]:
         """What kernels want that compute a box of all these nodes at once, the best one first."""
-        first, *others = (self._site(node, box, views) for node in chain)
-        posts = tuple(
-            post(site, tuple(one is before for one in node.inputs))
-            for site, (before, node) in zip(others, pairwise(chain), strict=True)
-        )
-        there = replace(first, out=others[-1].out, posts=posts) if posts else first
+        there = joined_site(chain, [self._site(node, box, views) for node in chain])
         donors = views.draft.donors
         site = canonical(there, *(taken(node, self.scheduled, donors) for node in chain))
         options = self.choices.at(self.choices.key(site), site)

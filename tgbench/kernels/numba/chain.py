@@ -234,12 +234,12 @@ def apart(call: Bound) -> Bound:
 
 def in_a_row(calls: Sequence[Bound]) -> Bound:
     """Calls one after another, as one: loops in a chain, as programs execute them."""
-    if not all(isinstance(function, Loop) for function, _ in calls):
+    loops = [(one, arguments) for one, arguments in calls if isinstance(one, Loop)]
+    if len(loops) < len(calls):
         return _one_by_one, (calls,)
     chain = LoopChain(())
-    for function, arguments in calls:
-        assert isinstance(function, Loop)
-        chain.add(function, arguments, {})
+    for one, arguments in loops:
+        chain.add(one, arguments, {})
     chain.close()
     return chain.execute, (0, len(calls))
 

@@ -10,9 +10,9 @@ take is then no longer than in a replay, and what bounds the one bounds the othe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from functools import cached_property
 from typing import TypeAlias
 
 from tgbench.base.regions import Box
@@ -21,7 +21,7 @@ from tgbench.graph.graph import Node
 from tgbench.graph.op_table import Call
 from tgbench.kernels.registry import Ranking, Site, View
 from tgbench.memory.storage import ScheduledGraph
-from tgbench.programs.folding import chains_in, post
+from tgbench.programs.folding import chains_in, joined_site
 from tgbench.runs.rules import Rules
 
 Chain: TypeAlias = "tuple[Call, ...]"
@@ -39,40 +39,43 @@ class Along:
     rules: Rules
     ranking: Ranking
     device: str
-    _chains: dict[Node, tuple[Node, ...]] = field(default_factory=dict)
     _known: dict[tuple[Chain, Box], bool] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self._chains.update({chain[-1]: chain for chain in chains_in(self.scheduled)})
+    @cached_property
+    def _nodes(self) -> Mapping[Node, tuple[Node, ...]]:
+        """By the last one of them, nodes that may be one call."""
+        return {chain[-1]: chain for chain in chains_in(self.scheduled)}
+
+    @cached_property
+    def _calls(self) -> Mapping[Node, Chain]:
+        return {last: tuple([one.call for one in chain]) for last, chain in self._nodes.items()}
 
     def chain(self, node: Node) -> Chain:
         """The calls that may be one with a node's, the first one first; none where none may."""
-        return tuple([one.call for one in self._chains.get(node, ())])
+        return self._calls.get(node, ())
 
     def has(self, node: Node, box: Box) -> bool:
         """Whether a kernel computes a box along, at the half-octave above its sizes, and is not
         known to take longer than the calls one by one.
         """
-        chain = self._chains.get(node)
-        if chain is None:
+        calls = self.chain(node)
+        if not calls:
             return False
-        key = self.chain(node), half_octave_box(node.call, box)
+        key = calls, half_octave_box(node.call, box)
         if key not in self._known:
-            self._known[key] = self._has(chain, key[1])
+            self._known[key] = self._has(self._nodes[node], key[1])
         return self._known[key]
 
     def _has(self, chain: Sequence[Node], box: Box) -> bool:
-        first = lying_site(chain[0].call, box, self.rules, self.device)
-        posts = tuple(self._post(first.out, pair, box) for pair in pairwise(chain))
-        return any(True for _ in self.ranking(replace(first, out=posts[-1].out, posts=posts)))
+        first, *others = (lying_site(one.call, box, self.rules, self.device) for one in chain)
+        sites = [first, *(_lying_as(site, first.out) for site in others)]
+        return any(True for _ in self.ranking(joined_site(chain, sites)))
 
-    def _post(self, made: View, pair: tuple[Node, Node], box: Box) -> Site:
-        """A node's call on what the one before it gives; what is as large lies as that does."""
-        before, node = pair
-        site = lying_site(node.call, box, self.rules, self.device)
-        ins = [None if view is None else _lying(view, made) for view in site.ins]
-        alike = replace(site, out=_lying(site.out, made), ins=tuple(ins))
-        return post(alike, tuple(one is before for one in node.inputs))
+
+def _lying_as(site: Site, made: View) -> Site:
+    """The same, what is as large as the first call's result lying as that does."""
+    ins = tuple([None if view is None else _lying(view, made) for view in site.ins])
+    return replace(site, out=_lying(site.out, made), ins=ins)
 
 
 def _lying(view: View, other: View) -> View:
