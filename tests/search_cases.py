@@ -11,8 +11,11 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from multiprocessing import set_forkserver_preload
 from typing import Any
+
+import numpy as np
 
 from tgbench.base.regions import Box, Region
 from tgbench.costs.model import CostModel
@@ -23,6 +26,7 @@ from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.background.task import SearchTask
 from tgbench.plans.decisions import Decisions
 from tgbench.plans.plan import Plan
+from tgbench.plans.retention.model import Keep, Model
 from tgbench.plans.retention.workload import Workload
 from tgbench.plans.search.effort import Effort
 from tgbench.plans.search.optimiser import Optimiser
@@ -114,3 +118,12 @@ def _trace(graph: Graph, choose: random.Random, runs: int) -> list[Bucket]:
         changed = one_row if choose.random() < 0.7 else whole
         found.append(Bucket.of({name: changed}, {choose.choice(list(graph.outputs)): whole}))
     return found
+
+
+def every_retention(model: Model) -> Keep:
+    """All of them: nodes that cannot matter are left out."""
+    worthwhile = np.flatnonzero(model.tables.worthwhile)
+    bits = list(product([False, True], repeat=model.turns * len(worthwhile)))
+    keep = np.zeros((len(bits), model.turns, model.nodes), bool)
+    keep[:, :, worthwhile] = np.array(bits).reshape(len(bits), model.turns, len(worthwhile))
+    return keep

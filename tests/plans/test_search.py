@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import assume, given
-from search_cases import busy_case
+from search_cases import busy_case, every_retention
 from session.test_session import share_of_examples
 from session_cases import CheckedSession
 from strategies import Maker, changes, graphs, regions
@@ -341,15 +341,6 @@ def test_what_a_plan_keeps_is_laid_out_again_where_it_is_better(
 def tabulated(graph: Graph, buckets: list[Bucket]) -> Model:
     scheduled, rules = ScheduledGraph.of(graph), Rules()
     return Model(tabulate(scheduled, rules, Workload.of(scheduled, rules, buckets), rough_ns))
-
-
-def every_retention(model: Model) -> np.ndarray[Any, Any]:
-    """All of them: nodes that cannot matter are left out."""
-    worthwhile = np.flatnonzero(model.tables.worthwhile)
-    bits = list(product([False, True], repeat=model.turns * len(worthwhile)))
-    keep = np.zeros((len(bits), model.turns, model.nodes), bool)
-    keep[:, :, worthwhile] = np.array(bits).reshape(len(bits), model.turns, len(worthwhile))
-    return keep
 
 
 @given(st.data())

@@ -304,8 +304,8 @@ class Model:
         return took, used
 
     def _lost(self, keep: Keep, there: NDArray[np.bool_], made: NDArray[np.bool_]) -> Keep:
-        """What is kept in name only: most runs that a turn begins with neither find nor make it."""
-        has = there | made
+        """What is kept in name only: most runs a turn begins with neither leave nor make it."""
+        has = (there & self.tables.left.T[:, :, None]) | made
         lost = np.zeros_like(keep)
         for k in range(self.turns):
             rows = self.entering[k]
@@ -342,6 +342,11 @@ class Model:
         return [(of, np.array(pairs[of, before], np.int64)) for of, before in sorted(pairs)]
 
     @cached_property
+    def _never_entered(self) -> list[int]:
+        """Turns that only a trace begins with: what they leave has to fit."""
+        return [k for k, rows in enumerate(self.rows) if not rows.size]
+
+    @cached_property
     def shareable(self) -> NDArray[np.bool_]:
         """[node] whether some turn leaves nothing of an earlier value, so that bytes are free."""
         if self.pieces is not None:
@@ -361,6 +366,8 @@ class Model:
         if (some & ~stacked).any():
             for k, rows in self.passages:
                 peak = np.maximum(peak, self._passage_peak(keep[:, k], used, slots, rows))
+            for k in self._never_entered:
+                peak = np.maximum(peak, (slots * keep[:, k]).sum(axis=1))
         found: NDArray[np.int64] = tables.base_bytes + peak
         return found
 
