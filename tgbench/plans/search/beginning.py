@@ -76,7 +76,8 @@ class Beginning:
         cuts = arms.cuts()
         [whole] = arms.of(next(cuts))
         best = self._climbed(whole)
-        for arm in self._by_promise(arms, cuts, whole.promise_ns, best):
+        best_ns = whole.promise_ns if best is None else min(whole.promise_ns, best.time_ns)
+        for arm in self._by_promise(arms, cuts, best_ns, best):
             is_late = best is not None and self.layouts.spending.is_late(BEGINNING)
             if _is_ahead(arm.promise_ns, best) and not is_late:
                 found = self._climbed(arm)
