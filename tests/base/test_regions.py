@@ -15,7 +15,7 @@ from strategies import boxes, mask_of, regions
 
 from tgbench.base import regions as module
 from tgbench.base.coords import Domain, Moving, origin_symbol, record, swept_symbol
-from tgbench.base.regions import EMPTY, Box, Left, Region, listed_region, union
+from tgbench.base.regions import EMPTY, Box, Left, Region, coarsened, listed_region, union
 
 SHAPES = ((), (6,), (4, 5), (3, 4, 3))
 shapes = st.sampled_from(SHAPES)
@@ -90,6 +90,19 @@ def test_equal_sets_are_equal_boxes(pair: Any) -> None:
     assert one == other
     assert hash(one) == hash(other)
     assert one.boxes == union([b, a]).boxes
+
+
+@given(pairs, st.integers(1, 4))
+def test_a_coarser_region_is_around_it_and_as_small_as_that(pair: Any, most: int) -> None:
+    _, a, b = pair
+    region = a.union(b)
+    found = coarsened(region, most)
+    assert len(found) <= most
+    assert not region.boxes or found.contains(region)
+    if len(region) <= most:
+        assert found == region
+    else:
+        assert region.hull().contains(found.hull())
 
 
 @given(pairs)

@@ -33,6 +33,7 @@ from tgbench.graph.reference import evaluate
 from tgbench.kernels.registry import Unnamed
 from tgbench.memory.arena import Arena
 from tgbench.programs import specialiser
+from tgbench.runs import rules
 from tgbench.runs.buckets import BucketSpace
 from tgbench.session.session import GraphSession
 
@@ -148,6 +149,31 @@ def test_rounding_changes_no_answer(case: Case, data: Any, rounding: Any) -> Non
     graph, make = case
     space = BucketSpace(dict.fromkeys(graph.inputs, rounding))
     play(CheckedSession(graph, make(0), buckets=space), make, data.draw(histories(graph)))
+
+
+@given(graphs(most_ops=6), st.data(), st.integers(1, 3))
+def test_regions_of_fewer_boxes_change_no_answer(case: Case, data: Any, most: int) -> None:
+    graph, make = case
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rules, "MOST_BOXES", most)
+        play(CheckedSession(graph, make(0)), make, data.draw(histories(graph)))
+
+
+def test_a_grid_that_a_change_reaches_is_a_few_boxes() -> None:
+    """Every other row of what is multiplied with itself: a call for each of 1,326 boxes, else."""
+    b = GraphBuilder()
+    x = b.input("x", (101, 4))
+    b.output("y", ops.maximum(x @ x.transpose(0, 1), 0.0) @ x)
+    session = CheckedSession(b.build(), {"x": np.ones((101, 4), np.float32)})
+    session.run()
+    rows = [Box(((i, i + 1), (0, 4))) for i in range(0, 101, 2)]
+    changed = {session.session.graph.inputs["x"]: Region.of(*rows)}
+    dirty = session.session.planning.scheduled.propagator(rules.Rules(), ()).forward(changed)
+    assert max(map(len, dirty.values())) <= rules.MOST_BOXES
+    for _ in range(2):
+        values = {"x": session.values["x"].copy()}
+        values["x"][::2] += 1
+        session.run(values)
 
 
 @given(graphs(most_ops=6), st.data())

@@ -149,7 +149,7 @@ class Region:
     {[0:2, 3:4], [2:3, 0:5], [3:5, 3:4]}
     """
 
-    __slots__ = ("_ends", "_hash", "_indices", "boxes")
+    __slots__ = ("_ends", "_hash", "_indices", "_moves", "boxes")
 
     def __init__(self, boxes: tuple[Box, ...]) -> None:
         """`boxes` must be canonical already; use `Region.of` for any others."""
@@ -157,6 +157,7 @@ class Region:
         self._hash: int | None = None
         self._indices: tuple[Index, ...] | None = None
         self._ends: _Ends | None = None
+        self._moves: bool | None = None
 
     @staticmethod
     def of(*boxes: Box) -> Region:
@@ -190,7 +191,9 @@ class Region:
     @property
     def moves(self) -> bool:
         """Whether any of it follows the origin."""
-        return any(box.moves for box in self.boxes)
+        if self._moves is None:
+            self._moves = any(box.moves for box in self.boxes)
+        return self._moves
 
     @property
     def elements(self) -> int:
@@ -222,6 +225,8 @@ class Region:
             return self
         if not other.boxes:
             return EMPTY
+        if min(len(self.boxes), len(other.boxes)) > MANY and not (self.moves or other.moves):
+            return self._swept(other, inside=True)
         pairs = ((a, b) for a in self.boxes for b in other.near(a))
         return _banded([box for a, b in pairs if (box := a.intersect(b)) is not None])
 
@@ -230,9 +235,15 @@ class Region:
             return self
         if self is other or self == other:
             return EMPTY
-        if len(self.boxes) + len(other.boxes) > MANY and (self.moves or other.moves):
-            return Region(tuple(_bands(self.boxes, other.boxes)))
+        if len(self.boxes) + len(other.boxes) > MANY:
+            if self.moves or other.moves:
+                return Region(tuple(_bands(self.boxes, other.boxes)))
+            return self._swept(other, inside=False)
         return _banded(_outside(self.boxes, other))
+
+    def _swept(self, other: Region, *, inside: bool) -> Region:
+        """What of it is inside another region, or is not; both are of numbers."""
+        return Region(tuple(map(Box, _number_bands_of(self.boxes, other.boxes, 0, inside=inside))))
 
     def contains(self, other: Region) -> bool:
         if len(self.boxes) == 1:
@@ -330,6 +341,28 @@ class _Ends:
 
 
 EMPTY = Region(())
+
+
+def coarsened(region: Region, most: int) -> Region:
+    """A region around one, of no more boxes than these: the dimensions from the last one on are
+    filled, between what there is, until they are as few.
+
+    >>> coarsened(Region.of(*(Box(((i, i + 1), (i, i + 1))) for i in range(5))), 4)
+    {[0:5, 0:5]}
+    >>> columns = [Box(((0, 2), (i, i + 1))) for i in (0, 2, 4)]
+    >>> coarsened(Region.of(Box(((3, 4), (0, 1))), *columns), 3)
+    {[0:2, 0:5], [3:4, 0:1]}
+    """
+    rank = len(region.boxes[0]) if region.boxes else 0
+    for axis in range(rank - 1, -1, -1):
+        if len(region) <= most:
+            break
+        hulls: dict[tuple[Interval, ...], Box] = {}
+        for box in region:
+            there = hulls.get(box[:axis])
+            hulls[box[:axis]] = box if there is None else there.hull(box)
+        region = Region.of(*hulls.values())
+    return region
 
 
 @dataclass(frozen=True, slots=True)
@@ -555,6 +588,43 @@ def _number_bands(boxes: Sequence[tuple[Interval, ...]], axis: int) -> list[tupl
         if not inside:
             continue
         section = _number_bands(inside, axis + 1)
+        if bands and bands[-1][1] == start and bands[-1][2] == section:
+            bands[-1] = (bands[-1][0], stop, section)
+        else:
+            bands.append((start, stop, section))
+    return [((start, stop), *rest) for start, stop, section in bands for rest in section]
+
+
+def _number_bands_of(
+    boxes: Sequence[tuple[Interval, ...]],
+    others: Sequence[tuple[Interval, ...]],
+    axis: int,
+    *,
+    inside: bool,
+) -> list[tuple[Interval, ...]]:
+    """`_number_bands` of what of boxes is inside others, or of what is not: each band meets those
+    alone that reach into it.
+    """
+    if not boxes or not others:
+        return _number_bands(boxes, axis) if boxes and not inside else []
+    if axis == len(boxes[0]):
+        return [()] if inside else []
+    bands: list[tuple[Coord, Coord, list[tuple[Interval, ...]]]] = []
+    beginning = defaultdict[Coord, list[tuple[Interval, ...]]](list)
+    theirs = defaultdict[Coord, list[tuple[Interval, ...]]](list)
+    for many, starting in ((boxes, beginning), (others, theirs)):
+        for box in many:
+            starting[box[axis][0]].append(box)
+    here, there = list[tuple[Interval, ...]](), list[tuple[Interval, ...]]()
+    cuts = {coord for many in (boxes, others) for box in many for coord in box[axis]}
+    for start, stop in pairwise(sorted(cuts)):
+        here = [box for box in here if start < box[axis][1]]
+        here += beginning.get(start, ())
+        there = [box for box in there if start < box[axis][1]]
+        there += theirs.get(start, ())
+        section = _number_bands_of(here, there, axis + 1, inside=inside)
+        if not section:
+            continue
         if bands and bands[-1][1] == start and bands[-1][2] == section:
             bands[-1] = (bands[-1][0], stop, section)
         else:

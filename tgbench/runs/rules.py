@@ -16,12 +16,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tgbench.base.memo import Allowance
-from tgbench.base.regions import EMPTY, Box, Left, Region, union
+from tgbench.base.regions import EMPTY, Box, Left, Region, coarsened, union
 from tgbench.base.sweeps import is_free, together
 from tgbench.base.tiles import Tiling
 from tgbench.graph.graph import Expansion, Node, outline_of
 from tgbench.graph.op_table import Call
 from tgbench.graph.ops.broadcasting import down
+
+MOST_BOXES = 256  # of what a change reaches, or a run needs: each is a call of its own
 
 
 class Rules:
@@ -91,7 +93,7 @@ class Rules:
         """What of the output can differ when these parts of the inputs do."""
         if not any(region.boxes for region in regions):
             return EMPTY
-        return self._dirty.get((call, regions), self._find_dirty, call, regions)
+        return self._dirty.get((call, regions), self._few_dirty, call, regions)
 
     def needed(self, call: Call, region: Region) -> tuple[Region, ...]:
         """What of each input must be right for this part of the output to be."""
@@ -101,7 +103,7 @@ class Rules:
         """The same where rows before are there, of an op that goes on from them."""
         if not region.boxes:
             return (EMPTY,) * len(call.inputs)
-        return self._needed.get((call, region), self._find_needed, call, region)
+        return self._needed.get((call, region), self._few_needed, call, region)
 
     def reads(self, call: Call, box: Box) -> tuple[Box | None, ...]:
         """The box of each input that a kernel touches to compute this box of the output.
@@ -129,6 +131,9 @@ class Rules:
     def _find_shown(self, call: Call, box: Box) -> Box:
         return self._parts(call, box)[0].hull()
 
+    def _few_dirty(self, call: Call, regions: tuple[Region, ...]) -> Region:
+        return _few(self._find_dirty(call, regions))
+
     def _find_dirty(self, call: Call, regions: tuple[Region, ...]) -> Region:
         if call.op.is_fused:
             return self._dirty_through(outline_of(call), regions)
@@ -142,6 +147,9 @@ class Rules:
                 parents = tuple(dirty.get(parent, EMPTY) for parent in node.inputs)
                 dirty[node] = self.dirty(node.call, parents)
         return dirty.get(outline.result, EMPTY)
+
+    def _few_needed(self, call: Call, region: Region) -> tuple[Region, ...]:
+        return tuple(map(_few, self._find_needed(call, region)))
 
     def _find_needed(self, call: Call, region: Region) -> tuple[Region, ...]:
         if call.op.is_fused:
@@ -183,6 +191,13 @@ class Rules:
         """What an atomic rule needs for one box."""
         assert call.op.needed is not None
         return self._atomic.get((call, box), call.op.needed, call, box)
+
+
+def _few(region: Region) -> Region:
+    """A region around it of boxes that can be thought about; all that a sweep meets stay apart."""
+    if len(region) <= MOST_BOXES or is_free(region):
+        return region
+    return coarsened(region, MOST_BOXES)
 
 
 def begun(call: Call, region: Region) -> Region:
