@@ -371,6 +371,13 @@ _CONVS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "many_groups": ((2, 6, 5), (12, 1, 2), {"groups": 6}),
     "depthwise": ((1, 3, 7, 6), (3, 1, 3, 3), {"padding": 1, "groups": 3, "stride": 2}),
     "volume": ((1, 2, 4, 4, 5), (2, 2, 2, 3, 2), {"padding": (0, 1, 1)}),
+    "volume_same": ((2, 3, 4, 5, 5), (4, 3, 3, 3, 3), {"padding": 1}),
+    "volume_strided": (
+        (2, 2, 7, 5, 4),
+        (3, 2, 3, 2, 2),
+        {"padding": ((2, 1), (1, 0), (1, 1)), "stride": (2, 1, 2), "dilation": (2, 1, 1)},
+    ),
+    "volume_deep": ((1, 2, 2, 4, 4), (2, 2, 5, 3, 3), {"padding": (3, 1, 1)}),
     "padding": ((1, 2, 3), (2, 2, 2), {"padding": 5}),
 }
 for _name, (_x, _w, _options) in _CONVS.items():

@@ -19,6 +19,7 @@ from tgbench.kernels.registry import (
 )
 from tgbench.kernels.torch import (
     conv,
+    depth,
     elementwise,
     fused,
     gathered,
@@ -48,7 +49,7 @@ adapters.register_adapters()
 
 __all__ = [
     "ARENA", "KERNELS", "Kernel", "Scratch", "Site", "View", "adapters", "candidates", "conv",
-    "copied", "copy_", "dense", "direct", "elementwise", "fill_", "fused", "gathered",
+    "copied", "copy_", "dense", "depth", "direct", "elementwise", "fill_", "fused", "gathered",
     "gathered_numba", "heads", "layout", "opaque", "order", "packed", "panels", "points", "pool",
     "products", "recurrent", "recurrent_numba", "register", "rows", "rowwise", "rowwise_triton",
     "scratch_bytes", "stepwise", "strips", "vectors", "widening",

@@ -191,7 +191,7 @@ class Halo:
         return Halo(room, (0,) * len(margins), (room, within(room, margins, x.shape), x))
 
 
-def _strides(site: Site) -> tuple[int, ...]:
+def strides_at(site: Site) -> tuple[int, ...]:
     """1 where there is one window: oneDNN 3.12 gives garbage for it in bfloat16 otherwise."""
     strides = site.call.attrs["stride"]
     return tuple(1 if same(n, 1) else s for n, s in zip(site.out.shape[2:], strides, strict=True))
@@ -209,7 +209,7 @@ def _bind_conv(site: Site, scratch: tuple[View, ...]) -> Bound:
             _cut(halo.source, 1, channel, -1 if count < 0 else groups * width),
             _cut(weight, 0, first, count),
             _cut(bias[0], 0, first, count) if bias else None,
-            _strides(site), halo.padding, attrs["dilation"], groups,
+            strides_at(site), halo.padding, attrs["dilation"], groups,
             _cut(site.out, 1, first, count),
         ]  # fmt: skip
         channel += groups * width
