@@ -21,7 +21,7 @@ VENV := .venv/bin/python
 .NOTPARALLEL:
 .PHONY: help setup peers demo test lint types notebooks browser pictures unit sweep fuzz fuzz-bits fuzz-files fuzz-faults fuzz-interrupts trust lab format \
 	bench-ablation bench-best-path bench-decode bench-forward bench-engine bench-fixed bench-bitwise bench-budgets bench-cluster bench-histories bench-imported bench-kernels bench-layout bench-memory bench-occlusion bench-optimize bench-optimum bench-packing bench-paths bench-predict bench-programs bench-remat \
-	bench-schedule bench-scoring bench-specialise bench-stream bench-widgets bench-zoo gpu clean
+	bench-schedule bench-scoring bench-specialise bench-stream bench-volumes bench-widgets bench-zoo gpu clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -164,6 +164,9 @@ bench-programs: setup ## programs that are loaded, beside programs that are made
 
 bench-stream: setup ## a causal audio net, sample by sample
 	@$(VENV) -m benchmarks.stream
+
+bench-volumes: setup ## video nets beside PyTorch
+	@OMP_NUM_THREADS=1 $(VENV) -m benchmarks.volumes
 
 bench-layout: setup ## laying graphs of thousands of nodes out
 	@$(VENV) -m benchmarks.layout

@@ -111,6 +111,7 @@ class Attempt:
                 swept = (
                     (node, tuple(_swept(region, node.shape)))
                     for node, region in step.compute.items()
+                    if self._reads_slots(node)
                 )
                 for node, wants in self.sizer.wants(swept, self.draft).items():
                     wanted[node] = wanted.get(node, frozenset()) | wants
@@ -119,13 +120,18 @@ class Attempt:
     @property
     def _computed_roughly(self) -> Iterator[tuple[Node, tuple[Region, ...]]]:
         """Wherever a part is computed, larger ones; not where these read what nobody computes."""
-        base, frozen = self.draft.scheduled.base, self.draft.scheduled.frozen
         for node, regions in self.computed.items():
-            if not all(base[one] in frozen or base[one] in self.draft.slots for one in node.inputs):
+            if not self._reads_slots(node):
                 continue
             boxes = (box for region in regions for box in region)
             larger = {one for box in boxes for one in _larger(box, node.shape)}
             yield node, tuple([Region((box,)) for box in larger])
+
+    def _reads_slots(self, node: Node) -> bool:
+        """Whether a larger part of a node than is computed reads what has bytes, too."""
+        scheduled, slots = self.draft.scheduled, self.draft.slots
+        bases = [scheduled.base[one] for one in node.inputs]
+        return all(base in scheduled.frozen or base in slots for base in bases)
 
     def _placed(self, budget_bytes: float, wanted: Wanted) -> Placement:
         """Packed with the scratch memory that fits beside what is in use at each step."""
