@@ -226,7 +226,7 @@ class Region:
         if not other.boxes:
             return EMPTY
         if min(len(self.boxes), len(other.boxes)) > MANY and not (self.moves or other.moves):
-            return self._swept(other, inside=True)
+            return self._by_bands(other, inside=True)
         pairs = ((a, b) for a in self.boxes for b in other.near(a))
         return _banded([box for a, b in pairs if (box := a.intersect(b)) is not None])
 
@@ -238,10 +238,10 @@ class Region:
         if len(self.boxes) + len(other.boxes) > MANY:
             if self.moves or other.moves:
                 return Region(tuple(_bands(self.boxes, other.boxes)))
-            return self._swept(other, inside=False)
+            return self._by_bands(other, inside=False)
         return _banded(_outside(self.boxes, other))
 
-    def _swept(self, other: Region, *, inside: bool) -> Region:
+    def _by_bands(self, other: Region, *, inside: bool) -> Region:
         """What of it is inside another region, or is not; both are of numbers."""
         return Region(tuple(map(Box, _number_bands_of(self.boxes, other.boxes, 0, inside=inside))))
 

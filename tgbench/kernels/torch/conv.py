@@ -133,14 +133,15 @@ def _conv(
         out.copy_(function(source, weight, bias, stride, padding, dilation, groups))
 
 
-def _is_even(margins: Sequence[tuple[Coord, Coord]]) -> bool:
+def is_even(margins: Sequence[tuple[Coord, Coord]]) -> bool:
+    """Whether windows reach as far over both sides, wherever they are."""
     return all(low == high for low, high in margins) and not is_ragged(margins)
 
 
 def padded_scratch(site: Site) -> tuple[Scratch, ...]:
     """Room for the padded box, channels-last where the box is: other orders are other bits."""
     margins = overhang(site)
-    if _is_even(margins):
+    if is_even(margins):
         return ()
     x = inputs(site)[0]
     space = padded_space(x, margins)
@@ -228,7 +229,8 @@ register(
 # --- only padding in sight -----------------------------------------------------------------------
 
 
-def _only_bias(bias: Tensor | None, out: Tensor) -> None:
+def only_bias(bias: Tensor | None, out: Tensor) -> None:
+    """What there is without an image."""
     if bias is None:
         out.zero_()
     else:
@@ -245,7 +247,7 @@ def _spread_bias(site: Site) -> View | None:
 
 
 def _bind_bias(site: Site, scratch: tuple[View, ...]) -> Bound:
-    return _only_bias, (_spread_bias(site), site.out)
+    return only_bias, (_spread_bias(site), site.out)
 
 
 for _name in ("conv", "conv_transpose"):
@@ -515,7 +517,7 @@ def _transposed(
     function: Any, bias: Tensor | None, fills: bool, out: Tensor, count: int, *rest: Any
 ) -> None:
     if fills:
-        _only_bias(bias, out)
+        only_bias(bias, out)
     for i in range(count):
         source, weight, flat, stride, dilation, groups, place, target = rest[8 * i : 8 * i + 8]
         made = function(source, weight, flat, stride, 0, 0, groups, dilation)

@@ -23,7 +23,9 @@ from tgbench.kernels.torch.conv import (
     CONV_NS,
     Halo,
     conv_allocates,
+    is_even,
     is_ragged,
+    only_bias,
     overhang,
     pad,
     padded_scratch,
@@ -46,14 +48,9 @@ def _takes(site: Site) -> bool:
     return all(type(size) is int for size in sizes) and not is_ragged(overhang(site)[:1])
 
 
-def _is_padded(site: Site) -> bool:
-    """Whether images have other borders on both sides, so that they are copied first."""
-    margins = overhang(site)[1:]
-    return is_ragged(margins) or any(low != high for low, high in margins)
-
-
 def _scratch(site: Site) -> tuple[Scratch, ...]:
-    return padded_scratch(site) if _is_padded(site) else ()
+    """Where images have other borders on both sides, they are copied first."""
+    return () if is_even(overhang(site)[1:]) else padded_scratch(site)
 
 
 def _taps(depth: int, made: int, low: int, window: int, stride: int, gap: int) -> list[Tap]:
@@ -81,43 +78,31 @@ def _by_depth(
     step, *strides = stride
     for image, result in zip(source, out, strict=True):
         images, made = image.transpose(0, 1), result.transpose(0, 1)
-        if not taps or taps[0][2] - taps[0][1] < len(made):
-            _begin(made, bias)
+        is_begun = not taps or taps[0][2] - taps[0][1] < len(made)
+        if is_begun:
+            only_bias(None if bias is None else bias[:, None, None], made)
         for tap, start, stop, first in taps:
             read = images[first : first + (stop - start - 1) * step + 1 : step]
-            is_all = stop - start == len(made) and tap == taps[0][0]
-            found = torch.conv2d(
-                read, weight[:, :, tap], bias if is_all else None, strides, padding[1:], gaps[1:]
-            )
-            if is_all:
-                made.copy_(found)
-            else:
+            more = None if is_begun else bias
+            found = torch.conv2d(read, weight[:, :, tap], more, strides, padding[1:], gaps[1:])
+            if is_begun:
                 made[start:stop].add_(found)
-
-
-def _begin(made: Tensor, bias: Tensor | None) -> None:
-    if bias is None:
-        made.zero_()
-    else:
-        made.copy_(bias[:, None, None])
+            else:
+                made.copy_(found)
+            is_begun = True
 
 
 def _bind(site: Site, scratch: tuple[View, ...]) -> Bound:
-    x, weight, *bias = inputs(site)
-    attrs, margins = site.call.attrs, overhang(site)
-    halo = Halo.of(site, scratch) if scratch else None
-    source = x if halo is None else halo.source
-    low = int(margins[0][0]) if halo is None else 0
-    padding = tuple(int(low) for low, _ in margins) if halo is None else (0,) * len(margins)
+    _, weight, *bias = inputs(site)
+    attrs, halo = site.call.attrs, Halo.of(site, scratch)
     window = conv_windows(attrs, *site.call.in_shapes[:2])[0]
     taps = _taps(
-        int(source.shape[2]), int(site.out.shape[2]), low, int(weight.shape[2]), window.stride,
-        window.dilation,
+        int(halo.source.shape[2]), int(site.out.shape[2]), halo.padding[0], int(weight.shape[2]),
+        window.stride, window.dilation,
     )  # fmt: skip
-    copied = (None, None, None) if halo is None else halo.copied
     return _by_depth, (
-        *copied, source, weight, bias[0] if bias else None, strides_at(site), padding,
-        attrs["dilation"], taps, site.out,
+        *halo.copied, halo.source, weight, bias[0] if bias else None, strides_at(site),
+        halo.padding, attrs["dilation"], taps, site.out,
     )  # fmt: skip
 
 

@@ -66,9 +66,7 @@ class Affine(NamedTuple):
 
     def complement(self) -> Affine:
         """What it is less than one."""
-        return Affine(
-            tuple([(variable, -value) for variable, value in self.terms]), 1.0 - self.constant
-        )
+        return Affine(self.times(-1.0).terms, 1.0 - self.constant)
 
     def times(self, factor: float) -> Affine:
         return Affine(
@@ -88,8 +86,11 @@ class _Writer:
 
     def __init__(self, model: Model, budget_bytes: int, has_slices: bool) -> None:
         self.model = model
-        self.budget_bytes = budget_bytes
-        self.slots = model.least_slots if has_slices else np.zeros_like(model.least_slots)
+        unit = float(max(budget_bytes, 1))  # of bytes
+        slots = model.least_slots if has_slices else np.zeros_like(model.least_slots)
+        self._room = (budget_bytes - model.tables.base_bytes) / unit
+        self._sizes: list[float] = (model.tables.kept_bytes / unit).tolist()
+        self._slots: list[float] = (slots / unit).tolist()
         self._rows = _Constraints()
         self._level: dict[tuple[int, int, int], Affine] = {}
         self._afresh: dict[tuple[int, int, int], Affine] = {}
@@ -226,31 +227,27 @@ class _Writer:
 
     def _kept(self, k: int) -> list[Affine]:
         """What is kept after a turn and has ended by itself, at each step; all of it fits."""
-        model, unit = self.model, float(max(self.budget_bytes, 1))
-        sizes = (model.tables.kept_bytes / unit).tolist()
         found: list[Affine] = []
-        for nodes in self._by_step(model.ends, -1):
-            ended = [(self._keep(k, n), sizes[n]) for n in nodes]
+        for nodes in self._by_step(self.model.ends):
+            ended = [(self._keep(k, n), self._sizes[n]) for n in nodes]
             found.append(self._sum([*ended, *((one, 1.0) for one in found[-1:])]))
-        self._rows.add([(found[-1], -1.0)], (model.tables.base_bytes - self.budget_bytes) / unit)
+        self._rows.add([(found[-1], -1.0)], -self._room)
         return found
 
     def _memory(self, k: int, rows: Sequence[int], kept: Sequence[Affine]) -> None:
         """At each step of these runs: what is live from the start, from its step, and for good."""
-        model, unit = self.model, float(max(self.budget_bytes, 1))
-        sizes, least = (model.tables.kept_bytes / unit).tolist(), (self.slots / unit).tolist()
-        room = (self.budget_bytes - model.tables.base_bytes) / unit
-        early = [self._early(k, n, rows) for n in range(model.nodes)]
-        within = [self._within(n, rows, early[n]) for n in range(model.nodes)]
+        sizes, least = self._sizes, self._slots
+        early = [self._early(k, n, rows) for n in range(self.model.nodes)]
+        within = [self._within(n, rows, early[n]) for n in range(self.model.nodes)]
         first = self._sum(zip(early, sizes, strict=True))
-        begin = self._by_step(np.arange(model.nodes), 0)
-        for members, begun, ended in zip(model.live_sets, begin, kept, strict=False):
+        begin = self._by_step(np.arange(self.model.nodes))
+        for members, begun, ended in zip(self.model.live_sets, begin, kept, strict=False):
             first = self._sum([*((early[n], -sizes[n]) for n in begun), (first, 1.0)])
             live = [(within[n], -least[n]) for n in members]
             live += [(early[n], least[n] - sizes[n]) for n in members]
-            self._rows.add([(ended, -1.0), (first, -1.0), *live], -room)
+            self._rows.add([(ended, -1.0), (first, -1.0), *live], -self._room)
 
-    def _by_step(self, at: NDArray[np.int64], first: int) -> list[list[int]]:
+    def _by_step(self, at: NDArray[np.int64]) -> list[list[int]]:
         """What is worth keeping by the step that each falls on or before; what is after all: last.
 
         Args:
@@ -258,7 +255,7 @@ class _Writer:
         """
         steps = [members[-1] for members in self.model.live_sets]
         found: list[list[int]] = [[] for _ in range(len(steps) + 1)]
-        nodes = np.flatnonzero(self.model.tables.worthwhile & (at >= first))
+        nodes = np.flatnonzero(self.model.tables.worthwhile)
         for n, step in zip(nodes.tolist(), np.searchsorted(steps, at[nodes]).tolist(), strict=True):
             found[step].append(n)
         return found
@@ -304,19 +301,16 @@ class _Writer:
 
     def _memory_of_slices(self) -> None:
         """Every slice of the plan, once: what no turn may ever let overlap."""
-        model, unit = self.model, float(max(self.budget_bytes, 1))
-        tables = model.tables
         always: dict[int, Affine] = {}
-        stacked = tables.worthwhile & ~model.shareable
+        stacked = self.model.tables.worthwhile & ~self.model.shareable
         for n in map(int, np.flatnonzero(stacked)):
             always[n] = self._variable()
-            terms = [(self._keep(k, n), -1.0) for k in range(model.turns)]
-            self._rows.add([(always[n], 1.0), *terms], 1.0 - model.turns)
-        total = self._sum((part, tables.kept_bytes[n] / unit) for n, part in always.items())
-        room = (self.budget_bytes - tables.base_bytes) / unit
+            terms = [(self._keep(k, n), -1.0) for k in range(self.model.turns)]
+            self._rows.add([(always[n], 1.0), *terms], 1.0 - self.model.turns)
+        total = self._sum((part, self._sizes[n]) for n, part in always.items())
         for members in self.model.live_sets:
-            parts = [(always.get(n, NEVER).complement(), -self.slots[n] / unit) for n in members]
-            self._rows.add([(total, -1.0), *parts], -room)
+            parts = [(always.get(n, NEVER).complement(), -self._slots[n]) for n in members]
+            self._rows.add([(total, -1.0), *parts], -self._room)
 
 
 def _least_half(weights: Sequence[float]) -> float:
