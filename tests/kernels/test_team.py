@@ -75,6 +75,31 @@ def test_threads_share_the_rows_of_weights_whose_columns_lie_side_by_side(
     np.testing.assert_allclose(first, alone, 1e-5, 1e-5 * np.abs(alone).max())
     for _ in range(20):
         np.testing.assert_array_equal(run(shared, site, memory), first)
+    with team._team(os.getpid()).free:  # as if somebody else had the helpers
+        np.testing.assert_array_equal(run(shared, site, memory), first)
+
+
+@pytest.mark.parametrize(("rows_", "is_shared"), [(1, True), (2, False)])
+def test_what_a_helper_has_no_room_for_is_not_shared(
+    rows_: int, is_shared: bool, small_tiles: team.Team
+) -> None:
+    """Tiles of weights whose columns lie side by side are as wide as all of these."""
+    columns, depth, parts = tiles.TILE_BYTES // 4, 12, 3
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(shape).astype(np.float32)
+            for shape in ((rows_, depth), (depth, columns)))  # fmt: skip
+    y, spare = (np.empty(rows_ * count, np.float32) for count in (columns, parts * columns))
+    product = loops.compiled(
+        tiles.shared_columns, "int64", "int", "int", *("float32", "int") * 2, "float32",
+        "float32", "int", "float32", *("int",) * 4,
+    )  # fmt: skip
+    jobs = small_tiles.words[tiles.LAST]
+    team._together(
+        1, product, tiles.computing("float32", "float32", "columns"), x.ravel(), depth, w.ravel(),
+        columns, loops.NO_BIAS["float32"], y, columns, spare, parts, rows_, columns, depth,
+    )  # fmt: skip
+    assert (small_tiles.words[tiles.LAST] > jobs) == is_shared
+    np.testing.assert_allclose(y.reshape(rows_, columns), x @ w, 1e-5, 1e-5)
 
 
 def test_with_one_thread_there_is_no_team(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,13 @@ from interrupts.injecting import Injector, Place, Point, in_turns, is_over, plac
 from interrupts.runs import ERRORS, RUNS, Met, Tried
 
 import tgbench as tg
+from tgbench.kernels import waiting
 
 
 @pytest.fixture(scope="module")
 def courses() -> dict[str, Course]:
+    waiting.waiting().spin()  # whatever ran before: that its threads sleep is not of these runs
+    waiting.waiting.cache_clear()
     return {name: Course(name) for name in RUNS}
 
 

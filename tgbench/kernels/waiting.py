@@ -127,7 +127,7 @@ class Waiting:
 
     def _is_due(self) -> bool:
         is_due = time.perf_counter_ns() >= self._due_ns
-        return is_due and not self.is_asleep and torch.get_num_threads() > 1
+        return is_due and torch.get_num_threads() > 1 and not self.is_asleep
 
     def _look(self) -> int:
         began_ns = time.thread_time_ns()

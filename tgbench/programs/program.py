@@ -146,10 +146,8 @@ class Use:
         self.ran = ran = self.ran + 1
         usual_ns = self.time_ns
         late = took_ns - usual_ns
-        if ran > LAST_COUNTED:
-            self.time_ns = usual_ns + (late if late < usual_ns else usual_ns) / LAST_COUNTED
-        elif ran > SURE:
-            self.time_ns = usual_ns + min(late, usual_ns) / (ran - 1)
+        if ran > SURE:
+            self.time_ns = usual_ns + min(late, usual_ns) / min(ran - 1, LAST_COUNTED)
         elif ran == 1 or late < 0:
             self.time_ns = took_ns
 

@@ -389,22 +389,24 @@ def shared_columns(
     """y = x · w + bias by several threads, w [k, n]; bias [n], or [0] for none.
 
     A tile is a part of the rows of w, which lie one behind the other; spare [rows, parts · n] takes
-    what each adds. Pieces of rows would be read at half the speed.
+    what each adds. Pieces of rows would be read at half the speed. Who computes alone cuts the sum
+    in the same places.
     """
     all_parts, weight_bytes = parts * n, max(k * w.itemsize // parts, 1)
-    if not (
-        helpers
-        and _job(
-            words, helpers, address, x, xs, w, ws, spare, all_parts, rows, all_parts, k, 0,
-            weight_bytes,
-        )
-    ):  # fmt: skip
-        linear_columns(x, xs, w, ws, y, ys, rows, n, k)
-        if len(bias) == n:
-            combine(y, ys, bias, 0, 0, y, ys, rows, n, ADD)
-        return 0
-    _write(words, TASK + WIDE, n)
-    busy = share(words)
+    is_shared = helpers and n * rows * x.itemsize <= TILE_BYTES
+    busy = 0
+    if is_shared and _job(
+        words, helpers, address, x, xs, w, ws, spare, all_parts, rows, all_parts, k, 0, weight_bytes
+    ):
+        _write(words, TASK + WIDE, n)
+        busy = share(words)
+    else:
+        for part in range(parts):
+            first, last = k * part // parts, k * (part + 1) // parts
+            linear_columns(
+                x[first:], xs, w[first * ws :], ws, spare[part * n :], all_parts, rows, n,
+                last - first,
+            )  # fmt: skip
     for r in range(U(rows)):
         q, first = r * U(ys), r * U(all_parts)
         for i in range(U(n)):
