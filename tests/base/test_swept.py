@@ -130,6 +130,42 @@ def test_regions_of_a_sweep() -> None:
     assert steadied(Region((Box(((0, 1), (0, 3))),)), (1, 8)) == Region((Box(((0, 1), (0, 3))),))
 
 
+@given(st.permutations(range(5)))
+def test_windows_around_one_another_are_the_widest(order: list[int]) -> None:
+    """Clipped at both ends, as of layers one behind the other; nothing is asked of a place."""
+    u, v = swept_symbol(0, BOUND), swept_symbol(1, BOUND)
+
+    def around(at: Coord, by: int) -> tuple[Coord, Coord]:
+        return larger(at - by, 0), smaller(at + 1 + by, BOUND + 1)
+
+    boxes = [Box(((0, 4), around(u, by), around(v, by))) for by in order]
+    assert Region.of(*boxes).boxes == (boxes[order.index(4)],)
+
+
+@given(st.data())
+def test_windows_that_meet_are_right_wherever_they_were_joined(data: st.DataObject) -> None:
+    u = swept_symbol(0, BOUND)
+    ends = st.tuples(st.integers(-3, 3), st.integers(1, 4))
+    boxes = [
+        Box((sides, (larger(u + start, 0), smaller(u + start + size, BOUND + 4))))
+        for start, size in data.draw(st.lists(ends, min_size=1, max_size=4))
+        for sides in ((0, size), (u, u + size))
+    ]
+    place = data.draw(st.integers(0, BOUND))
+    with record([place]) as guards:
+        found = Region.of(*boxes)
+    domain = Domain(guards)
+    assert domain.holds([place])
+    for here in range(BOUND + 1):
+        if domain.holds([here]):
+            joined = Region.of(*(box for box in (one.at([here]) for one in boxes) if is_there(box)))
+            assert Region.of(*(box for box in found.at([here]) if is_there(box))) == joined
+
+
+def is_there(box: Box) -> bool:
+    return all(start < stop for start, stop in box)
+
+
 def test_equal_tables_are_one() -> None:
     one = swept.table(0, np.arange(5) * 2)
     assert one == swept.table(0, np.arange(5) * 2)

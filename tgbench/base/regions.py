@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cmp_to_key
+from functools import cmp_to_key, reduce
 from itertools import chain, pairwise
 from typing import TypeAlias, TypeVar
 
@@ -164,6 +164,8 @@ class Region:
         """The union of any boxes of one rank."""
         if len(boxes) >= MANY or not any(box.moves for box in boxes):
             return _banded(boxes)  # bands join what overlaps
+        if (widest := _widest(boxes)) is not None:
+            return Region((widest,))
         disjoint: tuple[Box, ...] = ()
         for box in boxes:
             disjoint += tuple(_outside([box], Region(disjoint)))
@@ -512,6 +514,16 @@ def _band_count(boxes: Sequence[Sequence[Interval]], most: int) -> int:
         if count > most:
             break
     return count
+
+
+def _widest(boxes: Sequence[Box]) -> Box | None:
+    """Of boxes of a sweep, the one that holds all others at all places, if one does: what layers
+    that are wider each make of a part, one behind the other, are as many windows around it.
+    """
+    if not any(any(map(moves_freely, side)) for box in boxes for side in box):
+        return None
+    hull = reduce(Box.hull, boxes)
+    return hull if hull in boxes else None
 
 
 def _outside(boxes: Sequence[Box], holes: Region) -> list[Box]:
