@@ -19,9 +19,9 @@ VENV := .venv/bin/python
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup peers demo test lint types notebooks browser pictures unit sweep fuzz fuzz-bits fuzz-files fuzz-faults fuzz-interrupts trust lab format \
+.PHONY: help setup peers strangers demo test lint types notebooks browser pictures unit sweep fuzz fuzz-bits fuzz-files fuzz-faults fuzz-interrupts trust lab format \
 	bench-ablation bench-best-path bench-decode bench-forward bench-engine bench-fixed bench-bitwise bench-budgets bench-cluster bench-histories bench-imported bench-kernels bench-layout bench-memory bench-occlusion bench-optimize bench-optimum bench-packing bench-paths bench-predict bench-programs bench-remat \
-	bench-schedule bench-scoring bench-specialise bench-stream bench-volumes bench-widgets bench-zoo gpu clean
+	bench-schedule bench-scoring bench-specialise bench-stream bench-strangers bench-volumes bench-widgets bench-zoo gpu clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -165,6 +165,16 @@ bench-programs: setup ## programs that are loaded, beside programs that are made
 bench-stream: setup ## a causal audio net, sample by sample
 	@$(VENV) -m benchmarks.stream
 
+# Libraries of models, without the torch that they ask for: what is in .venv serves them.
+strangers: .venv-strangers/made ## create or update .venv-strangers: libraries of models that nothing here is built with
+
+.venv-strangers/made: benchmarks/strangers.txt | setup
+	@$(VENV) -m pip install -q --no-deps --upgrade --target .venv-strangers -r $<
+	@touch $@
+
+bench-strangers: setup strangers ## models of libraries that nothing here is built with, beside PyTorch
+	@OMP_NUM_THREADS=1 $(VENV) -m benchmarks.strangers
+
 bench-volumes: setup ## video nets beside PyTorch
 	@OMP_NUM_THREADS=1 $(VENV) -m benchmarks.volumes
 
@@ -211,6 +221,6 @@ bench-schedule: setup ## peaks of live bytes, before and after the search for an
 gpu: ## GPU tests, with the Python and torch of the machine
 	@$(PYTHON) -m pytest tests/gpu $(PYTEST_ARGS)
 
-clean: ## remove .venv, .venv-peers, caches and build output
-	@rm -rf .venv .venv-peers build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+clean: ## remove .venv, .venv-peers, .venv-strangers, caches and build output
+	@rm -rf .venv .venv-peers .venv-strangers build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import platform
 import re
@@ -372,6 +373,44 @@ def measured_here(path: Path | None) -> dict[str, Any]:
         return {}
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return found if kind_of(found["machine"]) == kind_of(machine()) else {}
+
+
+def measured_apart(
+    measure: Callable[[], Mapping[str, Any]], limit_s: float, preloaded: Sequence[str] = ()
+) -> dict[str, Any]:
+    """What is measured in a process of its own within some seconds, or {"error": why nothing is}.
+
+    `preloaded`: modules that every process would load for itself; without any it begins with
+    nothing of this one but its environment.
+    """
+    context: Any = multiprocessing.get_context("forkserver" if preloaded else "spawn")
+    if preloaded:
+        context.set_forkserver_preload(list(preloaded))
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_told, args=(theirs, measure))
+    process.start()
+    theirs.close()
+    try:
+        if not ours.poll(limit_s):
+            return {"error": f"not done in {limit_s:g} s"}
+        found = dict(ours.recv())
+        process.join(limit_s)
+        return found
+    except EOFError:
+        process.join()
+        return {"error": f"the process ended with {process.exitcode}"}
+    finally:
+        process.kill()
+        process.join()
+
+
+def _told(to: Any, measure: Callable[[], Mapping[str, Any]]) -> None:
+    torch.set_num_threads(1)
+    try:
+        to.send(measure())
+    except Exception as error:
+        told = re.sub(r"/\S*/site-packages/", "", str(error))  # the same on every machine
+        to.send({"error": f"{type(error).__name__}: {told}"})
 
 
 def kind_of(machine: Mapping[str, Any]) -> str:

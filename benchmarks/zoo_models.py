@@ -12,8 +12,6 @@ goes on from there.
 
 from __future__ import annotations
 
-import multiprocessing
-import re
 import statistics
 import sys
 import time
@@ -26,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.measure import Command, measured_here, ms
+from benchmarks.measure import Command, measured_apart, measured_here, ms
 from tgbench.base.errors import BudgetError
 from tgbench.commands.progress import note, say, table
 from tgbench.session.session import GraphSession
@@ -349,6 +347,9 @@ def _place(value: Array, random: np.random.Generator, axis: int) -> slice:
 
 def measured(model: Model, edits: int) -> dict[str, Any]:
     """Import a model, and follow random edits at two budgets."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()  # ids of special tokens lie outside so few words
     module, given = model.module(), dict(model.given or {})
     example = model.example()
     imported = from_torch(module, kwargs={**example, **given})
@@ -424,36 +425,6 @@ def _apart(found: Mapping[str, Array], right: Mapping[str, Array]) -> float:
 # --- all of them ----------------------------------------------------------------------------------
 
 
-def outcome(model: Model, edits: int, limit_s: float) -> dict[str, Any]:
-    """What is measured in a process of its own, or why nothing is."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(PRELOADED))
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_tell, args=(theirs, model, edits))
-    process.start()
-    theirs.close()
-    try:
-        return dict(ours.recv()) if ours.poll(limit_s) else {"error": f"not done in {limit_s:g} s"}
-    except EOFError:
-        process.join()
-        return {"error": f"the process ended with {process.exitcode}"}
-    finally:
-        process.kill()
-        process.join()
-
-
-def _tell(to: Any, model: Model, edits: int) -> None:
-    import transformers
-
-    transformers.logging.set_verbosity_error()  # ids of special tokens lie outside so few words
-    torch.set_num_threads(1)
-    try:
-        to.send(measured(model, edits))
-    except Exception as error:
-        told = re.sub(r"/\S*/site-packages/", "", str(error))  # the same on every machine
-        to.send({"error": f"{type(error).__name__}: {told}"})
-
-
 def row(name: str, found: Mapping[str, Any]) -> list[str]:
     if "error" in found:
         return [name, *["–"] * 7, found["error"].splitlines()[0][:60]]
@@ -480,7 +451,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in QUICK[:1] if options.quick else options.only:
         if options.again or name not in results:
             note(name)
-            results[name] = outcome(MODELS[name], 2 if options.quick else EDITS, options.limit)
+            work = partial(measured, MODELS[name], 2 if options.quick else EDITS)
+            results[name] = measured_apart(work, options.limit, PRELOADED)
             record.write({"totals": totals(results), "models": results}, options.output)
     header = [
         "model", "nodes", "opaque", "error", "recomputed", "tight", "run, ms", "eager, ms", "",

@@ -700,3 +700,27 @@ def test_a_given_program_stays_as_it_was() -> None:
         assert str(program.graph) == text
     supported(program)
     assert str(program.graph) == text
+
+
+def test_a_module_keeps_nothing_of_its_export() -> None:
+    """Some keep what they computed last: of an export, that would be a tensor without numbers."""
+
+    class Remembers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("bias", None, persistent=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.bias is None:
+                self.register_buffer("bias", torch.arange(x.shape[-1]) * 0.5, persistent=False)
+            return x * 2.0 + self.bias
+
+    module = Remembers().eval()
+    with pytest.raises(ImporterError, match="call the module once before"):
+        from_torch(module, (X,))
+    assert module.bias is None
+    right = module(X).numpy()
+    kept = module.bias
+    found = GraphSession(from_torch(module, (X,))).run({"x": X.numpy()})["output"]
+    assert module.bias is kept
+    np.testing.assert_array_equal(found, right)

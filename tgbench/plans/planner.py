@@ -89,12 +89,17 @@ def whole_lines(change: Bucket, scheduled: ScheduledGraph, rules: Rules) -> Buck
         return change
     propagator = scheduled.propagator(rules, scheduled.stored)
     demand = {scheduled.graph.outputs[output]: asked for output, asked in change.demand}
-    everything = {node: Region.full(node.shape) for node in scheduled.kept}
-    valid = propagator.step({}, everything, demand).valid
+    in_full = propagator.step({}, {}, demand).compute
 
     def operations(changed: Box) -> int:
-        computed = propagator.step(valid, {leaf: Region((changed,))}, demand).compute
-        return sum(n.call.op.flops(n.call, one) for n, region in computed.items() for one in region)
+        """What takes it in is computed again, as far as anything is; all else is there."""
+        dirty = propagator.forward({leaf: Region((changed,))})
+        return sum(
+            node.call.op.flops(node.call, one)
+            for node, region in in_full.items()
+            if node in dirty
+            for one in region.intersect(dirty[node])
+        )
 
     most = AS_LITTLE * operations(box)
     for axis in reversed(range(leaf.rank)):  # a row sooner than a column, where both are as little

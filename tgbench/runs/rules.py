@@ -23,7 +23,7 @@ from tgbench.graph.graph import Expansion, Node, outline_of
 from tgbench.graph.op_table import Call
 from tgbench.graph.ops.broadcasting import down
 
-MOST_BOXES = 256  # of what a change reaches, or a run needs: each is a call of its own
+MOST_BOXES = 64  # of what a change reaches, or a run needs: each is a call of its own
 
 
 class Rules:

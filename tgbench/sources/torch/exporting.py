@@ -37,7 +37,7 @@ def exported_program(
     checked = check_inputs(args, kwargs or {})
     check_module(module, pytree.tree_leaves((checked, dict(kwargs or {}))))
     try:
-        with torch.no_grad(), _quiet(), _row_by_row(module):
+        with torch.no_grad(), _quiet(), _row_by_row(module), _with_its_buffers(module):
             return torch.export.export(module, checked, dict(kwargs or {}), strict=False)
     except Exception as error:
         raise ImporterError(_explained(module, error)) from error
@@ -79,6 +79,20 @@ def _row_by_row(module: nn.Module) -> Iterator[None]:
     finally:
         for config, implementation in before:
             config._experts_implementation = implementation
+
+
+@contextmanager
+def _with_its_buffers(module: nn.Module) -> Iterator[None]:
+    """A module has the buffers that it had, when this is over: some keep there what they computed
+    last, and what they compute while they are exported are stand-ins that hold no numbers.
+    """
+    before = [(part, dict(part._buffers)) for part in module.modules()]
+    try:
+        yield
+    finally:
+        for part, buffers in before:
+            part._buffers.clear()
+            part._buffers.update(buffers)
 
 
 def check_inputs(args: Any, kwargs: Mapping[str, Any]) -> tuple[Any, ...]:

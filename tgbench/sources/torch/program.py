@@ -288,6 +288,8 @@ def output_nodes(named: Iterable[tuple[str, Any]]) -> dict[str, fx.Node]:
 
 def _mutation(kind: OutputKind, target: str | None, node: Any) -> str:
     place = SourceLine.of(node.meta) if isinstance(node, fx.Node) else ""
+    if "register_buffer(" in str(place):  # PyTorch takes that for writing into what comes first
+        return f"forward registers a buffer at {place}; call the module once before importing it"
     if kind is OutputKind.USER_INPUT_MUTATION:
         return f"forward writes into its input {target!r} at {place}; clone it first"
     return f"forward makes a {kind.name.lower()} of {target!r} at {place}; return a value instead"
