@@ -19,7 +19,7 @@ from tgbench.graph.graph import Graph, Node
 from tgbench.graph.reference import evaluate
 from tgbench.kernels.registry import ARENA
 from tgbench.memory.placement import Slot
-from tgbench.programs.lowering import Held
+from tgbench.programs.held import Held
 from tgbench.runs.buckets import region_of_index
 from tgbench.session.memory import Memory
 from tgbench.session.running import Decision, Outcome, Runner

@@ -26,7 +26,7 @@ from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.memory.arena import Arena, Part, Seat, ceiling, check_map, lay_out, moved
 from tgbench.memory.placement import ALIGNMENT, Placement, aligned
 from tgbench.plans.plan import Plan
-from tgbench.programs.lowering import Held
+from tgbench.programs.held import Held
 from tgbench.session.running import Decision, Outcome, Runner
 from tgbench.session.session import GraphSession
 from tgbench.sources.models import bert, gemma3

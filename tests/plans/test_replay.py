@@ -26,8 +26,10 @@ from tgbench.plans.search.effort import Effort, Spending
 from tgbench.plans.search.judge import Candidate, Judge
 from tgbench.plans.search.plan_search import Asked, Findings, PlanSearch
 from tgbench.plans.search.replay import FEWEST
-from tgbench.programs import lowering
-from tgbench.programs.lowering import BoundKernel, DoesNotFit, Held, Option
+from tgbench.programs import sizing
+from tgbench.programs.choices import BoundKernel, Option
+from tgbench.programs.held import Held
+from tgbench.programs.lowering import DoesNotFit
 from tgbench.programs.specialiser import Specialised, Specialiser
 from tgbench.runs.buckets import Bucket
 from tgbench.runs.rules import Rules
@@ -109,10 +111,10 @@ def test_replays_of_retentions_that_differ_by_one_value_say_what_sessions_lower(
 def test_planning_binds_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even the first time: making what a kernel is called with takes longer than choosing."""
 
-    def bind(site: Site, option: Option) -> BoundKernel:
+    def bind(option: Option, site: Site) -> BoundKernel:
         raise AssertionError(f"{option.kernel.name} is bound, and nobody calls it")
 
-    monkeypatch.setattr(lowering, "_bound", bind)
+    monkeypatch.setattr(Option, "bound_at", bind)
     graph = convolutions(16)
     whole = {"image": Region.full((1, 3, 16, 16))}
     patch = {"image": Region((Box(((0, 1), (0, 3), (4, 8), (4, 8))),))}
@@ -140,7 +142,7 @@ def test_runs_between_the_extremes_of_a_class_have_room_as_well(
 ) -> None:
     """A patch in the middle is seen by more than one in a corner: its kernels want more scratch."""
     monkeypatch.setattr(panels, "is_taken", lambda site: False)  # they want as much everywhere
-    monkeypatch.setattr(lowering, "chains_in", lambda scheduled: ())  # nor what several want
+    monkeypatch.setattr(sizing, "chains_in", lambda scheduled: ())  # nor what several want
     graph = convolutions(64)
     everything = {"features": Region.full(graph.outputs["features"].shape)}
 

@@ -17,9 +17,11 @@ from tgbench.base.regions import Box
 from tgbench.costs.model import CostModel
 from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.kernels.registry import KERNELS, Kernel, Site
-from tgbench.programs import lowering
-from tgbench.programs.lowering import DoesNotFit, Option, held_here
+from tgbench.programs import choices
+from tgbench.programs.choices import Option
+from tgbench.programs.lowering import DoesNotFit
 from tgbench.programs.program import Instruction, Program
+from tgbench.programs.sites import held_here
 
 ROWS = 6
 
@@ -121,14 +123,14 @@ def test_programs_whose_kernel_has_room_only_at_held_sizes_survive(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Kernels take sizes that move, but want more scratch memory then than is reserved."""
-    path, plain = tmp_path / "plan.json", lowering._option
+    path, plain = tmp_path / "plan.json", choices._option
 
     def option(kernel: Kernel, site: Site) -> Option:
         found = plain(kernel, site)
         moves = any(type(size) is Moving for size in site.out.shape)
         return replace(found, used_bytes=1 << 30) if moves else found
 
-    monkeypatch.setattr(lowering, "_option", option)
+    monkeypatch.setattr(choices, "_option", option)
     first = GraphSession(graph(), making="always", calibrate=False, plan=path)
     bits = play(first)
     assert softmaxes(first)

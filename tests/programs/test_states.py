@@ -13,7 +13,7 @@ from tgbench.base import swept
 from tgbench.base.coords import Coord, Moving, at, origin_symbol
 from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import Graph, GraphBuilder, Node
-from tgbench.programs.lowering import Held
+from tgbench.programs.held import Held
 from tgbench.programs.states import EMPTY_STATE, States, ValidityPattern, describe
 from tgbench.runs.buckets import Bucket, BucketClass, Spot
 

@@ -14,7 +14,7 @@ from tgbench.base.coords import at as number_at
 from tgbench.base.errors import PlanError
 from tgbench.base.memo import bytes_of
 from tgbench.base.regions import Box, Region
-from tgbench.programs.lowering import Held
+from tgbench.programs.held import Held
 from tgbench.programs.program import Program
 from tgbench.programs.states import NOTHING, ValidityPattern
 from tgbench.runs.buckets import Bucket, BucketClass, Spot

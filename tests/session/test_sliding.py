@@ -27,7 +27,7 @@ from tgbench.memory.placement import Footprint
 from tgbench.plans.attempts import Attempts
 from tgbench.plans.plan import Plan
 from tgbench.plans.scenarios import Runs
-from tgbench.programs.lowering import Sizer
+from tgbench.programs.sizing import Sizer
 from tgbench.session.session import GraphSession
 
 SIZE, WIDE, WORDS, WINDOW, LAYERS = 64, 16, 7, 5, 3

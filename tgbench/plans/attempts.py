@@ -21,7 +21,7 @@ from tgbench.memory.draft import Draft, Passage
 from tgbench.memory.placement import Placement, Retention, aligned, givers
 from tgbench.plans.scenarios import Runs, Scenario
 from tgbench.plans.tally import Computed, StepTally
-from tgbench.programs.lowering import Sizer
+from tgbench.programs.sizing import Sizer
 from tgbench.runs.propagate import Step
 from tgbench.runs.rules import Rules
 from tgbench.runs.split import WHOLE, Cut, finest

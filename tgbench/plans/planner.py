@@ -35,7 +35,10 @@ from tgbench.plans.decisions import Decisions
 from tgbench.plans.least import least
 from tgbench.plans.parts import parts_read_again
 from tgbench.plans.scenarios import Runs, Scenario
-from tgbench.programs.lowering import Choices, Held, Sizer, Surveyor
+from tgbench.programs.choices import Choices
+from tgbench.programs.held import Held
+from tgbench.programs.lowering import Surveyor
+from tgbench.programs.sizing import Sizer
 from tgbench.runs.buckets import Bucket, BucketClass
 from tgbench.runs.propagate import BYTES_PER_NS, Propagator, Step, rough_ns
 from tgbench.runs.rules import Rules

@@ -22,8 +22,9 @@ from tgbench.kernels import beside
 from tgbench.kernels.numba import rows
 from tgbench.kernels.onednn.library import Computation
 from tgbench.kernels.registry import KERNELS, Site, scratch_views
-from tgbench.programs.lowering import Addresser, Lowerer, site_of
+from tgbench.programs.lowering import Lowerer
 from tgbench.programs.program import Program
+from tgbench.programs.sites import Addresser, site_of
 from tgbench.runs.propagate import widened
 
 

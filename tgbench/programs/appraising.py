@@ -27,24 +27,12 @@ from tgbench.kernels.registry import ARENA, KERNELS, Site, View
 from tgbench.kernels.torch.elementwise import fill_
 from tgbench.memory.placement import Placement, hull_of, touched_by
 from tgbench.memory.storage import ScheduledGraph
+from tgbench.programs.choices import BoundKernel, Choices, KnownBindings, Option
 from tgbench.programs.folding import Calls, Folder, joined_site
-from tgbench.programs.lowering import (
-    UNDECIDED,
-    Addresser,
-    BoundKernel,
-    Choices,
-    DoesNotFit,
-    KnownBindings,
-    Lowerer,
-    Lowering,
-    Option,
-    Starts,
-    State,
-    Written,
-    half_octaves,
-    is_there,
-)
+from tgbench.programs.held import State, Written
+from tgbench.programs.lowering import UNDECIDED, DoesNotFit, Lowerer, Lowering, Starts
 from tgbench.programs.program import Instruction
+from tgbench.programs.sites import Addresser, half_octaves, is_there
 from tgbench.programs.states import States
 from tgbench.runs.pausing import Pausing
 from tgbench.runs.propagate import Step

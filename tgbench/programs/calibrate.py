@@ -45,8 +45,8 @@ from tgbench.kernels.binding import bound
 from tgbench.kernels.numba.chain import in_a_row
 from tgbench.kernels.registry import ARENA, KERNELS, Kernel, Prepared, Site, candidates
 from tgbench.kernels.views import Bound
-from tgbench.programs.lowering import canonical
 from tgbench.programs.pool import Pool
+from tgbench.programs.sites import canonical
 
 LEAST_NS = 20_000.0  # shorter calls are not worth a plan that waits, nor a clock in a run
 ROW_NS, MOST_IN_A_ROW = 200_000.0, 64  # what calls take that are timed together, and how many

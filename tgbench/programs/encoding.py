@@ -25,8 +25,9 @@ from tgbench.base.errors import ProgramsError
 from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import Graph, Node
 from tgbench.kernels.registry import ARENA, Site, Unnamed, View, frozen_inputs
+from tgbench.programs.choices import BoundKernel
 from tgbench.programs.folding import post
-from tgbench.programs.lowering import BoundKernel, Lowerer
+from tgbench.programs.lowering import Lowerer
 from tgbench.programs.program import Instruction, Program
 from tgbench.programs.states import Alike, ValidityPattern
 from tgbench.runs.buckets import SIZED, BucketClass

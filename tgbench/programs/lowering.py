@@ -8,61 +8,55 @@ once for all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
-from itertools import count
-from typing import Any, NamedTuple
+from functools import cache
+from typing import Any
 
 from tgbench.base.coords import (
     Coord,
-    Moving,
-    fixed,
-    here,
-    origin_symbol,
     same,
     value_of,
 )
-from tgbench.base.errors import ExactnessError, KernelError, TgbenchError
-from tgbench.base.regions import EMPTY, NOTHING, Box, Left, Region, row_major
-from tgbench.base.sweeps import is_free
-from tgbench.base.swept import bases
-from tgbench.base.words import shorten
+from tgbench.base.errors import KernelError, TgbenchError
+from tgbench.base.regions import Box, Region
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import ITEMSIZE
-from tgbench.kernels.copied import of_tiling
 from tgbench.kernels.registry import (
     ARENA,
     KERNELS,
     OUT,
     SCRATCH,
-    Function,
     Host,
-    Kernel,
     Prepared,
     Ranking,
-    Scratch,
     Site,
-    Unnamed,
     View,
     candidates,
-    frozen_inputs,
     is_by_team,
-    scratch_bytes,
-    scratch_views,
 )
 from tgbench.kernels.torch.elementwise import fill_
 from tgbench.kernels.torch.layout import slide_
-from tgbench.memory.draft import Draft
-from tgbench.memory.placement import Placement, Slot, touched
+from tgbench.memory.placement import Placement, touched
 from tgbench.memory.storage import ScheduledGraph
-from tgbench.programs.folding import Calls, Folder, chains_in, joined, joined_site
-from tgbench.programs.program import Instruction, site_at
+from tgbench.programs.choices import BoundKernel, Choices, KnownBindings, Option, moving_sizes
+from tgbench.programs.folding import Calls, Folder, joined
+from tgbench.programs.held import Held, State, Written
+from tgbench.programs.program import Instruction
+from tgbench.programs.sites import (
+    Addresser,
+    canonical,
+    held_here,
+    is_there,
+    layout,
+    site_of,
+    taken,
+)
 from tgbench.programs.teamwork import Teamwork
 from tgbench.runs.pausing import Pausing, at_once
 from tgbench.runs.propagate import Step
-from tgbench.runs.rules import Rules, row_before
+from tgbench.runs.rules import Rules
 
 UNDECIDED = ""  # the kernel of a call before one is chosen
 SLIDE = "slide"  # of a call that moves a window
@@ -84,247 +78,8 @@ class Unreadable(Exception):  # noqa: N818  (a signal to compute again)
         self.node = node
 
 
-@dataclass(frozen=True)
-class Held:
-    """What a node's bytes hold between runs.
-
-    Fields:
-        valid: elements that hold the value for the current inputs.
-        start: coordinates of the first element of its slot.
-    """
-
-    valid: Region
-    start: tuple[Coord, ...]
-
-    def fixed(self, numbers: Mapping[int, int]) -> Held:
-        """The same where these entries of the origin are numbers."""
-        return Held(self.valid.fixed(numbers), tuple(fixed(at, numbers) for at in self.start))
-
-
-State = Mapping[Node, Held]
 Seen = tuple[tuple[Node, Box], ...]
 Starts = Mapping[Node, tuple[Coord, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """How a node's elements are laid out, wherever its base begins in a run.
-
-    Fields:
-        base: the node whose bytes it shows, and its strides.
-        steps: elements of the base per step along each dimension.
-        first: offset of coordinate 0 when the base begins at its own coordinate 0.
-        buffer: the arena, or a tensor of the pool.
-    """
-
-    base: Node
-    strides: tuple[int, ...]
-    steps: tuple[int, ...]
-    first: int
-    buffer: Unnamed | str
-
-
-def layout(node: Node, scheduled: ScheduledGraph, slots: Mapping[Node, Slot]) -> Layout:
-    """The layout of a node: in its slot, or whole in the pool if it is frozen."""
-    base, mapped = scheduled.base[node], scheduled.maps[node]
-    buffer: Unnamed | str = base.name if base in scheduled.frozen else ARENA
-    if base in scheduled.frozen:
-        strides, offset = row_major(base.shape), 0
-    else:
-        slot = slots[base]
-        strides, offset = slot.strides, slot.offset_bytes // base.type.itemsize
-    steps = tuple(0 if to is None else strides[to[0]] * to[1] for to in mapped.dims)
-    first = offset + sum(a * stride for a, stride in zip(mapped.start, strides, strict=True))
-    return Layout(base, strides, steps, first, buffer)
-
-
-class Written:
-    """What holds a number by now: valid and clean elements, and what a run has written so far."""
-
-    def __init__(self, left: Mapping[Node, Left]) -> None:
-        self._left = left
-        self._boxes: dict[Node, list[Box]] = {}
-
-    @staticmethod
-    def before(step: Step, state: State, placement: Placement) -> Written:
-        """As it is when a run begins, and windows lie where they do in it."""
-        retained, sliding = placement.retained, placement.sliding
-        return Written(
-            {
-                node: Left(held.valid, step.dirty.get(node, EMPTY))
-                for node, held in state.items()
-                if node in retained
-                or node in sliding
-                or not (node in step.compute or node in step.filled)
-            }
-        )
-
-    def add(self, node: Node, box: Box) -> None:
-        """A box is written."""
-        self._boxes.setdefault(node, []).append(box)
-
-    def lacking(self, node: Node, box: Box) -> Region:
-        """What of a box holds nothing yet."""
-        written = self._boxes.get(node, ())
-        if box in written:
-            return EMPTY
-        missing = Region((box,)).subtract(Region.of(*written))
-        return self._left.get(node, NOTHING).lacking(missing)
-
-
-class Addresser:
-    """Views of any node's boxes, given where its bytes start in this run."""
-
-    def __init__(
-        self, layouts: Callable[[Node], Layout], starts: Mapping[Node, tuple[Coord, ...]]
-    ) -> None:
-        self.layouts = layouts
-        self.starts = starts
-        self._views: dict[tuple[Node, Box], View] = {}
-
-    def view(self, node: Node, box: Box) -> View:
-        found = self._views.get((node, box))
-        if found is None:
-            found = self._views[node, box] = self._view(node, box)
-        return found
-
-    def _view(self, node: Node, box: Box) -> View:
-        laid = self.layouts(node)
-        where: Coord = laid.first
-        for (start, _), step in zip(box, laid.steps, strict=True):
-            if type(start) is not int or start:
-                where = where + start * step
-        if laid.buffer == ARENA:
-            for begins, stride in zip(self.starts[laid.base], laid.strides, strict=True):
-                if type(begins) is not int or begins:
-                    where = where - begins * stride
-        return View(laid.buffer, node.dtype, box.extents, laid.steps, where)
-
-
-def site_of(
-    node: Node, box: Box, addresser: Addresser, rules: Rules, device: str, *, prepares: bool = False
-) -> Site:
-    """Where a box of a node is computed, and reads what; `prepares` if weights may be laid out."""
-    reads = rules.reads(node.call, box)
-    ins = tuple(
-        None if read is None else addresser.view(parent, read)
-        for parent, read in zip(node.inputs, reads, strict=True)
-    )
-    before = row_before(node.call, box)
-    if before is not None:
-        row = addresser.view(node, before)
-        ins = tuple(row if i == node.call.op.continues else view for i, view in enumerate(ins))
-    frozen = frozen_inputs(ins) if prepares else frozenset()
-    return Site(node.call, box, reads, addresser.view(node, box), ins, device, frozen)
-
-
-@dataclass(frozen=True)
-class Option:
-    """A kernel that takes a site, and the scratch memory it wants there."""
-
-    kernel: Kernel
-    shapes: tuple[Scratch, ...]
-    used_bytes: Coord
-
-
-@dataclass(frozen=True)
-class BoundKernel:
-    """A kernel bound over operands at offset 0.
-
-    Fields:
-        kernel: its name.
-        function, arguments: what it is called with, as views of these operands.
-        scratch_bytes: of temporary memory that it is given.
-        allocates: bytes the called library takes for itself at a site.
-    """
-
-    kernel: str
-    function: Function
-    arguments: tuple[Any, ...]
-    scratch_bytes: Coord
-    allocates: Callable[[Site], int]
-
-
-class Choices:
-    """The kernels that take each site, best first; remembered for operands that lie alike.
-
-    Args:
-        ranking: which kernels take a site, the best first; by their own models if left out.
-    """
-
-    def __init__(self, rules: Rules, ranking: Ranking = candidates) -> None:
-        self.rules = rules
-        self.ranking = ranking
-        self._next = count()  # no number comes twice
-        self.forget()
-
-    def forget(self) -> None:
-        """More is known of what kernels take: they are ranked anew."""
-        memo = self.rules.allowance.memo
-        self._numbers, self._kernels, self._options = memo(), memo(), memo()
-
-    def key(self, site: Site) -> int:
-        """A number for what of a canonical site counts."""
-        place, sizes = _place(site), _moving_sizes(site)
-        what = (site.call, place, site.out, site.ins, site.frozen, sizes, site.posts)
-        return self._numbers.get(what, self._next.__next__)
-
-    def at(self, key: int, site: Site) -> Iterator[Option]:
-        """The kernels for a canonical site with this key, best first; few ask for the last."""
-        for kernel in self._kernels.get(key, self._ranked, site):
-            yield self._options.get((key, kernel.name), _option, kernel, site)
-
-    def _ranked(self, site: Site) -> Iterable[Kernel]:
-        """Where bits must agree, it is the one of the tiling: none, where that takes each place by
-        itself, but no call that serves them all.
-        """
-        tiling = self.rules.tilings.get(site.call)
-        if tiling is None:
-            return self.ranking(site)
-        try:
-            return [of_tiling(site, tiling)]
-        except ExactnessError:
-            if is_free(Region((site.out_box,))):
-                return []
-            raise
-
-    def named(self, site: Site, name: str) -> Option:
-        """The kernel of a name, for a site; raises KernelError if it does not take that."""
-        tiling = self.rules.tilings.get(site.call)
-        known = KERNELS.get(site.call.op.name, ()) if tiling is None else [of_tiling(site, tiling)]
-        for kernel in known:
-            if kernel.name == name and kernel.takes(site):
-                return _option(kernel, site)
-        op, box = site.call.op.name, site.out_box
-        raise KernelError(f"{op}: no kernel {shorten(name)} computes {box}; make programs anew")
-
-
-class KnownBindings:
-    """Kernels chosen and bound over operands at offset 0, by how these lie: it holds wherever that
-    is, and over every placement of a graph.
-
-    Args:
-        choices: the kernels that take each site.
-    """
-
-    def __init__(self, choices: Choices) -> None:
-        self.choices = choices
-        self._hows: dict[Hashable, int] = {}  # never forgotten: lowerers remember the numbers
-        self.forget()
-
-    def forget(self) -> None:
-        """More is known of what kernels take."""
-        memo = self.choices.rules.allowance.memo
-        self.by_choice, self.by_how = memo(), memo()
-
-    def number(self, how: Hashable) -> int:
-        """One number for equal ways of how operands lie."""
-        return self._hows.setdefault(how, len(self._hows))
-
-
-def _option(kernel: Kernel, site: Site) -> Option:
-    shapes = kernel.scratch(site)
-    return Option(kernel, shapes, scratch_bytes(shapes))
 
 
 @dataclass(frozen=True)
@@ -580,7 +335,7 @@ class Lowerer:
         node, there = made.node, made.site
         assert there is not None
         inplace = tuple([_lies_there(there, i) for i in self._taken(node)])
-        alike = (self._how(node), made.box, there.in_boxes, inplace, _moving_sizes(there))
+        alike = (self._how(node), made.box, there.in_boxes, inplace, moving_sizes(there))
         return self.placed(node, there, self._bindings.by_how.get(alike, self._any, node, there))
 
     def _teaming(self, made: list[Instruction]) -> Pausing[list[Instruction]]:
@@ -662,7 +417,7 @@ class Lowerer:
         try:
             self._fastest(site, node)
         except (DoesNotFit, KernelError):
-            if posts or not _moving_sizes(site):
+            if posts or not moving_sizes(site):
                 raise
             return held_here(site)
         return site
@@ -735,7 +490,7 @@ class Lowerer:
         try:
             return self._fitting(self._named_at(site, kernel), node)
         except (DoesNotFit, KernelError):
-            if posts or not _moving_sizes(site):
+            if posts or not moving_sizes(site):
                 raise
         return self._fitting(self._named_at(held_here(site), kernel), node)
 
@@ -748,11 +503,11 @@ class Lowerer:
     def _named_at(self, site: Site, kernel: str) -> BoundKernel:
         key = self._bindings.choices.key(site), kernel
         named = self._bindings.choices.named
-        return self._bindings.by_choice.get(key, lambda: _bound(site, named(site, kernel)))
+        return self._bindings.by_choice.get(key, lambda: named(site, kernel).bound_at(site))
 
     def _bound(self, site: Site, key: Hashable, option: Option) -> BoundKernel:
         """A kernel bound at a canonical site; for sites with this key it is the same."""
-        return self._bindings.by_choice.get((key, option.kernel.name), _bound, site, option)
+        return self._bindings.by_choice.get((key, option.kernel.name), option.bound_at, site)
 
     def placed(
         self, node: Node, there: Site, bound: BoundKernel, posts: Sequence[Node] = ()
@@ -780,111 +535,6 @@ class Lowerer:
                 return option
             wanted.append(option.used_bytes)
         raise DoesNotFit(node, f"{wanted[0]} bytes of scratch" if wanted else "a kernel", reserved)
-
-
-class _Wanted(NamedTuple):
-    """What calls of a node want, which compute these regions and whose operands lie so."""
-
-    regions: tuple[Region, ...]
-    how: Hashable
-    wanted: frozenset[tuple[int, ...]]
-
-
-class Sizer:
-    """How much scratch memory the kernels of calls want, before anything has an offset.
-
-    That depends on how operands lie, not where. Attempts at one plan differ in few of them: what is
-    known of a call whose operands lie alike is not asked again.
-    """
-
-    def __init__(
-        self, scheduled: ScheduledGraph, rules: Rules, device: str, choices: Choices
-    ) -> None:
-        self.scheduled = scheduled
-        self.rules = rules
-        self.device = device
-        self.choices = choices
-        self._wants = rules.allowance.memo()
-        self._hows: dict[Hashable, int] = {}
-        self._last: dict[Node, _Wanted] = {}
-        self._chains: dict[Node, list[tuple[Node, ...]]] = {}  # by the node that they begin with
-        for chain in () if rules.tilings else chains_in(scheduled):
-            self._chains.setdefault(chain[0], []).append(chain)
-
-    def wants(
-        self, computed: Iterable[tuple[Node, tuple[Region, ...]]], draft: Draft
-    ) -> dict[Node, frozenset[tuple[int, ...]]]:
-        """Of every node, what each of its calls would take: the best kernel's bytes first."""
-        views = _Unplaced(self.scheduled, draft, self._hows)
-        found: dict[Node, frozenset[tuple[int, ...]]] = {}
-        for node, regions in computed:
-            last, how = self._last.get(node), self._how(node, views)
-            if last is None or last.regions is not regions or last.how != how:
-                wanted = frozenset[tuple[int, ...]]().union(
-                    *(
-                        self._wants.get((node, region, how), self._wanted, node, region, views)
-                        for region in regions
-                    )
-                )
-                last = self._last[node] = _Wanted(regions, how, wanted)
-            found[node] = found[node] | last.wanted if node in found else last.wanted
-        return found
-
-    def _how(self, node: Node, views: _Unplaced) -> Hashable:
-        chains = self._chains.get(node)
-        return tuple(map(views.how, chains[-1])) if chains else views.how(node)
-
-    def _wanted(self, node: Node, region: Region, views: _Unplaced) -> frozenset[tuple[int, ...]]:
-        found = set[tuple[int, ...]]()
-        for box in self.rules.parts(node.call, region):
-            found.add(self._asked((node,), box, views))
-            for chain in self._chains.get(node, ()):
-                if all(one in views.draft.slots for one in chain):
-                    found.add((*self._asked(chain, box, views), 0))  # or they are calls apart
-        return frozenset(found)
-
-    def _asked(self, chain: Sequence[Node], box: Box, views: _Unplaced) -> tuple[int, ...]:
-        """What kernels want that compute a box of all these nodes at once, the best one first."""
-        there = joined_site(chain, [self._site(node, box, views) for node in chain])
-        donors = views.draft.donors
-        site = canonical(there, *(taken(node, self.scheduled, donors) for node in chain))
-        options = self.choices.at(self.choices.key(site), site)
-        return tuple(value_of(option.used_bytes) for option in options)
-
-    def _site(self, node: Node, box: Box, views: _Unplaced) -> Site:
-        prepares = node.call not in self.rules.unpacked
-        return site_of(node, box, views.addresser, self.rules, self.device, prepares=prepares)
-
-
-class _Unplaced:
-    """How the operands of calls lie in a draft: their strides, and what is taken over in place."""
-
-    def __init__(
-        self, scheduled: ScheduledGraph, draft: Draft, numbers: dict[Hashable, int]
-    ) -> None:
-        self.scheduled, self.draft, self._numbers = scheduled, draft, numbers
-        self._layout = cache(lambda node: layout(node, scheduled, draft.slots))
-        self._hows: dict[Node, int] = {}
-
-    @cached_property
-    def addresser(self) -> Addresser:
-        """Every slot begins at coordinate 0: wherever it does, its strides are the same."""
-        starts = {node: (0,) * node.rank for node in self.draft.slots}
-        return Addresser(self._layout, starts)
-
-    def how(self, node: Node) -> int:
-        """A number for the strides of what a node writes and reads; some inputs are never looked
-        at.
-        """
-        found = self._hows.get(node)
-        if found is not None:
-            return found
-        scheduled, slots = self.scheduled, self.draft.slots
-        there = (one for one in (node, *node.inputs) if scheduled.base[one] in slots)
-        strides = tuple([slots[scheduled.base[one]].strides for one in there])
-        how = strides, node in self.draft.donors
-        found = self._hows[node] = self._numbers.setdefault(how, len(self._numbers))
-        return found
 
 
 class Surveyor(Lowerer):
@@ -918,107 +568,15 @@ class Surveyor(Lowerer):
         return calls[0]
 
 
-def _place(site: Site) -> Hashable:
-    """What of a box's place a kernel can tell; all of it where something is known, or moves.
-
-    Guards of a choice are about the coordinates that it was made at. What is read for a box that
-    moves may be numbers that are the same only here: elsewhere, it begins elsewhere in it.
-    """
-    call, box = site.call, site.out_box
-    if any(fact is not None for fact in call.facts) or any(
-        type(side) is not int for interval in box for side in interval
-    ):
-        return box, site.in_boxes
-    return call.op.place(call, box)
-
-
-def _moving_sizes(site: Site) -> tuple[int, ...]:
-    """About how large operands are whose sizes move, in half octaves.
-
-    The fastest kernel may be another where they are much larger. A program serves all the sizes
-    that its guards allow, so what chooses its kernels need not tell close ones apart.
-    """
-    return half_octaves(size for view in site.views for size in view.shape)
-
-
-def half_octaves(sizes: Iterable[Coord]) -> tuple[int, ...]:
-    """About how large those are that move."""
-    moving = [size for size in sizes if type(size) is Moving]
-    return tuple([(value_of(size) ** 2).bit_length() for size in moving])
-
-
-def _bound(site: Site, option: Option) -> BoundKernel:
-    kernel = option.kernel
-    function, arguments = kernel.bind(site, scratch_views(option.shapes))
-    return BoundKernel(kernel.name, function, arguments, option.used_bytes, kernel.allocates)
-
-
-def taken(node: Node, scheduled: ScheduledGraph, donors: Mapping[Node, Node]) -> frozenset[int]:
-    """The inputs whose bytes a node's result takes over."""
-    donor = donors.get(node)
-    if donor is None:
-        return frozenset()
-    return frozenset(i for i, n in enumerate(node.inputs) if scheduled.base[n] is donor)
-
-
 def _others(post: Site) -> Iterator[tuple[int, View]]:
     """The operands that something done to each number reads besides, by number."""
     return ((i, view) for i, view in enumerate(post.ins) if view is not None)
-
-
-def canonical(site: Site, taken: frozenset[int], *taken_by_posts: frozenset[int]) -> Site:
-    """The site with every operand at offset 0 of a buffer of its own.
-
-    An input that lies exactly where the output does keeps that: kernels may ask. It can only be one
-    of those whose bytes are `taken`, and at other coordinates it may lie elsewhere: `same` guards.
-    """
-    out = site.out
-    plain = View(OUT, out.dtype, out.shape, out.strides, 0)
-
-    def put(view: View | None, key: Hashable, may_be_there: bool) -> View | None:
-        if view is None:
-            return None
-        there = may_be_there and is_there(view, out)
-        return View(OUT if there else key, view.dtype, view.shape, view.strides, 0)
-
-    ins = tuple(put(view, i, i in taken) for i, view in enumerate(site.ins))
-    posts = tuple(
-        replace(
-            post,
-            out=plain,
-            ins=tuple(put(view, (k, i), i in own) for i, view in enumerate(post.ins)),
-        )
-        for k, (post, own) in enumerate(zip(site.posts, taken_by_posts, strict=True))
-    )
-    return Site(site.call, site.out_box, site.in_boxes, plain, ins, site.device, site.frozen, posts)
-
-
-def held_here(site: Site) -> Site:
-    """A site in the numbers of where one stands; it is guarded that they are these."""
-    origin = here()
-    for i in sorted(_entries(site)):
-        same(origin_symbol(i), origin[i])
-    return site_at(site, origin)
-
-
-def _entries(site: Site) -> set[int]:
-    """The entries of an origin that a site's coordinates depend on."""
-    boxes = [site.out_box, *(box for box in site.in_boxes if box is not None)]
-    coords = [side for box in boxes for interval in box for side in interval]
-    coords += [c for view in site.views for c in (*view.shape, *view.strides, view.offset)]
-    found = {i for coord in coords if isinstance(coord, Moving) for i in bases(coord.terms)}
-    return found.union(*(_entries(post) for post in site.posts))
 
 
 def _lies_there(site: Site, i: int) -> bool:
     """Whether an input lies exactly where the output does."""
     view = site.ins[i]
     return view is not None and is_there(view, site.out)
-
-
-def is_there(view: View, out: View) -> bool:
-    alike = view.buffer == out.buffer and view.dtype == out.dtype
-    return alike and same(view.offset, out.offset)
 
 
 def _moved(argument: Any, places: Mapping[Any, Any]) -> Any:

@@ -29,7 +29,7 @@ from tgbench.kernels.registry import (
     prepared_inputs,
 )
 from tgbench.memory.storage import ScheduledGraph
-from tgbench.programs.lowering import Addresser, layout, site_of
+from tgbench.programs.sites import Addresser, layout, site_of
 from tgbench.programs.weights import Source
 from tgbench.runs.rules import Rules
 

@@ -20,7 +20,8 @@ from tgbench.graph.graph import Node
 from tgbench.kernels.registry import Ranking, candidates
 from tgbench.memory.placement import Placement
 from tgbench.memory.storage import ScheduledGraph
-from tgbench.programs.lowering import DoesNotFit, Held, Lowerer, Lowering, State, Unreadable
+from tgbench.programs.held import Held, State
+from tgbench.programs.lowering import DoesNotFit, Lowerer, Lowering, Unreadable
 from tgbench.programs.program import Instruction
 from tgbench.programs.teamwork import Teamwork
 from tgbench.runs.buckets import BucketClass

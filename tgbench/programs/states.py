@@ -17,7 +17,7 @@ from tgbench.base.memo import Allowance
 from tgbench.base.regions import EMPTY, Box, Region
 from tgbench.base.swept import is_swept
 from tgbench.graph.graph import Node
-from tgbench.programs.lowering import Held, State
+from tgbench.programs.held import Held, State
 from tgbench.runs.buckets import Spot
 from tgbench.runs.raster import Raster
 

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 from tgbench.base.coords import Footing
 from tgbench.base.regions import EMPTY, Region
 from tgbench.graph.graph import Node
-from tgbench.programs.lowering import Held
+from tgbench.programs.held import Held
 from tgbench.programs.program import Program
 from tgbench.programs.states import NOTHING, ValidityPattern
 from tgbench.runs.buckets import Boxes, Bucket, Place, Spot

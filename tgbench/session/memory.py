@@ -26,7 +26,7 @@ from tgbench.kernels.registry import ARENA, Ranking, View
 from tgbench.memory.arena import Occupancy, Seat
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.decisions import Decisions
-from tgbench.programs.lowering import State
+from tgbench.programs.held import State
 from tgbench.programs.places import Saved, Spared
 from tgbench.programs.pool import Pool
 from tgbench.programs.program import Program

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from tgbench.base.coords import Domain, Guard
-from tgbench.programs.lowering import State
+from tgbench.programs.held import State
 from tgbench.programs.states import States, ValidityPattern
 from tgbench.runs.buckets import BucketClass, Spot
 

@@ -28,7 +28,7 @@ from tgbench.graph.graph import Graph, Node
 from tgbench.memory.placement import Turn
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.retention.walk import Decide, Walk
-from tgbench.programs.lowering import Held, State
+from tgbench.programs.held import Held, State
 from tgbench.programs.specialiser import holds_alone, taken_for
 from tgbench.runs.buckets import Bucket, BucketClass
 from tgbench.runs.propagate import changes, handed_out, joined

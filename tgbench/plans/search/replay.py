@@ -16,7 +16,8 @@ from tgbench.memory.placement import Placement
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.retention.walk import Walk
 from tgbench.programs.appraising import Appraisals, Appraiser
-from tgbench.programs.lowering import DoesNotFit, State
+from tgbench.programs.held import State
+from tgbench.programs.lowering import DoesNotFit
 from tgbench.programs.program import Instruction
 from tgbench.programs.specialiser import Specialiser, holds_alone
 from tgbench.runs.buckets import BucketClass, Spot

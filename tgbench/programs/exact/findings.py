@@ -52,7 +52,7 @@ from tgbench.programs.exact.trials import (
     keeps_elements,
     orders_of,
 )
-from tgbench.programs.lowering import Addresser, layout
+from tgbench.programs.sites import Addresser, layout
 from tgbench.runs.propagate import rough_ns
 from tgbench.runs.rules import Rules
 

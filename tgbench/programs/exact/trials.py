@@ -33,7 +33,7 @@ from tgbench.kernels.binding import Buffers, bound, tensor_of
 from tgbench.kernels.copied import formed
 from tgbench.kernels.registry import OUT, Kernel, Site, View
 from tgbench.memory.storage import ScheduledGraph
-from tgbench.programs.lowering import Addresser, layout
+from tgbench.programs.sites import Addresser, layout
 from tgbench.runs.rules import Rules
 
 BOXES = 24  # boxes of tiles in each chunk that is tried, besides the whole of it

@@ -19,7 +19,8 @@ from tgbench.graph.graph import Node
 from tgbench.plans.decisions import Decisions
 from tgbench.plans.explain import after, kinds
 from tgbench.plans.plan import Plan
-from tgbench.programs.lowering import DoesNotFit, State
+from tgbench.programs.held import State
+from tgbench.programs.lowering import DoesNotFit
 from tgbench.programs.specialiser import Specialiser
 from tgbench.runs.buckets import Boxes, Bucket, BucketClass
 from tgbench.runs.propagate import Step, changes
