@@ -57,8 +57,8 @@ SMALLEST_NS = 5e6  # of a run of PyTorch: models below are told together
 def measured(folder: Path = RESULTS) -> str:
     """The whole section, from the results in a folder."""
     parts = (
-        _decode, _forward, _zoo, _engine, _predicted, _histories, _budgets, _modules, _sweep,
-        _timeline, _trust, _stays,
+        _decode, _forward, _zoo, _strangers, _engine, _predicted, _histories, _budgets, _modules,
+        _sweep, _timeline, _trust, _stays,
     )  # fmt: skip
     return "\n\n".join(part(Files(folder)) for part in parts)
 
@@ -335,6 +335,29 @@ def _zoo(files: Files) -> str:
         f"at random places in ample and in little memory: {found['totals']['equal']} give "
         f"PyTorch's outputs, by {worst:.0e} of the largest at most{besides}; {_where(found)} "
         f"({files.link('zoo')}, `make bench-zoo`)."
+    )
+
+
+def _strangers(files: Files) -> str:
+    found = files["strangers"]
+    totals = found["totals"]
+    done = [one for one in found["models"].values() if "error" not in one]
+
+    def middle(key: str) -> str:
+        values = [one[key] for one in done]
+        low, mid, high = min(values), statistics.median(values), max(values)
+        return f"{mid:.2f} in the middle ({low:.2f} to {high:.2f})"
+
+    first, again = ([one[key] for one in done] for key in ("first_s", "again_s"))
+    return (
+        f"{totals['models']} models of timm, torchvision, segmentation-models-pytorch, diffusers, "
+        "x-transformers and PyTorch's own layers, as those libraries make them, edited at random "
+        f"places beside PyTorch: {totals['equal']} give its outputs, as exactly as it gives "
+        f"float64's. Everything computed takes {middle('full_over_pytorch')} of its time, runs "
+        f"after an edit {middle('edited_over_better')} of the better of both. A first answer takes "
+        f"{statistics.median(first):.1f} s in the middle, {max(first):.0f} s at most; where the "
+        f"machine was measured before {statistics.median(again):.1f} and {max(again):.0f} s; "
+        f"{_where(found)} ({files.link('strangers')}, `make bench-strangers`)."
     )
 
 

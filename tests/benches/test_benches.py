@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import time
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -22,6 +25,7 @@ from benchmarks.measure import (
     Stopwatch,
     busy,
     dumped,
+    measured_apart,
     measured_here,
     rotated,
     take_turns,
@@ -53,6 +57,24 @@ def test_turns_rotate_and_count() -> None:
     assert samples.times["a"] == [[1, 2, 11, 12], [15, 16, 19, 20]]
     assert len(samples.loads) == 2
     assert rotated(["a", "b", "c"], 4) == ["b", "c", "a"]
+
+
+@pytest.mark.parametrize(
+    ("work", "limit_s", "expected"),
+    [
+        (partial(dict, seen=1), 60.0, {"seen": 1}),
+        (partial(int, "no"), 60.0, {"error": "ValueError: invalid literal for int()"}),
+        (partial(os._exit, 3), 60.0, {"error": "the process ended with 3"}),
+        (partial(time.sleep, 60), 0.5, {"error": "not done in 0.5 s"}),
+    ],
+    ids=["done", "raises", "ends", "late"],
+)
+def test_a_process_says_what_it_measured_or_why_nothing(
+    work: Any, limit_s: float, expected: dict[str, Any]
+) -> None:
+    found = measured_apart(work, limit_s, ("benchmarks.measure",))
+    assert found.keys() == expected.keys()
+    assert all(str(found[key]).startswith(str(value)) for key, value in expected.items())
 
 
 def test_ratios_are_within_repetitions() -> None:
