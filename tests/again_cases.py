@@ -18,7 +18,8 @@ from tgbench.base.regions import Region
 from tgbench.graph.graph import Graph, GraphBuilder, Node
 from tgbench.graph.simplify import simplify
 from tgbench.memory.storage import ScheduledGraph
-from tgbench.plans.planner import Planner, unit_change
+from tgbench.plans.following import unit_change
+from tgbench.plans.planner import Planner
 from tgbench.runs.buckets import Bucket
 from tgbench.runs.rules import Rules
 

@@ -21,7 +21,8 @@ from tgbench.kernels.registry import Kernel, Site, candidates
 from tgbench.memory.placement import Retention
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.attempts import Attempt, Attempts
-from tgbench.plans.planner import Planner, unit_change
+from tgbench.plans.following import unit_change
+from tgbench.plans.planner import Planner
 from tgbench.plans.scenarios import Scenario
 from tgbench.programs.specialiser import Specialiser
 from tgbench.runs.buckets import Bucket

@@ -29,8 +29,9 @@ from tgbench.memory.draft import Draft
 from tgbench.memory.placement import Placement
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.decisions import Decisions
+from tgbench.plans.following import Reach, change_as_asked, unit_change, whole_lines
 from tgbench.plans.plan import Plan
-from tgbench.plans.planner import Planner, change_as_asked, unit_change, whole_lines
+from tgbench.plans.planner import Planner
 from tgbench.plans.scenarios import Scenario
 from tgbench.programs.specialiser import Specialiser
 from tgbench.runs.buckets import Bucket
@@ -402,7 +403,7 @@ def test_the_next_run_changes_whole_lines_where_layers_read_them_whole(
     first = Bucket.of({"x": Region.full(x.shape)}, {"y": Region.full(y.shape)})
     guess = unit_change(first, scheduled, "x")
     assert guess is not None
-    found = whole_lines(guess, scheduled, Rules())
+    found = whole_lines(guess, Reach(guess.demand, scheduled, Rules()), scheduled.graph)
     assert found == Bucket.of({"x": Region((Box(changes),))}, dict(first.demand))
 
 

@@ -214,6 +214,48 @@ def test_where_there_is_no_room_for_a_part_a_narrower_one_is_made_ready(
     assert tried == expected
 
 
+class Refusing(Anywhere):
+    """Finds that no program for any place would be quick."""
+
+    def rehearsing(self, offer: Offer, decided: Any) -> Pausing[bool]:
+        yield from decided
+        return False
+
+
+def _gated(size: int) -> tuple[tg.Graph, dict[str, Any]]:
+    """A channel's mean is part of every pixel: a patch reaches everything."""
+    g = tg.GraphBuilder()
+    x = tg.ops.conv(g.input("x", (1, 3, size, size)), g.parameter("w", (4, 3, 1, 1)))
+    x = x * tg.ops.mean(x, (2, 3), keepdims=True)
+    for name in ("v", "u"):
+        x = tg.ops.relu(tg.ops.conv(x, g.parameter(name, (4, 4, 3, 3)), padding=1))
+    g.output("y", x)
+    shapes = {"w": (4, 3, 1, 1), "v": (4, 4, 3, 3), "u": (4, 4, 3, 3)}
+    return g.build(), {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+
+
+@pytest.mark.parametrize(("make", "expected"), [(_gated, []), (_deep, [7, 5])])
+def test_a_change_that_reaches_nearly_everything_is_not_followed_to_all_places(
+    make: Any, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is one that is narrower and reaches as much: with strides, 4 pixels do what 5 do."""
+    graph, values = make(56)
+    checked = _checked(graph, {**values, "x": np.zeros((1, 3, 56, 56), np.float32)})
+    checked.session.keeper.chooser = checked.session.runner.chooser = Refusing()
+    decided, followed = Maker.decided, []
+
+    def asked(maker: Maker, offer: Offer) -> Any:
+        ((_, region),) = offer.bucket.changed
+        ((*_, (start, stop)),) = region
+        followed.append(stop - start) if offer.rung is SWEPT else None
+        return decided(maker, offer)
+
+    monkeypatch.setattr(Maker, "decided", asked)
+    monkeypatch.setattr(running.Runner, "_steady_ns", lambda runner: 0)  # there is time
+    checked.run()
+    assert followed[:3] == expected
+
+
 class Endless(Anywhere):
     """Never has enough of asking what may come next."""
 

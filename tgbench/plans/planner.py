@@ -16,10 +16,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate
 
-from tgbench.base.coords import value_of
 from tgbench.base.errors import BudgetError
 from tgbench.base.memo import Latest, Memo
-from tgbench.base.regions import Box, Region
+from tgbench.base.regions import Box
 from tgbench.base.switches import checks
 from tgbench.base.words import counted, format_bytes
 from tgbench.graph.graph import Node
@@ -39,7 +38,7 @@ from tgbench.programs.choices import Choices
 from tgbench.programs.held import Held
 from tgbench.programs.lowering import Surveyor
 from tgbench.programs.sizing import Sizer
-from tgbench.runs.buckets import Bucket, BucketClass
+from tgbench.runs.buckets import BucketClass
 from tgbench.runs.propagate import BYTES_PER_NS, Propagator, Step, rough_ns
 from tgbench.runs.rules import Rules
 from tgbench.runs.split import WHOLE, Cut, contains, cuts, supersets
@@ -52,7 +51,6 @@ DEAR = (
 AT_HAND = 16  # answers of each kind that a planner has at hand
 MOST_REFUSED = 512  # retained nodes and scenarios for which a budget was too small
 LOWER = 8  # where a budget does not work, one that is lower by this part of it is the next
-AS_LITTLE = 1.01  # times the operations that a change of one element takes
 LEAST_GAIN = 0.01  # a finer cut that saves less than this share of the arena is the last one tried
 
 
@@ -68,137 +66,6 @@ class Tried:
     def placement(self) -> Placement:
         """The smallest map there was."""
         return self.planner._try_cuts(self.retained, self.scenarios, 0)[1]
-
-
-def unit_change(bucket: Bucket, scheduled: ScheduledGraph, name: str) -> Bucket | None:
-    """The smallest change there is of one input, with the same demand: what may come next.
-
-    It lies at the end, or where the demand ends in an output dimension of the same size.
-    """
-    asked = _asked(bucket, scheduled, name)
-    if not asked:
-        return None
-    box = Box((stop - 1, stop) for _, stop in asked)
-    return Bucket.of({name: Region((box,))}, dict(bucket.demand))
-
-
-def whole_lines(change: Bucket, scheduled: ScheduledGraph, rules: Rules) -> Bucket:
-    """A change of one element, of all along those dimensions where that takes as little: of a row
-    that a layer reads whole, of all channels of a pixel. Never of all of the input.
-    """
-    ((name, (box,)),) = change.changed
-    leaf = scheduled.graph.inputs[name]
-    if sum(size > 1 for size in leaf.shape) < 2:
-        return change
-    propagator = scheduled.propagator(rules, scheduled.stored)
-    demand = {scheduled.graph.outputs[output]: asked for output, asked in change.demand}
-    in_full = propagator.step({}, {}, demand).compute
-
-    def operations(changed: Box) -> int:
-        """What takes it in is computed again, as far as anything is; all else is there."""
-        dirty = propagator.forward({leaf: Region((changed,))})
-        return sum(
-            node.call.op.flops(node.call, one)
-            for node, region in in_full.items()
-            if node in dirty
-            for one in region.intersect(dirty[node])
-        )
-
-    most = AS_LITTLE * operations(box)
-    for axis in reversed(range(leaf.rank)):  # a row sooner than a column, where both are as little
-        size = leaf.shape[axis]
-        wider = Box((*box[:axis], (0, size), *box[axis + 1 :]))
-        if wider not in (box, Box.full(leaf.shape)) and operations(wider) <= most:
-            box = wider
-    return Bucket.of({name: Region((box,))}, dict(change.demand))
-
-
-def change_as_asked(bucket: Bucket, scheduled: ScheduledGraph, name: str) -> Bucket | None:
-    """As much of one input as is asked for, where that is a block of an output dimension of the
-    same size: a stream goes on so. None where it is one element, or all.
-    """
-    asked = _asked(bucket, scheduled, name)
-    shape = scheduled.graph.inputs[name].shape
-    is_block = [1 < stop - start < size for (start, stop), size in zip(asked, shape, strict=False)]
-    if not any(is_block):
-        return None
-    return Bucket.of({name: Region((Box(asked),))}, dict(bucket.demand))
-
-
-def change_onwards(bucket: Bucket, scheduled: ScheduledGraph, name: str) -> Bucket | None:
-    """All of one input from half-way to where is asked for on, with the same demand: what something
-    put in before that changes. None where no output dimension has the size of one of the input's.
-    """
-    asked = _asked(bucket, scheduled, name)
-    sizes = {
-        size for output, _ in bucket.demand for size in scheduled.graph.outputs[output].shape
-    } - {1}
-    sides = list(Box.full(scheduled.graph.inputs[name].shape))
-    for axis, (_, stop) in enumerate(asked):
-        if sides[axis][1] in sizes and stop > 1:
-            sides[axis] = (stop - 1) // 2, sides[axis][1]
-            return Bucket.of({name: Region((Box(sides),))}, dict(bucket.demand))
-    return None
-
-
-def change_behind(bucket: Bucket, scheduled: ScheduledGraph, name: str) -> Bucket | None:
-    """One element of an input half-way between what is asked for and the end, where one looks one
-    element before that: what was asked for last has more there than what else may be looked at.
-    None where all is asked for, or no output dimension has the size of one of the input's.
-    """
-    shape = scheduled.graph.inputs[name].shape
-    sides = list(Box.full(shape))
-    for axis, (start, stop) in enumerate(_asked(bucket, scheduled, name)):
-        if (start, stop) != sides[axis] and stop < shape[axis]:
-            at = (stop + shape[axis]) // 2
-            sides[axis] = at, at + 1
-            demand = {
-                output: _before(region, _alike(shape, scheduled.graph.outputs[output].shape)[axis])
-                for output, region in bucket.demand
-            }
-            return Bucket.of({name: Region((Box(sides),))}, demand)
-    return None
-
-
-def _before(region: Region, axis: int | None) -> Region:
-    """A region one element before along a dimension, as far as there is one."""
-    sides = list(region.hull())
-    if axis is not None and sides[axis][0] > 0:
-        start, stop = sides[axis]
-        sides[axis] = start - 1, stop - 1
-    return Region((Box(sides),))
-
-
-def _asked(bucket: Bucket, scheduled: ScheduledGraph, name: str) -> list[tuple[int, int]]:
-    """Between which elements of each dimension of an input an output dimension of the same size is
-    asked for; all of it where there is none. Nothing of a number, or where nothing is asked for.
-    """
-    shape = scheduled.graph.inputs[name].shape
-    found: dict[int, tuple[int, int]] = {}
-    for output, region in bucket.demand:
-        hull = region.hull()
-        for axis, other in enumerate(_alike(shape, scheduled.graph.outputs[output].shape)):
-            if other is not None:
-                start, stop = hull[other]
-                first, last = found.get(axis, (shape[axis], 0))
-                found[axis] = min(first, value_of(start)), max(last, value_of(stop))
-    return [found.get(i, (0, size)) for i, size in enumerate(shape) if bucket.demand]
-
-
-def _alike(shape: Sequence[int], other: Sequence[int]) -> list[int | None]:
-    """For each dimension of a shape the one of another that is as long; of several in order.
-
-    >>> _alike((1, 512), (1, 512, 512)), _alike((8, 8), (8, 3))
-    ([0, 1], [0, None])
-    """
-    left = list(enumerate(other))
-    found: list[int | None] = []
-    for size in shape:
-        same = next((one for one in left if one[1] == size), None)
-        found.append(None if same is None else same[0])
-        if same is not None:
-            left.remove(same)
-    return found
 
 
 class Planner:

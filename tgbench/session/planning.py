@@ -33,16 +33,16 @@ from tgbench.memory.placement import Placement
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.background.task import SearchTask
 from tgbench.plans.decisions import Classes, Decisions
-from tgbench.plans.plan import Plan
-from tgbench.plans.planner import (
-    Planner,
-    Progress,
+from tgbench.plans.following import (
+    Reach,
     change_as_asked,
     change_behind,
     change_onwards,
     unit_change,
     whole_lines,
 )
+from tgbench.plans.plan import Plan
+from tgbench.plans.planner import Planner, Progress
 from tgbench.plans.retention.model import Model
 from tgbench.plans.retention.workload import Workload, frequent
 from tgbench.plans.scenarios import Scenario
@@ -149,6 +149,7 @@ class Planning:
     missed: Latest[BucketClass, None] = field(default_factory=_latest)
     in_pieces: Latest[BucketClass, None] = field(default_factory=lambda: Latest(MOST_IN_PIECES))
     _smallest: Latest[Bucket, list[Bucket]] = field(default_factory=lambda: Latest(1))
+    _reaches: Latest[Hashable, Reach] = field(default_factory=lambda: Latest(1))
     _read: ReadTrace | None = None
 
     @cached_property
@@ -203,8 +204,15 @@ class Planning:
         if known is None:
             found = (unit_change(bucket, self.scheduled, name) for name in self.graph.inputs)
             known = self._smallest[bucket] = [
-                whole_lines(one, self.scheduled, self.rules) for one in found if one is not None
+                whole_lines(one, self.reach(one), self.graph) for one in found if one is not None
             ]
+        return known
+
+    def reach(self, bucket: Bucket) -> Reach:
+        """What runs with the demand of one compute; of the last demand it is remembered."""
+        known = self._reaches.get(bucket.demand)
+        if known is None:
+            known = self._reaches[bucket.demand] = Reach(bucket.demand, self.scheduled, self.rules)
         return known
 
     def windows(self, bucket: Bucket) -> list[Bucket]:

@@ -12,13 +12,17 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
+from tgbench.base.coords import Domain
 from tgbench.base.words import counted
+from tgbench.plans.following import Reach, in_the_middle
 from tgbench.programs.ahead import compile_pieces
 from tgbench.programs.lowering import DoesNotFit
 from tgbench.programs.program import Program
 from tgbench.programs.states import NOTHING
 from tgbench.runs.buckets import Bucket, BucketClass, Spot
 from tgbench.runs.pausing import Pausing
+from tgbench.session.choosing import CLEARLY
+from tgbench.session.experience import Decided
 from tgbench.session.making import Maker
 from tgbench.session.planning import Planning
 from tgbench.session.scouting import Scout
@@ -39,6 +43,7 @@ from tgbench.session.standing import Keeper, Standing
 ANYWHERE = SWEPT, WIDER  # where programs for any place of an image are
 FEW_PLACES = 16  # of a class: the first and the last are an eighth of them
 NARROWER = 2  # times, a third each
+AS_MUCH = 0.95  # of the operations of another change: what it reaches is the same but for edges
 RUNS_AHEAD = 3  # how far `prepare` follows a class: two runs reach its steady state
 
 
@@ -70,11 +75,20 @@ class Rehearser:
     def rehearsing(self, likely: Sequence[tuple[Rung, Spot]]) -> Pausing[None]:
         """Look at what may come next, the `likely` first, make programs where they pay, and compile
         code for them.
+
+        Following a change to all places that it can have takes seconds: not one that reaches nearly
+        everything, nor as much as another that was found to take too long.
         """
-        chooser, ready = self.keeper.chooser, list[Program]()
+        chooser, ready, most = self.keeper.chooser, list[Program](), CLEARLY
         for offer, made in self._expected(likely):
             yield
-            is_quick = yield from chooser.rehearsing(offer, self.maker.decided(offer))
+            reach, share = self.planning.reach(offer.bucket), 0.0
+            if offer.rung.is_swept:
+                share = reach.share(in_the_middle(offer.bucket, self.planning.graph))
+            decided = self.maker.decided(offer) if share < most else _everything(reach)
+            is_quick = yield from chooser.rehearsing(offer, decided)
+            if offer.rung.is_swept and not is_quick:
+                most = min(most, AS_MUCH * share)
             for one in made if is_quick else ():
                 yield
                 ready += self._made_ready(one)
@@ -252,3 +266,9 @@ class Rehearser:
             origin = spot.kind.further(spot.origin, ahead)
             if origin is not None:
                 yield Spot(spot.kind, origin)
+
+
+def _everything(reach: Reach) -> Decided:
+    """All that runs compute which begin with nothing."""
+    yield
+    return reach.in_full, Domain(()), NOTHING

@@ -1,0 +1,59 @@
+"""What changes reach, beside what a run after them computes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import changes, demands, graphs
+
+from tgbench import ops
+from tgbench.base.regions import Box, Region
+from tgbench.graph.graph import GraphBuilder, Node
+from tgbench.memory.storage import ScheduledGraph
+from tgbench.plans.following import Reach
+from tgbench.runs.rules import Rules
+
+
+def operations(computed: Mapping[Node, Region]) -> int:
+    parts = ((n.call, region) for n, region in computed.items() if not n.is_leaf)
+    return sum(call.op.flops(call, box) for call, region in parts for box in region)
+
+
+@given(st.data())
+def test_a_change_reaches_no_more_than_follows_from_it_or_is_asked_for(data: Any) -> None:
+    graph, _ = data.draw(graphs())
+    scheduled, rules = ScheduledGraph.of(graph), Rules()
+    asked, changed = data.draw(demands(graph)), data.draw(changes(graph))
+    names = {node: name for name, node in graph.outputs.items()}
+    reach = Reach([(names[node], part) for node, part in asked.items()], scheduled, rules)
+    found = reach.operations(changed.items())
+    given = {graph.inputs[name]: part for name, part in changed.items()}
+    propagator = scheduled.propagator(rules, scheduled.stored)
+    assert found <= operations(propagator.forward(given))
+    assert found <= operations(propagator.step({}, given, asked).compute)
+    assert 0 <= reach.share(changed.items()) <= 1
+    whole = [(name, Region.full(node.shape)) for name, node in graph.inputs.items()]
+    assert reach.operations(whole) >= found
+
+
+def test_shares_are_of_operations() -> None:
+    """Two of eight rows of a product, one of them demanded of the second one."""
+    g = GraphBuilder()
+    x = g.input("x", (8, 4))
+    y = x @ g.parameter("w", (4, 4))
+    g.output("y", y)
+    g.output("z", y @ g.parameter("v", (4, 4)))
+    g.output("side", ops.gelu(g.input("other", (8,))))
+    graph = g.build()
+    demand = {"y": Region.full((8, 4)), "z": rows(0, 4)}
+    reach = Reach(demand.items(), ScheduledGraph.of(graph), Rules())
+    assert reach.share([("x", rows(3, 5))]) == (2 + 1) / (8 + 4)
+    assert reach.share([("x", rows(6, 8))]) == 2 / 12
+    assert reach.share([("other", Region.full((8,)))]) == 0
+
+
+def rows(start: int, stop: int) -> Region:
+    return Region((Box(((start, stop), (0, 4))),))
