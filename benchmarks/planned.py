@@ -41,7 +41,6 @@ from tgbench.base.errors import BudgetError
 from tgbench.base.words import format_bytes
 from tgbench.commands.apps.tcn import Wavenet
 from tgbench.commands.progress import note, say, table
-from tgbench.costs.model import CostModel
 from tgbench.plans.plan import Plan
 from tgbench.plans.search.effort import Effort
 from tgbench.plans.search.optimiser import REMEMBERED_BYTES
@@ -197,8 +196,8 @@ def measured(case: Case, shares: Sequence[float], seconds: float) -> Iterator[di
     most = everything.placement.size_bytes
     calls = [call.bucket for call in happened]
 
-    def online(costs: CostModel, budget_bytes: int) -> dict[str, float | None]:
-        ideal = Runs(everything.scheduled, everything.rules, (*calls, calls[0]), costs.time_ns)
+    def online(session: GraphSession, budget_bytes: int) -> dict[str, float | None]:
+        ideal = Runs(session.scheduled, session.rules, (*calls, calls[0]), session.costs.time_ns)
         return {one.name: _finite(simulate(ideal, one, budget_bytes).mean_ns) for one in ONLINE}
 
     for share in shares:
@@ -208,10 +207,10 @@ def measured(case: Case, shares: Sequence[float], seconds: float) -> Iterator[di
             session = case.session(memory=budget_bytes, making="always", trace=_trace(happened))
             plans = _plans(session, seconds)
         except BudgetError as error:
-            row["online_ns"] = online(everything.costs, budget_bytes)
+            row["online_ns"] = online(everything, budget_bytes)
             yield row | {"infeasible": True, "least_bytes": error.lower_bound_bytes}
             continue
-        row["online_ns"] = online(session.costs, budget_bytes)
+        row["online_ns"] = online(session, budget_bytes)
         row["exact_a_second"] = exact_a_second(session)
         yield row | _under(case, plans, everything)
 
