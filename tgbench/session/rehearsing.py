@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from tgbench.base.coords import Domain
 from tgbench.base.words import counted
-from tgbench.plans.following import Reach, in_the_middle
+from tgbench.plans.following import in_the_middle
 from tgbench.programs.ahead import compile_pieces
 from tgbench.programs.lowering import DoesNotFit
 from tgbench.programs.program import Program
@@ -82,10 +82,8 @@ class Rehearser:
         chooser, ready, most = self.keeper.chooser, list[Program](), CLEARLY
         for offer, made in self._expected(likely):
             yield
-            reach, share = self.planning.reach(offer.bucket), 0.0
-            if offer.rung.is_swept:
-                share = reach.share(in_the_middle(offer.bucket, self.planning.graph))
-            decided = self.maker.decided(offer) if share < most else _everything(reach)
+            share = self._share(offer)
+            decided = self.maker.decided(offer) if share < most else self._everything(offer)
             is_quick = yield from chooser.rehearsing(offer, decided)
             if offer.rung.is_swept and not is_quick:
                 most = min(most, AS_MUCH * share)
@@ -95,6 +93,18 @@ class Rehearser:
         for program in ready:
             yield from compile_pieces(program)
         yield from self._looked_for([spot for _, spot in likely])
+
+    def _share(self, offer: Offer) -> float:
+        """Of all operations, what a change reaches that may be anywhere; 0 of any other."""
+        if not offer.rung.is_swept:
+            return 0.0
+        reach = self.planning.reach(offer.bucket)
+        return reach.share(in_the_middle(offer.bucket, self.planning.graph))
+
+    def _everything(self, offer: Offer) -> Decided:
+        """All that runs with the demand of one compute, of nothing."""
+        yield
+        return self.planning.reach(offer.bucket).in_full, Domain(()), NOTHING
 
     def _looked_for(self, likely: Iterable[Spot]) -> Iterator[None]:
         """Look for programs as runs will, and at what these leave: the first time takes many times
@@ -266,9 +276,3 @@ class Rehearser:
             origin = spot.kind.further(spot.origin, ahead)
             if origin is not None:
                 yield Spot(spot.kind, origin)
-
-
-def _everything(reach: Reach) -> Decided:
-    """All that runs compute which begin with nothing."""
-    yield
-    return reach.in_full, Domain(()), NOTHING
