@@ -1,6 +1,8 @@
 """Where the operands of calls lie: views of boxes, and sites as kernels see them.
 
-ScheduledGraph + Slots ─→ Layout ─→ Addresser (a run's starts) ─→ View ─→ Site ─→ canonical Site
+    ScheduledGraph + Slots ─→ Layout ─→ Addresser (a run's starts) ─→ View ─→ Site ─→ canonical Site
+
+Canonical is a site whose operands all begin at 0: equal layers have the same one.
 """
 
 from __future__ import annotations
