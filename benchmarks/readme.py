@@ -343,21 +343,23 @@ def _strangers(files: Files) -> str:
     totals = found["totals"]
     done = [one for one in found["models"].values() if "error" not in one]
 
-    def middle(key: str) -> str:
+    def middle(key: str, of: str) -> str:
         values = [one[key] for one in done]
         low, mid, high = min(values), statistics.median(values), max(values)
-        return f"{mid:.2f} in the middle ({low:.2f} to {high:.2f})"
+        return f"{mid:.2f} × {of} in the middle ({low:.2f} to {high:.2f})"
 
     first, again = ([one[key] for one in done] for key in ("first_s", "again_s"))
     return (
         f"{totals['models']} models of timm, torchvision, segmentation-models-pytorch, diffusers, "
-        "x-transformers and PyTorch's own layers, as those libraries make them, edited at random "
-        f"places beside PyTorch: {totals['equal']} give its outputs, as exactly as it gives "
-        f"float64's. Everything computed takes {middle('full_over_pytorch')} of its time, runs "
-        f"after an edit {middle('edited_over_better')} of the better of both. A first answer takes "
-        f"{statistics.median(first):.1f} s in the middle, {max(first):.0f} s at most; where the "
-        f"machine was measured before {statistics.median(again):.1f} and {max(again):.0f} s; "
-        f"{_where(found)} ({files.link('strangers')}, `make bench-strangers`)."
+        "x-transformers and PyTorch's own layers, with random weights and on images of 16² to "
+        f"224², edited at random places beside PyTorch: {totals['equal']} give its outputs, as "
+        "exactly as it gives float64's. Everything computed takes "
+        f"{middle('full_over_pytorch', 'its time')}, runs after an edit "
+        f"{middle('edited_over_better', 'the better of both')}: a part of an image reaches most of "
+        f"what such nets compute. A first answer takes {statistics.median(first):.1f} s in the "
+        f"middle, {max(first):.0f} s at most; where the machine was measured before "
+        f"{statistics.median(again):.1f} and {max(again):.0f} s; {_where(found)} "
+        f"({files.link('strangers')}, `make bench-strangers`)."
     )
 
 
