@@ -49,7 +49,7 @@ def test_shares_are_of_operations() -> None:
     g.output("side", ops.gelu(g.input("other", (8,))))
     graph = g.build()
     demand = {"y": Region.full((8, 4)), "z": rows(0, 4)}
-    reach = Reach(demand.items(), ScheduledGraph.of(graph), Rules())
+    reach = Reach(list(demand.items()), ScheduledGraph.of(graph), Rules())
     assert reach.share([("x", rows(3, 5))]) == (2 + 1) / (8 + 4)
     assert reach.share([("x", rows(6, 8))]) == 2 / 12
     assert reach.share([("other", Region.full((8,)))]) == 0

@@ -15,12 +15,14 @@ from session_cases import CheckedSession
 
 import tgbench as tg
 from tgbench.base.coords import here, origin_symbol, record
+from tgbench.base.regions import Box, Region
 from tgbench.kernels import KERNELS, panels
 from tgbench.kernels.onednn import direct
 from tgbench.kernels.onednn.library import library
+from tgbench.memory.storage import ScheduledGraph
 from tgbench.programs.lowering import DoesNotFit
 from tgbench.programs.program import Program
-from tgbench.runs.buckets import BucketClass
+from tgbench.runs.buckets import Bucket, BucketClass
 from tgbench.runs.pausing import Pausing
 from tgbench.session import running
 from tgbench.session.choosing import Larger, Own
@@ -223,10 +225,10 @@ class Refusing(Anywhere):
 
 
 def _gated(size: int) -> tuple[tg.Graph, dict[str, Any]]:
-    """A channel's mean is part of every pixel: a patch reaches everything."""
+    """A channel's sum is part of every pixel: a patch reaches everything."""
     g = tg.GraphBuilder()
     x = tg.ops.conv(g.input("x", (1, 3, size, size)), g.parameter("w", (4, 3, 1, 1)))
-    x = x * tg.ops.mean(x, (2, 3), keepdims=True)
+    x = x * tg.ops.sum_(x, (2, 3), keepdims=True)
     for name in ("v", "u"):
         x = tg.ops.relu(tg.ops.conv(x, g.parameter(name, (4, 4, 3, 3)), padding=1))
     g.output("y", x)
@@ -254,6 +256,44 @@ def test_a_change_that_reaches_nearly_everything_is_not_followed_to_all_places(
     monkeypatch.setattr(running.Runner, "_steady_ns", lambda runner: 0)  # there is time
     checked.run()
     assert followed[:3] == expected
+
+
+@pytest.mark.parametrize("make", [_gated, _deep])
+def test_what_follows_a_first_answer_in_little_memory_is_of_its_plan(make: Any) -> None:
+    """Which has an order of its own, or computes nodes in parts or again."""
+    graph, values = make(24)
+    x = np.random.default_rng(1).integers(-1, 2, size=(1, 3, 24, 24)).astype(np.float32)
+    free = CheckedSession(graph, {**values, "x": x}, calibrate=False)
+    free.run()
+    with pytest.raises(tg.BudgetError) as caught:
+        CheckedSession(graph, {**values, "x": x}, calibrate=False, memory=1).run()
+    least, most = caught.value.needed_bytes, free.session.placement.size_bytes
+    for budget in np.linspace(least, most, 6).astype(int):
+        checked = CheckedSession(
+            graph, {**values, "x": x}, calibrate=False, memory=int(budget), making="measured"
+        )
+        checked.run()
+        for at in (0, 9, 21):
+            x = x.copy()
+            x[:, :, at : at + 3, at : at + 3] += 1
+            checked.run({"x": x})
+
+
+def test_what_changes_reach_is_found_again_over_another_order() -> None:
+    graph, values = _deep(24)
+    planning = _checked(
+        graph, {**values, "x": np.zeros((1, 3, 24, 24), np.float32)}
+    ).session.planning
+    bucket, other = (
+        Bucket.of({}, {"y": Region((Box(((0, 1), (0, 4), (0, 6), (0, stop))),))}) for stop in (6, 3)
+    )
+    found = planning.reach(bucket)
+    assert planning.reach(bucket) is found
+    planning.scheduled = ScheduledGraph.of(graph)
+    again = planning.reach(bucket)
+    assert again is not found
+    assert planning.reach(bucket) is again
+    assert planning.reach(other) is not again
 
 
 class Endless(Anywhere):

@@ -40,12 +40,17 @@ class Reach:
     """
 
     def __init__(
-        self, demand: Iterable[tuple[str, Region]], scheduled: ScheduledGraph, rules: Rules
+        self, demand: Sequence[tuple[str, Region]], scheduled: ScheduledGraph, rules: Rules
     ) -> None:
+        self._demand, self._scheduled = demand, scheduled
         self._inputs = scheduled.graph.inputs
         self._propagator = scheduled.propagator(rules, scheduled.stored)
         outputs = scheduled.graph.outputs
         self.in_full = self._propagator.step({}, {}, {outputs[name]: one for name, one in demand})
+
+    def is_of(self, demand: Sequence[tuple[str, Region]], scheduled: ScheduledGraph) -> bool:
+        """Whether it is of this demand, over these very nodes."""
+        return scheduled is self._scheduled and demand == self._demand
 
     def operations(self, changed: Iterable[tuple[str, Region]]) -> int:
         """How many operations that is."""

@@ -149,7 +149,7 @@ class Planning:
     missed: Latest[BucketClass, None] = field(default_factory=_latest)
     in_pieces: Latest[BucketClass, None] = field(default_factory=lambda: Latest(MOST_IN_PIECES))
     _smallest: Latest[Bucket, list[Bucket]] = field(default_factory=lambda: Latest(1))
-    _reaches: Latest[Hashable, Reach] = field(default_factory=lambda: Latest(1))
+    _reach: Reach | None = None
     _read: ReadTrace | None = None
 
     @cached_property
@@ -209,10 +209,10 @@ class Planning:
         return known
 
     def reach(self, bucket: Bucket) -> Reach:
-        """What runs with the demand of one compute; of the last demand it is remembered."""
-        known = self._reaches.get(bucket.demand)
-        if known is None:
-            known = self._reaches[bucket.demand] = Reach(bucket.demand, self.scheduled, self.rules)
+        """What runs with the demand of one compute, in the order of now; the last is remembered."""
+        known = self._reach
+        if known is None or not known.is_of(bucket.demand, self.scheduled):
+            known = self._reach = Reach(bucket.demand, self.scheduled, self.rules)
         return known
 
     def windows(self, bucket: Bucket) -> list[Bucket]:
