@@ -30,7 +30,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from benchmarks.peers.child import clocked
 from tgbench.base.atomic import atomic_path
@@ -373,6 +375,14 @@ def measured_here(path: Path | None) -> dict[str, Any]:
         return {}
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return found if kind_of(found["machine"]) == kind_of(machine()) else {}
+
+
+def largest_error(found: Mapping[str, NDArray[Any]], right: Mapping[str, NDArray[Any]]) -> float:
+    """The largest difference, over the largest magnitude of the output that it is in."""
+    return max(
+        float(np.abs(array - right[name]).max() / (np.abs(right[name]).max() or 1.0))
+        for name, array in found.items()
+    )
 
 
 def measured_apart(

@@ -34,7 +34,15 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
-from benchmarks.measure import Clocked, Command, measured_apart, measured_here, ms, rotated
+from benchmarks.measure import (
+    Clocked,
+    Command,
+    largest_error,
+    measured_apart,
+    measured_here,
+    ms,
+    rotated,
+)
 from tgbench.commands.progress import note, say, table
 from tgbench.session.session import GraphSession
 from tgbench.sources.torch import from_torch
@@ -324,8 +332,8 @@ def measured(name: str, edits: int) -> dict[str, Any]:
         for which in rotated(list(work), i):
             work[which]()
         right = found["PyTorch"]
-        worst = max(worst, *(_apart(found[which], right) for which in ("full", "edited")))
-        moved.append(_apart(before, right))
+        worst = max(worst, *(largest_error(found[which], right) for which in ("full", "edited")))
+        moved.append(largest_error(before, right))
     with torch.inference_mode():
         wide = [
             torch.from_numpy(x.astype(np.float64) if x.dtype.kind == "f" else x) for x in inputs
@@ -337,20 +345,12 @@ def measured(name: str, edits: int) -> dict[str, Any]:
         "library": MODELS[name].library, "nodes": len(imported.graph.nodes),
         "opaque": sum(node.op == "opaque" for node in imported.graph.nodes),
         "import_s": import_s, "first_s": first_s, "again_s": again_s, "worst_error": worst,
-        "rounding": _apart(found["PyTorch"], exact), "moved": statistics.median(moved),
+        "rounding": largest_error(found["PyTorch"], exact), "moved": statistics.median(moved),
         "full_over_pytorch": total["full"] / total["PyTorch"],
         "edited_over_better": total["edited"] / min(total["PyTorch"], total["full"]),
         "medians_ns": {which: statistics.median(times) for which, times in cpu_ns.items()},
         "cpu_ns": cpu_ns,
     }  # fmt: skip
-
-
-def _apart(found: Mapping[str, Array], right: Mapping[str, Array]) -> float:
-    """The largest difference, over the largest magnitude of the output that it is in."""
-    return max(
-        float(np.abs(array - right[name]).max() / (np.abs(right[name]).max() or 1.0))
-        for name, array in found.items()
-    )
 
 
 # --- all of them ----------------------------------------------------------------------------------

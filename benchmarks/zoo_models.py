@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.measure import Command, measured_apart, measured_here, ms
+from benchmarks.measure import Command, largest_error, measured_apart, measured_here, ms
 from tgbench.base.errors import BudgetError
 from tgbench.commands.progress import note, say, table
 from tgbench.session.session import GraphSession
@@ -392,13 +392,13 @@ def followed(
     """Random edits one after the other: errors, shares of the work, and the processor's time."""
     random = np.random.default_rng(5)
     inputs = {name: value for name, value in start.items() if name in session.graph.inputs}
-    worst = _apart(session.run(inputs), eager(start))
+    worst = largest_error(session.run(inputs), eager(start))
     shares, ours, theirs = [], [], []
     for _ in range(edits):
         inputs = edited(inputs, random)
         found, took = _timed(partial(session.run, inputs))
         right, beside = _timed(partial(eager, {**start, **inputs}))
-        worst = max(worst, _apart(found, right))
+        worst = max(worst, largest_error(found, right))
         shares.append(session.report().recomputed)
         ours.append(took)
         theirs.append(beside)
@@ -412,14 +412,6 @@ def followed(
 def _timed(call: Callable[[], Any]) -> tuple[Any, int]:
     began = time.process_time_ns()
     return call(), time.process_time_ns() - began
-
-
-def _apart(found: Mapping[str, Array], right: Mapping[str, Array]) -> float:
-    """The largest difference, over the largest magnitude of the output that it is in."""
-    return max(
-        float(np.abs(array - right[name]).max() / (np.abs(right[name]).max() or 1.0))
-        for name, array in found.items()
-    )
 
 
 # --- all of them ----------------------------------------------------------------------------------

@@ -193,6 +193,13 @@ class Ready(Anywhere):
         return offer.rung is SWEPT
 
 
+def _width(offer: Offer) -> int:
+    """Of the part of an image that changes."""
+    ((_, region),) = offer.bucket.changed
+    ((*_, (start, stop)),) = region
+    return stop - start
+
+
 @pytest.mark.parametrize(("widest", "expected"), [(7, [7]), (6, [7, 5]), (2, [7, 5, 4])])
 def test_where_there_is_no_room_for_a_part_a_narrower_one_is_made_ready(
     widest: int, expected: list[int], monkeypatch: pytest.MonkeyPatch
@@ -203,12 +210,11 @@ def test_where_there_is_no_room_for_a_part_a_narrower_one_is_made_ready(
     make, tried = Maker.make, []
 
     def made(maker: Maker, offer: Offer) -> Program:
-        ((_, region),) = offer.bucket.changed
-        ((*_, (start, stop)),) = region
+        width = _width(offer)
         if offer.rung is SWEPT:
-            tried.append(stop - start)
-        if widest < stop - start < 56:
-            raise DoesNotFit(graph.nodes[-1], region, "little room")
+            tried.append(width)
+        if widest < width < 56:
+            raise DoesNotFit(graph.nodes[-1], width, "little room")
         return make(maker, offer)
 
     monkeypatch.setattr(Maker, "make", made)
@@ -247,9 +253,8 @@ def test_a_change_that_reaches_nearly_everything_is_not_followed_to_all_places(
     decided, followed = Maker.decided, []
 
     def asked(maker: Maker, offer: Offer) -> Any:
-        ((_, region),) = offer.bucket.changed
-        ((*_, (start, stop)),) = region
-        followed.append(stop - start) if offer.rung is SWEPT else None
+        if offer.rung is SWEPT:
+            followed.append(_width(offer))
         return decided(maker, offer)
 
     monkeypatch.setattr(Maker, "decided", asked)
