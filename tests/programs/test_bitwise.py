@@ -41,6 +41,7 @@ from tgbench.session.session import GraphSession
 from tgbench.sources.models.bert import bert
 from tgbench.sources.models.checkpoints import find_minilm, gemma3_checkpoint, gemma3_reduced
 from tgbench.sources.models.gemma3 import gemma3
+from tgbench.sources.torch import from_torch
 
 Case = tuple[Graph, Maker]
 FLOATS = ("float32", "float64")
@@ -633,3 +634,50 @@ def test_convolutions_have_the_bits_of_a_fresh_run() -> None:
         check(session, GraphSession(graph, weights, exact="bitwise"), {"x": image})
         image, (top, left) = image.copy(), rng.integers(0, 17, 2)
         image[:, :, top : top + 3, left : left + 3] = rng.standard_normal((3, 3, 3))
+
+
+class Windows(torch.nn.Module):
+    """Windows of an image side by side, and back: parts of what is moved lie in many pieces."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mixed = torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return windowed(self.mixed(windowed(x)).softmax(2))
+
+
+def windowed(x: torch.Tensor) -> torch.Tensor:
+    return x.unflatten(2, (4, 4)).unflatten(1, (4, 4)).transpose(2, 3).flatten(1, 2).flatten(2, 3)
+
+
+class Copied(torch.nn.Module):
+    def forward(self, x: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return x.index_copy(0, torch.tensor([0, 2, 1]), v)
+
+
+def shuffled() -> torch.nn.Module:
+    first, last = torch.nn.Conv2d(3, 16, 3, padding=1), torch.nn.Conv2d(4, 3, 3, padding=1)
+    return torch.nn.Sequential(first, torch.nn.PixelShuffle(2), last)
+
+
+@pytest.mark.parametrize(
+    ("make", "shapes"),
+    [(shuffled, [(1, 3, 16, 16)]), (Windows, [(1, 16, 16, 8)]), (Copied, [(6, 9), (3, 9)])],
+)
+def test_what_is_only_moved_is_moved_by_any_kernel(make: Any, shapes: Any) -> None:
+    """One that takes the tiles it was tried on need not take a part of many of them."""
+    torch.manual_seed(0)
+    given = [torch.randn(shape) for shape in shapes]
+    imported = from_torch(make().eval(), tuple(given))
+    options: dict[str, Any] = {"exact": "bitwise", "making": "always"}
+    session, rng = GraphSession(imported, **options), np.random.default_rng(0)
+    values = dict(zip(session.graph.inputs, [one.numpy() for one in given], strict=True))
+    for _ in range(5):
+        check(session, GraphSession(imported, **options), values)
+        name = next(iter(values))
+        values = {**values, name: values[name].copy()}
+        firsts = [int(rng.integers(size)) for size in values[name].shape]
+        sides = zip(firsts, values[name].shape, strict=True)
+        part = tuple(slice(at, int(rng.integers(at + 1, size + 1))) for at, size in sides)
+        values[name][part] = rng.standard_normal()

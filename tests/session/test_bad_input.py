@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+import pickle
 import struct
 import warnings
 from collections.abc import Callable
@@ -169,6 +171,12 @@ def test_single_numbers_and_flags_are_taken() -> None:
     ].tolist() == [2, 4]
 
 
+def test_what_only_says_that_it_is_negative_is_resolved() -> None:
+    value = torch.tensor([1 - 3j, 2 - 1j, 0 - 2j]).conj().imag
+    assert value.is_neg()
+    assert one_input("float32").run(value)["y"].tolist() == [6, 2, 4]
+
+
 def quietly(make: Callable[..., Any], *given: Any) -> Any:
     """What PyTorch makes with a warning."""
     with warnings.catch_warnings(action="ignore"):
@@ -323,6 +331,41 @@ def test_a_search_that_is_not_known_names_the_choices(session: CheckedSession, m
         getattr(session.session, method)("best")
 
 
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"seconds": "5"}, "seconds='5' is not a number of at least 0"),
+        ({"seconds": float("nan")}, "seconds=nan is not a number"),
+        ({"steps": -3}, "steps=-3 is not an integer of at least 0"),
+        ({"steps": 1.5}, "steps=1.5 is not an integer"),
+        ({"steps": 1, "workers": 0}, "workers=0 is not an integer of at least 1"),
+    ],
+)
+def test_an_effort_that_is_none_is_named(session: CheckedSession, how: Any, message: str) -> None:
+    session.run()
+    with pytest.raises(PlanError, match=message):
+        session.session.optimize("search", **how)
+
+
+def test_a_tolerance_that_is_none_is_named(session: CheckedSession) -> None:
+    with pytest.raises(PlanError, match="tolerance='x' is not a number of at least 0"):
+        GraphSession(causal(ROWS), weights(), tolerance="x")  # type: ignore[arg-type]
+    with pytest.raises(PlanError, match="tolerance='x' is not a number of at least 0"):
+        session.session.paths(tolerance="x")
+
+
+@pytest.mark.parametrize("runs", [3, [3], [({"x": np.s_[0]}, None, 1)]])
+def test_runs_to_plan_for_are_pairs(session: CheckedSession, runs: Any) -> None:
+    with pytest.raises(PlanError, match=r"no pairs .*; pass \[\(changed, want\), …\]"):
+        session.session.plan_for(runs)
+
+
+@pytest.mark.parametrize("take", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_session_is_not_copied(session: CheckedSession, take: Callable[[Any], Any]) -> None:
+    with pytest.raises(PlanError, match=r"cannot be copied or pickled; make another one"):
+        take(session.session)
+
+
 def test_a_hint_that_leaves_out_a_change_is_found(session: CheckedSession) -> None:
     session.run()
     x = session.values["x"].copy()
@@ -336,7 +379,7 @@ def test_a_hint_for_what_is_not_there_is_named(session: CheckedSession) -> None:
     session.run()
     with pytest.raises(InputError, match="unknown input 'z'"):
         session.session.run(session.values, changed={"z": np.s_[0]})
-    with pytest.raises(DemandError, match="changed x"):
+    with pytest.raises(HintError, match="changed x"):
         session.session.run(session.values, changed={"x": np.s_[ROWS]})
 
 

@@ -122,6 +122,26 @@ def test_one_output_is_called_output_and_several_by_number() -> None:
     assert list(several.graph.outputs) == ["output[0]", "output[1]"]
 
 
+def test_a_compiled_module_is_the_one_that_it_compiles() -> None:
+    module, x = nn.Linear(4, 3).eval(), torch.randn(2, 4)
+    imported = from_torch(torch.compile(module), (x,))
+    assert list(imported.graph.inputs) == ["input"]
+    assert set(imported.weights) == {"weight", "bias"}
+
+
+class Bits(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return ((x & 12) | (x >> 1)) ^ (x << 2)
+
+
+def test_operators_on_bits_are_computed_whole() -> None:
+    x = torch.arange(-6, 6)
+    session = GraphSession(from_torch(Bits().eval(), (x,)))
+    assert session.run(x)["output"].tolist() == Bits()(x).tolist()
+    x = x + 5
+    assert session.run(x)["output"].tolist() == Bits()(x).tolist()
+
+
 def test_names_rename_both_ends() -> None:
     imported = from_torch(nn.ReLU().eval(), (X,), names={"input": "image", "output": "features"})
     assert list(imported.graph.inputs) == ["image"]

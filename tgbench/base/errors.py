@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from math import inf
+from numbers import Integral, Real
 from typing import Any
 
 from tgbench.base.words import printable
@@ -149,3 +151,21 @@ def check_choice(
     """Raise an error that names the choices unless one of them is given."""
     if not isinstance(given, str) or given not in choices:
         raise error(f"{what}={given!r} is not known; use one of {', '.join(choices)}")
+
+
+def check_number(
+    error: type[TgbenchError], what: str, given: Any, least: float = 0.0, whole: bool = False
+) -> None:
+    """Raise an error that says what is allowed unless a finite number of at least so much is given,
+    or None; `whole`: an integer.
+
+    >>> check_number(TgbenchError, "steps", 2.5, whole=True)
+    Traceback (most recent call last):
+    tgbench.base.errors.TgbenchError: steps=2.5 is not an integer of at least 0; pass one
+    """
+    if given is None:
+        return
+    is_number = isinstance(given, Integral if whole else Real) and not isinstance(given, bool)
+    if not is_number or not least <= given < inf:
+        kind = "an integer" if whole else "a number"
+        raise error(f"{what}={given!r} is not {kind} of at least {least:g}; pass one")

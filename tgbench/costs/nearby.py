@@ -9,7 +9,8 @@ as soon as there is something (`CostModel.has_met`).
     asked for             ├── 14 MFLOP: a, c, b …            └── 70 MFLOP: c, a …
                           └── 40 MFLOP: nearer than a factor of two to neither: ranked
 
-A plan never stands on this: what it says must not depend on what was asked before.
+A search never stands on this: what it says must not depend on what was asked before. The first plan
+of a session, which a run waits for, sizes scratch memory by it, and asks one of its own.
 """
 
 from __future__ import annotations
@@ -61,21 +62,37 @@ class Nearby:
 
     def kernels(self, site: Site) -> Iterable[Kernel]:
         """As `CostModel.kernels`; where sizes move, exactly that: each answer has its guards."""
+        order, is_own = self._order(site)
+        if is_own:
+            return order
+        return Taking(order, site, () if site.posts else self._others(order, site))
+
+    def common(self, site: Site) -> Iterable[Kernel]:
+        """The same but for kernels that do not take calls of sizes nearby, where any of them does:
+        what is left out is quickest at no size that was ranked.
+        """
+        order, is_own = self._order(site)
+        if is_own:
+            return order
+        return [kernel for kernel in order if kernel.takes(site)] or self.costs.kernels(site)
+
+    def _order(self, site: Site) -> tuple[Sequence[Kernel], bool]:
+        """Kernels in the order of sizes nearby, and whether it is of this very site."""
         if self._version != self.costs.version:
             self._begin()
         if _moves(site):
-            return self.costs.kernels(site)
+            return self.costs.kernels(site), True
         signature = self.costs.signature(site)
         if self.costs.has_met(signature):
-            return self.costs.kernels(site)
+            return self.costs.kernels(site), True
         alike = self._ranked.setdefault(_alike(site, signature), [])
         order = _nearest(alike, signature)
-        if order is None:
-            order = tuple(self.costs.kernels(site))
-            alike[MOST_RANKED - 1 :] = []
-            alike.insert(0, (*work_of(signature.flops, signature.size_bytes), order))
-            return order
-        return Taking(order, site, () if site.posts else self._others(order, site))
+        if order is not None:
+            return order, False
+        order = tuple(self.costs.kernels(site))
+        alike[MOST_RANKED - 1 :] = []
+        alike.insert(0, (*work_of(signature.flops, signature.size_bytes), order))
+        return order, True
 
     def _others(self, order: Sequence[Kernel], site: Site) -> Iterator[Kernel]:
         """What takes a site besides; ranked once somebody asks for the first of them."""

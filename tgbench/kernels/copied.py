@@ -21,18 +21,22 @@ from tgbench.base.errors import ExactnessError, KernelError
 from tgbench.base.regions import Box
 from tgbench.base.tiles import Tiling
 from tgbench.graph.op_table import FLOATS, Call
-from tgbench.kernels.registry import Kernel, Scratch, Site, View, kernel_named
+from tgbench.kernels.registry import Kernel, Scratch, Site, View, candidates, kernel_named
 from tgbench.kernels.views import Bound, dense, is_dense, part, same_box, whole_reads
 
 
 def of_tiling(site: Site, tiling: Tiling) -> Kernel:
-    """The kernel of a tiling, in the form that takes this site."""
+    """The kernel of a tiling, in the form that takes this site; where elements are only moved, any
+    other that does.
+    """
     kernel = formed(_named(site.call.op.name, tiling.kernel), site, tiling)
+    if site.call.op.moves and not kernel.takes(site):
+        kernel = formed(candidates(site)[0], site, replace(tiling, copied=False))
     if not kernel.takes(site):
         raise ExactnessError(
             f"{site.call.op.name}: {kernel.name} does not take {site.out_box} of {site.call.out}, "
-            "and another kernel would give other bits; let it take this, or leave out "
-            "exact='bitwise'"
+            "and another kernel would give other bits; leave out exact='bitwise', or "
+            "register a kernel that takes all of the op"
         )
     return kernel
 

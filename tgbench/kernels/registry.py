@@ -408,8 +408,14 @@ def _that_may(call: Call, device: str) -> list[Kernel]:
 
 
 def frozen_inputs(ins: Iterable[View | None]) -> frozenset[int]:
-    """Those of a site's inputs that lie in the pool, where nothing ever changes."""
-    return frozenset(i for i, v in enumerate(ins) if v is not None and v.buffer != ARENA)
+    """Those of a site's inputs that lie in the pool, where nothing ever changes, and at one place
+    there, wherever a run is.
+    """
+    return frozenset(i for i, v in enumerate(ins) if v is not None and _stays(v))
+
+
+def _stays(view: View) -> bool:
+    return view.buffer != ARENA and all(type(n) is int for n in (view.offset, *view.shape))
 
 
 SCRATCH_PADDING = 64  # bytes after each piece, so that the next may start anywhere

@@ -23,8 +23,8 @@ from tgbench.graph.op_table import OPS
 UNMEASURED_COMPUTE_BYTES = 1 << 30  # left free for compute peaks while none has been measured
 
 _UNITS = {
-    "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9,
-    "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30,
+    "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40,
 }  # fmt: skip
 _SIZE = re.compile(r"\s*(\d{1,99}(?:\.\d+)?)\s*([a-z]*)")
 _OWN_GROUPS = Path("/proc/self/cgroup")

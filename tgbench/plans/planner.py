@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate
+from typing import NamedTuple
 
 from tgbench.base.errors import BudgetError
 from tgbench.base.memo import Latest, Memo
@@ -45,9 +46,9 @@ from tgbench.runs.split import WHOLE, Cut, contains, cuts, supersets
 
 Progress = Callable[[str], None]
 Cost = Callable[[Call, Box], float]  # expected nanoseconds of one box of one call
-DEAR = (
-    1.5  # times what runs take whole: pieces and parts that cost more are weighed against dropping
-)
+DEAR = 1.25  # times what runs take whole, or by another plan: so much keeping everything may take
+FEW = 4  # pieces of a run, where more of them take much longer
+IN_PIECES = 1.1  # times what is expected: what passes between pieces is not modelled (note 0045)
 AT_HAND = 16  # answers of each kind that a planner has at hand
 MOST_REFUSED = 512  # retained nodes and scenarios for which a budget was too small
 LOWER = 8  # where a budget does not work, one that is lower by this part of it is the next
@@ -66,6 +67,77 @@ class Tried:
     def placement(self) -> Placement:
         """The smallest map there was."""
         return self.planner._try_cuts(self.retained, self.scenarios, 0)[1]
+
+
+class Asked(NamedTuple):
+    """What a plan is for.
+
+    Fields:
+        weighed: runs that should be quick, those with a weight.
+        held: what a map has to hold to serve them (`Planner._enough`).
+        budget_bytes: of a map; None: whatever it takes.
+        keep_all: all that any node reads is worth keeping.
+        likely: runs that may come as well; where plans compete, each weighs as much as one run.
+    """
+
+    weighed: Sequence[Scenario]
+    held: Sequence[Scenario]
+    budget_bytes: int | None
+    keep_all: bool = False
+    likely: Sequence[Scenario] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Made:
+    """A plan beside others that compete with it."""
+
+    planner: Planner
+    asked: Asked
+    decisions: Decisions
+
+    @cached_property
+    def _runs(self) -> list[Scenario]:
+        return [*self.asked.weighed, *(replace(one, weight=1.0) for one in self.asked.likely)]
+
+    @cached_property
+    def time_ns(self) -> float:
+        """The expected mean time of the runs it is for, and of those that may come."""
+        made, planner = self.decisions, self.planner
+        propagator = planner.runs.propagator(made.retained)
+        return planner.expected_ns(propagator, self._runs, made.cut, made.placement)
+
+    @property
+    def feared_ns(self) -> float:
+        """The same; more where runs are in pieces."""
+        return self.time_ns * (1.0 if self.decisions.cut == WHOLE else IN_PIECES)
+
+    @property
+    def is_cheap(self) -> bool:
+        """Whether that is little more than if there were room for all of each run."""
+        propagator = self.planner.runs.propagator(self.decisions.retained)
+        return self.time_ns <= DEAR * self.planner.expected_ns(propagator, self._runs)
+
+    @property
+    def keeps_all_whole(self) -> bool:
+        """Whether it keeps all candidates, and no run is in pieces."""
+        return not self.decisions.dropped and self.decisions.cut == WHOLE
+
+    @property
+    def keeps_enough(self) -> bool:
+        """Whether it keeps all candidates, and that costs little."""
+        return not self.decisions.dropped and self.is_cheap
+
+
+def _better(made: Iterable[Made | None]) -> Made | None:
+    """The quickest; of those that keep all candidates, where that costs little: what is planned for
+    are few runs of many to come, and most of those change little.
+    """
+    there = [one for one in made if one is not None]
+    if len(there) < 2:
+        return there[0] if there else None
+    most_ns = DEAR * min(one.time_ns for one in there)
+    keep = [one for one in there if not one.decisions.dropped and one.time_ns <= most_ns]
+    return min(keep or there, key=lambda one: one.feared_ns)
 
 
 class Planner:
@@ -283,18 +355,19 @@ class Planner:
         BudgetError naming the least that worked.
 
         Args:
-            likely: runs that may come, and are held as well if that takes no more than the budget;
-                else without the first of them.
+            likely: runs that may come: where plans compete, they count as well. They are held if
+                that takes no more than the budget; else without the first of them.
         """
         tried: list[Tried] = []
-        found = self._found(scenarios, budget_bytes, keep_all, tried)
+        asked = Asked(scenarios, scenarios, budget_bytes, keep_all, likely)
+        found = self._found(asked, tried)
         if found is not None:
             return self._roomier(found, scenarios, likely, budget_bytes)
         assert budget_bytes is not None  # without a budget everything fits
         needed_bytes = min(one.placement.size_bytes for one in tried)
         bound_bytes, next_bytes = least(self.runs, scenarios).size_bytes, needed_bytes - 1
         while next_bytes >= bound_bytes:
-            found = self._found(scenarios, next_bytes, keep_all, [])
+            found = self._found(asked._replace(budget_bytes=next_bytes), [])
             if found is None:
                 next_bytes -= next_bytes // LOWER + 1
             elif (needed_bytes := found.placement.size_bytes) <= budget_bytes:
@@ -330,81 +403,65 @@ class Planner:
         known = (one for one in (self, *self._in_parts.values()) if one.scheduled is scheduled)
         return next(known, None) or self.over(scheduled)
 
-    def _found(
-        self,
-        scenarios: Sequence[Scenario],
-        budget_bytes: int | None,
-        keep_all: bool,
-        tried: list[Tried],
-    ) -> Decisions | None:
+    def _found(self, asked: Asked, tried: list[Tried]) -> Decisions | None:
         """The best plan of any order; None, and what was tried, if nothing fits."""
-        found = self._once(scenarios, budget_bytes, keep_all, tried, divides=True)
-        if found is None and budget_bytes is not None:
-            tried.append(self.again(scenarios, budget_bytes))
-            if tried[-1].placement.size_bytes <= budget_bytes:
-                found = tried[-1].planner._once(scenarios, budget_bytes, keep_all, [])
+        found = self._once(asked, tried, divides=True)
+        if found is None and asked.budget_bytes is not None:
+            tried.append(self.again(asked.weighed, asked.budget_bytes))
+            if tried[-1].placement.size_bytes <= asked.budget_bytes:
+                found = tried[-1].planner._once(asked, [])
         return found
 
     def plan_once(self, scenarios: Sequence[Scenario], budget_bytes: int | None) -> Decisions:
         """The best plan found as nodes are scheduled here. Raises BudgetError if nothing fits."""
         tried: list[Tried] = []
-        found = self._once(scenarios, budget_bytes, False, tried)
+        found = self._once(Asked(scenarios, scenarios, budget_bytes), tried)
         if found is None:
             least_bytes = min(one.placement.size_bytes for one in tried)
             raise self.too_small(budget_bytes or 0, least_bytes, scenarios)
         return found
 
-    def _once(
-        self,
-        scenarios: Sequence[Scenario],
-        budget_bytes: int | None,
-        keep_all: bool,
-        tried: list[Tried],
-        divides: bool = False,
-    ) -> Decisions | None:
+    def _once(self, asked: Asked, tried: list[Tried], divides: bool = False) -> Decisions | None:
         """The best plan in this order; None, and what was tried, if nothing fits.
 
         Args:
-            divides: look for parts of nodes to keep as well.
+            divides: look for windows and for parts of nodes to keep as well.
         """
+        scenarios = asked.weighed
         for weighed, held in self._enough(self.runs.distinct(scenarios)):
-            slid = None
-            if divides and self._is_too_much(weighed, held, budget_bytes, keep_all):
-                slid = self._slid(weighed, held, budget_bytes, keep_all)
-                if slid is not None and self._keeps_enough(slid, weighed):
-                    return slid
-            found = self._planned(weighed, held, budget_bytes, keep_all, tried)
-            if divides and (found is None or found.dropped or found.cut != WHOLE):
-                made = [found, slid]
-                other = self.in_parts(scenarios)
-                if other is not None:
-                    made.append(other._planned(weighed, held, budget_bytes, keep_all, tried))
-                    made.append(other._slid(weighed, held, budget_bytes, keep_all))
-                found = self._better(made, weighed)
+            found = self._best(asked._replace(weighed=weighed, held=held), tried, divides)
             if found is not None:
-                return found
+                return found.decisions
         return None
 
-    def _is_too_much(
-        self,
-        weighed: Sequence[Scenario],
-        held: Sequence[Scenario],
-        budget_bytes: int | None,
-        keep_all: bool,
-    ) -> bool:
-        """Whether all that is worth keeping cannot be kept whole, however runs are cut."""
-        if budget_bytes is None:
-            return False
-        wanted = self.everything(weighed) if keep_all else self.frontier(weighed)
-        return self.attempts.floor_bytes(wanted, held) > budget_bytes
+    def _best(self, asked: Asked, tried: list[Tried], divides: bool) -> Made | None:
+        slid = None
+        if divides and self._is_too_much(asked):
+            slid = self._slid(asked)
+            if slid is not None and slid.keeps_enough:
+                return slid
+        found = self._planned(asked, tried)
+        if not divides or (found is not None and found.keeps_all_whole):
+            return found
+        made = [found, slid or self._slid(asked)]
+        other = self.in_parts(asked.weighed)
+        if other is not None:
+            made += [other._planned(asked, tried), other._slid(asked)]
+        return _better(made)
 
-    def _slid(
-        self,
-        weighed: Sequence[Scenario],
-        held: Sequence[Scenario],
-        budget_bytes: int | None,
-        keep_all: bool,
-    ) -> Decisions | None:
+    def _is_too_much(self, asked: Asked) -> bool:
+        """Whether all that is worth keeping cannot be kept whole, however runs are cut."""
+        if asked.budget_bytes is None:
+            return False
+        floor_bytes = self.attempts.floor_bytes(self._wanted(asked), asked.held)
+        return floor_bytes > asked.budget_bytes
+
+    def _wanted(self, asked: Asked) -> list[Node]:
+        """Nodes that are worth keeping."""
+        weighed = asked.weighed
+        return self.everything(weighed) if asked.keep_all else self.frontier(weighed)
+
+    def _slid(self, asked: Asked) -> Made | None:
         """The best plan where windows move along; None if there is none, or no run that follows
         others would move any.
         """
@@ -412,11 +469,11 @@ class Planner:
         if other is None:
             return None
         everything = runs.propagator(self.scheduled.stored)
-        warm = [runs.steps(everything, one, WHOLE) for one in weighed if not one.cold]
+        warm = [runs.steps(everything, one, WHOLE) for one in asked.weighed if not one.cold]
         uses = Footprint.joined(runs.going_on(step) for steps in warm for step in steps)
         if not any(slide(uses.hulls, uses)):
             return None
-        return other._planned(weighed, held, budget_bytes, keep_all, [])
+        return other._planned(asked, [])
 
     def again(self, scenarios: Sequence[Scenario], budget_bytes: int) -> Tried:
         """An order that computes some nodes more than once in a run, and the least map for it.
@@ -501,21 +558,15 @@ class Planner:
         ways = [scenario, *(replace(scenario, demand=demand) for demand in larger)]
         return min(ways, key=lambda one: self._always((), [one], 0).size_bytes)
 
-    def _planned(
-        self,
-        weighed: Sequence[Scenario],
-        held: Sequence[Scenario],
-        budget_bytes: int | None,
-        keep_all: bool,
-        tried: list[Tried],
-    ) -> Decisions | None:
+    def _planned(self, asked: Asked, tried: list[Tried]) -> Made | None:
         """The best retention for some scenarios; None, and what was tried, if nothing fits."""
-        wanted = self.everything(weighed) if keep_all else self.frontier(weighed)
+        weighed, held, budget_bytes = asked.weighed, asked.held, asked.budget_bytes
+        wanted = self._wanted(asked)
         first = self._always(wanted, held, budget_bytes)
         frontier = [node for node in wanted if node in first.slots]  # not what no run touches
         self.tell(f"{counted(len(frontier), 'candidate')} to retain")
         if budget_bytes is None or first.size_bytes <= budget_bytes:
-            return self._decided(frontier, frontier, WHOLE, first, weighed)
+            return self._made(asked, frontier, frontier, WHOLE, first)
         worth = self.worth(frontier, weighed)
         ranked = sorted(
             frontier, key=lambda n: (-worth[n] / first.size_of(n), self.scheduled.position[n])
@@ -528,26 +579,25 @@ class Planner:
         if found is None:
             tried += [Tried(self, frontier, held), Tried(self, (), held)]
             return None
-        made = self._decided(frontier, *found, weighed)
-        whole_ns = self.expected_ns(self.runs.propagator(found[0]), weighed)
-        if made.expected_ns <= DEAR * whole_ns:
+        made = self._made(asked, frontier, *found)
+        if made.is_cheap:
             return made
-        uncut = self._most_that_fit(ranked, len(found[0]), held, budget_bytes, is_cut=False)
-        other = made if uncut is None else self._decided(frontier, *uncut, weighed)
-        return min(made, other, key=lambda one: one.expected_ns)
+        coarser = (
+            self._most_that_fit(ranked, len(found[0]), held, budget_bytes, most_parts)
+            for most_parts in (1, FEW)
+            if most_parts < found[1].parts
+        )
+        return _better([made, *(self._made(asked, frontier, *one) for one in coarser if one)])
 
-    def _better(
-        self, made: Iterable[Decisions | None], scenarios: Sequence[Scenario]
-    ) -> Decisions | None:
-        """The quickest; of those that keep all candidates, where that costs little."""
-        there = [one for one in made if one is not None]
-        keep = [one for one in there if self._keeps_enough(one, scenarios)]
-        return min(keep or there, key=lambda one: one.expected_ns, default=None)
-
-    def _keeps_enough(self, made: Decisions, scenarios: Sequence[Scenario]) -> bool:
-        """Whether a plan keeps all candidates, and that costs little."""
-        whole_ns = self.expected_ns(self.runs.propagator(self.frontier(scenarios)), scenarios)
-        return not made.dropped and made.expected_ns <= DEAR * whole_ns
+    def _made(
+        self,
+        asked: Asked,
+        frontier: Sequence[Node],
+        retained: Sequence[Node],
+        cut: Cut,
+        placement: Placement,
+    ) -> Made:
+        return Made(self, asked, self._decided(frontier, retained, cut, placement, asked.weighed))
 
     def _most_that_fit(
         self,
@@ -555,7 +605,7 @@ class Planner:
         longest: int,
         scenarios: Sequence[Scenario],
         budget_bytes: int,
-        is_cut: bool = True,
+        most_parts: int | None = None,
     ) -> tuple[Sequence[Node], Cut, Placement] | None:
         """The longest prefix of a ranking that was found to fit when retained; cut, if that helps.
 
@@ -566,13 +616,13 @@ class Planner:
         too_long = longest + 1
         found = None
         while tried >= 0:
-            found = self._fitting(ranked[:tried], scenarios, budget_bytes, is_cut)
+            found = self._fitting(ranked[:tried], scenarios, budget_bytes, most_parts)
             if found is not None or not tried:
                 break
             too_long, tried, stride = tried, max(tried - stride, 0), stride * 2
         while found is not None and too_long - len(found[0]) > 1:
             middle = (len(found[0]) + too_long) // 2
-            better = self._fitting(ranked[:middle], scenarios, budget_bytes, is_cut)
+            better = self._fitting(ranked[:middle], scenarios, budget_bytes, most_parts)
             if better is None:
                 too_long = middle
             else:
@@ -584,17 +634,14 @@ class Planner:
         retained: Sequence[Node],
         scenarios: Sequence[Scenario],
         budget_bytes: int,
-        is_cut: bool = True,
+        most_parts: int | None = None,
     ) -> tuple[Sequence[Node], Cut, Placement] | None:
         """What fits with these nodes retained; where nothing does, nothing less does later."""
-        key = frozenset(retained), tuple(scenarios), is_cut
+        key = frozenset(retained), tuple(scenarios), most_parts
         floor_bytes = self.attempts.floor_bytes(retained, scenarios)
         if budget_bytes <= max(floor_bytes - 1, self._too_small.get(key, 0)):
             return None
-        if is_cut:
-            cut, placed = self._try_cuts(retained, scenarios, budget_bytes)
-        else:
-            cut, placed = WHOLE, self._always(retained, scenarios, budget_bytes)
+        cut, placed = self._try_cuts(retained, scenarios, budget_bytes, most_parts)
         self.tell(f"{len(retained)} retained: {format_bytes(placed.size_bytes)}")
         if placed.size_bytes <= budget_bytes:
             return retained, cut, placed
@@ -602,13 +649,18 @@ class Planner:
         return None
 
     def _try_cuts(
-        self, retained: Sequence[Node], scenarios: Sequence[Scenario], budget_bytes: int
+        self,
+        retained: Sequence[Node],
+        scenarios: Sequence[Scenario],
+        budget_bytes: int,
+        most_parts: int | None = None,
     ) -> tuple[Cut, Placement]:
         """The coarsest cut that fits; if none does, none, or with no budget the smallest map's."""
         best = (WHOLE, self._always(retained, scenarios, budget_bytes))
         useless: set[tuple[str, int]] = set()
         for cut in self._cuts(retained, scenarios, budget_bytes or best[1].size_bytes - 1):
-            if best[1].size_bytes <= budget_bytes:
+            is_too_fine = most_parts is not None and cut.parts > most_parts
+            if best[1].size_bytes <= budget_bytes or is_too_fine:
                 break
             is_too_much = 0 < budget_bytes < best[1].kept_bytes and not self.attempts.may_slide
             if (cut.input, cut.axis) in useless or is_too_much:

@@ -67,11 +67,14 @@ class Way:
         cut: in which pieces.
         more: of the supersets of what is asked for, which one is computed; 0 for none of them.
         afresh: nothing that is there is used.
+        is_fixed: where it is counts as numbers, as a plan has it: over an origin a region may be
+            rounded up to what there is no room for.
     """
 
     cut: Cut
     more: int = 0
     afresh: bool = False
+    is_fixed: bool = False
 
 
 class FixedEntries:
@@ -190,12 +193,12 @@ class Specialiser:
             try:
                 with record(origin) as guards:
                     made, counts_on = yield from self._lowering(
-                        held, kind, origin, way, is_fixed, counts_on_all
+                        held, kind, origin, way, is_fixed or way.is_fixed, counts_on_all
                     )
             except DoesNotFit as error:
                 failure = error
                 continue
-            if not is_fixed:
+            if not is_fixed and not way.is_fixed:
                 self.fixed_entries.learn(kind, origin, guards)
             return Specialised(tuple(made), frozenset(guards), counts_on)
         raise failure
@@ -246,6 +249,7 @@ class Specialiser:
             yield from (Way(cut) for cut in cuts(self.propagator) if cut not in own)
         if not or_more:
             return
+        yield from (Way(cut, is_fixed=True) for cut in own)
         demand = joined(handed_out(self.scheduled.graph, kind, origin).values())
         larger = range(1, len(supersets(demand, self.planned)) + 1)
         yield from (Way(cut, more) for more in larger for cut in own)

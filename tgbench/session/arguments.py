@@ -99,7 +99,10 @@ class ArgumentReader:
             return None
         found = {}
         for name, index in _by_name(changed, self._known, "changed", HintError).items():
-            found[name] = region_of_index(index, self._input(name).shape, f"changed {name}")
+            try:
+                found[name] = region_of_index(index, self._input(name).shape, f"changed {name}")
+            except DemandError as error:
+                raise HintError(str(error)) from None
         return found
 
     def rounded_states(self, changed: Mapping[str, Region]) -> dict[str, Region]:
@@ -334,7 +337,7 @@ def _read(name: str, value: Any) -> tuple[Array, str]:
     """A value as an array, and the name of its dtype."""
     try:
         if isinstance(value, torch.Tensor):
-            tensor = value.detach().cpu()
+            tensor = value.detach().resolve_conj().resolve_neg().cpu()
             is_wide = tensor.dtype == torch.bfloat16
             array = (tensor.float() if is_wide else tensor).numpy()
             return array, "bfloat16" if is_wide else array.dtype.name

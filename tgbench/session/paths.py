@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tgbench.base.errors import BudgetError, PlanError, TgbenchError
+from tgbench.base.errors import BudgetError, PlanError, TgbenchError, check_number
 from tgbench.base.machine import Machine
 from tgbench.base.regions import Region
 from tgbench.base.words import Progress, format_bytes, format_time
@@ -150,6 +150,7 @@ class SessionPaths:
         limits: SaturationLimits = USUAL,
     ) -> SessionPaths:
         """The paths of a session; `samples` are seeded random inputs if none are given."""
+        check_number(PlanError, "tolerance", tolerance)
         if tolerance is not None and not tolerance > 0:
             raise PlanError(f"tolerance={tolerance} allows nothing; pass a number above 0, or None")
         space = Space.of(
@@ -437,28 +438,40 @@ class SessionPaths:
         whole runs of it are faster than of the given graph.
 
         Args:
-            mode, seconds, budget, steps, seed: of that search.
+            mode, budget, steps, seed: of that search.
+            seconds: for all of this; where half of it is gone, no more paths are looked for, and
+                none are planned or run, but for one that was begun with.
             count: how many paths are planned for, besides the given graph.
             rounds: of whole runs, of the best path and of the given graph (`race`); 0 for none,
                 and what is expected decides.
 
         Raises what `GraphSession.optimize` does.
         """
-        session = self.session
+        session, began = self.session, time.monotonic()
+        until = math.inf if seconds is None else began + seconds / 2
         with session.planning.budgeted(budget):
-            own = self.graph.fingerprint
-            first = {path.graph.fingerprint: path for path in islice(self.allowed(), count)}
-            others = [path for fingerprint, path in first.items() if fingerprint != own]
-            tried = tuple(map(self._planned, [*others, self.given]))
-            best, given = min(tried, key=lambda one: one.planned_ns), tried[-1]
-            raced = None
-            if rounds and best is not given and math.isfinite(given.planned_ns):
-                raced = tuple(self.race([best.path, given.path], rounds))
-                best = best if raced[0] < raced[1] else given
+            given, others = self._planned(self.given), list[PlannedPath]()
+            for path in _until(until, self._others(count)):
+                others.append(self._planned(path))
+            tried = (*others, given)
+            best, raced = min(tried, key=lambda one: one.planned_ns), None
+            if best is not given and rounds and math.isfinite(given.planned_ns):
+                is_late = time.monotonic() > until
+                raced = None if is_late else tuple(self.race([best.path, given.path], rounds))
+                best = best if raced is not None and raced[0] < raced[1] else given
             if math.isfinite(best.planned_ns):
                 self.take(best.path)
-            plan = session.optimize(mode, seconds, steps=steps, seed=seed)
+            left = None if seconds is None else max(seconds - (time.monotonic() - began), 0.0)
+            plan = session.optimize(mode, left, steps=steps, seed=seed)
         return JointChoice(tried, best, plan, raced)
+
+    def _others(self, count: int) -> Iterator[Path]:
+        """The first paths of other graphs than the given one, each graph once."""
+        seen = {self.graph.fingerprint}
+        for path in islice(self.allowed(), count):
+            if path.graph.fingerprint not in seen:
+                seen.add(path.graph.fingerprint)
+                yield path
 
     def take(self, path: Path) -> None:
         """Let the session compute by a path from now on; see `GraphSession.take`."""
@@ -563,6 +576,14 @@ def references(
     exact = exact_values(graph, {**inputs, **states}, weights)
     values = {node: exact(node) for node in graph.nodes if not node.is_leaf}
     return {name: values[node] for name, node in graph.outputs.items() if not node.is_leaf}
+
+
+def _until(ends: float, paths: Iterator[Path]) -> Iterator[Path]:
+    """Paths until a moment: looking for the next one takes as long as it does."""
+    for path in paths:
+        if time.monotonic() > ends:
+            return
+        yield path
 
 
 def _keys(path: Path) -> set[tuple[str, str]]:

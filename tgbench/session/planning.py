@@ -26,6 +26,7 @@ from tgbench.base.regions import Box, Region
 from tgbench.base.switches import PLANS, tell
 from tgbench.base.words import counted, format_bytes, format_time, listed
 from tgbench.costs.model import CostModel
+from tgbench.costs.nearby import Nearby
 from tgbench.graph.graph import Graph
 from tgbench.memory.arena import Arena, Seat
 from tgbench.memory.estimate import parse_bytes, total_bytes
@@ -297,11 +298,16 @@ class Planning:
         return Bucket.of(self.everything, demand)
 
     @contextmanager
-    def adding(self, runs: Runs, fits: Runs = ()) -> Iterator[None]:
-        """Some more runs to plan for, and some that have to fit; taken back if that fails."""
+    def adding(self, runs: Runs, fits: Runs = (), alone: bool = False) -> Iterator[None]:
+        """Some more runs to plan for, and some that have to fit; `alone`, they are all that is
+        planned for from then on. Taken back if that fails.
+        """
         before = self.classes.copy(), self.places.copy()
         tell(PLANS, lambda: f"a plan is needed for {listed([str(run.kind) for run in runs])}")
         try:
+            if alone:
+                self.classes.clear()
+                self.places.clear()
             for kind, origin in runs:
                 weight = self.classes[kind][0] if kind in self.classes else 1.0
                 self.classes[kind] = (weight, origin)
@@ -346,9 +352,9 @@ class Planning:
 
     def planner(self, scheduled: ScheduledGraph) -> Planner:
         """Plans for an order of the graph's nodes with what this session knows of times."""
-        costs = self.costs
+        ranking = Nearby(self.costs).common  # of its own: a plan is the same whatever was asked
         return Planner(
-            scheduled, self.rules, self.device, costs.time_ns, self.progress, costs.kernels
+            scheduled, self.rules, self.device, self.costs.time_ns, self.progress, ranking
         )
 
     def calibrate(self, planner: Planner, happened: Iterable[Bucket] = ()) -> None:

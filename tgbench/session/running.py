@@ -301,7 +301,8 @@ class Runner:
             for _, (kind, at) in self._likely:
                 self.planning.likely[kind] = at
             self.planning.provide(bucket)
-        self.plan_for(self.planning.first_runs(bucket, spot, self.reader), fits)
+        with self.planning.adding(self.planning.first_runs(bucket, spot, self.reader), fits):
+            self.plan()
         return fits
 
     def _at_a_glance(self, bucket: Bucket) -> Served | None:
@@ -348,9 +349,23 @@ class Runner:
         self.chooser.found(self._work_ns() - began_ns)
         return {**standing.pending, **found}
 
-    def plan_for(self, runs: Runs, fits: Runs = ()) -> None:
-        """Plan for some more runs; if that fails or is interrupted, all stays as it was."""
-        with self.planning.adding(runs, fits):
+    def plan_for(self, runs: Runs) -> None:
+        """Plan for some more runs; if that fails or is interrupted, all stays as it was.
+
+        Where not all that was planned for fits at once, for what these ask for alone, computed of
+        nothing, as a first run would be: what fits by itself is run.
+        """
+        with suppress(BudgetError), self.planning.adding(runs):
+            self.plan()
+            return
+        demands = (run.kind.bucket(run.origin).demand for run in runs)
+        afresh = dict.fromkeys(self.planning.afresh(dict(demand)) for demand in demands)
+        firsts = [
+            one
+            for bucket in afresh
+            for one in self.planning.first_runs(bucket, bucket.classify(self.graph), self.reader)
+        ]
+        with self.planning.adding(firsts, alone=True):
             self.plan()
 
     def _take_up_code(self) -> None:
@@ -586,5 +601,6 @@ class Runner:
         fits: Runs = () if self.chooser.strict else self.planning.whole_runs()
         whole = self.planning.afresh()
         spot = whole.classify(self.graph)
-        self.plan_for(self.planning.first_runs(whole, spot, self.reader), fits)
+        with self.planning.adding(self.planning.first_runs(whole, spot, self.reader), fits):
+            self.plan()
         self.rehearser.hold(fits)

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tgbench.base.collector import collect_dropped
-from tgbench.base.errors import ExactnessError, PlanError, check_choice
+from tgbench.base.errors import ExactnessError, PlanError, check_choice, check_number
 from tgbench.base.files import is_there
 from tgbench.base.switches import telling
 from tgbench.costs.nearby import Nearby
@@ -148,6 +148,7 @@ class GraphSession(Facts):
         if exact not in (None, "bitwise"):
             raise ExactnessError(f"exact={exact!r} is not known; pass 'bitwise', or leave it out")
         check_choice(PlanError, "retain", retain, get_args(Retain))
+        check_number(PlanError, "tolerance", tolerance)
         Budget.parse(memory)  # a size that is none is said before weights are read
         collect_dropped()
         self.device = device
@@ -232,6 +233,13 @@ class GraphSession(Facts):
             self.planning.places.update(before.places)
             self.keeper.stand(standing)
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """A session holds an arena, threads and files: it is neither copied nor sent elsewhere."""
+        raise PlanError(
+            "a session cannot be copied or pickled; make another one of the same graph and weights "
+            "with plan=session.plan (`save_plan`, `save_programs` for another process)"
+        )
+
     # --- planning --------------------------------------------------------------------------------
 
     def budgeted(self, budget: int | str | None) -> AbstractContextManager[None]:
@@ -247,9 +255,16 @@ class GraphSession(Facts):
                 is computed suffice.
 
         Raises:
-            InputError, HintError, DemandError, BudgetError.
+            InputError, HintError, DemandError, BudgetError; PlanError for runs that are no pairs.
         """
-        spots = [self.reader.spot(changed, want) for changed, want in runs]
+        try:
+            pairs = [(changed, want) for changed, want in runs]
+        except (TypeError, ValueError) as error:
+            raise PlanError(
+                f"runs are no pairs ({error}); pass [(changed, want), …], each as `run` takes it: "
+                "[({'x': np.s_[0]}, None)]"
+            ) from None
+        spots = [self.reader.spot(changed, want) for changed, want in pairs]
         with self.arena.lock:
             self.runner.plan_for(spots)
         return self.plan
@@ -326,6 +341,9 @@ class GraphSession(Facts):
                 graph. BudgetError: if nothing fits.
         """
         check_choice(PlanError, "mode", mode, MODES)
+        check_number(PlanError, "seconds", seconds)
+        check_number(PlanError, "steps", steps, whole=True)
+        check_number(PlanError, "workers", workers, 1, whole=True)
         effort = Effort(30.0 if seconds is None and steps is None else seconds, steps)
         with self.planning.budgeted(budget):
             self._learn()
@@ -352,6 +370,7 @@ class GraphSession(Facts):
         Raises PlanError for an unknown mode, TraceError for an empty trace.
         """
         check_choice(PlanError, "mode", mode, MODES)
+        check_number(PlanError, "workers", workers, 1, whole=True)
         start = self.plan if self.is_planned else None
         self._learn()
         return BackgroundSearch(

@@ -139,6 +139,7 @@ register(
         _gather_forward,
         _gather_needed,
         check=lambda attrs, types: _index_check("gather", attrs, types, 2),
+        moves=True,
         flops=lambda call, box: 0,
         index=1,
         picks=(0,),
@@ -202,6 +203,7 @@ register(
         _scatter_forward,
         _scatter_needed,
         check=_scatter_check,
+        moves=True,
         flops=lambda call, box: 0,
         index=1,
         writes=2,
@@ -287,6 +289,7 @@ register(
         _update_forward,
         _update_needed,
         check=_update_check,
+        moves=True,
         flops=lambda call, box: 0,
         writes=1,
     )
@@ -376,6 +379,7 @@ register(
         _gather_elements_forward,
         _gather_elements_needed,
         check=lambda attrs, types: _elements_check("gather_elements", attrs, types, 2),
+        moves=True,
         flops=lambda call, box: 0,
         picks=(0,),
     )

@@ -202,6 +202,7 @@ register(
         view=_reshape_view,
         same_as=first_input,
         merges=last_decides,
+        moves=True,
         flops=lambda call, box: 0,
     )
 )
@@ -255,6 +256,7 @@ register(
         merges=lambda inner, call: {
             "axes": tuple(inner.attrs["axes"][axis] for axis in call.attrs["axes"])
         },
+        moves=True,
         flops=lambda call, box: 0,
     )
 )
@@ -389,6 +391,7 @@ register(
         view=_slice_view,
         same_as=lambda call, ins: 0 if all(step == 1 for step in call.attrs["steps"]) else None,
         merges=_slices,
+        moves=True,
         flops=lambda call, box: 0,
     )
 )
@@ -464,6 +467,7 @@ register(
         view=_expand_view,
         same_as=first_input,
         merges=last_decides,
+        moves=True,
         flops=lambda call, box: 0,
     )
 )
@@ -576,6 +580,7 @@ register(
         _concat_needed,
         check=_concat_check,
         known=_concat_known,
+        moves=True,
         flops=lambda call, box: 0,
         same_as=lambda call, inputs: 0 if len(inputs) == 1 else None,
     )
@@ -673,6 +678,7 @@ register(
         _pad_needed,
         check=_pad_check,
         known=_pad_known,
+        moves=True,
         flops=lambda call, box: 0,
         same_as=first_input,
     )

@@ -34,6 +34,7 @@ def exported_program(
     module: nn.Module, args: Any, kwargs: Mapping[str, Any] | None
 ) -> ExportedProgram:
     """`torch.export.export` with fixed shapes; raises ImporterError with the mend."""
+    module = getattr(module, "_orig_mod", module)  # what `torch.compile` wraps
     checked = check_inputs(args, kwargs or {})
     check_module(module, pytree.tree_leaves((checked, dict(kwargs or {}))))
     try:

@@ -37,7 +37,8 @@ Value: TypeAlias = Any  # as above
 Calls: TypeAlias = "tuple[tuple[str, tuple[Value, ...], tuple[tuple[str, Value], ...]], ...]"
 Results: TypeAlias = "tuple[tuple[int, int], ...]"  # (call, result) of each
 
-_NAME = re.compile(r"([A-Za-z]\w*|_[a-z]\w*)\.([A-Za-z]\w*)", re.ASCII)
+_OPERATORS = "__(?:and|or|xor|lshift|rshift)__"  # as Python names them
+_NAME = re.compile(rf"([A-Za-z]\w*|_[a-z]\w*|{_OPERATORS})\.([A-Za-z]\w*)", re.ASCII)
 # What looks at, or hands out, memory beside the elements, or writes though it does not say so.
 _UNSAFE = ("batch_norm", "empty", "instance_norm", "nested", "quantized", "resize", "sparse",
            "storage", "strid")  # fmt: skip
