@@ -526,7 +526,11 @@ class _TilingSearch:
         )
 
     def _passed(self, candidate: TilingCandidate) -> int:
-        """How many boxes had the bits that they should; 0 if one did not."""
+        """How many boxes had the bits that they should; 0 if one did not. What only moves elements
+        has no others.
+        """
+        if self.call.op.moves:
+            return int(self._takes_tiles(candidate))
         if candidate.joins and not self._joins(candidate):
             return 0
         if candidate.kernel.repeats and not candidate.joins and self.device == "cpu":
