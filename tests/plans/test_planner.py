@@ -31,7 +31,7 @@ from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.decisions import Decisions
 from tgbench.plans.following import Reach, change_as_asked, unit_change, whole_lines
 from tgbench.plans.plan import Plan
-from tgbench.plans.planner import Planner
+from tgbench.plans.planner import DEAR, Planner
 from tgbench.plans.scenarios import Scenario
 from tgbench.programs.specialiser import Specialiser
 from tgbench.runs.buckets import Bucket
@@ -444,3 +444,47 @@ def test_every_class_is_planned_for_at_its_extremes_warm_and_cold() -> None:
         ((at,), cold) for at in (4, 0, 15) for cold in (False, True)
     }
     assert [s.origin for s in found if s.weight] == [(4,)]
+
+
+def pyramid(size: int) -> Graph:
+    """Convolutions over an image, ever fewer points of ever more channels, and their means."""
+    g = GraphBuilder()
+    x = g.input("x", (1, 3, size, size))
+    for i, (stride, wide) in enumerate([(1, 8), (1, 8), (2, 16), (1, 16), (2, 32), (1, 32)]):
+        weight = g.parameter(f"w{i}", (wide, x.shape[1], 3, 3))
+        x = ops.relu(ops.conv(x, weight, stride=stride, padding=1))
+    g.output("y", ops.mean(x, (2, 3)))
+    return g.build()
+
+
+def square(size: int, first: int, extent: int) -> Bucket:
+    """A part of an image changes, and all that follows from it is asked for."""
+    side = (first, first + extent)
+    return Bucket.of(
+        {"x": Region((Box(((0, 1), (0, 3), side, side)),))}, {"y": Region.full((1, 32))}
+    )
+
+
+def test_more_memory_takes_little_longer_over_what_may_come() -> None:
+    """Where all that is kept for a pixel would take runs in pieces, a larger part has to be cut as
+    well, whose whole run then takes longer than in less memory.
+    """
+    size = 48
+    planner = planner_of(pyramid(size))
+    runs = scenarios(planner, square(size, 0, size), square(size, size - 1, 1))
+    kind, origin = square(size, 18, 6).classify(planner.scheduled.graph)
+    likely = [Scenario(kind, origin, 0.0)]
+    most = planner.plan(runs, None).placement.size_bytes
+    with pytest.raises(BudgetError) as caught:
+        planner.plan(runs, 0)
+    weighed, times, cuts = [one for one in runs if one.weight], [], set()
+    weighed += [replace(one, weight=1.0) for one in likely]
+    for budget in np.linspace(caught.value.needed_bytes, most, 40).astype(int).tolist():
+        made = planner.plan(runs, budget, likely=likely)
+        assert made.placement.size_bytes <= budget
+        propagator = planner.runs.propagator(made.retained)
+        times.append(planner.expected_ns(propagator, weighed, made.cut, made.placement))
+        cuts.add(made.cut.parts)
+    for i, time_ns in enumerate(times[1:], 1):
+        assert time_ns <= DEAR * min(times[:i]), str(times)  # so much for what keeps everything
+    assert len(cuts) > 1
