@@ -9,7 +9,7 @@ import pytest
 from interrupts.injecting import Injector, Point, places
 
 from tgbench.base import collector
-from tgbench.base.collector import collect_dropped, lasting
+from tgbench.base.collector import FEW, collect_dropped, lasting
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +18,7 @@ def plain() -> Iterator[None]:
     gc.unfreeze()
     yield
     assert gc.isenabled()
-    assert not gc.get_freeze_count()
+    assert gc.get_freeze_count() < FEW
 
 
 def make() -> list[object]:
@@ -63,7 +63,7 @@ def test_whatever_stops_it_the_next_one_mends_it(error: type[BaseException]) -> 
             Injector(Point(place, 0), error).call(make)
         make()
         assert gc.isenabled()
-        assert not gc.get_freeze_count(), str(place)
+        assert gc.get_freeze_count() < FEW, str(place)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])

@@ -156,6 +156,7 @@ def _traced(act: Callable[[], Any], trace: Trace) -> Any:
     before, thresholds, callbacks = sys.gettrace(), gc.get_threshold(), gc.callbacks[:]
     gc.set_threshold(0)  # a collector that is off is something that a run would see
     gc.callbacks.clear()
+    sys._getframe().f_trace_opcodes = True  # Python 3.12 asks for it where tracing begins
     sys.settrace(trace)
     try:
         return act()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 UNSEEN = 0.25  # of all objects, as the collector has it
+FEW = 1_000  # objects: Python 3.12 freezes what is immortal itself, some hundreds
 
 
 @contextmanager
@@ -35,7 +36,7 @@ def lasting() -> Iterator[None]:
         yield
     finally:  # an interrupt comes behind calls, and where functions begin: here are none of these
         try:
-            if not gc.get_freeze_count():
+            if gc.get_freeze_count() < FEW:
                 _Unseen.made += gc.get_count()[0]
                 _Held.is_frozen = True
                 gc.freeze()
