@@ -7,6 +7,7 @@
 The three take turns, run by run. What counts is the processor's time of all runs but the first few.
 The least budget is what an error names where there is too little for anything; the largest is what
 a session takes that has no budget. Between them they grow by equal factors.
+With `--only`, other cases that were measured on a machine of this kind stay as they are.
 
     python -m benchmarks.budgets [--only NAME …] [--runs N] [--budgets N]
 """
@@ -23,7 +24,7 @@ import numpy as np
 import torch
 
 from benchmarks.histories import HISTORIES, SUBJECTS, Array, Step, _fresh, _only, _timed
-from benchmarks.measure import Command, ms
+from benchmarks.measure import Command, measured_here, ms
 from tgbench.base.errors import BudgetError
 from tgbench.base.words import format_bytes
 from tgbench.commands.progress import note, say, table
@@ -65,10 +66,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     names = [QUICK] if options.quick else options.only
     runs, budgets = (FIRST + 4, 2) if options.quick else (options.runs, options.budgets)
-    found = {name: measured(name, runs, budgets) for name in names}
+    found = {} if options.quick else dict(measured_here(options.output).get("cases", {}))
+    found |= {name: measured(name, runs, budgets) for name in names}
     say(table(["case", "budget", "ours, ms", "full", "free", "÷ full", "÷ free", "recomputed",
                "made", "plans"],
               [_row(name, one) for name, case in found.items() for one in case]))  # fmt: skip
+    found = {name: found[name] for name in CASES if name in found}
     record.write({"cases": found, "totals": totals(found)}, options.output)
     return 0
 

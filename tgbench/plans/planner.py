@@ -123,20 +123,25 @@ class Made:
         return not self.decisions.dropped and self.decisions.cut == WHOLE
 
     @property
+    def keeps_all_in_few(self) -> bool:
+        """The same, or in few pieces: making programs of many takes as long as they do."""
+        return not self.decisions.dropped and self.decisions.cut.parts <= FEW
+
+    @property
     def keeps_enough(self) -> bool:
         """Whether it keeps all candidates, and that costs little."""
         return not self.decisions.dropped and self.is_cheap
 
 
 def _better(made: Iterable[Made | None]) -> Made | None:
-    """The quickest; of those that keep all candidates, where that costs little: what is planned for
-    are few runs of many to come, and most of those change little.
+    """The quickest; of those that keep all candidates, where that costs little and runs are in few
+    pieces: what is planned for are few runs of many to come, and most of those change little.
     """
     there = [one for one in made if one is not None]
     if len(there) < 2:
         return there[0] if there else None
     most_ns = DEAR * min(one.time_ns for one in there)
-    keep = [one for one in there if not one.decisions.dropped and one.time_ns <= most_ns]
+    keep = [one for one in there if one.keeps_all_in_few and one.time_ns <= most_ns]
     return min(keep or there, key=lambda one: one.feared_ns)
 
 
