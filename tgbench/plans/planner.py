@@ -69,7 +69,7 @@ class Tried:
         return self.planner._try_cuts(self.retained, self.scenarios, 0)[1]
 
 
-class Asked(NamedTuple):
+class Goal(NamedTuple):
     """What a plan is for.
 
     Fields:
@@ -92,12 +92,12 @@ class Made:
     """A plan beside others that compete with it."""
 
     planner: Planner
-    asked: Asked
+    goal: Goal
     decisions: Decisions
 
     @cached_property
     def _runs(self) -> list[Scenario]:
-        return [*self.asked.weighed, *(replace(one, weight=1.0) for one in self.asked.likely)]
+        return [*self.goal.weighed, *(replace(one, weight=1.0) for one in self.goal.likely)]
 
     @cached_property
     def time_ns(self) -> float:
@@ -364,15 +364,15 @@ class Planner:
                 that takes no more than the budget; else without the first of them.
         """
         tried: list[Tried] = []
-        asked = Asked(scenarios, scenarios, budget_bytes, keep_all, likely)
-        found = self._found(asked, tried)
+        goal = Goal(scenarios, scenarios, budget_bytes, keep_all, likely)
+        found = self._found(goal, tried)
         if found is not None:
             return self._roomier(found, scenarios, likely, budget_bytes)
         assert budget_bytes is not None  # without a budget everything fits
         needed_bytes = min(one.placement.size_bytes for one in tried)
         bound_bytes, next_bytes = least(self.runs, scenarios).size_bytes, needed_bytes - 1
         while next_bytes >= bound_bytes:
-            found = self._found(asked._replace(budget_bytes=next_bytes), [])
+            found = self._found(goal._replace(budget_bytes=next_bytes), [])
             if found is None:
                 next_bytes -= next_bytes // LOWER + 1
             elif (needed_bytes := found.placement.size_bytes) <= budget_bytes:
@@ -408,65 +408,65 @@ class Planner:
         known = (one for one in (self, *self._in_parts.values()) if one.scheduled is scheduled)
         return next(known, None) or self.over(scheduled)
 
-    def _found(self, asked: Asked, tried: list[Tried]) -> Decisions | None:
+    def _found(self, goal: Goal, tried: list[Tried]) -> Decisions | None:
         """The best plan of any order; None, and what was tried, if nothing fits."""
-        found = self._once(asked, tried, divides=True)
-        if found is None and asked.budget_bytes is not None:
-            tried.append(self.again(asked.weighed, asked.budget_bytes))
-            if tried[-1].placement.size_bytes <= asked.budget_bytes:
-                found = tried[-1].planner._once(asked, [])
+        found = self._once(goal, tried, divides=True)
+        if found is None and goal.budget_bytes is not None:
+            tried.append(self.again(goal.weighed, goal.budget_bytes))
+            if tried[-1].placement.size_bytes <= goal.budget_bytes:
+                found = tried[-1].planner._once(goal, [])
         return found
 
     def plan_once(self, scenarios: Sequence[Scenario], budget_bytes: int | None) -> Decisions:
         """The best plan found as nodes are scheduled here. Raises BudgetError if nothing fits."""
         tried: list[Tried] = []
-        found = self._once(Asked(scenarios, scenarios, budget_bytes), tried)
+        found = self._once(Goal(scenarios, scenarios, budget_bytes), tried)
         if found is None:
             least_bytes = min(one.placement.size_bytes for one in tried)
             raise self.too_small(budget_bytes or 0, least_bytes, scenarios)
         return found
 
-    def _once(self, asked: Asked, tried: list[Tried], divides: bool = False) -> Decisions | None:
+    def _once(self, goal: Goal, tried: list[Tried], divides: bool = False) -> Decisions | None:
         """The best plan in this order; None, and what was tried, if nothing fits.
 
         Args:
             divides: look for windows and for parts of nodes to keep as well.
         """
-        scenarios = asked.weighed
+        scenarios = goal.weighed
         for weighed, held in self._enough(self.runs.distinct(scenarios)):
-            found = self._best(asked._replace(weighed=weighed, held=held), tried, divides)
+            found = self._best(goal._replace(weighed=weighed, held=held), tried, divides)
             if found is not None:
                 return found.decisions
         return None
 
-    def _best(self, asked: Asked, tried: list[Tried], divides: bool) -> Made | None:
+    def _best(self, goal: Goal, tried: list[Tried], divides: bool) -> Made | None:
         slid = None
-        if divides and self._is_too_much(asked):
-            slid = self._slid(asked)
+        if divides and self._is_too_much(goal):
+            slid = self._slid(goal)
             if slid is not None and slid.keeps_enough:
                 return slid
-        found = self._planned(asked, tried)
+        found = self._planned(goal, tried)
         if not divides or (found is not None and found.keeps_all_whole):
             return found
-        made = [found, slid or self._slid(asked)]
-        other = self.in_parts(asked.weighed)
+        made = [found, slid or self._slid(goal)]
+        other = self.in_parts(goal.weighed)
         if other is not None:
-            made += [other._planned(asked, tried), other._slid(asked)]
+            made += [other._planned(goal, tried), other._slid(goal)]
         return _better(made)
 
-    def _is_too_much(self, asked: Asked) -> bool:
+    def _is_too_much(self, goal: Goal) -> bool:
         """Whether all that is worth keeping cannot be kept whole, however runs are cut."""
-        if asked.budget_bytes is None:
+        if goal.budget_bytes is None:
             return False
-        floor_bytes = self.attempts.floor_bytes(self._wanted(asked), asked.held)
-        return floor_bytes > asked.budget_bytes
+        floor_bytes = self.attempts.floor_bytes(self._wanted(goal), goal.held)
+        return floor_bytes > goal.budget_bytes
 
-    def _wanted(self, asked: Asked) -> list[Node]:
+    def _wanted(self, goal: Goal) -> list[Node]:
         """Nodes that are worth keeping."""
-        weighed = asked.weighed
-        return self.everything(weighed) if asked.keep_all else self.frontier(weighed)
+        weighed = goal.weighed
+        return self.everything(weighed) if goal.keep_all else self.frontier(weighed)
 
-    def _slid(self, asked: Asked) -> Made | None:
+    def _slid(self, goal: Goal) -> Made | None:
         """The best plan where windows move along; None if there is none, or no run that follows
         others would move any.
         """
@@ -474,11 +474,11 @@ class Planner:
         if other is None:
             return None
         everything = runs.propagator(self.scheduled.stored)
-        warm = [runs.steps(everything, one, WHOLE) for one in asked.weighed if not one.cold]
+        warm = [runs.steps(everything, one, WHOLE) for one in goal.weighed if not one.cold]
         uses = Footprint.joined(runs.going_on(step) for steps in warm for step in steps)
         if not any(slide(uses.hulls, uses)):
             return None
-        return other._planned(asked, [])
+        return other._planned(goal, [])
 
     def again(self, scenarios: Sequence[Scenario], budget_bytes: int) -> Tried:
         """An order that computes some nodes more than once in a run, and the least map for it.
@@ -563,15 +563,15 @@ class Planner:
         ways = [scenario, *(replace(scenario, demand=demand) for demand in larger)]
         return min(ways, key=lambda one: self._always((), [one], 0).size_bytes)
 
-    def _planned(self, asked: Asked, tried: list[Tried]) -> Made | None:
+    def _planned(self, goal: Goal, tried: list[Tried]) -> Made | None:
         """The best retention for some scenarios; None, and what was tried, if nothing fits."""
-        weighed, held, budget_bytes = asked.weighed, asked.held, asked.budget_bytes
-        wanted = self._wanted(asked)
+        weighed, held, budget_bytes = goal.weighed, goal.held, goal.budget_bytes
+        wanted = self._wanted(goal)
         first = self._always(wanted, held, budget_bytes)
         frontier = [node for node in wanted if node in first.slots]  # not what no run touches
         self.tell(f"{counted(len(frontier), 'candidate')} to retain")
         if budget_bytes is None or first.size_bytes <= budget_bytes:
-            return self._made(asked, frontier, frontier, WHOLE, first)
+            return self._made(goal, frontier, frontier, WHOLE, first)
         worth = self.worth(frontier, weighed)
         ranked = sorted(
             frontier, key=lambda n: (-worth[n] / first.size_of(n), self.scheduled.position[n])
@@ -584,7 +584,7 @@ class Planner:
         if found is None:
             tried += [Tried(self, frontier, held), Tried(self, (), held)]
             return None
-        made = self._made(asked, frontier, *found)
+        made = self._made(goal, frontier, *found)
         if made.is_cheap:
             return made
         coarser = (
@@ -592,17 +592,17 @@ class Planner:
             for most_parts in (1, FEW)
             if most_parts < found[1].parts
         )
-        return _better([made, *(self._made(asked, frontier, *one) for one in coarser if one)])
+        return _better([made, *(self._made(goal, frontier, *one) for one in coarser if one)])
 
     def _made(
         self,
-        asked: Asked,
+        goal: Goal,
         frontier: Sequence[Node],
         retained: Sequence[Node],
         cut: Cut,
         placement: Placement,
     ) -> Made:
-        return Made(self, asked, self._decided(frontier, retained, cut, placement, asked.weighed))
+        return Made(self, goal, self._decided(frontier, retained, cut, placement, goal.weighed))
 
     def _most_that_fit(
         self,

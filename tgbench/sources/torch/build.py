@@ -37,6 +37,7 @@ from tgbench.sources.torch.rows.whole import (
 )
 from tgbench.sources.torch.table import RULES, CallSite, UnsupportedCallError, refuse
 
+LSTM_RANK = 4  # of states, as PyTorch 2.11 exports them, where they have 3: the second is 1
 NO_ENTRY = "no entry"
 
 
@@ -330,9 +331,9 @@ def _raw_outs(node: fx.Node) -> tuple[Any, ...]:
 
 def _outs(node: fx.Node) -> tuple[TensorType | None, ...]:
     """What PyTorch says of the results; None for what is no tensor, and for foreign unread ones."""
-    used = _used(node)
+    used, is_lstm = _used(node), node.target is torch.ops.aten.lstm.input
     return tuple(
-        tensor_type(out, "a result")
+        tensor_type(out.squeeze(1) if is_lstm and out.dim() == LSTM_RANK else out, "a result")
         if isinstance(out, torch.Tensor) and (i in used or out.dtype in DTYPE_NAMES)
         else None
         for i, out in enumerate(_raw_outs(node))
