@@ -249,6 +249,9 @@ class GraphSession(Facts):
     def plan_for(self, runs: Iterable[tuple[Mapping[str, Any], Mapping[str, Any] | None]]) -> Plan:
         """Plan for runs that have not happened yet, so that none of them has to plan anew.
 
+        Where they do not fit together with what was planned for before, what they ask for is
+        planned for alone, computed of nothing.
+
         Args:
             runs: (what changes of the inputs, what is wanted) of each, as `run` takes them as
                 `changed` and `want`. Where runs differ in the place only, the places where most
