@@ -337,7 +337,7 @@ def _small_net(g: GraphBuilder) -> Node:
         shape = (channels, node.shape[1], 3, 3)
         made = ops.conv(node, g.parameter(f"{name}.w", shape), padding=1, **options)
         vectors = {v: g.parameter(f"{name}.{v}", (channels,)) for v in ("m", "v", "s", "b")}
-        return ops.batch_norm(made, vectors["m"], vectors["v"], vectors["s"], vectors["b"], 0.0)
+        return ops.batch_norm(made, vectors["m"], vectors["v"], vectors["s"], vectors["b"], 1.0)
 
     stem = g.name(ops.relu(conv(x, "stem", 2)), "stem")
     pooled = g.name(ops.max_pool(stem, 2), "pooled")
@@ -351,7 +351,8 @@ def _net_values(rng: np.random.Generator) -> dict[str, Array]:
     g = GraphBuilder()
     g.output("y", _small_net(g))
     values = {name: integers(rng, node.shape) for name, node in g.build().parameters.items()}
-    return {n: np.ones_like(a) if n.endswith(".v") else a for n, a in values.items()}
+    # Roots of variances are 2.
+    return {n: np.full_like(a, 3) if n.endswith(".v") else a for n, a in values.items()}
 
 
 def _net_by_torch(values: dict[str, Array], x: Array) -> Array:
@@ -360,7 +361,7 @@ def _net_by_torch(values: dict[str, Array], x: Array) -> Array:
     def conv(node: Any, name: str) -> Any:
         made = F.conv2d(node, t[f"{name}.w"], padding=1)
         statistics = (t[f"{name}.m"], t[f"{name}.v"], t[f"{name}.s"], t[f"{name}.b"])
-        return F.batch_norm(made, *statistics, eps=0.0)
+        return F.batch_norm(made, *statistics, eps=1.0)
 
     pooled = F.max_pool2d(F.relu(conv(torch.tensor(x), "stem")), 2)
     block = F.relu(conv(F.relu(conv(pooled, "inner")), "outer") + pooled)
