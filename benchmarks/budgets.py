@@ -68,10 +68,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     runs, budgets = (FIRST + 4, 2) if options.quick else (options.runs, options.budgets)
     found = {} if options.quick else dict(measured_here(options.output).get("cases", {}))
     found |= {name: measured(name, runs, budgets) for name in names}
+    found = {name: found[name] for name in CASES if name in found}
     say(table(["case", "budget", "ours, ms", "full", "free", "÷ full", "÷ free", "recomputed",
                "made", "plans"],
               [_row(name, one) for name, case in found.items() for one in case]))  # fmt: skip
-    found = {name: found[name] for name in CASES if name in found}
     record.write({"cases": found, "totals": totals(found)}, options.output)
     return 0
 

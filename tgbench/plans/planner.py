@@ -95,6 +95,15 @@ class Made:
     goal: Goal
     decisions: Decisions
 
+    @property
+    def keeps_all(self) -> bool:
+        """Whether no candidate is left out."""
+        return not self.decisions.dropped
+
+    @cached_property
+    def _propagator(self) -> Propagator:
+        return self.planner.runs.propagator(self.decisions.retained)
+
     @cached_property
     def _runs(self) -> list[Scenario]:
         return [*self.goal.weighed, *(replace(one, weight=1.0) for one in self.goal.likely)]
@@ -102,9 +111,8 @@ class Made:
     @cached_property
     def time_ns(self) -> float:
         """The expected mean time of the runs it is for, and of those that may come."""
-        made, planner = self.decisions, self.planner
-        propagator = planner.runs.propagator(made.retained)
-        return planner.expected_ns(propagator, self._runs, made.cut, made.placement)
+        made = self.decisions
+        return self.planner.expected_ns(self._propagator, self._runs, made.cut, made.placement)
 
     @property
     def feared_ns(self) -> float:
@@ -114,34 +122,23 @@ class Made:
     @property
     def is_cheap(self) -> bool:
         """Whether that is little more than if there were room for all of each run."""
-        propagator = self.planner.runs.propagator(self.decisions.retained)
-        return self.time_ns <= DEAR * self.planner.expected_ns(propagator, self._runs)
-
-    @property
-    def keeps_all_whole(self) -> bool:
-        """Whether it keeps all candidates, and no run is in pieces."""
-        return not self.decisions.dropped and self.decisions.cut == WHOLE
-
-    @property
-    def keeps_all_in_few(self) -> bool:
-        """The same, or in few pieces: making programs of many takes as long as they do."""
-        return not self.decisions.dropped and self.decisions.cut.parts <= FEW
-
-    @property
-    def keeps_enough(self) -> bool:
-        """Whether it keeps all candidates, and that costs little."""
-        return not self.decisions.dropped and self.is_cheap
+        return self.time_ns <= DEAR * self.planner.expected_ns(self._propagator, self._runs)
 
 
 def _better(made: Iterable[Made | None]) -> Made | None:
     """The quickest; of those that keep all candidates, where that costs little and runs are in few
     pieces: what is planned for are few runs of many to come, and most of those change little.
+    Making programs of many pieces takes as long as they do.
     """
     there = [one for one in made if one is not None]
     if len(there) < 2:
         return there[0] if there else None
     most_ns = DEAR * min(one.time_ns for one in there)
-    keep = [one for one in there if one.keeps_all_in_few and one.time_ns <= most_ns]
+    keep = [
+        one
+        for one in there
+        if one.keeps_all and one.decisions.cut.parts <= FEW and one.time_ns <= most_ns
+    ]
     return min(keep or there, key=lambda one: one.feared_ns)
 
 
@@ -443,10 +440,10 @@ class Planner:
         slid = None
         if divides and self._is_too_much(goal):
             slid = self._slid(goal)
-            if slid is not None and slid.keeps_enough:
+            if slid is not None and slid.keeps_all and slid.is_cheap:
                 return slid
         found = self._planned(goal, tried)
-        if not divides or (found is not None and found.keeps_all_whole):
+        if not divides or (found is not None and found.keeps_all and found.decisions.cut == WHOLE):
             return found
         made = [found, slid or self._slid(goal)]
         other = self.in_parts(goal.weighed)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -450,10 +450,9 @@ class SessionPaths:
         session, began = self.session, time.monotonic()
         until = math.inf if seconds is None else began + seconds / 2
         with session.planning.budgeted(budget):
-            given, others = self._planned(self.given), list[PlannedPath]()
-            for path in _until(until, self._others(count)):
-                others.append(self._planned(path))
-            tried = (*others, given)
+            given = self._planned(self.given)
+            in_time = takewhile(lambda _: time.monotonic() <= until, self._others(count))
+            tried = (*map(self._planned, in_time), given)
             best, raced = min(tried, key=lambda one: one.planned_ns), None
             if best is not given and rounds and math.isfinite(given.planned_ns):
                 is_late = time.monotonic() > until
@@ -576,14 +575,6 @@ def references(
     exact = exact_values(graph, {**inputs, **states}, weights)
     values = {node: exact(node) for node in graph.nodes if not node.is_leaf}
     return {name: values[node] for name, node in graph.outputs.items() if not node.is_leaf}
-
-
-def _until(ends: float, paths: Iterator[Path]) -> Iterator[Path]:
-    """Paths until a moment: looking for the next one takes as long as it does."""
-    for path in paths:
-        if time.monotonic() > ends:
-            return
-        yield path
 
 
 def _keys(path: Path) -> set[tuple[str, str]]:

@@ -301,8 +301,7 @@ class Runner:
             for _, (kind, at) in self._likely:
                 self.planning.likely[kind] = at
             self.planning.provide(bucket)
-        with self.planning.adding(self.planning.first_runs(bucket, spot, self.reader), fits):
-            self.plan()
+        self._plan_with(self.planning.first_runs(bucket, spot, self.reader), fits)
         return fits
 
     def _at_a_glance(self, bucket: Bucket) -> Served | None:
@@ -355,9 +354,8 @@ class Runner:
         Where not all that was planned for fits at once, for what these ask for alone, computed of
         nothing, as a first run would be: what fits by itself is run.
         """
-        with suppress(BudgetError), self.planning.adding(runs):
-            self.plan()
-            return
+        with suppress(BudgetError):
+            return self._plan_with(runs)
         demands = (run.kind.bucket(run.origin).demand for run in runs)
         afresh = dict.fromkeys(self.planning.afresh(dict(demand)) for demand in demands)
         firsts = [
@@ -365,7 +363,10 @@ class Runner:
             for bucket in afresh
             for one in self.planning.first_runs(bucket, bucket.classify(self.graph), self.reader)
         ]
-        with self.planning.adding(firsts, alone=True):
+        self._plan_with(firsts, alone=True)
+
+    def _plan_with(self, runs: Runs, fits: Runs = (), alone: bool = False) -> None:
+        with self.planning.adding(runs, fits, alone):
             self.plan()
 
     def _take_up_code(self) -> None:
@@ -601,6 +602,5 @@ class Runner:
         fits: Runs = () if self.chooser.strict else self.planning.whole_runs()
         whole = self.planning.afresh()
         spot = whole.classify(self.graph)
-        with self.planning.adding(self.planning.first_runs(whole, spot, self.reader), fits):
-            self.plan()
+        self._plan_with(self.planning.first_runs(whole, spot, self.reader), fits)
         self.rehearser.hold(fits)

@@ -100,6 +100,18 @@ def test_another_search_is_over_the_paths_of_the_given_graph() -> None:
     )
 
 
+def test_looking_for_paths_is_part_of_the_time() -> None:
+    """Without any the given graph alone is planned; with enough, others beside it."""
+    session = session_of(layers())
+    edited(session)
+    tried = {
+        seconds: session.paths(limits=LIMITS).optimize("greedy", seconds, rounds=0).tried
+        for seconds in (0, 1000)
+    }
+    assert len(tried[0]) == 1
+    assert len(tried[1000]) > 1
+
+
 def test_a_tolerance_lets_a_session_compute_in_less() -> None:
     graph = layers(1, 256)
     session = GraphSession(graph, weights_of(graph), calibrate=False)
