@@ -13,9 +13,9 @@ from __future__ import annotations
 import hashlib
 import math
 import statistics
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from heapq import nsmallest
 from itertools import chain, combinations
 from typing import Any, Literal, TypeAlias
@@ -28,7 +28,15 @@ from tgbench.base.machine import Machine
 from tgbench.base.regions import Box, in_order, row_major
 from tgbench.base.words import counted, format_time
 from tgbench.costs.records import Record, Records
-from tgbench.costs.signature import Signature, numbers, source_hash, without_layout
+from tgbench.costs.signature import (
+    Signature,
+    amounts,
+    head,
+    head_of,
+    numbers,
+    source_hash,
+    without_layout,
+)
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import Call
 from tgbench.kernels.registry import (
@@ -200,6 +208,7 @@ class CostModel:
         self._failing = frozenset(name for name, *_ in known.failures)
         texts = chain((p.signature for p in known.points), (text for *_, text in known.failures))
         self._met = frozenset(map(without_layout, texts))
+        self._heads = frozenset(map(head, self._met))
         self.version += 1
         memo = self.rules.allowance.memo
         self._asked, self._plain, self._sites, self._best = memo(), memo(), memo(), memo()
@@ -252,6 +261,11 @@ class CostModel:
         """Whether something was measured at such sizes, has failed there, or is pinned."""
         text = without_layout(signature.text)
         return text in self._met or text in self.pins
+
+    def _is_new(self, site: Site) -> bool:
+        """Not `has_met`; what is computed tells most of them apart."""
+        is_like_none = not self.pins and head_of(site) not in self._heads
+        return is_like_none or not self.has_met(self.signature(site))
 
     def are_timed(self, site: Site, kernels: Iterable[Kernel]) -> bool:
         """Whether of all these it was measured what they take at a site."""
@@ -308,8 +322,9 @@ class CostModel:
         longer than the calls would one by one.
         """
         if site.posts:
-            single = [self._at_best(one) for one in apart(site)]
-            return [k for k, estimate in self.ranked(site) if not _is_slower(estimate, single)]
+            ranked = self.ranked(site)
+            single = [self._at_best(one) for one in apart(site)] if ranked else []
+            return [k for k, estimate in ranked if not _is_slower(estimate, single)]
         if not self._curves and not self._failures:  # the kernels' own models rank them
             return candidates(site, self.asked)
         return [kernel for kernel, _ in self.ranked(site)]
@@ -346,11 +361,11 @@ class CostModel:
     def _of_plain(self, call: Call, box: Box) -> Estimate:
         site = self.site(call, box)
         try:
-            if not self.has_met(self.signature(site)):
+            if self._is_new(site):
                 around = half_octave_box(call, box)
                 order = self._orders.get((call, around), self._order_of, call, around)
                 if (kernel := next((k for k in order if k.takes(site)), None)) is not None:
-                    return self.of_site(site, kernel)
+                    return self._of_new(site, kernel)
             return self._at_best(site)
         except KernelError:
             return Estimate(rough_ns(call, box), "modelled", UNCERTAIN)
@@ -362,18 +377,27 @@ class CostModel:
             return ()
 
     def _of_site(self, site: Site, kernel: Kernel, alike: Hashable) -> Estimate:
-        def modelled() -> float:
-            with unguarded():
-                return modelled_ns(site, kernel)
-
-        curve = self._curves.get((kernel.name, source_hash(kernel)))
+        curve = self._curve(kernel)
         if curve is None:
-            spread = UNCERTAIN
-            time_ns = modelled()
-            scale = self._scales.at(site.call.op.name, time_ns)
-            return Estimate(time_ns * scale, "modelled", spread, kernel.name)
+            return self._modelled(site, kernel)
         signature = self._signatures.get(alike, self._signature, site)
-        return curve.at(signature, modelled, kernel.name)
+        return curve.at(signature, partial(_modelled_ns, site, kernel), kernel.name)
+
+    def _of_new(self, site: Site, kernel: Kernel) -> Estimate:
+        """The same where nothing of such sizes was measured: no text is looked for."""
+        curve = self._curve(kernel)
+        if curve is None:
+            return self._modelled(site, kernel)
+        with unguarded():
+            return curve.around(*amounts(site), partial(modelled_ns, site, kernel), kernel.name)
+
+    def _curve(self, kernel: Kernel) -> Fit | None:
+        return self._curves.get((kernel.name, source_hash(kernel)))
+
+    def _modelled(self, site: Site, kernel: Kernel) -> Estimate:
+        time_ns = _modelled_ns(site, kernel)
+        scale = self._scales.at(site.call.op.name, time_ns)
+        return Estimate(time_ns * scale, "modelled", UNCERTAIN, kernel.name)
 
 
 def boxes_of(steps: Iterable[Step]) -> Iterator[tuple[Node, Box]]:
@@ -440,9 +464,29 @@ def _open_masks(call: Call, reads: Sequence[Box | None]) -> tuple[bool, ...]:
 
 def plain_site(call: Call, box: Box, reads: Sequence[Box | None], device: str) -> Site:
     """A site whose operands lie row-major, each in a buffer of its own; weights never change."""
+    return _laid(call, box, reads, device, frozenset())
 
-    def laid(buffer: Any, extents: Sequence[Any], dtype: str) -> View:
-        return View(buffer, dtype, tuple(extents), row_major(extents), 0)
+
+def lying_site(call: Call, box: Box, rules: Rules, device: str) -> Site:
+    """The same, but that images lie as `memory.storage` has them: kernels for others are others."""
+    rank, images = len(box), frozenset[Any]()
+    if call.op.on_images and rank >= IMAGE_RANK:
+        weights = call.op.streams(call)
+        images = frozenset(
+            i for i, t in enumerate(call.inputs) if t.rank == rank and i not in weights
+        ) | {OUT}
+    return _laid(call, box, rules.reads(call, box), device, images)
+
+
+def _laid(
+    call: Call, box: Box, reads: Sequence[Box | None], device: str, images: Collection[Any]
+) -> Site:
+    """A site of operands that lie without gaps, some of them as images do."""
+
+    def laid(buffer: Any, extents: tuple[Coord, ...], dtype: str) -> View:
+        is_image = buffer in images
+        strides = in_order(extents, channels_last(len(extents))) if is_image else row_major(extents)
+        return View(buffer, dtype, extents, strides, 0)
 
     ins = tuple(
         None if read is None else laid(i, read.extents, call.inputs[i].dtype)
@@ -452,30 +496,16 @@ def plain_site(call: Call, box: Box, reads: Sequence[Box | None], device: str) -
     return Site(call, box, tuple(reads), out, ins, device, frozen)
 
 
-def lying_site(call: Call, box: Box, rules: Rules, device: str) -> Site:
-    """The same, but that images lie as `memory.storage` has them: kernels for others are others."""
-    site = plain_site(call, box, rules.reads(call, box), device)
-    rank = site.out.rank
-    if not call.op.on_images or rank < IMAGE_RANK:
-        return site
-    order, weights = channels_last(rank), call.op.streams(call)
-    ins = tuple(
-        _in_order(view, order)
-        if view is not None and view.rank == rank and i not in weights
-        else view
-        for i, view in enumerate(site.ins)
-    )
-    return replace(site, out=_in_order(site.out, order), ins=ins)
-
-
-def _in_order(view: View, order: Sequence[int]) -> View:
-    return replace(view, strides=in_order(view.shape, order))
-
-
 def modelled_ns(site: Site, kernel: Kernel) -> float:
     """The kernel's own cost model, or the rough one where it only ranks."""
     cost = kernel.cost_ns(site)
     return cost if 0 < cost < SENTINEL_NS else rough_ns(site.call, site.out_box)
+
+
+def _modelled_ns(site: Site, kernel: Kernel) -> float:
+    """The same, whose guards are nobody's."""
+    with unguarded():
+        return modelled_ns(site, kernel)
 
 
 def _alike(site: Site) -> Hashable:
@@ -545,11 +575,21 @@ class Fit:
         point = point or self._alike.get(without_layout(signature.text))
         if point is not None:
             return Estimate(point.time_ns, "measured", point.spread, kernel)
-        if not self._reaches(signature):
+        return self.around(signature.flops, signature.size_bytes, modelled_ns, kernel)
+
+    def around(
+        self,
+        flops: float,
+        size_bytes: float,
+        modelled_ns: Callable[[], float],
+        kernel: str = "",
+    ) -> Estimate:
+        """The same for so much work that was not measured."""
+        if not self._reaches(flops, size_bytes):
             time_ns = modelled_ns()
             scale = self._scale_at(time_ns)
             return Estimate(time_ns * scale, "modelled", self._disagreement, kernel)
-        return self._between(signature, kernel)
+        return self._between(flops, size_bytes, kernel)
 
     def has(self, text: str) -> bool:
         """Whether there is a measurement of a signature."""
@@ -622,10 +662,10 @@ class Fit:
         launch, per_flop, per_byte = self._line
         return max(launch + per_flop * flops + per_byte * size_bytes, 1.0)
 
-    def _reaches(self, signature: Signature) -> bool:
+    def _reaches(self, flops: float, size_bytes: float) -> bool:
         if len(self.points) < LEAST_POINTS:
             return False
-        work = work_of(signature.flops, signature.size_bytes)
+        work = work_of(flops, size_bytes)
         return all(low <= one <= high for one, (low, high) in zip(work, self._reach, strict=True))
 
     def _nearest(self, flops: float, size: float) -> list[tuple[float, int]]:
@@ -641,10 +681,9 @@ class Fit:
         squares = [((flops - work[i][0]) ** 2 + (size - work[i][1]) ** 2, i) for i in near]
         return sorted(squares)[:NEIGHBOURS]
 
-    def _between(self, signature: Signature, kernel: str) -> Estimate:
+    def _between(self, flops: float, size_bytes: float, kernel: str) -> Estimate:
         """Weights go by distance."""
-        flops, size = work_of(signature.flops, signature.size_bytes)
-        squares, near = zip(*self._nearest(flops, size), strict=True)
+        squares, near = zip(*self._nearest(*work_of(flops, size_bytes)), strict=True)
         weights = [_weight(square) for square in squares]
         whole = sum(weights)
         offset = sum(w * self._residuals[i] for w, i in zip(weights, near, strict=True)) / whole
@@ -652,7 +691,7 @@ class Fit:
             w * (self._residuals[i] - offset) ** 2 for w, i in zip(weights, near, strict=True)
         )
         own = sum(w * self.points[i].spread for w, i in zip(weights, near, strict=True)) / whole
-        time_ns = self._on_line(signature.flops, signature.size_bytes) * math.exp(offset)
+        time_ns = self._on_line(flops, size_bytes) * math.exp(offset)
         spread = math.hypot(math.sqrt(spread / whole), own)
         return Estimate(time_ns, "interpolated", spread, kernel)
 

@@ -50,16 +50,34 @@ class Signature:
                 memory (see `streams`).
         """
         site = replace(site, in_boxes=tuple(box and numbers(box) for box in site.in_boxes))
-        call = site.call
         ins = [_operand(site, i) for i in range(len(site.ins))]
         where = f"{'streamed' if streams else 'cached'} {site.device.split(':')[0]}"
-        text = f"{_called(call)} {_shaped(site.out)} = {', '.join(ins)}"
+        text = f"{_called(site.call)} {_shaped(site.out)} = {', '.join(ins)}"
         text += "".join(map(_post, site.posts))
-        flops = float(call.op.flops(call, numbers(site.out_box)))
-        return Signature(f"{text}; {where}", flops, _moved_bytes(site))
+        return Signature(f"{text}; {where}", *amounts(site))
 
     def __str__(self) -> str:
         return self.text
+
+
+def amounts(site: Site) -> tuple[float, int]:
+    """The arithmetic of a site, and the bytes that it reads and writes."""
+    flops = site.call.op.flops(site.call, numbers(site.out_box))
+    return float(flops), _moved_bytes(site)
+
+
+def head_of(site: Site) -> str:
+    """What its signature's text begins with, less layouts; see `head`."""
+    return f"{_called(site.call)} {_sized(site.out)}"
+
+
+def head(text: str) -> str:
+    """Of a text without layouts: what is computed, and how large that is.
+
+    >>> head("add() float32[1,8] = float32[1,8], float32[8]; cached cpu")
+    'add() float32[1,8]'
+    """
+    return text.partition(" = ")[0]
 
 
 def without_layout(text: str) -> str:
@@ -113,7 +131,11 @@ def _operand(site: Site, i: int) -> str:
 
 
 def _shaped(view: View) -> str:
-    return f"{view.dtype}[{','.join(str(value_of(n)) for n in view.shape)}]{_layout(view)}"
+    return f"{_sized(view)}{_layout(view)}"
+
+
+def _sized(view: View) -> str:
+    return f"{view.dtype}[{','.join([str(value_of(n)) for n in view.shape])}]"
 
 
 def _layout(view: View) -> str:

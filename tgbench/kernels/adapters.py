@@ -27,7 +27,7 @@ LAST_NS = 1e12  # after every kernel that computes the op itself
 
 def _missing(site: Site) -> list[tuple[int, Box]]:
     """Inputs of which something is left out, with the box that is wanted."""
-    reads = whole_reads(site.call, site.out_box)
+    reads = whole_reads(site)
     return [
         (i, want)
         for i, (have, want) in enumerate(zip(site.in_boxes, reads, strict=True))

@@ -81,7 +81,7 @@ Boxes = tuple[Box | None, ...]
 
 
 def _wanted(site: Site) -> Boxes:
-    return whole_reads(site.call, site.out_box)
+    return whole_reads(site)
 
 
 def _given(site: Site) -> Boxes:

@@ -126,9 +126,12 @@ def _bare(call: Call) -> Call:
     return Call(call.op, call.attrs, call.inputs, call.out, kept, None)
 
 
-def whole_reads(call: Call, out_box: Box) -> tuple[Box | None, ...]:
+def whole_reads(site: Site) -> tuple[Box | None, ...]:
     """The boxes a kernel would read if nothing of the inputs were known."""
-    return _rules(call).reads(_bare(call), out_box)
+    call = site.call
+    if not (site.out_box.moves or _is_known(call)):
+        return site.in_boxes
+    return _rules(call).reads(_bare(call), site.out_box)
 
 
 @once_each
@@ -141,12 +144,17 @@ def _has_facts(call: Call) -> bool:
     return any(fact is not None for fact in call.facts)
 
 
+def _is_known(call: Call) -> bool:
+    """Whether anything of what a call reads or gives is known."""
+    return call.fact is not None or _has_facts(call)
+
+
 @once_a_site
 def is_complete(site: Site) -> bool:
     """Whether nothing that the op reads was left out for being known."""
     if not _has_facts(site.call):
         return True
-    for have, want in zip(site.in_boxes, whole_reads(site.call, site.out_box), strict=True):
+    for have, want in zip(site.in_boxes, whole_reads(site), strict=True):
         if want is not None and (have is None or not have.contains(want)):
             return False
     return True
@@ -157,7 +165,7 @@ def inputs(site: Site) -> tuple[View, ...]:
     if not _has_facts(site.call):
         return tuple(map(site.operand, range(len(site.ins))))
     result = []
-    wanted = whole_reads(site.call, site.out_box)
+    wanted = whole_reads(site)
     for i, (have, want) in enumerate(zip(site.in_boxes, wanted, strict=True)):
         view = site.operand(i)
         assert have is not None
@@ -167,6 +175,6 @@ def inputs(site: Site) -> tuple[View, ...]:
 
 def first_row(site: Site) -> Coord:
     """The first row of the table that a gather reads: constant indices need a part of it."""
-    box = whole_reads(site.call, site.out_box)[0]
+    box = whole_reads(site)[0]
     assert box is not None
     return box[site.call.attrs["axis"]][0]

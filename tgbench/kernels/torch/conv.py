@@ -57,7 +57,7 @@ def overhang(site: Site) -> list[tuple[Coord, Coord]]:
     """How far the windows of the output box reach over each side of the input box; both ends of a
     table where that is another number elsewhere in a sweep.
     """
-    box = whole_reads(site.call, site.out_box)[0]
+    box = whole_reads(site)[0]
     assert box is not None
     found = []
     for window, have, outputs in zip(_windows(site), box[2:], site.out_box[2:], strict=True):
@@ -72,11 +72,11 @@ def is_ragged(margins: Sequence[tuple[Coord, Coord]]) -> bool:
 
 
 def sees_input(site: Site) -> bool:
-    return is_complete(site) and whole_reads(site.call, site.out_box)[0] is not None
+    return is_complete(site) and whole_reads(site)[0] is not None
 
 
 def _sees_padding(site: Site) -> bool:
-    return is_complete(site) and whole_reads(site.call, site.out_box)[0] is None
+    return is_complete(site) and whole_reads(site)[0] is None
 
 
 def _segments(site: Site, per_group: int) -> list[tuple[int, int, int]]:
@@ -475,7 +475,7 @@ def _taps(out: Tensor, bias: Tensor | None, *rest: Tensor) -> None:
 
 def _bind_taps(site: Site, scratch: tuple[View, ...]) -> Bound:
     x, weight, *_ = inputs(site)
-    have = whole_reads(site.call, site.out_box)[0]
+    have = whole_reads(site)[0]
     assert have is not None
     arguments: list[View] = []
     for tap, source, target in tap_views(_windows(site), x, have, site.out, site.out_box):
@@ -498,7 +498,7 @@ def _reach(site: Site) -> list[tuple[int, int, int, int]]:
     """Per dimension, of what the input box makes: first and size inside the output box, where in
     it that lies, and the size of all that is made.
     """
-    box = whole_reads(site.call, site.out_box)[0]
+    box = whole_reads(site)[0]
     assert box is not None
     found = []
     windows = turned_windows(site.call.attrs, *site.call.in_shapes[:2])

@@ -141,7 +141,7 @@ register(
 
 def _whole_lines(site: Site) -> tuple[View, View, int]:
     """x with its lines whole, the part of it at the output box, and the length of a line."""
-    x, box = inputs(site)[0], whole_reads(site.call, site.out_box)[0]
+    x, box = inputs(site)[0], whole_reads(site)[0]
     assert box is not None
     inside = part(x, box, Box((*box[:-1], site.out_box[-1])))
     length = int(site.call.in_shapes[0][-1])
@@ -304,7 +304,7 @@ def _columns(view: View, box: Box, start: Coord, stop: Coord, size: int) -> View
 def _bind_rope(site: Site, scratch: tuple[View, ...]) -> Bound:
     """out = x · cos, then the left half less x's right half · sin, the right half plus x's left."""
     (x, cos, sin), out = inputs(site), site.out
-    boxes = whole_reads(site.call, site.out_box)
+    boxes = whole_reads(site)
     x_box, _, sin_box = (box for box in boxes if box is not None)
     # a sine of no dimensions is one for all columns
     wide, width = (int((1, *site.call.in_shapes[i])[-1]) for i in (0, 2))

@@ -70,7 +70,7 @@ def _shifted(box: Box, by: Sequence[Coord], sign: int) -> Box:
 
 def _read(site: Site, i: int) -> Box:
     """The box of an input that is read, at a complete site."""
-    box = whole_reads(site.call, site.out_box)[i]
+    box = whole_reads(site)[i]
     assert box is not None
     return box
 
@@ -278,7 +278,7 @@ register(Kernel("reshape", "reshape", is_complete, calls_cost(1), _bind_reshape)
 def _bind_concat(site: Site, scratch: tuple[View, ...]) -> Bound:
     axis, offset = site.call.attrs["axis"], 0
     pairs: Pairs = []
-    reads = whole_reads(site.call, site.out_box)
+    reads = whole_reads(site)
     for view, have, want, shape in zip(
         site.ins, site.in_boxes, reads, site.call.in_shapes, strict=True
     ):
@@ -303,7 +303,7 @@ def _pad(value: float, target: Tensor | None, source: Tensor | None, *margins: T
 
 
 def _bind_pad(site: Site, scratch: tuple[View, ...]) -> Bound:
-    want, low = whole_reads(site.call, site.out_box)[0], site.call.attrs["low"]
+    want, low = whole_reads(site)[0], site.call.attrs["low"]
     target = source = None
     margins = [site.out_box]
     if want is not None:
@@ -323,7 +323,7 @@ def _bind_update(site: Site, scratch: tuple[View, ...]) -> Bound:
     """What is kept, then the block over it. The hull of what is kept may hold a part of it."""
     pairs: Pairs = []
     places = ((0,) * site.out.rank, site.call.attrs["start"])
-    reads = whole_reads(site.call, site.out_box)
+    reads = whole_reads(site)
     for view, have, want, at in zip(site.ins, site.in_boxes, reads, places, strict=True):
         if want is not None:
             assert view is not None

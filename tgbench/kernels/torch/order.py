@@ -129,7 +129,7 @@ def _element_scratch(site: Site) -> tuple[Scratch, ...]:
 
 def _bind_gather_elements(site: Site, scratch: tuple[View, ...]) -> Bound:
     x, index = inputs(site)
-    axis, have = site.call.attrs["axis"], whole_reads(site.call, site.out_box)[0]
+    axis, have = site.call.attrs["axis"], whole_reads(site)[0]
     assert have is not None
     size, low = int(site.call.in_shapes[0][axis]), have[axis][0]
     return _gather_elements, (x, axis, size, low, index, *scratch, site.out)
@@ -169,7 +169,7 @@ def _scatter_scratch(site: Site) -> tuple[Scratch, ...]:
 
 
 def _reads_index(site: Site) -> bool:
-    return is_complete(site) and whole_reads(site.call, site.out_box)[1] is not None
+    return is_complete(site) and whole_reads(site)[1] is not None
 
 
 def _bind_scatter_elements(site: Site, scratch: tuple[View, ...]) -> Bound:

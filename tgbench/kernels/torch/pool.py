@@ -51,7 +51,7 @@ def _pool_from(function: Any, first: Tensor, out: Tensor, *rest: Tensor) -> None
 
 
 def _bind_pool(site: Site, function: Any, start: float) -> Bound:
-    have = whole_reads(site.call, site.out_box)[0]
+    have = whole_reads(site)[0]
     if have is None:
         return _pool, (function, start, site.out)
     (x,) = inputs(site)
@@ -159,7 +159,7 @@ def _resample(x: Tensor, out: Tensor, *steps: Any) -> None:
 
 
 def _bind_resample(site: Site, scratch: tuple[View, ...]) -> Bound:
-    (x,), have = inputs(site), whole_reads(site.call, site.out_box)[0]
+    (x,), have = inputs(site), whole_reads(site)[0]
     attrs = site.call.attrs
     assert have is not None
     steps: list[Any] = []
@@ -281,7 +281,7 @@ def _fold(x: Tensor, out: Tensor, *places: Any) -> None:
 
 
 def _bind_fold(site: Site, scratch: tuple[View, ...]) -> Bound:
-    have = whole_reads(site.call, site.out_box)[0]
+    have = whole_reads(site)[0]
     if have is None:  # no window stands there
         return _zero, (site.out,)
     places: list[Any] = []
@@ -354,7 +354,7 @@ def _group_norm(
 def _bind_group_norm(site: Site, scratch: tuple[View, ...]) -> Bound:
     """Whole groups are normalised; of the vectors only the output's channels are there."""
     x, *vectors = inputs(site)
-    have = whole_reads(site.call, site.out_box)[0]
+    have = whole_reads(site)[0]
     assert have is not None
     width = site.call.in_shapes[0][1] // site.call.attrs["groups"]
     start, stop = (int(end) // width * width for end in (have[1][0], have[1][1] + width - 1))

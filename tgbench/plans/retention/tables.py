@@ -571,10 +571,11 @@ def _bytes(node: Node, box: Box) -> int:
 
 def nested(regions: Sequence[Region]) -> list[Region]:
     """These regions as a chain, each holding the ones before it; at most `MOST_LEVELS`."""
-    distinct = sorted({r for r in regions if r.boxes}, key=lambda r: (value_of(r.elements), str(r)))
+    distinct = sorted({r for r in regions if r.boxes}, key=lambda r: (value_of(r.elements), r.boxes))
     chain: list[Region] = []
     for region in distinct:
-        wider = region if not chain else chain[-1].union(region)
+        is_wider = not chain or region.contains(chain[-1])
+        wider = region if is_wider else chain[-1].union(region)
         if not chain or wider != chain[-1]:
             chain.append(wider)
     while len(chain) > MOST_LEVELS:
