@@ -4,6 +4,9 @@
     ```text        right behind a Python block: what that block prints, exactly
     <!-- no-run -->  in the line above a block: it is not executed
 
+Blocks run as a user runs them: without `TGBENCH_MAKING`, which other tests are run with. What they
+print is the same on every machine where a block says `making="always"` for itself.
+
 And every relative link and image points at something.
 """
 
@@ -23,6 +26,7 @@ import pytest
 from places import ROOT
 
 import tgbench
+from tgbench.base.switches import MAKING
 
 PAGES = sorted(path for path in [ROOT / "README.md", *ROOT.glob("docs/*.md")] if path.exists())
 LINKED = sorted({*PAGES, *ROOT.glob("docs/**/*.md")})
@@ -90,6 +94,7 @@ def run_page(path: Path) -> int:
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_python_blocks_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(MAKING, raising=False)
     run_page(path)
 
 
