@@ -75,6 +75,35 @@ def test_a_task_says_what_is_to_be_done_and_begins_with_a_kernel_that_is_right(t
     }  # fmt: skip
 
 
+def test_a_file_stands_by_itself_wherever_it_is_admitted(
+    task: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(task)
+    name = admit(task / "kernel.py").name  # as the task begins
+    monkeypatch.chdir(task.parent)
+    made = tg.GraphSession(graph(), {"w": np.ones(WIDE, np.float32)}, kernels=[name])
+    assert made.run({"x": np.ones((ROWS, WIDE), np.float32)})["y"].shape == (ROWS, WIDE)
+    (task / "beside.py").write_text("two = 2.0\n")
+    (task / "kernel.py").write_text("from beside import two\n" + RIGHT)
+    monkeypatch.chdir(task)
+    with pytest.raises(KernelError, match=r"No module named 'beside'.*nothing beside it"):
+        admit(task / "kernel.py")
+
+
+def test_a_kept_file_that_does_not_run_here_is_told(task: Path) -> None:
+    admitted(task)
+    source = "import a_library_that_is_gone\n" + RIGHT
+    gone = f"kernel@{hashlib.sha256(source.encode()).hexdigest()}"
+    (kernel_folder() / f"{gone}.py").write_text(source)
+    with pytest.raises(KernelError, match=r"a_library_that_is_gone.*what is installed"):
+        load(gone)
+
+
+def test_a_task_that_is_not_there_is_named(task: Path) -> None:
+    with pytest.raises(KernelError, match="there is no such task"):
+        admit(task / "kernel.py", task.parent / "none.json")
+
+
 def test_a_kernel_that_is_right_is_kept_under_the_hash_of_its_source(task: Path) -> None:
     (task / "kernel.py").write_text(RIGHT)
     found = admit(task / "kernel.py")

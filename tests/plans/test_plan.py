@@ -24,6 +24,7 @@ from strategies import Maker, graphs
 from tgbench import ops
 from tgbench.base.errors import PlanError
 from tgbench.base.machine import Machine
+from tgbench.base.words import format_bytes
 from tgbench.costs.records import Records
 from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.graph.simplify import simplify
@@ -452,3 +453,12 @@ def test_a_plan_for_one_graph_is_not_for_another(tmp_path: Path) -> None:
     weights = {name: values[name] for name in graph.parameters}
     with pytest.raises(PlanError, match="delete the plan to make another"):
         GraphSession(graph, weights, plan=path)
+
+
+def test_what_is_said_to_be_retained_is_what_retained_nodes_take() -> None:
+    session = decoded()
+    plan = session.session.plan
+    sizes = {slot.node: slot.size_bytes for slot in plan.slots}
+    kept = sum(sizes[name] for name in plan.retained)
+    assert 0 < kept == plan.retained_bytes < plan.kept_bytes  # which has inputs as well
+    assert f"retained in {format_bytes(kept)}," in str(plan)

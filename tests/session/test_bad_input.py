@@ -190,6 +190,9 @@ LOSSY: dict[str, tuple[str, Any, str]] = {
     "float ids": ("int64", [1.0, 2, 3], r"float64.*`np\.asarray\(x\)\.astype\('int64'\)`"),
     "long ids": ("int32", THREE, r"int64.*astype\('int32'\)"),
     "a large integer": ("float32", [2**24 + 1, 0, 0], "int64"),
+    "an integer past 53 bits": ("float32", [2**60 + 1, 0, 0], "int64"),
+    "an integer past 63 bits": ("float32", [2**63 + 1] * 3, "uint64"),
+    "the largest integer": ("float64", [2**63 - 1, 0, 0], "int64"),
     "a larger integer": ("int64", [2**70, 0, 0], "object"),
     "an integer too large": ("int32", [2**31, 0, 0], "int64"),
     "a float too large": ("float32", [1e300, 0, 0], r"inf at \(0,\)"),
@@ -339,12 +342,41 @@ def test_a_search_that_is_not_known_names_the_choices(session: CheckedSession, m
         ({"steps": -3}, "steps=-3 is not an integer of at least 0"),
         ({"steps": 1.5}, "steps=1.5 is not an integer"),
         ({"steps": 1, "workers": 0}, "workers=0 is not an integer of at least 1"),
+        ({"steps": 10**30}, "steps=1000.* is not an integer of at least 0 that 64 bits hold"),
+        ({"seed": -1}, "seed=-1 is not an integer of at least 0"),
+        ({"seed": 1 << 63}, "seed=9223372036854775808 is not an integer .* that 64 bits hold"),
+        ({"seed": None}, "seed=None is not an integer"),
+        ({"seed": "a"}, "seed='a' is not an integer"),
     ],
 )
 def test_an_effort_that_is_none_is_named(session: CheckedSession, how: Any, message: str) -> None:
     session.run()
+    before = session.session.plan
     with pytest.raises(PlanError, match=message):
         session.session.optimize("search", **how)
+    assert session.session.plan == before
+
+
+def test_a_search_in_the_background_asks_for_a_seed_as_well(session: CheckedSession) -> None:
+    session.run()
+    with pytest.raises(PlanError, match="seed=-1 is not an integer of at least 0"):
+        session.session.search(seed=-1)
+
+
+def test_what_is_no_plan_and_no_path_is_named(session: CheckedSession) -> None:
+    session.run()
+    with pytest.raises(PlanError, match="plan=5 is no plan; pass a Plan or a path"):
+        GraphSession(causal(ROWS), weights(), plan=5)  # type: ignore[arg-type]
+    with pytest.raises(PlanError, match="None is no path"):
+        Plan.load(None)  # type: ignore[arg-type]
+    with pytest.raises(TraceError, match="None is no path"):
+        Trace.load(None)  # type: ignore[arg-type]
+    with pytest.raises(PlanError, match="5 is no plan; read a file"):
+        session.session.plan.diff(5)  # type: ignore[arg-type]
+    with pytest.raises(PlanError, match="5 is no name of a node"):
+        session.session.plan.explain(5)  # type: ignore[arg-type]
+    with pytest.raises(PlanError, match="seconds='a' is not a number"):
+        session.session.prepare("a")  # type: ignore[arg-type]
 
 
 def test_a_tolerance_that_is_none_is_named(session: CheckedSession) -> None:
@@ -478,7 +510,23 @@ def test_a_torn_trace_is_mended_and_a_damaged_one_named(tmp_path: Path) -> None:
 # --- budgets --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("memory", ["12 parsecs", -1, 0.5, "MiB", True, "1.5.2 MB"])
+@pytest.mark.parametrize(
+    "memory",
+    [
+        "12 parsecs",
+        -1,
+        0.5,
+        1.5,
+        "MiB",
+        True,
+        "1.5.2 MB",
+        10**40,
+        "9e9GiB",
+        "99999999999999 GiB",
+        float("nan"),
+        float("inf"),
+    ],
+)
 def test_a_size_that_is_none_is_named(memory: Any) -> None:
     with pytest.raises(GraphError, match="is not a size; write 268435456, '256MiB' or 'auto'"):
         GraphSession(causal(ROWS), weights(), memory=memory)

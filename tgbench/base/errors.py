@@ -7,9 +7,10 @@ from math import inf
 from numbers import Integral, Real
 from typing import Any
 
-from tgbench.base.words import printable
+from tgbench.base.words import printable, shorten
 
 LONGEST_MESSAGE = 4000  # characters
+MOST_INTEGER = 1 << 63
 
 
 class TgbenchError(Exception):
@@ -154,18 +155,25 @@ def check_choice(
 
 
 def check_number(
-    error: type[TgbenchError], what: str, given: Any, least: float = 0.0, whole: bool = False
+    error: type[TgbenchError],
+    what: str,
+    given: Any,
+    least: float = 0.0,
+    whole: bool = False,
+    optional: bool = True,
 ) -> None:
-    """Raise an error that says what is allowed unless a finite number of at least so much is given,
-    or None; `whole`: an integer.
+    """Raise an error that says what is allowed unless a finite number of at least so much is given;
+    `whole`: an integer that 64 bits hold, as files have them; `optional`: or None.
 
     >>> check_number(TgbenchError, "steps", 2.5, whole=True)
     Traceback (most recent call last):
     tgbench.base.errors.TgbenchError: steps=2.5 is not an integer of at least 0; pass one
     """
-    if given is None:
+    if given is None and optional:
         return
     is_number = isinstance(given, Integral if whole else Real) and not isinstance(given, bool)
-    if not is_number or not least <= given < inf:
+    if not is_number or not least <= given < (MOST_INTEGER if whole else inf):
         kind = "an integer" if whole else "a number"
-        raise error(f"{what}={given!r} is not {kind} of at least {least:g}; pass one")
+        is_long = is_number and given >= MOST_INTEGER
+        most = " that 64 bits hold" if whole and is_long else ""
+        raise error(f"{what}={shorten(given)} is not {kind} of at least {least:g}{most}; pass one")

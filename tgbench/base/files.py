@@ -34,6 +34,8 @@ def open_regular(path: str | PathLike[str]) -> io.FileIO:
     Traceback (most recent call last):
     tgbench.base.files.IrregularFileError: not a regular file
     """
+    if not isinstance(path, (str, PathLike)):
+        raise ValueError(f"{path!r} is no path")  # as for text that cannot be one
     descriptor = os.open(path, _FLAGS | _NO_TERMINAL)
     try:
         require_regular(os.fstat(descriptor).st_mode)

@@ -7,14 +7,13 @@ import re
 import resource
 import sys
 from dataclasses import dataclass
-from math import inf
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from tgbench.base.errors import GraphError
+from tgbench.base.errors import MOST_INTEGER, GraphError
 from tgbench.base.words import format_bytes
 from tgbench.graph.dims import expanded
 from tgbench.graph.graph import Graph, Weighted, graph_of
@@ -160,7 +159,9 @@ class Budget:
             if text == "auto":
                 return Budget(None, auto=True)
             if size is not None and size[2] in _UNITS:
-                return Budget(int(float(size[1]) * _UNITS[size[2]]), text.startswith("auto:"))
+                count = int(float(size[1]) * _UNITS[size[2]])
+                if count < MOST_INTEGER:
+                    return Budget(count, text.startswith("auto:"))
         elif isinstance(memory, Real) and not isinstance(memory, bool) and _is_count(memory):
             return Budget(int(memory))
         raise GraphError(f"memory={memory!r} is not a size; write 268435456, '256MiB' or 'auto'")
@@ -174,8 +175,8 @@ class Budget:
 
 
 def _is_count(size: Real) -> bool:
-    """Whether it is a number of bytes, not a share of something."""
-    return float(size) == 0 or 1 <= float(size) < inf
+    """Whether it is a whole number of bytes, not a share of something."""
+    return 0 <= float(size) < MOST_INTEGER and float(size).is_integer()
 
 
 def parse_bytes(

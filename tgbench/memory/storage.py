@@ -141,7 +141,7 @@ class ScheduledGraph:
         >>> g = GraphBuilder()
         >>> both = g.name(g.input("x", (4, 6)) * 2.0, "both")
         >>> left = g.name(both[:, :3], "left")
-        >>> g.output("y", left + both[:, 3:])
+        >>> g.output("y", g.name(left + both[:, 3:], "y"))
         >>> graph = g.build()
         >>> [node.name for node in ScheduledGraph.of(graph).stored]
         ['both', 'y']

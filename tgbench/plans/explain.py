@@ -132,6 +132,10 @@ def explain(
 
     Raises PlanError for a node that is not in the plan, and for another graph.
     """
+    if not isinstance(node, str):
+        raise PlanError(
+            f"{shorten(node)} is no name of a node; pass one, as plan.retained has them"
+        )
     found = replace(_explained(plan, node, graph), source=_source(node, graph))
     return found if exactness is None else replace(found, tile=exactness.told(node))
 

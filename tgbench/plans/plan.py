@@ -109,7 +109,12 @@ class Plan(PlanFields):
         return explain(self, node, graph, exactness)
 
     def diff(self, other: Plan) -> PlanDiff:
-        """What the other plan decides otherwise; false if nothing, and it prints."""
+        """What the other plan decides otherwise; false if nothing, and it prints.
+
+        Raises PlanError for what is no plan.
+        """
+        if not isinstance(other, Plan):
+            raise PlanError(f"{shorten(other)} is no plan; read a file by Plan.load(path)")
         return PlanDiff(self, other)
 
     def to_json(self) -> str:
@@ -207,6 +212,12 @@ class Plan(PlanFields):
         )
 
     @property
+    def retained_bytes(self) -> int:
+        """What the slots of retained nodes take; inputs and states are kept besides."""
+        names = set(self.retained)
+        return sum(slot.size_bytes for slot in self.slots if slot.node in names)
+
+    @property
     def elsewhere(self) -> dict[str, str]:
         """What differs of the machine that its times are expected on; nothing for this one."""
         here = Machine.here().facts
@@ -216,7 +227,8 @@ class Plan(PlanFields):
         lines = [
             f"plan for {self.graph[:12]} on {self.device}: {format_bytes(self.size_bytes)} "
             f"(bound {format_bytes(self.bound_bytes)}), "
-            f"{counted(len(self.retained), 'node')} retained in {format_bytes(self.kept_bytes)}, "
+            f"{counted(len(self.retained), 'node')} retained in "
+            f"{format_bytes(self.retained_bytes)}, "
             f"expected {format_time(self.expected_ns)} a run"
         ]
         if self.path is not None:

@@ -44,7 +44,7 @@ class TraceWarning(UserWarning):
     """A trace file was usable but not whole, or could not be completed at exit."""
 
 
-def read(path: Path) -> tuple[list[LoggedCall], str | None]:
+def read(path: str | os.PathLike[str]) -> tuple[list[LoggedCall], str | None]:
     """Every call of a file, and the torn text that it ends with, if it does."""
     calls: list[LoggedCall] = []
     buckets: dict[Bucket, Bucket] = {}  # equal ones are kept once
@@ -60,7 +60,7 @@ def read(path: Path) -> tuple[list[LoggedCall], str | None]:
     return calls, None
 
 
-def _lines_of(path: Path) -> Iterator[bytes]:
+def _lines_of(path: str | os.PathLike[str]) -> Iterator[bytes]:
     """The lines of a file, with their ends; of one that is too long, the beginning."""
     with explained(path, "read"), open_regular(path) as plain, locked(plain, shared=True):
         file = io.BufferedReader(plain)
@@ -130,7 +130,7 @@ def _sync(path: Path) -> None:
 
 
 @contextmanager
-def explained(path: Path, done: str) -> Iterator[None]:
+def explained(path: str | os.PathLike[str], done: str) -> Iterator[None]:
     """Turn what the file system refuses into a TraceError."""
     try:
         yield

@@ -78,8 +78,8 @@ class Trace:
     def load(path: str | os.PathLike[str]) -> Trace:
         """A trace in memory with the calls of a file, which stays as it is."""
         trace = Trace()
+        trace._calls, trace._torn = read(path)
         trace.path = Path(path)
-        trace._calls, trace._torn = read(trace.path)
         trace._weigh()
         trace._report("is left out")
         return trace

@@ -372,7 +372,19 @@ def _of_numbers(array: Array, target: np.dtype[Any]) -> Array | None:
         return None
     with np.errstate(over="ignore"):
         converted = array.astype(target)
-    return converted if array.dtype.kind == "f" or np.array_equal(converted, array) else None
+    return converted if array.dtype.kind == "f" or _is_same(converted, array) else None
+
+
+def _is_same(converted: Array, integers: Array) -> bool:
+    """Whether these are the integers: compared as integers, as floating-point numbers of 64 bits
+    do not hold all of them.
+    """
+    if converted.dtype.kind != "f":
+        return np.array_equal(converted, integers)
+    limits = np.iinfo(integers.dtype)
+    if np.any(converted >= float(limits.max) + 1) or np.any(converted < float(limits.min)):
+        return False
+    return np.array_equal(converted.astype(integers.dtype), integers)
 
 
 def _is_lossless(source: str, target: str) -> bool:

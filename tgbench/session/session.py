@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
+from types import NoneType
 from typing import Any, ClassVar, get_args
 
 import numpy as np
@@ -27,6 +28,7 @@ from tgbench.base.collector import collect_dropped
 from tgbench.base.errors import ExactnessError, PlanError, check_choice, check_number
 from tgbench.base.files import is_there
 from tgbench.base.switches import telling
+from tgbench.base.words import shorten
 from tgbench.costs.nearby import Nearby
 from tgbench.graph.graph import Graph
 from tgbench.graph.op_table import numpy_dtype
@@ -153,6 +155,8 @@ class GraphSession(Facts):
         collect_dropped()
         self.device = device
         self.arena = arena_on(device, arena)
+        if not isinstance(plan, (Plan, str, Path, NoneType)):
+            raise PlanError(f"plan={shorten(plan)} is no plan; pass a Plan or a path")
         self.plan_path = Path(plan) if isinstance(plan, (str, Path)) else None
         if self.plan_path is not None and is_there(self.plan_path):
             plan = Plan.load(self.plan_path)
@@ -346,6 +350,7 @@ class GraphSession(Facts):
         check_choice(PlanError, "mode", mode, MODES)
         check_number(PlanError, "seconds", seconds)
         check_number(PlanError, "steps", steps, whole=True)
+        check_number(PlanError, "seed", seed, whole=True, optional=False)
         check_number(PlanError, "workers", workers, 1, whole=True)
         effort = Effort(30.0 if seconds is None and steps is None else seconds, steps)
         with self.planning.budgeted(budget):
@@ -373,6 +378,7 @@ class GraphSession(Facts):
         Raises PlanError for an unknown mode, TraceError for an empty trace.
         """
         check_choice(PlanError, "mode", mode, MODES)
+        check_number(PlanError, "seed", seed, whole=True, optional=False)
         check_number(PlanError, "workers", workers, 1, whole=True)
         start = self.plan if self.is_planned else None
         self._learn()
@@ -401,6 +407,7 @@ class GraphSession(Facts):
         Raises:
             BudgetError, and TraceError for a trace of another graph, where it has to plan.
         """
+        check_number(PlanError, "seconds", seconds)
         with self.arena.lock:
             self.keeper.follow_arena()
             return self.runner.prepare(seconds)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tgbench.base.atomic import atomic_path
 from tgbench.base.errors import KernelError
-from tgbench.base.files import open_regular, read_bytes
+from tgbench.base.files import is_there, open_regular, read_bytes
 from tgbench.base.machine import cache_folder
 from tgbench.base.words import printable, shorten
 from tgbench.costs.admission.candidate import kernel_of, read
@@ -66,6 +66,8 @@ def admit(
     read(source)
     name = f"{_word(path.stem)}@{hashlib.sha256(source.encode()).hexdigest()}"
     given = Path(task) if task is not None else path.with_name("task.json")
+    if not is_there(given):
+        raise KernelError(f"{given}: there is no such task; pass the task.json of `kernel task`")
     cases = _checked(path, given, seconds, memory_bytes)
     kept = kernel_folder() / f"{name}.py"
     kept.parent.mkdir(parents=True, exist_ok=True)

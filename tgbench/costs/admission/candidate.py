@@ -58,10 +58,17 @@ def read(source: str) -> CandidateKernel:
 
 
 def function_of(candidate: CandidateKernel) -> Callable[..., Any]:
-    """Its `run`: the file is executed."""
+    """Its `run`: the file is executed. Raises KernelError where that does."""
     names: dict[str, Any] = {"__name__": f"tgbench kernel of {candidate.op}"}
-    exec(compile(candidate.source, "<kernel>", "exec"), names)
-    run: Callable[..., Any] = names["run"]
+    try:
+        exec(compile(candidate.source, "<kernel>", "exec"), names)
+        run: Callable[..., Any] = names["run"]
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}"
+        raise KernelError(
+            f"the file of a kernel of {candidate.op} does not run here ({what}); it may import "
+            "what is installed, and nothing beside it"
+        ) from error
     return run
 
 

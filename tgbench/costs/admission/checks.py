@@ -199,6 +199,7 @@ def main(file: str, task: str, told: str, memory: str) -> int:
             print("case", text.replace("\n", " "), file=lines)
 
         _limit(int(memory))
+        sys.path.pop(0)  # the folder at hand: no session has what lies there
         torch.set_num_threads(1)
         (node,) = load_graph(Path(task)).outputs.values()
         candidate = read(Path(file).read_text(encoding="utf-8"))

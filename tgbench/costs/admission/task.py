@@ -32,23 +32,27 @@ What is asked of it:
 - What it computes for a part of the result has the bits that it has in the whole: sums must not
   depend on how many rows there are, nor on where they lie.
 
-`pytest test_kernel.py` tries it; `python benchmark.py` times it beside the kernels that there are;
-`tgbench kernel admit kernel.py` checks all of this in another process, keeps the file under its
-hash, and prints the name by which a session has it: `GraphSession(…, kernels=["name@hash"])`.
+The file stands by itself: it imports nothing of this folder. `pytest test_kernel.py` tries it;
+`python benchmark.py` times it beside the kernels that there are; `tgbench kernel admit kernel.py`
+checks all of this in another process, keeps the file under its hash, and prints the name by which a
+session has it: `GraphSession(…, kernels=["name@hash"])`.
 """
 
 KERNEL = '''"""A kernel of {op}; see TASK.md. This one is right, and slow."""
 
+import numpy as np
 import torch
 
-from reference import reference
+import tgbench.graph.ops  # fills the table
+from tgbench.graph.op_table import OPS
 
 OP = "{op}"
 DTYPES = {dtypes}
 
 
 def run(out, {names}, **attributes):
-    out.copy_(torch.as_tensor(reference({names})))
+    arrays = [np.asarray(x) for x in ({names},)]
+    out.copy_(torch.as_tensor(OPS[OP].reference(attributes, *arrays)))
 '''
 
 REFERENCE = '''"""The op by NumPy, as the op table has it."""

@@ -107,7 +107,7 @@ def _cuts(width: int) -> Iterator[tuple[int, int]]:
     """How many strips, and how wide: least columns in all first.
 
     >>> list(_cuts(7))
-    [(2, 4), (3, 3), (2, 5), (3, 4), (2, 6), (3, 5)]
+    [(2, 4), (3, 3), (2, 5), (2, 6), (3, 4), (3, 5)]
     """
     found = [
         (count, -(-width // count) + wider)

@@ -571,7 +571,8 @@ def _bytes(node: Node, box: Box) -> int:
 
 def nested(regions: Sequence[Region]) -> list[Region]:
     """These regions as a chain, each holding the ones before it; at most `MOST_LEVELS`."""
-    distinct = sorted({r for r in regions if r.boxes}, key=lambda r: (value_of(r.elements), r.boxes))
+    there = {region for region in regions if region.boxes}
+    distinct = sorted(there, key=lambda region: (value_of(region.elements), region.boxes))
     chain: list[Region] = []
     for region in distinct:
         is_wider = not chain or region.contains(chain[-1])

@@ -56,9 +56,10 @@ def check(
     Raises:
         InputError: the pairs do not fit the graph, hold NaN, or there are none.
 
-    >>> g = tgbench.GraphBuilder(); g.output("y", g.input("x", (2,)) * 2.0)
+    >>> import numpy as np, tgbench as tg
+    >>> g = tg.GraphBuilder(); g.output("y", g.input("x", (2,)) * 2.0)
     >>> x = np.ones(2, np.float32)
-    >>> print(check(tgbench.GraphSession(g.build()), [({"x": x}, {"y": x + x})]))
+    >>> print(check(tg.GraphSession(g.build()), [({"x": x}, {"y": x + x})]))
     pair  output      absolute  relative  allowed
     ────  ──────────  ────────  ────────  ───────
     0     y: float32  0.00e+00  0.00e+00  1e-05

@@ -73,7 +73,10 @@ def from_torch(
     >>> import torch, tgbench as tg
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU()).eval()
     >>> print(tg.from_torch(model, (torch.zeros(3, 4),)))
-    2 ops, 2 weights, 0.0 MiB
+    imported module
+    nodes: 5, 2 of them computed
+    parameters: 2, 40 B
+    fused ops: 1 linear, 1 relu
     input input: float32[3, 4]
     output output: float32[3, 2]
     """

@@ -26,8 +26,8 @@ SEPARATOR = "\0"
 def pack(columns: Mapping[str, Column]) -> bytes:
     """All columns in one buffer; numbers are uint8, int32, float32 or float64.
 
-    >>> unpack(pack({"size": np.array([64, 128], np.int32), "name": ["q", "k"]}))
-    {'size': array([64, 128], dtype=int32), 'name': ['q', 'k']}
+    >>> unpack(pack({"size": np.array([64, 96], np.int32), "name": ["q", "k"]}))
+    {'size': array([64, 96], dtype=int32), 'name': ['q', 'k']}
     """
     header: dict[str, tuple[str, int, int]] = {}
     parts, at = [], 0

@@ -49,8 +49,8 @@ class PathTable:
     >>> print(PathTable.of("y", [Alternative("quick", 2e3, "measured"), Alternative("slow", 9e3)]))
     alternatives for y
     #  alternative  expected  source    memory
-    0  quick          2.0 µs  measured  -
-    1  slow           9.0 µs            -
+    0  quick            2 µs  measured       -
+    1  slow             9 µs                 -
     """
 
     title: str

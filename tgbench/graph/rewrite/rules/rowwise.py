@@ -52,9 +52,9 @@ def clusters(graph: Graph) -> Mapping[Node, Set[Node]]:
     >>> from tgbench.graph.graph import GraphBuilder
     >>> from tgbench.graph.ops import max_
     >>> g = GraphBuilder(); x = g.input("x", (2, 3)); y = -x
-    >>> g.output("y", y - max_(y, -1, keepdims=True))
+    >>> g.output("y", (y - max_(y, -1, keepdims=True)) * y)
     >>> [(end.op, len(members)) for end, members in clusters(g.build()).items()]
-    [('sub', 3)]
+    [('mul', 4)]
     """
     readers: dict[Node, set[Node]] = {}
     for node in graph.nodes:
