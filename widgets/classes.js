@@ -24,11 +24,12 @@ export function classesPanel(scene, place) {
       return make("td", {}, make("button", { type: "button", class: "tg-heat", title: told(c), style: `--tg-share:${Math.round(8 + 72 * data.probability[c])}%`, onclick: () => choose(after, told(c)) },
         `${Math.round(100 * data.probability[c])}%`));
     };
-    const mean = (kind) => { const mine = [...data.after.keys()].filter((c) => data.after[c] === kind), n = mine.reduce((a, c) => a + data.count[c], 0); return n ? duration(mine.reduce((a, c) => a + data.mean[c] * data.count[c], 0) / n) : "–"; };
+    const means = data.class_mean ?? [], isTimed = means.length > 0; // a plan's classes are not
     const rows = order.map((before, i) => make("tr", {}, make("td", { class: "tg-soft" }, String.fromCharCode(65 + (i % 26))), head(before), make("td", {}, `${data.times[before]} ×`),
-      ...(facts.has_order ? [make("td", {}, mean(before)), ...order.map((after) => square(before, after))] : [])));
+      ...(isTimed ? [make("td", {}, means[before] > 0 ? duration(means[before]) : "–")] : []), ...(facts.has_order ? order.map((after) => square(before, after)) : [])));
     const title = make("tr", {}, make("th"), make("th", {}, "what a run changes"), make("th", {}, "runs"),
-      ...(facts.has_order ? [make("th", { title: "how long such runs took, with plans and programs that were made in them" }, "mean"), ...order.map((_, i) => make("th", { scope: "col", title: "came next" }, `→ ${String.fromCharCode(65 + (i % 26))}`))] : []));
+      ...(isTimed ? [make("th", { title: "how long such runs took, with plans and programs that were made in them" }, "mean")] : []),
+      ...(facts.has_order ? order.map((_, i) => make("th", { scope: "col", title: "came next" }, `→ ${String.fromCharCode(65 + (i % 26))}`)) : []));
     const alone = facts.alone.length ? make("label", { class: "tg-alone" }, "or if only this is new", make("select", { "aria-label": "only one input is new", onchange: (event) => event.target.value && scene.during(event.target.value) },
       make("option", { value: "" }, "…"), ...facts.alone.map((name) => make("option", { value: name, selected: name === facts.at_hand }, name.replace(/^only /, ""))))) : null;
     refill(list, make("table", { class: "tg-matrix" }, title, ...rows), ...(alone ? [alone] : []),

@@ -142,18 +142,28 @@ export function rgb(text) {
 
 export function light([r, g, b]) { return (0.2126 * r + 0.7152 * g + 0.0722 * b) / 255; }
 
+// So many digits, as Python rounds: halfway between two numbers it takes the even one, toPrecision
+// the larger. A number that is halfway has few digits, so that 60 of them are all.
+export function rounded(value, most) {
+  const up = value.toPrecision(most), all = value.toPrecision(60).replace(/^-|e.*$|\./g, "").replace(/^0+/, "");
+  const isHalf = /^50*$/.test(all.slice(most)), isOdd = Number(all[most - 1]) % 2;
+  return Number(isHalf && !isOdd ? (value * (1 - 1e-9)).toPrecision(most) : up);
+}
+
+// Sizes and times, as tgbench/base/words.py writes them.
 export function bytes(count) {
   for (const [unit, name] of [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]]) {
-    if (Math.abs(count) >= unit) return `${Number((count / unit).toPrecision(4))} ${name}`;
+    if (Math.abs(count) >= unit) return `${rounded(count / unit, 4)} ${name}`;
   }
   return `${Math.round(count)} B`;
 }
 
 export function duration(ns) {
+  const near = rounded(ns, 4);
   for (const [unit, name] of [[1e9, "s"], [1e6, "ms"], [1e3, "µs"]]) {
-    if (Math.abs(ns) >= unit) return `${Number((ns / unit).toPrecision(4))} ${name}`;
+    if (Math.abs(near) >= unit) return `${rounded(near / unit, 4)} ${name}`;
   }
-  return `${Math.round(ns)} ns`;
+  return `${rounded(ns, 3)} ns`;
 }
 
 // A shape of SVG, with attributes and what is inside it.

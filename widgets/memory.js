@@ -51,7 +51,7 @@ export function memoryPanel(scene, place) {
   const isBrushing = () => brushes.getAttribute("aria-pressed") === "true";
   const words = make("span", { class: "tg-soft tg-grow tg-line" });
   const canvas = make("canvas", { tabindex: 0, role: "application", class: "tg-fill" }), key = make("ul", { class: "tg-legend" });
-  const empty = make("p", { class: "tg-empty", hidden: true }, "This plan gives bytes to nothing: there is no memory to draw.");
+  const empty = make("p", { class: "tg-empty", hidden: true });
   place.append(make("div", { class: "tg-bar" }, colour, across, fold, make("button", { type: "button", title: "all of it (0)", onclick: () => { camera.all(); fresh(); } }, "all"), brushes, words), canvas, empty, key);
 
   let data = null, raster = null, rowsOf = new Map(), at = [0], low = [], top = [], styleOf = null, isFolded = true, folded = false, bandBytes = 0, bandScale = 1;
@@ -66,6 +66,7 @@ export function memoryPanel(scene, place) {
     const wasEmpty = data === null;
     data = scene.data.memory?.name.length ? scene.data.memory : null;
     empty.hidden = Boolean(data);
+    empty.textContent = scene.data.memory ? "This plan gives bytes to nothing: there is no memory to draw." : "No plan is in force: the next run makes one.";
     canvas.hidden = key.hidden = !data;
     if (!data) return;
     const { facts } = data, wasWhole = JSON.stringify(camera.view) === JSON.stringify(camera.every);
@@ -433,7 +434,7 @@ export function memoryPanel(scene, place) {
     const there = new Set(styleOf);
     const items = isFate() ? FATE_NAMES.flatMap((name, f) => (there.has(f) && f ? [make("li", { title: FATE_LOOKS[name][2] }, swatch(FATE_LOOKS[name][0], FATE_LOOKS[name][1]), name)] : []))
       : data.facts.kinds.flatMap((kind, k) => (there.has(k) ? [make("li", { title: data.facts.meanings[k] }, swatch(kind, KIND_TEXTURES[kind]), kind)] : []));
-    if (data.ghost) items.push(make("li", {}, "dashed: in force"));
+    if (data.ghost) items.push(make("li", {}, `dashed: ${data.facts.ghost_words}`));
     if (data.facts.is_bound) items.push(make("li", { title: "the graph would tell when it is last read" }, "a slice is drawn until its bytes are used again"));
     key.replaceChildren(...items);
   }

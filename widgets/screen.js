@@ -70,7 +70,7 @@ function headerPanel(scene, place, said) {
   } });
   scene.search = search;
   const use = button("use it", "put the proposed plan in force", () => scene.act("use"));
-  const dismiss = button("dismiss", "back to the plan in force", () => scene.act("dismiss"));
+  const dismiss = button("dismiss", "do not propose it any more", () => scene.act("dismiss"));
   const undo = button("undo", "take the last change back", () => scene.act("undo"));
   const save = button("export", "the plan as a file", () => scene.ask("json").then(({ name, text }) => {
     const link = make("a", { href: URL.createObjectURL(new Blob([text], { type: "application/json" })), download: name });
@@ -86,13 +86,14 @@ function headerPanel(scene, place, said) {
     place.hidden = !facts;
     if (!facts) return;
     const soft = (text) => make("span", { class: "tg-soft" }, text), bold = (text, of, title) => make("span", { title }, make("b", {}, text), soft(of));
-    const parts = [bold(facts.time, " a run", `mean run, ${facts.stale || "measured times"}`), bold(facts.size, "", "memory that runs write to, of the budget"), facts.gap && make("span", { title: "how far from the best that is known to be possible" }, facts.gap)];
+    const parts = [facts.time && bold(facts.time, " a run", `mean run, ${facts.stale || "measured times"}`), facts.size && bold(facts.size, "", "memory that runs write to, of the budget"), facts.gap && make("span", { title: "how far from the best that is known to be possible" }, facts.gap)];
     refill(numbers, ...parts.filter(Boolean).flatMap((one, i) => (i ? [soft(" · "), one] : [one])),
       make("span", { class: `tg-badge${facts.is_proposal ? " tg-proposed" : ""}`, title: facts.words }, facts.state),
-      ...(facts.is_proposal ? [soft(` ${facts.faster}, ${facts.smaller}`)] : []));
+      ...(facts.faster ? [soft(` ${facts.faster}, ${facts.smaller}`)] : []));
     use.hidden = !facts.is_proposal || !facts.can_use;
     dismiss.hidden = !facts.is_proposal;
     undo.hidden = !facts.can_undo;
+    save.hidden = !facts.time;
     code.hidden = beside.hidden = !facts.is_live;
   };
   scene.on("header", draw);

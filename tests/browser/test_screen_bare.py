@@ -11,7 +11,7 @@ from views_cases import painted_share, place, tower, words_lightness
 
 from benchmarks import browsers
 from benchmarks.widgets import many
-from tgbench.base.words import format_bytes
+from tgbench.base.words import format_bytes, format_time
 from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.plans.plan import Plan
 from tgbench.session.session import GraphSession
@@ -368,6 +368,30 @@ def test_a_class_of_runs_is_named_and_picked(bare: browsers.Watched, files: str)
     page.locator(".tg-heat").first.click()
     assert state(page, "bucket") == "x[u0:+1, :] → y[u0:+1, :]"
     assert "for example call" in said(page, ".tg-said")
+
+
+def test_a_class_that_ran_once_and_first_has_its_mean(bare: browsers.Watched, files: str) -> None:
+    session = GraphSession(layered(1), weights={"w0": np.zeros((4, 4), np.float32)})
+    session.run({"x": np.ones((8, 4), np.float32)})
+    page = show(bare, files, session)
+    cells = page.locator(".tg-bottom tr").nth(1).locator("td").all_inner_texts()
+    assert cells[-2:] == ["1 ×", format_time(session.trace.calls[0].duration_ns)]
+
+
+def test_a_released_session_says_that_no_plan_is_in_force(
+    bare: browsers.Watched, files: str
+) -> None:
+    from tgbench.views import explore
+
+    session = session_of(layered(2))
+    screen = explore(session)
+    session.release()
+    screen.refresh()
+    page = show(bare, files, screen)
+    assert page.locator(".tg-numbers").inner_text().strip() == "no plan in force"
+    assert "the next run makes one" in page.locator(".tg-empty:visible").first.inner_text()
+    assert page.locator(".tg-class").count()
+    assert not page.get_by_role("button", name="export").is_visible()
 
 
 def test_the_inspector_tells_why_and_what(bare: browsers.Watched, files: str) -> None:

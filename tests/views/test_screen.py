@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import re
 import time
@@ -17,7 +18,7 @@ from busy_session import busy_session
 from places import DATA
 
 import tgbench as tg
-from tgbench.base.errors import PlanError
+from tgbench.base.errors import PlanError, WidgetError
 from tgbench.views import show
 from tgbench.views.draw.columns import unpack
 from tgbench.views.pages.screen_page import page
@@ -275,6 +276,94 @@ def test_a_search_shows_its_windows_and_candidates_and_stays_in_the_code() -> No
     assert "session.optimize('search'" in screen.code(), "another plan does not forget it"
 
 
+def test_the_mean_of_a_class_is_of_all_its_runs() -> None:
+    """The first run of a session follows none, and counts."""
+    session = session_of()
+    session.run({"x": np.ones((8, 4), np.float32)})
+    found = seen(session.explore(), "classes")
+    told = session.trace.classes(session.graph).set_index("class")
+    assert len(found["class"]) == len(told) > 1
+    assert sum(found["times"]) == len(session.trace)
+    for kind, mean in zip(found["class"], found["class_mean"], strict=True):
+        assert mean / 1e6 == pytest.approx(told.mean_ms[kind])
+    once = chain(("tanh",))
+    once.run({"x": np.ones((8, 4), np.float32)})
+    (mean,) = seen(once.explore(), "classes")["class_mean"]
+    assert mean == once.trace.calls[0].duration_ns > 0
+    assert not len(seen(explore(session.plan), "classes")["class_mean"]), "a plan times no class"
+
+
+def chain(names: tuple[str, ...]) -> tg.GraphSession:
+    g = tg.GraphBuilder()
+    x = g.input("x", (8, 4))
+    for name in names:
+        x = g.apply(name, x)
+    g.output("y", x)
+    return tg.GraphSession(g.build())
+
+
+def test_where_nothing_spreads_it_says_why() -> None:
+    session, x = chain(("tanh", "exp")), np.zeros((8, 4), np.float32)
+
+    def told() -> str:
+        rows = seen(session.explore(), "inspector")["facts"]["overview"]
+        return next(words for what, words, _ in rows if what == "spreads at")
+
+    session.run({"x": x})
+    assert told() == "nowhere: what is new is new as a whole from the start"
+    session.run({"x": x + (np.arange(8) == 2).astype(np.float32)[:, None]})
+    assert told() == "nowhere: each node changed in part"
+    session.run({})
+    assert told() == "nowhere: nothing changed"
+
+
+def test_where_a_part_of_what_is_new_is_whole_it_says_so() -> None:
+    g = tg.GraphBuilder()
+    x, z = g.input("x", (8, 4)), g.input("z", (8, 4))
+    g.output("y", tg.ops.tanh(x))
+    g.output("u", tg.ops.tanh(z))
+    session, x_value = tg.GraphSession(g.build()), np.zeros((8, 4), np.float32)
+    session.run({"x": x_value, "z": x_value})
+    part = x_value.copy()
+    part[2] = 1
+    session.run({"x": part, "z": x_value + 1})
+    rows = seen(session.explore(), "inspector")["facts"]["overview"]
+    (words,) = [words for what, words, _ in rows if what == "spreads at"]
+    assert words == "nowhere: only what changed as a whole changed a node as a whole"
+
+
+def test_a_released_session_has_no_plan_in_force() -> None:
+    session = session_of()
+    screen = session.explore()
+    session.release()
+    screen.refresh()
+    assert not session.is_planned
+    header = seen(screen, "header")["facts"]
+    assert [header["state"], header["time"], header["size"]] == ["no plan in force", "", ""]
+    assert not seen(screen, "memory")
+    assert not seen(screen, "program")
+    assert seen(screen, "classes")["class"], "what ran is still told"
+    screen.selected = ["up"]
+    assert not seen(screen, "inspector")
+    assert "no plan" in heard(screen, "json")
+    run(session, 1)
+    screen.refresh()
+    assert seen(screen, "header")["facts"]["state"] == "in force"
+    assert seen(screen, "memory")["name"]
+
+
+def test_a_plan_that_was_proposed_is_put_in_force_after_a_release() -> None:
+    session = session_of()
+    screen = session.explore()
+    screen._told(curve(session, [session.plan.size_bytes]))
+    session.release()
+    screen.refresh()
+    assert heard(screen, "point", number=0).startswith("proposed")
+    assert heard(screen, "use").startswith("in force")
+    assert session.is_planned
+    assert seen(screen, "header")["facts"]["state"] == "in force"
+
+
 # --- plans alone, pages, exported notebooks -------------------------------------------------------
 
 
@@ -324,6 +413,45 @@ def test_a_page_needs_no_server() -> None:
     assert not re.search(r"^import |^export default", text, re.MULTILINE)
     (title,) = re.findall("<title>(.*)</title>", text)
     assert title == "tgbench: 23.6 µs a run in 80.56 KiB", "a tab shows no more"
+
+
+def test_a_plan_alone_is_in_force_nowhere() -> None:
+    session = session_of()
+    for shown in (PLAN, session.plan):
+        screen = explore(shown)
+        assert seen(screen, "header")["facts"]["state"] == "a plan alone"
+        assert seen(screen, "frontier")["facts"]["now_words"] == "this plan"
+    screen = explore(session.plan, session.graph, against=session.plan)
+    assert seen(screen, "compare")["facts"]["sides"][0][0] == "this plan"
+    assert seen(screen, "memory")["facts"]["ghost_words"] == "this plan"
+    assert heard(screen, "dismiss") == "this plan again"
+    (written,) = re.findall(r'id="written">(.*)</script>', page(PLAN, against=PLAN))
+    for name, text in json.loads(written)["state"]["buffers"].items():
+        assert b"in force" not in base64.b64decode(text), name
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda s: curve(s, []), r"budgets=\[\] names no budget; pass some numbers of bytes"),
+        (lambda s: curve(s, 5), r"budgets=5 names no budget"),
+        (lambda s: curve(s, "1MiB"), r"budgets='1MiB' names no budget"),
+        (lambda s: curve(s, [None]), r"a budget=None is not an integer"),
+        (lambda s: curve(s, ["1MiB"]), r"a budget='1MiB' is not an integer of at least 1"),
+        (lambda s: s.explore(panels=("foo",)), r"panel='foo' is not known; use one of header, mem"),
+        (lambda s: s.explore(panels="memory"), r"pass one, as \['memory'\]"),
+        (lambda s: s.explore(panels=5), r"panels=5 is no list"),
+        (lambda s: explore(None), r"None cannot be shown; pass a session, a plan or its file"),
+        (lambda s: explore(s.plan, 5), r"graph=5 is no Graph"),
+        (lambda s: explore(s.plan, against=s.graph), r"there is no plan in it"),
+        (lambda s: page(None), r"None cannot be shown"),
+        (lambda s: page(s.graph), r"there is no plan in it"),
+        (lambda s: page(s.plan, against=5), r"5 cannot be shown"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused_in_words(call: Any, told: str) -> None:
+    with pytest.raises((PlanError, WidgetError), match=told):
+        call(session_of())
 
 
 def test_an_exported_notebook_has_the_picture() -> None:

@@ -20,8 +20,18 @@ def format_time(time_ns: float) -> str:
     rounded = float(f"{time_ns:.4g}")
     for size, unit in UNITS:
         if abs(rounded) >= size:
-            return f"{rounded / size:.4g} {unit}"
-    return f"{time_ns:.3g} ns"
+            return f"{_digits(rounded / size, 4)} {unit}"
+    return f"{_digits(time_ns, 3)} ns"
+
+
+def _digits(value: float, most: int) -> str:
+    """So many digits, and zeros instead of an exponent; `widgets/common.js` rounds the same way.
+
+    >>> _digits(70.625, 4), _digits(10_235.0, 4), _digits(999.7, 3)
+    ('70.62', '10240', '1000')
+    """
+    text = f"{value:.{most}g}"
+    return f"{float(text):.0f}" if "e+" in text else text
 
 
 def counted(count: int, what: str) -> str:
@@ -37,8 +47,8 @@ def counted(count: int, what: str) -> str:
 def format_bytes(size_bytes: int) -> str:
     """A byte count for a person: `640 B`, `1.5 KiB`, `11 MiB`."""
     for exponent, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
-        if size_bytes >= 1024**exponent:
-            return f"{size_bytes / 1024**exponent:.4g} {unit}"
+        if abs(size_bytes) >= 1024**exponent:
+            return f"{_digits(size_bytes / 1024**exponent, 4)} {unit}"
     return f"{size_bytes} B"
 
 

@@ -35,15 +35,16 @@ def page(
         graph: what a plan is for: with it live ranges and fates are exact, and the graph is there.
         against: another plan, shown as what is proposed.
 
-    Raises PlanError for a damaged plan, or one for another graph.
+    Raises PlanError for a damaged plan, or one for another graph, WidgetError for what is no plan
+    and has none.
     """
     subject = Subject.of(shown, graph)
-    subject.is_live, plans = False, [subject.plan]
+    subject.is_live, plans = False, [subject.known_plan]
     if against is not None:
-        other = against if isinstance(against, Plan) else Plan.load(against)
+        other = Subject.of(against).known_plan
         subject.proposal = Proposal(other, "the other plan")
         plans.append(other)
-    points = [Point(p.budget_bytes or p.size_bytes, p) for p in plans if p is not None]
+    points = [Point(p.budget_bytes or p.size_bytes, p) for p in plans]
     subject.curve = Curve(tuple(sorted(points, key=lambda point: point.plan.size_bytes)))
     made = {name: payload(name, subject, Chosen()) for name in PARTS}
     words = str(subject.shown).splitlines()[0]

@@ -16,13 +16,14 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from tgbench.base.errors import GraphError, KernelError, PlanError, WidgetError
-from tgbench.base.regions import Box
+from tgbench.base.regions import Box, Region
 from tgbench.base.words import counted, format_bytes, format_time
 from tgbench.graph.graph import Graph
 from tgbench.graph.op_table import OPS
 from tgbench.plans.diff import Kept
 from tgbench.plans.plan import Plan
 from tgbench.runs.propagate import rough_ns
+from tgbench.session.report import Report
 from tgbench.views.draw.columns import pack
 from tgbench.views.panels.subject import Chosen, Subject
 from tgbench.views.values import regions as drawn
@@ -69,7 +70,7 @@ def header(subject: Subject, _: Chosen) -> Payload | None:
     """How fast and how large, in force or proposed; what can be done with it."""
     plan, proposal = subject.shown, subject.proposal
     if plan is None:
-        return None
+        return None if subject.session is None else ({}, _unplanned(subject))
     before = subject.plan if proposal is not None else None
     faster = _change(before.expected_ns, plan.expected_ns, format_time, "as fast") if before else ""
     smaller = (
@@ -79,7 +80,7 @@ def header(subject: Subject, _: Chosen) -> Payload | None:
         "time": format_time(plan.expected_ns),
         "size": size_words(plan),
         "gap": gap_words(plan),
-        "state": proposal.origin if proposal is not None else _where(subject),
+        "state": proposal.origin if proposal is not None else subject.standing,
         "is_proposal": proposal is not None,
         "faster": faster,
         "smaller": smaller,
@@ -92,8 +93,14 @@ def header(subject: Subject, _: Chosen) -> Payload | None:
     }
 
 
-def _where(subject: Subject) -> str:
-    return "in force" if subject.is_live else "saved"
+def _unplanned(subject: Subject) -> dict[str, Any]:
+    """What the header says of a session without a plan."""
+    no = ("is_proposal", "can_use", "can_undo", "can_change")
+    return {
+        **dict.fromkeys(no, False), "time": "", "size": "", "gap": "", "faster": "", "smaller": "",
+        "state": "no plan in force", "words": "the next run makes a plan", "stale": "",
+        "is_live": subject.is_live,
+    }  # fmt: skip
 
 
 def size_words(plan: Plan) -> str:
@@ -143,6 +150,7 @@ def memory(subject: Subject, _: Chosen) -> Payload | None:
         columns["ghost_offset"] = np.array([at for _, at, _ in old], np.float64)
         columns["ghost_size"] = np.array([size for _, _, size in old], np.float64)
         facts["ghost_bytes"] = subject.plan.size_bytes
+        facts["ghost_words"] = subject.plan_words
     return columns, facts
 
 
@@ -236,9 +244,10 @@ def graph(subject: Subject, _: Chosen) -> Payload | None:
 
 def program(subject: Subject, _: Chosen) -> Payload | None:
     """The calls of the last run."""
-    if subject.session is None or subject.session.last is None:
+    session = subject.session
+    if session is None or session.last is None or not session.is_planned:
         return None
-    shown = listing_of_session(subject.session)
+    shown = listing_of_session(session)
     return shown.columns(), {"label": str(shown)}
 
 
@@ -271,7 +280,7 @@ def frontier(subject: Subject, _: Chosen) -> Payload | None:
     facts = {
         "refused": refused, "least": curve.least_bytes,
         "budget": plan.budget_bytes if plan is not None else None,
-        "now": _place(plan), "proposal": _place(proposed),
+        "now": _place(plan), "now_words": subject.plan_words, "proposal": _place(proposed),
         "greedy": record.greedy_ns if record is not None else 0.0,
         "bound": history.last.bound_ns, "best": history.last.best_ns, "step": history.last.step,
         "rate": history.steps_per_second, "is_running": search is not None and search.is_running,
@@ -377,17 +386,7 @@ def _overview(subject: Subject) -> list[list[str]]:
         rows.append(["last run", words_of(last.kind), ""])
         rows.append(["recomputed", f"{last.recomputed:.1%} of what it takes from nothing", ""])
         rows.append(["took", format_time(last.total_ns), ""])
-        spread = last.spread
-        if spread is None:
-            is_own = last.served == "exactly"
-            why = (
-                "nowhere: each node changed in part"
-                if is_own
-                else "not told: a larger run served it"
-            )
-            rows.append(["spreads at", why, ""])
-        else:
-            rows.append(["spreads at", str(spread), spread.node])
+        rows.append(["spreads at", *_spread(last)])
     plan = subject.shown
     if plan is not None:
         kept = sum(slot.size_bytes for slot in plan.slots if slot.node in set(plan.retained))
@@ -399,6 +398,24 @@ def _overview(subject: Subject) -> list[list[str]]:
         if plan.price_ns:
             rows.append(["a KiB more", f"would save about {format_time(1024 * plan.price_ns)}", ""])
     return rows
+
+
+def _spread(last: Report) -> tuple[str, str]:
+    """Where a part that changed became everything, or why nowhere; and the node."""
+    spread = last.spread
+    if spread is not None:
+        return str(spread), spread.node
+    if last.served != "exactly":
+        return "not told: a larger run served it", ""
+    nodes = [last.propagator.graph.node(name) for name in last.dirty]
+    whole = {node for node in nodes if last.dirty[node.name] == Region.full(node.shape)}
+    if not nodes:
+        return "nowhere: nothing changed", ""
+    if whole.issuperset(node for node in nodes if node.is_leaf):
+        return "nowhere: what is new is new as a whole from the start", ""
+    if whole:
+        return "nowhere: only what changed as a whole changed a node as a whole", ""
+    return "nowhere: each node changed in part", ""
 
 
 def _type(graph: Graph | None, name: str) -> str:
@@ -461,11 +478,13 @@ def _kernels(subject: Subject, name: str, shown: drawn.NodeRegions) -> list[list
 
 def classes(subject: Subject, chosen: Chosen) -> Payload | None:
     """Which class of runs follows which; the one at hand is marked."""
-    if subject.plan is None:
-        return None
-    found: Matrix = matrix_of_plan(subject.plan)
+    found: Matrix
     if subject.graph is not None and len(subject.trace):
         found = matrix(subject.trace, subject.graph)
+    elif subject.plan is not None:
+        found = matrix_of_plan(subject.plan)
+    else:
+        return None
     facts = {
         "has_order": bool(found.cells), "at_hand": subject.class_at_hand(chosen),
         "alone": subject.alone(), "label": f"classes of runs: {found}",
@@ -486,7 +505,8 @@ def compare(subject: Subject, _: Chosen) -> Payload | None:
     }
     return sides, {
         "sides": [
-            ["in force", format_time(before.expected_ns), size_words(before), before.size_bytes],
+            [subject.plan_words, format_time(before.expected_ns), size_words(before),
+             before.size_bytes],
             [subject.proposal.origin, format_time(after.expected_ns), size_words(after),
              after.size_bytes],
         ],

@@ -20,12 +20,18 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tgbench.base.errors import BudgetError, SearchError, TgbenchError, WidgetError
-from tgbench.base.words import format_bytes, format_time
+from tgbench.base.errors import (
+    BudgetError,
+    SearchError,
+    TgbenchError,
+    WidgetError,
+    check_choice,
+)
+from tgbench.base.words import format_bytes, format_time, shorten
 from tgbench.graph.graph import Graph
 from tgbench.plans.plan import Plan
 from tgbench.session.session import GraphSession
@@ -75,7 +81,8 @@ class Screen(anywidget.AnyWidget):  # type: ignore[misc, unused-ignore]
         selected, step, bucket: nodes, a schedule step or −1, a class of runs in words or "".
         remark: the line that says what came of the last gesture.
 
-    Raises PlanError for a session that nothing ran in, a damaged plan, a plan of another graph.
+    Raises PlanError for a session that nothing ran in, a damaged plan, a plan of another graph,
+    WidgetError for what cannot be shown and for a panel that there is not.
     """
 
     _esm: ClassVar[str] = module(SCRIPT)
@@ -117,15 +124,14 @@ class Screen(anywidget.AnyWidget):  # type: ignore[misc, unused-ignore]
     ) -> None:
         self.subject = Subject.of(shown, graph)
         if against is not None:
-            other = Subject.of(against, graph)
-            assert other.plan is not None
-            self.subject.proposal = Proposal(other.plan, "the other plan")
+            other = Subject.of(against, graph).known_plan
+            self.subject.proposal = Proposal(other, "the other plan")
         self.seconds, self.gestures = seconds, list[str]()
         self._trying: asyncio.Task[None] | None = None
         self._working: asyncio.Task[None] | None = None
         self._unwatch: Callable[[], None] = lambda: None
         self._seen = self._standing()
-        made = {name: payload(name, self.subject, Chosen()) for name in panels or PARTS}
+        made = {name: payload(name, self.subject, Chosen()) for name in _named(panels)}
         super().__init__(
             panels=[name for name in made if made[name] or self._may_come(name)], **made,
             **self._alternative(),
@@ -243,7 +249,8 @@ class Screen(anywidget.AnyWidget):  # type: ignore[misc, unused-ignore]
         """Show a plan that is not in force, beside the one that is."""
         self.subject.proposal = proposal
         self.tell("proposal")
-        return "in force again" if proposal is None else f"proposed: {proposal.origin}"
+        again = f"{self.subject.plan_words} again"
+        return again if proposal is None else f"proposed: {proposal.origin}"
 
     def use(self, plan: Plan, code: Sequence[str] = ()) -> str:
         """Put a plan in force, and show it."""
@@ -569,6 +576,15 @@ class Screen(anywidget.AnyWidget):  # type: ignore[misc, unused-ignore]
         return f"<Screen: {self.label}>"
 
 
+def _named(panels: Sequence[str] | None) -> Iterable[str]:
+    """The panels that are asked for; raises WidgetError for others."""
+    if isinstance(panels, str) or not isinstance(panels, Sequence | None):
+        raise WidgetError(f"panels={shorten(panels)} is no list; pass one, as ['memory']")
+    for name in panels or ():
+        check_choice(WidgetError, "panel", name, PARTS)
+    return panels or PARTS
+
+
 def _after_every_cell(screen: Screen) -> None:
     """Look for what another cell did to the session, as long as the screen is there."""
     shell = _shell()
@@ -599,6 +615,6 @@ def explore(shown: Shown, graph: Graph | None = None, **more: Any) -> Screen:
     """The screen of a session; or of a plan or its file, which needs no model and no weights.
 
     `more` is what `Screen` takes. Raises PlanError for a session that nothing ran in, and for a
-    damaged plan.
+    damaged plan, WidgetError for what cannot be shown.
     """
     return Screen(shown, graph, **more)

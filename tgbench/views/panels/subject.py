@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tgbench.base.errors import GraphError, PlanError, WidgetError
+from tgbench.base.words import shorten
 from tgbench.costs.model import CostModel
 from tgbench.graph.graph import Graph
 from tgbench.plans.plan import Plan
@@ -87,7 +88,11 @@ class Subject:
 
     @staticmethod
     def of(shown: Shown, graph: Graph | None = None) -> Subject:
-        """Raises PlanError for a session that nothing ran in, and for a damaged plan."""
+        """Raises PlanError for a session that nothing ran in, and for a damaged plan, WidgetError
+        for what is none of these.
+        """
+        if graph is not None and not isinstance(graph, Graph):
+            raise WidgetError(f"graph={shorten(graph)} is no Graph; pass session.graph, or None")
         match shown:
             case GraphSession():
                 return Subject(shown.graph, shown.plan, shown, board=PathsBoard(shown))
@@ -100,6 +105,11 @@ class Subject:
                 return Subject(timeline=shown)
             case Curve():
                 return Subject(curve=shown)
+        if not isinstance(shown, Plan | str | Path):
+            raise WidgetError(
+                f"{shorten(shown)} cannot be shown; pass a session, a plan or its file, a graph, "
+                "a memory map, a search or a curve"
+            )
         plan = shown if isinstance(shown, Plan) else Plan.load(shown)
         if graph is not None:
             plan.placement_for(graph, plan.device)
@@ -113,6 +123,25 @@ class Subject:
         return self.proposal.plan if self.proposal is not None else self.plan
 
     @property
+    def known_plan(self) -> Plan:
+        """Raises WidgetError where there is none."""
+        if self.plan is None:
+            raise WidgetError("there is no plan in it; pass a session that ran, a plan or its file")
+        return self.plan
+
+    @property
+    def plan_words(self) -> str:
+        """What the plan is called: a plan alone is in force nowhere that is known here."""
+        return "in force" if self.session is not None else "this plan"
+
+    @property
+    def standing(self) -> str:
+        """Where the plan stands: a page tells of the past."""
+        if not self.is_live:
+            return "saved"
+        return "in force" if self.session is not None else "a plan alone"
+
+    @property
     def trace(self) -> Trace:
         return self.session.trace if self.session is not None else Trace()
 
@@ -123,8 +152,9 @@ class Subject:
     def forget(self) -> None:
         """The session ran, or another plan is in force: what was worked out is out of date."""
         self._remembered.clear()
-        if self.session is not None and self.session.is_planned:
-            self.plan, self.graph = self.session.plan, self.session.graph
+        if self.session is not None:
+            self.graph = self.session.graph
+            self.plan = self.session.plan if self.session.is_planned else None
 
     def map_of(self, plan: Plan) -> Timeline:
         """A plan's memory map; with the graph at hand it knows when a slice is last read."""

@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tgbench.base import words
-from tgbench.base.errors import BudgetError, WidgetError
+from tgbench.base.errors import BudgetError, PlanError, WidgetError, check_number
 from tgbench.base.stopping import StopReason
-from tgbench.base.words import counted, format_bytes, format_time
+from tgbench.base.words import counted, format_bytes, format_time, shorten
 from tgbench.plans.background.process import BackgroundSearch
 from tgbench.plans.decisions import Decisions
 from tgbench.plans.plan import Plan
@@ -178,8 +178,10 @@ def curve(
         mode, seed: as in `session.optimize`.
         seconds, steps: of each budget; 32 steps if neither is given.
 
-    Raises TraceError for a session that nothing ran in, BudgetError if no budget works.
+    Raises TraceError for a session that nothing ran in, BudgetError if no budget works, PlanError
+    for budgets that are none.
     """
+    given = None if budgets is None else _checked(budgets)
     say = progress or (lambda message: None)
     task = session.search(mode, seed=seed).task
     optimiser = replace(task, start_json=None, budget_bytes=None).optimiser()
@@ -195,12 +197,12 @@ def curve(
     greedy = partial(best, mode="greedy")
     floor = Floor(greedy(None).placement.size_bytes)
     most = floor.works_bytes
-    while budgets is None and (budget_bytes := floor.next_bytes) is not None:
+    while given is None and (budget_bytes := floor.next_bytes) is not None:
         try:
             floor.told(budget_bytes, greedy(budget_bytes).placement.size_bytes)
         except BudgetError:
             floor.told(budget_bytes, None)
-    wanted = sorted(budgets) if budgets is not None else _spaced(floor.works_bytes, most)
+    wanted = given if given is not None else _spaced(floor.works_bytes, most)
     found, made = [], None
     for i, budget_bytes in enumerate(wanted):
         say(f"{i + 1}/{len(wanted)} {format_bytes(budget_bytes)}")
@@ -216,6 +218,17 @@ def curve(
     if not found:
         raise refused
     return Curve(tuple(found), found[0].plan.size_bytes, floor.refused_bytes)
+
+
+def _checked(budgets: Iterable[int]) -> list[int]:
+    """In order, at least one; raises PlanError otherwise."""
+    mend = "pass some numbers of bytes, or None for some from the least to what keeps everything"
+    found = list(budgets) if isinstance(budgets, Iterable) else []
+    if isinstance(budgets, str) or not found:
+        raise PlanError(f"budgets={shorten(budgets)} names no budget; {mend}")
+    for budget_bytes in found:
+        check_number(PlanError, "a budget", budget_bytes, 1, whole=True, optional=False)
+    return sorted(found)
 
 
 def _no_slower(found: Made, less: Made | None) -> Made:

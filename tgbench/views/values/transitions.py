@@ -60,12 +60,14 @@ class Matrix:
         counts: how often each class came.
         cells: pairs that came, if the order is known.
         names: of the classes, for people.
+        means_ns: mean time of each class's runs; 0 where none was measured.
     """
 
     classes: tuple[str, ...]
     counts: tuple[float, ...]
     cells: tuple[Transition, ...]
     names: tuple[str, ...] = ()
+    means_ns: tuple[float, ...] = ()
 
     @property
     def count(self) -> NDArray[np.int64]:
@@ -89,6 +91,7 @@ class Matrix:
             "class": list(self.classes),
             "words": list(self.names),
             "times": np.array(self.counts, np.float64),
+            "class_mean": np.array(self.means_ns, np.float64),
             "before": np.array([c.before for c in cells], np.int32),
             "after": np.array([c.after for c in cells], np.int32),
             "count": np.array([c.count for c in cells], np.int32),
@@ -127,10 +130,12 @@ def matrix(trace: Trace, graph: Graph) -> Matrix:
     for i, (before, after) in enumerate(pairwise(kinds)):
         followers.setdefault((number[before], number[after]), []).append(i + 1)
     cells = tuple(_cell(pair, found, calls) for pair, found in sorted(followers.items()))
-    times = [0.0] * len(order)
-    for kind in kinds:
+    times, spent = [0.0] * len(order), [0] * len(order)
+    for kind, call in zip(kinds, calls, strict=True):
         times[number[kind]] += 1
-    return Matrix(tuple(map(str, order)), tuple(times), cells, tuple(map(words_of, order)))
+        spent[number[kind]] += call.duration_ns
+    means = tuple(ns / count for ns, count in zip(spent, times, strict=True))
+    return Matrix(tuple(map(str, order)), tuple(times), cells, tuple(map(words_of, order)), means)
 
 
 def _cell(
