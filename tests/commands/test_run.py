@@ -173,7 +173,6 @@ def test_an_exported_program_has_its_own_weights(tmp_path: Path) -> None:
         (["--want", "y[8]"], "y"),
         (["--want", "y[a]"], "such as logits[0,-1] or y[2:4]"),
         (["--want", "y", "--want", "y[0]"], "wanted twice"),
-        (["--repeat", "0"], "give 1 or more"),
         (["--memory", "8"], "budget"),
         (["--weights", "none.safetensors"], "none.safetensors"),
         (["--output", "none/out.safetensors"], "none/out.safetensors"),

@@ -78,12 +78,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without →, × or ≤ shows ?
     words = list(sys.argv[1:] if argv is None else argv)
-    parser, modules = _parser(words)
-    arguments = parser.parse_args(words)
-    if arguments.command is None:
-        parser.print_help()
-        return 2
     try:
+        parser, modules = _parser(words)
+        arguments = parser.parse_args(words)
+        if arguments.command is None:
+            parser.print_help()
+            return 2
         return int(modules[arguments.command].run(arguments))
     except TgbenchError as error:
         print(printable(f"error: {error}"), file=sys.stderr)  # it may quote a file's names

@@ -21,6 +21,7 @@ from tgbench.base.atomic import atomic_path
 from tgbench.base.errors import ExportError
 from tgbench.base.strict_json import parsed, read_text
 from tgbench.commands.model import add_graph, graph_of
+from tgbench.commands.targets import require_apart
 from tgbench.graph.graph import Graph
 from tgbench.graph.graph_file import graph_to_json, load_graph
 from tgbench.plans.plan import Plan
@@ -46,6 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """0: the file is written. Raises ExportError for what is not in the table above."""
     target = arguments.to or arguments.file.with_suffix(".html" if arguments.page else "")
+    require_apart(ExportError, target, arguments.file, arguments.graph, arguments.against)
     kind, form = kind_of(arguments.file), target.suffix.removeprefix(".")
     forms = FORMS[kind]
     if form not in forms:
@@ -53,6 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.to is None:
             raise ExportError(f"{arguments.file}: a {kind}; say with --to what to write ({names})")
         raise ExportError(f"--to {target}: a {kind} has no form {form!r}; end the name in {names}")
+    _check_page(arguments, target, form)
     read, graph = READERS[kind](arguments.file), graph_of(arguments)
     if form == "html":
         made: str | bytes = page(read, graph, arguments.against)
@@ -62,6 +65,15 @@ def run(arguments: argparse.Namespace) -> int:
         temporary.write_bytes(made if isinstance(made, bytes) else made.encode())
     print(f"{target}: {kind} as {form}")
     return 0
+
+
+def _check_page(arguments: argparse.Namespace, target: Path, form: str) -> None:
+    if form == "html":
+        return
+    if arguments.page:
+        raise ExportError(f"--page writes .html; end --to {target} in .html, or leave out --page")
+    if arguments.against is not None:
+        raise ExportError(f"--against compares on a page; end --to {target} in .html")
 
 
 def kind_of(path: Path) -> str:

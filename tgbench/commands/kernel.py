@@ -12,7 +12,7 @@ import argparse
 from pathlib import Path
 
 from tgbench.base.words import counted
-from tgbench.commands.model import graph_at
+from tgbench.commands.model import add_bind, graph_at
 from tgbench.costs.admission.admit import SECONDS, admit
 from tgbench.costs.admission.task import write_task
 
@@ -23,9 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     task.add_argument("node", help="the node's name")
     task.add_argument("model", type=Path, help="a graph (`save_graph`: .json) or .pt2 file")
     task.add_argument("--to", type=Path, required=True, help="the folder to write")
-    task.add_argument(
-        "--bind", action="append", default=[], metavar="T=128", help="a symbolic dimension's size"
-    )
+    add_bind(task)
     taken = below.add_parser("admit", help="check a kernel, and keep it under its hash")
     taken.add_argument("file", type=Path, help="kernel.py of a task")
     taken.add_argument("--task", type=Path, help="the task's graph (task.json beside the file)")

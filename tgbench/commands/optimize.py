@@ -13,28 +13,24 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from tgbench.base.errors import PlanError
-from tgbench.commands.model import add_dtype, dtypes_of
+from tgbench.base.errors import MOST_INTEGER, PlanError
+from tgbench.commands.model import add_model, session_of
+from tgbench.commands.numbers import seconds, whole
 from tgbench.commands.plan import summary
-from tgbench.graph.graph_file import load_graph
+from tgbench.commands.targets import require_writable
 from tgbench.plans.search.effort import MODES
-from tgbench.session.session import GraphSession
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("graph", type=Path, help="a graph file (`save_graph`: .json)")
-    add("--weights", type=Path, required=True, help="safetensors file or checkpoint")
+    add_model(parser)
     add("--trace", type=Path, required=True, help="the runs to be fast at (`trace=`: .jsonl)")
     add("--plan", type=Path, required=True, help="plan file; if it is there, the search goes on")
-    add("--memory", help="budget of the arena, such as 64MiB (what is needed)")
-    add("--device", default="cpu", help="cpu or cuda:0 (cpu)")
-    add_dtype(parser)
     add("--records", help="measured times: a file or a database URL (the user's own)")
     add("--mode", choices=MODES, default="search", help="how to search (search)")
-    add("--seconds", type=float, help="when to stop (30)")
-    add("--steps", type=int, help="windows after which to stop")
-    add("--seed", type=int, default=0, help="of the search (0)")
+    add("--seconds", type=seconds, help="when to stop (30)")
+    add("--steps", type=whole(), help="windows after which to stop")
+    add("--seed", type=whole(0, MOST_INTEGER - 1), default=0, help="of the search (0)")
     add("--json", action="store_true", help="say it as JSON")
 
 
@@ -42,12 +38,11 @@ def run(arguments: argparse.Namespace) -> int:
     """0: the plan is written. Ctrl-C keeps the best one found."""
     if not arguments.trace.exists():
         raise PlanError(f"{arguments.trace}: there is no such trace; run a session with trace=")
+    require_writable(arguments.plan)
     with tqdm(file=sys.stderr, disable=None, leave=False, bar_format="{desc} {elapsed}") as bar:
-        session = GraphSession(
-            load_graph(arguments.graph), arguments.weights, arguments.memory, arguments.device,
-            arguments.plan, arguments.trace, records=arguments.records,
+        session = session_of(
+            arguments, plan=arguments.plan, trace=arguments.trace, records=arguments.records,
             progress=lambda message: bar.set_description_str(message),
-            **dtypes_of(arguments),
         )  # fmt: skip
         plan = session.optimize(
             arguments.mode, arguments.seconds, steps=arguments.steps, seed=arguments.seed

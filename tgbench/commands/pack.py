@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import time
 from pathlib import Path
 
 from tgbench.base.stopping import StopReason
 from tgbench.base.words import counted, format_bytes
+from tgbench.commands.numbers import some_seconds, whole
+from tgbench.commands.targets import require_writable
 from tgbench.memory.packing.drawing import draw
 from tgbench.memory.packing.files import read_minimalloc, write_minimalloc
 from tgbench.memory.packing.packer import pack
@@ -34,30 +35,17 @@ TOO_HIGH = 3  # exit status: a solution was found, and it is above the capacity
 def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("file", type=Path, help="CSV as minimalloc's: id,lower,upper,size and perhaps gaps")
-    add("--capacity", type=_positive, help="bytes to fit into; without it, as low as possible")
-    add("--seconds", type=_seconds, default=60.0, help="for the complete search (default: 60)")
-    add("--alignment", type=_positive, default=1, help="bytes (default: 1)")
+    add("--capacity", type=whole(1), help="bytes to fit into; without it, as low as possible")
+    add("--seconds", type=some_seconds, default=60.0, help="for the complete search (default: 60)")
+    add("--alignment", type=whole(1), default=1, help="bytes (default: 1)")
     add("--output", type=Path, help="write the file with a column of offsets")
     add("--json", action="store_true", help="say it as JSON")
     add("--draw", action="store_true", help="show the packing as text")
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is below 1")
-    return value
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds")
-    return value
-
-
 def run(arguments: argparse.Namespace) -> int:
     """0: done, and the capacity is met where there is one; `TOO_HIGH`: it is not."""
+    require_writable(arguments.output)
     problem = read_minimalloc(arguments.file, arguments.capacity, arguments.alignment)
     began = time.perf_counter()
     solution = pack(problem, search=True, seconds=arguments.seconds)

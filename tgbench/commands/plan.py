@@ -28,12 +28,12 @@ def run(arguments: argparse.Namespace) -> int:
     graph = graph_of(arguments)
     if graph is not None:
         plan.placement_for(graph, plan.device)
+    why = None if arguments.explain is None else plan.explain(arguments.explain, graph)
     if arguments.json:
-        print(json.dumps(summary(plan), indent=1))
-    elif arguments.explain is not None:
-        print(plan.explain(arguments.explain, graph))
+        facts = summary(plan) | ({} if why is None else {"explanation": str(why)})
+        print(json.dumps(facts, indent=1))
     else:
-        print(plan)
+        print(plan if why is None else why)
     return 0
 
 

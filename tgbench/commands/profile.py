@@ -10,9 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from tgbench.base.errors import GraphError
+from tgbench.base.errors import GraphError, PlanError
+from tgbench.base.files import is_there
 from tgbench.base.machine import Machine
-from tgbench.commands.model import add_dtype, dtypes_of
+from tgbench.commands.holding import least_bytes, require_memory
+from tgbench.commands.model import add_dtype, dtypes_of, memory
+from tgbench.commands.numbers import MOST_TOKENS, seconds, whole
 from tgbench.commands.progress import bar, say, table
 from tgbench.costs.records import Record, Records
 from tgbench.costs.users_records import users_records
@@ -31,15 +34,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model", type=Path, help="a checkpoint folder, or its config.json (random weights then)"
     )
-    parser.add_argument("--tokens", type=int, default=128, help="positions of the graph (128)")
+    parser.add_argument(
+        "--tokens", type=whole(1, MOST_TOKENS), default=128, help="positions of the graph (128)"
+    )
     parser.add_argument(
         "--records", help="an SQLite file or a postgresql:// URL (the user's own database)"
     )
     parser.add_argument("--plan", type=Path, help="a plan file: measure the classes it plans for")
-    parser.add_argument("--memory", help="budget of the arena (what is needed)")
+    parser.add_argument("--memory", type=memory, help="budget of the arena (what is needed)")
     parser.add_argument("--device", default="cpu", help="cpu or cuda:0 (cpu)")
     add_dtype(parser)
-    parser.add_argument("--seconds", type=float, help="stop after about so long; goes on next time")
+    parser.add_argument(
+        "--seconds", type=seconds, help="stop after about so long; goes on next time"
+    )
     parser.add_argument(
         "--chosen", action="store_true", help="only kernels that the plan uses, no alternatives"
     )
@@ -75,13 +82,16 @@ def opened(
     Without a plan file it is run once: everything new, the last position asked for. Raises
     GraphError for a model that there is no builder for.
     """
+    if plan is not None and not is_there(plan):
+        raise PlanError(f"{plan}: there is no such file; check --plan, or leave it out")
     graph = built(model, tokens)
+    require_memory(least_bytes(graph), device, "ask for fewer --tokens")
     folder = model if model.is_dir() else model.parent
     weights: Any = folder if list(folder.glob("*.safetensors")) else random_weights(graph)
     session = GraphSession(
         graph, weights=weights, memory=memory, device=device, plan=plan, **dtypes
     )
-    if plan is None or not plan.exists():
+    if plan is None:
         inputs = {
             name: np.zeros(node.shape, "float32" if node.dtype == "bfloat16" else node.dtype)
             for name, node in graph.inputs.items()

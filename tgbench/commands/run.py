@@ -25,11 +25,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from tqdm import tqdm
 
-from tgbench.base.errors import DemandError, InputError, ProgramsError
+from tgbench.base.errors import DemandError, InputError, PlanError, ProgramsError
 from tgbench.base.safetensors import Weights, save
 from tgbench.base.words import counted, format_bytes
 from tgbench.commands.model import add_model, session_of
+from tgbench.commands.numbers import whole
 from tgbench.commands.progress import bar, note
+from tgbench.commands.targets import require_apart, require_writable
 from tgbench.session.check.pairs import SIDES, Array, as_array, load_pairs
 from tgbench.session.report import Report
 from tgbench.session.session import GraphSession
@@ -47,15 +49,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--plan", type=Path, help="plan file: used if it is there, else written")
     add("--programs", type=Path, help="programs for this plan: used if they are there; written")
     add("--trace", type=Path, help="a trace (.jsonl) that every run is added to")
-    add("--repeat", type=int, default=1, help="how often to go through the inputs (1)")
+    add("--repeat", type=whole(1), default=1, help="how often to go through the inputs (1)")
     add("--output", type=Path, help="safetensors file for the last outputs of each run")
     add("--json", action="store_true", help="say it as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """0: everything has run. Raises what `GraphSession.run` does, and for files."""
-    if arguments.repeat < 1:
-        raise InputError(f"--repeat {arguments.repeat} runs nothing; give 1 or more")
+    if arguments.programs is not None and arguments.plan is None:
+        raise PlanError("--programs are of a plan; give its file with --plan")
+    require_writable(arguments.output, arguments.plan, arguments.programs)
+    for target in (arguments.output, arguments.programs):
+        require_apart(
+            InputError, target, arguments.model, arguments.weights, arguments.inputs, arguments.plan
+        )
     want, inputs = wanted(arguments.want or ()), read_inputs(arguments.inputs)
     is_new = arguments.plan is not None and not arguments.plan.exists()
     session = session_of(arguments, plan=arguments.plan, trace=arguments.trace)

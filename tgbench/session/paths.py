@@ -279,9 +279,12 @@ class SessionPaths:
                 have a machine for itself. What they find is of their machines, and counts here if
                 that is one like this.
         """
+        check_number(PlanError, "count", count, whole=True, optional=False)
+        check_number(PlanError, "seconds", seconds)
         swept, tried, began = 0, set[tuple[str, str]](), time.monotonic()
         known = 0
         try:
+            self._learn(records)
             while True:
                 first = list(islice(self, count))
                 unknown = [path for path in first if not _keys(path) <= tried]
@@ -523,6 +526,7 @@ class SessionPaths:
 
         `errors` are of graphs: of each, its cheapest path.
         """
+        check_number(PlanError, "count", count, whole=True, optional=False)
         return self._frame(islice(self.paths.graphs() if errors else self, count), errors)
 
     def _frame(self, paths: Iterable[Path], errors: bool) -> pd.DataFrame:

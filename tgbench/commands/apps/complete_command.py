@@ -15,6 +15,8 @@ import numpy as np
 
 from tgbench.base.errors import InputError
 from tgbench.commands.apps.completion import completions, imported_gemma
+from tgbench.commands.holding import least_bytes, require_memory
+from tgbench.commands.numbers import MOST_TOKENS, whole
 from tgbench.commands.progress import bar
 from tgbench.session.session import GraphSession
 from tgbench.sources.models.checkpoints import gemma3_checkpoint, gemma3_reduced
@@ -28,8 +30,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--gemma", type=Path, help="folder of a Gemma 3 checkpoint (a reduced, random one)")
     add("--imported", action="store_true", help="the reduced one from transformers, by from_torch")
     add("--prompt", action="append", help="text; several are edits of one another (needs --gemma)")
-    add("--length", type=int, default=64, help="ids of the random prompts (64)")
-    add("--steps", type=int, default=8, help="ids to write after each (8)")
+    add("--length", type=whole(2, MOST_TOKENS), default=64, help="ids of the random prompts (64)")
+    add("--steps", type=whole(1, MOST_TOKENS), default=8, help="ids to write after each (8)")
     add("--json", action="store_true", help="say it as JSON")
 
 
@@ -53,11 +55,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _session(arguments: argparse.Namespace, tokens: int, folder: Path) -> GraphSession:
-    if arguments.imported:
-        return GraphSession(imported_gemma(tokens))
-    given = arguments.gemma
-    source = given or gemma3_checkpoint(folder, gemma3_reduced())
-    return GraphSession(gemma3(load_config(source), tokens=tokens), source)
+    reduced = gemma3_reduced()
+    source = None if arguments.imported else arguments.gemma or gemma3_checkpoint(folder, reduced)
+    graph = gemma3(reduced if source is None else load_config(source), tokens=tokens)
+    require_memory(least_bytes(graph), "cpu", "ask for fewer ids, by --length and --steps")
+    return GraphSession(imported_gemma(tokens) if source is None else graph, source)
 
 
 def _prompts(arguments: argparse.Namespace, tokenizer: Tokenizer | None) -> list[list[int]]:
@@ -66,8 +68,6 @@ def _prompts(arguments: argparse.Namespace, tokenizer: Tokenizer | None) -> list
         return [tokenizer.encode(text) for text in arguments.prompt]
     vocabulary = int(gemma3_reduced()["vocab_size"])
     length = arguments.length
-    if length < 2:
-        raise InputError(f"--length {length}: give 2 or more")
     first = [int(i) for i in np.random.default_rng(0).integers(3, vocabulary, length)]
     late, middle = list(first), list(first)
     late[-2] = (late[-2] + 1) % vocabulary

@@ -13,6 +13,7 @@ from pathlib import Path
 from tgbench.base.errors import InputError
 from tgbench.commands.apps.editing import edit
 from tgbench.commands.demo import TEXTS
+from tgbench.commands.numbers import MOST_TOKENS, whole
 from tgbench.commands.progress import bar
 
 DOCUMENT = " ".join(TEXTS)
@@ -22,15 +23,15 @@ EDITS = ("two days=three weeks", "heron=crane", "rose=fell", "cake=bread")
 def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--document", type=Path, help="a text file (eight sentences of ours)")
-    add("--edit", action="append", metavar="OLD=NEW", help="may be given several times")
-    add("--tokens", type=int, help="of a row (32; 256 with --whole)")
+    add("--edit", type=_edit, action="append", metavar="OLD=NEW", help="may be given several times")
+    add("--tokens", type=whole(1, MOST_TOKENS), help="of a row (32; 256 with --whole)")
     add("--whole", action="store_true", help="the document as one row, not a row per sentence")
     add("--imported", action="store_true", help="the model from transformers, by from_torch")
     add("--json", action="store_true", help="say it as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    edits = [_edit(text) for text in arguments.edit or EDITS]
+    edits = arguments.edit or list(map(_edit, EDITS))
     tokens = arguments.tokens or (256 if arguments.whole else 32)
     with bar() as progress:
         found = edit(
@@ -53,5 +54,5 @@ def _document(path: Path | None) -> str:
 def _edit(text: str) -> tuple[str, str]:
     old, equals, new = text.partition("=")
     if not old or not equals:
-        raise InputError(f"--edit {text}: give OLD=NEW")
+        raise argparse.ArgumentTypeError(f"{text} is no OLD=NEW")
     return old, new

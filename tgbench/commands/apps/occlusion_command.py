@@ -23,6 +23,7 @@ from tgbench.base.errors import InputError
 from tgbench.commands.apps.cnn import NETWORKS, network
 from tgbench.commands.apps.occlusion import AT_ONCE, Floats, OcclusionMap, occlusion, session_of
 from tgbench.commands.progress import bar
+from tgbench.commands.targets import require_writable
 from tgbench.session.session import GraphSession
 from tgbench.sources.torch import from_pt2
 
@@ -52,6 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.output is not None and arguments.output.suffix not in WRITERS:
         raise InputError(f"--output {arguments.output}: give a .npz or .html file")
+    require_writable(arguments.output)
     session, module, size = opened(arguments)
     image = read_image(arguments.image, size)
     with bar() as progress:

@@ -18,25 +18,33 @@ from tgbench.base.atomic import atomic_path
 from tgbench.base.errors import InputError
 from tgbench.commands.apps.streaming import stream
 from tgbench.commands.apps.tcn import Wavenet
+from tgbench.commands.numbers import MOST_SAMPLES, whole
 from tgbench.commands.progress import bar
+from tgbench.commands.targets import require_writable
 
 CLOSE = 1e-4
+MOST_LAYERS, MOST_CHANNELS = 16, 4096
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--layers", type=int, default=8, help="dilations 1, 2, 4, … (8)")
-    add("--channels", type=int, default=32, help="of the network (32)")
-    add("--samples", type=int, default=2000, help="of a random signal (2000)")
+    add("--layers", type=whole(1, MOST_LAYERS), default=8, help="dilations 1, 2, 4, … (8)")
+    add("--channels", type=whole(1, MOST_CHANNELS), default=32, help="of the network (32)")
+    add("--samples", type=whole(1, MOST_SAMPLES), default=2000, help="of a random signal (2000)")
     add("--signal", type=Path, help="a .npy file in its place, [time] or [1, time]")
-    add("--block", type=int, default=1, help="samples at a time (1)")
-    add("--window", type=int, help="samples that are held (four times what an output sees)")
+    add("--block", type=whole(1, MOST_SAMPLES), default=1, help="samples at a time (1)")
+    add(
+        "--window",
+        type=whole(1, MOST_SAMPLES),
+        help="samples that are held (four times what an output sees)",
+    )
     add("--output", type=Path, help="a .npy file for the network's outputs")
     add("--plain", action="store_true", help="compare with one full forward in PyTorch")
     add("--json", action="store_true", help="say it as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    require_writable(arguments.output)
     module, signal = Wavenet(arguments.channels, arguments.layers), read_signal(arguments)
     with bar() as progress:
         found = stream(
@@ -48,8 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
     facts = found.to_dict()
     if arguments.plain:
         with torch.inference_mode():
-            whole = module(torch.from_numpy(signal[None]))[0].numpy()
-        facts["largest_difference"] = float(np.abs(whole - found.output).max())
+            plain = module(torch.tensor(signal[None]))[0].numpy()
+        facts["largest_difference"] = float(np.abs(plain - found.output).max())
     print(json.dumps(facts) if arguments.json else found)
     if arguments.plain and not arguments.json:
         print(f"largest difference from one full forward: {facts['largest_difference']:.2g}")
@@ -59,6 +67,11 @@ def run(arguments: argparse.Namespace) -> int:
 def read_signal(arguments: argparse.Namespace) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
     if arguments.signal is None:
         count = arguments.samples // arguments.block * arguments.block
+        if not count:
+            raise InputError(
+                f"--samples {arguments.samples} are less than a --block of {arguments.block}; "
+                "give more, or smaller blocks"
+            )
         random = np.random.default_rng(0)
         return random.normal(size=(1, count)).astype(np.float32)
     try:

@@ -27,7 +27,9 @@ from torch import nn
 from tgbench.base.errors import InputError
 from tgbench.base.regions import Box, Region
 from tgbench.base.words import Progress, counted, format_time
+from tgbench.commands.holding import require_memory
 from tgbench.graph.graph import Node
+from tgbench.memory.estimate import estimate_memory
 from tgbench.runs.propagate import Propagator, Storage
 from tgbench.runs.rules import Rules
 from tgbench.session.session import GraphSession
@@ -84,15 +86,17 @@ class Stream:
         """
         if block < 1 or channels < 1:
             raise InputError(f"block {block}, channels {channels}: give 1 or more")
-        length = window if window is not None else WINDOW * reach_of(module, channels)
+        reach = reach_of(module, channels)
+        length = window if window is not None else WINDOW * reach
         length = -(-max(length, 2 * block) // block) * block
-        session = GraphSession(_imported(module, channels, length), making="always")
-        reach = _reach(session)
         if length < reach + block:
             raise InputError(
                 f"an output depends on {reach} samples; a window of {length} holds no block of "
                 f"{block} more; give window ≥ {reach + block}"
             )
+        imported = _imported(module, channels, length)
+        require_memory(estimate_memory(imported).total_bytes, "cpu", "give a smaller window")
+        session = GraphSession(imported, making="always")
         made = Stream(session, length, block, reach)
         made._signal = np.zeros((1, channels, length), np.float32)
         made._plan()

@@ -1,0 +1,44 @@
+"""Files that a command writes: what cannot be one is said before anything runs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tgbench.base.errors import InputError, TgbenchError
+
+
+def require_writable(*targets: Path | None) -> None:
+    """Raises InputError for a folder, and where the folder above is missing or may not be written.
+
+    >>> require_writable(None, Path("/dev/null/plan.json"))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    tgbench.base.errors.InputError: /dev/null/plan.json cannot be written: /dev/null is no folder...
+    """
+    for target in targets:
+        if target is None:
+            continue
+        folder = target.absolute().parent
+        if target.is_dir():
+            fault = "it is a folder"
+        elif not folder.is_dir():
+            fault = f"{folder} is no folder"
+        elif not os.access(folder, os.W_OK):
+            fault = f"{folder} may not be written to"
+        else:
+            continue
+        raise InputError(f"{target} cannot be written: {fault}; check the path")
+
+
+def require_apart(error: type[TgbenchError], target: Path | None, *sources: Path | None) -> None:
+    """Raises an error for a target that is one of the files that are read, under whatever name."""
+    for source in sources:
+        if target is not None and source is not None and _is_same(target, source):
+            raise error(f"{target} is the file that is read; give another name")
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except (OSError, ValueError):  # one of them is not there
+        return False
