@@ -2,6 +2,7 @@
 import { bytes, counted, duration, framed, make, pressed, refill, shape, ticks } from "./common.js";
 
 const CHART_HIGH = 190, LEAST_WIDE = 180, MOST_WIDE = 310, ROOM = { left: 54, right: 10, top: 14, bottom: 30 }, RUN_HIGH = 96, ROW_HIGH = 9, MOST_ROWS = 12;
+const LABEL_WIDE = 62, FAR = 2; // pixels of a label; times the largest plan, from where on a budget is off the axis
 const PHASE_COLOURS = { spawn: "scratch", weigh: "input", bound: "slice", search: "retained" };
 
 export function frontierPanel(scene, place) {
@@ -20,23 +21,27 @@ export function frontierPanel(scene, place) {
 
   // --- the frontier -------------------------------------------------------------------------------
 
-  // The smallest and the largest size, told where they are; away from each other where they are near.
-  function ends(first, last, x) {
+  // The smallest size, the largest and the plan's own, told where they are; two that are near stand
+  // away from each other, and the plan's own is one of them.
+  function ends(first, most, own, x) {
+    const last = own > first && x(most) - x(first) < LABEL_WIDE ? own : most;
     const mark = (size) => shape("line", { x1: x(size), x2: x(size), y1: CHART_HIGH - ROOM.bottom, y2: CHART_HIGH - ROOM.bottom + 4, stroke: "var(--tg-soft)" });
-    const isNear = x(last) - x(first) < 62, told = (size, anchor) => [mark(size), text(isNear ? x(size) : Math.min(x(size), chartWide - 30), CHART_HIGH - 16, anchor, bytes(size))];
-    if (last - first < 64) return told(first, "middle");
-    return [...told(first, isNear ? "end" : "middle"), ...told(last, isNear ? "start" : "middle")];
+    const isNear = x(last) - x(first) < LABEL_WIDE, told = (size, anchor) => [mark(size), text(isNear ? x(size) : Math.min(x(size), chartWide - 30), CHART_HIGH - 16, anchor, bytes(size))];
+    if (bytes(first) === bytes(last)) return told(own ?? first, "middle");
+    const isBetween = own && Math.min(x(own) - x(first), x(last) - x(own)) >= LABEL_WIDE;
+    return [...told(first, isNear ? "end" : "middle"), ...(isBetween ? told(own, "middle") : []), ...told(last, isNear ? "start" : "middle")];
   }
 
   function frontier(data) {
     const { facts } = data, sizes = [...data.point_size], times = [...data.point_time], bounds = [...data.point_bound], budgets = [...data.point_budget];
     const marks = [facts.now, facts.proposal].filter(Boolean);
-    const allSizes = [...sizes, ...budgets.filter((_, i) => bounds[i] > 0), ...marks.map(([size]) => size), facts.budget, facts.refused].filter(Boolean);
+    const own = [...sizes, ...marks.map(([size]) => size)], far = own.length ? FAR * Math.max(...own) : Infinity;
+    const isOn = (size) => size > 0 && size <= far, allSizes = [...own, ...budgets.filter((_, i) => bounds[i] > 0).filter(isOn), isOn(facts.budget) && facts.budget, facts.refused].filter(Boolean);
     const allTimes = [...times, ...bounds.filter((ns) => ns > 0), ...marks.map(([, ns]) => ns), facts.greedy, facts.bound].filter((ns) => ns > 0);
     const proved = [...budgets.keys()].filter((i) => bounds[i] > 0); // of a budget, and so of smaller ones
     if (!allSizes.length) { chart.replaceChildren(make("p", { class: "tg-empty" }, "No budget was tried yet.")); return; }
     const [low, high] = [Math.min(...allSizes) * 0.8, Math.max(...allSizes) * 1.25], most = Math.max(...allTimes) * 1.06, least = Math.min(Math.min(...allTimes) * 0.94, 0.7 * most);
-    const x = (size) => ROOM.left + (Math.log(size / low) / Math.log(high / low)) * (chartWide - ROOM.left - ROOM.right), y = (ns) => CHART_HIGH - ROOM.bottom - ((ns - least) / (most - least)) * (CHART_HIGH - ROOM.top - ROOM.bottom);
+    const x = (size) => ROOM.left + (Math.log(Math.min(size, high) / low) / Math.log(high / low)) * (chartWide - ROOM.left - ROOM.right), y = (ns) => CHART_HIGH - ROOM.bottom - ((ns - least) / (most - least)) * (CHART_HIGH - ROOM.top - ROOM.bottom);
     const sizeAt = (px) => low * (high / low) ** ((px - ROOM.left) / (chartWide - ROOM.left - ROOM.right)), floor = CHART_HIGH - ROOM.bottom;
     const clip = (size) => Math.min(Math.max(Math.round(size / 64) * 64, 64), high);
     const ask = (size) => {
@@ -53,19 +58,20 @@ export function frontierPanel(scene, place) {
     });
     const at = (event) => { const box = field.getBoundingClientRect(); return ROOM.left + ((event.clientX - box.left) / box.width) * (chartWide - ROOM.left - ROOM.right); };
     const points = sizes.map((size, i) => shape("circle", { cx: x(size), cy: y(times[i]), r: 5.5, fill: "var(--tg-mark)", tabindex: 0, role: "button", class: "tg-point", "aria-label": data.point_words[i], ...pressed(() => scene.act("point", { number: i })) }, shape("title", {}, data.point_words[i])));
-    const mark = (where, name, title) => where && shape("path", { d: `M${x(where[0])} ${y(where[1]) - 9}l9 9l-9 9l-9 -9z`, fill: "none", stroke: `var(--tg-${name})`, "stroke-width": 2.5, "pointer-events": "none" }, shape("title", {}, title));
+    const DIAMOND = "m0 -9l9 9l-9 9l-9 -9z", SQUARE = "m-8 -8h16v16h-16z";
+    const mark = (where, form, name, title) => where && shape("path", { d: `M${x(where[0])} ${y(where[1])}${form}`, fill: "none", stroke: `var(--tg-${name})`, "stroke-width": 2.5, "pointer-events": "none" }, shape("title", {}, title));
     const reference = (ns, name, colour, dash, up = 3) => ns > 0 && shape("g", { "pointer-events": "none" }, shape("line", { x1: ROOM.left, x2: chartWide - ROOM.right, y1: y(ns), y2: y(ns), stroke: `var(--tg-${colour})`, "stroke-dasharray": dash }), text(ROOM.left + 3, y(ns) - up, "start", name, { "font-size": 10, ...legible }));
     const lines = [
       ...ticks(least / 1e3, most / 1e3, 4).map((us) => us * 1e3).concat(most < 4e3 ? ticks(least, most, 3) : []).filter((ns, i, all) => all.indexOf(ns) === i && ns >= least && ns <= most)
         .map((ns) => shape("g", {}, shape("line", { x1: ROOM.left, x2: chartWide - ROOM.right, y1: y(ns), y2: y(ns), stroke: "var(--tg-line)" }), text(ROOM.left - 4, y(ns) + 4, "end", duration(ns)))),
-      ...ends(low / 0.8, high / 1.25, x), text((chartWide + ROOM.left) / 2, CHART_HIGH - 3, "middle", "memory; ◇ in force"),
+      ...ends(low / 0.8, high / 1.25, facts.now?.[0], x), text((chartWide + (facts.proposal ? 0 : ROOM.left)) / 2, CHART_HIGH - 3, "middle", `memory${facts.now ? `; ◇ ${facts.now_words}` : ""}${facts.proposal ? " □ proposed" : ""}`),
     ];
-    const budget = facts.budget && shape("line", { x1: x(facts.budget), x2: x(facts.budget), y1: ROOM.top, y2: floor, stroke: "var(--tg-bad)", "stroke-dasharray": "6 3", "pointer-events": "none" });
+    const budget = isOn(facts.budget) && shape("line", { x1: x(facts.budget), x2: x(facts.budget), y1: ROOM.top, y2: floor, stroke: "var(--tg-bad)", "stroke-dasharray": "6 3", "pointer-events": "none" });
     chart.replaceChildren(svg(CHART_HIGH, facts.label, shape("defs", {}, hatch), ...lines,
       facts.refused > low && shape("rect", { x: ROOM.left, y: ROOM.top, width: Math.max(x(facts.refused) - ROOM.left, 0), height: floor - ROOM.top, fill: "url(#tg-hatch)" }, shape("title", {}, `nothing fits in ${bytes(facts.refused)}`)),
       line(proved.flatMap((i, k) => [[x(budgets[proved[k - 1] ?? i]), y(bounds[i])], [x(budgets[i]), y(bounds[i])]]), "bad", { "stroke-dasharray": "5 3" }),
       line(sizes.flatMap((size, i) => [[x(size), y(times[i - 1] ?? times[i])], [x(size), y(times[i])]]), "mark"),
-      reference(facts.greedy, "greedy", "soft", "3 3"), reference(facts.bound, "bound", "bad", "5 3", -9), budget, field, pointer, told, ...points, mark(facts.now, "ink", "in force"), mark(facts.proposal, "mark", "proposed")));
+      reference(facts.greedy, "greedy", "soft", "3 3"), reference(facts.bound, "bound", "bad", "5 3", -9), budget, field, pointer, told, ...points, mark(facts.now, DIAMOND, "ink", facts.now_words), mark(facts.proposal, SQUARE, "mark", "proposed")));
     place.style.setProperty("--tg-chart", "1");
     slider(low, high, facts, ask);
   }

@@ -14,8 +14,13 @@ from benchmarks.widgets import many
 from tgbench.base.words import format_bytes, format_time
 from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.plans.plan import Plan
+from tgbench.runs.trace import Trace
 from tgbench.session.session import GraphSession
+from tgbench.views.draw.columns import pack, unpack
+from tgbench.views.show import SHOWN
 from tgbench.views.values.pareto import curve
+from tgbench.views.values.regions import inspect_last
+from tgbench.views.values.regions import to_svg as regions_svg
 from tgbench.views.values.timeline import Timeline
 
 HOSTILE = '<img src=x onerror="window.hit = 1">'
@@ -394,6 +399,133 @@ def test_a_released_session_says_that_no_plan_is_in_force(
     assert not page.get_by_role("button", name="export").is_visible()
 
 
+CUT = """(all) => all.filter((e) => e.scrollWidth > e.clientWidth).map((e) => e.textContent)"""
+
+
+@pytest.mark.parametrize("width", [800, 1300])
+def test_numbers_of_a_program_are_seen_whole(
+    bare: browsers.Watched, files: str, width: int
+) -> None:
+    """And kernels, where there is room for them."""
+    bare.page.set_viewport_size({"width": width, "height": 800})
+    session = session_of(layered(4))
+    screen = explored(session)
+    long = {"kernel": "layer_norm_numba", "scratch": 5824.0, "offset": 1234567.0}
+    change(screen, "program", lambda found: {k: filled(found[k], v) for k, v in long.items()})
+    page = show(bare, files, screen)
+    tab(page, "program")
+    whole = (4, 5, 6, 7) if width > 1000 else (5, 6, 7)
+    for k in whole:
+        cells = page.locator(f".tg-calls .tg-row > span:nth-child({k})")
+        assert cells.count() > 4
+        assert not cells.evaluate_all(CUT), k
+    scroll = page.locator(".tg-calls")
+    assert scroll.evaluate("(e) => e.scrollWidth <= e.clientWidth"), "nothing is out of view"
+    heads, first = (
+        page.locator(f".tg-calls {row}").first.locator("span").evaluate_all(
+            "(all) => all.map((e) => Math.round(e.getBoundingClientRect().left))"
+        )
+        for row in ("> .tg-row", ".tg-rows .tg-row")
+    )  # fmt: skip
+    assert heads == first
+
+
+def explored(session: GraphSession) -> Any:
+    from tgbench.views import explore
+
+    return explore(session)
+
+
+def change(screen: Any, panel: str, changed: Any) -> None:
+    """Another buffer for a panel: some of its columns are otherwise."""
+    found = unpack(getattr(screen, panel))
+    setattr(screen, panel, pack({**found, **changed(found)}))
+
+
+def filled(column: Any, value: Any) -> Any:
+    """A column as long, of one value."""
+    return [value] * len(column) if isinstance(value, str) else np.full(len(column), value)
+
+
+@pytest.mark.parametrize("width", [800, 900, 1000, 1400])
+def test_the_list_of_candidates_fits(bare: browsers.Watched, files: str, width: int) -> None:
+    bare.page.set_viewport_size({"width": width, "height": 900})
+    screen = explored(session_of(layered(4)))
+    tries = {
+        "try_time": np.full(6, 21_940.0), "try_size": np.full(6, 55_932.0),
+        "try_kept": np.full(6, 128, np.int32), "try_parts": np.full(6, 12, np.int32),
+    }  # fmt: skip
+    change(screen, "frontier", lambda found: tries)
+    page = show(bare, files, screen)
+    assert page.locator(".tg-candidates .tg-open").count() == 6
+    for one in (".tg-left", ".tg-left > .tg-scroll"):
+        assert page.locator(one).evaluate("(e) => e.scrollWidth <= e.clientWidth"), one
+
+
+def test_the_plan_of_one_node_is_told_beside_what_was_refused(
+    bare: browsers.Watched, files: str
+) -> None:
+    g = GraphBuilder()
+    g.output("y", g.apply("exp", g.input("x", (8,))))
+    session = GraphSession(g.build())
+    session.run({"x": np.zeros(8, np.float32)})
+    size = session.plan.size_bytes
+    page = show(bare, files, session)
+    page.evaluate("(facts) => model.put('frontier', facts)", {"refused": size - 6})
+    assert page.evaluate(TOLD) == [f"{size - 6} B", f"{size} B"]
+
+
+def test_the_axis_ends_where_points_end(bare: browsers.Watched, files: str, tmp_path: Path) -> None:
+    """Two plans of a budget that no plan reaches: each has a mark of its own."""
+    from tgbench.session.what_if import WhatIf
+    from tgbench.views.pages.screen_page import page as page_of
+
+    session = session_of(layered(4))
+    session.budget_bytes = 24 << 30
+    kept = WhatIf.of(session).retained("layer_0.exp")
+    before, after = kept.plan, kept.dropped("layer_0.exp").plan
+    assert before.size_bytes != after.size_bytes
+    path = tmp_path / "compared.html"
+    path.write_text(page_of(before, session.graph, after), encoding="utf-8")
+    bare.page.goto(path.as_uri())
+    frame(bare.page)
+    told = bare.page.evaluate(TOLD)
+    assert set(told) == {format_bytes(plan.size_bytes) for plan in (before, after)}
+    across = bare.page.locator(".tg-point").evaluate_all(
+        "(all) => all.map((e) => Number(e.getAttribute('cx')))"
+    )
+    assert abs(across[0] - across[1]) > 1
+    marks = bare.page.locator(".tg-chart:first-child svg > path")
+    forms = marks.evaluate_all("(all) => all.map((e) => e.getAttribute('d').replace(/^[^m]*/, ''))")
+    assert len(set(forms)) == 2
+    legend = bare.page.locator(".tg-chart:first-child svg > text", has_text="memory")
+    assert legend.text_content() == "memory; ◇ this plan □ proposed"
+
+
+def test_names_without_an_end_leave_the_rest_in_sight(bare: browsers.Watched, files: str) -> None:
+    name = "a_very_long_name_of_a_layer_that_never_ends_" * 4
+    session = session_of(layered(1, name))
+    table = SHOWN[Trace](session.trace)["text/html"]
+    found = inspect_last(session)
+    picture = regions_svg(found.node(name), found.title)
+    bare.page.set_viewport_size({"width": 800, "height": 800})
+    bare.page.set_content(table + picture)
+    for cell in bare.page.locator("th, td").all():
+        box = cell.bounding_box()
+        assert box["x"] + box["width"] <= 800
+    wide = bare.page.locator("svg").evaluate("(e) => e.viewBox.baseVal.width")
+    ends = bare.page.locator("svg text").evaluate_all(
+        "(all) => all.map((e) => e.getBBox().x + e.getBBox().width)"
+    )
+    assert max(ends) <= wide
+    lines = bare.page.locator("svg text").evaluate_all(
+        "(all) => all.map((e) => e.lastChild.textContent)"
+    )
+    assert lines[0].endswith("…: float32[8, 4]")
+    assert lines[1].endswith("…")
+    assert name in bare.page.locator("svg text title").first.text_content()
+
+
 def test_the_inspector_tells_why_and_what(bare: browsers.Watched, files: str) -> None:
     from tgbench.views import explore
 
@@ -436,6 +568,8 @@ def test_clicking_the_frontier_is_the_budget(bare: browsers.Watched, files: str)
     assert page.locator("rect[fill^=url]").count() == 1
 
 
+TOLD = """() => [...document.querySelectorAll(".tg-chart:first-child text[y='174']")].map(
+  (one) => one.textContent)"""
 FRONTIER = """() => {
   const all = (what) => [...document.querySelectorAll(`.tg-chart:first-child svg > ${what}`)];
   const number = (one, name) => Number(one.getAttribute(name));
@@ -443,19 +577,20 @@ FRONTIER = """() => {
   return {
     ticks: all("line[y2='164']").map((one) => number(one, "x1")),
     ends: [number(refused, "x") + number(refused, "width"), number(budget, "x1")],
-    told: all("text[y='174']").map((one) => one.textContent),
   };
 }"""
 
 
-@pytest.mark.parametrize(("least", "most"), [(200, 400), (200, 9000)])
+@pytest.mark.parametrize("shares", [(0.7, 1.3), (0.1, 1.9)])
 def test_the_frontier_tells_sizes_where_they_lie(
-    bare: browsers.Watched, files: str, least: int, most: int
+    bare: browsers.Watched, files: str, shares: tuple[float, float]
 ) -> None:
-    page = show(bare, files, session_of(layered(4)))
+    session = session_of(layered(4))
+    least, most = (round(share * session.plan.size_bytes) for share in shares)
+    page = show(bare, files, session)
     page.evaluate("(facts) => model.put('frontier', facts)", {"refused": least, "budget": most})
     found = page.evaluate(FRONTIER)
-    assert found["told"] == [format_bytes(least), format_bytes(most)]
+    assert page.evaluate(TOLD) == [format_bytes(least), format_bytes(most)]
     assert found["ticks"] == pytest.approx(found["ends"], abs=0.1)
     letters = page.locator(".tg-chart:first-child svg > text[y='174']")
     left, right = (one.bounding_box() for one in letters.all())

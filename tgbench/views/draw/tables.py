@@ -13,6 +13,7 @@ STYLE = (
     "border-collapse:collapse;font:13px/1.4 system-ui,sans-serif;font-variant-numeric:tabular-nums"
 )
 PADDING = "padding:1px 10px 1px 0"
+WORD = 40  # letters of a word that is not broken
 NUMBER = re.compile(r"-|[-+]?∞|[-+±]?[\d.,]+(e[-+]?\d+)?( ?(%|×|[KMG]?i?B|[nµm]?s))?( ±\d+%)?")
 
 
@@ -76,5 +77,10 @@ def _head(text: str, is_number: bool) -> str:
 
 
 def _cell(text: str, is_number: bool) -> str:
-    side = "right;white-space:nowrap" if is_number else "left"
+    side = "right;white-space:nowrap" if is_number else f"left{_broken(text)}"
     return f'<td style="text-align:{side};{PADDING}">{escape(printable(text))}</td>'
+
+
+def _broken(text: str) -> str:
+    """A word that is longer than a line ends where the line does: other columns stay in sight."""
+    return ";overflow-wrap:anywhere" if max(map(len, text.split()), default=0) > WORD else ""

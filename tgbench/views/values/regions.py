@@ -23,6 +23,7 @@ import numpy as np
 from tgbench.base.errors import PlanError
 from tgbench.base.known import Bools
 from tgbench.base.regions import EMPTY, Box, Region
+from tgbench.base.words import cut as shortened
 from tgbench.graph.graph import Graph, Node, fact_of
 from tgbench.plans.planner import Planner
 from tgbench.plans.scenarios import Scenario
@@ -249,6 +250,7 @@ STYLE = (
 ORDER: tuple[Kind, ...] = ("valid", "reused", "stale", "computed", "dirty", "needed")
 WIDE, HIGH, LEFT, TOP = 520, 300, 56, 64
 MOST_KNOWN_RUNS = 2000
+HEAD_LETTERS, LETTERS = 62, 78  # of the first line and of those below it; the whole is its title
 
 
 def to_svg(shown: NodeRegions, title: str = "", cut: Plane | None = None) -> str:
@@ -280,9 +282,10 @@ def to_svg(shown: NodeRegions, title: str = "", cut: Plane | None = None) -> str
     bottom, right = TOP + count[0] * down, LEFT + count[1] * across
     legend, height = _legend(apart, shown.known_share, bottom + 36)
     heads = [
-        f'<text class="tg-strong" x="{LEFT}" y="16" font-size="13">{escape(node.name)}: '
-        f"{escape(str(node.type))}</text>",
-        f'<text class="tg-text" x="{LEFT}" y="32">{escape(title)}</text>',
+        f'<text class="tg-strong" x="{LEFT}" y="16" font-size="13"><title>{escape(node.name)}'
+        f"</title>{escape(_head(node))}</text>",
+        f'<text class="tg-text" x="{LEFT}" y="32"><title>{escape(title)}</title>'
+        f"{escape(shortened(title, LETTERS))}</text>",
         f'<text class="tg-text" x="{LEFT}" y="48">{escape(plane_words(node.shape, plane))}</text>',
         f'<text class="tg-text" x="{LEFT - 6}" y="{TOP + 10}" text-anchor="end">0</text>',
         f'<text class="tg-text" x="{LEFT - 6}" y="{bottom:.0f}" text-anchor="end">'
@@ -298,6 +301,12 @@ def to_svg(shown: NodeRegions, title: str = "", cut: Plane | None = None) -> str
         f'font-size="11"><title>{escape(f"{node.name}, {title}")}</title><style>{STYLE}</style>'
         f"{''.join([*parts, *heads])}</svg>"
     )
+
+
+def _head(node: Node) -> str:
+    """Its name, as far as there is room, and its type."""
+    kind = str(node.type)
+    return f"{shortened(node.name, max(HEAD_LETTERS - len(kind) - 2, 12))}: {kind}"
 
 
 def plane_words(shape: Sequence[int], cut: Plane) -> str:
