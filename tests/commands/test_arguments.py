@@ -11,7 +11,7 @@ import torch
 from safetensors.numpy import save_file
 
 import tgbench as tg
-from tgbench.commands import cli, holding
+from tgbench.commands import cli, holding, targets
 from tgbench.commands.cli import main
 from tgbench.commands.numbers import MOST_TOKENS
 from tgbench.costs.records import Records
@@ -112,11 +112,25 @@ def test_targets_are_looked_at_before_the_first_run(
         return len((folder / "t.jsonl").read_text().splitlines())
 
     before, plan = lines(), [] if option == "--plan" else ["--plan", f"{folder}/p.json"]
-    for target in (folder / "none" / "x", folder):
+    for target in (folder / "none" / "x", folder, "/dev/null"):
         said = ran(folder, *plan, "--trace", f"{folder}/t.jsonl", option, str(target))
         assert said == 1
-        assert "cannot be written" in capsys.readouterr().err
+        assert f"{target}" in capsys.readouterr().err
     assert lines() == before
+
+
+def test_a_plan_that_is_there_is_not_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(targets.os, "access", lambda path, mode: False)
+    assert ran(folder, "--plan", f"{folder}/p.json") == 0
+    assert ran(folder, "--plan", f"{folder}/new.json") == 1
+
+
+def test_names_that_no_file_has_are_one_line(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for option in ("--plan", "--output"):
+        assert ran(folder, option, str(folder / ("x" * 300))) == 1
+        assert "File name too long" in capsys.readouterr().err
 
 
 def test_programs_are_of_a_plan(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -202,8 +216,9 @@ def test_what_no_memory_holds_is_refused(
 
 
 def test_a_model_that_no_memory_holds_is_not_profiled(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(holding, "total_bytes", lambda device: 32 << 30)
     gemma3_checkpoint(tmp_path, gemma3_reduced())
     words = [str(tmp_path), "--tokens", str(MOST_TOKENS), "--records", f"{tmp_path}/r.db"]
     for command in ("profile", "sweep"):
@@ -243,7 +258,11 @@ def test_exported_programs_are_optimized(tmp_path: Path) -> None:
 def test_a_signal_is_copied_for_pytorch(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
     np.save(tmp_path / "s.npy", np.ones(12, np.float32))
     words = ["stream", "--layers", "2", "--channels", "2", "--signal", f"{tmp_path}/s.npy"]
-    assert main([*words, "--plain"]) == 0
+    torch.set_warn_always(True)
+    try:
+        assert main([*words, "--plain"]) == 0
+    finally:
+        torch.set_warn_always(False)
     assert not [str(one.message) for one in recwarn if "writable" in str(one.message)]
 
 

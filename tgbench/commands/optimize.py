@@ -14,6 +14,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from tgbench.base.errors import MOST_INTEGER, PlanError
+from tgbench.base.files import is_there
 from tgbench.commands.model import add_model, session_of
 from tgbench.commands.numbers import seconds, whole
 from tgbench.commands.plan import summary
@@ -36,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """0: the plan is written. Ctrl-C keeps the best one found."""
-    if not arguments.trace.exists():
+    if not is_there(arguments.trace):
         raise PlanError(f"{arguments.trace}: there is no such trace; run a session with trace=")
     require_writable(arguments.plan)
     with tqdm(file=sys.stderr, disable=None, leave=False, bar_format="{desc} {elapsed}") as bar:

@@ -26,6 +26,7 @@ import numpy as np
 from tqdm import tqdm
 
 from tgbench.base.errors import DemandError, InputError, PlanError, ProgramsError
+from tgbench.base.files import is_there
 from tgbench.base.safetensors import Weights, save
 from tgbench.base.words import counted, format_bytes
 from tgbench.commands.model import add_model, session_of
@@ -58,15 +59,15 @@ def run(arguments: argparse.Namespace) -> int:
     """0: everything has run. Raises what `GraphSession.run` does, and for files."""
     if arguments.programs is not None and arguments.plan is None:
         raise PlanError("--programs are of a plan; give its file with --plan")
-    require_writable(arguments.output, arguments.plan, arguments.programs)
+    is_new = arguments.plan is not None and not is_there(arguments.plan)
+    require_writable(arguments.output, arguments.programs, arguments.plan if is_new else None)
     for target in (arguments.output, arguments.programs):
         require_apart(
             InputError, target, arguments.model, arguments.weights, arguments.inputs, arguments.plan
         )
     want, inputs = wanted(arguments.want or ()), read_inputs(arguments.inputs)
-    is_new = arguments.plan is not None and not arguments.plan.exists()
     session = session_of(arguments, plan=arguments.plan, trace=arguments.trace)
-    if arguments.programs is not None and session.is_planned and arguments.programs.exists():
+    if arguments.programs is not None and session.is_planned and is_there(arguments.programs):
         _take_programs(session, arguments.programs)
     outputs: dict[str, Array] = {}
     reports = []

@@ -9,7 +9,7 @@ from tgbench.base.errors import InputError, TgbenchError
 
 
 def require_writable(*targets: Path | None) -> None:
-    """Raises InputError for a folder, and where the folder above is missing or may not be written.
+    """Raises InputError for what is no file, and for one in a folder that takes none.
 
     >>> require_writable(None, Path("/dev/null/plan.json"))  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -18,10 +18,10 @@ def require_writable(*targets: Path | None) -> None:
     for target in targets:
         if target is None:
             continue
-        folder = target.absolute().parent
-        if target.is_dir():
-            fault = "it is a folder"
-        elif not folder.is_dir():
+        folder = Path(os.path.realpath(target)).parent  # a link stays one
+        if os.path.exists(target) and not os.path.isfile(target):
+            fault = "it is no file"
+        elif not os.path.isdir(folder):
             fault = f"{folder} is no folder"
         elif not os.access(folder, os.W_OK):
             fault = f"{folder} may not be written to"
