@@ -282,10 +282,9 @@ def to_svg(shown: NodeRegions, title: str = "", cut: Plane | None = None) -> str
     bottom, right = TOP + count[0] * down, LEFT + count[1] * across
     legend, height = _legend(apart, shown.known_share, bottom + 36)
     heads = [
-        f'<text class="tg-strong" x="{LEFT}" y="16" font-size="13"><title>{escape(node.name)}'
-        f"</title>{escape(_head(node))}</text>",
-        f'<text class="tg-text" x="{LEFT}" y="32"><title>{escape(title)}</title>'
-        f"{escape(shortened(title, LETTERS))}</text>",
+        f'<text class="tg-strong" x="{LEFT}" y="16" font-size="13">'
+        f"{_line(node.name, f': {node.type}', HEAD_LETTERS)}</text>",
+        f'<text class="tg-text" x="{LEFT}" y="32">{_line(title, "", LETTERS)}</text>',
         f'<text class="tg-text" x="{LEFT}" y="48">{escape(plane_words(node.shape, plane))}</text>',
         f'<text class="tg-text" x="{LEFT - 6}" y="{TOP + 10}" text-anchor="end">0</text>',
         f'<text class="tg-text" x="{LEFT - 6}" y="{bottom:.0f}" text-anchor="end">'
@@ -303,10 +302,11 @@ def to_svg(shown: NodeRegions, title: str = "", cut: Plane | None = None) -> str
     )
 
 
-def _head(node: Node) -> str:
-    """Its name, as far as there is room, and its type."""
-    kind = str(node.type)
-    return f"{shortened(node.name, max(HEAD_LETTERS - len(kind) - 2, 12))}: {kind}"
+def _line(text: str, ending: str, most: int) -> str:
+    """As much of a text as has room before its ending; all of it as a title where it is cut."""
+    told = shortened(text, max(most - len(ending), 12))
+    title = "" if told == text else f"<title>{escape(text)}</title>"
+    return f"{title}{escape(told + ending)}"
 
 
 def plane_words(shape: Sequence[int], cut: Plane) -> str:
