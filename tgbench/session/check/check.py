@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from tgbench.base.errors import InputError
+from tgbench.base.errors import InputError, check_number
 from tgbench.base.words import Progress
 from tgbench.graph.holding import may_round
 from tgbench.session.check.compare import Array, difference, tolerance_of
@@ -66,6 +66,7 @@ def check(
     1 of 1 output is right
     """
     _check_arguments(tolerance, edits)
+    check_number(InputError, "seed", seed, whole=True, optional=False)
     found = _fitting(session, as_pairs(pairs))
     tell = progress if progress is not None else _silent
     apart = twin(session)
@@ -94,8 +95,7 @@ def _silent(done: int, of: int, what: str) -> None:
 def _check_arguments(tolerance: float | None, edits: int) -> None:
     if tolerance is not None and not (0 <= tolerance < math.inf):
         raise InputError(f"tolerance={tolerance} is not a number ≥ 0; pass one, such as 1e-5")
-    if edits < 0:
-        raise InputError(f"edits={edits} is below 0; pass how many to try")
+    check_number(InputError, "edits", edits, whole=True, optional=False)
 
 
 def _fitting(session: GraphSession, pairs: tuple[Pair, ...]) -> tuple[Pair, ...]:
