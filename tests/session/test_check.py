@@ -460,7 +460,9 @@ def test_the_command_names_what_it_cannot_read(
     save_pairs(tmp_path / "pairs.safetensors", [({"x": x}, {"y": x + x})])
     assert cli.main(arguments[:3]) == 1
     assert "pass --bind T=… for that dimension" in capsys.readouterr().err
-    assert cli.main([*arguments[:3], "--bind", "T=x"]) == 1
+    with pytest.raises(SystemExit) as left:
+        cli.main([*arguments[:3], "--bind", "T=x"])
+    assert left.value.code == 2
     assert cli.main([*arguments[:3], "--bind", "T=3"]) == 0
 
 
@@ -506,6 +508,10 @@ def test_arguments_that_make_no_sense_are_refused() -> None:
             check(session_of(), pairs_of(1), tolerance=tolerance)
     with pytest.raises(InputError, match="edits=-1"):
         check(session_of(), pairs_of(1), edits=-1)
+    with pytest.raises(InputError, match="edits='2' is not an integer"):
+        check(session_of(), pairs_of(1), edits="2")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="seed=-5 is not an integer of at least 0"):
+        check(session_of(), pairs_of(1), edits=1, seed=-5)
 
 
 # --- comparing ------------------------------------------------------------------------------------
