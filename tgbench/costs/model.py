@@ -582,7 +582,7 @@ class Fit:
         flops: float,
         size_bytes: float,
         modelled_ns: Callable[[], float],
-        kernel: str = "",
+        kernel: str,
     ) -> Estimate:
         """The same for so much work that was not measured."""
         if not self._reaches(flops, size_bytes):

@@ -151,12 +151,12 @@ class GraphSession(Facts):
             raise ExactnessError(f"exact={exact!r} is not known; pass 'bitwise', or leave it out")
         check_choice(PlanError, "retain", retain, get_args(Retain))
         check_number(PlanError, "tolerance", tolerance)
+        if not isinstance(plan, (Plan, str, Path, NoneType)):
+            raise PlanError(f"plan={shorten(plan)} is no plan; pass a Plan or a path")
         Budget.parse(memory)  # a size that is none is said before weights are read
         collect_dropped()
         self.device = device
         self.arena = arena_on(device, arena)
-        if not isinstance(plan, (Plan, str, Path, NoneType)):
-            raise PlanError(f"plan={shorten(plan)} is no plan; pass a Plan or a path")
         self.plan_path = Path(plan) if isinstance(plan, (str, Path)) else None
         if self.plan_path is not None and is_there(self.plan_path):
             plan = Plan.load(self.plan_path)

@@ -575,10 +575,10 @@ def nested(regions: Sequence[Region]) -> list[Region]:
     distinct = sorted(there, key=lambda region: (value_of(region.elements), region.boxes))
     chain: list[Region] = []
     for region in distinct:
-        is_wider = not chain or region.contains(chain[-1])
-        wider = region if is_wider else chain[-1].union(region)
-        if not chain or wider != chain[-1]:
-            chain.append(wider)
+        if chain and not region.contains(chain[-1]):
+            region = chain[-1].union(region)
+        if not chain or region != chain[-1]:
+            chain.append(region)
     while len(chain) > MOST_LEVELS:
         growth = [value_of(b.elements) - value_of(a.elements) for a, b in pairwise(chain)]
         del chain[int(np.argmin(growth))]

@@ -65,8 +65,7 @@ def check(
     0     y: float32  0.00e+00  0.00e+00  1e-05
     1 of 1 output is right
     """
-    _check_arguments(tolerance, edits)
-    check_number(InputError, "seed", seed, whole=True, optional=False)
+    _check_arguments(tolerance, edits, seed)
     found = _fitting(session, as_pairs(pairs))
     tell = progress if progress is not None else _silent
     apart = twin(session)
@@ -92,10 +91,11 @@ def _silent(done: int, of: int, what: str) -> None:
     pass
 
 
-def _check_arguments(tolerance: float | None, edits: int) -> None:
+def _check_arguments(tolerance: float | None, edits: int, seed: int) -> None:
     if tolerance is not None and not (0 <= tolerance < math.inf):
         raise InputError(f"tolerance={tolerance} is not a number ≥ 0; pass one, such as 1e-5")
     check_number(InputError, "edits", edits, whole=True, optional=False)
+    check_number(InputError, "seed", seed, whole=True, optional=False)
 
 
 def _fitting(session: GraphSession, pairs: tuple[Pair, ...]) -> tuple[Pair, ...]:

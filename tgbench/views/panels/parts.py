@@ -389,9 +389,8 @@ def _overview(subject: Subject) -> list[list[str]]:
         rows.append(["spreads at", *_spread(last)])
     plan = subject.shown
     if plan is not None:
-        kept = sum(slot.size_bytes for slot in plan.slots if slot.node in set(plan.retained))
         nodes = counted(len(plan.retained), "node")
-        rows.append(["kept", f"{nodes} in {format_bytes(kept)}", ""])
+        rows.append(["kept", f"{nodes} in {format_bytes(plan.retained_bytes)}", ""])
         if plan.dropped:
             again = counted(len(plan.dropped), "node")
             rows.append(["not kept", f"{again}, computed again when needed", plan.dropped[0]])
