@@ -111,6 +111,18 @@ def test_what_happens_between_runs_does_not_count(restless: None) -> None:
         assert not machine.run(LEAST_NS, 0)
 
 
+@pytest.mark.parametrize(("waited_ns", "is_there"), [(0, False), (10, False), (30, True)])
+def test_contention_is_a_share_of_the_time(
+    monkeypatch: pytest.MonkeyPatch, waited_ns: int, is_there: bool
+) -> None:
+    waited, now = iter((5, 1000, 1000 + waited_ns)), iter((0, 500, 600))
+    monkeypatch.setattr(waiting, "waited_ns", lambda: next(waited))
+    monkeypatch.setattr(waiting.time, "perf_counter_ns", lambda: next(now))
+    contention = waiting.Contention()
+    contention.begin()  # what was before does not count
+    assert contention.is_there is is_there
+
+
 def test_not_looked_at_all_the_time() -> None:
     asked = []
 

@@ -33,6 +33,7 @@ from tgbench.kernels.numba.chain import is_part
 from tgbench.kernels.onednn.library import library
 from tgbench.kernels.registry import KERNELS, Kernel, Site, View
 from tgbench.kernels.views import Bound
+from tgbench.kernels.waiting import Contention
 from tgbench.plans.retention.workload import frequent
 from tgbench.programs import calibrate
 from tgbench.programs.calibrate import (
@@ -55,7 +56,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test has a cache folder of its own, and a machine with nothing else to do, or time."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(calibrate, "SECONDS", 600.0)
-    monkeypatch.setattr(calibrate, "_is_disturbed", lambda device: False)
+    monkeypatch.setattr(calibrate, "_is_disturbed", lambda device, is_contended: False)
 
 
 def layers(columns: int = COLUMNS) -> Graph:
@@ -287,6 +288,21 @@ def test_a_clock_that_jumps_decides_nothing(
     assert min(samples) > 0
 
 
+@pytest.mark.skipif(library is None, reason="oneDNN is not installed")
+def test_a_sum_in_the_same_call_is_timed_wherever_what_is_added_lies() -> None:
+    """It lies in the arena, and is timed in a buffer of its own."""
+    g = GraphBuilder()
+    x = ops.relu(g.input("x", (64, DEPTH)))
+    for i in range(LAYERS):
+        x = x + ops.linear(ops.gelu(x), g.parameter(f"w{i}", (DEPTH, DEPTH)))
+    g.output("y", x)
+    graph = g.build()
+    GraphSession(graph, weights(graph)).run({"x": np.ones((64, DEPTH), np.float32)})
+    found = Records(default_records()).all()
+    assert not [record.failure for record in found if record.failure]
+    assert [one for one in found if "; then add" in one.signature and one.samples_ns]
+
+
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores cannot be taken away here")
 def test_a_core_that_is_taken_away(monkeypatch: pytest.MonkeyPatch, two_threads: None) -> None:
     """The machine is the same; what two threads take on one core is not kept."""
@@ -316,11 +332,28 @@ def test_a_core_that_is_taken_away(monkeypatch: pytest.MonkeyPatch, two_threads:
 def test_a_load_disturbs_the_wall_alone(monkeypatch: pytest.MonkeyPatch, two_threads: None) -> None:
     monkeypatch.setattr(calibrate, "usable_cores", lambda: 2)
     monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
-    assert not really_disturbed("cpu")
+    assert not really_disturbed("cpu", False)
+    assert really_disturbed("cpu", True)
     monkeypatch.setattr(os, "getloadavg", lambda: (1e3, 0.0, 0.0))
-    assert really_disturbed("cpu")
+    assert really_disturbed("cpu", False)
     torch.set_num_threads(1)
-    assert not really_disturbed("cpu")
+    assert not really_disturbed("cpu", True)
+
+
+def test_what_was_timed_while_threads_waited_for_processors_is_in_doubt(
+    monkeypatch: pytest.MonkeyPatch, two_threads: None
+) -> None:
+    monkeypatch.setattr(calibrate, "_is_disturbed", really_disturbed)
+    monkeypatch.setattr(calibrate, "usable_cores", lambda: 2)
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    for is_there in (True, False):
+        monkeypatch.setattr(Contention, "is_there", is_there)
+        run = session(layers())
+        one_row(run)
+        calibrator = run.planning.calibrator
+        assert calibrator is not None
+        assert bool(calibrator.doubtful) is is_there
+        assert bool(len(Records(default_records()))) is not is_there
 
 
 # --- what nothing is known of is timed ------------------------------------------------------------
@@ -417,7 +450,7 @@ def test_a_light_graph_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_was_timed_on_a_busy_machine_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibrate, "_is_disturbed", lambda device: True)
+    monkeypatch.setattr(calibrate, "_is_disturbed", lambda device, is_contended: True)
     pretend(monkeypatch, "linear_rows")
     assert one_row(session(layers())) == {"linear_rows"}
     assert len(Records(default_records())) == 0

@@ -22,6 +22,7 @@ from tgbench.kernels.registry import KERNELS, Kernel
 from tgbench.programs import calibrate
 from tgbench.programs.calibrate import Task
 from tgbench.programs.program import Instruction, Program, site_at
+from tgbench.session import trying
 from tgbench.session.planning import Planning
 from tgbench.session.session import GraphSession
 from tgbench.session.trying import AT_ONCE, DRIFT, MOST_KNOWN, SAMPLES, SEEN, SHARE, Tryer
@@ -58,7 +59,7 @@ class World:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(calibrate, "_is_disturbed", lambda device: False)
+    monkeypatch.setattr(calibrate, "_is_disturbed", lambda device, is_contended: False)
     monkeypatch.setattr(Planning, "calibrate", lambda self, planner: None)
     made = World()
     wrapped = [made.kernel(one) for one in KERNELS["linear"]]
@@ -295,6 +296,25 @@ def test_a_steady_call_is_looked_at_and_nothing_is_told(world: World) -> None:
     finish(session, 4 * SEEN + SAMPLES)
     assert not tryer.drift
     assert tryer.tried == tried
+
+
+def test_what_was_timed_beside_others_is_timed_again_when_they_are_gone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = opened(world)
+    own, other, *_ = rivals(session)
+    tryer = tryer_of(session)
+    with monkeypatch.context() as beside:
+        beside.setattr(calibrate, "_is_disturbed", lambda device, is_contended: True)
+        beside.setattr(trying, "_is_quiet", lambda: False)
+        assert finish(session, 1500) == {own}
+        assert tryer.calibrator.doubtful
+        world.takes[other] = CALL_NS // 4  # it waited for others before
+        tried = tryer.tried
+        assert finish(session, 6 * SEEN) == {own}
+        assert tryer.tried == tried
+    assert finish(session, 1500) == {other}
+    assert not tryer.calibrator.doubtful
 
 
 def test_a_course_goes_with_the_programs_that_have_it(world: World) -> None:

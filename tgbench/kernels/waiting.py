@@ -49,6 +49,23 @@ def waited_ns() -> int:
     return found
 
 
+class Contention:
+    """Whether threads of this process wait for processors that others have, from `begin` on."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Count from now."""
+        self._began_ns, self._before_ns = time.perf_counter_ns(), waited_ns()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether they waited for as large a share of the time as tells others from chance."""
+        took_ns = time.perf_counter_ns() - self._began_ns
+        return waited_ns() - self._before_ns >= SHARE * took_ns
+
+
 @cache
 def runtime() -> CDLL | None:
     """GNU's OpenMP, if it is the one that this process has."""

@@ -394,6 +394,8 @@ class Planner:
         held = planner.runs.distinct(scenarios)
         for besides in (likely[i:] for i in range(len(likely) + 1)):
             attempt = planner.attempts.of(made.retention, held, made.cut, besides=besides)
+            if budget_bytes is not None and budget_bytes < attempt.bound_bytes:
+                continue
             roomy = attempt.roomy(budget_bytes)
             fits = budget_bytes is None or roomy.size_bytes <= budget_bytes
             if fits and made.placement.size_bytes <= roomy.size_bytes:
@@ -659,22 +661,31 @@ class Planner:
     ) -> tuple[Cut, Placement]:
         """The coarsest cut that fits; if none does, none, or with no budget the smallest map's."""
         best = (WHOLE, self._always(retained, scenarios, budget_bytes))
+        bound_bytes = self.attempts.always(retained, scenarios, WHOLE).bound_bytes
         useless: set[tuple[str, int]] = set()
+        bounds: dict[tuple[str, int], int] = {}  # by dimension, of the cut before
         for cut in self._cuts(retained, scenarios, budget_bytes or best[1].size_bytes - 1):
             is_too_fine = most_parts is not None and cut.parts > most_parts
             if best[1].size_bytes <= budget_bytes or is_too_fine:
                 break
             is_too_much = 0 < budget_bytes < best[1].kept_bytes and not self.attempts.may_slide
-            if (cut.input, cut.axis) in useless or is_too_much:
+            along = cut.input, cut.axis
+            if along in useless or is_too_much:
                 continue
             attempt = self.attempts.always(retained, scenarios, cut)
             if attempt.bound_bytes >= best[1].size_bytes:
-                useless.add((cut.input, cut.axis))
+                useless.add(along)
+                continue
+            if 0 < budget_bytes < attempt.bound_bytes:  # no map of it fits: what is its size to us?
+                before_bytes = bounds.get(along, bound_bytes)
+                if before_bytes - attempt.bound_bytes < LEAST_GAIN * before_bytes:
+                    useless.add(along)
+                bounds[along] = attempt.bound_bytes
                 continue
             placed = self._within(attempt, budget_bytes)
             gained = best[1].size_bytes - placed.size_bytes
             if gained < LEAST_GAIN * best[1].size_bytes:
-                useless.add((cut.input, cut.axis))
+                useless.add(along)
             if gained > 0:
                 best = (cut, placed)
         return best

@@ -31,6 +31,7 @@ from tqdm import tqdm
 
 from tgbench.base.errors import RecordsError, RecordsWarning
 from tgbench.base.machine import Machine, computes_alone, usable_cores
+from tgbench.base.memo import Latest
 from tgbench.base.regions import Box
 from tgbench.base.safetensors import TORCH_DTYPES
 from tgbench.base.switches import STEPS, tell, telling
@@ -45,6 +46,7 @@ from tgbench.kernels.binding import bound
 from tgbench.kernels.numba.chain import in_a_row
 from tgbench.kernels.registry import ARENA, KERNELS, Kernel, Prepared, Site, candidates
 from tgbench.kernels.views import Bound
+from tgbench.kernels.waiting import Contention
 from tgbench.programs.pool import Pool
 from tgbench.programs.sites import canonical
 
@@ -60,6 +62,7 @@ LONG_S = 0.2  # of calls of one signature: then the least turns are enough
 LEAST_TURNS, MOST_TURNS = 3, 9
 MOST_ROUNDS = 3
 MOST_EQUAL = 24  # of equal layers that turns go over
+MOST_DOUBTFUL = 1_000
 Key = TypeVar("Key")
 Progress: TypeAlias = "Callable[[str], None]"
 
@@ -98,6 +101,9 @@ class Calibrator:
             asked about an op when there are calls of it. Where that cannot be written, and while
             other programs have the processors, what is timed serves this session alone.
         progress: told what is going on; None for a bar on a terminal.
+
+    Fields:
+        doubtful: signatures that were timed while others had the processors.
     """
 
     def __init__(
@@ -110,6 +116,7 @@ class Calibrator:
     ) -> None:
         self.pool, self.costs, self.records = pool, costs, records
         self.device, self.progress = device, progress
+        self.doubtful = Latest[str, None](MOST_DOUBTFUL)
         self._ops: set[str] = set()  # that the user's own database was asked about
         self._is_lost = False
 
@@ -134,21 +141,31 @@ class Calibrator:
         return timed
 
     def _time(self, tasks: Sequence[Task]) -> int:
-        races: list[Race] = []
+        races, contention = list[Race](), Contention()
         try:
-            self._race(tasks, races)
+            self._race(tasks, races, contention)
         finally:
-            found = self.found(races)
+            found = self.found(races, contention.is_there)
             for one in races:
                 self._hold(one)
         return len(found)
 
-    def found(self, scores: Iterable[Score]) -> list[Record]:
-        """Take what was timed into account, and keep it."""
+    def found(self, scores: Sequence[Score], is_contended: bool) -> list[Record]:
+        """Take what was timed into account, and keep it.
+
+        Args:
+            is_contended: others had processors that threads waited for meanwhile.
+        """
         fingerprint = Machine.here(self.device).fingerprint
         found = [record for one in scores for record in self._records(one, fingerprint)]
         self.costs.learn(found)
-        self._keep(found)
+        is_disturbed = _is_disturbed(self.device, is_contended)
+        for one in scores:
+            self.doubtful.pop(one.task.signature, None)
+            if is_disturbed:
+                self.doubtful[one.task.signature] = None
+        if not is_disturbed:
+            self._keep(found)
         return found
 
     def _look_up(self, ops: set[str]) -> None:
@@ -160,7 +177,7 @@ class Calibrator:
             self._asked(lambda records: self.costs.learn(records.of(fingerprint, names)))
 
     def _keep(self, found: Sequence[Record]) -> None:
-        if found and not _is_disturbed(self.device):
+        if found:
             machine = Machine.here(self.device)
             self._asked(lambda records: records.add(found, machine))
 
@@ -182,7 +199,7 @@ class Calibrator:
                 stacklevel=2,
             )
 
-    def _race(self, tasks: Sequence[Task], races: list[Race]) -> None:
+    def _race(self, tasks: Sequence[Task], races: list[Race], contention: Contention) -> None:
         """Let the kernels of some tasks take turns, for so long as there is time for."""
         told = f"timing the kernels of {counted(len(tasks), 'call')}, once a machine"
         total = sum(len(task.kernels) for task in tasks) + 1 + MOST_TURNS
@@ -196,6 +213,7 @@ class Calibrator:
                     bar.update()
             flushed = rest_of(races, self.pool) if self.costs.streams else []
             bar.set_description_str(told, refresh=False)
+            contention.begin()
             ends = time.monotonic() + SECONDS
             for turn in race(races, flushed):
                 bar.update()
@@ -267,12 +285,12 @@ def finish(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def _is_disturbed(device: str) -> bool:
+def _is_disturbed(device: str, is_contended: bool) -> bool:
     """Whether the wall's clock timed others, too: true for this session, but not for good."""
     if computes_alone(device):
         return False
-    is_busy = hasattr(os, "getloadavg") and os.getloadavg()[0] > 1 + (os.cpu_count() or 1)
-    return is_busy or torch.get_num_threads() > usable_cores()
+    is_loaded = hasattr(os, "getloadavg") and os.getloadavg()[0] > 1 + (os.cpu_count() or 1)
+    return is_contended or is_loaded or torch.get_num_threads() > usable_cores()
 
 
 # --- what to time -----------------------------------------------------------------------------
@@ -511,11 +529,12 @@ def _touch(weights: Iterable[torch.Tensor]) -> None:
 
 def _with_weights(apart: Site, site: Site) -> Site:
     """A layer's call over its own weights, and all else in buffers apart."""
+    posts = tuple(map(_with_weights, apart.posts, site.posts))
     ins = tuple(
         view if view is None or view.buffer != ARENA else own
         for view, own in zip(site.ins, apart.ins, strict=True)
     )
-    return replace(site, out=apart.out, ins=ins)
+    return replace(site, out=apart.out, ins=ins, posts=posts)
 
 
 def _operands(site: Site, device: str) -> dict[tuple[Any, str], torch.Tensor]:

@@ -30,6 +30,7 @@ from tgbench.base.words import counted
 from tgbench.kernels.binding import once
 from tgbench.kernels.registry import Kernel, Prepared, Site, is_by_team, kernel_named
 from tgbench.kernels.views import Bound
+from tgbench.kernels.waiting import waiting
 from tgbench.programs.calibrate import (
     LEAST_NS,
     Calibrator,
@@ -52,6 +53,7 @@ LOOK_NS = 400_000.0  # a call, to find out what is not known of it, until one wa
 SEEN = 64  # runs after which a call that was timed is timed again
 SAMPLES = 5  # of it
 DRIFT = 1.5  # times as long as it took, or as short: something else is going on
+UNSEEN = -1  # the version of a program that is to be looked at
 MOST_KNOWN = 1000  # kinds of calls of which something is remembered
 
 
@@ -310,7 +312,11 @@ class Tryer:
         least = 1 if site.posts else 2  # one call after the other is a choice as well
         if len(task.kernels) < least or any(site.out in one.ins for one in (site, *site.posts)):
             return False
-        return not costs.are_timed(site, task.kernels)
+        return not costs.are_timed(site, task.kernels) or self._is_doubtful(task)
+
+    def _is_doubtful(self, task: Task) -> bool:
+        """Whether a call was timed while others computed, and they do not any more."""
+        return task.signature in self.calibrator.doubtful and _is_quiet()
 
     def _course(self, task: Task) -> Course:
         """The one of all programs that have such calls."""
@@ -353,7 +359,7 @@ class Tryer:
             self._compare(tryout, group, group.course)
             return
         if self._courses.pop(group.course.task.signature, None) is group.course:
-            self.calibrator.found([group.course])
+            self.calibrator.found([group.course], waiting().is_asleep)
             group.course.prepared.clear()
             self.settled += 1
             self.version += 1
@@ -367,6 +373,8 @@ class Tryer:
         tryout.watched = group._replace(course=Watch(watch.task, watch.expected_ns))
         if 1 / DRIFT <= ratio <= DRIFT:
             self.drift.pop(text, None)
+            if self.calibrator.doubtful and _is_quiet():
+                tryout.version = UNSEEN  # any of its calls may be in doubt: it is looked at again
             return
         self.drift[text] = ratio
         tell(STEPS, lambda: f"{watch.task} takes {ratio:.2g} × what was timed: timed again")
@@ -414,6 +422,11 @@ class Tryer:
             self.exchanged += len(changed)
             program.exchange(changed, guards, memory.bind)
             tell(STEPS, lambda: f"{counted(len(changed), 'call')} by other kernels from now on")
+
+
+def _is_quiet() -> bool:
+    """Whether no others are known to compute."""
+    return not waiting().is_asleep
 
 
 def _hold(guards: Iterable[Guard], program: Program, most: Sequence[int]) -> bool:

@@ -20,6 +20,7 @@ from tgbench.base.known import (
     open_fact,
     pattern_fact,
 )
+from tgbench.base.memo import once_each
 from tgbench.base.regions import EMPTY, Box, Region, union
 from tgbench.graph.graph import Node, Operand
 from tgbench.graph.op_table import (
@@ -379,10 +380,15 @@ def _where_check(attrs: Attrs, types: tuple[TensorType, ...]) -> None:
 
 def _branches(call: Call) -> tuple[SparsityPattern, SparsityPattern] | None:
     """Where each branch is taken, when the condition is constant."""
-    condition = _constant(call.facts[0]) if call.facts else None
-    if condition is None:
+    fact = call.facts[0] if call.facts else None
+    if fact is None or fact.constant is None:
         return None
-    whole = aligned(condition, len(broadcast_shape(call.in_shapes)))
+    return _taken(fact.constant, len(broadcast_shape(call.in_shapes)))
+
+
+@once_each
+def _taken(condition: ConstantData, rank: int) -> tuple[SparsityPattern, SparsityPattern]:
+    whole = aligned(condition.array, rank)
     return SparsityPattern.of(whole), SparsityPattern.of(~whole)
 
 
