@@ -6,8 +6,11 @@ of the processors, whoever spins uses up what the scheduler would give to the th
 for: a run takes ten times as long as by one thread.
 
     runs ──→ do our threads wait for processors? ── no ──→ threads spin
-                   ↑                └── yes ──→ threads sleep, for as long as MANY such runs
+                   ↑                └── yes ──→ threads sleep, until they do not
                    └────────────────────────────────┘
+
+Whether others compute is told in both cases: threads that sleep at a barrier wait for processors as
+well where others have them, and else not at all.
 
 A runtime that has more threads than there are processors lets them spin for a microsecond or so
 (see GOMP_SPINCOUNT in its manual), and it looks at that whenever a thread begins to wait. So a
@@ -34,7 +37,7 @@ RUNTIME = "libgomp"
 LEAST_NS = 25_000_000  # of runs, that are judged together
 RARELY = 500  # times what looking takes, which is more with more threads: until the next time
 SHARE = 0.25  # of what runs take, that their threads wait for processors: then others compute
-MANY = 32  # times what was judged: how long threads sleep, so that finding out takes little
+LONGEST_S = 10.0  # that threads sleep without being asked, where no more runs come
 
 
 def waited_ns() -> int:
@@ -135,6 +138,7 @@ class Waiting:
         """Have threads spin until others are found to compute."""
         if self._sitter is not None:
             self._sitter.end()
+            self._sitter = None
 
     def begins(self) -> None:
         """A run is about to compute."""
@@ -143,8 +147,7 @@ class Waiting:
             self._before = self._look()
 
     def _is_due(self) -> bool:
-        is_due = time.perf_counter_ns() >= self._due_ns
-        return is_due and torch.get_num_threads() > 1 and not self.is_asleep
+        return time.perf_counter_ns() >= self._due_ns and torch.get_num_threads() > 1
 
     def _look(self) -> int:
         began_ns = time.thread_time_ns()
@@ -160,8 +163,10 @@ class Waiting:
         waited_ns = self._look() - self._before
         self._before = None
         self._due_ns = time.perf_counter_ns() + RARELY * self._looking_ns
-        if waited_ns >= SHARE * self._took_ns:
-            self._sitter = self._sit(MANY * self._took_ns / 1e9)
+        if waited_ns < SHARE * self._took_ns:
+            self.spin()
+        elif not self.is_asleep:
+            self._sitter = self._sit(LONGEST_S)
 
 
 def _sitting(seconds: float) -> Sitter | None:
