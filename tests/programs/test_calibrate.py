@@ -14,6 +14,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -347,11 +348,14 @@ def test_what_was_timed_while_threads_waited_for_processors_is_in_doubt(
     monkeypatch.setattr(calibrate, "usable_cores", lambda: 2)
     monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     for is_there in (True, False):
+        noted = list[bool]()  # whether threads are to sleep from then on
         monkeypatch.setattr(Contention, "is_there", is_there)
+        monkeypatch.setattr(calibrate, "waiting", lambda to=noted: SimpleNamespace(note=to.append))
         run = session(layers())
         one_row(run)
         calibrator = run.planning.calibrator
         assert calibrator is not None
+        assert set(noted) == {is_there}
         assert bool(calibrator.doubtful) is is_there
         assert bool(len(Records(default_records()))) is not is_there
 

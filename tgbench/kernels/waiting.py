@@ -163,7 +163,11 @@ class Waiting:
         waited_ns = self._look() - self._before
         self._before = None
         self._due_ns = time.perf_counter_ns() + RARELY * self._looking_ns
-        if waited_ns < SHARE * self._took_ns:
+        self.note(waited_ns >= SHARE * self._took_ns)
+
+    def note(self, is_contended: bool) -> None:
+        """Have threads sleep, or spin, as others compute or do not."""
+        if not is_contended:
             self.spin()
         elif not self.is_asleep:
             self._sitter = self._sit(LONGEST_S)

@@ -46,7 +46,7 @@ from tgbench.kernels.binding import bound
 from tgbench.kernels.numba.chain import in_a_row
 from tgbench.kernels.registry import ARENA, KERNELS, Kernel, Prepared, Site, candidates
 from tgbench.kernels.views import Bound
-from tgbench.kernels.waiting import Contention
+from tgbench.kernels.waiting import Contention, waiting
 from tgbench.programs.pool import Pool
 from tgbench.programs.sites import canonical
 
@@ -218,6 +218,9 @@ class Calibrator:
             for turn in race(races, flushed):
                 bar.update()
                 self._tell(f"{told}: turn {turn}")
+                if not turn and not computes_alone(self.device):  # threads wait as in runs to come
+                    waiting().note(contention.is_there)
+                    contention.begin()
                 if turn and time.monotonic() > ends:
                     break
 
