@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -41,6 +42,7 @@ from tgbench.plans.search.judge import Judge
 from tgbench.plans.search.layouts import Layouts
 from tgbench.plans.search.optimiser import Optimiser
 from tgbench.plans.search.plan_search import LaidOut, Looked
+from tgbench.plans.search.rounds import Rounds
 from tgbench.runs.buckets import Bucket
 from tgbench.runs.propagate import rough_ns
 from tgbench.runs.rules import Rules
@@ -110,6 +112,21 @@ def test_any_retention_is_laid_out_safely_and_computes_the_same(data: st.DataObj
         Decisions(inner.scheduled, placement, retention, (), WHOLE, dict(found.classes), 0.0)
     )
     replayed_on(session, buckets * 2, make)
+
+
+def test_the_collector_rests_while_a_search_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is found out lasts: it would be gone through again and again."""
+    found, really = list[bool](), Rounds.run
+
+    def run(self: Rounds, *given: Any) -> Any:
+        found.append(gc.isenabled())
+        return really(self, *given)
+
+    monkeypatch.setattr(Rounds, "run", run)
+    busy_case().plan(64)
+    assert found
+    assert not any(found)
+    assert gc.isenabled()
 
 
 @given(st.data())

@@ -420,7 +420,7 @@ def assert_holds_no_program(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kernels["conv"] = replace(kernels["conv"], cost_ns=lambda site: 1e9)
     monkeypatch.setitem(KERNELS, "conv", [*kernels.values()])
     random, g = np.random.default_rng(0), tg.GraphBuilder()
-    shapes = {"w0": (16, 16, 3, 3), "w1": (16, 16, 3, 3)}
+    shapes = {"w0": (64, 16, 3, 3), "w1": (64, 64, 3, 3)}  # whole panels of any processor
     values = {name: random.integers(-1, 2, shape) for name, shape in shapes.items()}
     x = g.input("x", (1, 16, 24, 24))
     for weight, shape in shapes.items():

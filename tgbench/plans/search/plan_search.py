@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
 
+from tgbench.base.collector import lasting
 from tgbench.base.errors import BudgetError, PlanError
 from tgbench.base.stopping import StopReason
 from tgbench.base.words import format_time
@@ -201,7 +202,8 @@ class PlanSearch:
 
     def _replayed_on(self, one: Candidate, share: float) -> Candidate:
         """A plan, replayed as far as a share of the time suffices."""
-        found = self.layouts.replayed_on(one, share)
+        with lasting():
+            found = self.layouts.replayed_on(one, share)
         if one is self.greedy:
             self.greedy = found
         return found
@@ -241,31 +243,33 @@ class PlanSearch:
         asked = self.asked
         rounds = Rounds(self.layouts, asked.seed, asked.executor, asked.workers, self._solved)
         while True:
-            bounds.hear()
-            if (reason := self._reason_to_stop(bounds)) is not None:
-                return reason
-            if (more := next(arms, None)) is not None:
-                self._begun_with(more)
-                begun = number > self.steps_before and spending.is_late(OPENING)
-                is_first = len(bounds.opened) == 1 and not self.loses_much
-                if asked.mode == "exact" or not (spending.is_timed and (begun or is_first)):
+            # what is found out lasts, and the collector would go through all of it again and again
+            with lasting():
+                bounds.hear()
+                if (reason := self._reason_to_stop(bounds)) is not None:
+                    return reason
+                if (more := next(arms, None)) is not None:
+                    self._begun_with(more)
+                    begun = number > self.steps_before and spending.is_late(OPENING)
+                    is_first = len(bounds.opened) == 1 and not self.loses_much
+                    if asked.mode == "exact" or not (spending.is_timed and (begun or is_first)):
+                        continue
+                hopeful = [arm for arm in bounds.opened if self._is_hopeful(arm)]
+                in_vain = self.incumbent.best is None and number > self.steps_before + len(
+                    bounds.opened
+                )
+                if asked.mode == "exact" or not hopeful or in_vain:
+                    if more is None and not bounds.are_open:
+                        return self._settled(bounds)
+                    bounds.hear(LOOKED_AT_S)
                     continue
-            hopeful = [arm for arm in bounds.opened if self._is_hopeful(arm)]
-            in_vain = self.incumbent.best is None and number > self.steps_before + len(
-                bounds.opened
-            )
-            if asked.mode == "exact" or not hopeful or in_vain:
-                if more is None and not bounds.are_open:
-                    return self._settled(bounds)
-                bounds.hear(LOOKED_AT_S)
-                continue
-            if spending.steps and spending.left_steps < ROUND * asked.workers:
-                # rounds are whole, so that more steps only add to what was done
-                return StopReason.STEPS
-            number += 1
-            reason = rounds.run(in_turn(hopeful, number), number)
-            if reason is not None:
-                return reason
+                if spending.steps and spending.left_steps < ROUND * asked.workers:
+                    # rounds are whole, so that more steps only add to what was done
+                    return StopReason.STEPS
+                number += 1
+                reason = rounds.run(in_turn(hopeful, number), number)
+                if reason is not None:
+                    return reason
 
     def _begun_with(self, arm: Arm) -> None:
         """An arm's ladder, where it promises something better."""
