@@ -676,12 +676,10 @@ class Planner:
             if attempt.bound_bytes >= best[1].size_bytes:
                 useless.add(along)
                 continue
-            if 0 < budget_bytes < attempt.bound_bytes:  # no map of it fits: what is its size to us?
-                before_bytes = bounds.get(along, bound_bytes)
-                if before_bytes - attempt.bound_bytes < LEAST_GAIN * before_bytes:
-                    useless.add(along)
-                bounds[along] = attempt.bound_bytes
-                continue
+            before_bytes, bounds[along] = bounds.get(along, bound_bytes), attempt.bound_bytes
+            gains = before_bytes - attempt.bound_bytes >= LEAST_GAIN * before_bytes
+            if gains and 0 < budget_bytes < attempt.bound_bytes:
+                continue  # no map of it fits; one of a finer cut may
             placed = self._within(attempt, budget_bytes)
             gained = best[1].size_bytes - placed.size_bytes
             if gained < LEAST_GAIN * best[1].size_bytes:
