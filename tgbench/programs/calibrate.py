@@ -161,9 +161,10 @@ class Calibrator:
         self.costs.learn(found)
         is_disturbed = _is_disturbed(self.device, is_contended)
         for one in scores:
-            self.doubtful.pop(one.task.signature, None)
             if is_disturbed:
                 self.doubtful[one.task.signature] = None
+            else:
+                self.doubtful.pop(one.task.signature, None)
         if not is_disturbed:
             self._keep(found)
         return found

@@ -359,7 +359,7 @@ class Tryer:
             self._compare(tryout, group, group.course)
             return
         if self._courses.pop(group.course.task.signature, None) is group.course:
-            self.calibrator.found([group.course], waiting().is_asleep)
+            self.calibrator.found([group.course], not _is_quiet())
             group.course.prepared.clear()
             self.settled += 1
             self.version += 1
