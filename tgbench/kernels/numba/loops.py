@@ -527,6 +527,21 @@ _dots_1, _dots_2, _dots_4 = map(_dots, (1, 2, 4))
 
 
 @kernel
+def row_products(x, xo, w, wo, ws, y, yo, start, stop, k, ahead):
+    """`products` of a single row: memory is all that it waits for, so nothing else is in its way."""
+    quarter = (stop - start) // U(4)
+    for o in range(start, start + quarter):
+        o1, o2, o3 = o + quarter, o + U(2) * quarter, o + U(3) * quarter
+        w0, w1, w2, w3 = wo + o * ws, wo + o1 * ws, wo + o2 * ws, wo + o3 * ws
+        _dots_1(x, xo, U(0), w, w0, w1, w2, w3, y, yo, U(0), o, o1, o2, o3, k, ahead)
+    o = start + U(4) * quarter
+    if o < stop:
+        o1, o2 = min(o + U(1), stop - U(1)), stop - U(1)
+        w0, w1, w2 = wo + o * ws, wo + o1 * ws, wo + o2 * ws
+        _dots_1(x, xo, U(0), w, w0, w1, w2, w2, y, yo, U(0), o, o1, o2, o2, k, ahead)
+
+
+@kernel
 def products(x, xo, xs, w, wo, ws, y, yo, ys, rows, start, stop, k, ahead):
     """y[r, o] = x[r] · w[o] for o in start..stop, a weight row of each quarter at a time.
 
@@ -536,6 +551,9 @@ def products(x, xo, xs, w, wo, ws, y, yo, ys, rows, start, stop, k, ahead):
     Where there is no quarter's last row, the last one of all is computed again. What is `ahead`, in
     bytes, is asked for: see `ahead`, the module.
     """
+    if rows == U(1):
+        row_products(x, xo, w, wo, ws, y, yo, start, stop, k, ahead)
+        return
     last, quarter = stop - U(1), (stop - start + U(3)) // U(4)
     for o in range(start, start + quarter):
         o1, o2 = min(o + quarter, last), min(o + U(2) * quarter, last)
