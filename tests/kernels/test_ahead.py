@@ -42,12 +42,16 @@ def test_the_quickest_distance_is_taken(
 
         return product
 
-    monkeypatch.setattr(ahead, "COLD_BYTES", 1 << 16)
+    monkeypatch.setattr(ahead, "PART_BYTES", 1 << 16)
     monkeypatch.setattr(loops, "compiled", compiled)
     monkeypatch.setattr(time, "perf_counter_ns", lambda: now[0])
     assert ahead.measured_ahead.__wrapped__(dtype) == quickest
     assert {arguments[-1] for arguments in asked} == set(ahead.DISTANCES)
     assert all(arguments[2].nbytes == 1 << 16 for arguments in asked)
+    parts = {arguments[2].ctypes.data for arguments in asked}
+    each = {(arguments[-1], arguments[2].ctypes.data) for arguments in asked}
+    assert len(parts) == ahead.PARTS  # caches hold one or the other, not all
+    assert len(each) == len(asked) == len(parts) * len(ahead.DISTANCES)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 4])

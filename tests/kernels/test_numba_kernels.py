@@ -270,6 +270,48 @@ def test_a_row_alone_has_the_same_bits(name: str) -> None:
         np.testing.assert_array_equal(alone[0], whole[row])
 
 
+@pytest.mark.parametrize("k", [1, 2, 15, 16, 17, 31, 100, 127, 128, 131, 159, 300])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16", "int8"])
+def test_a_sum_has_the_same_bits_in_any_company(dtype: str, k: int) -> None:
+    """Of rows of x, and of rows of w: those that lanes do not fill, too, and nothing behind them.
+
+    float64 tells what the sums are; beyond the end of w there is a NaN, or what is largest.
+    """
+    rng, many, n = np.random.default_rng(k), 7, 11
+    kind = np.dtype("float64" if dtype == "float64" else "float32")
+    stored = np.dtype(str(loops.scalar(dtype)))
+    x = rng.standard_normal((many, k)).astype(kind)
+    if dtype == "float16":
+        exact = rng.standard_normal((n, k)).astype(np.float16)
+    elif dtype == "int8":
+        exact = rng.integers(-128, 128, (n, k)).astype(np.int8)
+    else:
+        exact = rng.standard_normal((n, k)).astype(kind)
+    w = exact.view(stored) if dtype != "bfloat16" else exact
+    if dtype == "bfloat16":
+        w = (exact.view(np.uint32) >> 16).astype(np.uint16)
+        exact = (w.astype(np.uint32) << 16).view(np.float32)
+    behind = {"bfloat16": 0x7FC0, "float16": 0x7E00, "int8": 127}.get(dtype, np.nan)
+    w = np.concatenate([w.reshape(-1), np.full(16, behind, stored)])
+
+    def found(rows: slice, columns: slice) -> Array:
+        taken = x[rows]
+        y = np.full((len(taken), columns.stop - columns.start), np.nan, kind)
+        part = w[columns.start * k :]
+        loops.linear(taken.reshape(-1), k, part, k, y.reshape(-1), y.shape[1], *y.shape, k, 0)
+        return y
+
+    whole = found(slice(0, many), slice(0, n))
+    expected = x.astype(np.float64) @ exact.astype(np.float64).T
+    scale = np.abs(x.astype(np.float64)) @ np.abs(exact.astype(np.float64)).T
+    assert (np.abs(whole - expected) <= TOLERANCE[kind.name] * scale).all()
+    for first in range(many):
+        for last in range(first + 1, many + 1):
+            for columns in (slice(0, n), slice(n - 1, n), slice(2, 4), slice(1, 8)):
+                part = found(slice(first, last), columns)
+                np.testing.assert_array_equal(part, whole[first:last, columns])
+
+
 @pytest.mark.parametrize("start", [0, 1, 6])
 @pytest.mark.parametrize("stop", [7, 9, 66, 67])
 def test_columns_alone_have_the_same_bits(start: int, stop: int) -> None:

@@ -28,7 +28,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from tgbench.kernels.numba.loops import U, kernel, looped, native, widened
+from tgbench.kernels.numba.loops import U, kernel, looped, native, spread, widened
 from tgbench.kernels.waiting import runtime
 
 _FEATURES = binding.get_host_cpu_features()
@@ -137,16 +137,10 @@ class Sums:
         behind = builder.mul(i, WORD(PANEL))
         w = self.vectors(builder.gep(panel, [behind]))
         self._fetch(builder.gep(panel, [builder.add(behind, WORD(STEPS_AHEAD * PANEL))]))
-        x = [self.spread(builder.load(builder.gep(row, [i]), align=4)) for row in rows]
+        numbers = [builder.load(builder.gep(row, [i]), align=4) for row in rows]
+        x = [spread(builder, number, LANES) for number in numbers]
         pairs = [(a, b) for a in x for b in w]
         return [builder.call(self._add, [*p, s]) for p, s in zip(pairs, sums, strict=True)]
-
-    def spread(self, number: Any) -> Any:
-        """A vector of one number."""
-        none = ir.Constant(VECTOR, ir.Undefined)
-        first = self.builder.insert_element(none, number, NUMBER(0))
-        lanes = ir.Constant(ir.VectorType(NUMBER, LANES), [0] * LANES)
-        return self.builder.shuffle_vector(first, none, lanes)
 
     def _plus(self, i: Any, more: int) -> Any:
         return self.builder.add(i, WORD(more)) if more else i
@@ -192,7 +186,8 @@ def _block(rows: int) -> Any:
                 found: list[Any] = made.terms(row, builder.gep(weights, [first]), depth, sums)
                 return found
 
-            sums, floor = looped(builder, WORD(0), taps, 1, sums, tap), made.spread(least)
+            sums = looped(builder, WORD(0), taps, 1, sums, tap)
+            floor = spread(builder, least, LANES)
             made.store(
                 [builder.select(builder.fcmp_ordered("<", s, floor), floor, s) for s in sums],
                 made.addresses(results, beside),

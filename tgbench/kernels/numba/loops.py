@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -22,6 +23,8 @@ from numba.core import cgutils
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
+
+from tgbench.kernels.numba.sources import remove_code_of_others
 
 F, U = np.float32, np.uint64
 
@@ -72,6 +75,12 @@ def compiled(function: Any, *kinds: str) -> Any:
     signature = tuple(plain.get(kind) or types.Array(scalar(kind), 1, "C") for kind in kinds)
     function.compile(signature)
     return function
+
+
+def folder() -> Path | None:
+    """Where machine code is kept; None where none is."""
+    path = linear.stats.cache_path
+    return None if path is None else Path(path)
 
 
 def scalar(dtype: str) -> Any:
@@ -376,7 +385,7 @@ class Dots:
     """LLVM code for the products of some rows of x with four rows of w, each element read once.
 
         x rows   ────────┐  for each pair: 16 sums over 128 elements ─→ added to 16 totals
-        w rows   ────────┘  at the end the totals in halves, then the elements that are left over
+        w rows   ────────┘  at the end the elements that are left over, then the totals in halves
 
     The order of a sum depends on the length of the rows alone: not on how many rows are taken
     together, as it would if LLVM vectorised a loop over each number of them.
@@ -408,28 +417,33 @@ class Dots:
             stop = self.builder.add(first, _number(k, SPAN))
             is_last = self.builder.icmp_unsigned("<", end, stop)
             stop = self.builder.select(is_last, end, stop)
-            sums = looped(self.builder, first, stop, self.lanes, zeros, self._step(self.vector))
+            sums = looped(self.builder, first, stop, self.lanes, zeros, self._whole)
             return [self.builder.fadd(t, s) for t, s in zip(totals, sums, strict=True)]
 
+        def rest(first: Any, totals: list[Any]) -> list[Any]:
+            is_in = self._first_lanes(self.builder.sub(k, first))
+            return self._step(lambda row: self._read(row, first, is_in), totals)
+
         totals = looped(self.builder, _number(k, 0), end, SPAN, zeros, span)
-        return looped(self.builder, end, k, 1, [*map(self._added, totals)], self._step(self.scalar))
+        return [*map(self._added, looped(self.builder, end, k, self.lanes, totals, rest))]
 
-    def _step(self, kind: Any) -> Callable[[Any, list[Any]], list[Any]]:
-        """What one element, or one of each lane, adds to the sums."""
-        name = f"llvm.fmuladd.{f'v{self.lanes}' if kind is self.vector else ''}"
-        name += "f32" if isinstance(self.scalar, ir.FloatType) else "f64"
-        taken = ir.FunctionType(kind, [kind] * 3)
+    def _whole(self, i: Any, sums: list[Any]) -> list[Any]:
+        """What elements from i on, one for each lane, add to the sums."""
+        self._ask_ahead(i)
+        return self._step(lambda row: self._read(row, i), sums)
+
+    def _step(self, read: Callable[[Any], Any], sums: list[Any]) -> list[Any]:
+        name = f"llvm.fmuladd.v{self.lanes}f{32 if isinstance(self.scalar, ir.FloatType) else 64}"
+        taken = ir.FunctionType(self.vector, [self.vector] * 3)
         add = cgutils.get_or_insert_function(self.builder.module, taken, name)
+        x, w = [read(row) for row in self.x], [read(row) for row in self.w]
+        pairs = [(b, a) for b in w for a in x]
+        return [self.builder.call(add, [*p, s]) for p, s in zip(pairs, sums, strict=True)]
 
-        def step(i: Any, sums: list[Any]) -> list[Any]:
-            if kind is self.vector:
-                self._ask_ahead(i)
-            x = [self._read(row, i, kind) for row in self.x]
-            w = [self._read(row, i, kind) for row in self.w]
-            pairs = [(b, a) for b in w for a in x]
-            return [self.builder.call(add, [*p, s]) for p, s in zip(pairs, sums, strict=True)]
-
-        return step
+    def _first_lanes(self, count: Any) -> Any:
+        """Which lanes are among so many."""
+        numbers = ir.Constant(ir.VectorType(count.type, self.lanes), [*range(self.lanes)])
+        return self.builder.icmp_unsigned("<", numbers, spread(self.builder, count, self.lanes))
 
     def _ask_ahead(self, i: Any) -> None:
         """Have the cache fetch what of w comes soon: it starts anew at every page by itself."""
@@ -442,15 +456,23 @@ class Dots:
             at = self.builder.gep(at, [self.ahead])
             self.builder.call(fetch, [at, to_read, for_long, data])
 
-    def _read(self, row: Any, i: Any, kind: Any) -> Any:
-        """The element i of a row, or one for each lane, as the sums are."""
+    def _read(self, row: Any, i: Any, is_in: Any = None) -> Any:
+        """The elements of a row from i on, one for each lane, as the sums are; of lanes that are
+        not in, zeros.
+        """
         builder, stored = self.builder, row.type.pointee
-        many = kind is self.vector
-        as_lanes = (lambda one: ir.VectorType(one, self.lanes)) if many else (lambda one: one)
-        at = builder.bitcast(builder.gep(row, [i]), as_lanes(stored).as_pointer())
+        kind = ir.VectorType(stored, self.lanes)
+        at = builder.bitcast(builder.gep(row, [i]), kind.as_pointer())
+        align = 8 if isinstance(stored, ir.DoubleType) else 4
+        if isinstance(stored, ir.IntType):
+            align = stored.width // 8
+        if is_in is None:
+            found = builder.load(at, align=align)
+        else:
+            found = _masked(builder, at, align, is_in)
         if not isinstance(stored, ir.IntType):
-            return builder.load(at, align=4 if isinstance(stored, ir.FloatType) else 8)
-        return widened(builder, builder.load(at, align=stored.width // 8), kind, self.is_half)
+            return found
+        return widened(builder, found, self.vector, self.is_half)
 
     def _added(self, lanes: Any) -> Any:
         """The sum of a vector's lanes, half to half."""
@@ -481,6 +503,23 @@ def widened(builder: Any, found: Any, kind: Any, is_half: bool) -> Any:
         return builder.fpext(builder.bitcast(found, like(ir.HalfType())), kind)
     upper = ir.Constant(whole, [16] * lanes if lanes else 16)
     return builder.bitcast(builder.shl(builder.zext(found, whole), upper), kind)
+
+
+def spread(builder: Any, number: Any, lanes: int) -> Any:
+    """A vector of one number."""
+    none, index = ir.Constant(ir.VectorType(number.type, lanes), ir.Undefined), ir.IntType(32)
+    zeros = ir.Constant(ir.VectorType(index, lanes), [0] * lanes)
+    return builder.shuffle_vector(builder.insert_element(none, number, index(0)), none, zeros)
+
+
+def _masked(builder: Any, at: Any, align: int, is_in: Any) -> Any:
+    """The vector there in these lanes, zeros in others, which are not read."""
+    vector = at.type.pointee
+    one = vector.element
+    name = f"llvm.masked.load.v{vector.count}{one.intrinsic_name}.p0"
+    taken = ir.FunctionType(vector, [at.type, ir.IntType(32), is_in.type, vector])
+    load = cgutils.get_or_insert_function(builder.module, taken, name)
+    return builder.call(load, [at, ir.IntType(32)(align), is_in, ir.Constant(vector, None)])
 
 
 def _number(like: Any, value: int) -> Any:
@@ -528,7 +567,7 @@ _dots_1, _dots_2, _dots_4 = map(_dots, (1, 2, 4))
 
 @kernel
 def row_products(x, xo, w, wo, ws, y, yo, start, stop, k, ahead):
-    """`products` of a single row: memory is all that it waits for, so nothing else is in its way."""
+    """`products` of one row: it waits for memory alone, so nothing else is in its way."""
     quarter = (stop - start) // U(4)
     for o in range(start, start + quarter):
         o1, o2, o3 = o + quarter, o + U(2) * quarter, o + U(3) * quarter
@@ -824,3 +863,9 @@ def _weighted_together(p, width, lead, v, vo, vh, vs, y, yo, yh, shared, group, 
 @kernel
 def _row(t, lead, count):
     return min(max(t, lead) - lead, count - U(1))
+
+
+# --- what is kept --------------------------------------------------------------------------------
+
+if kept := folder():
+    remove_code_of_others(kept)

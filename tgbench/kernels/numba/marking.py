@@ -1,7 +1,7 @@
 """The mark that says that everything is compiled for this processor.
 
-Numba keeps machine code by the sources' files, for a processor and a version of its own. The mark
-lies beside that code, and its name is a digest of the same.
+Numba keeps machine code of these sources, for a processor and a version of its own. The mark lies
+beside that code, and its name is a digest of the same.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ try:
     import numba
     from llvmlite import binding
 
-    from tgbench.kernels.numba import loops
+    from tgbench.kernels.numba import loops, sources
 except ImportError:
     loops = None  # type: ignore[assignment]
 
@@ -23,15 +23,11 @@ except ImportError:
 @cache
 def mark() -> Path | None:
     """A file, there or not; None where nothing is kept, or compiled at all."""
-    folder = None if loops is None else loops.linear.stats.cache_path
+    folder = None if loops is None else loops.folder()
     if folder is None:
         return None
-    files = sorted(Path(loops.__file__).parent.glob("*.py"))
-    stats = [(file.name, file.stat()) for file in files]
     found = (
         sys.version_info[:2], numba.__version__, binding.get_host_cpu_name(),
-        binding.get_host_cpu_features().flatten(),
-        [(name, stat.st_mtime_ns, stat.st_size) for name, stat in stats],
+        binding.get_host_cpu_features().flatten(), sources.digest(),
     )  # fmt: skip
-    digest = hashlib.sha256(repr(found).encode()).hexdigest()[:16]
-    return Path(folder) / f"compiled-{digest}"
+    return folder / f"compiled-{hashlib.sha256(repr(found).encode()).hexdigest()[:16]}"
