@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+import threading
+import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +25,8 @@ from tgbench.kernels.registry import ARENA, Host, View
 from tgbench.programs.places import moves
 
 pytest.importorskip("numba")
+
+from numba.core.registry import CPUDispatcher
 
 from tgbench.kernels.numba import chain as chains
 from tgbench.kernels.numba import entries, loops, rows
@@ -288,3 +295,62 @@ def test_what_executes_a_chain_was_called_before_its_first_run(
     ran: list[tuple[int, int]] = []
     chains._call_once(lambda table, starts, first, stop, words, helpers: ran.append((first, stop)))
     assert ran == [(0, 0)], "of no loops"
+
+
+# --- threads --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lets_go", [True, False])
+def test_a_long_chain_lets_other_threads_have_python(lets_go: bool) -> None:
+    """A helper that is woken gets on at once, not when the chain is over; short ones are over soon.
+
+    Nobody takes Python from who has it meanwhile: that happens after the switch interval only.
+    """
+    n = 1 << 16
+    chain = LoopChain(())
+    buffers = {(ARENA, "float32"): torch.ones(2 * n)}
+    for _ in range(500):
+        chain.add(*norm_of(n), buffers)
+    chain.close()
+    go = entries.run_long if lets_go else entries.run
+    table, begins = chain._table, chain._begins
+    go(table, begins, 0, 1, chains.NOBODY, 0)
+    seen, bed = list[str](), threading.Lock()
+    bed.acquire()
+
+    def sleeper() -> None:
+        bed.acquire()
+        seen.append("awake")
+
+    thread = threading.Thread(target=sleeper, daemon=True)
+    thread.start()
+    time.sleep(0.05)
+    before, interval = list[str](), sys.getswitchinterval()
+    sys.setswitchinterval(100.0)
+    try:
+        bed.release()
+        go(table, begins, 0, len(chain), chains.NOBODY, 0)
+        before += seen
+    finally:
+        sys.setswitchinterval(interval)
+    thread.join()
+    assert before == ["awake"] * lets_go
+
+
+def norm_of(n: int) -> tuple[Loop, tuple[Any, ...]]:
+    weights = np.ones(n, np.float32)
+    return NORM, (at(0, n), n, weights, at(n, n), n, 1, n, 1e-6)
+
+
+def test_no_two_loops_are_one_for_who_keeps_machine_code() -> None:
+    """Numba finds kept code by a function's file, name and line, whatever it is compiled for."""
+    found = dict[tuple[str, str, int], Any]()
+    folder = Path(loops.__file__).parent
+    for file in folder.glob("*.py"):
+        module = importlib.import_module(f"tgbench.kernels.numba.{file.stem}")
+        for one in vars(module).values():
+            if isinstance(one, CPUDispatcher):
+                code = one.py_func.__code__
+                place = code.co_filename, one.py_func.__qualname__, code.co_firstlineno
+                assert found.setdefault(place, one) is one, place
+    assert len(found) > 50

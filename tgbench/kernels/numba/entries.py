@@ -168,7 +168,8 @@ def _enter(context, table, at, team, helpers):
     return types.int64(table, types.int64, team, types.int64), generate
 
 
-def _run(table, starts, first, stop, team, helpers):
+@kernel
+def run(table, starts, first, stop, team, helpers):
     """Call what begins at starts[first:stop]; the number of the one that raised, or −1."""
     for i in range(first, stop):
         if _enter(table, starts[i], team, helpers):
@@ -176,7 +177,12 @@ def _run(table, starts, first, stop, team, helpers):
     return -1
 
 
-run, run_long = kernel(_run), long(_run)
+@long
+def run_long(table, starts, first, stop, team, helpers):
+    """The same, with Python let go of. One function compiled in both ways would be one for numba:
+    what it keeps is found by a function's name, not by how it was compiled.
+    """
+    return run(table, starts, first, stop, team, helpers)
 
 
 def compile_all() -> None:
