@@ -55,6 +55,24 @@ def test_equal_patterns_have_one_number_and_the_empty_one_is_0() -> None:
     assert len(states) == 2
 
 
+def test_what_stays_keeps_its_number_and_no_other_gets_one_that_is_gone() -> None:
+    def prefix(stop: Coord) -> ValidityPattern:
+        return ValidityPattern.of({K: Held(Region((Box(((0, stop), (0, 4))),)), (0, 0))})
+
+    states = States()
+    first, gone, last = (states.number(prefix(stop)) for stop in (1, 2, origin_symbol(0)))
+    kind, origin = append(3)
+    moved = states.moved(last, Spot(kind, (2,)), Spot(kind, origin))
+    states.forget_others([first, last, -1])
+    assert set(states.patterns) == {0, first, last}
+    assert states.size_bytes == prefix(1).size_bytes + prefix(origin_symbol(0)).size_bytes
+    assert states.number(prefix(1)) == first
+    assert states.number(prefix(origin_symbol(0))) == last
+    again = states.moved(last, Spot(kind, (2,)), Spot(kind, origin))  # nothing is remembered of it
+    assert rows(states.patterns[again], origin) == (0, 2)
+    assert not {again, states.number(prefix(2))} & {first, gone, last, moved}
+
+
 @given(st.integers(0, SIZE), st.integers(0, SIZE - 1), st.integers(0, 3))
 def test_how_far_back_a_state_is_there(valid: int, start: int, less: int) -> None:
     """Of one that counts on all rows before a start, but for the last few."""

@@ -165,6 +165,6 @@ def test_notes_go_with_what_they_stand_on(what: str, monkeypatch: pytest.MonkeyP
     elif what == "plan":
         inner.plan_for([({"x": np.s_[0]}, {"y": np.s_[0]})])
     else:
-        inner.keeper.forget_states()
+        inner.keeper.bound_states(0)
     assert not inner.keeper.standing.notes
     session.run({"x": session.values["x"]}, {"y": np.s_[20]})

@@ -170,7 +170,7 @@ def test_what_is_wanted_is_forgotten_with_the_plan(seed: int) -> None:
             session.runner.plan()
             assert chooser.wanted is None
         if random.random() < 0.1:
-            session.keeper.forget_states()
+            session.keeper.bound_states(0)
             assert chooser.wanted is None
         if random.random() < 0.1:
             session.forget()

@@ -21,6 +21,7 @@ from tgbench.graph.graph import Graph, GraphBuilder
 from tgbench.graph.op_table import Call
 from tgbench.graph.ops.opaque import aten
 from tgbench.programs.exact import findings
+from tgbench.programs.states import States
 from tgbench.runs import trace
 from tgbench.runs.entry import LoggedCall
 from tgbench.session import choosing, experience, planning, running
@@ -93,6 +94,44 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert most["states"] > 100_000
     assert most["trace"] > 40_000
     assert 0 < len(made.trace) < 150
+
+
+def test_programs_stay_where_patterns_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many are made as where all patterns stay, and the answers are the same bits; although what
+    is remembered is bounded again and again.
+    """
+    forgets = list[int]()
+    forget_others = States.forget_others
+
+    def counted(states: States, numbers: Any) -> None:
+        before = len(states)
+        forget_others(states, numbers)
+        forgets.append(before - len(states))
+
+    monkeypatch.setattr(States, "forget_others", counted)
+    ample = session(making="always")
+    expected = [ample.run(*edit)["y"].copy() for edit in edits(200)]
+    assert not forgets
+    monkeypatch.setattr(running, "STATE_BYTES", round(0.9 * ample.states.size_bytes))
+    bounded = session(making="always")
+    for edit, right in zip(edits(200), expected, strict=True):
+        np.testing.assert_array_equal(bounded.run(*edit)["y"], right)
+    assert sum(forgets) > 0
+    assert bounded.counters.specialised == ample.counters.specialised
+    assert len(bounded.programs) == len(ample.programs)
+
+
+@pytest.mark.parametrize("most_bytes", [0, 20_000, 60_000])
+def test_answers_are_right_whenever_patterns_go(
+    most_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Programs are chosen by what they take; what is wanted, noted or asked about may go as well."""
+    monkeypatch.setattr(running, "STATE_BYTES", most_bytes)
+    made, reference = session(), session(making="always")
+    for edit in edits(120):
+        reference.forget()
+        found, right = made.run(*edit)["y"], reference.run(*edit)["y"]
+        np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-6)
 
 
 def test_what_is_counted_is_what_it_takes() -> None:

@@ -222,10 +222,10 @@ MOST_MOVES = 20_000  # of which it is remembered what they make of a state
 
 
 class States:
-    """All patterns seen, each with its small integer; 0 is the empty one.
+    """Patterns, each with its small integer; 0 is the empty one.
 
     Fields:
-        patterns: by number.
+        patterns: by number. One that is forgotten leaves its number to no other.
         size_bytes: what they take.
         windows: of nodes that slide, along which dimension and how many elements.
     """
@@ -233,32 +233,36 @@ class States:
     def __init__(self, allowance: Allowance | None = None) -> None:
         self._allowance = Allowance() if allowance is None else allowance
         self.windows: Mapping[Node, tuple[int, int]] = {}
-        self._begin()
+        self._numbers: dict[ValidityPattern, int] = {EMPTY_STATE: NOTHING}
+        self.patterns: dict[int, ValidityPattern] = {NOTHING: EMPTY_STATE}
+        self.size_bytes = self._last = 0
+        self._remember()
 
-    def _begin(self) -> None:
+    def _remember(self) -> None:
+        """Nothing is remembered yet of what becomes of patterns."""
         memo = self._allowance.memo
         self._moves, self._rounded = memo(MOST_MOVES), memo(MOST_PLACES)
         self._here, self._held = memo(MOST_PLACES), memo(MOST_MOVES)
-        self._numbers: dict[ValidityPattern, int] = {EMPTY_STATE: 0}
-        self.patterns: list[ValidityPattern] = [EMPTY_STATE]
-        self.size_bytes = 0
 
     def number(self, pattern: ValidityPattern) -> int:
         found = self._numbers.get(pattern)
         if found is None:
             self.size_bytes += pattern.size_bytes
-            self.patterns.append(pattern)  # first: an interrupt in between wastes a number
-            found = self._numbers[pattern] = len(self.patterns) - 1
+            self._last = found = self._last + 1
+            self.patterns[found] = pattern  # first: an interrupt in between wastes a number
+            self._numbers[pattern] = found
         return found
 
-    def forget_others(self, number: int) -> int:
-        """Drop every pattern but one (and the empty one); returns that one's new number.
+    def forget_others(self, numbers: Iterable[int]) -> None:
+        """Drop every pattern but some, and the empty one.
 
         What names numbers goes before what they stand for, in case of an interrupt.
         """
-        kept = self.patterns[number]
-        self._begin()
-        return self.number(kept)
+        stay = {NOTHING, *numbers}
+        self._remember()
+        self._numbers = {one: number for one, number in self._numbers.items() if number in stay}
+        self.patterns = {number: one for one, number in self._numbers.items()}
+        self.size_bytes = sum(one.size_bytes for one in self._numbers if one is not EMPTY_STATE)
 
     def __len__(self) -> int:
         return len(self.patterns)

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 from statistics import fmean
@@ -176,10 +176,14 @@ class Chooser(Protocol):
             by accident. They make runs quicker that come again and again, and programs rare that
             are met again. If not, it counts on any part of what the plan keeps.
         wanted: what is got ready while runs go on, if anything is.
+        states: the numbers of those of `States` that it knows something of, but for what is wanted.
     """
 
     strict: bool
     wanted: Wanted | None
+
+    @property
+    def states(self) -> Iterable[int]: ...
 
     def waits(self) -> bool:
         """Whether nothing is chosen for this run, as it cannot be paid for."""
@@ -272,6 +276,7 @@ class Own:
 
     strict = True
     wanted: Wanted | None = None
+    states: Iterable[int] = ()
 
     def waits(self) -> bool:
         return False
@@ -399,6 +404,10 @@ class Measured:
         """Nothing was looked for yet."""
         self._looking, self._found_ns = Use(), 0.0  # what it took, and saved, on average of late
         self._passed, self._hopes = 0, HOPES  # runs that did not look; looks for what is new
+
+    @property
+    def states(self) -> Iterable[int]:
+        return self._experience.states
 
     def choose(self, own: Offer, larger: Larger, planned: Classes) -> Offer:
         """The offer that costs least; what the others would have saved is put aside.

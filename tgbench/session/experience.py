@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from statistics import median_low
@@ -142,6 +142,12 @@ class Experience:
         self._made_ns = 0  # what making all programs that are there took
         self._cold_ns = 0  # the first of them
         self.reference: Program | None = None
+
+    @property
+    def states(self) -> Iterator[int]:
+        """The numbers of what programs would count on that the model was asked about."""
+        for family in self._families.values():
+            yield from (state for _, _, state in family.asked)
 
     # --- running ---------------------------------------------------------------------------------
 

@@ -49,7 +49,7 @@ from tgbench.session.trying import TriedCall, Tryer
 
 Array = NDArray[Any]
 Likely: TypeAlias = Sequence[tuple[Rung, Spot]]  # runs that may come, on which rungs
-STATE_BYTES = 16 << 20  # of patterns; past this they and their programs start again
+STATE_BYTES = 16 << 20  # of patterns; past this those that nothing counts on go
 MOST_PLANS = 4  # a run that still fits nothing after this many plans is an error of ours
 
 
@@ -254,8 +254,7 @@ class Runner:
         fits: Runs
         if self._awaits_code and beside.has_come():
             self._take_up_code()
-        if self.keeper.states.size_bytes > STATE_BYTES:
-            self.keeper.forget_states()
+        self.keeper.bound_states(STATE_BYTES)
         found_ns, came_as, fits = 0, None, ()
         for _ in range(MOST_PLANS):
             arrays = self.reader.completed(request.given, self.keeper.standing.held)

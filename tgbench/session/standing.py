@@ -10,7 +10,7 @@ whatever line finds either the one before or the one after.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -193,12 +193,31 @@ class Keeper:
         """Let nothing count that was computed."""
         self.standing = self.standing.stale()
 
-    def forget_states(self) -> None:
-        """Number what is valid anew: there were so many patterns that others would not fit."""
-        self._drop_programs()
-        before = self.standing._replace(notes=())
-        self.standing = before._replace(valid=0)
-        self.standing = before._replace(valid=self.states.forget_others(before.valid))
+    def bound_states(self, most_bytes: int) -> None:
+        """Drop patterns that nothing counts on, if they all take more; every program, too, if those
+        that these count on are most of them.
+        """
+        if self.states.size_bytes <= most_bytes:
+            return
+        self.chooser.wanted = None  # what is begun may have numbered some
+        for _, _, program in self.programs:
+            program.afters.clear()
+        self.states.forget_others(self._counted_on())
+        if self.states.size_bytes > most_bytes // 2:
+            self._drop_programs()
+            self.standing = self.standing._replace(notes=())
+            self.states.forget_others([self.standing.valid])
+
+    def _counted_on(self) -> Iterator[int]:
+        """The numbers of what is valid, of what programs that are there begin with, look at and
+        leave, and of what the chooser knows something of.
+        """
+        yield self.standing.valid
+        yield from self.chooser.states
+        for state, _, program in self.programs:
+            yield from (state, program.start, program.counts_on, program.after)
+        for note in self.standing.notes:
+            yield from (note.valid, note.program.after)
 
     def left_by(self, program: Program, spot: Spot, before: Standing) -> int:
         """What a program leaves of what stood before, and what it computed."""
