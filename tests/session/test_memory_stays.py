@@ -125,7 +125,7 @@ def test_programs_stay_where_patterns_go(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_answers_are_right_whenever_patterns_go(
     most_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Programs are chosen by what they take; what is wanted, noted or asked about may go as well."""
+    """What is wanted, noted or asked about may go as well."""
     monkeypatch.setattr(running, "STATE_BYTES", most_bytes)
     made, reference = session(), session(making="always")
     for edit in edits(120):

@@ -28,7 +28,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from tgbench.kernels.numba.loops import U, kernel, looped, native, spread, widened
+from tgbench.kernels.numba.loops import U, kernel, native
+from tgbench.kernels.numba.sums import looped, spread, widened
 from tgbench.kernels.waiting import runtime
 
 _FEATURES = binding.get_host_cpu_features()

@@ -1,7 +1,7 @@
 """The loops behind the numba kernels, compiled once and kept on disk.
 
 Every array is flat and contiguous, rows lie a stride apart, and indices are unsigned: then LLVM
-vectorises the inner loops; those of products are vectors from the start (`Dots`). Sums may be
+vectorises the inner loops; those of products are vectors from the start (`sums`). Sums may be
 reordered and products contracted (`reassoc`, `contract`), NaN and infinities keep their meaning.
 A sum runs over its elements in one fixed order that does not depend on how many rows are asked
 for, nor on where they stand, so a row has the same bits whether it is computed alone or among
@@ -17,14 +17,21 @@ from typing import Any
 
 import numba
 import numpy as np
-from llvmlite import binding, ir
 from numba import types
-from numba.core import cgutils
 from numba.core.registry import cpu_target
-from numba.extending import intrinsic
-from numba.np.arrayobj import make_array
 
 from tgbench.kernels.numba.sources import remove_code_of_others
+from tgbench.kernels.numba.sums import (
+    COLUMNS,
+    TALL,
+    dots_1,
+    dots_2,
+    dots_4,
+    sums_narrow,
+    sums_narrow_1,
+    sums_wide,
+    sums_wide_1,
+)
 
 F, U = np.float32, np.uint64
 
@@ -354,216 +361,6 @@ def gather(table, ts, ids, y, ys, count, height, n):
 
 # --- products ------------------------------------------------------------------------------------
 
-LANES = {types.float32: 16, types.float64: 8}  # terms that are added side by side
-SPAN = 128  # elements of a row after which the lanes are added to their totals
-_FEATURES = binding.get_host_cpu_features()
-TALL = 4 if _FEATURES.get("avx512f") else 2  # rows that registers hold
-CONVERTS_HALVES = any(map(_FEATURES.get, ("f16c", "avx512f", "neon", "fp-armv8")))
-
-
-def looped(
-    builder: Any, start: Any, stop: Any, by: int, init: list[Any], emit: Callable[..., list[Any]]
-) -> list[Any]:
-    """LLVM code for `emit(i, values)`, for i from start to stop; the last values."""
-    before = builder.block
-    head, body, done = (builder.append_basic_block(n) for n in ("head", "body", "done"))
-    builder.branch(head)
-    builder.position_at_end(head)
-    i, values = builder.phi(start.type), [builder.phi(value.type) for value in init]
-    builder.cbranch(builder.icmp_unsigned("<", i, stop), body, done)
-    builder.position_at_end(body)
-    after = [builder.add(i, _number(i, by)), *emit(i, values)]
-    for phi, first, then in zip([i, *values], [start, *init], after, strict=True):
-        phi.add_incoming(first, before)
-        phi.add_incoming(then, builder.block)
-    builder.branch(head)
-    builder.position_at_end(done)
-    return values
-
-
-class Dots:
-    """LLVM code for the products of some rows of x with four rows of w, each element read once.
-
-        x rows   ────────┐  for each pair: 16 sums over 128 elements ─→ added to 16 totals
-        w rows   ────────┘  at the end the elements that are left over, then the totals in halves
-
-    The order of a sum depends on the length of the rows alone: not on how many rows are taken
-    together, as it would if LLVM vectorised a loop over each number of them.
-
-    Rows of w may be in less than float32, and are widened as they are read: bfloat16, whose bits
-    (16 of them) are the upper half of a float32's, float16, whose bits have a sign for
-    numba to tell them apart, or int8.
-
-    Fields:
-        is_half: whether 16 bits are a float16's.
-        ahead: how many bytes of a row of w are asked for before they are read.
-    """
-
-    def __init__(
-        self, builder: Any, scalar: Any, lanes: int, x: list[Any], w: list[Any], is_half: bool,
-        ahead: Any,
-    ) -> None:  # fmt: skip
-        self.builder, self.scalar, self.lanes, self.is_half = builder, scalar, lanes, is_half
-        self.ahead = ahead
-        self.vector = ir.VectorType(scalar, lanes)
-        self.x, self.w = x, w
-
-    def emit(self, k: Any) -> list[Any]:
-        """The sums over `k` elements, those of the first row of w first."""
-        zeros = [ir.Constant(self.vector, [0.0] * self.lanes)] * (len(self.x) * len(self.w))
-        end = self.builder.and_(k, _number(k, -self.lanes % 2**64))
-
-        def span(first: Any, totals: list[Any]) -> list[Any]:
-            stop = self.builder.add(first, _number(k, SPAN))
-            is_last = self.builder.icmp_unsigned("<", end, stop)
-            stop = self.builder.select(is_last, end, stop)
-            sums = looped(self.builder, first, stop, self.lanes, zeros, self._whole)
-            return [self.builder.fadd(t, s) for t, s in zip(totals, sums, strict=True)]
-
-        def rest(first: Any, totals: list[Any]) -> list[Any]:
-            is_in = self._first_lanes(self.builder.sub(k, first))
-            return self._step(lambda row: self._read(row, first, is_in), totals)
-
-        totals = looped(self.builder, _number(k, 0), end, SPAN, zeros, span)
-        return [*map(self._added, looped(self.builder, end, k, self.lanes, totals, rest))]
-
-    def _whole(self, i: Any, sums: list[Any]) -> list[Any]:
-        """What elements from i on, one for each lane, add to the sums."""
-        self._ask_ahead(i)
-        return self._step(lambda row: self._read(row, i), sums)
-
-    def _step(self, read: Callable[[Any], Any], sums: list[Any]) -> list[Any]:
-        name = f"llvm.fmuladd.v{self.lanes}f{32 if isinstance(self.scalar, ir.FloatType) else 64}"
-        taken = ir.FunctionType(self.vector, [self.vector] * 3)
-        add = cgutils.get_or_insert_function(self.builder.module, taken, name)
-        x, w = [read(row) for row in self.x], [read(row) for row in self.w]
-        pairs = [(b, a) for b in w for a in x]
-        return [self.builder.call(add, [*p, s]) for p, s in zip(pairs, sums, strict=True)]
-
-    def _first_lanes(self, count: Any) -> Any:
-        """Which lanes are among so many."""
-        numbers = ir.Constant(ir.VectorType(count.type, self.lanes), [*range(self.lanes)])
-        return self.builder.icmp_unsigned("<", numbers, spread(self.builder, count, self.lanes))
-
-    def _ask_ahead(self, i: Any) -> None:
-        """Have the cache fetch what of w comes soon: it starts anew at every page by itself."""
-        bit, byte = ir.IntType(32), ir.IntType(8).as_pointer()
-        taken = ir.FunctionType(ir.VoidType(), [byte, bit, bit, bit])
-        fetch = cgutils.get_or_insert_function(self.builder.module, taken, "llvm.prefetch.p0i8")
-        to_read, for_long, data = bit(0), bit(3), bit(1)
-        for row in self.w:
-            at = self.builder.bitcast(self.builder.gep(row, [i]), byte)
-            at = self.builder.gep(at, [self.ahead])
-            self.builder.call(fetch, [at, to_read, for_long, data])
-
-    def _read(self, row: Any, i: Any, is_in: Any = None) -> Any:
-        """The elements of a row from i on, one for each lane, as the sums are; of lanes that are
-        not in, zeros.
-        """
-        builder, stored = self.builder, row.type.pointee
-        kind = ir.VectorType(stored, self.lanes)
-        at = builder.bitcast(builder.gep(row, [i]), kind.as_pointer())
-        align = 8 if isinstance(stored, ir.DoubleType) else 4
-        if isinstance(stored, ir.IntType):
-            align = stored.width // 8
-        if is_in is None:
-            found = builder.load(at, align=align)
-        else:
-            found = _masked(builder, at, align, is_in)
-        if not isinstance(stored, ir.IntType):
-            return found
-        return widened(builder, found, self.vector, self.is_half)
-
-    def _added(self, lanes: Any) -> Any:
-        """The sum of a vector's lanes, half to half."""
-        count = self.lanes
-        while count > 1:
-            count //= 2
-            low, high = (
-                ir.Constant(ir.VectorType(ir.IntType(32), count), [*range(at, at + count)])
-                for at in (0, count)
-            )
-            none = ir.Constant(lanes.type, ir.Undefined)
-            low, high = (self.builder.shuffle_vector(lanes, none, half) for half in (low, high))
-            lanes = self.builder.fadd(low, high)
-        return self.builder.extract_element(lanes, ir.Constant(ir.IntType(32), 0))
-
-
-def widened(builder: Any, found: Any, kind: Any, is_half: bool) -> Any:
-    """A number in less than float32, or a vector of them, as one of this kind: see `Dots`."""
-    lanes = found.type.count if isinstance(found.type, ir.VectorType) else 0
-
-    def like(one: Any) -> Any:
-        return ir.VectorType(one, lanes) if lanes else one
-
-    whole = like(ir.IntType(32))
-    if (found.type.element if lanes else found.type).width == 8:
-        return builder.sitofp(builder.sext(found, whole), kind)
-    if is_half:
-        return builder.fpext(builder.bitcast(found, like(ir.HalfType())), kind)
-    upper = ir.Constant(whole, [16] * lanes if lanes else 16)
-    return builder.bitcast(builder.shl(builder.zext(found, whole), upper), kind)
-
-
-def spread(builder: Any, number: Any, lanes: int) -> Any:
-    """A vector of one number."""
-    none, index = ir.Constant(ir.VectorType(number.type, lanes), ir.Undefined), ir.IntType(32)
-    zeros = ir.Constant(ir.VectorType(index, lanes), [0] * lanes)
-    return builder.shuffle_vector(builder.insert_element(none, number, index(0)), none, zeros)
-
-
-def _masked(builder: Any, at: Any, align: int, is_in: Any) -> Any:
-    """The vector there in these lanes, zeros in others, which are not read."""
-    vector = at.type.pointee
-    one = vector.element
-    name = f"llvm.masked.load.v{vector.count}{one.intrinsic_name}.p0"
-    taken = ir.FunctionType(vector, [at.type, ir.IntType(32), is_in.type, vector])
-    load = cgutils.get_or_insert_function(builder.module, taken, name)
-    return builder.call(load, [at, ir.IntType(32)(align), is_in, ir.Constant(vector, None)])
-
-
-def _number(like: Any, value: int) -> Any:
-    return ir.Constant(like.type, value)
-
-
-def _dots(rows: int) -> Any:
-    """y[q + r · ys + o] = x[p + r · xs] · w[o]: a number of rows, and four rows w at w0 to w3."""
-
-    @intrinsic
-    def dots(context, x, p, xs, w, w0, w1, w2, w3, y, q, ys, o0, o1, o2, o3, k, ahead):
-        def generate(context, builder, signature, arguments):
-            x, p, xs, w, w0, w1, w2, w3, y, q, ys, o0, o1, o2, o3, k, ahead = arguments
-            places = dict(zip((0, 3, 8), (x, w, y), strict=True))
-            x, w, y = (
-                make_array(signature.args[i])(context, builder, array).data
-                for i, array in places.items()
-            )
-
-            def row(data: Any, first: Any, stride: Any, number: int) -> Any:
-                return builder.gep(
-                    data, [builder.add(first, builder.mul(stride, _number(first, number)))]
-                )
-
-            made = Dots(
-                builder, x.type.pointee, LANES[signature.args[0].dtype],
-                [row(x, p, xs, r) for r in range(rows)],
-                [builder.gep(w, [at]) for at in (w0, w1, w2, w3)],
-                signature.args[3].dtype == types.int16, ahead,
-            )  # fmt: skip
-            sums = iter(made.emit(k))
-            for column in (o0, o1, o2, o3):
-                for r in range(rows):
-                    builder.store(next(sums), builder.gep(row(y, q, ys, r), [column]))
-            return context.get_dummy_value()
-
-        n = types.uint64
-        return types.void(x, n, n, w, *[n] * 4, y, *[n] * 8), generate
-
-    return dots
-
-
-_dots_1, _dots_2, _dots_4 = map(_dots, (1, 2, 4))
-
 
 @kernel
 def row_products(x, xo, w, wo, ws, y, yo, start, stop, k, ahead):
@@ -572,12 +369,12 @@ def row_products(x, xo, w, wo, ws, y, yo, start, stop, k, ahead):
     for o in range(start, start + quarter):
         o1, o2, o3 = o + quarter, o + U(2) * quarter, o + U(3) * quarter
         w0, w1, w2, w3 = wo + o * ws, wo + o1 * ws, wo + o2 * ws, wo + o3 * ws
-        _dots_1(x, xo, U(0), w, w0, w1, w2, w3, y, yo, U(0), o, o1, o2, o3, k, ahead)
+        dots_1(x, xo, U(0), w, w0, w1, w2, w3, y, yo, U(0), o, o1, o2, o3, k, ahead)
     o = start + U(4) * quarter
     if o < stop:
         o1, o2 = min(o + U(1), stop - U(1)), stop - U(1)
         w0, w1, w2 = wo + o * ws, wo + o1 * ws, wo + o2 * ws
-        _dots_1(x, xo, U(0), w, w0, w1, w2, w2, y, yo, U(0), o, o1, o2, o2, k, ahead)
+        dots_1(x, xo, U(0), w, w0, w1, w2, w2, y, yo, U(0), o, o1, o2, o2, k, ahead)
 
 
 @kernel
@@ -601,15 +398,15 @@ def products(x, xo, xs, w, wo, ws, y, yo, ys, rows, start, stop, k, ahead):
         r = U(0)
         while TALL == 4 and r + U(4) <= rows:
             p, q = xo + r * xs, yo + r * ys
-            _dots_4(x, p, xs, w, w0, w1, w2, w3, y, q, ys, o, o1, o2, o3, k, ahead)
+            dots_4(x, p, xs, w, w0, w1, w2, w3, y, q, ys, o, o1, o2, o3, k, ahead)
             r += U(4)
         while r + U(2) <= rows:
             p, q = xo + r * xs, yo + r * ys
-            _dots_2(x, p, xs, w, w0, w1, w2, w3, y, q, ys, o, o1, o2, o3, k, ahead)
+            dots_2(x, p, xs, w, w0, w1, w2, w3, y, q, ys, o, o1, o2, o3, k, ahead)
             r += U(2)
         if r < rows:
             p, q = xo + r * xs, yo + r * ys
-            _dots_1(x, p, xs, w, w0, w1, w2, w3, y, q, ys, o, o1, o2, o3, k, ahead)
+            dots_1(x, p, xs, w, w0, w1, w2, w3, y, q, ys, o, o1, o2, o3, k, ahead)
 
 
 @kernel
@@ -751,7 +548,8 @@ def few_windows(
 
 NO_MASK = np.ones(1, np.bool_)
 NO_BIAS = {dtype: np.zeros(0, dtype) for dtype in ("float32", "float64")}
-PAD = 64  # keys stand in a row of scores at their number modulo this, so that sums keep their order
+PAD = 64  # keys stand in a row of scores at their number modulo this: sums keep their order
+KEYS = 64  # whose values are read at a time, for all heads
 
 
 @kernel
@@ -777,7 +575,7 @@ def attention(q, qb, qh, qt, k, kb, kh, kt, v, vb, vh, vt, mask, mb, mh, mt, ms,
             )  # fmt: skip
             for g in range(U(heads)):
                 _weights(score, g * width, lead, keys, width, mask, m + g * U(mh), ms, F(scale))
-            _weighted_together(
+            _weighted_sums(
                 score, width, lead, v, vo, U(vh), U(vt), y, yo, U(yh), U(shared), group, keys,
                 U(wide),
             )  # fmt: skip
@@ -793,8 +591,11 @@ def attention(q, qb, qh, qt, k, kb, kh, kt, v, vb, vh, vt, mask, mb, mh, mt, ms,
                 for g in range(group):
                     m = b * U(mb) + (first + g) * U(mh) + t * U(mt)
                     _weights(score, g * width, lead, keys, width, mask, m, ms, F(scale))
-                    yo = b * U(yb) + (first + g) * U(yh) + t * U(yt)
-                    _weighted_sum(score, g * width, lead, v, vo, U(vt), y, yo, keys, U(wide))
+                yo = b * U(yb) + first * U(yh) + t * U(yt)
+                _weighted_sums(
+                    score, width, lead, v, vo, U(0), U(vt), y, yo, U(yh), U(1), group, keys,
+                    U(wide),
+                )  # fmt: skip
 
 
 @kernel
@@ -814,17 +615,40 @@ def _weights(score, s, lead, keys, width, mask, m, ms, scale):
 
 
 @kernel
-def _weighted_sum(p, po, lead, v, vo, vs, y, yo, count, wide):
-    """y = Σ p[lead + t] · v[t], four rows at a time; weights before and behind them are 0."""
-    for i in range(wide):
-        y[yo + i] = F(0)
-    for block in range(lead // U(4), (lead + count + U(3)) // U(4)):
-        t = U(4) * block
-        v0, v1 = vo + _row(t, lead, count) * vs, vo + _row(t + U(1), lead, count) * vs
-        v2, v3 = vo + _row(t + U(2), lead, count) * vs, vo + _row(t + U(3), lead, count) * vs
-        p0, p1, p2, p3 = p[po + t], p[po + t + U(1)], p[po + t + U(2)], p[po + t + U(3)]
+def _add_weighted(p, po, width, v, vo, vs, y, yo, yh, group, keys, wide):
+    """y[g] += Σ p[g, t] · v[t] for the heads that share v."""
+    g = U(0)
+    while g < group:
+        few = g + U(TALL) > group
+        at, to, c = po + g * width, yo + g * yh, U(0)
+        while c < wide:
+            left = wide - c
+            if left < U(COLUMNS) and few:
+                sums_narrow_1(p, at, width, v, vo + c, vs, y, to + c, yh, keys, left)
+            elif left < U(COLUMNS):
+                sums_narrow(p, at, width, v, vo + c, vs, y, to + c, yh, keys, left)
+            elif few:
+                sums_wide_1(p, at, width, v, vo + c, vs, y, to + c, yh, keys, left)
+            else:
+                sums_wide(p, at, width, v, vo + c, vs, y, to + c, yh, keys, left)
+            c += U(COLUMNS) if left >= U(COLUMNS) else U(16)
+        g += U(1) if few else U(TALL)
+
+
+@kernel
+def _weighted_sums(p, width, lead, v, vo, vh, vs, y, yo, yh, shared, group, keys, wide):
+    """y = Σ p[lead + t] · v[t] of all heads: of some rows of v, which a near cache holds, before
+    the next ones.
+    """
+    for g in range(shared * group):
         for i in range(wide):
-            y[yo + i] += p0 * v[v0 + i] + p1 * v[v1 + i] + p2 * v[v2 + i] + p3 * v[v3 + i]
+            y[yo + g * yh + i] = F(0)
+    for first in range(U(0), keys, U(KEYS)):
+        count = min(keys - first, U(KEYS))
+        for h in range(shared):
+            at, to = h * group * width + lead + first, yo + h * group * yh
+            rows = vo + h * vh + first * vs
+            _add_weighted(p, at, width, v, rows, vs, y, to, yh, group, count, wide)
 
 
 @kernel
@@ -839,30 +663,7 @@ def _scores_together(q, qo, qh, k, ko, kh, kt, score, lead, width, shared, group
             first, p = ko + g // group * kh, qo + g * qh
             w0, w1, w2, w3 = first + o * kt, first + o1 * kt, first + o2 * kt, first + o3 * kt
             to = g * width + lead
-            _dots_1(q, p, qh, k, w0, w1, w2, w3, score, to, width, o, o1, o2, o3, depth, ahead)
-
-
-@kernel
-def _weighted_together(p, width, lead, v, vo, vh, vs, y, yo, yh, shared, group, count, wide):
-    """The sums of all heads, as `_weighted_sum` does: of all before the next four rows."""
-    for g in range(shared * group):
-        for i in range(wide):
-            y[yo + g * yh + i] = F(0)
-    for block in range(lead // U(4), (lead + count + U(3)) // U(4)):
-        t = U(4) * block
-        r0, r1 = _row(t, lead, count) * vs, _row(t + U(1), lead, count) * vs
-        r2, r3 = _row(t + U(2), lead, count) * vs, _row(t + U(3), lead, count) * vs
-        for g in range(shared * group):
-            first, po, to = vo + g // group * vh, g * width + t, yo + g * yh
-            v0, v1, v2, v3 = first + r0, first + r1, first + r2, first + r3
-            p0, p1, p2, p3 = p[po], p[po + U(1)], p[po + U(2)], p[po + U(3)]
-            for i in range(wide):
-                y[to + i] += p0 * v[v0 + i] + p1 * v[v1 + i] + p2 * v[v2 + i] + p3 * v[v3 + i]
-
-
-@kernel
-def _row(t, lead, count):
-    return min(max(t, lead) - lead, count - U(1))
+            dots_1(q, p, qh, k, w0, w1, w2, w3, score, to, width, o, o1, o2, o3, depth, ahead)
 
 
 # --- what is kept --------------------------------------------------------------------------------

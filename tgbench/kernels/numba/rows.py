@@ -49,7 +49,7 @@ from tgbench.kernels.views import (
 )
 
 try:
-    from tgbench.kernels.numba import ahead, entries, tiles
+    from tgbench.kernels.numba import ahead, entries, sums, tiles
     from tgbench.kernels.numba import loops as loops
     from tgbench.kernels.numba.team import LEAST_BYTES
     from tgbench.kernels.numba.team import gain as gain
@@ -148,7 +148,7 @@ def _product(site: Site) -> Rows | None:
         return None
     if p.bias is not None and not is_flat(p.bias):
         return None
-    if p.weights[0].dtype == "float16" and not loops.CONVERTS_HALVES:
+    if p.weights[0].dtype == "float16" and not sums.CONVERTS_HALVES:
         return None
     flat = _lines(p.x), _lines(p.out), *map(_lines, p.weights)
     return None if None in flat else p
