@@ -139,6 +139,7 @@ for _keys in (1, 2, 3, 5, 63, 64, 65, 130):
     NODES[f"attention_{_keys}"] = lambda g, s=_keys: attend(g, 4, 1, s)
 NODES["attention_heads"] = lambda g: attend(g, 6, 3, 130)
 NODES["attention_rows"] = lambda g: attend(g, 4, 2, 70, causal(70, 70, 30), rows=70)
+NODES["attention_wide"] = lambda g: attend(g, 10, 2, 130, random_mask(1, 130), wide=150)
 NODES["attention_mask"] = lambda g: attend(g, 4, 2, 130, random_mask(1, 130))
 NODES["attention_masks"] = lambda g: attend(g, 4, 2, 130, random_mask(1, 4, 1, 130))
 
@@ -392,14 +393,14 @@ def test_gather_refuses_an_index_outside() -> None:
         function(*memory.bound(arguments))
 
 
-@pytest.mark.parametrize(("heads", "shared"), [(4, 4), (6, 2), (3, 1)])
+@pytest.mark.parametrize(("heads", "shared"), [(4, 4), (6, 2), (3, 1), (10, 2)])
 @pytest.mark.parametrize(("start", "keys"), [(0, 1), (0, 130), (67, 45)])
+@pytest.mark.parametrize("depth", [24, 77, 128])
 @pytest.mark.parametrize("masked", [False, True])
 def test_all_heads_together_have_the_bits_of_one_after_another(
-    heads: int, shared: int, start: int, keys: int, masked: bool
+    heads: int, shared: int, start: int, keys: int, depth: int, masked: bool
 ) -> None:
     """Where queries, keys and values of a row lie side by side, as one product leaves them."""
-    depth = 24
     row = (heads + 2 * shared) * depth
     rng = np.random.default_rng(0)
     qkv = rng.standard_normal(keys * row).astype(np.float32)
