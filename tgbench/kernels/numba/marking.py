@@ -26,8 +26,9 @@ def mark() -> Path | None:
     folder = None if loops is None else loops.folder()
     if folder is None:
         return None
+    changed = [file.stat().st_mtime_ns for file in sources.files()]  # what older numba goes by
     found = (
         sys.version_info[:2], numba.__version__, binding.get_host_cpu_name(),
-        binding.get_host_cpu_features().flatten(), sources.digest(),
+        binding.get_host_cpu_features().flatten(), sources.digest(), changed,
     )  # fmt: skip
     return folder / f"compiled-{hashlib.sha256(repr(found).encode()).hexdigest()[:16]}"

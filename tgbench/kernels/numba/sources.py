@@ -16,11 +16,16 @@ from pathlib import Path
 SOURCES = Path(__file__).parent
 
 
+def files() -> list[Path]:
+    """The modules that are compiled."""
+    return sorted(SOURCES.glob("*.py"))
+
+
 @cache
 def digest() -> str:
-    """Of what is written in the modules that are compiled."""
+    """Of what is written in them."""
     made = hashlib.sha256()
-    for file in sorted(SOURCES.glob("*.py")):
+    for file in files():
         made.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
     return made.hexdigest()[:16]
 
