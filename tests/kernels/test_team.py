@@ -123,6 +123,51 @@ def test_threads_gain_something_or_nothing() -> None:
     assert 1.0 <= team.gain(2) < 8.0
 
 
+@pytest.mark.parametrize(
+    ("told", "measured", "found"),
+    [([1.9, 5.0], 1, 1.9), ([1.0, 1.9, 5.0], 2, 1.9), ([1.1, 1.0, 1.0, 5.0], 3, 1.1)],
+)
+def test_a_gain_that_is_little_is_measured_again(
+    told: list[float], measured: int, found: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once: what is known then stands until runs look again."""
+    asked, answers = list[int](), iter(told)
+
+    def measure(threads: int) -> float:
+        asked.append(threads)
+        return next(answers)
+
+    monkeypatch.setattr(team, "measure_gain", measure)
+    monkeypatch.setattr(team, "GAINS", {})
+    assert [team.gain(2), team.gain(2)] == [found] * 2
+    assert asked == [2] * measured
+
+
+def test_looking_is_timed_with_the_moment_that_is_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As helpers and callers look: without it they would wait twenty times as long as they are to,
+    as they do where a processor takes so long for it.
+    """
+    paused = [0]
+    monkeypatch.setattr(tiles, "_read", lambda words, index: words[index])
+    monkeypatch.setattr(tiles, "_pause", lambda: paused.__setitem__(0, paused[0] + 1))
+    words = tiles.words_of(1)
+    for number in (0, 7):
+        words[tiles.NUMBER], paused[0] = number, 0
+        tiles.wait.py_func(words, 5)
+        assert paused == [5]
+
+
+def test_a_look_that_was_disturbed_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, took = [0], iter([0, *[900_000] * (team.TIMES - 1), 40_000])
+
+    def wait(words: Array, polls: int) -> None:
+        now[0] += next(took)
+
+    monkeypatch.setattr(tiles, "wait", wait)
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: now[0])
+    assert team._poll_ns(tiles.words_of(1)) == 40_000 / team.POLLS
+
+
 # --- the protocol, with helpers that are told what to do -----------------------------------------
 
 

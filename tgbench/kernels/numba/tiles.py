@@ -326,9 +326,9 @@ def _help(words, task, number, first, memory):
 
 @long
 def wait(words, polls):
-    """What polling a word takes."""
+    """Look at a word so many times, as who waits does."""
     for _ in range(polls):
-        if _read(words, LAST) != _read(words, NUMBER):
+        if _read(words, NUMBER) >= 0:  # it always is
             _pause()
 
 
