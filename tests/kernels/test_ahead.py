@@ -20,9 +20,9 @@ def _view(rows: int, dtype: str = "float32") -> View:
 
 def test_small_matrices_are_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ahead, "measured_ahead", lambda dtype: 2048)
-    rows = ahead.LEAST_BYTES // 4 // 1024
-    assert ahead.ahead_of(_view(rows - 1)) == 0
-    assert ahead.ahead_of(_view(rows)) == 2048
+    rows = ahead.MOST_BYTES // 4 // 1024
+    assert ahead.ahead_of(_view(rows)) == 0
+    assert ahead.ahead_of(_view(rows + 1)) == 2048
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16", "int8"])

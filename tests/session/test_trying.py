@@ -60,6 +60,7 @@ class World:
 def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(calibrate, "_is_disturbed", lambda device, is_contended: False)
+    monkeypatch.setattr(trying, "_is_quiet", lambda: True)  # whatever else this machine does
     monkeypatch.setattr(Planning, "calibrate", lambda self, planner: None)
     made = World()
     wrapped = [made.kernel(one) for one in KERNELS["linear"]]

@@ -28,7 +28,7 @@ from tgbench.kernels.registry import View
 
 DISTANCES = (0, 512, 1024, 1536, 2048, 3072)  # bytes; the nearest one where several are as quick
 AS_QUICK = 1.02
-LEAST_BYTES = 2 << 20  # of a matrix: models of smaller ones lie in caches, and need not know
+MOST_BYTES = 1 << 20  # of a matrix that is not asked for: models of such lie in caches
 PART_BYTES = 32 << 20
 PARTS = 7  # more than caches hold, also larger ones than they say; each distance reads each part
 OFFSET = 8  # bytes from where a cache's line begins, as weights in files are
@@ -38,7 +38,7 @@ ONES = {"bfloat16": 0x3F80, "float16": 0x3C00}  # their bits: numbers that are n
 
 def ahead_of(weight: View) -> int:
     """How many bytes ahead a matrix is asked for."""
-    return measured_ahead(weight.dtype) if weight.size_bytes >= LEAST_BYTES else 0
+    return measured_ahead(weight.dtype) if weight.size_bytes > MOST_BYTES else 0
 
 
 @cache
