@@ -33,7 +33,8 @@ from numpy.typing import NDArray
 from tgbench.kernels.numba import loops, tiles
 from tgbench.kernels.numba.ahead import measured_ahead
 
-IDLE_NS = 200_000  # without work, after which a helper sleeps: decoding leaves it less
+IDLE_NS = 5_000_000  # without work, after which a helper sleeps: it is woken where a chain begins,
+# and attention within it, which is no team's, takes as long
 PATIENCE_NS = 200  # for a KiB of the weights of a tile: 5 GB/s, what the slowest memory gives
 LEAST_BYTES = 1 << 17  # of a tile's weights: 5 to 20 µs, a hundred times what taking it costs
 POLLS = 2_000  # that are timed together
