@@ -19,7 +19,7 @@ OF_OTHERS = "tiles.wait-270.py311.nbi", "tiles.wait-270.py311.1.nbc", "compiled-
 def _filled(folder: Path, *names: str) -> set[str]:
     for name in (*names, "loops.cpython-311.pyc", "compiling"):
         (folder / name).touch()
-    return {path.name for path in folder.iterdir()}
+    return _names(folder)
 
 
 def _names(folder: Path) -> set[str]:

@@ -24,12 +24,11 @@ import numba
 import numpy as np
 from llvmlite import binding, ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from tgbench.kernels.numba.loops import U, kernel, native
-from tgbench.kernels.numba.sums import looped, spread, widened
+from tgbench.kernels.numba.sums import fetch, fused, looped, spread, widened
 from tgbench.kernels.waiting import runtime
 
 _FEATURES = binding.get_host_cpu_features()
@@ -80,10 +79,7 @@ class Sums:
 
     def __init__(self, builder: Any, rows: int) -> None:
         self.builder, self.rows = builder, rows
-        taken = ir.FunctionType(VECTOR, [VECTOR] * 3)
-        self._add = cgutils.get_or_insert_function(
-            builder.module, taken, f"llvm.fmuladd.v{LANES}f32"
-        )
+        self._add = fused(builder, VECTOR)
 
     def addresses(self, words: Any, beside: Any = NOTHING) -> list[Any]:
         """Where rows are read or written: so many words, and bytes behind each."""
@@ -99,12 +95,8 @@ class Sums:
 
     def _fetch(self, row: Any, *, to_write: bool = False) -> None:
         """Have caches fetch as much as a panel is wide."""
-        byte = ir.IntType(8).as_pointer()
-        taken = ir.FunctionType(ir.VoidType(), [byte, NUMBER, NUMBER, NUMBER])
-        fetch = cgutils.get_or_insert_function(self.builder.module, taken, "llvm.prefetch.p0i8")
         for v in range(0, PANEL, LINE):
-            at = self.builder.bitcast(self.builder.gep(row, [WORD(v)]), byte)
-            self.builder.call(fetch, [at, NUMBER(int(to_write)), NUMBER(3), NUMBER(1)])
+            fetch(self.builder, self.builder.gep(row, [WORD(v)]), to_write=to_write)
 
     def vectors(self, row: Any) -> list[Any]:
         return [self.builder.load(at, align=4) for at in self._places(row)]

@@ -23,6 +23,7 @@ from numba.core.registry import cpu_target
 from tgbench.kernels.numba.sources import remove_code_of_others
 from tgbench.kernels.numba.sums import (
     COLUMNS,
+    NARROW,
     TALL,
     dots_1,
     dots_2,
@@ -631,7 +632,7 @@ def _add_weighted(p, po, width, v, vo, vs, y, yo, yh, group, keys, wide):
                 sums_wide_1(p, at, width, v, vo + c, vs, y, to + c, yh, keys, left)
             else:
                 sums_wide(p, at, width, v, vo + c, vs, y, to + c, yh, keys, left)
-            c += U(COLUMNS) if left >= U(COLUMNS) else U(16)
+            c += U(COLUMNS) if left >= U(COLUMNS) else U(NARROW)
         g += U(1) if few else U(TALL)
 
 

@@ -68,7 +68,7 @@ class Dots:
         self, builder: Any, scalar: Any, lanes: int, x: list[Any], w: list[Any], is_half: bool,
         ahead: Any,
     ) -> None:  # fmt: skip
-        self.builder, self.scalar, self.lanes, self.is_half = builder, scalar, lanes, is_half
+        self.builder, self.lanes, self.is_half = builder, lanes, is_half
         self.ahead = ahead
         self.vector = ir.VectorType(scalar, lanes)
         self.x, self.w = x, w
@@ -98,7 +98,7 @@ class Dots:
         return self._step(lambda row: self._read(row, i), sums)
 
     def _step(self, read: Callable[[Any], Any], sums: list[Any]) -> list[Any]:
-        add = _fused(self.builder, self.vector)
+        add = fused(self.builder, self.vector)
         x, w = [read(row) for row in self.x], [read(row) for row in self.w]
         pairs = [(b, a) for b in w for a in x]
         return [self.builder.call(add, [*p, s]) for p, s in zip(pairs, sums, strict=True)]
@@ -107,7 +107,7 @@ class Dots:
         """Have the cache fetch what of w comes soon: it starts anew at every page by itself."""
         for row in self.w:
             at = self.builder.bitcast(self.builder.gep(row, [i]), BYTE)
-            _fetch(self.builder, self.builder.gep(at, [self.ahead]))
+            fetch(self.builder, self.builder.gep(at, [self.ahead]))
 
     def _read(self, row: Any, i: Any, is_in: Any = None) -> Any:
         """The elements of a row from i on, one for each lane, as the sums are; of lanes that are
@@ -158,13 +158,13 @@ def widened(builder: Any, found: Any, kind: Any, is_half: bool) -> Any:
 BYTE = ir.IntType(8).as_pointer()
 
 
-def _fetch(builder: Any, at: Any) -> None:
-    """Have the cache fetch what is there."""
+def fetch(builder: Any, at: Any, *, to_write: bool = False) -> None:
+    """Have caches fetch what is there."""
     bit = ir.IntType(32)
     taken = ir.FunctionType(ir.VoidType(), [BYTE, bit, bit, bit])
-    fetch = cgutils.get_or_insert_function(builder.module, taken, "llvm.prefetch.p0i8")
-    to_read, for_long, data = bit(0), bit(3), bit(1)
-    builder.call(fetch, [builder.bitcast(at, BYTE), to_read, for_long, data])
+    called = cgutils.get_or_insert_function(builder.module, taken, "llvm.prefetch.p0i8")
+    for_long, data = bit(3), bit(1)
+    builder.call(called, [builder.bitcast(at, BYTE), bit(int(to_write)), for_long, data])
 
 
 def spread(builder: Any, number: Any, lanes: int) -> Any:
@@ -180,7 +180,7 @@ def _first_lanes(builder: Any, count: Any, lanes: int) -> Any:
     return builder.icmp_unsigned("<", numbers, spread(builder, count, lanes))
 
 
-def _fused(builder: Any, vector: Any) -> Any:
+def fused(builder: Any, vector: Any) -> Any:
     """LLVM's function for a · b + c, of vectors."""
     name = f"llvm.fmuladd.v{vector.count}{vector.element.intrinsic_name}"
     taken = ir.FunctionType(vector, [vector] * 3)
@@ -250,7 +250,8 @@ def _dots(rows: int) -> Any:
 
 
 dots_1, dots_2, dots_4 = map(_dots, (1, 2, 4))
-COLUMNS = TALL * LANES[types.float32]  # of a sum that registers hold for as many heads
+NARROW = LANES[types.float32]
+COLUMNS = TALL * NARROW  # of a sum that registers hold for as many heads
 
 
 def _sums(heads: int, vectors: int) -> Any:
@@ -270,7 +271,7 @@ def _sums(heads: int, vectors: int) -> Any:
             )
             lanes = LANES[signature.args[0].dtype]
             vector = ir.VectorType(p.type.pointee, lanes)
-            add = _fused(builder, vector)
+            add = fused(builder, vector)
             is_in = None if vectors > 1 else _first_lanes(builder, left, lanes)
 
             def place(data: Any, first: Any, *more: Any) -> Any:
