@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +13,10 @@ import tgbench as tg
 from tgbench.graph.graph import Graph
 from tgbench.programs.program import SURE
 from tgbench.session.choosing import FIRST_NS, Measured
-from tgbench.session.glances import HOPES, Glances
+from tgbench.session.glances import HOPES, IN_VAIN, Elsewhere, Glances
 from tgbench.session.purse import Purse
-from tgbench.session.serving import EXACTLY, WIDER
+from tgbench.session.running import Runner
+from tgbench.session.serving import CONTINUING, EXACTLY, ONWARDS, WIDER, Rung
 from tgbench.sources.models import gemma3
 from tgbench.sources.models.checkpoints import gemma3_checkpoint, gemma3_reduced
 
@@ -61,6 +64,73 @@ def test_what_is_slower_than_everything_is_not_taken() -> None:
     assert not chooser.glanced(EXACTLY, 50, 1_000.0)
     assert chooser._purse.left_ns == 900.0
     assert chooser.glanced(EXACTLY, 50, 999.0)
+
+
+def test_elsewhere_is_looked_on_where_it_saves_what_it_takes() -> None:
+    elsewhere = Elsewhere()
+    assert elsewhere.pays(1_000.0), "nobody knows what it takes"
+    for _ in range(20):
+        elsewhere.note(100.0, 120.0)
+        assert elsewhere.pays(1_000.0)
+
+
+def test_elsewhere_is_looked_in_vain_for_a_small_share_of_what_runs_take() -> None:
+    elsewhere, looks = Elsewhere(), 0
+    for _ in range(1_000):
+        if elsewhere.pays(1_000.0):
+            elsewhere.note(100.0, 0.0)
+            looks += 1
+    share = (looks - 1) * 100.0 / (1_000 * 1_000.0)  # the first one finds out what it takes
+    assert IN_VAIN / 2 < share <= IN_VAIN
+
+    for _ in range(100):  # and what may be saved from now on is found
+        if elsewhere.pays(1_000.0):
+            elsewhere.note(100.0, 900.0)
+    assert elsewhere.pays(1_000.0)
+
+
+@pytest.mark.parametrize(
+    ("takes_ns", "pays", "asked", "taken"),
+    [
+        ({ONWARDS: 9.0, WIDER: 5.0}, False, [ONWARDS], ONWARDS),
+        ({ONWARDS: 9.0, WIDER: 5.0}, True, [ONWARDS, *CONTINUING], WIDER),
+        ({ONWARDS: 5.0, WIDER: 9.0}, True, [ONWARDS, *CONTINUING], ONWARDS),
+        ({WIDER: 9.0}, False, [ONWARDS, *CONTINUING], WIDER),
+        ({}, False, [ONWARDS, *CONTINUING], None),
+    ],
+)
+def test_where_a_choice_stands_others_are_asked_if_that_pays(
+    takes_ns: dict[Rung, float], pays: bool, asked: list[Rung], taken: Rung | None
+) -> None:
+    seen, saved = list[Rung](), list[float]()
+
+    def quickest(bucket: object, rungs: list[Rung], own: object) -> Any:
+        seen.extend(rungs)
+        there = [SimpleNamespace(rung=r, takes_ns=takes_ns[r]) for r in rungs if r in takes_ns]
+        return min(there, key=lambda one: one.takes_ns, default=None)
+
+    chooser = SimpleNamespace(
+        again=lambda own, planned: (ONWARDS, *CONTINUING),
+        looks_elsewhere=lambda takes_ns: pays,
+        elsewhere=lambda took_ns, saved_ns: saved.append(saved_ns),
+    )
+    runner: Any = SimpleNamespace(
+        chooser=chooser, scout=SimpleNamespace(quickest=quickest),
+        planning=SimpleNamespace(classes={}),
+    )  # fmt: skip
+    found = Runner._again(runner, SimpleNamespace(bucket=None))  # type: ignore[arg-type]
+    assert seen == asked
+    assert (None if found is None else found.rung) is taken
+    assert saved == ([max(takes_ns[ONWARDS] - takes_ns[WIDER], 0.0)] if pays else [])
+
+
+def test_computing_everything_is_compared_with_all_that_is_there() -> None:
+    chooser = Measured(lambda *_: iter(()))  # type: ignore[arg-type, return-value]
+    for _ in range(5):
+        chooser.elsewhere(100, 0.0)
+        assert chooser.looks_elsewhere(1.0), "nothing else was chosen yet"
+    chooser._rung = ONWARDS
+    assert not chooser.looks_elsewhere(1.0)
 
 
 @pytest.mark.parametrize("memory", [None, "4MiB"])

@@ -52,7 +52,7 @@ from tgbench.runs.buckets import BucketClass, Spot
 from tgbench.runs.pausing import Paused, Pausing
 from tgbench.runs.work import Place, Work
 from tgbench.session.experience import MOST_CLASSES, Asked, Decided, Experience, Modelled
-from tgbench.session.glances import HOPES, Glances
+from tgbench.session.glances import HOPES, Elsewhere, Glances
 from tgbench.session.purse import Purse
 from tgbench.session.serving import AFRESH, CONTINUING, EXACTLY, THERE, WIDER, Offer, Rung
 
@@ -229,7 +229,17 @@ class Chooser(Protocol):
         """How long a run may go on with what is wanted, that takes and took so long."""
 
     def again(self, own: Offer, planned: Classes) -> Sequence[Rung]:
-        """On which rungs to look for a program if nothing is to be chosen now, best first."""
+        """On which rungs to look for a program if nothing is to be chosen now, that where the last
+        choice stands first.
+        """
+
+    def looks_elsewhere(self, takes_ns: float) -> bool:
+        """Whether to look on the others, too, where the first one has a program: a run takes so
+        long with it.
+        """
+
+    def elsewhere(self, took_ns: int, saved_ns: float) -> None:
+        """How long that took, and what the run takes less with what is there."""
 
     def choose(self, own: Offer, larger: Larger, planned: Classes) -> Offer:
         """The offer to take now, and what is `wanted` from now on; one whose program is missing is
@@ -322,6 +332,12 @@ class Own:
     def again(self, own: Offer, planned: Classes) -> Sequence[Rung]:
         return ()
 
+    def looks_elsewhere(self, takes_ns: float) -> bool:
+        return False
+
+    def elsewhere(self, took_ns: int, saved_ns: float) -> None:
+        pass
+
     def choose(self, own: Offer, larger: Larger, planned: Classes) -> Offer:
         return own
 
@@ -398,6 +414,7 @@ class Measured:
         self._ready: list[Program] = []  # made with the first answer, before that was measured
         self._glances = {EXACTLY: Glances(), WIDER: Glances()}
         self._glanced: tuple[Rung, float] | None = None  # what the one of this run took
+        self._elsewhere = Elsewhere()
         self._look_at_once()
 
     def _look_at_once(self) -> None:
@@ -664,6 +681,12 @@ class Measured:
     def _rungs(self) -> Sequence[Rung]:
         """Where the program is that was chosen last, or where it may be better elsewhere."""
         return THERE if self._rung.is_afresh else (self._rung, *THERE)
+
+    def looks_elsewhere(self, takes_ns: float) -> bool:
+        return self._rung.is_afresh or self._elsewhere.pays(takes_ns)
+
+    def elsewhere(self, took_ns: int, saved_ns: float) -> None:
+        self._elsewhere.note(took_ns, saved_ns)
 
     def took(self, took_ns: int) -> None:
         self._purse.pay(took_ns)

@@ -1,7 +1,10 @@
-"""Whether to see if a program was made ready for a run, where nothing else is looked for.
+"""Whether a look at some of the programs that may serve a run pays.
 
-Looking for all programs that may serve a run takes as long as short runs do, and is left out where
-it does not pay. What was made ready with the first answer is found in a fraction of that.
+Looking for all of them takes as long as short runs do, and is left out where it does not pay.
+
+    glances     see what was made ready with the first answer, where nothing else is looked for
+    elsewhere   see what there is on other rungs than where the last choice stands, where that has a
+                program as well
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from math import inf
 from tgbench.session.purse import LATELY, Purse
 
 HOPES = 16  # glances, whether they find anything or not
+IN_VAIN = 1 / 512  # of what runs take, that looking elsewhere may take and bring nothing
 
 
 @dataclass
@@ -49,3 +53,30 @@ class Glances:
         self.found += ((ran_ns is not None) - self.found) * share
         if ran_ns is not None:
             self.runs_ns += (ran_ns - self.runs_ns) * (share if self.runs_ns else 1.0)
+
+
+@dataclass
+class Elsewhere:
+    """What looking elsewhere takes and saves, on average of late.
+
+    Fields:
+        takes_ns: how long it takes; 0 while nobody looked.
+        saves_ns: what runs took less with what it found.
+        passed: runs since the last look.
+    """
+
+    takes_ns: float = 0.0
+    saves_ns: float = 0.0
+    passed: int = 0
+
+    def pays(self, run_ns: float) -> bool:
+        """Whether it saves as much as it takes, beside a run that takes so long, or may."""
+        self.passed += 1
+        return self.takes_ns <= max(self.saves_ns, self.passed * IN_VAIN * run_ns)
+
+    def note(self, took_ns: float, saved_ns: float) -> None:
+        """Somebody looked."""
+        share = LATELY if self.takes_ns else 1.0
+        self.takes_ns += (took_ns - self.takes_ns) * share
+        self.saves_ns += (saved_ns - self.saves_ns) * share
+        self.passed = 0

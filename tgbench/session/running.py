@@ -427,9 +427,20 @@ class Runner:
         return self._again(own) or self._chosen(own)
 
     def _again(self, own: Offer) -> Served | None:
-        """The quickest program on one of the rungs that need no choice."""
-        rungs = self.chooser.again(own, self.planning.classes)
-        return self.scout.quickest(own.bucket, rungs, own)
+        """The quickest program on one of the rungs that need no choice; where the last choice
+        stands, if it is there and looking elsewhere does not pay.
+        """
+        bucket, rungs = own.bucket, self.chooser.again(own, self.planning.classes)
+        here = self.scout.quickest(bucket, rungs[:1], own)
+        if here is None:
+            return self.scout.quickest(bucket, rungs[1:], own)
+        if not self.chooser.looks_elsewhere(here.takes_ns):
+            return here
+        began_ns = time.thread_time_ns()
+        other = self.scout.quickest(bucket, rungs[1:], own)
+        saved_ns = 0.0 if other is None else max(here.takes_ns - other.takes_ns, 0.0)
+        self.chooser.elsewhere(time.thread_time_ns() - began_ns, saved_ns)
+        return other if saved_ns else here
 
     def _chosen(self, own: Offer) -> Served:
         """A program that is there, or is made at once as nothing is; raises NeedsPlan."""
