@@ -24,6 +24,7 @@ from tgbench.plans.attempts import Attempt, Attempts
 from tgbench.plans.following import unit_change
 from tgbench.plans.planner import Planner
 from tgbench.plans.scenarios import Scenario
+from tgbench.programs.choices import Choices
 from tgbench.programs.specialiser import Specialiser
 from tgbench.runs.buckets import Bucket
 from tgbench.runs.propagate import Propagator
@@ -46,7 +47,9 @@ def runs_of(planner: Planner) -> list[Scenario]:
 
 
 def planner_of(graph: Graph, ranking: Any = candidates) -> Planner:
-    return Planner(ScheduledGraph.of(simplify(graph)), Rules(), "cpu", ranking=ranking)
+    rules = Rules()
+    scheduled = ScheduledGraph.of(simplify(graph))
+    return Planner(scheduled, rules, "cpu", choices=Choices(rules, ranking))
 
 
 @share_of_examples(2)

@@ -33,6 +33,7 @@ from tgbench.plans.following import Reach, change_as_asked, unit_change, whole_l
 from tgbench.plans.plan import Plan
 from tgbench.plans.planner import DEAR, Planner
 from tgbench.plans.scenarios import Scenario
+from tgbench.programs.choices import Choices
 from tgbench.programs.specialiser import Specialiser
 from tgbench.runs.buckets import Bucket
 from tgbench.runs.rules import Rules
@@ -247,7 +248,8 @@ def test_where_memory_is_short_kernels_that_want_less_are_taken() -> None:
     x = g.name(ops.exp(g.input("x", (16, 64))), "e")
     g.output("y", g.name(ops.linear(x, g.parameter("w", (64, 64))), "y"))
     scheduled = ScheduledGraph.of(simplify(g.build()))
-    planner = Planner(scheduled, Rules(), "cpu", ranking=hungry)
+    rules = Rules()
+    planner = Planner(scheduled, rules, "cpu", choices=Choices(rules, hungry))
     everything, row = Region.full((16, 64)), Region((Box(((3, 4), (0, 64))),))
     runs = scenarios(planner, Bucket.of({"x": everything}, {"y": everything}),
                      Bucket.of({"x": row}, {"y": everything}))  # fmt: skip

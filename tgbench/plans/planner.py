@@ -24,7 +24,7 @@ from tgbench.base.switches import checks
 from tgbench.base.words import counted, format_bytes
 from tgbench.graph.graph import Node
 from tgbench.graph.op_table import Call
-from tgbench.kernels.registry import Ranking, Site, candidates
+from tgbench.kernels.registry import Site
 from tgbench.memory.draft import Draft, slide
 from tgbench.memory.placement import Footprint, Placement, Retention, aligned
 from tgbench.memory.storage import ScheduledGraph
@@ -152,14 +152,13 @@ class Planner:
         device: str,
         cost: Cost = rough_ns,
         progress: Progress | None = None,
-        ranking: Ranking = candidates,
         choices: Choices | None = None,
     ) -> None:
         self.scheduled = scheduled
         self.cost = cost
         self.rules = rules
         self.device = device
-        self.choices = choices or Choices(rules, ranking)
+        self.choices = choices or Choices(rules)
         self.tell = progress or (lambda message: None)
         self.runs = Runs(scheduled, rules)
         self.attempts = Attempts(self.runs, Sizer(scheduled, rules, device, self.choices))
@@ -171,9 +170,7 @@ class Planner:
 
     def over(self, scheduled: ScheduledGraph) -> Planner:
         """The same for another order of the graph's nodes, or with other views copied."""
-        return Planner(
-            scheduled, self.rules, self.device, self.cost, self.tell, choices=self.choices
-        )
+        return Planner(scheduled, self.rules, self.device, self.cost, self.tell, self.choices)
 
     @cached_property
     def in_windows(self) -> Planner | None:

@@ -492,7 +492,7 @@ class SessionPaths:
         optimiser = Optimiser(
             scheduled, session.rules, Workload.of(scheduled, session.rules, history),
             planning.limit_bytes, session.costs.time_ns, session.device,
-            classes=planning.classes, ranking=session.costs.kernels,
+            classes=planning.classes, choices=planning.choices,
         )  # fmt: skip
         try:
             made = optimiser.run("greedy")

@@ -51,6 +51,7 @@ from tgbench.plans.search.chain import Submits
 from tgbench.plans.search.effort import Effort, Mode
 from tgbench.plans.search.optimiser import Optimiser
 from tgbench.programs.calibrate import Calibrator
+from tgbench.programs.choices import Choices
 from tgbench.programs.exact.findings import Exactness
 from tgbench.programs.pool import Pool
 from tgbench.programs.program import Program
@@ -352,10 +353,21 @@ class Planning:
 
     def planner(self, scheduled: ScheduledGraph) -> Planner:
         """Plans for an order of the graph's nodes with what this session knows of times."""
-        ranking = Nearby(self.costs).common  # of its own: a plan is the same whatever was asked
+        nearby = Nearby(self.costs)  # of its own: a plan is the same whatever was asked
         return Planner(
-            scheduled, self.rules, self.device, self.costs.time_ns, self.progress, ranking
-        )
+            scheduled, self.rules, self.device, self.costs.time_ns, self.progress,
+            Choices(self.rules, nearby.common),
+        )  # fmt: skip
+
+    @property
+    def choices(self) -> Choices:
+        """Kernels by what this session knows of times, as searches choose them."""
+        return Choices(self.rules, self.costs.kernels)
+
+    @property
+    def _costs_known(self) -> Hashable:
+        """Equal while kernels are chosen in the same way."""
+        return self.costs.version, self.costs.asked, tuple(sorted(self.costs.pins.items()))
 
     def calibrate(self, planner: Planner, happened: Iterable[Bucket] = ()) -> None:
         """Time what counts in the runs of the classes at hand, in those that may come, and in the
@@ -431,8 +443,7 @@ class Planning:
 
     def _trace(self, happened: Iterable[Bucket]) -> ReadTrace:
         """What happened, as it was read last if that is the same."""
-        history, costs = tuple(self.history(happened)), self.costs
-        known = costs.version, costs.asked, tuple(sorted(costs.pins.items()))
+        history, known = tuple(self.history(happened)), self._costs_known
         last = self._read
         if (
             last is None
@@ -447,7 +458,7 @@ class Planning:
         return Optimiser(
             self.scheduled, self.rules, workload, room, self.costs.time_ns, self.device,
             classes=self.classes, executor=search.executor, workers=search.workers,
-            progress=self.progress, stop=search.stop, ranking=self.costs.kernels,
+            progress=self.progress, stop=search.stop, choices=self.choices,
             likely=self._may_come,
         )  # fmt: skip
 

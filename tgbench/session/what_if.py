@@ -34,6 +34,7 @@ from tgbench.plans.plan import Plan
 from tgbench.plans.retention.workload import Workload
 from tgbench.plans.search.carried import told_anew
 from tgbench.plans.search.judge import Judge
+from tgbench.programs.choices import Choices
 from tgbench.runs.buckets import Bucket
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ class Ground:
         workload = Workload.of(made.scheduled, costs.rules, buckets)
         return Judge(
             made.scheduled, costs.rules, workload, costs.time_ns, self.plan.device,
-            classes=made.classes, ranking=costs.kernels,
+            classes=made.classes, choices=Choices(costs.rules, costs.kernels),
         )  # fmt: skip
 
     def over(self, scheduled: ScheduledGraph) -> Judge:

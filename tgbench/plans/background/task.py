@@ -22,6 +22,7 @@ from tgbench.plans.decisions import Classes, PlanBucket
 from tgbench.plans.plan import Plan
 from tgbench.plans.retention.workload import Workload
 from tgbench.plans.search.optimiser import Optimiser
+from tgbench.programs.choices import Choices
 from tgbench.runs.buckets import Bucket, BucketClass
 from tgbench.runs.rules import Rules
 
@@ -111,7 +112,7 @@ class SearchTask:
         workload = Workload.of(scheduled, rules, self.buckets)
         return Optimiser(
             scheduled, rules, workload, self.budget_bytes, costs.time_ns, self.device,
-            classes=classes, ranking=costs.kernels, **more,
+            classes=classes, choices=Choices(rules, costs.kernels), **more,
         )  # fmt: skip
 
     def _tilings_of(self, nodes: Mapping[str, Node]) -> dict[Call, Tiling] | None:

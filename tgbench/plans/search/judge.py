@@ -19,7 +19,6 @@ from tgbench.base.errors import PlanError
 from tgbench.base.memo import Latest
 from tgbench.base.regions import Box
 from tgbench.graph.op_table import Call
-from tgbench.kernels.registry import Ranking, candidates
 from tgbench.memory.placement import Placement, Retention
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.decisions import Classes
@@ -32,6 +31,7 @@ from tgbench.plans.retention.workload import Workload
 from tgbench.plans.scenarios import Scenario
 from tgbench.plans.search.replay import Misfit, Replayed, replay
 from tgbench.programs.appraising import Appraisals
+from tgbench.programs.choices import Choices
 from tgbench.programs.lowering import SLIDE
 from tgbench.programs.program import Instruction
 from tgbench.runs.buckets import BucketClass, Spot
@@ -75,7 +75,7 @@ class Judge:
     Args:
         cost: expected nanoseconds of one box of one call.
         classes: every class that has to fit, with how often it came and where it was last seen.
-        ranking: which kernels take a site, the best first; the same that runs use.
+        choices: which kernels take a site, the best first; those that runs use.
 
     Fields:
         tabulated: the model of whole runs, once it was asked for.
@@ -91,14 +91,14 @@ class Judge:
         *,
         classes: Classes | None = None,
         progress: Callable[[str], None] | None = None,
-        ranking: Ranking = candidates,
+        choices: Choices | None = None,
     ) -> None:
         self.scheduled, self.rules, self.device = scheduled, rules, device
         self.workload, self.cost = workload, checked(cost)
         rare = {k: v for k, v in (classes or {}).items() if k not in workload.seen}
         common = {kind: workload.seen[kind] for kind in workload.kinds}
         self.classes: Classes = {**common, **workload.seen, **rare}
-        self.planner = Planner(scheduled, rules, device, self.cost, progress, ranking)
+        self.planner = Planner(scheduled, rules, device, self.cost, progress, choices)
         self._known = Appraisals(self.planner.choices, scheduled)
         self._places: dict[tuple[BucketClass, tuple[int, ...]], None] = {}  # that maps lacked
         self._cramped: dict[Spot, None] = {}  # runs that maps held in pieces only
@@ -113,7 +113,7 @@ class Judge:
         workload = self.workload if same else self.workload.over(scheduled, self.rules)
         return Judge(
             scheduled, self.rules, workload, self.cost, self.device, classes=self.classes,
-            progress=self.planner.tell, ranking=self.planner.choices.ranking,
+            progress=self.planner.tell, choices=self.planner.choices,
         )  # fmt: skip
 
     @property

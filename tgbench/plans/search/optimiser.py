@@ -19,7 +19,6 @@ from itertools import chain
 
 from tgbench.base.collector import lasting
 from tgbench.base.errors import BudgetError, PlanError, check_choice
-from tgbench.kernels.registry import Ranking, candidates
 from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.decisions import Classes, Decisions
 from tgbench.plans.planner import Cost
@@ -31,6 +30,7 @@ from tgbench.plans.search.effort import MODES, Clock, Effort, Mode, Spending
 from tgbench.plans.search.judge import Judge
 from tgbench.plans.search.layouts import BEGINNING
 from tgbench.plans.search.plan_search import OPENING, Asked, Findings, Looked, PlanSearch
+from tgbench.programs.choices import Choices
 from tgbench.runs.rules import Rules
 
 REMEMBERED_BYTES = 256 << 20  # of what rules, steps and kernels are, while a search goes on
@@ -48,7 +48,7 @@ class Optimiser:
         stop: asked now and then; True ends the search.
         watch: shown every better plan, and the best one after every round.
         look: shown every plan that was laid out, and every window that was solved, if given.
-        ranking: which kernels take a site, the best first; the same that runs use.
+        choices: which kernels take a site, the best first; those that runs use.
         likely: runs that may come besides: what is found has room for them, if there is some.
         clock: what seconds are counted by.
 
@@ -72,13 +72,13 @@ class Optimiser:
         stop: Callable[[], bool] | None = None,
         watch: Callable[[Decisions], None] | None = None,
         look: Callable[[Looked], None] | None = None,
-        ranking: Ranking = candidates,
+        choices: Choices | None = None,
         likely: Sequence[Scenario] = (),
         clock: Clock = time.monotonic,
     ) -> None:
         self.judge = Judge(
             scheduled, rules, workload, cost, device, classes=classes, progress=progress,
-            ranking=ranking,
+            choices=choices,
         )  # fmt: skip
         self.budget_bytes, self.proven_ns = budget_bytes, 0.0
         self.stops, self.clock = stop or (lambda: False), clock
