@@ -137,6 +137,7 @@ class Decisions:
         price_ns: what one more byte of memory would save a run, at the margin.
         machine: the one that these times are expected on (`Machine.facts`).
         records: the measurements that they stand on (`CostModel.basis`); "" for models alone.
+        instead: where large runs are in pieces, the best plan in which none is.
     """
 
     scheduled: ScheduledGraph
@@ -151,11 +152,26 @@ class Decisions:
     search: SearchRecord | None = None
     machine: Mapping[str, str] = field(default_factory=lambda: Machine.here().facts)
     records: str = ""
+    instead: Instead | None = None
 
     @property
     def retained(self) -> tuple[Node, ...]:
         """What is kept after the runs of some class, in graph order."""
         return tuple(sorted(self.retention.nodes, key=lambda node: node.index))
+
+
+@dataclass(frozen=True)
+class Instead:
+    """A plan that competed with another one.
+
+    Fields:
+        decisions: that plan.
+        share: what computing everything is expected to take under it, of what that takes under the
+            other one.
+    """
+
+    decisions: Decisions
+    share: float
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from tgbench.memory.storage import ScheduledGraph
 from tgbench.plans.again import Values
 from tgbench.plans.attempts import Attempt, Attempts
 from tgbench.plans.checks import check_placement
-from tgbench.plans.decisions import Decisions
+from tgbench.plans.decisions import Decisions, Instead
 from tgbench.plans.least import least
 from tgbench.plans.parts import parts_read_again
 from tgbench.plans.scenarios import Runs, Scenario
@@ -94,6 +94,24 @@ class Made:
     planner: Planner
     goal: Goal
     decisions: Decisions
+    others: tuple[Made, ...] = ()  # that it was found better than
+
+    @property
+    def chosen(self) -> Decisions:
+        """The plan; with the one that is to be taken instead, if runs in pieces come often."""
+        made = self.decisions
+        whole = [one for one in self.others if one.decisions.cut == WHOLE]
+        if made.cut == WHOLE or not whole or not self.afresh_ns:
+            return made
+        best = min(whole, key=lambda one: one.afresh_ns)
+        return replace(made, instead=Instead(best.decisions, best.afresh_ns / self.afresh_ns))
+
+    @cached_property
+    def afresh_ns(self) -> float:
+        """The expected mean time of the runs that begin with nothing."""
+        cold = [replace(one, weight=1.0) for one in self.goal.weighed if one.cold]
+        made = self.decisions
+        return self.planner.expected_ns(self._propagator, cold, made.cut, made.placement)
 
     @property
     def keeps_all(self) -> bool:
@@ -139,7 +157,9 @@ def _better(made: Iterable[Made | None]) -> Made | None:
         for one in there
         if one.keeps_all and one.decisions.cut.parts <= FEW and one.time_ns <= most_ns
     ]
-    return min(keep or there, key=lambda one: one.feared_ns)
+    best = min(keep or there, key=lambda one: one.feared_ns)
+    others = [other for one in there for other in (one, *one.others) if other is not best]
+    return replace(best, others=tuple(others))
 
 
 class Planner:
@@ -361,7 +381,11 @@ class Planner:
         goal = Goal(scenarios, scenarios, budget_bytes, keep_all, likely)
         found = self._found(goal, tried)
         if found is not None:
-            return self._roomier(found, scenarios, likely, budget_bytes)
+            found = self._roomier(found, scenarios, likely, budget_bytes)
+            if found.instead is None:
+                return found
+            other = self._roomier(found.instead.decisions, scenarios, likely, budget_bytes)
+            return replace(found, instead=replace(found.instead, decisions=other))
         assert budget_bytes is not None  # without a budget everything fits
         needed_bytes = min(one.placement.size_bytes for one in tried)
         bound_bytes, next_bytes = least(self.runs, scenarios).size_bytes, needed_bytes - 1
@@ -432,7 +456,7 @@ class Planner:
         for weighed, held in self._enough(self.runs.distinct(scenarios)):
             found = self._best(goal._replace(weighed=weighed, held=held), tried, divides)
             if found is not None:
-                return found.decisions
+                return found.chosen
         return None
 
     def _best(self, goal: Goal, tried: list[Tried], divides: bool) -> Made | None:

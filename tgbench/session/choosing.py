@@ -177,10 +177,14 @@ class Chooser(Protocol):
             are met again. If not, it counts on any part of what the plan keeps.
         wanted: what is got ready while runs go on, if anything is.
         states: the numbers of those of `States` that it knows something of, but for what is wanted.
+        full_ns: what computing everything takes that is asked for now; 0 while that is not known.
     """
 
     strict: bool
     wanted: Wanted | None
+
+    @property
+    def full_ns(self) -> float: ...
 
     @property
     def states(self) -> Iterable[int]: ...
@@ -287,6 +291,7 @@ class Own:
     strict = True
     wanted: Wanted | None = None
     states: Iterable[int] = ()
+    full_ns = 0.0
 
     def waits(self) -> bool:
         return False
@@ -425,6 +430,10 @@ class Measured:
     @property
     def states(self) -> Iterable[int]:
         return self._experience.states
+
+    @property
+    def full_ns(self) -> float:
+        return self._purse.full_ns
 
     def choose(self, own: Offer, larger: Larger, planned: Classes) -> Offer:
         """The offer that costs least; what the others would have saved is put aside.

@@ -416,8 +416,15 @@ class Planning:
                 ),
                 self.budget_bytes,
             )
-        made = replace(made, classes=dict(self.classes), records=self.costs.basis)
+        made = self._for_these(made)
+        if (instead := made.instead) is not None:
+            other = self._for_these(instead.decisions)
+            made = replace(made, instead=replace(instead, decisions=other))
         return logged("planned", made, began_ns)
+
+    def _for_these(self, made: Decisions) -> Decisions:
+        """The same for the classes at hand, by what is known now."""
+        return replace(made, classes=dict(self.classes), records=self.costs.basis)
 
     def searched(
         self, search: Search, happened: Iterable[Bucket], start: Decisions | None

@@ -38,12 +38,13 @@ from tgbench.runs.trace import LoggedCall, Trace
 from tgbench.session.arguments import ArgumentReader
 from tgbench.session.choosing import Larger
 from tgbench.session.making import Maker, NeedsPlan
-from tgbench.session.planning import Planning, Runs, Search
+from tgbench.session.planning import Planning, Runs, Search, logged
 from tgbench.session.rehearsing import Rehearser
 from tgbench.session.report import Counters, Report, taken_bytes
 from tgbench.session.results import Wishes, gather
 from tgbench.session.scouting import Scout, Served
 from tgbench.session.serving import ANEW, EXACTLY, WIDER, Offer, Rung
+from tgbench.session.standby import Standby
 from tgbench.session.standing import NONE, Keeper, Standing
 from tgbench.session.trying import TriedCall, Tryer
 
@@ -168,6 +169,7 @@ class Runner:
         rehearser: sees what may come next.
         counters: how often things happened.
         finished: the last run; None before the first.
+        standby: the plan in force, and one that may take its place; None where none does.
     """
 
     def __init__(
@@ -189,6 +191,8 @@ class Runner:
         self._rehearsed = self._bought = 0  # the last plan of which that is true
         self._likely: Likely = ()  # what may follow the first run
         self._quick = 0  # the last plan that was made in a run
+        self.standby: Standby | None = None
+        self._changes, self._made_ns = False, 0  # of making, when it was last looked at plans
         self._awaits_code = not beside.is_there()
         self.tryer = self._new_tryer()
         self.waiting = waiting()
@@ -215,6 +219,9 @@ class Runner:
 
     def run(self, request: Request, began_ns: int) -> dict[str, Any]:
         """The results of a request that came at `began_ns`."""
+        began_work = 0 if self.standby is None else self._steady_ns()
+        if self._changes:
+            self._change_plan()
         decision = first = self.decide(request)
         while request.keeps is Keeps.NOTHING and self._lacks_a_start():
             self._start_again(request)
@@ -222,7 +229,32 @@ class Runner:
         results = self.carry_out(decision, began_ns)
         if self._rehearsed != self.keeper.plans and not self.chooser.strict:
             self._rehearse(first)
+            self._stand_by()
+        elif self.standby is not None:
+            took_ns = self._steady_ns() - began_work
+            self._changes = self.standby.ran(took_ns, self.chooser.full_ns)
         return results
+
+    def _stand_by(self) -> None:
+        """Have what competed with a plan of ours stand by."""
+        made, price_ns = self.keeper.memory.decisions, self.counters.making_ns - self._made_ns
+        self._made_ns = self.counters.making_ns
+        if self.standby is None or self.standby.in_force is not made:
+            is_ours = self._quick == self.keeper.plans
+            self.standby = Standby.of(made, price_ns) if is_ours else None
+
+    def _change_plan(self) -> None:
+        """Put in force what stands by."""
+        self._changes, memory = False, self.keeper.standing.memory
+        if self.standby is None or memory is None or self.standby.in_force is not memory.decisions:
+            return
+        if self.keeper.seat.excess_bytes(self.standby.other.placement) > 0:
+            self.standby = None  # other sessions have that room by now
+            return
+        began_ns = time.perf_counter_ns()
+        self.keeper.install(logged("changed", self.standby.change(), began_ns))
+        self._quick = self.keeper.plans
+        compile_loops(self.keeper.memory.specialiser.lowerer)
 
     def _rehearse(self, first: Decision) -> None:
         """See with the first answer of a plan what may come next: for as long again, at most, but
