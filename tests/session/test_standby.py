@@ -13,7 +13,7 @@ from tgbench.graph.graph import Graph
 from tgbench.plans.decisions import Decisions, Instead
 from tgbench.runs.split import WHOLE
 from tgbench.session.purse import SHARE
-from tgbench.session.standby import CLEARLY, TRIAL, Standby
+from tgbench.session.standby import CHANGING, CLEARLY, TRIAL, Standby
 from tgbench.sources.models import gemma3
 from tgbench.sources.models.checkpoints import gemma3_checkpoint, gemma3_reduced
 
@@ -71,7 +71,8 @@ def test_plans_change_when_that_is_what_runs_took_longer() -> None:
     standby = pair(0.5)
     assert standby is not None
     first, second = standby.in_force, standby.other
-    assert not any(standby.ran(took_ns=30.0, full_ns=40.0) for _ in range(10))  # 10 longer each
+    runs = 10 * CHANGING
+    assert not any(standby.ran(took_ns=30.0, full_ns=40.0) for _ in range(runs))  # 10 longer each
     assert standby.ran(30.0, 40.0)
     assert standby.change() is second
     assert standby.in_force is second
@@ -84,7 +85,14 @@ def test_runs_that_took_less_put_a_change_off_but_not_for_ever() -> None:
     for _ in range(1_000):
         assert not standby.ran(took_ns=1.0, full_ns=40.0)
     runs = next(i for i in range(1, 1_000) if standby.ran(30.0, 40.0))
-    assert runs == 21, "what was saved counts as far as changing takes"
+    assert runs == 10 * CHANGING + 11, "what was saved counts as far as changing takes"
+
+
+def test_what_everything_takes_has_to_be_known() -> None:
+    standby = pair()
+    assert standby is not None
+    assert not any(standby.ran(took_ns=1e9, full_ns=0.0) for _ in range(10))
+    assert standby.aside_ns == 0.0
 
 
 def test_the_first_plan_gets_a_trial_once_that_is_saved_up() -> None:
@@ -140,7 +148,7 @@ def test_edits_anywhere_end_with_runs_that_are_whole(graph: Graph, folder: Path)
     session = opened(graph, folder)
     session.run({"ids": edits(0)[0]})
     standby = session.runner.standby
-    standby.price_ns = 50.0
+    standby.price_ns = 50.0 / CHANGING
     ran = Standby.ran
 
     def told(self: Standby, took_ns: float, full_ns: float) -> bool:

@@ -4,11 +4,12 @@ A first plan under a budget expects that most of what comes are small changes. I
 these need, and have no room left for everything at once: that is computed in pieces, which takes
 longer than everything whole under the best plan for that. Nobody knows what will come, so plans are
 changed as one buys skis: what runs took longer than everything would under the other plan is put
-aside, and when that is as much as changing takes, it is put in force. What they took less counts
+aside, and when that is a few times what changing takes, it is put in force. (Programs are made in
+the first runs, and pay later: once what changing takes is too soon.) What runs took less counts
 against that, as far as changing takes. From then on a share of what runs take is saved up, and
 when it is what another trial may lose, the first plan has one.
 
-    large runs in pieces ──── took longer, by the price of changing ───→ everything whole
+    large runs in pieces ─── took longer, by a few prices of changing ──→ everything whole
              ↑                                                                  │
              └──────────────── a trial's price is saved up ─────────────────────┘
 """
@@ -21,7 +22,8 @@ from tgbench.plans.decisions import Decisions, Instead
 from tgbench.session.purse import SHARE
 
 CLEARLY = 0.9  # of what everything takes in pieces, that it takes whole: else it is all the same
-TRIAL = 4  # prices: of changing there and back, and what runs may take longer in between
+CHANGING = 3  # prices of changing, that runs may take longer before it is done
+TRIAL = CHANGING + 2  # prices: of changing there and back, and what runs may take longer meanwhile
 
 
 @dataclass
@@ -60,12 +62,15 @@ class Standby:
 
     def ran(self, took_ns: float, full_ns: float) -> bool:
         """A run took so long, all that was done in it included, where everything that it asked for
-        takes so long under the plan in force; whether the other plan is to be put in force.
+        takes so long under the plan in force, 0 if nobody knows; whether the other plan is to be
+        put in force.
         """
+        if not full_ns:
+            return False
         if self.is_first:
             late_ns = took_ns - self.instead.share * full_ns
             self.aside_ns = max(self.aside_ns + late_ns, -self.price_ns)
-            return self.aside_ns > self.price_ns
+            return self.aside_ns > CHANGING * self.price_ns
         self.aside_ns += SHARE * full_ns
         return self.aside_ns > TRIAL * self.price_ns
 
