@@ -13,7 +13,7 @@ from tgbench.graph.graph import Graph
 from tgbench.plans.decisions import Decisions, Instead
 from tgbench.runs.split import WHOLE
 from tgbench.session.purse import SHARE
-from tgbench.session.standby import CHANGING, CLEARLY, TRIAL, Standby
+from tgbench.session.standby import CHANGING, CLEARLY, LEAST, TRIAL, Standby
 from tgbench.sources.models import gemma3
 from tgbench.sources.models.checkpoints import gemma3_checkpoint, gemma3_reduced
 
@@ -54,10 +54,10 @@ def decisions_of(session: Any) -> Decisions:
     return found
 
 
-def pair(share: float = 0.5) -> Standby | None:
+def pair(share: float = 0.5, price_ns: float = 1_000.0) -> Standby | None:
     other: Any = object()
     first: Any = type("Made", (), {"instead": Instead(other, share)})()
-    return Standby.of(first, 100.0)
+    return Standby.of(first, price_ns)
 
 
 def test_what_is_hardly_quicker_does_not_stand_by() -> None:
@@ -71,7 +71,7 @@ def test_plans_change_when_that_is_what_runs_took_longer() -> None:
     standby = pair(0.5)
     assert standby is not None
     first, second = standby.in_force, standby.other
-    runs = 10 * CHANGING
+    runs = 100 * CHANGING
     assert not any(standby.ran(took_ns=30.0, full_ns=40.0) for _ in range(runs))  # 10 longer each
     assert standby.ran(30.0, 40.0)
     assert standby.change() is second
@@ -84,24 +84,35 @@ def test_runs_that_took_less_put_a_change_off_but_not_for_ever() -> None:
     assert standby is not None
     for _ in range(1_000):
         assert not standby.ran(took_ns=1.0, full_ns=40.0)
-    runs = next(i for i in range(1, 1_000) if standby.ran(30.0, 40.0))
-    assert runs == 10 * CHANGING + 11, "what was saved counts as far as changing takes"
+    runs = next(i for i in range(1, 10_000) if standby.ran(30.0, 40.0))
+    assert runs == 100 * CHANGING + 101, "what was saved counts as far as changing takes"
 
 
 def test_what_everything_takes_has_to_be_known() -> None:
     standby = pair()
     assert standby is not None
     assert not any(standby.ran(took_ns=1e9, full_ns=0.0) for _ in range(10))
-    assert standby.aside_ns == 0.0
+    assert not standby.aside_ns
 
 
 def test_the_first_plan_gets_a_trial_once_that_is_saved_up() -> None:
     standby = pair()
     assert standby is not None
     standby.change()
-    runs = next(i for i in range(1, 10_000) if standby.ran(took_ns=20.0, full_ns=20.0))
-    assert runs == int(TRIAL * 100.0 / (SHARE * 20.0)) + 1
+    runs = next(i for i in range(1, 100_000) if standby.ran(took_ns=20.0, full_ns=20.0))
+    assert runs == int(TRIAL * 1_000.0 / (SHARE * 20.0)) + 1
     assert standby.change() is standby.first
+
+
+def test_plans_do_not_change_to_and_fro_where_programs_came_from_a_file() -> None:
+    standby = pair(price_ns=0.0)
+    assert standby is not None
+    changes = 0
+    for _ in range(10_000):
+        if standby.ran(took_ns=60.0, full_ns=40.0):
+            standby.change()
+            changes += 1
+    assert 2 <= changes <= 10_000 / (TRIAL * LEAST / SHARE) * 2 + 1
 
 
 def test_a_plan_with_runs_in_pieces_says_what_competed(graph: Graph, folder: Path) -> None:
@@ -143,12 +154,15 @@ def test_results_are_the_same_whichever_is_in_force(
     assert session.counters.planned == 1, "nothing was planned again"
 
 
-def test_edits_anywhere_end_with_runs_that_are_whole(graph: Graph, folder: Path) -> None:
+def test_edits_anywhere_end_with_runs_that_are_whole(
+    graph: Graph, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By times that a test says: pieces take ten times as long as was expected."""
     session = opened(graph, folder)
     session.run({"ids": edits(0)[0]})
     standby = session.runner.standby
     standby.price_ns = 50.0 / CHANGING
+    monkeypatch.setattr("tgbench.session.standby.LEAST", 0)
     ran = Standby.ran
 
     def told(self: Standby, took_ns: float, full_ns: float) -> bool:

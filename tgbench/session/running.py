@@ -463,13 +463,14 @@ class Runner:
         stands, if it is there and looking elsewhere does not pay.
         """
         bucket, rungs = own.bucket, self.chooser.again(own, self.planning.classes)
-        here = self.scout.quickest(bucket, rungs[:1], own)
+        first, others = rungs[:1], [rung for rung in rungs[1:] if rung is not rungs[0]]
+        here = self.scout.quickest(bucket, first, own)
         if here is None:
-            return self.scout.quickest(bucket, rungs[1:], own)
+            return self.scout.quickest(bucket, others, own)
         if not self.chooser.looks_elsewhere(here.takes_ns):
             return here
         began_ns = time.thread_time_ns()
-        other = self.scout.quickest(bucket, rungs[1:], own)
+        other = self.scout.quickest(bucket, others, own)
         saved_ns = 0.0 if other is None else max(here.takes_ns - other.takes_ns, 0.0)
         self.chooser.elsewhere(time.thread_time_ns() - began_ns, saved_ns)
         return other if saved_ns else here

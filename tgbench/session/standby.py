@@ -24,6 +24,7 @@ from tgbench.session.purse import SHARE
 CLEARLY = 0.9  # of what everything takes in pieces, that it takes whole: else it is all the same
 CHANGING = 3  # prices of changing, that runs may take longer before it is done
 TRIAL = CHANGING + 2  # prices: of changing there and back, and what runs may take longer meanwhile
+LEAST = 8  # times what everything takes, that changing does: programs may have come from a file
 
 
 @dataclass
@@ -33,7 +34,7 @@ class Standby:
     Fields:
         first: with large runs in pieces.
         instead: with none, and what everything takes there of what it takes under the first.
-        price_ns: what changing takes: programs are made anew.
+        price_ns: what changing takes at least: programs are made anew.
         is_first: whether the first one is in force.
         aside_ns: what is put aside for changing.
     """
@@ -67,12 +68,13 @@ class Standby:
         """
         if not full_ns:
             return False
+        price_ns = max(self.price_ns, LEAST * full_ns)
         if self.is_first:
             late_ns = took_ns - self.instead.share * full_ns
-            self.aside_ns = max(self.aside_ns + late_ns, -self.price_ns)
-            return self.aside_ns > CHANGING * self.price_ns
+            self.aside_ns = max(self.aside_ns + late_ns, -price_ns)
+            return self.aside_ns > CHANGING * price_ns
         self.aside_ns += SHARE * full_ns
-        return self.aside_ns > TRIAL * self.price_ns
+        return self.aside_ns > TRIAL * price_ns
 
     def change(self) -> Decisions:
         """The plan to put in force, from now on."""
